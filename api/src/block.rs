@@ -1,0 +1,115 @@
+//! A device of numbered bytes that keeps what was flushed.
+
+use crate::Buf;
+use core::fmt;
+
+/// A disk. Handles are cheap to clone; all clones name the same device.
+///
+/// Many requests may be under way at once. They may complete in any order, and writes that overlap
+/// in time and place end in any mixture: wait for the one before you start the other.
+pub trait Block: Clone + 'static {
+    /// Size and limits. Constant for the life of the device.
+    fn info(&self) -> BlockInfo;
+
+    /// Fills `buf` from byte `offset` on. Offset and length must be multiples of
+    /// [`BlockInfo::sector_bytes`]. The buffer comes back in every case; on error its contents are
+    /// unspecified. Fails with [`BlockError::Shared`] when `buf` is not the sole owner of its memory.
+    async fn read(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf);
+
+    /// Writes `buf` at byte `offset`, under the same rules. Completion means that a later read sees
+    /// the data, not that it survives a power cut: that takes [`Block::flush`].
+    async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf);
+
+    /// Returns when everything that was *completed* before this call was made is on stable storage.
+    async fn flush(&self) -> Result<(), BlockError>;
+}
+
+/// What a block device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// The unit of offsets and lengths, a power of two of at least 512.
+    pub sector_bytes: u32,
+    /// Size of the device, a multiple of `sector_bytes`.
+    pub size_bytes: u64,
+    /// Writes and flushes fail with [`BlockError::ReadOnly`].
+    pub read_only: bool,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The request reaches past the end of the device.
+    OutOfRange {
+        /// First byte of the request.
+        offset: u64,
+        /// Length of the request in bytes.
+        len: usize,
+        /// Size of the device in bytes.
+        size: u64,
+    },
+    /// Offset or length is no multiple of the sector size.
+    Misaligned {
+        /// First byte of the request.
+        offset: u64,
+        /// Length of the request in bytes.
+        len: usize,
+        /// The sector size in bytes.
+        sector_bytes: u32,
+    },
+    /// A buffer for reading has other owners.
+    Shared,
+    /// The device does not take writes.
+    ReadOnly,
+    /// The device reported an error; the number is its own (virtio status, errno).
+    Device(i32),
+    /// The device answered something impossible and is not used any more.
+    Broken(&'static str),
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            BlockError::OutOfRange { offset, len, size } => {
+                write!(f, "{len} bytes at {offset} reach past the end of a device of {size} bytes")
+            }
+            BlockError::Misaligned { offset, len, sector_bytes } => {
+                write!(f, "{len} bytes at {offset} are not whole sectors of {sector_bytes} bytes")
+            }
+            BlockError::Shared => write!(f, "the buffer to read into is shared"),
+            BlockError::ReadOnly => write!(f, "the device is read-only"),
+            BlockError::Device(code) => write!(f, "the device reported error {code}"),
+            BlockError::Broken(why) => write!(f, "the device is broken: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for BlockError {}
+
+/// What every implementation checks before it hands a request to the device.
+pub fn check_request(info: BlockInfo, offset: u64, len: usize) -> Result<(), BlockError> {
+    let sector = u64::from(info.sector_bytes);
+    if !offset.is_multiple_of(sector) || !(len as u64).is_multiple_of(sector) {
+        return Err(BlockError::Misaligned { offset, len, sector_bytes: info.sector_bytes });
+    }
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= info.size_bytes => Ok(()),
+        _ => Err(BlockError::OutOfRange { offset, len, size: info.size_bytes }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn requests_are_checked_against_the_device() {
+        let info = BlockInfo { sector_bytes: 512, size_bytes: 4096, read_only: false };
+        assert_eq!(check_request(info, 512, 3584), Ok(()));
+        let error = check_request(info, 512, 4096).unwrap_err();
+        assert_eq!(error.to_string(), "4096 bytes at 512 reach past the end of a device of 4096 bytes");
+        assert!(matches!(check_request(info, 1, 512), Err(BlockError::Misaligned { .. })));
+        assert!(matches!(check_request(info, u64::MAX - 511, 512), Err(BlockError::OutOfRange { .. })));
+    }
+}

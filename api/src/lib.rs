@@ -1,0 +1,26 @@
+//! The traits that a Glasshouse service is written against.
+//!
+//! A service is one async function over an `impl` [`Platform`]. The same function runs as a Linux
+//! process, as a virtual machine and inside a simulated world; it never learns which. Everything
+//! here runs on one core: futures are never sent between threads, so no trait asks for `Send`.
+//!
+//! Start with [`Platform`], then the concept you need: [`Block`], [`Net`], [`Clock`], [`Console`],
+//! [`Random`], [`Spawn`]. Memory that a device may touch is a [`Buf`].
+#![no_std]
+#![forbid(unsafe_code)]
+// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+#![allow(async_fn_in_trait)]
+
+extern crate alloc;
+
+mod block;
+mod buf;
+mod clock;
+mod net;
+mod platform;
+
+pub use block::{Block, BlockError, BlockInfo, check_request};
+pub use buf::{Buf, OutOfMemory};
+pub use clock::{Clock, Instant};
+pub use net::{Listener, Net, NetError, NetInfo, Stream};
+pub use platform::{Console, Platform, Random, Spawn, SpawnError};

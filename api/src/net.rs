@@ -1,0 +1,101 @@
+//! Byte streams between machines.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+/// A TCP/IP stack. Handles are cheap to clone.
+pub trait Net: Clone + 'static {
+    /// Accepts connections on one port.
+    type Listener: Listener<Stream = Self::Stream>;
+    /// One connection.
+    type Stream: Stream;
+
+    /// Waits until the network has an address (DHCP may take a while) and tells it. Fails with
+    /// [`NetError::NoNetwork`] when there is no network device.
+    async fn up(&self) -> Result<NetInfo, NetError>;
+
+    /// Listens on `port` of every address; 0 picks a free port.
+    async fn listen(&self, port: u16) -> Result<Self::Listener, NetError>;
+
+    /// Opens a connection.
+    async fn connect(&self, remote: SocketAddr) -> Result<Self::Stream, NetError>;
+}
+
+/// The network's own view of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetInfo {
+    /// Our address.
+    pub address: IpAddr,
+}
+
+/// Accepts connections. Dropping it closes the port; open streams go on.
+pub trait Listener: 'static {
+    /// One connection.
+    type Stream: Stream;
+
+    /// The next connection. An error is about one connection; the listener can be used again.
+    async fn accept(&mut self) -> Result<Self::Stream, NetError>;
+
+    /// The port listened on.
+    fn port(&self) -> u16;
+}
+
+/// One connection. Dropping it without [`Stream::close`] resets it.
+pub trait Stream: 'static {
+    /// Reads at least one byte into `buf`; `Ok(0)` when the peer has finished sending (or `buf` is
+    /// empty). Dropping the future loses no data.
+    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError>;
+
+    /// Queues at least one byte of `data` for sending and tells how many. Dropping the future
+    /// before it completes queues nothing.
+    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError>;
+
+    /// Sends what is queued, then ends our half of the connection. The other half stays readable.
+    /// Returns when the end is queued, which does not mean that the peer has read everything.
+    async fn close(&mut self) -> Result<(), NetError>;
+
+    /// The other end.
+    fn peer(&self) -> SocketAddr;
+
+    /// Queues all of `data`.
+    async fn write_all(&mut self, mut data: &[u8]) -> Result<(), NetError> {
+        while !data.is_empty() {
+            let written = self.write(data).await?;
+            data = &data[written..];
+        }
+        Ok(())
+    }
+}
+
+/// Why a network operation failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NetError {
+    /// There is no network device.
+    NoNetwork,
+    /// The port is taken.
+    PortInUse(u16),
+    /// The peer refused or reset the connection, or it broke.
+    Reset,
+    /// The peer did not answer in time.
+    TimedOut,
+    /// No memory or no slot for another socket.
+    TooMany,
+    /// An error of the host's network; the number is its errno.
+    Host(i32),
+}
+
+impl fmt::Display for NetError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            NetError::NoNetwork => write!(f, "there is no network device"),
+            NetError::PortInUse(port) => write!(f, "port {port} is in use"),
+            NetError::Reset => write!(f, "the connection was reset"),
+            NetError::TimedOut => write!(f, "the peer did not answer in time"),
+            NetError::TooMany => write!(f, "too many open connections"),
+            NetError::Host(errno) => write!(f, "the host's network reported error {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for NetError {}

@@ -1,0 +1,111 @@
+//! The bytes that a guest and the profiler share; `docs/formats/guest.md` has them byte by byte.
+//!
+//! The guest side keeps these objects up to date with plain stores. The host side finds them by
+//! symbol in the image's ELF file and reads them from guest memory while the guest runs, so nothing
+//! here may assume that a reader and the writer ever meet.
+#![no_std]
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Name of the ELF note that marks an image as one of ours.
+pub const NOTE_NAME: &str = "Glasshouse";
+/// Type of that note. Its descriptor is [`CONTRACT_VERSION`] as a little-endian u32.
+pub const NOTE_TYPE: u32 = 1;
+/// Version of everything in this crate together.
+pub const CONTRACT_VERSION: u32 = 1;
+
+/// The symbol of the array of [`CoreState`], one entry a core.
+pub const CORES_SYMBOL: &str = "GLASS_CORES";
+/// Entries of that array.
+pub const CORES_MAX: usize = 8;
+/// First word of each entry that is in use.
+pub const CORE_MAGIC: u32 = 0x434c_4753; // "SGLC"
+
+/// What a core is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Activity {
+    /// Not started.
+    Off = 0,
+    /// Running kernel or service code.
+    Running = 1,
+    /// Nothing to do, looking for work before it halts.
+    Spinning = 2,
+    /// Halted until an interrupt.
+    Idle = 3,
+}
+
+impl Activity {
+    /// The activity for a word read from guest memory; `None` if it is none of ours.
+    pub fn from_word(word: u32) -> Option<Activity> {
+        [Activity::Off, Activity::Running, Activity::Spinning, Activity::Idle].into_iter().find(|a| *a as u32 == word)
+    }
+}
+
+/// State of one core, in guest memory. 64 bytes, little endian, aligned to 64.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct CoreState {
+    /// [`CORE_MAGIC`].
+    pub magic: AtomicU32,
+    /// An [`Activity`].
+    pub activity: AtomicU32,
+    /// Tasks polled since boot.
+    pub polls: AtomicU64,
+    /// Times the core halted.
+    pub halts: AtomicU64,
+    /// TSC ticks spent halted.
+    pub idle_ticks: AtomicU64,
+    /// TSC frequency in Hz, 0 until it is known.
+    pub tsc_hz: AtomicU64,
+}
+
+/// Offset of [`CoreState::activity`] from the start of an entry, in bytes.
+pub const ACTIVITY_OFFSET: u64 = 4;
+/// Size of an entry in bytes.
+pub const CORE_STATE_BYTES: u64 = 64;
+
+impl CoreState {
+    /// An entry of a core that is off.
+    pub const fn new() -> CoreState {
+        CoreState {
+            magic: AtomicU32::new(0),
+            activity: AtomicU32::new(Activity::Off as u32),
+            polls: AtomicU64::new(0),
+            halts: AtomicU64::new(0),
+            idle_ticks: AtomicU64::new(0),
+            tsc_hz: AtomicU64::new(0),
+        }
+    }
+
+    /// Publishes what the core is doing.
+    pub fn set_activity(&self, activity: Activity) {
+        self.activity.store(activity as u32, Ordering::Relaxed);
+    }
+
+    /// Adds to a counter that only this core writes: a load and a store, no locked instruction.
+    pub fn add(counter: &AtomicU64, amount: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+}
+
+impl Default for CoreState {
+    fn default() -> CoreState {
+        CoreState::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        assert_eq!(size_of::<CoreState>() as u64, CORE_STATE_BYTES);
+        assert_eq!(core::mem::offset_of!(CoreState, activity) as u64, ACTIVITY_OFFSET);
+        assert_eq!(core::mem::offset_of!(CoreState, tsc_hz), 32);
+        assert_eq!(Activity::from_word(3), Some(Activity::Idle));
+        assert_eq!(Activity::from_word(4), None);
+    }
+}

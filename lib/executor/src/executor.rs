@@ -1,0 +1,248 @@
+//! The task table.
+
+use crate::ready::{ReadySet, SLOTS_MAX, SlotWaker, Unpark};
+use crate::timers::{Sleep, Timers};
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell, RefMut};
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use glass_api::{Instant, SpawnError};
+
+/// Tasks that can exist at once.
+pub const TASKS_MAX: usize = SLOTS_MAX;
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A core's tasks and timers. Clones are handles to the same executor.
+#[derive(Clone)]
+pub struct Executor {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    ready: Arc<ReadySet>,
+    slots: RefCell<Vec<Slot>>,
+    /// Slots without a task.
+    free: RefCell<Vec<usize>>,
+    timers: RefCell<Timers>,
+    /// Slot that is being polled.
+    current: Cell<Option<usize>>,
+}
+
+struct Slot {
+    name: &'static str,
+    /// `None` while the task is polled, or when the slot is free.
+    task: Option<Task>,
+    waker: Waker,
+}
+
+impl Executor {
+    /// An executor without tasks. `unpark` is told when a wake finds nothing ready.
+    pub fn new(unpark: Arc<dyn Unpark>) -> Executor {
+        Executor {
+            inner: Rc::new(Inner {
+                ready: Arc::new(ReadySet::new(unpark)),
+                slots: RefCell::new(Vec::new()),
+                free: RefCell::new(Vec::new()),
+                timers: RefCell::new(Timers::default()),
+                current: Cell::new(None),
+            }),
+        }
+    }
+
+    /// Adds a task; it is polled at the next [`Executor::run_ready`].
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
+        let mut slots = self.inner.slots.borrow_mut();
+        let task: Task = Box::pin(task);
+        let slot = match self.inner.free.borrow_mut().pop() {
+            Some(slot) => {
+                slots[slot].name = name;
+                slots[slot].task = Some(task);
+                slot
+            }
+            None if slots.len() < TASKS_MAX => {
+                let slot = slots.len();
+                let waker = Waker::from(Arc::new(SlotWaker { slot, ready: self.inner.ready.clone() }));
+                slots.push(Slot { name, task: Some(task), waker });
+                slot
+            }
+            None => return Err(SpawnError { tasks_max: TASKS_MAX }),
+        };
+        self.inner.ready.set(slot);
+        Ok(())
+    }
+
+    /// Polls every task that is ready, each at most once, and tells how many were polled.
+    pub fn run_ready(&self) -> usize {
+        let mut polled = 0;
+        self.inner.ready.take(|slot| {
+            polled += usize::from(self.poll_slot(slot));
+        });
+        polled
+    }
+
+    fn poll_slot(&self, slot: usize) -> bool {
+        // The task leaves the table for the poll, so that it may spawn others.
+        let (mut task, waker) = {
+            let mut slots = self.inner.slots.borrow_mut();
+            let entry = &mut slots[slot];
+            match entry.task.take() {
+                Some(task) => (task, entry.waker.clone()),
+                None => return false,
+            }
+        };
+        self.inner.current.set(Some(slot));
+        let poll = task.as_mut().poll(&mut Context::from_waker(&waker));
+        self.inner.current.set(None);
+        match poll {
+            Poll::Pending => self.inner.slots.borrow_mut()[slot].task = Some(task),
+            Poll::Ready(()) => {
+                // Dropped outside of any borrow: a task's captured values may use the executor.
+                drop(task);
+                self.inner.free.borrow_mut().push(slot);
+            }
+        }
+        true
+    }
+
+    /// Whether a task waits to be polled.
+    pub fn has_ready(&self) -> bool {
+        !self.inner.ready.is_empty()
+    }
+
+    /// Wakes everything whose deadline is `now` or earlier and tells how many.
+    pub fn fire_timers(&self, now: Instant) -> usize {
+        let mut fired = 0;
+        loop {
+            let due = self.timers().pop_due(now);
+            let Some(waker) = due else { return fired };
+            waker.wake();
+            fired += 1;
+        }
+    }
+
+    /// The earliest deadline that somebody waits for.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers().next_deadline()
+    }
+
+    /// A future that completes at `deadline` or at the first [`Executor::fire_timers`] after it.
+    pub fn sleep_until(&self, deadline: Instant) -> Sleep {
+        Sleep::new(self.clone(), deadline)
+    }
+
+    /// Tasks that have not ended.
+    pub fn task_count(&self) -> usize {
+        self.inner.slots.borrow().len() - self.inner.free.borrow().len()
+    }
+
+    /// Name of the task that is being polled.
+    pub fn current_task(&self) -> Option<&'static str> {
+        let slot = self.inner.current.get()?;
+        Some(self.inner.slots.borrow()[slot].name)
+    }
+
+    pub(crate) fn timers(&self) -> RefMut<'_, Timers> {
+        self.inner.timers.borrow_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Notify;
+    use core::time::Duration;
+
+    struct Nothing;
+    impl Unpark for Nothing {
+        fn unpark(&self) {}
+    }
+
+    fn executor() -> Executor {
+        Executor::new(Arc::new(Nothing))
+    }
+
+    #[test]
+    fn tasks_spawn_tasks_and_slots_are_reused() {
+        let executor = executor();
+        let done = Rc::new(Cell::new(0));
+        for _ in 0..3 {
+            let (inner, count) = (executor.clone(), done.clone());
+            executor
+                .spawn("outer", async move {
+                    assert_eq!(inner.current_task(), Some("outer"));
+                    inner.spawn("inner", async move { count.set(count.get() + 1) }).unwrap();
+                })
+                .unwrap();
+            while executor.run_ready() > 0 {}
+        }
+        assert_eq!(done.get(), 3);
+        assert_eq!(executor.task_count(), 0);
+        assert_eq!(executor.inner.slots.borrow().len(), 2);
+    }
+
+    #[test]
+    fn timers_fire_in_order_and_vanish_when_dropped() {
+        let executor = executor();
+        let order = Rc::new(RefCell::new(Vec::new()));
+        for ms in [30u64, 10, 20] {
+            let (inner, order) = (executor.clone(), order.clone());
+            let sleep = inner.sleep_until(Instant(0) + Duration::from_millis(ms));
+            executor
+                .spawn("sleeper", async move {
+                    sleep.await;
+                    order.borrow_mut().push(ms);
+                })
+                .unwrap();
+        }
+        executor.run_ready();
+        assert_eq!(executor.next_deadline(), Some(Instant(10_000_000)));
+        assert_eq!(executor.fire_timers(Instant(9_999_999)), 0);
+        assert_eq!(executor.fire_timers(Instant(25_000_000)), 2);
+        executor.run_ready();
+        assert_eq!(*order.borrow(), [10, 20]);
+
+        let mut dropped = Box::pin(executor.sleep_until(Instant(1)));
+        assert!(dropped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(dropped);
+        assert_eq!(executor.next_deadline(), Some(Instant(30_000_000)));
+    }
+
+    #[test]
+    fn the_number_of_tasks_is_bounded() {
+        let executor = executor();
+        for _ in 0..TASKS_MAX {
+            executor.spawn("waiting", core::future::pending()).unwrap();
+        }
+        assert_eq!(executor.spawn("one more", async {}), Err(SpawnError { tasks_max: TASKS_MAX }));
+    }
+
+    #[test]
+    fn notify_wakes_all_and_loses_nothing() {
+        let executor = executor();
+        let notify = Rc::new(Notify::new());
+        let count = Rc::new(Cell::new(0));
+        for _ in 0..3 {
+            let (notify, count) = (notify.clone(), count.clone());
+            executor
+                .spawn("waiter", async move {
+                    notify.notified().await;
+                    count.set(count.get() + 1);
+                })
+                .unwrap();
+        }
+        executor.run_ready();
+        notify.notify_all();
+        executor.run_ready();
+        assert_eq!(count.get(), 3);
+        // A notification between creating the future and its first poll counts.
+        let notified = notify.notified();
+        notify.notify_all();
+        executor.spawn("late", async move { notified.await }).unwrap();
+        executor.run_ready();
+        assert_eq!(executor.task_count(), 0);
+    }
+}

@@ -1,0 +1,110 @@
+//! Which tasks want to be polled: a two-level bitmap that any thread may set bits in.
+
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const WORD_BITS: usize = 64;
+/// One summary word of 64 words of 64 bits.
+pub(crate) const SLOTS_MAX: usize = WORD_BITS * WORD_BITS;
+
+/// How a wake from another thread reaches a core that sleeps.
+pub trait Unpark: Send + Sync {
+    /// Makes the sleeping core look at its tasks. Called from any thread, often; must be cheap.
+    fn unpark(&self);
+}
+
+pub(crate) struct ReadySet {
+    /// Bit w is set when `words[w]` may have a bit set.
+    summary: AtomicU64,
+    words: [AtomicU64; WORD_BITS],
+    unpark: Arc<dyn Unpark>,
+}
+
+impl ReadySet {
+    pub(crate) fn new(unpark: Arc<dyn Unpark>) -> ReadySet {
+        ReadySet { summary: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORD_BITS], unpark }
+    }
+
+    pub(crate) fn set(&self, slot: usize) {
+        // Release: pairs with the Acquire swaps in `take`, so that the task sees what its waker wrote.
+        let word = self.words[slot / WORD_BITS].fetch_or(1 << (slot % WORD_BITS), Ordering::Release);
+        if word == 0 {
+            let summary = self.summary.fetch_or(1 << (slot / WORD_BITS), Ordering::Release);
+            if summary == 0 {
+                self.unpark.unpark();
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.summary.load(Ordering::Acquire) == 0
+    }
+
+    /// Takes every set bit and gives its slot to `run`, in ascending order. A bit that is set
+    /// meanwhile may wait for the next call, so a task that wakes itself cannot starve the rest.
+    pub(crate) fn take(&self, mut run: impl FnMut(usize)) {
+        // The summary is taken first: a waker that sets a word afterwards sets its bit again.
+        let mut summary = self.summary.swap(0, Ordering::Acquire);
+        while summary != 0 {
+            let index = summary.trailing_zeros() as usize;
+            summary &= summary - 1;
+            let mut word = self.words[index].swap(0, Ordering::Acquire);
+            while word != 0 {
+                run(index * WORD_BITS + word.trailing_zeros() as usize);
+                word &= word - 1;
+            }
+        }
+    }
+}
+
+/// The waker of one slot. It outlives the task: a late wake polls the slot's next task once for nothing.
+pub(crate) struct SlotWaker {
+    pub(crate) slot: usize,
+    pub(crate) ready: Arc<ReadySet>,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.ready.set(self.slot);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ready.set(self.slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use core::sync::atomic::AtomicUsize;
+
+    struct Count(AtomicUsize);
+    impl Unpark for Count {
+        fn unpark(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn takes_each_slot_once_and_unparks_only_when_empty() {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let set = ReadySet::new(count.clone());
+        for slot in [4095, 0, 64, 0, 63] {
+            set.set(slot);
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        let mut taken = Vec::new();
+        set.take(|slot| {
+            taken.push(slot);
+            if slot == 0 {
+                set.set(0);
+            }
+        });
+        assert_eq!(taken, [0, 63, 64, 4095]);
+        assert!(!set.is_empty());
+        set.take(|slot| assert_eq!(slot, 0));
+        assert!(set.is_empty());
+    }
+}
