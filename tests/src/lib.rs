@@ -1,1 +1,2 @@
-//! To be written.
+//! x
+#![forbid(unsafe_code)]

@@ -1,0 +1,43 @@
+//! `cargo xtask check`: formatting, lints, documentation, rules. Every part runs, then all failures are told.
+
+use crate::progress::Steps;
+use crate::{rules, run};
+use anyhow::{Result, bail};
+
+/// Runs the checks, or only the repository's own rules.
+pub fn run(only_rules: bool) -> Result<()> {
+    let mut steps = Steps::new(if only_rules { 1 } else { 4 });
+    let mut failed = Vec::new();
+    let mut part = |title: &'static str, check: &dyn Fn() -> Result<String>| {
+        let step = steps.begin(title, None);
+        match check() {
+            Ok(note) => step.done(&note),
+            Err(error) => {
+                drop(step);
+                eprintln!("error: {error:#}");
+                failed.push(title);
+            }
+        }
+    };
+    part("rules of the repository", &check_rules);
+    if !only_rules {
+        part("format", &|| run::quiet(&mut run::cargo(&["fmt", "--all", "--check"])));
+        part("lints", &|| {
+            run::quiet(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+        });
+        part("documentation", &|| {
+            let mut command = run::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+            run::quiet(command.env("RUSTDOCFLAGS", "-D warnings"))
+        });
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("not in order: {}", failed.join(", ")) }
+}
+
+fn check_rules() -> Result<String> {
+    let metadata = run::quiet(&mut run::cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
+    let violations = rules::check(run::root(), &metadata)?;
+    for violation in &violations {
+        eprintln!("{violation}");
+    }
+    if violations.is_empty() { Ok(String::new()) } else { bail!("{} violations of the rules above", violations.len()) }
+}

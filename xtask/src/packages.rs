@@ -1,0 +1,158 @@
+//! Programs of the system that a command needs, and how they come onto a Debian machine.
+
+use crate::progress::Steps;
+use crate::run;
+use anyhow::Result;
+use std::path::Path;
+use std::process::Command;
+
+/// A program and the Debian package that brings it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Package {
+    /// Name of the program.
+    pub program: &'static str,
+    /// Name of the Debian package.
+    pub package: &'static str,
+    /// What is left out without it.
+    pub purpose: &'static str,
+}
+
+const QEMU: Package =
+    Package { program: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "running services as VMs" };
+const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a foreign client" };
+const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
+const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
+
+/// What `cargo xtask test` needs.
+pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM];
+/// What `cargo xtask demo` needs as a VM.
+pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
+/// What `cargo xtask demo --platform linux` needs.
+pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
+/// What `cargo xtask bench` needs.
+pub const FOR_BENCH: &[Package] = &[QEMU, NGINX];
+
+/// Why missing packages cannot be installed here; `None` when they can.
+fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {
+    match (has_apt, is_root) {
+        (false, _) => Some("this is no Debian system (there is no apt-get)"),
+        (true, false) => Some("only root may install packages"),
+        (true, true) => None,
+    }
+}
+
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    effective_user(&status) == Some(0)
+}
+
+/// The effective user id in the text of `/proc/self/status`.
+fn effective_user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Installs what is missing of `packages` and returns what is missing still, after one clear message.
+pub fn ensure(packages: &[Package]) -> Result<Vec<Package>> {
+    let missing = still_missing(packages);
+    if missing.is_empty() {
+        return Ok(missing);
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.package).collect();
+    if let Some(reason) = obstacle(is_root(), run::find_program("apt-get").is_some()) {
+        tell_missing(&missing, reason, &names);
+        return Ok(missing);
+    }
+    let step = Steps::new(1).begin(&format!("apt-get install {}", names.join(" ")), None);
+    let result = install(&names);
+    let missing = still_missing(packages);
+    match result {
+        Ok(()) if missing.is_empty() => step.done(""),
+        Ok(()) => drop(step),
+        Err(error) => {
+            drop(step);
+            tell_missing(&missing, &format!("{error:#}"), &names);
+        }
+    }
+    Ok(missing)
+}
+
+fn tell_missing(missing: &[Package], reason: &str, names: &[&str]) {
+    let purposes: Vec<String> =
+        missing.iter().map(|package| format!("{} ({})", package.program, package.purpose)).collect();
+    eprintln!(
+        "missing: {}; {reason}. What needs them is left out; install them with `sudo apt-get install {}`.",
+        purposes.join(", "),
+        names.join(" ")
+    );
+}
+
+fn still_missing(packages: &[Package]) -> Vec<Package> {
+    packages.iter().filter(|package| run::find_program(package.program).is_none()).copied().collect()
+}
+
+fn install(names: &[&str]) -> Result<()> {
+    // A freshly installed daemon must not start: nginx would take port 80 of this machine.
+    let policy = Policy::deny_services();
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(["-y", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]).args(arguments);
+        run::quiet(command.env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    apt(&["update"])?;
+    apt(&[&["install", "--no-install-recommends"], names].concat())?;
+    drop(policy);
+    Ok(())
+}
+
+/// Debian asks this file whether a package may start its service; ours says no while it exists.
+struct Policy {
+    ours: bool,
+}
+
+const POLICY_PATH: &str = "/usr/sbin/policy-rc.d";
+
+impl Policy {
+    fn deny_services() -> Policy {
+        if Path::new(POLICY_PATH).exists() {
+            return Policy { ours: false };
+        }
+        let written = std::fs::write(POLICY_PATH, "#!/bin/sh\nexit 101\n").is_ok()
+            && run::quiet(Command::new("chmod").args(["755", POLICY_PATH])).is_ok();
+        Policy { ours: written }
+    }
+}
+
+impl Drop for Policy {
+    fn drop(&mut self) {
+        if self.ours {
+            // Nothing better can be done about a failure than the next run will do.
+            let _ = std::fs::remove_file(POLICY_PATH);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_on_debian_installs() {
+        assert_eq!(obstacle(true, true), None);
+        assert!(obstacle(false, true).unwrap().contains("root"));
+        assert!(obstacle(true, false).unwrap().contains("Debian"));
+    }
+
+    #[test]
+    fn the_effective_user_is_the_second_number() {
+        assert_eq!(effective_user("Name:\tx\nUid:\t1000\t0\t1000\t1000\n"), Some(0));
+        assert_eq!(effective_user("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_reported() {
+        let absent = Package { program: "no-such-program-here", package: "none", purpose: "a test" };
+        let present = Package { program: "sh", package: "dash", purpose: "a test" };
+        assert_eq!(still_missing(&[absent, present]), [absent]);
+    }
+}
