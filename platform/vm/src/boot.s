@@ -1,0 +1,251 @@
+// From the VMM's 32-bit PVH entry to Rust in ring 3, and the few services that need ring 0.
+//
+// Everything above this file runs in ring 3 with interrupts off, for ever. Reasons: docs/decisions/0002.
+// Some hosts emulate guest ring 0 at 0.6 us an instruction, so the tables are assembled, not built.
+
+    .set STUBS, 0x200000            // vm.ld puts .boot.stubs here; the IDT below needs numbers
+    .set KERNEL_CODE, 0x08
+    .set USER_DATA, 0x2b            // 0x2b and 0x33 are what hosts that switch rings natively expect
+    .set USER_CODE, 0x33
+    .set MSR_EFER, 0xc0000080
+    .set MSR_GS_BASE, 0xc0000101
+
+// PVH: an ELF note of type 18 (XEN_ELFNOTE_PHYS32_ENTRY) names the entry point.
+    .section .note.pvh, "a", @note
+    .align 4
+    .long 4, 4, 18
+    .asciz "Xen"
+    .long glass_pvh_entry
+
+// The mark of our images: formats/src/lib.rs, NOTE_NAME and CONTRACT_VERSION.
+    .section .note.glasshouse, "a", @note
+    .align 4
+    .long 11, 4, 1
+    .asciz "Glasshouse"
+    .align 4
+    .long 1
+
+// One 16-byte stub a vector. All gates lead to ring 0 on the TSS's stack, so neither a red zone nor
+// a broken ring-3 stack matters. Vectors from 32 on arrive only inside the idle service.
+    .section .boot.stubs, "ax"
+    .globl glass_vector_stubs
+glass_vector_stubs:
+    vector = 0
+    .rept 256
+    .align 16
+    .if vector == 4
+    jmp glass_service
+    .elseif vector < 32
+    .if !((vector == 8) || (vector >= 10 && vector <= 14) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30))
+    pushq $0                        // no error code from the CPU
+    .endif
+    pushq $vector
+    jmp exception
+    .else
+    movl $vector, %eax
+    jmp wake
+    .endif
+    vector = vector + 1
+    .endr
+
+    .section .boot, "ax"
+// An interrupt hit the halted idle service: drop its frame, return to ring 3 with the vector in eax.
+    .type wake, @function
+wake:
+    movq 24(%rsp), %rsp
+    iretq
+    .size wake, . - wake
+
+// Ring-0 services: `int 4` with the number in r8. (`int 3` stays with debuggers.)
+//   0 idle: halts until an interrupt; eax = its vector. IF was 0 until here, so an interrupt raised
+//     after the caller's last look at its queues is latched in the local APIC and ends the halt.
+//   1 rdmsr: ecx -> edx:eax      2 wrmsr: ecx, edx:eax
+//   3 cpuid: eax, ecx -> eax, esi (ebx), ecx, edx, as the VMM defines it (ring 3 may see the host's)
+//   4 load page tables: rax
+    .globl glass_service
+    .type glass_service, @function
+glass_service:
+    testl %r8d, %r8d
+    jnz 1f
+    .globl glass_idle_halt
+glass_idle_halt:
+    sti
+    hlt
+1:  cmpl $2, %r8d
+    ja 3f
+    je 2f
+    rdmsr
+    iretq
+2:  wrmsr
+    iretq
+3:  cmpl $4, %r8d
+    je 4f
+    xchgq %rbx, %rsi
+    cpuid
+    xchgq %rbx, %rsi
+    iretq
+4:  movq %rax, %cr3
+    iretq
+    .size glass_service, . - glass_service
+
+// An exception: save what the report needs (layout: report.rs, Fault), go on in ring 3 on a stack of its own.
+    .type exception, @function
+exception:                          // stack: vector, error code, rip, cs, rflags, rsp, ss
+    movq %rax, glass_fault+0
+    movq %rbx, glass_fault+8
+    movq %rcx, glass_fault+16
+    movq %rdx, glass_fault+24
+    movq %rsi, glass_fault+32
+    movq %rdi, glass_fault+40
+    movq %rbp, glass_fault+48
+    movq %r8, glass_fault+56
+    movq %r9, glass_fault+64
+    movq %r10, glass_fault+72
+    movq %r11, glass_fault+80
+    movq %r12, glass_fault+88
+    movq %r13, glass_fault+96
+    movq %r14, glass_fault+104
+    movq %r15, glass_fault+112
+    popq glass_fault+120            // vector
+    popq glass_fault+128            // error code
+    popq glass_fault+136            // rip
+    popq glass_fault+144            // cs
+    popq glass_fault+152            // rflags
+    popq glass_fault+160            // rsp
+    movq %cr2, %rax
+    movq %rax, glass_fault+168
+    pushq $USER_DATA
+    pushq $glass_fault_stack_top - 8
+    pushq $2
+    pushq $USER_CODE
+    pushq $glass_exception
+    iretq
+    .size exception, . - exception
+
+    .code32
+    .globl glass_pvh_entry
+    .type glass_pvh_entry, @function
+glass_pvh_entry:                    // ebx = address of hvm_start_info
+    cli
+    cld
+    rdtsc
+    movl %eax, glass_entry_tsc
+    movl %edx, glass_entry_tsc+4
+    movl $0x620, %eax               // CR4: PAE, OSFXSR, OSXMMEXCPT
+    movl %eax, %cr4
+    movl $boot_pml4, %eax
+    movl %eax, %cr3
+    movl $MSR_EFER, %ecx
+    xorl %edx, %edx
+    movl $0x900, %eax               // LME, NXE
+    wrmsr
+    movl $0x80050033, %eax          // CR0: PG AM WP NE ET MP PE
+    movl %eax, %cr0
+    lgdt gdt_pointer
+    ljmpl $KERNEL_CODE, $enter64
+    .size glass_pvh_entry, . - glass_pvh_entry
+
+    .code64
+    .type enter64, @function
+enter64:
+    xorl %eax, %eax
+    movl %eax, %ds
+    movl %eax, %es
+    movl %eax, %ss
+    movl %eax, %fs
+    movl %eax, %gs
+    movl $ring0_stack_top, %esp
+    movl $tss, %eax                 // the address is below 4 GiB
+    movq $ring0_stack_top, 4(%rax)  // RSP0
+    movw $104, 102(%rax)            // the I/O bitmap follows: all zero, every port is ring 3's
+    movw $104 + 8192, gdt_tss
+    movw %ax, gdt_tss+2
+    shrl $16, %eax
+    movb %al, gdt_tss+4
+    movb $0x89, gdt_tss+5
+    movb %ah, gdt_tss+7
+    movl $gdt_tss - gdt, %eax
+    ltr %ax
+    lidt idt_pointer
+    movl $MSR_GS_BASE, %ecx         // %gs:0 is this core's block
+    movl $GLASS_CORE_BLOCKS, %eax
+    xorl %edx, %edx
+    wrmsr
+    pushq $USER_DATA
+    pushq $glass_stack_top
+    pushq $2                        // IF = 0
+    pushq $USER_CODE
+    pushq $enter_ring3
+    iretq
+    .size enter64, . - enter64
+
+    .type enter_ring3, @function
+enter_ring3:
+    movl %ebx, %edi
+    xorl %ebp, %ebp
+    pushq $0                        // return address 0 ends every call chain
+    jmp glass_start
+    .size enter_ring3, . - enter_ring3
+
+// Tables for the time until paging.rs has built the real ones: 4 GiB one to one, all writable.
+    .section .data.boot, "aw"
+    .align 4096
+boot_pml4: .quad boot_pdpt + 7
+    .fill 511, 8, 0
+boot_pdpt: .quad boot_pd + 7, boot_pd + 0x1007, boot_pd + 0x2007, boot_pd + 0x3007
+    .fill 508, 8, 0
+boot_pd:
+    page = 0
+    .rept 2048
+    .quad page + 0x87               // present, writable, user, 2 MiB
+    page = page + 0x200000
+    .endr
+idt:
+    vector = 0
+    .rept 256
+    .word (STUBS + 16 * vector) & 0xffff, KERNEL_CODE
+    .byte 0
+    .if (vector == 3) || (vector == 4)
+    .byte 0xee                      // ring 3 may call it
+    .else
+    .byte 0x8e
+    .endif
+    .word (STUBS + 16 * vector) >> 16
+    .quad 0
+    vector = vector + 1
+    .endr
+gdt:
+    .quad 0
+    .quad 0x00af9b000000ffff        // 08: ring-0 code
+    .quad 0x00cf93000000ffff        // 10: ring-0 data
+    .quad 0, 0
+    .quad 0x00cff3000000ffff        // 28: ring-3 data
+    .quad 0x00affb000000ffff        // 30: ring-3 code
+gdt_tss:
+    .quad 0, 0
+gdt_end:
+gdt_pointer:
+    .word gdt_end - gdt - 1
+    .quad gdt
+idt_pointer:
+    .word 4095
+    .quad idt
+    .align 8
+    .globl glass_entry_tsc
+glass_entry_tsc: .quad 0
+
+    .section .bss.boot, "aw", @nobits
+    .align 4096
+    .globl glass_stack_guard, glass_stack_top, glass_fault_stack_guard, glass_fault_stack_top, glass_fault
+glass_stack_guard: .skip 4096       // unmapped by paging.rs
+    .skip 262144
+glass_stack_top:
+glass_fault_stack_guard: .skip 4096
+    .skip 16384
+glass_fault_stack_top:
+    .skip 4096
+ring0_stack_top:
+tss: .skip 104 + 8192 + 8
+    .align 16
+glass_fault: .skip 176
+    .text

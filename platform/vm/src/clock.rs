@@ -1,0 +1,127 @@
+//! Time: the TSC, scaled. Its frequency comes from the hypervisor if that tells it, else from the PIT.
+
+use crate::cores::this_core;
+use crate::ports::{cpuid, read_port8, read_tsc, write_msr, write_port8};
+use core::sync::atomic::{AtomicU32, Ordering};
+use glass_api::Instant;
+
+/// Bits after the binary point of the clock's scale.
+const SCALE_BITS: u32 = 32;
+const NS_PER_S: u128 = 1_000_000_000;
+
+/// Finds the TSC's frequency; `origin` is the TSC value that is time zero.
+pub fn initialize(origin: u64) {
+    let hz = hz_from_kvmclock().unwrap_or_else(hz_from_pit);
+    let core = this_core();
+    core.clock_origin.set(origin);
+    core.clock_scale.set(scale(hz));
+    core.state().tsc_hz.store(hz, Ordering::Relaxed);
+}
+
+/// Nanoseconds per tick as a fixed-point number.
+fn scale(hz: u64) -> u64 {
+    ((NS_PER_S << SCALE_BITS) / u128::from(hz.max(1))) as u64
+}
+
+/// Time since the image was entered.
+pub fn now() -> Instant {
+    let core = this_core();
+    let ticks = read_tsc().saturating_sub(core.clock_origin.get());
+    Instant(((u128::from(ticks) * u128::from(core.clock_scale.get())) >> SCALE_BITS) as u64)
+}
+
+/// KVM's per-vCPU time structure, of which we need the scale only (Linux: `pvclock-abi.h`).
+#[repr(C, align(32))]
+struct KvmTime([AtomicU32; 8]);
+static KVM_TIME: KvmTime = KvmTime([const { AtomicU32::new(0) }; 8]);
+
+const KVM_SIGNATURE_EBX: u32 = u32::from_le_bytes(*b"KVMK");
+const KVM_CPUID: u32 = 0x4000_0000;
+/// CPUID bit: the kvmclock MSRs at 0x4b564d00 exist.
+const KVM_FEATURE_CLOCK: u32 = 1 << 3;
+const MSR_KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
+
+/// Exact and without waiting, where there is KVM.
+fn hz_from_kvmclock() -> Option<u64> {
+    if cpuid(KVM_CPUID)[1] != KVM_SIGNATURE_EBX || cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK == 0 {
+        return None;
+    }
+    // SAFETY: KVM writes 32 bytes to a static of that size and alignment, until the next write.
+    unsafe { write_msr(MSR_KVM_SYSTEM_TIME, &raw const KVM_TIME as u64 | 1) };
+    let multiplier = KVM_TIME.0[6].load(Ordering::Acquire);
+    let shift = KVM_TIME.0[7].load(Ordering::Acquire) as u8 as i8;
+    // SAFETY: switches it off again.
+    unsafe { write_msr(MSR_KVM_SYSTEM_TIME, 0) };
+    hz_from_pvclock(multiplier, shift)
+}
+
+/// ns = (ticks << shift) * multiplier >> 32, solved for ticks in a second.
+fn hz_from_pvclock(multiplier: u32, shift: i8) -> Option<u64> {
+    if multiplier == 0 || !(-31..=31).contains(&shift) {
+        return None;
+    }
+    let hz = (NS_PER_S << 32) / u128::from(multiplier);
+    let hz = if shift < 0 { hz << -shift } else { hz >> shift };
+    u64::try_from(hz).ok().filter(|&hz| hz > 1_000_000)
+}
+
+const PIT_HZ: u128 = 1_193_182;
+/// PIT ticks to wait: 2 ms. Its error is a few ticks of reading, under 0.2 %.
+const PIT_TICKS: u16 = 2386;
+/// Reads before a PIT that stands still is given up: far more than 2 ms of port reads.
+const PIT_READS_MAX: u32 = 1_000_000;
+/// For a machine without any usable clock: time runs, at a guessed speed.
+const GUESSED_HZ: u64 = 2_000_000_000;
+
+fn hz_from_pit() -> u64 {
+    // Channel 0, both bytes, mode 2, from 65535 down.
+    write_port8(0x43, 0x34);
+    write_port8(0x40, 0xff);
+    write_port8(0x40, 0xff);
+    let (first, _) = read_pit();
+    // Start right after a change, so that a whole number of ticks is timed.
+    let Some((start, start_tsc)) = (0..PIT_READS_MAX).map(|_| read_pit()).find(|(count, _)| *count != first) else {
+        return GUESSED_HZ;
+    };
+    for _ in 0..PIT_READS_MAX {
+        let (count, tsc) = read_pit();
+        let ticks = start.wrapping_sub(count);
+        if ticks >= PIT_TICKS {
+            return (u128::from(tsc - start_tsc) * PIT_HZ / u128::from(ticks)) as u64;
+        }
+    }
+    GUESSED_HZ
+}
+
+/// The latched count of channel 0 and the TSC at that moment.
+fn read_pit() -> (u16, u64) {
+    let before = read_tsc();
+    write_port8(0x43, 0);
+    let low = read_port8(0x40);
+    let high = read_port8(0x40);
+    (u16::from_le_bytes([low, high]), before + (read_tsc() - before) / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frequency_follows_from_kvms_scale() {
+        // 2.6 GHz: shift 0 and multiplier 2^32 / 2.6.
+        let multiplier = ((1u64 << 32) * 10 / 26) as u32;
+        let hz = hz_from_pvclock(multiplier, 0).unwrap();
+        assert!(hz.abs_diff(2_600_000_000) < 10, "{hz}");
+        assert!(hz_from_pvclock(multiplier, -1).unwrap().abs_diff(5_200_000_000) < 20);
+        assert_eq!(hz_from_pvclock(0, 0), None);
+        assert_eq!(hz_from_pvclock(1, 127), None);
+    }
+
+    #[test]
+    fn a_second_of_ticks_is_a_second() {
+        for hz in [1_000_000u64, 2_596_124_000, 5_000_000_000] {
+            let ns = (u128::from(hz) * u128::from(scale(hz))) >> SCALE_BITS;
+            assert!(ns.abs_diff(NS_PER_S) <= u128::from(hz >> 31) + 2, "{hz} {ns}");
+        }
+    }
+}

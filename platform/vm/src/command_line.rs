@@ -1,0 +1,144 @@
+//! The kernel command line: what the VMM and `glass run` tell an image.
+//!
+//! Words before `--` are for the platform, words after it are the service's arguments. A service's
+//! word is percent-encoded where it holds a space, a percent sign or a control character. VMMs
+//! append `virtio_mmio.device=` at the end, so that word is taken wherever it stands.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::net::Ipv4Addr;
+
+/// A command line, taken apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// `ip=`
+    pub address: Addressing,
+    /// `virtio_mmio.device=`, in order.
+    pub devices: Vec<MmioDevice>,
+    /// The service's arguments.
+    pub args: Vec<String>,
+    /// Platform words that mean nothing to us or cannot be read, to be reported.
+    pub unknown: Vec<String>,
+}
+
+/// How the network gets its address.
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
+pub enum Addressing {
+    /// `ip=dhcp`, or nothing said.
+    #[default]
+    Dhcp,
+    /// `ip=ADDRESS/PREFIX[,GATEWAY]`
+    Static {
+        /// Our address.
+        address: Ipv4Addr,
+        /// Length of the network's prefix in bits.
+        prefix_bits: u8,
+        /// Where packets for other networks go.
+        gateway: Option<Ipv4Addr>,
+    },
+}
+
+/// A virtio-mmio register window (Linux's `virtio_mmio.device=SIZE@ADDRESS:INTERRUPT` syntax).
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct MmioDevice {
+    /// Address of the registers.
+    pub address: u64,
+    /// Global system interrupt.
+    pub interrupt: u32,
+}
+
+impl CommandLine {
+    /// Takes `text` apart. Never fails: what cannot be read lands in `unknown`.
+    pub fn parse(text: &str) -> CommandLine {
+        let mut line = CommandLine::default();
+        let mut in_args = false;
+        for word in text.split_ascii_whitespace() {
+            if let Some(device) = word.strip_prefix("virtio_mmio.device=") {
+                match parse_device(device) {
+                    Some(device) => line.devices.push(device),
+                    None => line.unknown.push(word.to_string()),
+                }
+            } else if in_args {
+                line.args.push(decode(word));
+            } else if word == "--" {
+                in_args = true;
+            } else if let Some(address) = word.strip_prefix("ip=").and_then(parse_addressing) {
+                line.address = address;
+            } else {
+                line.unknown.push(word.to_string());
+            }
+        }
+        line
+    }
+}
+
+fn parse_device(text: &str) -> Option<MmioDevice> {
+    let (address, interrupt) = text.split_once("@0x")?.1.split_once(':')?;
+    let interrupt = interrupt.split(':').next()?;
+    Some(MmioDevice { address: u64::from_str_radix(address, 16).ok()?, interrupt: interrupt.parse().ok()? })
+}
+
+fn parse_addressing(text: &str) -> Option<Addressing> {
+    if text == "dhcp" {
+        return Some(Addressing::Dhcp);
+    }
+    let (network, gateway) = match text.split_once(',') {
+        Some((network, gateway)) => (network, Some(gateway.parse().ok()?)),
+        None => (text, None),
+    };
+    let (address, prefix) = network.split_once('/')?;
+    let prefix_bits = prefix.parse().ok().filter(|bits| *bits <= 32)?;
+    Some(Addressing::Static { address: address.parse().ok()?, prefix_bits, gateway })
+}
+
+/// Undoes percent-encoding; what is no valid escape stays as it is.
+fn decode(word: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = word.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escape = tail.get(..2).and_then(|hex| u8::from_str_radix(core::str::from_utf8(hex).ok()?, 16).ok());
+        match (first, escape) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platform_words_and_arguments_are_told_apart() {
+        let line = CommandLine::parse(
+            "ip=10.0.2.15/24,10.0.2.2 quiet -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+        );
+        assert_eq!(
+            line.address,
+            Addressing::Static {
+                address: Ipv4Addr::new(10, 0, 2, 15),
+                prefix_bits: 24,
+                gateway: Some(Ipv4Addr::new(10, 0, 2, 2))
+            }
+        );
+        assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
+        assert_eq!(line.args, ["--port", "8080", "a b%", "%zz"]);
+        assert_eq!(line.unknown, ["quiet"]);
+    }
+
+    #[test]
+    fn nonsense_is_reported_and_changes_nothing() {
+        for word in ["ip=1.2.3.4", "ip=1.2.3.4/33", "ip=x/8", "virtio_mmio.device=512@feb:x", "ip=1.2.3.4/8,no"] {
+            let line = CommandLine::parse(word);
+            assert_eq!(line.unknown, [word]);
+            assert_eq!(line.address, Addressing::Dhcp);
+        }
+    }
+}

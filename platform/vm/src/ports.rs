@@ -1,0 +1,103 @@
+//! Port I/O and the ring-0 services: everything that is one instruction in assembly.
+
+use core::arch::asm;
+
+/// What `int 4` does for ring 3; the numbers are those of boot.s.
+mod service {
+    pub const IDLE: u64 = 0;
+    pub const RDMSR: u64 = 1;
+    pub const WRMSR: u64 = 2;
+    pub const CPUID: u64 = 3;
+    pub const LOAD_PAGE_TABLES: u64 = 4;
+}
+
+struct Registers {
+    rax: u64,
+    rcx: u64,
+    rdx: u64,
+    rsi: u64,
+}
+
+/// # Safety
+/// The service must not take away memory or rights that running code relies on.
+unsafe fn call_service(number: u64, mut rax: u64, mut rcx: u64, mut rdx: u64) -> Registers {
+    let rsi;
+    // SAFETY: boot.s preserves every register but those listed, returns here with IF still 0, and
+    // runs on a stack of its own; the caller answers for what the service does.
+    unsafe { asm!("int 4", in("r8") number, inout("rax") rax, inout("rcx") rcx, inout("rdx") rdx, out("rsi") rsi) };
+    Registers { rax, rcx, rdx, rsi }
+}
+
+/// Halts until an interrupt arrives and returns its vector. An interrupt that became pending
+/// earlier ends the halt at once.
+pub fn halt() -> u8 {
+    // SAFETY: halting changes nothing.
+    unsafe { call_service(service::IDLE, 0, 0, 0) }.rax as u8
+}
+
+/// Reads a model-specific register.
+pub fn read_msr(register: u32) -> u64 {
+    // SAFETY: reading has no effect; an unknown register is an exception with a report.
+    let result = unsafe { call_service(service::RDMSR, 0, u64::from(register), 0) };
+    result.rdx << 32 | result.rax & 0xffff_ffff
+}
+
+/// Writes a model-specific register.
+///
+/// # Safety
+/// The new value must keep the machine in a state that the running code can live in.
+pub unsafe fn write_msr(register: u32, value: u64) {
+    // SAFETY: the caller vouches for the value.
+    unsafe { call_service(service::WRMSR, value & 0xffff_ffff, u64::from(register), value >> 32) };
+}
+
+/// CPUID as the VMM defines it: `[eax, ebx, ecx, edx]`.
+pub fn cpuid(leaf: u32) -> [u32; 4] {
+    // SAFETY: reading has no effect.
+    let result = unsafe { call_service(service::CPUID, u64::from(leaf), 0, 0) };
+    [result.rax as u32, result.rsi as u32, result.rcx as u32, result.rdx as u32]
+}
+
+/// Makes the tables at `root` (physical) the core's page tables.
+///
+/// # Safety
+/// They must map all code, stacks and data in use where they are now.
+pub unsafe fn load_page_tables(root: u64) {
+    // SAFETY: the caller vouches for the tables.
+    unsafe { call_service(service::LOAD_PAGE_TABLES, root, 0, 0) };
+}
+
+/// Time-stamp counter.
+pub fn read_tsc() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Writes a byte to a port.
+pub fn write_port8(port: u16, value: u8) {
+    // SAFETY: ports reach devices of the VMM, which cannot touch memory through the ports used here.
+    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) };
+}
+
+/// Writes a double word to a port.
+pub fn write_port32(port: u16, value: u32) {
+    // SAFETY: as for `write_port8`.
+    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) };
+}
+
+/// Reads a byte from a port.
+pub fn read_port8(port: u16) -> u8 {
+    let value;
+    // SAFETY: as for `write_port8`.
+    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// Writes bytes to one port, one exit for many on most hosts.
+pub fn write_port_bytes(port: u16, bytes: &[u8]) {
+    // SAFETY: `rep outsb` reads exactly the slice; DF is 0 as the ABI demands.
+    unsafe {
+        asm!("rep outsb", inout("rsi") bytes.as_ptr() => _, inout("rcx") bytes.len() => _, in("dx") port,
+            options(readonly, nostack, preserves_flags));
+    }
+}
