@@ -1,1 +1,36 @@
-//! To be written.
+//! An HTTP/1.1 server's side of one connection, over any [`glass_api::Stream`].
+//!
+//! [`Connection::next_request`] reads a head, the service reads the body with
+//! [`Connection::read_body`] straight into its own memory, answers with [`Connection::respond`] or
+//! [`Connection::start`] and [`Connection::write_body`], and asks for the next request.
+//! [`Connection::serve`] is that loop with every error answered.
+//!
+//! Everything a peer sends is bounded, in bytes by the constants and in time by [`Limits`]. What is
+//! unusual but legal is accepted; what two parsers might understand differently is refused.
+//!
+//! Copies: a head is copied once out of the connection's buffer, with as much of a body as arrived
+//! in the same read; the rest of a body is read into the caller's memory. Response bodies are not
+//! copied, except that one of up to 4 KiB joins its head so that both leave in one write.
+#![no_std]
+#![forbid(unsafe_code)]
+// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+#![allow(async_fn_in_trait)]
+
+extern crate alloc;
+
+mod connection;
+mod error;
+mod head;
+mod input;
+mod limits;
+mod link;
+mod request;
+mod response;
+mod timing;
+
+pub use connection::Connection;
+pub use error::HttpError;
+pub use head::HEADERS_MAX;
+pub use limits::Limits;
+pub use request::{Method, Request, RequestBody, Version};
+pub use response::{Response, Status};

@@ -1,0 +1,385 @@
+//! Requests in, responses out, on one stream.
+
+use crate::head::{HeadScan, parse_head};
+use crate::input::Input;
+use crate::link::Link;
+use crate::{HttpError, Limits, Method, Request, RequestBody, Response, Status, Version};
+use alloc::format;
+use alloc::vec::Vec;
+use core::future::pending;
+use core::net::SocketAddr;
+use glass_api::{Clock, Stream};
+
+/// A first piece of a body of up to this size is copied behind its head, to leave in one write.
+const JOIN_BYTES_MAX: usize = 4096;
+
+/// Line ends that may precede a request line. Some old clients send one after a body.
+const BLANK_BYTES_MAX: usize = 16;
+
+/// One connection of a server. Requests are answered one after the other, in order; what a client
+/// sends ahead stays in the connection's buffer and the stream's.
+///
+/// Dropping a connection resets it; [`Connection::close`] ends it so that the peer gets everything.
+pub struct Connection<S, C> {
+    link: Link<S, C>,
+    input: Input,
+    /// Heads that wait to be sent.
+    output: Vec<u8>,
+    output_sent: usize,
+    request: RequestState,
+    response: ResponseState,
+    /// The connection ends after this response.
+    last: bool,
+}
+
+#[derive(Default)]
+struct RequestState {
+    body_left: u64,
+    length_unknown: bool,
+    expects_continue: bool,
+    is_head: bool,
+    is_http10: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum ResponseState {
+    /// No request is under way.
+    Idle,
+    /// A request has no answer yet.
+    Awaited,
+    /// The head was made; so many bytes of the body are to come, and not to be sent if `discard`.
+    Body { left: u64, discard: bool },
+}
+
+impl<S: Stream, C: Clock> Connection<S, C> {
+    /// Takes over an accepted stream.
+    pub fn new(stream: S, clock: C, limits: Limits) -> Connection<S, C> {
+        Connection {
+            link: Link::new(stream, clock, limits),
+            input: Input::default(),
+            output: Vec::new(),
+            output_sent: 0,
+            request: RequestState::default(),
+            response: ResponseState::Idle,
+            last: false,
+        }
+    }
+
+    /// Answers requests with `handler` until the connection ends. When a request is malformed or
+    /// the handler fails, the peer is told with [`Connection::refuse`], and the error returned.
+    pub async fn serve(
+        mut self,
+        mut handler: impl AsyncFnMut(&mut Connection<S, C>, Request) -> Result<(), HttpError>,
+    ) -> Result<(), HttpError> {
+        let outcome = loop {
+            let handled = match self.next_request().await {
+                Ok(Some(request)) => handler(&mut self, request).await,
+                Ok(None) => break Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = handled {
+                self.refuse(&error).await;
+                break Err(error);
+            }
+        };
+        self.close().await;
+        outcome
+    }
+
+    /// The next request's head; `None` when the connection is over: the peer closed it or sent
+    /// nothing for [`Limits::idle_timeout`], or the last response said that it was the last.
+    ///
+    /// An unread body of the previous request is dropped if all of it is here already. After an
+    /// error the connection is only good for [`Connection::refuse`] and [`Connection::close`].
+    /// Dropping the future loses nothing.
+    pub async fn next_request(&mut self) -> Result<Option<Request>, HttpError> {
+        match self.response {
+            ResponseState::Awaited => return Err(HttpError::NoResponse),
+            ResponseState::Body { left: 1.., .. } => return Err(self.cut_short()),
+            _ => self.flush().await?,
+        }
+        if self.last || self.link.broken || self.body_is_under_way() {
+            self.last = true;
+            return Ok(None);
+        }
+        self.input.consume(self.request.body_left as usize);
+        self.request = RequestState::default();
+        self.response = ResponseState::Idle;
+        let head = self.read_head().await;
+        if !matches!(head, Ok(Some(_))) {
+            self.last = true;
+        }
+        head
+    }
+
+    async fn read_head(&mut self) -> Result<Option<Request>, HttpError> {
+        let mut scan = HeadScan::default();
+        let mut deadline = None;
+        let mut blank_bytes = 0;
+        let head_bytes = loop {
+            blank_bytes += self.skip_blank_lines();
+            if blank_bytes > BLANK_BYTES_MAX {
+                return Err(HttpError::Bad("there are empty lines instead of a request"));
+            }
+            if let Some(bytes) = scan.find_end(self.input.bytes(), &self.link.limits)? {
+                break bytes;
+            }
+            let idle = self.input.is_empty();
+            let limits = self.link.limits;
+            let until = |now| match idle {
+                true => now + limits.idle_timeout,
+                false => *deadline.get_or_insert(now + limits.head_timeout),
+            };
+            let space = self.input.space(limits.head_bytes_max)?;
+            match self.link.receive_before(space, until).await {
+                Some(count @ 1..) => self.input.received(count),
+                _ if idle => return Ok(None),
+                Some(_) => return Err(HttpError::HeadCut),
+                None => return Err(HttpError::HeadTimeout(limits.head_timeout)),
+            }
+        };
+        let request = parse_head(&self.input.bytes()[..head_bytes])?;
+        self.input.consume(head_bytes);
+        self.begin(&request);
+        Ok(Some(request))
+    }
+
+    fn skip_blank_lines(&mut self) -> usize {
+        let mut skipped = 0;
+        loop {
+            let blank = match self.input.bytes() {
+                [b'\r', b'\n', ..] => 2,
+                [b'\n', ..] => 1,
+                _ => return skipped,
+            };
+            self.input.consume(blank);
+            skipped += blank;
+        }
+    }
+
+    fn begin(&mut self, request: &Request) {
+        let body_left = if let RequestBody::Length(bytes) = request.body { bytes } else { 0 };
+        self.request = RequestState {
+            body_left,
+            length_unknown: request.body == RequestBody::UnknownLength,
+            expects_continue: request.expects_continue && body_left > 0,
+            is_head: request.method() == Method::Head,
+            is_http10: request.version() == Version::Http10,
+        };
+        self.response = ResponseState::Awaited;
+        self.last = !request.keep_alive;
+        self.link.restart_reading();
+    }
+
+    /// Bytes of the request's body that were not read yet.
+    pub fn body_left(&self) -> u64 {
+        self.request.body_left
+    }
+
+    /// Reads at least one byte of the request's body into `buf`; `Ok(0)` at its end (or when `buf`
+    /// is empty). A client that waits for `100 Continue` gets it now, if no answer was begun.
+    ///
+    /// Fails with [`HttpError::BodyCut`] when the body ends early, with [`HttpError::Stalled`] when
+    /// it hardly moves, with [`HttpError::LengthRequired`] when it has a transfer encoding.
+    /// Dropping the future loses nothing.
+    pub async fn read_body(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
+        if self.request.length_unknown {
+            return Err(HttpError::LengthRequired);
+        }
+        let wanted = buf.len().min(usize::try_from(self.request.body_left).unwrap_or(usize::MAX));
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let buf = &mut buf[..wanted];
+        let count = if self.input.is_empty() { self.receive(buf).await? } else { self.input.take(buf) };
+        self.request.body_left -= count as u64;
+        Ok(count)
+    }
+
+    /// Fills `buf` from the request's body; less comes back only at the body's end. Dropping the
+    /// future loses what was read.
+    pub async fn fill_from_body(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match self.read_body(&mut buf[filled..]).await? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok(filled)
+    }
+
+    async fn receive(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
+        if core::mem::take(&mut self.request.expects_continue) {
+            self.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        self.flush().await?;
+        match self.link.receive(buf).await {
+            Ok(0) => Err(HttpError::BodyCut { missing_bytes: self.request.body_left }),
+            read => read,
+        }
+    }
+
+    /// Sends a whole response. The body is not sent in answer to a HEAD, or when the status forbids
+    /// one.
+    pub async fn respond(&mut self, response: Response, body: &[u8]) -> Result<(), HttpError> {
+        self.start(response, body.len() as u64).await?;
+        if body.is_empty() { Ok(()) } else { self.write_body(body).await }
+    }
+
+    /// [`Connection::respond`] with a line of text.
+    pub async fn respond_text(&mut self, status: Status, text: &str) -> Result<(), HttpError> {
+        self.respond(Response::new(status).header("Content-Type", "text/plain; charset=utf-8"), text.as_bytes()).await
+    }
+
+    /// Begins a response whose body of `body_bytes` follows through [`Connection::write_body`]. The
+    /// head may leave only with the first bytes of the body, or at [`Connection::flush`].
+    ///
+    /// When a part of the request's body neither was read nor arrived, the response says
+    /// `Connection: close`, and there is no next request.
+    ///
+    /// # Panics
+    /// When the request has a response already, or the status is below 200.
+    pub async fn start(&mut self, mut response: Response, body_bytes: u64) -> Result<(), HttpError> {
+        assert!(!matches!(self.response, ResponseState::Body { .. }), "a request has one response");
+        assert!(response.status().0 >= 200, "an interim response is no answer");
+        if response.is_bad() {
+            return Err(HttpError::BadResponseHeader);
+        }
+        self.last |= self.body_is_under_way() || self.response == ResponseState::Idle;
+        self.request.expects_continue = false;
+        let forbidden = response.status().forbids_body();
+        if !forbidden {
+            response.field("Content-Length", body_bytes);
+        }
+        if self.last {
+            response.field("Connection", "close");
+        } else if self.request.is_http10 {
+            response.field("Connection", "keep-alive");
+        }
+        let head = response.into_bytes();
+        if self.output.is_empty() {
+            self.output = head;
+        } else {
+            self.output.extend_from_slice(&head);
+        }
+        let discard = self.request.is_head || forbidden;
+        self.response = ResponseState::Body { left: body_bytes, discard };
+        self.link.restart_writing();
+        if body_bytes == 0 || discard { self.flush().await } else { Ok(()) }
+    }
+
+    /// Sends the next bytes of the response's body. Returns when they are queued in the stream. Fails
+    /// with [`HttpError::WrongLength`] when they are more than was declared. When the future is
+    /// dropped, nobody knows how many were sent: drop the connection too.
+    pub async fn write_body(&mut self, mut data: &[u8]) -> Result<(), HttpError> {
+        let ResponseState::Body { left, discard } = self.response else {
+            return Err(HttpError::NoResponse);
+        };
+        let Some(left) = left.checked_sub(data.len() as u64) else {
+            self.link.broken = true;
+            return Err(HttpError::WrongLength { missing_bytes: 0 });
+        };
+        if !discard {
+            if !self.output.is_empty() && data.len() <= JOIN_BYTES_MAX {
+                self.output.extend_from_slice(data);
+                data = &[];
+            }
+            self.flush().await?;
+            while !data.is_empty() {
+                let count = self.link.send(data).await?;
+                data = &data[count..];
+            }
+        }
+        self.response = ResponseState::Body { left, discard };
+        Ok(())
+    }
+
+    /// Sends what waits to be sent. Only a service that lets time pass between
+    /// [`Connection::start`] and the first byte of the body needs it.
+    pub async fn flush(&mut self) -> Result<(), HttpError> {
+        while self.output_sent < self.output.len() {
+            self.output_sent += self.link.send(&self.output[self.output_sent..]).await?;
+        }
+        self.output.clear();
+        self.output_sent = 0;
+        Ok(())
+    }
+
+    /// Completes when the peer has closed or reset the connection, which a service that makes its
+    /// client wait can race against what it waits for. A client that only ended its own half counts
+    /// as gone: the two cannot be told apart. Requests that are sent ahead are kept, up to
+    /// [`Limits::head_bytes_max`]; behind more than that a departure goes unnoticed.
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn wait_gone(&mut self) {
+        while !self.link.peer_ended && !self.link.broken {
+            match self.input.space(self.link.limits.head_bytes_max) {
+                Ok(space) if !space.is_empty() => {
+                    let count = self.link.receive_sometime(space).await;
+                    self.input.received(count);
+                }
+                _ => pending().await,
+            }
+        }
+    }
+
+    /// Tells the peer of `error` with the status that it deserves, if no answer was begun and the
+    /// peer can be told. The connection ends after it: call [`Connection::close`].
+    pub async fn refuse(&mut self, error: &HttpError) {
+        self.last = true;
+        let answered = matches!(self.response, ResponseState::Body { .. });
+        let Some(status) = error.status() else { return };
+        if !answered && !self.link.broken {
+            // When this fails too, the peer is gone.
+            let _ = self.respond_text(status, &format!("{error}\n")).await;
+        }
+    }
+
+    /// Makes the next response the connection's last.
+    pub fn close_after_response(&mut self) {
+        self.last = true;
+    }
+
+    /// The other end.
+    pub fn peer(&self) -> SocketAddr {
+        self.link.stream.peer()
+    }
+
+    /// Ends the connection. What was sent still reaches the peer: our half is closed first, and what
+    /// the peer sends is thrown away for a while, because a reset in answer to it could overtake
+    /// the response. A connection that is broken or in the middle of a response is reset.
+    pub async fn close(mut self) {
+        let cut = matches!(self.response, ResponseState::Body { left: 1.., .. });
+        if cut || self.link.broken || self.flush().await.is_err() {
+            return;
+        }
+        let limits = self.link.limits;
+        let mut deadline = None;
+        let mut until = move |now| *deadline.get_or_insert(now + limits.linger_timeout);
+        if !self.link.close(&mut until).await {
+            return;
+        }
+        let mut dropped_bytes = 0;
+        while !self.link.peer_ended && dropped_bytes < limits.linger_bytes_max {
+            self.input.consume(self.input.len());
+            let Ok(space) = self.input.space(limits.head_bytes_max) else { return };
+            match self.link.receive_before(space, &mut until).await {
+                Some(count @ 1..) => dropped_bytes += count as u64,
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether a part of the request's body neither was read nor is in our buffer.
+    fn body_is_under_way(&self) -> bool {
+        self.request.length_unknown || self.request.body_left > self.input.len() as u64
+    }
+
+    /// The service stopped in the middle of a response's body.
+    fn cut_short(&mut self) -> HttpError {
+        self.link.broken = true;
+        let missing_bytes = if let ResponseState::Body { left, .. } = self.response { left } else { 0 };
+        HttpError::WrongLength { missing_bytes }
+    }
+}

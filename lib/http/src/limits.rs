@@ -1,0 +1,41 @@
+//! How much and how long a peer may.
+
+use core::time::Duration;
+
+/// Bounds of one connection. `Limits::default()` suits a service on the open internet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request's head, with line ends; more is a 431.
+    pub head_bytes_max: usize,
+    /// Bytes of a request line; more is a 414.
+    pub request_line_bytes_max: usize,
+    /// From the first byte of a head to its last; longer is a 408.
+    pub head_timeout: Duration,
+    /// How long a connection may be open without a request; it is closed without a word.
+    pub idle_timeout: Duration,
+    /// Time spent waiting for the peer, in which it must take or give [`Limits::progress_bytes_min`].
+    /// Time that the service takes is not counted.
+    pub progress_window: Duration,
+    /// See [`Limits::progress_window`]. The end of a body counts as enough.
+    pub progress_bytes_min: u64,
+    /// How long the rest of what the peer sends is thrown away after our half was closed, so that
+    /// the peer reads the answer instead of a reset.
+    pub linger_timeout: Duration,
+    /// Bytes that are thrown away at most in that time.
+    pub linger_bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            head_bytes_max: 16 * 1024,
+            request_line_bytes_max: 8 * 1024,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            progress_window: Duration::from_secs(30),
+            progress_bytes_min: 8 * 1024,
+            linger_timeout: Duration::from_secs(5),
+            linger_bytes_max: 4 * 1024 * 1024,
+        }
+    }
+}

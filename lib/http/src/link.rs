@@ -1,0 +1,75 @@
+//! A stream with a watch over its progress.
+
+use crate::timing::{Progress, before};
+use crate::{HttpError, Limits};
+use glass_api::{Clock, Instant, Stream};
+
+pub(crate) struct Link<S, C> {
+    pub(crate) stream: S,
+    clock: C,
+    pub(crate) limits: Limits,
+    reading: Progress,
+    writing: Progress,
+    /// The peer sends nothing more.
+    pub(crate) peer_ended: bool,
+    /// Nothing more can be sent.
+    pub(crate) broken: bool,
+}
+
+impl<S: Stream, C: Clock> Link<S, C> {
+    pub(crate) fn new(stream: S, clock: C, limits: Limits) -> Link<S, C> {
+        let (reading, writing) = (Progress::default(), Progress::default());
+        Link { stream, clock, limits, reading, writing, peer_ended: false, broken: false }
+    }
+
+    /// A new request's body begins.
+    pub(crate) fn restart_reading(&mut self) {
+        self.reading.restart();
+    }
+
+    /// A new response begins.
+    pub(crate) fn restart_writing(&mut self) {
+        self.writing.restart();
+    }
+
+    /// Reads some bytes, 0 when the peer has ended its half, while the peer makes progress.
+    pub(crate) async fn receive(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
+        let read = self.reading.watch(&self.clock, &self.limits, self.stream.read(buf)).await;
+        self.peer_ended |= read == Ok(0);
+        self.broken |= matches!(read, Err(HttpError::Net(_)));
+        read
+    }
+
+    /// Reads some bytes before a deadline, `None` if it came first. A connection that breaks looks
+    /// like one that ends.
+    pub(crate) async fn receive_before(
+        &mut self,
+        buf: &mut [u8],
+        deadline: impl FnOnce(Instant) -> Instant,
+    ) -> Option<usize> {
+        let read = before(&self.clock, deadline, self.stream.read(buf)).await?;
+        self.peer_ended |= read == Ok(0);
+        self.broken |= read.is_err();
+        Some(read.unwrap_or(0))
+    }
+
+    /// Reads some bytes, however long it takes. A connection that breaks looks like one that ends.
+    pub(crate) async fn receive_sometime(&mut self, buf: &mut [u8]) -> usize {
+        let read = self.stream.read(buf).await;
+        self.peer_ended |= read == Ok(0);
+        self.broken |= read.is_err();
+        read.unwrap_or(0)
+    }
+
+    /// Queues some bytes while the peer makes progress.
+    pub(crate) async fn send(&mut self, data: &[u8]) -> Result<usize, HttpError> {
+        let sent = self.writing.watch(&self.clock, &self.limits, self.stream.write(data)).await;
+        self.broken |= sent.is_err();
+        sent
+    }
+
+    /// Ends our half; false when that did not work before the deadline.
+    pub(crate) async fn close(&mut self, deadline: impl FnOnce(Instant) -> Instant) -> bool {
+        matches!(before(&self.clock, deadline, self.stream.close()).await, Some(Ok(())))
+    }
+}
