@@ -1,1 +1,20 @@
-//! To be written.
+//! Reports of a profile: a summary for the terminal and a page for the browser.
+//!
+//! ```
+//! let profile = glass_profile::model::Profile::default();
+//! print!("{}", glass_report::text(&profile, 20));
+//! assert!(glass_report::html(&profile).starts_with("<!doctype html>"));
+//! ```
+//!
+//! Both are made from one [`tree::Tree`], so they cannot disagree.
+#![forbid(unsafe_code)]
+
+pub mod data;
+mod format;
+mod html;
+pub mod names;
+mod text;
+pub mod tree;
+
+pub use html::html;
+pub use text::text;

@@ -1,0 +1,178 @@
+//! Numbers and times as a person reads them.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A share in percent with one digit after the point; never `0.0 %` for something, never
+/// `100.0 %` for less than everything.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_string();
+    }
+    let percent = part as f64 * 100.0 / whole as f64;
+    if part > 0 && percent < 0.05 {
+        "<0.1 %".to_string()
+    } else if part < whole && percent >= 99.95 {
+        ">99.9 %".to_string()
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+/// A duration with three digits and the unit that fits: `14.2 us`, `1.03 s`.
+pub(crate) fn duration(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..=999 => return format!("{ns} ns"),
+        1_000..=999_499 => (ns as f64 / 1e3, "us"),
+        999_500..=999_499_999 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    match value {
+        value if value < 9.995 => format!("{value:.2} {unit}"),
+        value if value < 99.95 => format!("{value:.1} {unit}"),
+        value => format!("{} {unit}", count(value.round() as u64)),
+    }
+}
+
+/// `2026-03-01 12:34:56 UTC`, from nanoseconds since 1970.
+pub(crate) fn date(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // The calendar repeats every 400 years (146,097 days); years begin in March, so that the leap
+    // day is a year's last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3_600, second / 60 % 60, second % 60)
+}
+
+/// The first `columns` columns of a text, marked with `…` where something is missing.
+pub(crate) fn cut_end(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_string();
+    }
+    let mut used = 0;
+    let fits = |c: &char| {
+        used += c.width().unwrap_or(0);
+        used < columns
+    };
+    let mut kept: String = text.chars().take_while(fits).collect();
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// The last `columns` columns of a text, marked with `…` where something is missing.
+pub(crate) fn cut_start(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_string();
+    }
+    let mut used = 0;
+    let fits = |c: &char| {
+        used += c.width().unwrap_or(0);
+        used < columns
+    };
+    let mut kept: Vec<char> = text.chars().rev().take_while(fits).collect();
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept.iter().rev().collect()
+}
+
+/// Fills up with spaces on the right.
+pub(crate) fn pad(text: &str, columns: usize) -> String {
+    format!("{text}{}", " ".repeat(columns.saturating_sub(text.width())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        for (value, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(value), text);
+        }
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn percentages_hide_neither_little_nor_the_rest() {
+        for (part, whole, text) in [
+            (0, 0, "-"),
+            (0, 10, "0.0 %"),
+            (1, 1_000_000, "<0.1 %"),
+            (1, 1_000, "0.1 %"),
+            (1, 3, "33.3 %"),
+            (999_999, 1_000_000, ">99.9 %"),
+            (10, 10, "100.0 %"),
+            (3, 2, "150.0 %"),
+        ] {
+            assert_eq!(percent(part, whole), text);
+        }
+    }
+
+    #[test]
+    fn durations_have_the_unit_that_fits() {
+        for (ns, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 us"),
+            (9_999, "10.0 us"),
+            (14_230, "14.2 us"),
+            (99_960, "100 us"),
+            (999_499, "999 us"),
+            (999_500, "1.00 ms"),
+            (999_499_999, "999 ms"),
+            (999_500_000, "1.00 s"),
+            (59_940_000_000, "59.9 s"),
+            (3_600_000_000_000, "3,600 s"),
+        ] {
+            assert_eq!(duration(ns), text);
+        }
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        // `date -u -d @N '+%F %T'` says the same.
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_709_251_199, "2024-02-29 23:59:59 UTC"),
+            (1_767_225_599, "2025-12-31 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds * 1_000_000_000), text);
+        }
+        let _ = date(u64::MAX);
+    }
+
+    #[test]
+    fn texts_are_cut_to_columns() {
+        assert_eq!(cut_end("abcdef", 6), "abcdef");
+        assert_eq!(cut_end("abcdefg", 6), "abcde…");
+        assert_eq!(cut_start("abcdefg", 6), "…cdefg");
+        assert_eq!(cut_end("長長長長", 6), "長長…");
+        assert_eq!(cut_start("長長長長", 6), "…長長");
+        assert_eq!(cut_end("abc", 0), "");
+        assert_eq!(pad("長", 4), "長  ");
+    }
+}
