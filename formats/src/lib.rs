@@ -22,6 +22,31 @@ pub const CORES_MAX: usize = 8;
 /// First word of each entry that is in use.
 pub const CORE_MAGIC: u32 = 0x434c_4753; // "SGLC"
 
+/// How an image ended: the value that it writes to the `isa-debug-exit` port.
+///
+/// QEMU exits with `value << 1 | 1`. The values start at 16 so that none looks like QEMU's own 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// The service returned without an error.
+    Success = 16,
+    /// The service returned an error.
+    Error = 17,
+    /// A panic, also when memory ran out.
+    Panic = 18,
+    /// A CPU exception, also a stack overflow.
+    Exception = 19,
+}
+
+impl Exit {
+    /// How the image ended, from QEMU's exit status; `None` if QEMU ended by itself.
+    pub fn from_qemu_status(status: i32) -> Option<Exit> {
+        [Exit::Success, Exit::Error, Exit::Panic, Exit::Exception]
+            .into_iter()
+            .find(|exit| status == (*exit as i32) << 1 | 1)
+    }
+}
+
 /// What a core is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

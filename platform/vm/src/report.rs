@@ -11,18 +11,7 @@ use core::arch::asm;
 use core::fmt;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
-
-/// Exit codes of an image; QEMU's `isa-debug-exit` makes `code << 1 | 1` of them.
-pub mod exit_code {
-    /// The service returned without an error.
-    pub const SUCCESS: u8 = 0;
-    /// The service returned an error.
-    pub const ERROR: u8 = 1;
-    /// A panic, also when memory ran out.
-    pub const PANIC: u8 = 101;
-    /// A CPU exception, also a stack overflow.
-    pub const EXCEPTION: u8 = 102;
-}
+use glass_formats::Exit;
 
 const DEBUG_EXIT_PORT: u16 = 0xf4;
 /// Lines of a call chain printed at most.
@@ -62,8 +51,8 @@ unsafe extern "C" {
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
 /// Ends the VM.
-pub fn exit(code: u8) -> ! {
-    write_port32(DEBUG_EXIT_PORT, u32::from(code));
+pub fn exit(how: Exit) -> ! {
+    write_port32(DEBUG_EXIT_PORT, how as u32);
     // No such device: ask the keyboard controller for a reset, which ends QEMU with -no-reboot.
     write_port8(0x64, 0xfe);
     loop {
@@ -76,7 +65,7 @@ pub fn panicked(info: &PanicInfo) -> ! {
     let rbp: u64;
     // SAFETY: copies a register.
     unsafe { asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
-    begin(exit_code::PANIC);
+    begin(Exit::Panic);
     match info.location() {
         Some(location) => print_line(format_args!("PANIC at {location}: {}", info.message())),
         None => print_line(format_args!("PANIC: {}", info.message())),
@@ -84,13 +73,13 @@ pub fn panicked(info: &PanicInfo) -> ! {
     print_context();
     print_line(format_args!("call chain:"));
     print_callers(rbp, 0);
-    exit(exit_code::PANIC)
+    exit(Exit::Panic)
 }
 
 /// boot.s comes here after an exception, on a stack of its own.
 #[unsafe(no_mangle)]
 extern "C" fn glass_exception() -> ! {
-    begin(exit_code::EXCEPTION);
+    begin(Exit::Exception);
     // SAFETY: boot.s filled it before it came here, and nobody writes it meanwhile.
     let fault = unsafe { &glass_fault };
     print_line(format_args!("EXCEPTION {}", Cause(fault)));
@@ -100,14 +89,14 @@ extern "C" fn glass_exception() -> ! {
     print_line(format_args!("call chain:"));
     print_line(format_args!("  #0 {:#018x}", fault.rip));
     print_callers(fault.registers[RBP], 1);
-    exit(exit_code::EXCEPTION)
+    exit(Exit::Exception)
 }
 
 /// Ends at once when a report is under way already: its own failure.
-fn begin(code: u8) {
+fn begin(how: Exit) {
     if REPORTS.fetch_add(1, Ordering::Relaxed) > 0 {
         print_line(format_args!("(the report failed too)"));
-        exit(code);
+        exit(how);
     }
 }
 

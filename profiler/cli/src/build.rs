@@ -1,0 +1,171 @@
+//! `glass build`: makes a VM image (or a process) of a service's crate.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Make a bootable VM image of a service
+#[derive(clap::Args)]
+pub struct Args {
+    /// Package of the service; the one in the current folder if it is left out
+    package: Option<String>,
+    /// What to build for
+    #[arg(long, value_enum, default_value_t = Platform::Vm)]
+    platform: Platform,
+    /// Also write PACKAGE.stripped, without symbols
+    #[arg(long)]
+    stripped: bool,
+}
+
+/// Where a service runs.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Platform {
+    /// A virtual machine
+    Vm,
+    /// A process of this machine
+    Linux,
+}
+
+/// Rust flags of an image: code that runs where it is linked, can be unwound, and has no red zone.
+const IMAGE_FLAGS: [&str; 5] = [
+    "-Cforce-frame-pointers=yes",
+    "-Cforce-unwind-tables=yes",
+    "-Cno-redzone=yes",
+    "-Crelocation-model=static",
+    "--cfg=glass_vm",
+];
+
+/// Linker flags of an image: nothing of the host, our linker script (found through platform/vm's
+/// build script), a build id by which the profiler knows the symbol file.
+const IMAGE_LINK_FLAGS: [&str; 9] = [
+    "-nostartfiles",
+    "-nostdlib",
+    "-static",
+    "-no-pie",
+    "-Wl,-Tvm.ld",
+    "-Wl,-z,max-page-size=4096",
+    "-Wl,-z,noexecstack",
+    "-Wl,--build-id=sha1",
+    "-Wl,--no-eh-frame-hdr",
+];
+
+/// The profile, given here so that a service's workspace need not define it. Panics abort because
+/// stable Rust cannot unwind without std; the debug information is not loaded into the guest.
+const IMAGE_PROFILE: [&str; 4] = [
+    "profile.image.inherits=\"release\"",
+    "profile.image.panic=\"abort\"",
+    "profile.image.debug=1",
+    "profile.image.codegen-units=1",
+];
+
+/// The target is the host's triple; naming it keeps our flags away from build scripts and macros.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<()> {
+    let package = Package::find(args.package.as_deref())?;
+    let program = package.build(args.platform)?;
+    report_size("built", &program)?;
+    if args.stripped {
+        let stripped = program.with_extension("stripped");
+        strip(&program, &stripped)?;
+        report_size("stripped", &stripped)?;
+    }
+    Ok(())
+}
+
+fn report_size(what: &str, file: &Path) -> Result<()> {
+    let bytes = file.metadata().with_context(|| format!("cannot look at {}", file.display()))?.len();
+    println!("{what}: {} ({} KiB)", file.display(), bytes.div_ceil(1024));
+    Ok(())
+}
+
+fn strip(program: &Path, stripped: &Path) -> Result<()> {
+    let status = Command::new("strip").arg("-o").arg(stripped).arg(program).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => bail!("`strip` failed on {} ({status})", program.display()),
+        Err(error) => bail!("cannot run `strip` ({error}): install binutils"),
+    }
+}
+
+/// A package of the workspace around the current folder.
+pub struct Package {
+    name: String,
+    target_folder: PathBuf,
+}
+
+impl Package {
+    /// Finds `name`, or the package of the current folder.
+    pub fn find(name: Option<&str>) -> Result<Package> {
+        let output = Command::new("cargo")
+            .args(["metadata", "--no-deps", "--format-version=1"])
+            .output()
+            .context("cannot run `cargo`: install Rust 1.95 or newer")?;
+        if !output.status.success() {
+            let message = String::from_utf8_lossy(&output.stderr);
+            bail!("there is no Cargo package here: change to your service's folder ({})", message.trim());
+        }
+        let metadata: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("`cargo metadata` printed no JSON")?;
+        let target_folder =
+            metadata["target_directory"].as_str().context("`cargo metadata` names no target directory")?;
+        let target_folder = PathBuf::from(target_folder);
+        let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let has_program = |package: &serde_json::Value| {
+            let targets = package["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
+            targets.iter().any(|target| target["kind"][0] == "bin" && target["name"] == package["name"])
+        };
+        let here = std::env::current_dir().context("the current folder is gone")?.join("Cargo.toml");
+        let found = packages.iter().find(|package| match name {
+            Some(name) => package["name"] == name,
+            None => package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == here),
+        });
+        let programs = || {
+            let names = packages.iter().filter(|package| has_program(package)).filter_map(|package| package["name"].as_str());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        match (found, name) {
+            (Some(package), _) if has_program(package) => {
+                Ok(Package { name: package["name"].as_str().unwrap_or_default().to_owned(), target_folder })
+            }
+            (Some(package), _) => bail!("package {} has no program of its name to build", package["name"]),
+            (None, Some(name)) => bail!("there is no package `{name}` here; there is: {}", programs()),
+            (None, None) => bail!("which package? There is: {}", programs()),
+        }
+    }
+
+    /// The package's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Builds for `platform` and returns the program's path. Cargo's own messages show progress.
+    pub fn build(&self, platform: Platform) -> Result<PathBuf> {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["build", "--package", &self.name, "--bin", &self.name]);
+        let program = match platform {
+            Platform::Linux => {
+                cargo.arg("--release");
+                self.target_folder.join("release").join(&self.name)
+            }
+            Platform::Vm => {
+                let folder = self.target_folder.join("glass");
+                let flags = IMAGE_FLAGS.iter().map(|flag| flag.to_string());
+                let link_flags = IMAGE_LINK_FLAGS.iter().map(|flag| format!("-Clink-arg={flag}"));
+                let flags: Vec<String> = flags.chain(link_flags).collect();
+                cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env_remove("RUSTFLAGS");
+                cargo.args(["--profile", "image", "--target", TARGET]).arg("--target-dir").arg(&folder);
+                for setting in IMAGE_PROFILE {
+                    cargo.args(["--config", setting]);
+                }
+                folder.join(TARGET).join("image").join(&self.name)
+            }
+        };
+        let status = cargo.status().context("cannot run `cargo`: install Rust 1.95 or newer")?;
+        if !status.success() {
+            bail!("building {} failed: see cargo's messages above", self.name);
+        }
+        Ok(program)
+    }
+}

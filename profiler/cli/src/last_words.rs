@@ -1,0 +1,56 @@
+//! Turns the addresses of a guest's last report into functions and lines.
+
+use anyhow::{Context, Result};
+use glass_profile::symbols::Symbols;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Symbols of one image.
+pub struct Symbolizer {
+    symbols: Option<Symbols>,
+}
+
+impl Symbolizer {
+    /// Reads `image`. A stripped image is fine: its addresses stay addresses.
+    pub fn load(image: &Path) -> Result<Symbolizer> {
+        let bytes = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+        Ok(Symbolizer { symbols: Symbols::parse(&bytes).ok() })
+    }
+
+    /// `line`, with the functions added if it is a frame of a report (`  #3 0x0000000000201329`).
+    pub fn explain_line(&self, line: &str) -> String {
+        let mut text = line.to_owned();
+        let (Some(symbols), Some((number, address))) = (&self.symbols, parse_frame(line)) else { return text };
+        // Frame 0 is where it happened; the others are return addresses, one past their call.
+        let address = if number == 0 { address } else { address.saturating_sub(1) };
+        for (index, location) in symbols.locate(address).iter().enumerate() {
+            let lead = if index == 0 { "  ".to_owned() } else { format!("\n{:1$}", "", line.len() + 2) };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{lead}{}", location.function);
+            if let (Some(file), Some(line)) = (&location.file, location.line) {
+                let _ = write!(text, " ({file}:{line})");
+            }
+        }
+        text
+    }
+}
+
+fn parse_frame(line: &str) -> Option<(u32, u64)> {
+    let (number, address) = line.strip_prefix("  #")?.split_once(" 0x")?;
+    Some((number.parse().ok()?, u64::from_str_radix(address, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_frames_are_explained() {
+        assert_eq!(parse_frame("  #3 0x0000000000201329"), Some((3, 0x201329)));
+        for line in ["", "#3 0x10", "  #x 0x10", "  #3 0x", "  #3 0x10 more", "hello"] {
+            assert_eq!(parse_frame(line), None, "{line}");
+        }
+        let symbolizer = Symbolizer { symbols: None };
+        assert_eq!(symbolizer.explain_line("  #3 0x10"), "  #3 0x10");
+    }
+}

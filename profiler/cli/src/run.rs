@@ -1,0 +1,346 @@
+//! `glass run`: boots a service in QEMU, or starts it as a process.
+
+use crate::build::{Package, Platform};
+use crate::last_words::Symbolizer;
+use anyhow::{Context, Result, bail};
+use glass_formats::Exit;
+use glass_guests::registry;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+
+/// Boot a service as a VM, or start it as a process
+#[derive(clap::Args)]
+pub struct Args {
+    /// Package to build and run, or the path of an image that exists
+    app: String,
+    /// Where to run it
+    #[arg(long, value_enum, default_value_t = Platform::Vm)]
+    platform: Platform,
+    /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened
+    #[arg(long, value_enum, default_value_t = Accel::Auto)]
+    accel: Accel,
+    /// Memory of the VM, in MiB if it has no unit
+    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = parse_memory)]
+    memory: u64,
+    /// Disk of the service: a raw file or a block device
+    #[arg(long, value_name = "PATH")]
+    disk: Option<PathBuf>,
+    /// Make the disk file with this size if it does not exist
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "disk")]
+    disk_size: Option<u64>,
+    /// Forward a TCP port of 127.0.0.1 to the VM; several times for several ports
+    #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
+    port: Vec<Port>,
+    /// Network of the VM: `user` (QEMU's own, no rights needed), `none`, or `tap=NAME` of a TAP device that exists
+    #[arg(long, default_value = "user", value_parser = parse_network)]
+    net: Network,
+    /// Address of the VM: `dhcp` or ADDRESS/PREFIX[,GATEWAY]; fits QEMU's own network by itself
+    #[arg(long)]
+    ip: Option<String>,
+    /// Print QEMU's command line and do not run it
+    #[arg(long)]
+    print_command: bool,
+    /// The service's own arguments
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// How guest code runs.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Accel {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+#[derive(Clone, Copy)]
+struct Port {
+    host: u16,
+    guest: u16,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Network {
+    User,
+    None,
+    Tap(String),
+}
+
+const QEMU: &str = "qemu-system-x86_64";
+/// What QEMU's own network gives the first guest, and where its gateway is.
+const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 1,
+        "K" | "KIB" => 1 << 10,
+        "M" | "MIB" => 1 << 20,
+        "G" | "GIB" => 1 << 30,
+        "T" | "TIB" => 1 << 40,
+        unit => return Err(format!("`{unit}` is no unit: use K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size: write for example 512M"))?;
+    number.checked_mul(factor).ok_or(format!("{text} is too large"))
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let with_unit = if text.bytes().all(|byte| byte.is_ascii_digit()) { format!("{text}M") } else { text.to_owned() };
+    match parse_size(&with_unit)? {
+        bytes if bytes < 8 << 20 => Err("an image needs at least 8M".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_port(text: &str) -> Result<Port, String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no port number"));
+    match text.split_once(':') {
+        Some((host, guest)) => Ok(Port { host: number(host)?, guest: number(guest)? }),
+        None => number(text).map(|port| Port { host: port, guest: port }),
+    }
+}
+
+fn parse_network(text: &str) -> Result<Network, String> {
+    match text.split_once('=') {
+        _ if text == "user" => Ok(Network::User),
+        _ if text == "none" => Ok(Network::None),
+        Some(("tap", name)) if !name.is_empty() => Ok(Network::Tap(name.to_owned())),
+        _ => Err("use user, none or tap=NAME".to_owned()),
+    }
+}
+
+/// Runs the command; the exit code is the service's.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let (program, name) = find_program(&args)?;
+    if let Some(disk) = &args.disk {
+        prepare_disk(disk, args.disk_size)?;
+    }
+    match args.platform {
+        Platform::Linux => run_process(&args, &program),
+        Platform::Vm => run_vm(&args, &program, &name),
+    }
+}
+
+/// A path to a file is an image; anything else is a package to build.
+fn find_program(args: &Args) -> Result<(PathBuf, String)> {
+    let path = Path::new(&args.app);
+    if args.app.contains('/') || path.is_file() {
+        let mut magic = [0; 4];
+        let opened = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let read = { opened }.read(&mut magic).unwrap_or(0);
+        if read < 4 || magic != *b"\x7fELF" {
+            bail!("{} is no ELF file: give an image made by `glass build`, or a package's name", path.display());
+        }
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        return Ok((path.to_owned(), name));
+    }
+    let package = Package::find(Some(&args.app))?;
+    Ok((package.build(args.platform)?, package.name().to_owned()))
+}
+
+fn prepare_disk(disk: &Path, size: Option<u64>) -> Result<()> {
+    match (fs::metadata(disk), size) {
+        (Ok(_), _) => Ok(()),
+        (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound => {
+            let file = OpenOptions::new().write(true).create_new(true).open(disk);
+            let file = file.with_context(|| format!("cannot make the disk {}", disk.display()))?;
+            file.set_len(size.next_multiple_of(4096)).with_context(|| format!("cannot size the disk {}", disk.display()))
+        }
+        (Err(error), None) if error.kind() == ErrorKind::NotFound => {
+            bail!("there is no disk {}: add --disk-size 1G to make it", disk.display())
+        }
+        (Err(error), _) => Err(error).with_context(|| format!("cannot open the disk {}", disk.display())),
+    }
+}
+
+fn run_process(args: &Args, program: &Path) -> Result<ExitCode> {
+    let mut command = Command::new(program);
+    if let Some(disk) = &args.disk {
+        command.arg("--disk").arg(disk);
+    }
+    command.arg("--").args(&args.args);
+    let status = command.status().with_context(|| format!("cannot run {}", program.display()))?;
+    Ok(ExitCode::from(status.code().map_or(1, |code| code as u8)))
+}
+
+/// KVM or TCG, and a word on why if that was ours to choose.
+fn choose_accel(accel: Accel) -> Result<(&'static str, Option<String>)> {
+    let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    match (accel, kvm) {
+        (Accel::Kvm | Accel::Auto, Ok(_)) => Ok(("kvm", None)),
+        (Accel::Tcg, _) => Ok(("tcg", None)),
+        (Accel::Kvm, Err(error)) => bail!("cannot use KVM: /dev/kvm: {error}; use --accel tcg, or join the group kvm"),
+        (Accel::Auto, Err(error)) => Ok(("tcg", Some(format!("no KVM here (/dev/kvm: {error}): emulating with TCG")))),
+    }
+}
+
+/// The percent-encoding that the image's command line undoes (platform/vm/src/command_line.rs).
+fn encode(arg: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%' && byte != b'"' && byte != b',';
+    arg.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") }).collect()
+}
+
+/// A file name inside a QEMU option: commas are doubled.
+fn escape(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// QEMU with everything that the VM needs; `folder` is for its sockets.
+fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Command {
+    let memory = args.memory;
+    // setpriv ends QEMU when we die, whatever kills us.
+    let mut qemu = Command::new("setpriv");
+    qemu.args(["--pdeathsig", "KILL", "--", QEMU]);
+    let machine = "microvm,acpi=off,pic=off,rtc=off,pit=on,auto-kernel-cmdline=on,memory-backend=ram";
+    qemu.args(["-M", machine, "-accel", accel, "-cpu", if accel == "kvm" { "host,-arch-capabilities" } else { "max" }]);
+    qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
+    qemu.args(["-m", &format!("{}K", memory / 1024), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+    qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
+    qemu.args(["-chardev", "stdio,id=console,mux=on,signal=on", "-serial", "chardev:console"]);
+    qemu.args(["-device", "virtio-serial-device", "-device", "virtconsole,chardev=console"]);
+    let gdb = escape(&folder.join("gdb"));
+    qemu.args(["-chardev", &format!("socket,path={gdb},server=on,wait=off,id=gdb"), "-gdb", "chardev:gdb"]);
+    if let Some(disk) = &args.disk {
+        let file = escape(disk);
+        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},cache=writeback,discard=unmap")]);
+        qemu.args(["-device", "virtio-blk-device,drive=disk"]);
+    }
+    match &args.net {
+        Network::None => {}
+        Network::User => {
+            let forwards = args.port.iter().map(|port| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", port.host, port.guest));
+            qemu.args(["-netdev", &format!("user,id=net{}", forwards.collect::<String>())]);
+        }
+        Network::Tap(name) => {
+            qemu.args(["-netdev", &format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on")]);
+        }
+    }
+    if args.net != Network::None {
+        qemu.args(["-device", "virtio-net-device,netdev=net"]);
+    }
+    let ip = match (&args.ip, &args.net) {
+        (Some(ip), _) => format!("ip={ip} "),
+        (None, Network::User) => format!("ip={USER_NETWORK_IP} "),
+        (None, _) => String::new(),
+    };
+    let words: Vec<String> = args.args.iter().map(|arg| encode(arg)).collect();
+    qemu.arg("-kernel").arg(image).args(["-append", &format!("{ip}-- {}", words.join(" "))]);
+    qemu
+}
+
+fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
+    let (accel, remark) = choose_accel(args.accel)?;
+    let symbolizer = Symbolizer::load(image)?;
+    let folder = SocketFolder::make()?;
+    let mut command = qemu_command(args, image, accel, &folder.0);
+    if args.print_command {
+        let words = command.get_args().skip(3).map(|word| shell_word(&word.to_string_lossy()));
+        println!("{}", words.collect::<Vec<_>>().join(" "));
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("glass: booting {name} with {accel}, {} MiB{}", args.memory >> 20, remark.map(|r| format!("; {r}")).unwrap_or_default());
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => bail!("cannot run setpriv ({error}): install util-linux and qemu-system-x86"),
+    };
+    let registered = registry::Entry {
+        pid: child.id(),
+        elf: fs::canonicalize(image).unwrap_or(image.to_owned()),
+        gdb: folder.0.join("gdb"),
+        name: name.to_owned(),
+        accel: accel.to_owned(),
+        vcpus: 1,
+    };
+    let registered = registry::register(&registered).context("cannot announce the VM to `glass record`")?;
+    let output = child.stdout.take().context("QEMU has no output")?;
+    copy_console(output, &symbolizer);
+    let status = child.wait().context("cannot wait for QEMU")?;
+    drop(registered);
+    explain(status, name)
+}
+
+/// Prints what the guest prints; addresses of its last report become functions and lines.
+fn copy_console(output: impl Read, symbolizer: &Symbolizer) {
+    let mut lines = BufReader::new(output);
+    let mut line = Vec::new();
+    // A guest that never ends its line cannot use up our memory.
+    const LINE_BYTES_MAX: u64 = 64 << 10;
+    loop {
+        line.clear();
+        match (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {
+                let text = String::from_utf8_lossy(&line);
+                println!("{}", symbolizer.explain_line(text.trim_end()));
+            }
+        }
+    }
+}
+
+fn explain(status: ExitStatus, name: &str) -> Result<ExitCode> {
+    let code = status.code().unwrap_or(1);
+    match Exit::from_qemu_status(code) {
+        Some(Exit::Success) => Ok(ExitCode::SUCCESS),
+        Some(Exit::Error) => Ok(ExitCode::FAILURE),
+        Some(Exit::Panic) => {
+            eprintln!("glass: {name} panicked; its report is above");
+            Ok(ExitCode::from(101))
+        }
+        Some(Exit::Exception) => {
+            eprintln!("glass: {name} hit a CPU exception; its report is above");
+            Ok(ExitCode::from(102))
+        }
+        None if status.success() => Ok(ExitCode::SUCCESS),
+        None if code == 127 => bail!("there is no {QEMU}: install it with `apt-get install qemu-system-x86`"),
+        None => bail!("QEMU ended by itself ({status}); its message is above"),
+    }
+}
+
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/+@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// A folder of our own for QEMU's sockets, removed at the end.
+struct SocketFolder(PathBuf);
+
+impl SocketFolder {
+    fn make() -> Result<SocketFolder> {
+        let folder = registry::folder()?.join(format!("run-{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(SocketFolder(folder))
+    }
+}
+
+impl Drop for SocketFolder {
+    fn drop(&mut self) {
+        // Left over at worst: a small folder in a temporary place.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("512"), Ok(512));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
+        assert_eq!(parse_memory("32"), Ok(32 << 20));
+        for bad in ["", "G", "1X", "-1M", "99999999999T"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        assert!(parse_memory("4").is_err());
+    }
+
+    #[test]
+    fn arguments_survive_the_kernel_command_line() {
+        assert_eq!(encode("a b%\"ü"), "a%20b%25%22%c3%bc");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+    }
+}
