@@ -1,1 +1,56 @@
-//! To be written.
+//! TCP/IP for a service, over any device that moves Ethernet frames.
+//!
+//! Two halves share one state on one core:
+//! * a platform owns the [`Stack`]: it lends it a [`smoltcp::phy::Device`], calls [`Stack::poll`] and sleeps
+//!   until [`Stack::next_deadline`];
+//! * a service holds [`Sockets`], which implements [`glass_api::Net`], and the [`Listener`]s and
+//!   [`Stream`]s that come from it.
+//!
+//! smoltcp does the protocol. This crate adds what it leaves open: sockets that exist only while a
+//! connection does (buffers are allocated when a SYN arrives, not when a port is opened), a bound on
+//! connections, connections that outlive their [`Stream`] until their data is delivered, peers that
+//! vanish, and addresses by DHCP.
+//!
+//! # Copies
+//! A byte that is received is copied once from the frame into the socket's ring and once from there
+//! into the reader's buffer; a byte that is sent, once into the ring and once into the frame. Nothing
+//! else touches it, except the checksum where the device does not compute it. Reads and writes
+//! allocate nothing.
+//!
+//! # The loop of a platform
+//! ```text
+//! loop {
+//!     executor.fire_timers(now());
+//!     executor.run_ready();
+//!     let progress = stack.poll(now());
+//!     // here: one kick of the device for everything that was queued
+//!     if !progress && !executor.has_ready() && !stack.has_work() {
+//!         // arm the device's interrupt, look once more, then
+//!         // sleep until the earlier of executor.next_deadline() and stack.next_deadline(now())
+//!     }
+//! }
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+#![allow(async_fn_in_trait)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod config;
+mod connections;
+mod ingress;
+mod listeners;
+mod sockets;
+mod stack;
+mod state;
+mod stream;
+
+pub use config::{Address, Config, ConfigError, Congestion};
+pub use smoltcp;
+pub use sockets::{Listener, Sockets};
+pub use stack::Stack;
+pub use state::Counters;
+pub use stream::Stream;

@@ -1,0 +1,92 @@
+//! The service's side: opening ports and connections.
+
+use crate::state::Shared;
+use crate::stream::Stream;
+use alloc::rc::Rc;
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use glass_api::{NetError, NetInfo};
+
+/// A handle to a stack; see [`glass_api::Net`]. Clones are handles to the same stack.
+///
+/// `connect` fails with [`NetError::NoNetwork`] while we have no address of the remote's kind. The
+/// stack does not connect to itself.
+#[derive(Clone)]
+pub struct Sockets {
+    shared: Option<Rc<Shared>>,
+}
+
+impl Sockets {
+    pub(crate) fn new(shared: Rc<Shared>) -> Sockets {
+        Sockets { shared: Some(shared) }
+    }
+
+    /// The network of a machine that has no network device: everything fails with
+    /// [`NetError::NoNetwork`].
+    pub fn without_device() -> Sockets {
+        Sockets { shared: None }
+    }
+
+    fn shared(&self) -> Result<&Rc<Shared>, NetError> {
+        self.shared.as_ref().ok_or(NetError::NoNetwork)
+    }
+}
+
+impl glass_api::Net for Sockets {
+    type Listener = Listener;
+    type Stream = Stream;
+
+    async fn up(&self) -> Result<NetInfo, NetError> {
+        let shared = self.shared()?;
+        loop {
+            let changed = shared.address_changed.notified();
+            let address = shared.state.borrow().address();
+            if let Some(address) = address {
+                return Ok(NetInfo { address });
+            }
+            changed.await;
+        }
+    }
+
+    async fn listen(&self, port: u16) -> Result<Listener, NetError> {
+        let shared = self.shared()?;
+        let (id, port) = shared.state.borrow_mut().listen(port)?;
+        Ok(Listener { shared: shared.clone(), id, port })
+    }
+
+    async fn connect(&self, remote: SocketAddr) -> Result<Stream, NetError> {
+        let shared = self.shared()?;
+        let handle = shared.state.borrow_mut().connect(remote)?;
+        // Dropping the stream undoes it all, whether the wait fails or is given up.
+        let stream = Stream::new(shared.clone(), handle, remote);
+        stream.connected().await?;
+        Ok(stream)
+    }
+}
+
+/// An open port; see [`glass_api::Listener`].
+pub struct Listener {
+    shared: Rc<Shared>,
+    id: u64,
+    port: u16,
+}
+
+impl glass_api::Listener for Listener {
+    type Stream = Stream;
+
+    async fn accept(&mut self) -> Result<Stream, NetError> {
+        let accept = poll_fn(|context| self.shared.state.borrow_mut().poll_accept(self.id, context.waker()));
+        let (handle, remote) = accept.await;
+        Ok(Stream::new(self.shared.clone(), handle, remote.into()))
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shared.state.borrow_mut().close_listener(self.id);
+    }
+}

@@ -1,0 +1,219 @@
+//! What the two halves of the stack share: smoltcp's interface and sockets, and our books about them.
+
+use crate::config::{Address, Config, Congestion};
+use crate::listeners::ListenerState;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::net::IpAddr;
+use glass_api::Instant;
+use glass_executor::sync::Notify;
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
+use smoltcp::socket::{dhcpv4, tcp};
+use smoltcp::time;
+use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, Ipv4Address};
+
+/// First of the ports that connections of ours come from (RFC 6335).
+const EPHEMERAL_PORT_MIN: u16 = 49_152;
+
+/// What happened since the start. All of them only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames taken from the device.
+    pub frames_received: u64,
+    /// Times that the device had no room for a frame.
+    pub transmit_blocked: u64,
+    /// Connections that a listener handed out.
+    pub accepted: u64,
+    /// Connections that we opened.
+    pub connected: u64,
+    /// SYNs left unanswered because the listener's backlog was full.
+    pub refused_backlog: u64,
+    /// SYNs left unanswered because there were as many connections as may be.
+    pub refused_limit: u64,
+    /// SYNs left unanswered because there was no memory for buffers.
+    pub refused_memory: u64,
+    /// Connections that the peer reset.
+    pub reset_by_peer: u64,
+    /// Half-open connections that came to nothing.
+    pub abandoned_opening: u64,
+    /// Closed connections that did not deliver their data in time, or whose peer went on sending.
+    pub linger_cut: u64,
+    /// Connections in TIME-WAIT that made room for new ones.
+    pub time_wait_reclaimed: u64,
+    /// Times that a deadline had passed and polling had not served it.
+    pub late_deadlines: u64,
+}
+
+/// One of these per stack, behind an `Rc`.
+pub(crate) struct Shared {
+    pub(crate) state: RefCell<State>,
+    /// Notified when our address changes.
+    pub(crate) address_changed: Notify,
+}
+
+pub(crate) struct State {
+    pub(crate) interface: Interface,
+    pub(crate) sockets: SocketSet<'static>,
+    dhcp: Option<SocketHandle>,
+    pub(crate) config: Config,
+    /// When the stack was polled last.
+    pub(crate) now: Instant,
+    /// A socket changed since then, so there may be something to send.
+    pub(crate) dirty: bool,
+    /// The device merges frames, so that one of them deserves an acknowledgement of its own.
+    pub(crate) large_frames: bool,
+    pub(crate) connection_count: usize,
+    pub(crate) listeners: Vec<ListenerState>,
+    pub(crate) listeners_made: u64,
+    pub(crate) lingering: Vec<crate::connections::Lingering>,
+    /// Sockets that are closed because the peer said so.
+    pub(crate) reset: Vec<SocketHandle>,
+    pub(crate) counters: Counters,
+    port_next: u16,
+}
+
+impl State {
+    pub(crate) fn new(mut interface: Interface, config: Config, seed: u64, now: Instant) -> State {
+        let mut sockets = SocketSet::new(Vec::new());
+        let mut dhcp = None;
+        match config.address {
+            Address::Dhcp => {
+                let mut socket = dhcpv4::Socket::new();
+                let mut retry = dhcpv4::RetryConfig::default();
+                // A local network answers in milliseconds; the defaults (10 s, 5 s) would let one lost
+                // frame delay a start by seconds.
+                retry.discover_timeout = time::Duration::from_secs(1);
+                retry.initial_request_timeout = time::Duration::from_secs(1);
+                socket.set_retry_config(retry);
+                dhcp = Some(sockets.add(socket));
+            }
+            Address::Static { address, prefix_bits, gateway } => {
+                set_address(&mut interface, Some(IpCidr::new(address.into(), prefix_bits)));
+                set_gateway(&mut interface, gateway.map(IpAddress::from));
+            }
+        }
+        let port_next = EPHEMERAL_PORT_MIN + (seed >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN);
+        State {
+            interface,
+            sockets,
+            dhcp,
+            config,
+            now,
+            dirty: true,
+            large_frames: false,
+            connection_count: 0,
+            listeners: Vec::new(),
+            listeners_made: 0,
+            lingering: Vec::new(),
+            reset: Vec::new(),
+            counters: Counters::default(),
+            port_next,
+        }
+    }
+
+    /// Our address, once there is one.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.interface.ip_addrs().first().map(|cidr| cidr.address().into())
+    }
+
+    /// Takes what the DHCP client has learned; tells whether our address changed.
+    pub(crate) fn poll_dhcp(&mut self) -> bool {
+        let Some(dhcp) = self.dhcp else { return false };
+        match self.sockets.get_mut::<dhcpv4::Socket>(dhcp).poll() {
+            None => return false,
+            Some(dhcpv4::Event::Configured(lease)) => {
+                let address = IpCidr::Ipv4(lease.address);
+                let gateway = lease.router.map(IpAddress::Ipv4);
+                if !self.interface.ip_addrs().contains(&address) {
+                    set_address(&mut self.interface, Some(address));
+                }
+                set_gateway(&mut self.interface, gateway);
+            }
+            Some(dhcpv4::Event::Deconfigured) => {
+                // Connections from the old address end with it: smoltcp resets them.
+                set_address(&mut self.interface, None);
+                set_gateway(&mut self.interface, None);
+            }
+        }
+        self.dirty = true;
+        true
+    }
+
+    /// The socket of a connection that exists in `sockets`.
+    pub(crate) fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(handle)
+    }
+
+    /// The connection between two ends.
+    pub(crate) fn find(&self, local: IpEndpoint, remote: IpEndpoint) -> Option<SocketHandle> {
+        self.sockets.iter().find_map(|(handle, socket)| match socket {
+            smoltcp::socket::Socket::Tcp(socket) => {
+                let ends = (socket.local_endpoint(), socket.remote_endpoint());
+                (ends == (Some(local), Some(remote))).then_some(handle)
+            }
+            _ => None,
+        })
+    }
+
+    /// A port that nobody uses.
+    pub(crate) fn free_port(&mut self) -> Option<u16> {
+        for _ in EPHEMERAL_PORT_MIN..=u16::MAX {
+            let port = self.port_next;
+            self.port_next = if port == u16::MAX { EPHEMERAL_PORT_MIN } else { port + 1 };
+            let listening = self.listeners.iter().any(|listener| listener.port == port);
+            let connected = self.sockets.iter().any(|(_, socket)| match socket {
+                smoltcp::socket::Socket::Tcp(socket) => socket.local_endpoint().is_some_and(|local| local.port == port),
+                _ => false,
+            });
+            if !listening && !connected {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn congestion(&self) -> tcp::CongestionControl {
+        match self.config.congestion {
+            Congestion::None => tcp::CongestionControl::None,
+            Congestion::Reno => tcp::CongestionControl::Reno,
+        }
+    }
+}
+
+fn set_address(interface: &mut Interface, address: Option<IpCidr>) {
+    interface.update_ip_addrs(|addresses| {
+        addresses.clear();
+        // smoltcp asserts what a DHCP server might get wrong.
+        let address = address.filter(|address| address.address().is_unicast());
+        // The list has room for eight and is empty.
+        addresses.extend(address);
+    });
+}
+
+fn set_gateway(interface: &mut Interface, gateway: Option<IpAddress>) {
+    let routes = interface.routes_mut();
+    routes.remove_default_ipv4_route();
+    routes.remove_default_ipv6_route();
+    // The table has room for four routes and holds ours only.
+    let _ = match gateway {
+        Some(IpAddress::Ipv4(gateway)) if is_unicast(gateway) => routes.add_default_ipv4_route(gateway).is_ok(),
+        Some(IpAddress::Ipv6(gateway)) => routes.add_default_ipv6_route(gateway).is_ok(),
+        _ => false,
+    };
+}
+
+fn is_unicast(address: Ipv4Address) -> bool {
+    IpAddress::Ipv4(address).is_unicast()
+}
+
+pub(crate) fn to_smoltcp(now: Instant) -> time::Instant {
+    time::Instant::from_micros(i64::try_from(now.0 / 1000).unwrap_or(i64::MAX))
+}
+
+pub(crate) fn from_smoltcp(at: time::Instant) -> Instant {
+    Instant(u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000))
+}
+
+pub(crate) fn to_smoltcp_duration(duration: core::time::Duration) -> time::Duration {
+    time::Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,116 @@
+//! Two stacks joined by a wire without faults; platform/sim has the tests on bad networks.
+
+mod common;
+
+use common::{Wire, run};
+use core::cell::Cell;
+use core::time::Duration;
+use glass_api::{Listener, Net, NetError, Stream};
+use glass_net::Sockets;
+use std::rc::Rc;
+
+const PORT: u16 = 80;
+
+async fn echo(sockets: Sockets) {
+    let mut listener = sockets.listen(PORT).await.unwrap();
+    loop {
+        let mut stream = listener.accept().await.unwrap();
+        let mut buf = [0; 1000];
+        loop {
+            match stream.read(&mut buf).await {
+                Ok(0) => break stream.close().await.unwrap(),
+                Ok(count) => stream.write_all(&buf[..count]).await.unwrap(),
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_comes_back_and_everything_is_freed() {
+    let mut wire = Wire::new();
+    wire.spawn(echo(wire.right.sockets()));
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let reply = run(&mut wire, Duration::from_secs(5), async move {
+        let mut stream = left.connect(remote).await?;
+        assert_eq!(stream.peer(), remote);
+        stream.write_all(b"hello").await?;
+        stream.close().await?;
+        let mut reply = [0; 100];
+        let mut filled = 0;
+        loop {
+            match stream.read(&mut reply[filled..]).await? {
+                0 => return Ok::<_, NetError>(reply[..filled].to_vec()),
+                count => filled += count,
+            }
+        }
+    });
+    assert_eq!(reply.unwrap(), b"hello");
+    wire.advance(Duration::from_secs(11));
+    assert_eq!((wire.left.connection_count(), wire.right.connection_count()), (0, 0));
+    assert_eq!(wire.right.counters().accepted, 1);
+}
+
+#[test]
+fn nobody_listening_is_a_reset() {
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let refused = run(&mut wire, Duration::from_secs(1), async move { left.connect(remote).await.err() });
+    assert_eq!(refused, Some(NetError::Reset));
+    wire.advance(Duration::from_secs(2));
+    assert_eq!(wire.left.connection_count(), 0);
+}
+
+#[test]
+fn nobody_there_is_a_timeout() {
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), "10.0.0.99:80".parse().unwrap());
+    let refused = run(&mut wire, Duration::from_secs(15), async move { left.connect(remote).await.err() });
+    assert_eq!(refused, Some(NetError::TimedOut));
+}
+
+#[test]
+fn dropping_a_stream_resets_it() {
+    let mut wire = Wire::new();
+    let seen = Rc::new(Cell::new(None));
+    let (right, result) = (wire.right.sockets(), seen.clone());
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        stream.write_all(b"!").await.unwrap();
+        result.set(Some(stream.read(&mut [0; 10]).await));
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    run(&mut wire, Duration::from_secs(1), async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        assert_eq!(stream.read(&mut [0; 10]).await, Ok(1));
+    });
+    wire.advance(Duration::from_secs(2));
+    assert_eq!(seen.get(), Some(Err(NetError::Reset)));
+    assert_eq!((wire.left.connection_count(), wire.right.connection_count()), (0, 0));
+    assert_eq!(wire.right.counters().reset_by_peer, 1);
+}
+
+#[test]
+fn a_port_has_one_listener_and_can_be_reused() {
+    let mut wire = Wire::new();
+    let left = wire.left.sockets();
+    run(&mut wire, Duration::from_secs(1), async move {
+        let first = left.listen(PORT).await.unwrap();
+        assert_eq!(left.listen(PORT).await.err(), Some(NetError::PortInUse(PORT)));
+        drop(first);
+        let again = left.listen(PORT).await.unwrap();
+        assert_eq!(again.port(), PORT);
+        let (one, two) = (left.listen(0).await.unwrap(), left.listen(0).await.unwrap());
+        assert!(one.port() != 0 && one.port() != two.port());
+    });
+}
+
+#[test]
+fn without_a_device_there_is_no_network() {
+    let mut wire = Wire::new();
+    run(&mut wire, Duration::from_secs(1), async {
+        let none = Sockets::without_device();
+        assert_eq!(none.up().await.err(), Some(NetError::NoNetwork));
+        assert_eq!(none.listen(PORT).await.err(), Some(NetError::NoNetwork));
+    });
+}
