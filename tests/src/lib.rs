@@ -1,2 +1,40 @@
-//! x
+//! What the end-to-end tests and the benchmarks share: an HTTP client, child processes that never
+//! outlive their owner, and a running upload queue in either of its worlds.
+//!
+//! Nothing here links a product: `cargo xtask test` builds them and names their folder.
 #![forbid(unsafe_code)]
+
+pub mod content;
+pub mod folder;
+pub mod http;
+pub mod limit;
+pub mod process;
+pub mod programs;
+pub mod queue;
+
+/// Makes a module for each world with a test for each of the functions, which take a
+/// [`World`](queue::World); a test that takes longer than its limit in seconds fails.
+#[macro_export]
+macro_rules! in_every_world {
+    ($($test:ident within $seconds:literal;)*) => {
+        $crate::in_worlds!(process Process: $($test within $seconds;)*);
+        $crate::in_worlds!(kvm Kvm: $($test within $seconds;)*);
+        $crate::in_worlds!(tcg Tcg: $($test within $seconds;)*);
+    };
+}
+
+/// The tests of [`in_every_world`] for one of them.
+#[macro_export]
+macro_rules! in_worlds {
+    ($module:ident $world:ident: $($test:ident within $seconds:literal;)*) => {
+        mod $module {
+            $(
+                #[test]
+                fn $test() {
+                    let limit = std::time::Duration::from_secs($seconds);
+                    $crate::limit::within(limit, || super::$test($crate::queue::World::$world));
+                }
+            )*
+        }
+    };
+}

@@ -1,0 +1,40 @@
+//! A temporary folder that is removed with its owner.
+
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder of our own under the system's temporary one.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// A new, empty folder whose name tells who made it.
+    pub fn new(name: &str) -> Result<Folder> {
+        // Relaxed: only the number's being unique matters.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("glass-{name}-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+        Ok(Folder { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of a file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed stays for the system to clean: no test depends on it.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}

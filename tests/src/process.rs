@@ -1,0 +1,196 @@
+//! Child processes that are ended, by their pid, with their owner or on an interrupt.
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// The pids of all children that run, for [`kill_all`].
+static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// How often a wait looks again.
+const POLL: Duration = Duration::from_millis(2);
+
+fn running() -> std::sync::MutexGuard<'static, Vec<u32>> {
+    RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Kills every child that any [`Process`] owns, and what they started. For interrupts and time limits.
+pub fn kill_all() {
+    for pid in std::mem::take(&mut *running()) {
+        kill_tree(pid);
+    }
+}
+
+/// Kills `pid` and everything it started, leaves first to be found while their parent is there.
+fn kill_tree(pid: u32) {
+    let mut pids = descendants(pid);
+    pids.push(pid);
+    for pid in pids {
+        send(pid, Signal::KILL);
+    }
+}
+
+fn send(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // An error means that it has ended already.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The processes that `pid` started, and those that they started.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for child in children(pid) {
+        found.extend(descendants(child));
+        found.push(child);
+    }
+    found
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// The name of a process, as the kernel knows it.
+pub fn name(pid: u32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim().to_owned())
+}
+
+/// User and system time that the process `pid` has used.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    cpu_ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|ticks| {
+        // The unit of /proc is USER_HZ, which is 100 on every architecture we run on.
+        Duration::from_millis(ticks * 10)
+    })
+}
+
+/// Fields 14 and 15 of a `/proc/PID/stat` line, counted after the name, which may hold anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// Whether `pid` exists and is no zombie.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// A child with its output in a file. Dropping it kills it and what it started.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both output streams going to the file `log`.
+    pub fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
+        let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
+        let errors = output.try_clone()?;
+        // The lock is held so that an interrupt finds the child in the list or not yet started.
+        let mut list = running();
+        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+        let child = child.with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        list.push(child.id());
+        Ok(Process { child, log: log.to_owned() })
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits at most `limit` for its end.
+    pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.ended() {
+                None if Instant::now() < deadline => std::thread::sleep(POLL),
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Kills it and everything it started with SIGKILL, and waits for all of them to be gone.
+    pub fn kill(&mut self) {
+        let mut pids = descendants(self.pid());
+        kill_tree(self.pid());
+        // A killed process always ends; the wait also removes the zombie.
+        let _ = self.child.wait();
+        running().retain(|pid| *pid != self.child.id());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            pids.retain(|pid| is_alive(*pid));
+            if pids.is_empty() {
+                break;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Asks it to end with `signal` SIGINT, waits at most `limit`, then kills it. True if it ended by itself.
+    pub fn interrupt(&mut self, limit: Duration) -> bool {
+        send(self.pid(), Signal::INT);
+        let ended = self.wait(limit).is_some();
+        self.kill();
+        ended
+    }
+
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::Folder;
+
+    #[test]
+    fn a_dropped_process_is_gone_with_its_children() {
+        let folder = Folder::new("process").unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 & echo started; wait"]);
+        let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let is_sleeping = || descendants(process.pid()).iter().any(|pid| name(*pid).as_deref() == Some("sleep"));
+        while !is_sleeping() || process.output().is_empty() {
+            assert!(Instant::now() < deadline, "the shell never started its child");
+            std::thread::sleep(POLL);
+        }
+        let pids = [vec![process.pid()], descendants(process.pid())].concat();
+        assert_eq!(pids.len(), 2);
+        assert_eq!(process.output(), "started\n");
+        assert!(pids.iter().all(|pid| is_alive(*pid)));
+        drop(process);
+        assert!(!pids.iter().any(|pid| is_alive(*pid)));
+    }
+
+    #[test]
+    fn a_name_with_a_parenthesis_does_not_confuse_the_times() {
+        let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 100 0 0 0 17 5 0 0 20 0 1 0 100 0 0";
+        assert_eq!(cpu_ticks(stat), Some(22));
+        assert_eq!(cpu_ticks("garbage"), None);
+    }
+}

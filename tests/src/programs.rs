@@ -1,0 +1,85 @@
+//! Where the built programs are, and what this machine can run.
+
+use crate::limit::say;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// Names the folder of the built programs; without it, `release` beside our own profile's folder.
+const FOLDER_VARIABLE: &str = "GLASS_PROGRAMS";
+/// Set when a program that is not built is a failure and no reason to skip.
+const REQUIRED_VARIABLE: &str = "GLASS_TESTS_REQUIRED";
+/// Set for full sizes and counts.
+const LONG_VARIABLE: &str = "GLASS_TESTS_LONG";
+
+fn folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
+        return folder.into();
+    }
+    // A test lies in TARGET/PROFILE/deps, a program in TARGET/PROFILE.
+    let own = std::env::current_exe().unwrap_or_default();
+    let profile = own.ancestors().skip(1).find(|folder| folder.file_name().is_some_and(|name| name != "deps"));
+    profile.and_then(Path::parent).unwrap_or(Path::new("target")).join("release")
+}
+
+/// The built program `name`, or `None` after saying that the test is skipped.
+///
+/// # Panics
+/// When it is not built although `cargo xtask test` says that it was.
+pub fn built(name: &str) -> Option<PathBuf> {
+    let path = folder().join(name);
+    if path.is_file() {
+        return Some(path);
+    }
+    let message = format!("{} is not built: run `cargo xtask test`", path.display());
+    assert!(std::env::var_os(REQUIRED_VARIABLE).is_none(), "{message}");
+    skip(&message);
+    None
+}
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in a folder of the repository")
+}
+
+/// Says that the current test is skipped, and why.
+pub fn skip(reason: &str) {
+    let current = std::thread::current();
+    say(&format!("skipped {}: {reason}", current.name().unwrap_or("test")));
+}
+
+/// Whether full sizes and counts are wanted.
+pub fn is_long() -> bool {
+    std::env::var_os(LONG_VARIABLE).is_some()
+}
+
+/// A number from the environment, for repeating a test more often or with another seed.
+pub fn number(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is no number")),
+        Err(_) => default,
+    }
+}
+
+fn starts(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Whether QEMU is installed.
+pub fn has_qemu() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| starts("qemu-system-x86_64", &["--version"]))
+}
+
+/// Whether this machine lets us use KVM.
+pub fn has_kvm() -> bool {
+    has_qemu() && std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+/// Whether curl is installed.
+pub fn has_curl() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| starts("curl", &["--version"]))
+}

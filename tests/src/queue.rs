@@ -1,0 +1,199 @@
+//! A running upload queue, as a process or as a VM.
+
+use crate::content::Content;
+use crate::http::{Client, Response};
+use crate::process::{self, Process};
+use crate::programs;
+use anyhow::{Context, Result, bail};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Where the service runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum World {
+    /// A Linux process.
+    Process,
+    /// A VM on KVM.
+    Kvm,
+    /// A VM that QEMU emulates.
+    Tcg,
+}
+
+/// Every world.
+pub const WORLDS: [World; 3] = [World::Process, World::Kvm, World::Tcg];
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            World::Process => "process",
+            World::Kvm => "kvm",
+            World::Tcg => "tcg",
+        })
+    }
+}
+
+impl World {
+    /// Why it cannot be had on this machine; `None` if it can.
+    pub fn obstacle(self) -> Option<&'static str> {
+        match self {
+            World::Process => None,
+            _ if !programs::has_qemu() => Some("qemu-system-x86_64 is not installed"),
+            World::Kvm if !programs::has_kvm() => Some("/dev/kvm cannot be opened"),
+            _ => None,
+        }
+    }
+
+    /// How long a start may take: an image may have to be built first.
+    fn start_limit(self) -> Duration {
+        Duration::from_secs(if self == World::Process { 20 } else { 120 })
+    }
+}
+
+/// What a queue is started with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Size of a new disk, in the form that `--disk-size` takes.
+    pub disk_size: String,
+    /// Memory of a VM in MiB.
+    pub memory_mib: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { disk_size: "256M".into(), memory_mib: 32 }
+    }
+}
+
+/// A queue that answers requests. Dropping it ends it.
+#[derive(Debug)]
+pub struct Queue {
+    process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+    world: World,
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// The command that runs a queue on `disk` and makes it answer on `port` of this machine; `None`
+/// when something is not built.
+pub fn command(world: World, disk: &Path, port: u16, options: &Options) -> Option<Command> {
+    let mut command;
+    if world == World::Process {
+        command = Command::new(programs::built("upload-queue")?);
+        command.arg("--disk").arg(disk).args(["--disk-size", &options.disk_size, "--bind", "127.0.0.1"]);
+        command.args(["--", "--port", &port.to_string()]);
+    } else {
+        command = Command::new(programs::built("glass")?);
+        let memory = options.memory_mib.to_string();
+        command.args(["run", "upload-queue", "--platform", "vm", "--accel", &world.to_string(), "--memory", &memory]);
+        command.arg("--disk").arg(disk).args(["--disk-size", &options.disk_size]);
+        command.args(["--port", &format!("{port}:8080"), "--", "--port", "8080"]);
+        command.current_dir(programs::root());
+    }
+    Some(command)
+}
+
+impl Queue {
+    /// Starts a queue on `disk`, which is made if it is not there, with its log beside it, and waits
+    /// until it answers. `None` after saying why it cannot be had here.
+    pub fn start(world: World, disk: &Path, options: &Options) -> Result<Option<Queue>> {
+        if let Some(reason) = world.obstacle() {
+            programs::skip(reason);
+            return Ok(None);
+        }
+        let port = free_port()?;
+        let Some(mut command) = command(world, disk, port, options) else { return Ok(None) };
+        let process = Process::spawn(&mut command, &log_path(disk))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut queue = Queue { process, address, world };
+        queue.wait_until_it_answers()?;
+        Ok(Some(queue))
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<()> {
+        let deadline = Instant::now() + self.world.start_limit();
+        while answer(self.address, Duration::from_millis(500)).is_none() {
+            if let Some(status) = self.process.ended() {
+                bail!("the queue ({}) ended with {status}:\n{}", self.world, self.output());
+            }
+            if Instant::now() > deadline {
+                bail!("the queue ({}) did not answer in time:\n{}", self.world, self.output());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The pid of the process that runs the service: QEMU's, or the service's own.
+    pub fn service_pid(&self) -> Result<u32> {
+        let own = self.process.pid();
+        if self.world == World::Process {
+            return Ok(own);
+        }
+        let mut pids = process::descendants(own).into_iter().chain([own]);
+        pids.find(|pid| process::name(*pid).is_some_and(|name| name.starts_with("qemu-system")))
+            .context("no QEMU runs under `glass run`")
+    }
+
+    /// Ends it at once, as a power cut would: SIGKILL to QEMU or the process, and to `glass`.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.process.ended().is_none()
+    }
+
+    /// What it has printed.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// A new connection.
+    pub fn connect(&self) -> io::Result<Client> {
+        Client::connect(self.address)
+    }
+
+    /// Uploads `content` over a connection of its own.
+    pub fn put(&self, content: Content) -> io::Result<Response> {
+        self.connect()?.put("/uploader", content.length_bytes, &mut content.reader())
+    }
+
+    /// Downloads the first item over a connection of its own and compares it with `content`.
+    pub fn get(&self, content: Content) -> Result<()> {
+        let mut checker = content.checker();
+        let response = self.connect()?.get_into("/downloader", &mut checker)?;
+        if response.status() != 200 {
+            bail!("GET was answered {}: {}", response.status(), response.text());
+        }
+        checker.verdict().map_err(anyhow::Error::msg).context("the downloaded item is wrong")
+    }
+
+    /// Removes the item that was downloaded last.
+    pub fn delete(&self) -> Result<()> {
+        let response = self.connect()?.request("DELETE", "/downloader")?;
+        if response.status() != 200 {
+            bail!("DELETE was answered {}: {}", response.status(), response.text());
+        }
+        Ok(())
+    }
+}
+
+fn log_path(disk: &Path) -> PathBuf {
+    disk.with_extension("log")
+}
+
+/// Asks for a path that no service has, over a new connection; the status if there is an answer.
+pub fn answer(address: SocketAddr, patience: Duration) -> Option<u16> {
+    let mut client = Client::connect_within(address, patience).ok()?;
+    client.request("GET", "/is-anybody-there").ok().map(|response| response.status())
+}
