@@ -117,7 +117,12 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         let mut deadline = None;
         let mut blank_bytes = 0;
         let head_bytes = loop {
-            blank_bytes += self.skip_blank_lines();
+            let skipped = self.skip_blank_lines();
+            if skipped > 0 {
+                // It may have looked at the first half of a blank line already.
+                scan = HeadScan::default();
+                blank_bytes += skipped;
+            }
             if blank_bytes > BLANK_BYTES_MAX {
                 return Err(HttpError::Bad("there are empty lines instead of a request"));
             }

@@ -6,6 +6,8 @@ use crate::{HttpError, Limits};
 /// Header fields of a request at most.
 pub const HEADERS_MAX: usize = 64;
 
+const NO_VERSION: HttpError = HttpError::Bad("the request line does not end with HTTP/1.1");
+
 /// Looks for the end of a head in bytes that come piece by piece; each byte is looked at once.
 #[derive(Default)]
 pub(crate) struct HeadScan {
@@ -16,7 +18,7 @@ pub(crate) struct HeadScan {
     checked: Checked,
 }
 
-#[derive(Default, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Default, PartialEq, PartialOrd)]
 enum Checked {
     #[default]
     Nothing,
@@ -42,7 +44,11 @@ impl HeadScan {
             if self.checked < now {
                 self.checked = now;
                 let mut fields = [httparse::EMPTY_HEADER; 0];
-                parse(&mut httparse::Request::new(&mut fields), &bytes[..line_known])?;
+                match parse(&mut httparse::Request::new(&mut fields), &bytes[..line_known]) {
+                    // Which version it is, the rest of the line decides.
+                    Err(HttpError::Version | NO_VERSION) if now == Checked::Beginning => (),
+                    checked => _ = checked?,
+                }
             }
         }
         Ok(end)
@@ -74,7 +80,7 @@ fn parse<'b>(request: &mut httparse::Request<'_, 'b>, bytes: &'b [u8]) -> Result
         Ok(httparse::Status::Partial) => Ok(None),
         Err(httparse::Error::TooManyHeaders) => Err(HttpError::TooManyHeaders(request.headers.len())),
         Err(httparse::Error::Version) if is_http_version(bytes) => Err(HttpError::Version),
-        Err(httparse::Error::Version) => Err(HttpError::Bad("the request line does not end with HTTP/1.1")),
+        Err(httparse::Error::Version) => Err(NO_VERSION),
         Err(httparse::Error::HeaderName) => Err(HttpError::Bad("a header field's name has a forbidden character")),
         Err(httparse::Error::HeaderValue) => Err(HttpError::Bad("a header field's value has a forbidden character")),
         Err(httparse::Error::NewLine) => Err(HttpError::Bad("a line does not end properly")),

@@ -1,1 +1,89 @@
 //! Tests of finding and parsing heads.
+
+use super::*;
+use alloc::vec::Vec;
+
+fn head(text: &str) -> Result<Request, HttpError> {
+    parse_head(text.as_bytes())
+}
+
+#[test]
+fn a_request_keeps_everything_it_was_sent() {
+    let request =
+        head("PATCH /a/b?c=d?e HTTP/1.1\r\nHost: x\r\nX-Empty:\r\nx-twice: 1\r\nX-Twice: 2 \r\n\r\n").unwrap();
+    assert_eq!((request.method(), request.method_name()), (Method::Patch, "PATCH"));
+    assert_eq!(request.target(), "/a/b?c=d?e");
+    assert_eq!((request.path(), request.query()), ("/a/b", Some("c=d?e")));
+    assert_eq!(request.header("X-TWICE"), Some(&b"1"[..]));
+    assert_eq!(request.header("x-empty"), Some(&b""[..]));
+    assert_eq!(request.header("x"), None);
+    let names: Vec<_> = request.headers().map(|(name, _)| name).collect();
+    assert_eq!(names, ["Host", "X-Empty", "x-twice", "X-Twice"]);
+    assert_eq!(request.body(), RequestBody::None);
+}
+
+#[test]
+fn targets_come_in_four_forms() {
+    for (line, path, query) in [
+        ("GET / HTTP/1.1", "/", None),
+        ("GET /? HTTP/1.1", "/", Some("")),
+        ("GET http://host HTTP/1.1", "/", None),
+        ("GET HTTP://host:80/a?b HTTP/1.1", "/a", Some("b")),
+        ("GET https://host/a://b HTTP/1.1", "/a://b", None),
+        ("GET /a://b HTTP/1.1", "/a://b", None),
+        ("GET http://host?b HTTP/1.1", "/", None),
+        ("OPTIONS * HTTP/1.1", "*", None),
+        ("CONNECT host:80 HTTP/1.1", "host:80", None),
+    ] {
+        let request = head(&alloc::format!("{line}\r\nHost: x\r\n\r\n")).unwrap();
+        assert_eq!((request.path(), request.query()), (path, query), "{line}");
+    }
+}
+
+#[test]
+fn lengths_are_digits_that_fit() {
+    for (value, expected) in [
+        ("0", Some(0)),
+        ("18446744073709551615", Some(u64::MAX)),
+        ("18446744073709551616", None),
+        ("99999999999999999999999", None),
+        ("000000000000000000000000000000", Some(0)),
+        ("", None),
+        ("-1", None),
+        ("+1", None),
+        ("1 ", None),
+        ("0x1", None),
+        ("1,1", None),
+        ("１", None),
+    ] {
+        assert_eq!(content_length(value.as_bytes()), expected, "{value:?}");
+    }
+}
+
+#[test]
+fn connections_are_kept_as_the_versions_say() {
+    for (version, fields, kept) in [
+        ("1.1", "", true),
+        ("1.1", "Connection: close\r\n", false),
+        ("1.1", "Connection: keep-alive\r\nConnection: upgrade , CLOSE\r\n", false),
+        ("1.0", "", false),
+        ("1.0", "Connection: Keep-Alive\r\n", true),
+        ("1.0", "Connection: keep-alive, close\r\n", false),
+    ] {
+        let request = head(&alloc::format!("GET / HTTP/{version}\r\nHost: x\r\n{fields}\r\n")).unwrap();
+        assert_eq!(request.keep_alive, kept, "{version} {fields}");
+    }
+}
+
+#[test]
+fn each_byte_of_a_head_is_scanned_once() {
+    let limits = Limits::default();
+    let head = b"GET / HTTP/1.1\r\nHost: a\r\nX: \n\r\n";
+    let mut scan = HeadScan::default();
+    for length in 0..head.len() {
+        assert_eq!(scan.find_end(&head[..length], &limits), Ok(None), "{length}");
+        // At most an undecided line end is looked at again.
+        assert!(scan.scanned + 2 >= length);
+    }
+    assert_eq!(scan.find_end(head, &limits), Ok(Some(head.len())));
+}
