@@ -1,0 +1,284 @@
+//! A disk for tasks: [`Blk`] behind `glass_api::Block`, and a [`Driver`] for the platform's loop.
+//!
+//! Requests beyond those that the disk can have under way wait in order of arrival. A request whose
+//! future is dropped goes on; its buffer is freed when the device is done with it.
+
+use crate::blk::{Blk, Request, RequestId, SubmitError};
+use crate::dma::Dma;
+use crate::transport::Transport;
+use crate::{BlkCounters, Driver};
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::mem;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use glass_api::{Block, BlockError, BlockInfo, Buf};
+
+/// A disk. Clones are handles to the same one: a task's, and the platform's own to drive it.
+pub struct Disk<T: Transport, D: Dma> {
+    shared: Rc<RefCell<Shared<T, D>>>,
+}
+
+impl<T: Transport, D: Dma> Clone for Disk<T, D> {
+    fn clone(&self) -> Disk<T, D> {
+        Disk { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<T: Transport, D: Dma> {
+    blk: Blk<T, D>,
+    /// Requests that were submitted and whose answer was not fetched: no more than live futures.
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Which slot a request of `blk` belongs to.
+    slot_of: Vec<usize>,
+    /// Who waits to submit, first come first served. As many as there are unsubmitted requests.
+    waiting: VecDeque<(Ticket, Waker)>,
+    tickets: Ticket,
+    /// Kept for its memory.
+    woken: Vec<Waker>,
+}
+
+type Ticket = u64;
+type Answer = (Result<(), BlockError>, Option<Buf>);
+
+enum Slot {
+    /// No request.
+    Free,
+    /// Under way; wakes this when done.
+    Busy(Waker),
+    /// Under way, but nobody wants to know.
+    Abandoned,
+    /// Done; not fetched yet.
+    Done(Answer),
+}
+
+impl<T: Transport, D: Dma> Disk<T, D> {
+    /// Makes `blk` usable by tasks.
+    pub fn new(blk: Blk<T, D>) -> Disk<T, D> {
+        let slot_of = (0..blk.requests_max()).collect();
+        let shared = Shared {
+            blk,
+            slots: Vec::new(),
+            free: Vec::new(),
+            slot_of,
+            waiting: VecDeque::new(),
+            tickets: 0,
+            woken: Vec::new(),
+        };
+        Disk { shared: Rc::new(RefCell::new(shared)) }
+    }
+
+    /// What the disk has done so far.
+    pub fn counters(&self) -> BlkCounters {
+        self.shared.borrow().blk.counters()
+    }
+
+    fn request(&self, request: Request) -> Pending<T, D> {
+        Pending { disk: self.clone(), state: State::New(request) }
+    }
+}
+
+impl<T: Transport, D: Dma> Shared<T, D> {
+    fn poll(&mut self) -> bool {
+        let Shared { blk, slots, free, slot_of, woken, .. } = self;
+        let finished = blk.poll(&mut |id: RequestId, result, buf| {
+            let index = slot_of[id.index()];
+            match mem::replace(&mut slots[index], Slot::Free) {
+                Slot::Busy(waker) => {
+                    slots[index] = Slot::Done((result, buf));
+                    woken.push(waker);
+                }
+                // Nobody wants the buffer either: it is freed here.
+                Slot::Abandoned => free.push(index),
+                Slot::Free | Slot::Done(_) => unreachable!("a request completes once"),
+            }
+        });
+        if finished > 0 {
+            self.admit();
+        }
+        finished > 0
+    }
+
+    /// Gives a request to the disk, which has room for it.
+    fn submit(&mut self, request: Request, state: &mut State, waker: &Waker) -> Poll<Answer> {
+        match self.blk.submit(request) {
+            Ok(id) => {
+                let slot = self.free.pop().unwrap_or_else(|| {
+                    self.slots.push(Slot::Free);
+                    self.slots.len() - 1
+                });
+                self.slots[slot] = Slot::Busy(waker.clone());
+                self.slot_of[id.index()] = slot;
+                *state = State::Submitted(slot);
+                Poll::Pending
+            }
+            Err((SubmitError::Refused(error), request)) => {
+                let buf = match request {
+                    Request::Read { buf, .. } | Request::Write { buf, .. } => Some(buf),
+                    Request::Flush => None,
+                };
+                Poll::Ready((Err(error), buf))
+            }
+            Err((SubmitError::Full, _)) => unreachable!("room was looked for first"),
+        }
+    }
+
+    /// Whether a request gets an answer from `submit` other than "full".
+    fn has_room(&self) -> bool {
+        self.blk.lie().is_some() || self.blk.has_room()
+    }
+
+    /// Wakes whoever is first in the queue, or everybody if the disk is broken.
+    fn admit(&mut self) {
+        let count = match self.blk.lie() {
+            Some(_) => self.waiting.len(),
+            None => usize::from(self.has_room()),
+        };
+        let wakers = self.waiting.iter().take(count).map(|(_, waker)| waker.clone());
+        self.woken.extend(wakers);
+    }
+}
+
+/// Wakes whom `work` put on the list, outside of the borrow: a waker may do anything.
+fn with_wakes<T: Transport, D: Dma, R>(shared: &RefCell<Shared<T, D>>, work: impl FnOnce(&mut Shared<T, D>) -> R) -> R {
+    let (result, mut woken) = {
+        let mut shared = shared.borrow_mut();
+        let result = work(&mut shared);
+        if shared.woken.is_empty() {
+            return result;
+        }
+        (result, mem::take(&mut shared.woken))
+    };
+    woken.drain(..).for_each(Waker::wake);
+    shared.borrow_mut().woken = woken;
+    result
+}
+
+impl<T: Transport, D: Dma> Driver for Disk<T, D> {
+    fn poll(&mut self) -> bool {
+        with_wakes(&self.shared, Shared::poll)
+    }
+
+    fn kick(&mut self) {
+        self.shared.borrow_mut().blk.kick();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.shared.borrow_mut().blk.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.shared.borrow_mut().blk.disarm();
+    }
+
+    fn acknowledge_interrupt(&mut self) {
+        self.shared.borrow_mut().blk.acknowledge_interrupt();
+    }
+}
+
+impl<T: Transport + 'static, D: Dma + 'static> Block for Disk<T, D> {
+    fn info(&self) -> BlockInfo {
+        self.shared.borrow().blk.info()
+    }
+
+    async fn read(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
+        let (result, buf) = self.request(Request::Read { offset, buf }).await;
+        (result, buf.expect("a read returns its buffer"))
+    }
+
+    async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
+        let (result, buf) = self.request(Request::Write { offset, buf }).await;
+        (result, buf.expect("a write returns its buffer"))
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        self.request(Request::Flush).await.0
+    }
+}
+
+/// A request on its way.
+struct Pending<T: Transport, D: Dma> {
+    disk: Disk<T, D>,
+    state: State,
+}
+
+enum State {
+    New(Request),
+    Waiting(Request, Ticket),
+    /// The slot.
+    Submitted(usize),
+    Ended,
+}
+
+impl<T: Transport, D: Dma> Future for Pending<T, D> {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context) -> Poll<Answer> {
+        let Pending { disk, state } = self.get_mut();
+        with_wakes(&disk.shared, |shared| match mem::replace(state, State::Ended) {
+            State::New(request) => {
+                if shared.waiting.is_empty() && shared.has_room() {
+                    return shared.submit(request, state, context.waker());
+                }
+                shared.tickets += 1;
+                shared.waiting.push_back((shared.tickets, context.waker().clone()));
+                *state = State::Waiting(request, shared.tickets);
+                Poll::Pending
+            }
+            State::Waiting(request, ticket) => {
+                let place = shared.waiting.iter().position(|(waiting, _)| *waiting == ticket);
+                let place = place.expect("a waiting request stands in the queue");
+                if shared.has_room() && (place == 0 || shared.blk.lie().is_some()) {
+                    shared.waiting.remove(place);
+                    let poll = shared.submit(request, state, context.waker());
+                    // Each lets in the next one, so that all get in, in order.
+                    if shared.has_room() {
+                        shared.admit();
+                    }
+                    return poll;
+                }
+                shared.waiting[place].1.clone_from(context.waker());
+                *state = State::Waiting(request, ticket);
+                Poll::Pending
+            }
+            State::Submitted(slot) => match mem::replace(&mut shared.slots[slot], Slot::Free) {
+                Slot::Done(answer) => {
+                    shared.free.push(slot);
+                    Poll::Ready(answer)
+                }
+                Slot::Busy(mut waker) => {
+                    waker.clone_from(context.waker());
+                    shared.slots[slot] = Slot::Busy(waker);
+                    *state = State::Submitted(slot);
+                    Poll::Pending
+                }
+                Slot::Free | Slot::Abandoned => unreachable!("a request under way is known"),
+            },
+            State::Ended => panic!("a finished request was polled again"),
+        })
+    }
+}
+
+impl<T: Transport, D: Dma> Drop for Pending<T, D> {
+    fn drop(&mut self) {
+        with_wakes(&self.disk.shared, |shared| match self.state {
+            State::Waiting(_, ticket) => {
+                shared.waiting.retain(|(waiting, _)| *waiting != ticket);
+                if shared.has_room() {
+                    shared.admit();
+                }
+            }
+            State::Submitted(slot) => match mem::replace(&mut shared.slots[slot], Slot::Abandoned) {
+                Slot::Done(_) => {
+                    shared.slots[slot] = Slot::Free;
+                    shared.free.push(slot);
+                }
+                Slot::Busy(_) | Slot::Abandoned | Slot::Free => {}
+            },
+            State::New(_) | State::Ended => {}
+        });
+    }
+}

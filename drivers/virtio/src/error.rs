@@ -1,0 +1,152 @@
+//! What can go wrong with a device, by layer: finding it, setting it up, believing it.
+
+use core::fmt;
+
+/// Why a place in memory is not a device that this crate can drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The registers do not start with "virt".
+    NotVirtio {
+        /// What stands there.
+        magic: u32,
+    },
+    /// A device from before virtio 1.0.
+    Legacy,
+    /// A register layout that did not exist when this was written.
+    UnknownVersion(u32),
+    /// The slot is empty.
+    NoDevice,
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            TransportError::NotVirtio { magic } => write!(f, "no virtio registers here (found {magic:#010x})"),
+            TransportError::Legacy => {
+                write!(f, "the device is legacy virtio; start QEMU with -global virtio-mmio.force-legacy=false")
+            }
+            TransportError::UnknownVersion(version) => write!(f, "unknown virtio-mmio version {version}"),
+            TransportError::NoDevice => write!(f, "the slot holds no device"),
+        }
+    }
+}
+
+impl core::error::Error for TransportError {}
+
+/// Why a device could not be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The device is of another kind.
+    WrongDevice {
+        /// The kind that the driver is for.
+        wanted: u32,
+        /// The kind that the device says it is.
+        found: u32,
+    },
+    /// The device does not offer features without which the driver cannot work.
+    MissingFeatures(u64),
+    /// The device did not accept a subset of what it had offered.
+    FeaturesRefused(u64),
+    /// The device did not reset.
+    ResetIgnored,
+    /// The device has no such queue, or only a shorter one.
+    QueueTooShort {
+        /// Number of the queue.
+        queue: u16,
+        /// Descriptors wanted.
+        wanted: u16,
+        /// Descriptors that the device allows.
+        allowed: u16,
+    },
+    /// The device's configuration is impossible.
+    BadConfig(&'static str),
+    /// No memory for rings or buffers.
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            SetupError::WrongDevice { wanted, found } => {
+                write!(f, "the device is of kind {found}, the driver is for kind {wanted}")
+            }
+            SetupError::MissingFeatures(bits) => write!(f, "the device lacks the features {bits:#x}"),
+            SetupError::FeaturesRefused(bits) => write!(f, "the device refused the features {bits:#x} that it offered"),
+            SetupError::ResetIgnored => write!(f, "the device does not reset"),
+            SetupError::QueueTooShort { queue, wanted, allowed } => {
+                write!(f, "queue {queue} allows {allowed} descriptors, {wanted} are needed")
+            }
+            SetupError::BadConfig(why) => write!(f, "the device's configuration is impossible: {why}"),
+            SetupError::OutOfMemory { bytes } => {
+                write!(f, "no memory for {bytes} bytes of rings and buffers: give the service more memory")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SetupError {}
+
+/// An answer that no correct device gives. It ends the use of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lie {
+    /// A completion for a descriptor that the queue does not have.
+    IdOutOfRange {
+        /// The descriptor.
+        id: u32,
+    },
+    /// A completion for a request that is not under way.
+    NotInFlight {
+        /// The descriptor.
+        id: u16,
+    },
+    /// The device says that it wrote more than there was room for.
+    LengthTooLong {
+        /// Bytes it says.
+        bytes: u32,
+        /// Bytes that it was allowed to write.
+        writable: u32,
+    },
+    /// More completions than requests.
+    TooManyCompletions {
+        /// New completions.
+        count: u16,
+        /// Requests under way.
+        in_flight: u16,
+    },
+    /// The device set DEVICE_NEEDS_RESET: it has given up by itself.
+    NeedsReset,
+}
+
+impl Lie {
+    /// The lie in words, without its numbers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Lie::IdOutOfRange { .. } => "it completed a descriptor that does not exist",
+            Lie::NotInFlight { .. } => "it completed a request that was not under way",
+            Lie::LengthTooLong { .. } => "it wrote more than there was room for",
+            Lie::TooManyCompletions { .. } => "it completed more requests than were under way",
+            Lie::NeedsReset => "it asked to be reset",
+        }
+    }
+}
+
+impl fmt::Display for Lie {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}", self.as_str())?;
+        match self {
+            Lie::IdOutOfRange { id } => write!(f, " (descriptor {id})"),
+            Lie::NotInFlight { id } => write!(f, " (descriptor {id})"),
+            Lie::LengthTooLong { bytes, writable } => write!(f, " ({bytes} bytes into {writable})"),
+            Lie::TooManyCompletions { count, in_flight } => write!(f, " ({count} of {in_flight})"),
+            Lie::NeedsReset => Ok(()),
+        }
+    }
+}
+
+impl core::error::Error for Lie {}

@@ -1,0 +1,271 @@
+//! Devices whose registers are in memory (virtio 1.2, section 4.2).
+
+use crate::error::TransportError;
+use crate::transport::{QueueAddresses, Transport};
+use core::ptr;
+
+/// A window of registers. Offsets are below [`WINDOW_BYTES`] and aligned to the access.
+pub trait Registers {
+    /// Reads a 32-bit register.
+    fn read_u32(&mut self, offset: usize) -> u32;
+    /// Writes a 32-bit register.
+    fn write_u32(&mut self, offset: usize, value: u32);
+    /// Reads one byte of the configuration.
+    fn read_u8(&mut self, offset: usize) -> u8;
+}
+
+/// Size of one device's window.
+pub const WINDOW_BYTES: usize = 512;
+
+/// Registers at an address.
+#[derive(Debug)]
+pub struct MmioRegisters {
+    base: *mut u8,
+}
+
+impl MmioRegisters {
+    /// The registers at virtual address `base`.
+    ///
+    /// # Safety
+    /// `base` must be aligned to 4 and the 512 bytes from it on be mapped, as long as the value
+    /// lives, to memory that is no Rust object: a device's registers, or nothing (reads give all ones).
+    /// Nobody else may drive the device.
+    pub unsafe fn new(base: usize) -> MmioRegisters {
+        MmioRegisters { base: ptr::with_exposed_provenance_mut(base) }
+    }
+
+    fn register(&self, offset: usize) -> *mut u8 {
+        assert!(offset < WINDOW_BYTES, "register {offset:#x} is outside of the window");
+        self.base.wrapping_add(offset)
+    }
+}
+
+impl Registers for MmioRegisters {
+    fn read_u32(&mut self, offset: usize) -> u32 {
+        assert!(offset.is_multiple_of(4));
+        // SAFETY: the caller of `new` vouches for the window; `register` keeps the offset inside it
+        // and a multiple of 4 below 512 leaves room for 4 aligned bytes.
+        unsafe { self.register(offset).cast::<u32>().read_volatile() }
+    }
+
+    fn write_u32(&mut self, offset: usize, value: u32) {
+        assert!(offset.is_multiple_of(4));
+        // SAFETY: as in `read_u32`; registers are no Rust object, so no reference can be affected.
+        unsafe { self.register(offset).cast::<u32>().write_volatile(value) }
+    }
+
+    fn read_u8(&mut self, offset: usize) -> u8 {
+        // SAFETY: as in `read_u32`, for one byte.
+        unsafe { self.register(offset).read_volatile() }
+    }
+}
+
+mod register {
+    pub const MAGIC: usize = 0x000;
+    pub const VERSION: usize = 0x004;
+    pub const DEVICE_ID: usize = 0x008;
+    pub const DEVICE_FEATURES: usize = 0x010;
+    pub const DEVICE_FEATURES_SELECT: usize = 0x014;
+    pub const DRIVER_FEATURES: usize = 0x020;
+    pub const DRIVER_FEATURES_SELECT: usize = 0x024;
+    pub const QUEUE_SELECT: usize = 0x030;
+    pub const QUEUE_SIZE_MAX: usize = 0x034;
+    pub const QUEUE_SIZE: usize = 0x038;
+    pub const QUEUE_READY: usize = 0x044;
+    pub const QUEUE_NOTIFY: usize = 0x050;
+    pub const INTERRUPT_ACKNOWLEDGE: usize = 0x064;
+    pub const STATUS: usize = 0x070;
+    pub const QUEUE_DESCRIPTORS: usize = 0x080;
+    pub const QUEUE_AVAILABLE: usize = 0x090;
+    pub const QUEUE_USED: usize = 0x0a0;
+    pub const CONFIG_GENERATION: usize = 0x0fc;
+    pub const CONFIG: usize = 0x100;
+}
+
+const MAGIC: u32 = u32::from_le_bytes(*b"virt");
+/// Both reasons that a device can have: a used buffer, a new configuration.
+const ALL_INTERRUPTS: u32 = 3;
+
+/// A virtio 1.x device behind memory-mapped registers.
+#[derive(Debug)]
+pub struct MmioTransport<R = MmioRegisters> {
+    registers: R,
+    device_id: u32,
+}
+
+impl MmioTransport {
+    /// The device whose registers are at virtual address `base`.
+    ///
+    /// # Safety
+    /// As for [`MmioRegisters::new`].
+    pub unsafe fn new(base: usize) -> Result<MmioTransport, TransportError> {
+        // SAFETY: the caller makes the same promise.
+        MmioTransport::over(unsafe { MmioRegisters::new(base) })
+    }
+}
+
+impl<R: Registers> MmioTransport<R> {
+    /// The device behind `registers`. Three register reads.
+    pub fn over(mut registers: R) -> Result<MmioTransport<R>, TransportError> {
+        let magic = registers.read_u32(register::MAGIC);
+        if magic != MAGIC {
+            return Err(TransportError::NotVirtio { magic });
+        }
+        // An empty slot says so in either layout, so this comes before the version.
+        let device_id = registers.read_u32(register::DEVICE_ID);
+        if device_id == 0 {
+            return Err(TransportError::NoDevice);
+        }
+        match registers.read_u32(register::VERSION) {
+            2 => Ok(MmioTransport { registers, device_id }),
+            1 => Err(TransportError::Legacy),
+            version => Err(TransportError::UnknownVersion(version)),
+        }
+    }
+
+    fn write_u64(&mut self, offset: usize, value: u64) {
+        self.registers.write_u32(offset, value as u32);
+        self.registers.write_u32(offset + 4, (value >> 32) as u32);
+    }
+}
+
+impl<R: Registers> Transport for MmioTransport<R> {
+    fn device_id(&self) -> u32 {
+        self.device_id
+    }
+
+    fn read_status(&mut self) -> u8 {
+        self.registers.read_u32(register::STATUS) as u8
+    }
+
+    fn write_status(&mut self, status: u8) {
+        self.registers.write_u32(register::STATUS, u32::from(status));
+    }
+
+    fn read_features(&mut self) -> u64 {
+        (0..2).fold(0, |features, half| {
+            self.registers.write_u32(register::DEVICE_FEATURES_SELECT, half);
+            features | u64::from(self.registers.read_u32(register::DEVICE_FEATURES)) << (32 * half)
+        })
+    }
+
+    fn write_features(&mut self, features: u64) {
+        for half in 0..2 {
+            self.registers.write_u32(register::DRIVER_FEATURES_SELECT, half);
+            self.registers.write_u32(register::DRIVER_FEATURES, (features >> (32 * half)) as u32);
+        }
+    }
+
+    fn read_queue_size_max(&mut self, queue: u16) -> u16 {
+        self.registers.write_u32(register::QUEUE_SELECT, u32::from(queue));
+        // A queue that is in use already is not ours to set up.
+        if self.registers.read_u32(register::QUEUE_READY) != 0 {
+            return 0;
+        }
+        u16::try_from(self.registers.read_u32(register::QUEUE_SIZE_MAX)).unwrap_or(1 << 15)
+    }
+
+    fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+        self.registers.write_u32(register::QUEUE_SELECT, u32::from(queue));
+        self.registers.write_u32(register::QUEUE_SIZE, u32::from(addresses.size));
+        self.write_u64(register::QUEUE_DESCRIPTORS, addresses.descriptors);
+        self.write_u64(register::QUEUE_AVAILABLE, addresses.available);
+        self.write_u64(register::QUEUE_USED, addresses.used);
+        self.registers.write_u32(register::QUEUE_READY, 1);
+    }
+
+    fn notify(&mut self, queue: u16) {
+        self.registers.write_u32(register::QUEUE_NOTIFY, u32::from(queue));
+    }
+
+    fn acknowledge_interrupt(&mut self) {
+        // Acknowledging a reason that was not set does no harm and saves the read that would tell.
+        self.registers.write_u32(register::INTERRUPT_ACKNOWLEDGE, ALL_INTERRUPTS);
+    }
+
+    fn read_config(&mut self, offset: u16) -> u8 {
+        self.registers.read_u8(register::CONFIG + usize::from(offset))
+    }
+
+    fn read_config_generation(&mut self) -> u32 {
+        self.registers.read_u32(register::CONFIG_GENERATION)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use std::string::ToString;
+
+    /// A slot that remembers what was written to it.
+    struct Slot {
+        magic: u32,
+        version: u32,
+        id: u32,
+        writes: Vec<(usize, u32)>,
+    }
+
+    impl Registers for Slot {
+        fn read_u32(&mut self, offset: usize) -> u32 {
+            match offset {
+                0 => self.magic,
+                4 => self.version,
+                8 => self.id,
+                // The features' halves differ, as the last selection says.
+                0x10 => 0x10 + self.writes.last().unwrap().1,
+                0x34 => 1 << 20,
+                _ => 0,
+            }
+        }
+        fn write_u32(&mut self, offset: usize, value: u32) {
+            self.writes.push((offset, value));
+        }
+        fn read_u8(&mut self, offset: usize) -> u8 {
+            offset as u8
+        }
+    }
+
+    fn slot(magic: u32, version: u32, id: u32) -> Slot {
+        Slot { magic, version, id, writes: Vec::new() }
+    }
+
+    #[test]
+    fn tells_what_it_cannot_drive() {
+        let error = |slot| MmioTransport::over(slot).err().unwrap();
+        assert_eq!(error(slot(u32::MAX, 2, 1)), TransportError::NotVirtio { magic: u32::MAX });
+        assert_eq!(error(slot(MAGIC, 1, 0)), TransportError::NoDevice);
+        assert_eq!(error(slot(MAGIC, 3, 1)), TransportError::UnknownVersion(3));
+        assert!(error(slot(MAGIC, 1, 1)).to_string().contains("force-legacy=false"));
+    }
+
+    #[test]
+    fn a_window_that_is_memory_works_too() {
+        let mut memory = [0u32; WINDOW_BYTES / 4];
+        memory[0] = MAGIC;
+        memory[1] = 2;
+        memory[2] = 2;
+        memory[0x100 / 4] = 0x0403_0201;
+        // SAFETY: the array is 512 bytes, aligned to 4 and not used otherwise while the transport lives.
+        let mut transport = unsafe { MmioTransport::new(memory.as_mut_ptr().expose_provenance()) }.unwrap();
+        assert_eq!(transport.device_id(), 2);
+        assert_eq!(transport.read_config(2), 3);
+        transport.notify(7);
+        transport.write_status(11);
+        assert_eq!(transport.read_status(), 11);
+        assert_eq!(memory[0x50 / 4], 7);
+    }
+
+    #[test]
+    fn halves_of_wide_registers_meet() {
+        let mut transport = MmioTransport::over(slot(MAGIC, 2, 1)).unwrap();
+        assert_eq!(transport.read_features(), 0x11_0000_0010);
+        assert_eq!(transport.read_queue_size_max(0), 1 << 15);
+        transport.registers.writes.clear();
+        let addresses = QueueAddresses { size: 4, descriptors: 1 << 32 | 2, available: 3, used: 4 };
+        transport.write_queue(9, &addresses);
+        let expected =
+            [(0x30, 9), (0x38, 4), (0x80, 2), (0x84, 1), (0x90, 3), (0x94, 0), (0xa0, 4), (0xa4, 0), (0x44, 1)];
+        assert_eq!(transport.registers.writes, expected);
+    }
+}

@@ -1,0 +1,223 @@
+//! The seam to a device's registers, and the start-up conversation that every device shares.
+
+use crate::error::{Lie, SetupError};
+use alloc::boxed::Box;
+
+/// Kinds of devices (virtio 1.2, section 5).
+pub mod device {
+    /// Network card.
+    pub const NET: u32 = 1;
+    /// Disk.
+    pub const BLK: u32 = 2;
+    /// Console.
+    pub const CONSOLE: u32 = 3;
+}
+
+/// Feature bits as masks (virtio 1.2, sections 5 and 6).
+pub mod feature {
+    /// A descriptor may point to a table of descriptors.
+    pub const INDIRECT: u64 = 1 << 28;
+    /// Both sides say at which index they want to be notified.
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// The device is virtio 1.0 or later.
+    pub const VERSION_1: u64 = 1 << 32;
+
+    /// Disk: longest segment is in the configuration.
+    pub const BLK_SIZE_MAX: u64 = 1 << 1;
+    /// Disk: largest number of segments is in the configuration.
+    pub const BLK_SEG_MAX: u64 = 1 << 2;
+    /// Disk: writes fail.
+    pub const BLK_RO: u64 = 1 << 5;
+    /// Disk: block size is in the configuration.
+    pub const BLK_BLK_SIZE: u64 = 1 << 6;
+    /// Disk: there is a volatile cache and a flush command.
+    pub const BLK_FLUSH: u64 = 1 << 9;
+
+    /// Network: the device completes checksums of frames that we send.
+    pub const NET_CSUM: u64 = 1 << 0;
+    /// Network: the device may hand us frames with incomplete checksums.
+    pub const NET_GUEST_CSUM: u64 = 1 << 1;
+    /// Network: the configuration holds the MTU.
+    pub const NET_MTU: u64 = 1 << 3;
+    /// Network: the configuration holds the address.
+    pub const NET_MAC: u64 = 1 << 5;
+    /// Network: the device may hand us TCP/IPv4 segments of up to 64 KiB.
+    pub const NET_GUEST_TSO4: u64 = 1 << 7;
+    /// Network: the device splits TCP/IPv4 segments of up to 64 KiB.
+    pub const NET_HOST_TSO4: u64 = 1 << 11;
+}
+
+/// Bits of the status register (virtio 1.2, section 2.1).
+pub mod status {
+    /// We have seen the device.
+    pub const ACKNOWLEDGE: u8 = 1;
+    /// We know how to drive it.
+    pub const DRIVER: u8 = 2;
+    /// Queues are set up; it may run.
+    pub const DRIVER_OK: u8 = 4;
+    /// Both agree on the features.
+    pub const FEATURES_OK: u8 = 8;
+    /// The device has given up.
+    pub const NEEDS_RESET: u8 = 64;
+    /// We have given up.
+    pub const FAILED: u8 = 128;
+}
+
+/// Where a queue's three parts are, as the device sees memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueAddresses {
+    /// Number of descriptors, a power of two.
+    pub size: u16,
+    /// Descriptor table.
+    pub descriptors: u64,
+    /// Available ring, the driver's area.
+    pub available: u64,
+    /// Used ring, the device's area.
+    pub used: u64,
+}
+
+/// A device's registers, whatever bus they sit on.
+///
+/// Under a hypervisor every call but none is an exit of 0.1 to 70 us, so drivers call only
+/// [`Transport::notify`] and [`Transport::acknowledge_interrupt`] after start-up.
+pub trait Transport {
+    /// Kind of device, see [`device`].
+    fn device_id(&self) -> u32;
+
+    /// The status register, see [`status`].
+    fn read_status(&mut self) -> u8;
+
+    /// Sets the status register; 0 asks for a reset.
+    fn write_status(&mut self, status: u8);
+
+    /// The features that the device offers.
+    fn read_features(&mut self) -> u64;
+
+    /// Tells the device which of them will be used.
+    fn write_features(&mut self, features: u64);
+
+    /// Largest size of queue number `queue`, 0 if there is none.
+    fn read_queue_size_max(&mut self, queue: u16) -> u16;
+
+    /// Sets up and enables queue number `queue`.
+    fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses);
+
+    /// Tells the device that queue number `queue` has something new.
+    fn notify(&mut self, queue: u16);
+
+    /// Takes the device's interrupt line down, where there is one (not with MSI-X). Returns nothing
+    /// because asking why it was up would be a second exit.
+    fn acknowledge_interrupt(&mut self);
+
+    /// One byte of the device's configuration.
+    fn read_config(&mut self, offset: u16) -> u8;
+
+    /// Changes whenever the configuration does.
+    fn read_config_generation(&mut self) -> u32;
+}
+
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn device_id(&self) -> u32 {
+        (**self).device_id()
+    }
+    fn read_status(&mut self) -> u8 {
+        (**self).read_status()
+    }
+    fn write_status(&mut self, status: u8) {
+        (**self).write_status(status);
+    }
+    fn read_features(&mut self) -> u64 {
+        (**self).read_features()
+    }
+    fn write_features(&mut self, features: u64) {
+        (**self).write_features(features);
+    }
+    fn read_queue_size_max(&mut self, queue: u16) -> u16 {
+        (**self).read_queue_size_max(queue)
+    }
+    fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+        (**self).write_queue(queue, addresses);
+    }
+    fn notify(&mut self, queue: u16) {
+        (**self).notify(queue);
+    }
+    fn acknowledge_interrupt(&mut self) {
+        (**self).acknowledge_interrupt();
+    }
+    fn read_config(&mut self, offset: u16) -> u8 {
+        (**self).read_config(offset)
+    }
+    fn read_config_generation(&mut self) -> u32 {
+        (**self).read_config_generation()
+    }
+}
+
+/// Reads of the status register that a reset may take: at 28 us each, about 30 ms.
+const RESET_READS_MAX: usize = 1000;
+/// A configuration that changes this often while it is read is not read any further.
+const CONFIG_READS_MAX: usize = 16;
+
+/// Resets the device and tells whether it obeyed: only then has it let go of our memory.
+pub(crate) fn reset(transport: &mut impl Transport) -> bool {
+    transport.write_status(0);
+    (0..RESET_READS_MAX).any(|_| transport.read_status() == 0)
+}
+
+/// Resets the device and agrees on features (virtio 1.2, section 3.1.1, steps 1 to 6). Queues and
+/// [`go`] come next.
+pub(crate) fn negotiate(
+    transport: &mut impl Transport,
+    device_id: u32,
+    wanted: u64,
+    needed: u64,
+) -> Result<u64, SetupError> {
+    let found = transport.device_id();
+    if found != device_id {
+        return Err(SetupError::WrongDevice { wanted: device_id, found });
+    }
+    if !reset(transport) {
+        return Err(SetupError::ResetIgnored);
+    }
+    transport.write_status(status::ACKNOWLEDGE);
+    transport.write_status(status::ACKNOWLEDGE | status::DRIVER);
+    let offered = transport.read_features();
+    let needed = needed | feature::VERSION_1;
+    if offered & needed != needed {
+        transport.write_status(status::FAILED);
+        return Err(SetupError::MissingFeatures(needed & !offered));
+    }
+    let features = offered & (wanted | needed);
+    transport.write_features(features);
+    let agreed = status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK;
+    transport.write_status(agreed);
+    if transport.read_status() & status::FEATURES_OK == 0 {
+        transport.write_status(status::FAILED);
+        return Err(SetupError::FeaturesRefused(features));
+    }
+    Ok(features)
+}
+
+/// The device may run now.
+pub(crate) fn go(transport: &mut impl Transport) {
+    transport.write_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK | status::DRIVER_OK);
+}
+
+/// Whether the device has given up by itself.
+pub(crate) fn check_alive(transport: &mut impl Transport) -> Result<(), Lie> {
+    match transport.read_status() & status::NEEDS_RESET {
+        0 => Ok(()),
+        _ => Err(Lie::NeedsReset),
+    }
+}
+
+/// The configuration's bytes from `offset` on, all from one version of it.
+pub(crate) fn read_config<const N: usize>(transport: &mut impl Transport, offset: u16) -> Result<[u8; N], SetupError> {
+    for _ in 0..CONFIG_READS_MAX {
+        let before = transport.read_config_generation();
+        let bytes = core::array::from_fn(|index| transport.read_config(offset + index as u16));
+        if transport.read_config_generation() == before {
+            return Ok(bytes);
+        }
+    }
+    Err(SetupError::BadConfig("it changes all the time"))
+}
