@@ -40,7 +40,9 @@ struct Memory<R> {
 
 impl<R: Fn(u64) -> Option<u8>> Memory<R> {
     fn number(&self, address: u64, bytes: u64) -> Option<u64> {
-        (0..bytes).rev().try_fold(0, |value, index| Some(value << 8 | u64::from((self.read)(address.checked_add(index)?)?)))
+        (0..bytes)
+            .rev()
+            .try_fold(0, |value, index| Some(value << 8 | u64::from((self.read)(address.checked_add(index)?)?)))
     }
 
     fn search(&self, rsdp: u64, found: &mut ([IoApic; IO_APICS_MAX], usize)) -> Option<()> {

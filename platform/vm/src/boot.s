@@ -59,9 +59,9 @@ wake:
 // Ring-0 services: `int 4` with the number in r8. (`int 3` stays with debuggers.)
 //   0 idle: halts until an interrupt; eax = its vector. IF was 0 until here, so an interrupt raised
 //     after the caller's last look at its queues is latched in the local APIC and ends the halt.
-//   1 rdmsr: ecx -> edx:eax      2 wrmsr: ecx, edx:eax
-//   3 cpuid: eax, ecx -> eax, esi (ebx), ecx, edx, as the VMM defines it (ring 3 may see the host's)
-//   4 load page tables: rax
+//   1 wrmsr: ecx, edx:eax
+//   2 cpuid: eax, ecx -> eax, esi (ebx), ecx, edx, as the VMM defines it (ring 3 may see the host's)
+//   3 load page tables: rax
     .globl glass_service
     .type glass_service, @function
 glass_service:
@@ -71,20 +71,17 @@ glass_service:
 glass_idle_halt:
     sti
     hlt
+    iretq
 1:  cmpl $2, %r8d
     ja 3f
     je 2f
-    rdmsr
+    wrmsr
     iretq
-2:  wrmsr
-    iretq
-3:  cmpl $4, %r8d
-    je 4f
-    xchgq %rbx, %rsi
+2:  xchgq %rbx, %rsi
     cpuid
     xchgq %rbx, %rsi
     iretq
-4:  movq %rax, %cr3
+3:  movq %rax, %cr3
     iretq
     .size glass_service, . - glass_service
 

@@ -1,7 +1,7 @@
 //! The api on bare x86-64: boot, memory, interrupts, devices, one executor a core.
 //!
 //! A service's crate calls [`entry!`] (through `glasshouse::main!`); boot.s enters at the PVH entry
-//! point and ends in ring 3 at `start.rs`, which hands the machine to `platform.rs`'s loop.
+//! point and ends in ring 3 at `start.rs`, which hands the machine to the loop in `run.rs`.
 //! Interrupts are off for ever; a core takes them only while it is halted (docs/decisions/0002).
 #![no_std]
 // Under test only the pure parts are used.
@@ -20,25 +20,67 @@ mod heap;
 mod paging;
 mod ports;
 mod pvh;
+mod random;
 mod serial;
 
 // What refers to symbols that exist only in an image.
 #[cfg(not(test))]
+mod devices;
+#[cfg(not(test))]
+mod platform;
+#[cfg(not(test))]
 mod report;
+#[cfg(not(test))]
+mod run;
 #[cfg(not(test))]
 mod start;
 #[cfg(not(test))]
 core::arch::global_asm!(include_str!("boot.s"), include_str!("mem.s"), options(att_syntax));
 
 #[cfg(not(test))]
-pub use start::Boot;
+pub use devices::VmDisk;
+#[cfg(not(test))]
+pub use platform::VmPlatform;
 
-/// What `entry!` expands to refers to.
+/// What [`entry!`] refers to; not for services.
 #[doc(hidden)]
 #[cfg(not(test))]
 pub mod private {
     pub use crate::heap::Heap;
-    pub use crate::report::{exit, exit_code, panicked};
-    pub use crate::serial::print_line;
-    pub use crate::clock::now;
+    pub use crate::report::{exit, panicked};
+    pub use crate::run::run;
+    pub use crate::start::Boot;
+    pub use glass_formats::Exit;
+}
+
+/// Makes a program of `async fn serve(platform: impl Platform) -> Result<(), impl Display>`: the
+/// allocator, the panic handler and the entry point of an image.
+///
+/// They are made in the service's crate, not here, so that this crate still compiles for host tests.
+#[macro_export]
+macro_rules! entry {
+    ($serve:path) => {
+        const _: () = {
+            #[global_allocator]
+            static HEAP: $crate::private::Heap = $crate::private::Heap;
+
+            #[panic_handler]
+            fn panic(info: &::core::panic::PanicInfo) -> ! {
+                $crate::private::panicked(info)
+            }
+
+            // The precompiled core library was built to unwind and names these two; a panic aborts.
+            #[unsafe(no_mangle)]
+            extern "C" fn rust_eh_personality() {}
+            #[unsafe(no_mangle)]
+            extern "C" fn _Unwind_Resume() -> ! {
+                $crate::private::exit($crate::private::Exit::Panic)
+            }
+
+            #[unsafe(no_mangle)]
+            fn glass_main(boot: $crate::private::Boot) -> ! {
+                $crate::private::run(boot, |platform| $serve(platform))
+            }
+        };
+    };
 }

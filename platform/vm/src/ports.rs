@@ -5,10 +5,9 @@ use core::arch::asm;
 /// What `int 4` does for ring 3; the numbers are those of boot.s.
 mod service {
     pub const IDLE: u64 = 0;
-    pub const RDMSR: u64 = 1;
-    pub const WRMSR: u64 = 2;
-    pub const CPUID: u64 = 3;
-    pub const LOAD_PAGE_TABLES: u64 = 4;
+    pub const WRMSR: u64 = 1;
+    pub const CPUID: u64 = 2;
+    pub const LOAD_PAGE_TABLES: u64 = 3;
 }
 
 struct Registers {
@@ -33,13 +32,6 @@ unsafe fn call_service(number: u64, mut rax: u64, mut rcx: u64, mut rdx: u64) ->
 pub fn halt() -> u8 {
     // SAFETY: halting changes nothing.
     unsafe { call_service(service::IDLE, 0, 0, 0) }.rax as u8
-}
-
-/// Reads a model-specific register.
-pub fn read_msr(register: u32) -> u64 {
-    // SAFETY: reading has no effect; an unknown register is an exception with a report.
-    let result = unsafe { call_service(service::RDMSR, 0, u64::from(register), 0) };
-    result.rdx << 32 | result.rax & 0xffff_ffff
 }
 
 /// Writes a model-specific register.

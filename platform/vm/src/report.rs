@@ -153,7 +153,10 @@ fn print_context() {
 }
 
 fn print_registers(fault: &Fault) {
-    print_line(format_args!("rip {:016x}  rsp {:016x}  rflags {:x}  cs {:x}", fault.rip, fault.rsp, fault.rflags, fault.cs));
+    print_line(format_args!(
+        "rip {:016x}  rsp {:016x}  rflags {:x}  cs {:x}",
+        fault.rip, fault.rsp, fault.rflags, fault.cs
+    ));
     let row = |from: usize| {
         print_line(format_args!(
             "{} {:016x}  {} {:016x}  {} {:016x}",
