@@ -39,6 +39,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod announce;
 mod config;
 mod connections;
 mod ingress;

@@ -1,5 +1,6 @@
 //! The platform's side: moving frames and time.
 
+use crate::announce::announce;
 use crate::config::{Config, ConfigError};
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
@@ -25,6 +26,7 @@ const LATE_WAIT: Duration = Duration::from_millis(1);
 /// A TCP/IP stack on one device. The crate's documentation shows the loop around it.
 pub struct Stack<D: Device> {
     device: D,
+    mac: EthernetAddress,
     shared: Rc<Shared>,
     transmit_blocked: bool,
 }
@@ -40,7 +42,7 @@ impl<D: Device> Stack<D> {
         let interface = Interface::new(settings, &mut device, to_smoltcp(now));
         let state = RefCell::new(State::new(interface, config, seed, now));
         let shared = Rc::new(Shared { state, address_changed: Notify::new() });
-        Ok(Stack { device, shared, transmit_blocked: false })
+        Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
 
     /// The service's handle.
@@ -67,6 +69,17 @@ impl<D: Device> Stack<D> {
         state.interface.poll_maintenance(time);
 
         let mut moved = false;
+        if state.announce {
+            match (state.interface.ipv4_addr(), self.device.transmit(time)) {
+                (Some(address), Some(transmit)) => {
+                    announce(transmit, self.mac, address);
+                    state.announce = false;
+                    moved = true;
+                }
+                (Some(_), None) => {}
+                (None, _) => state.announce = false,
+            }
+        }
         let mut device = Watched { device: &mut self.device, blocked: false };
         for _ in 0..SEND_ROUNDS_PER_POLL {
             match state.interface.poll_egress(time, &mut device, &mut state.sockets) {

@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) now: Instant,
     /// A socket changed since then, so there may be something to send.
     pub(crate) dirty: bool,
+    /// Our address is new: tell the neighbours.
+    pub(crate) announce: bool,
     /// The device merges frames, so that one of them deserves an acknowledgement of its own.
     pub(crate) large_frames: bool,
     pub(crate) connection_count: usize,
@@ -100,6 +102,7 @@ impl State {
             config,
             now,
             dirty: true,
+            announce: true,
             large_frames: false,
             connection_count: 0,
             listeners: Vec::new(),
@@ -126,6 +129,7 @@ impl State {
                 let gateway = lease.router.map(IpAddress::Ipv4);
                 if !self.interface.ip_addrs().contains(&address) {
                     set_address(&mut self.interface, Some(address));
+                    self.announce = true;
                 }
                 set_gateway(&mut self.interface, gateway);
             }
