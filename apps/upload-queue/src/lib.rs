@@ -1,1 +1,20 @@
-//! To be written.
+//! A durable upload queue over HTTP: clients PUT files, a consumer takes them in order of completion.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod allocator;
+mod download;
+mod error;
+pub mod format;
+mod inflight;
+pub mod limits;
+mod pool;
+mod store;
+mod upload;
+
+pub use download::{ChunkRead, Download};
+pub use error::{OpenError, Recovery, StoreError};
+pub use store::{Store, Usage};
+pub use upload::Upload;

@@ -1,0 +1,103 @@
+//! Data on its way out of the queue.
+
+use crate::allocator::Cursor;
+use crate::error::StoreError;
+use crate::format::Entry;
+use crate::inflight::InFlight;
+use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
+use crate::pool::Pool;
+use crate::store::{Item, Store};
+use alloc::rc::Rc;
+use core::hash::Hasher;
+use core::ops::Deref;
+use glass_api::{Block, BlockError, Buf};
+use twox_hash::XxHash3_64;
+
+/// An item that is being read. Its data stays whole even if the item is removed meanwhile.
+///
+/// At most [`CHUNKS_PER_TRANSFER`] chunks are in memory if the caller keeps one at a time.
+pub struct Download<B: Block> {
+    store: Store<B>,
+    item: Rc<Item>,
+    to_read: Cursor,
+    bytes_left: u64,
+    hasher: XxHash3_64,
+    reads: InFlight<(Result<(), BlockError>, Buf, usize)>,
+}
+
+impl<B: Block> Download<B> {
+    pub(crate) fn new(store: Store<B>, item: Rc<Item>) -> Download<B> {
+        let to_read = Cursor::new(item.entry.extents, item.entry.length);
+        let bytes_left = item.entry.length;
+        Download { store, item, to_read, bytes_left, hasher: XxHash3_64::new(), reads: InFlight::new() }
+    }
+
+    /// The item that is read.
+    pub fn entry(&self) -> &Entry {
+        &self.item.entry
+    }
+
+    /// The next bytes of the item, `None` after the last; later ones are read ahead. The checksum of
+    /// the whole item has been verified before the last chunk is returned, so a receiver never
+    /// gets the whole length of a damaged item.
+    pub async fn next(&mut self) -> Result<Option<ChunkRead>, StoreError> {
+        if self.bytes_left == 0 {
+            return Ok(None);
+        }
+        while self.reads.len() < CHUNKS_PER_TRANSFER {
+            let Some(piece) = self.to_read.next(CHUNK_BYTES) else { break };
+            let buf = self.store.pool().take(piece.padded_bytes())?;
+            let block = self.store.block().clone();
+            let read = async move {
+                let (result, buf) = block.read(piece.offset, buf).await;
+                (result, buf, piece.bytes)
+            };
+            self.reads.push(read).await;
+        }
+        let (result, buf, bytes) = self.reads.pop().await.expect("bytes are left, so a read is under way");
+        result?;
+        let chunk = ChunkRead { buf: Some(buf), bytes, pool: self.store.pool().clone() };
+        self.hasher.write(&chunk);
+        self.bytes_left -= bytes as u64;
+        if self.bytes_left == 0 {
+            self.verify()?;
+        }
+        Ok(Some(chunk))
+    }
+
+    /// Never completes; lets the reads make progress while the caller sends a chunk.
+    pub async fn drive(&mut self) {
+        self.reads.drive().await
+    }
+
+    fn verify(&self) -> Result<(), StoreError> {
+        let (stored, computed) = (self.item.entry.checksum, self.hasher.finish());
+        if stored == computed { Ok(()) } else { Err(StoreError::Damaged { id: self.item.entry.id, stored, computed }) }
+    }
+}
+
+/// Bytes of an item; the buffer is used again after the drop.
+pub struct ChunkRead {
+    buf: Option<Buf>,
+    bytes: usize,
+    pool: Pool,
+}
+
+impl Deref for ChunkRead {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.buf {
+            Some(buf) => &buf[..self.bytes],
+            None => &[],
+        }
+    }
+}
+
+impl Drop for ChunkRead {
+    fn drop(&mut self) {
+        if let Some(buf) = self.buf.take() {
+            self.pool.give(buf);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What can go wrong with the store.
+
+use crate::format::Fault;
+use alloc::vec::Vec;
+use core::fmt;
+use glass_api::{BlockError, OutOfMemory};
+
+/// Why a disk cannot be used as a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenError {
+    /// The disk could not be read or written.
+    Disk(BlockError),
+    /// No memory for the index.
+    Memory(OutOfMemory),
+    /// The disk takes no writes.
+    ReadOnly,
+    /// Fewer blocks than the least layout has.
+    TooSmall {
+        /// Size of the disk in bytes.
+        size_bytes: u64,
+    },
+    /// The disk's sectors are larger than the blocks of the format.
+    SectorSize(u32),
+    /// The disk is not empty, and what it holds is not a queue.
+    Foreign {
+        /// Place of a byte that is not zero.
+        offset: u64,
+    },
+    /// The superblock is ours but cannot be used.
+    Superblock(Fault),
+    /// The disk is smaller than the queue on it.
+    Shrunk {
+        /// Bytes that the queue uses.
+        queue_bytes: u64,
+        /// Size of the disk in bytes.
+        size_bytes: u64,
+    },
+    /// Neither index slot can be used; for each why, `None` when it was never written.
+    NoIndex([Option<Fault>; 2]),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            OpenError::Disk(error) => write!(f, "the disk failed: {error}"),
+            OpenError::Memory(error) => write!(f, "{error}"),
+            OpenError::ReadOnly => write!(f, "the disk is read-only, and a queue must be written"),
+            OpenError::TooSmall { size_bytes } => {
+                write!(f, "the disk has {size_bytes} bytes, and a queue takes at least 16384")
+            }
+            OpenError::SectorSize(bytes) => {
+                write!(f, "the disk has sectors of {bytes} bytes, and a queue takes at most 4096")
+            }
+            OpenError::Foreign { offset } => write!(
+                f,
+                "the disk holds something that is not a queue (byte {offset} is not zero): give another disk, or --format to erase it"
+            ),
+            OpenError::Superblock(fault) => {
+                write!(f, "the superblock of the queue is damaged: {fault}; --format erases the queue")
+            }
+            OpenError::Shrunk { queue_bytes, size_bytes } => {
+                write!(
+                    f,
+                    "the queue takes {queue_bytes} bytes, but the disk has only {size_bytes}: give the whole disk"
+                )
+            }
+            OpenError::NoIndex(faults) => {
+                write!(f, "the queue's index is lost")?;
+                for (slot, fault) in faults.iter().enumerate() {
+                    match fault {
+                        Some(fault) => write!(f, "; slot {slot}: {fault}")?,
+                        None => write!(f, "; slot {slot}: never written")?,
+                    }
+                }
+                write!(f, "; --format erases the queue")
+            }
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+impl From<BlockError> for OpenError {
+    fn from(error: BlockError) -> OpenError {
+        OpenError::Disk(error)
+    }
+}
+
+impl From<OutOfMemory> for OpenError {
+    fn from(error: OutOfMemory) -> OpenError {
+        OpenError::Memory(error)
+    }
+}
+
+/// Why an upload, a download or a removal failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreError {
+    /// The item does not fit into the free space, counting uploads under way.
+    DiskFull {
+        /// Bytes that were asked for.
+        wanted_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
+    },
+    /// Every place of the index is taken, counting uploads under way.
+    IndexFull {
+        /// Places there are.
+        items_max: usize,
+    },
+    /// An upload ended before its announced length.
+    Short {
+        /// Announced length in bytes.
+        length: u64,
+        /// Bytes received.
+        received: u64,
+    },
+    /// The data of an item does not have the checksum that it had when it was uploaded.
+    Damaged {
+        /// The item.
+        id: u64,
+        /// Checksum at the upload.
+        stored: u64,
+        /// Checksum of what the disk returned.
+        computed: u64,
+    },
+    /// A request to the disk failed.
+    Disk(BlockError),
+    /// A commit failed earlier, so what is durable is not known; nothing can change until a restart.
+    Stopped(BlockError),
+    /// No memory for a chunk.
+    Memory(OutOfMemory),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            StoreError::DiskFull { wanted_bytes, free_bytes } => {
+                write!(f, "the disk is full: {wanted_bytes} bytes wanted, {free_bytes} free")
+            }
+            StoreError::IndexFull { items_max } => write!(f, "the index is full: it has room for {items_max} items"),
+            StoreError::Short { length, received } => {
+                write!(f, "the upload ended after {received} of {length} bytes")
+            }
+            StoreError::Damaged { id, stored, computed } => write!(
+                f,
+                "item {id} is damaged: its checksum was {stored:016x} when it was uploaded and is {computed:016x} now"
+            ),
+            StoreError::Disk(error) => write!(f, "the disk failed: {error}"),
+            StoreError::Stopped(error) => {
+                write!(f, "a commit failed ({error}), so the queue cannot change until the service restarts")
+            }
+            StoreError::Memory(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl core::error::Error for StoreError {}
+
+impl From<BlockError> for StoreError {
+    fn from(error: BlockError) -> StoreError {
+        StoreError::Disk(error)
+    }
+}
+
+impl From<OutOfMemory> for StoreError {
+    fn from(error: OutOfMemory) -> StoreError {
+        StoreError::Memory(error)
+    }
+}
+
+/// What was found on the disk at the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// The disk was empty (or erased on request) and has been formatted.
+    pub formatted: bool,
+    /// Sequence of the index in use.
+    pub sequence: u64,
+    /// Items in the queue.
+    pub items: usize,
+    /// The index slot that could not be used, and why. After a power cut during a commit this is
+    /// normal and nothing that was answered is lost; otherwise the disk is damaged.
+    pub broken_slot: Option<(u64, Fault)>,
+    /// Blocks of the disk past the end of the queue.
+    pub unused_bytes: u64,
+}
+
+/// Remarks for the person who runs the service, one line each.
+impl Recovery {
+    /// The lines, without those that say nothing new.
+    pub fn remarks(&self) -> Vec<alloc::string::String> {
+        let mut lines = Vec::new();
+        if self.formatted {
+            lines.push(alloc::string::String::from("the disk was empty and is a new queue now"));
+        }
+        if let Some((slot, fault)) = self.broken_slot {
+            lines.push(alloc::format!(
+                "index slot {slot} cannot be used: {fault}; a commit was cut short there, or the disk is damaged; \
+                 going on with sequence {} from the other slot",
+                self.sequence
+            ));
+        }
+        if self.unused_bytes > 0 {
+            lines.push(alloc::format!("the disk has {} bytes more than the queue uses", self.unused_bytes));
+        }
+        lines
+    }
+}

@@ -1,0 +1,470 @@
+//! The bytes on the disk: superblock, index slots and entries. Pure functions over byte slices.
+//!
+//! `docs/formats/upload-queue.md` describes every byte and the rules for writing them.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+use twox_hash::XxHash3_64;
+
+/// The unit of the format, whatever the device's sector size.
+pub const BLOCK_BYTES: usize = 4096;
+/// Version of the superblock and of the index slots.
+pub const VERSION: u32 = 1;
+/// Blocks of an index slot at most: room for 4095 items.
+pub const SLOT_BLOCKS_MAX: u32 = 64;
+/// One block of this many becomes part of each index slot, up to [`SLOT_BLOCKS_MAX`].
+pub const BLOCKS_PER_SLOT_BLOCK: u32 = 256;
+/// Pieces that one item may be stored in.
+pub const EXTENTS_MAX: usize = 5;
+
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"GLSQUEUE";
+const SLOT_MAGIC: [u8; 8] = *b"GLSINDEX";
+const ENTRY_BYTES: usize = 64;
+const HEADER_BYTES: usize = 64;
+/// The part of block 0 that says something: a sector of the smallest size, because that is what a
+/// power cut leaves either old or new.
+const SUPERBLOCK_BYTES: usize = 512;
+const SUPERBLOCK_CHECKSUM: Range<usize> = 32..40;
+const SLOT_CHECKSUM: Range<usize> = 56..64;
+
+/// Where things are on a device; follows from two numbers in the superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks that the queue uses, from the start of the device on.
+    pub total_blocks: u32,
+    /// Blocks of each of the two index slots.
+    pub slot_blocks: u32,
+}
+
+impl Geometry {
+    /// The layout for a new queue on a device of `size_bytes`; `None` when it is too small to hold
+    /// one block of data. At most 16 TiB are used, because block numbers have 32 bits.
+    pub fn for_device(size_bytes: u64) -> Option<Geometry> {
+        let total_blocks = u32::try_from(size_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
+        let slot_blocks = (total_blocks / BLOCKS_PER_SLOT_BLOCK).clamp(1, SLOT_BLOCKS_MAX);
+        let geometry = Geometry { total_blocks, slot_blocks };
+        (geometry.data_start() < total_blocks).then_some(geometry)
+    }
+
+    /// First block of index slot 0 or 1.
+    pub fn slot_start(&self, slot: u64) -> u32 {
+        1 + (slot % 2) as u32 * self.slot_blocks
+    }
+
+    /// Bytes of an index slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_blocks as usize * BLOCK_BYTES
+    }
+
+    /// First block that holds data.
+    pub fn data_start(&self) -> u32 {
+        1 + 2 * self.slot_blocks
+    }
+
+    /// Blocks that hold data.
+    pub fn data_blocks(&self) -> u32 {
+        self.total_blocks - self.data_start()
+    }
+
+    /// Items that an index slot has room for.
+    pub fn items_max(&self) -> usize {
+        (self.slot_bytes() - HEADER_BYTES) / ENTRY_BYTES
+    }
+}
+
+/// Whether the device was formatted to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SuperblockState {
+    /// Formatting began; the slots may hold anything, and no item was ever accepted.
+    Formatting,
+    /// The queue is in use.
+    Ready,
+}
+
+/// A superblock, ready to be written to block 0.
+pub fn encode_superblock(geometry: Geometry, state: SuperblockState, block: &mut [u8]) {
+    block.fill(0);
+    let block = &mut block[..SUPERBLOCK_BYTES];
+    block[0..8].copy_from_slice(&SUPERBLOCK_MAGIC);
+    block[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    let state: u32 = match state {
+        SuperblockState::Formatting => 1,
+        SuperblockState::Ready => 2,
+    };
+    block[12..16].copy_from_slice(&state.to_le_bytes());
+    block[16..24].copy_from_slice(&u64::from(geometry.total_blocks).to_le_bytes());
+    block[24..28].copy_from_slice(&geometry.slot_blocks.to_le_bytes());
+    let checksum = checksum_without(block, SUPERBLOCK_CHECKSUM);
+    block[SUPERBLOCK_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Reads block 0. `Ok(None)` when it does not begin with our magic.
+pub fn decode_superblock(block: &[u8]) -> Result<Option<(Geometry, SuperblockState)>, Fault> {
+    let block = &block[..SUPERBLOCK_BYTES];
+    if block[0..8] != SUPERBLOCK_MAGIC {
+        return Ok(None);
+    }
+    check_version(u32_at(block, 8))?;
+    check_sum(u64_at(block, SUPERBLOCK_CHECKSUM.start), checksum_without(block, SUPERBLOCK_CHECKSUM))?;
+    let total_blocks = u64_at(block, 16);
+    let slot_blocks = u32_at(block, 24);
+    let geometry = match u32::try_from(total_blocks) {
+        Ok(total_blocks) => Geometry { total_blocks, slot_blocks },
+        Err(_) => return Err(Fault::Geometry { total_blocks, slot_blocks }),
+    };
+    if slot_blocks == 0 || slot_blocks > SLOT_BLOCKS_MAX || geometry.data_start() >= geometry.total_blocks {
+        return Err(Fault::Geometry { total_blocks, slot_blocks });
+    }
+    match u32_at(block, 12) {
+        1 => Ok(Some((geometry, SuperblockState::Formatting))),
+        2 => Ok(Some((geometry, SuperblockState::Ready))),
+        state => Err(Fault::State(state)),
+    }
+}
+
+/// A run of blocks on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extent {
+    /// Number of the first block, counted from the start of the device.
+    pub start: u32,
+    /// Number of blocks; 0 in an unused place.
+    pub blocks: u32,
+}
+
+impl Extent {
+    /// The block after the last one.
+    pub fn end(&self) -> u64 {
+        u64::from(self.start) + u64::from(self.blocks)
+    }
+}
+
+/// One item of the queue as the index keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Ascending in order of completion; never used twice by one queue.
+    pub id: u64,
+    /// Length of the data in bytes.
+    pub length: u64,
+    /// xxh3-64 of the data.
+    pub checksum: u64,
+    /// Where the data is; unused places at the end have no blocks.
+    pub extents: [Extent; EXTENTS_MAX],
+}
+
+/// The contents of an index slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    /// Counts commits; its lowest bit says which slot it is in.
+    pub sequence: u64,
+    /// The id that the next item gets.
+    pub next_id: u64,
+    /// The queue, oldest completion first.
+    pub entries: Vec<Entry>,
+}
+
+/// What an index slot holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Slot {
+    /// Never written: the header is all zero.
+    Empty,
+    /// Whole and consistent.
+    Valid(Index),
+    /// Not whole: a commit was cut short here, or the blocks are damaged.
+    Invalid(Fault),
+}
+
+/// Blocks that a slot with `count` entries fills; only these are written and checked.
+pub fn slot_used_bytes(count: usize) -> usize {
+    (HEADER_BYTES + count * ENTRY_BYTES).next_multiple_of(BLOCK_BYTES)
+}
+
+/// Writes the header and `entries` to the start of `slot` and returns how many bytes of it to
+/// write to the device.
+///
+/// # Panics
+/// When `slot` has no room for the entries: whoever accepts items counts them first.
+pub fn encode_slot(
+    sequence: u64,
+    next_id: u64,
+    entries: impl ExactSizeIterator<Item = Entry>,
+    slot: &mut [u8],
+) -> usize {
+    let count = entries.len();
+    let used = slot_used_bytes(count);
+    let slot = &mut slot[..used];
+    slot.fill(0);
+    slot[0..8].copy_from_slice(&SLOT_MAGIC);
+    slot[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    slot[12..16].copy_from_slice(&(count as u32).to_le_bytes());
+    slot[16..24].copy_from_slice(&sequence.to_le_bytes());
+    slot[24..32].copy_from_slice(&next_id.to_le_bytes());
+    for (entry, bytes) in entries.zip(slot[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES)) {
+        bytes[0..8].copy_from_slice(&entry.id.to_le_bytes());
+        bytes[8..16].copy_from_slice(&entry.length.to_le_bytes());
+        bytes[16..24].copy_from_slice(&entry.checksum.to_le_bytes());
+        for (extent, place) in entry.extents.iter().zip(bytes[24..].chunks_exact_mut(8)) {
+            place[..4].copy_from_slice(&extent.start.to_le_bytes());
+            place[4..].copy_from_slice(&extent.blocks.to_le_bytes());
+        }
+    }
+    let checksum = checksum_without(slot, SLOT_CHECKSUM);
+    slot[SLOT_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+    used
+}
+
+/// Reads index slot `number` (0 or 1), whose bytes are `slot`.
+pub fn decode_slot(geometry: Geometry, number: u64, slot: &[u8]) -> Slot {
+    if slot[..HEADER_BYTES].iter().all(|&byte| byte == 0) {
+        return Slot::Empty;
+    }
+    match decode_written_slot(geometry, number, slot) {
+        Ok(index) => Slot::Valid(index),
+        Err(fault) => Slot::Invalid(fault),
+    }
+}
+
+fn decode_written_slot(geometry: Geometry, number: u64, slot: &[u8]) -> Result<Index, Fault> {
+    if slot[0..8] != SLOT_MAGIC {
+        return Err(Fault::Magic);
+    }
+    check_version(u32_at(slot, 8))?;
+    let (count, count_max) = (u32_at(slot, 12), geometry.items_max() as u32);
+    if count > count_max {
+        return Err(Fault::Count { count, count_max });
+    }
+    let used = &slot[..slot_used_bytes(count as usize)];
+    check_sum(u64_at(used, SLOT_CHECKSUM.start), checksum_without(used, SLOT_CHECKSUM))?;
+    let index = Index {
+        sequence: u64_at(used, 16),
+        next_id: u64_at(used, 24),
+        entries: used[HEADER_BYTES..].chunks_exact(ENTRY_BYTES).take(count as usize).map(decode_entry).collect(),
+    };
+    if index.sequence % 2 != number % 2 {
+        return Err(Fault::Sequence(index.sequence));
+    }
+    check_entries(geometry, &index)?;
+    Ok(index)
+}
+
+fn decode_entry(bytes: &[u8]) -> Entry {
+    let mut extents = [Extent::default(); EXTENTS_MAX];
+    for (extent, place) in extents.iter_mut().zip(bytes[24..].chunks_exact(8)) {
+        *extent = Extent { start: u32_at(place, 0), blocks: u32_at(place, 4) };
+    }
+    Entry { id: u64_at(bytes, 0), length: u64_at(bytes, 8), checksum: u64_at(bytes, 16), extents }
+}
+
+/// A slot with a right checksum was written by a queue; entries that are wrong all the same come
+/// from a defect or a forger, and using them could overwrite somebody's data.
+fn check_entries(geometry: Geometry, index: &Index) -> Result<(), Fault> {
+    let mut ids_from = 0;
+    let mut runs = Vec::new();
+    for (position, entry) in index.entries.iter().enumerate() {
+        let fault = |what| Fault::Entry { position, id: entry.id, what };
+        if entry.id < ids_from || entry.id >= index.next_id {
+            return Err(fault("its id is out of order"));
+        }
+        ids_from = entry.id + 1;
+        let mut blocks = 0;
+        for (place, extent) in entry.extents.iter().enumerate() {
+            if extent.blocks == 0 {
+                if entry.extents[place..].iter().any(|extent| *extent != Extent::default()) {
+                    return Err(fault("it has a gap among its extents"));
+                }
+                break;
+            }
+            if extent.start < geometry.data_start() || extent.end() > u64::from(geometry.total_blocks) {
+                return Err(fault("an extent is outside of the data area"));
+            }
+            blocks += u64::from(extent.blocks);
+            runs.push((*extent, position));
+        }
+        if blocks != entry.length.div_ceil(BLOCK_BYTES as u64) {
+            return Err(fault("its extents do not match its length"));
+        }
+    }
+    runs.sort_by_key(|(extent, _)| extent.start);
+    for pair in runs.windows(2) {
+        if pair[0].0.end() > u64::from(pair[1].0.start) {
+            let position = pair[0].1.max(pair[1].1);
+            let id = index.entries[position].id;
+            return Err(Fault::Entry { position, id, what: "it overlaps another item" });
+        }
+    }
+    Ok(())
+}
+
+/// Why a superblock or an index slot cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It does not begin with the magic bytes.
+    Magic,
+    /// Another version of the format.
+    Version(u32),
+    /// The checksum does not match the bytes.
+    Checksum {
+        /// In the header.
+        stored: u64,
+        /// Of the bytes.
+        computed: u64,
+    },
+    /// The superblock names a state that does not exist.
+    State(u32),
+    /// The superblock describes a layout that cannot be.
+    Geometry {
+        /// Blocks in use.
+        total_blocks: u64,
+        /// Blocks of a slot.
+        slot_blocks: u32,
+    },
+    /// More entries than a slot has room for.
+    Count {
+        /// In the header.
+        count: u32,
+        /// The limit.
+        count_max: u32,
+    },
+    /// The sequence number belongs into the other slot.
+    Sequence(u64),
+    /// An entry contradicts the layout, another entry or itself.
+    Entry {
+        /// Place in the index, from 0.
+        position: usize,
+        /// Its id.
+        id: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Fault::Magic => write!(f, "it does not begin with the magic bytes"),
+            Fault::Version(version) => write!(f, "it has version {version}, and this program reads {VERSION}"),
+            Fault::Checksum { stored, computed } => {
+                write!(f, "its checksum is {stored:016x}, but its bytes have {computed:016x}")
+            }
+            Fault::State(state) => write!(f, "its state is {state}, which does not exist"),
+            Fault::Geometry { total_blocks, slot_blocks } => {
+                write!(f, "it describes {total_blocks} blocks with slots of {slot_blocks}, which cannot be")
+            }
+            Fault::Count { count, count_max } => {
+                write!(f, "it counts {count} items, and there is room for {count_max}")
+            }
+            Fault::Sequence(sequence) => write!(f, "its sequence {sequence} belongs into the other slot"),
+            Fault::Entry { position, id, what } => write!(f, "entry {position} (item {id}): {what}"),
+        }
+    }
+}
+
+impl core::error::Error for Fault {}
+
+fn check_version(version: u32) -> Result<(), Fault> {
+    if version == VERSION { Ok(()) } else { Err(Fault::Version(version)) }
+}
+
+fn check_sum(stored: u64, computed: u64) -> Result<(), Fault> {
+    if stored == computed { Ok(()) } else { Err(Fault::Checksum { stored, computed }) }
+}
+
+/// xxh3-64 of `bytes` as if those in `place` were zero.
+fn checksum_without(bytes: &[u8], place: Range<usize>) -> u64 {
+    use core::hash::Hasher;
+    let mut hasher = XxHash3_64::new();
+    hasher.write(&bytes[..place.start]);
+    hasher.write(&[0; 8][..place.len()]);
+    hasher.write(&bytes[place.end..]);
+    hasher.finish()
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn geometry() -> Geometry {
+        Geometry { total_blocks: 40, slot_blocks: 2 }
+    }
+
+    fn entry(id: u64, start: u32, blocks: u32) -> Entry {
+        let mut extents = [Extent::default(); EXTENTS_MAX];
+        extents[0] = Extent { start, blocks };
+        Entry { id, length: u64::from(blocks) * 4096 - 1, checksum: id * 7, extents }
+    }
+
+    fn encoded(index: &Index) -> Vec<u8> {
+        let mut slot = vec![0xaa; geometry().slot_bytes()];
+        encode_slot(index.sequence, index.next_id, index.entries.iter().copied(), &mut slot);
+        slot
+    }
+
+    #[test]
+    fn layouts_follow_from_the_device() {
+        assert_eq!(Geometry::for_device(3 * 4096), None);
+        let least = Geometry::for_device(4 * 4096 + 511).unwrap();
+        assert_eq!((least.total_blocks, least.data_start(), least.data_blocks(), least.items_max()), (4, 3, 1, 63));
+        let large = Geometry::for_device(64 << 20).unwrap();
+        assert_eq!((large.slot_blocks, large.items_max(), large.slot_start(7)), (64, 4095, 65));
+        let huge = Geometry::for_device(u64::MAX).unwrap();
+        assert_eq!(huge.total_blocks, u32::MAX);
+    }
+
+    #[test]
+    fn a_slot_reads_back() {
+        let empty = |id| Entry { id, length: 0, checksum: id, extents: [Extent::default(); EXTENTS_MAX] };
+        let mut index = Index { sequence: 7, next_id: 105, entries: (5..105).map(empty).collect() };
+        index.entries[3] = entry(8, 10, 4);
+        assert_eq!(decode_slot(geometry(), 1, &encoded(&index)), Slot::Valid(index.clone()));
+        assert_eq!(decode_slot(geometry(), 0, &encoded(&index)), Slot::Invalid(Fault::Sequence(7)));
+        assert_eq!(decode_slot(geometry(), 0, &vec![0; 8192]), Slot::Empty);
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_slot_or_superblock_is_found() {
+        let index = Index { sequence: 2, next_id: 9, entries: vec![entry(3, 5, 2), entry(8, 9, 1)] };
+        let good = encoded(&index);
+        for bit in 0..slot_used_bytes(2) * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(decode_slot(geometry(), 0, &bad), Slot::Invalid(_)), "bit {bit}");
+        }
+        let mut good = vec![0xaa; BLOCK_BYTES];
+        encode_superblock(geometry(), SuperblockState::Ready, &mut good);
+        assert_eq!(decode_superblock(&good), Ok(Some((geometry(), SuperblockState::Ready))));
+        for bit in 0..SUPERBLOCK_BYTES * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(decode_superblock(&bad), Ok(None) | Err(_)), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn entries_that_contradict_are_refused_with_their_number() {
+        let wrong = |entries: Vec<Entry>, want: &str| {
+            let index = Index { sequence: 2, next_id: 9, entries };
+            match decode_slot(geometry(), 0, &encoded(&index)) {
+                Slot::Invalid(fault) => assert_eq!(alloc::string::ToString::to_string(&fault), want),
+                other => panic!("{other:?}"),
+            }
+        };
+        wrong(vec![entry(3, 5, 2), entry(3, 9, 1)], "entry 1 (item 3): its id is out of order");
+        wrong(vec![entry(9, 5, 2)], "entry 0 (item 9): its id is out of order");
+        wrong(vec![entry(3, 5, 2), entry(4, 6, 1)], "entry 1 (item 4): it overlaps another item");
+        wrong(vec![entry(3, 4, 1)], "entry 0 (item 3): an extent is outside of the data area");
+        wrong(vec![entry(3, 39, 2)], "entry 0 (item 3): an extent is outside of the data area");
+        wrong(vec![Entry { length: 4097, ..entry(3, 9, 1) }], "entry 0 (item 3): its extents do not match its length");
+        let mut gap = entry(3, 9, 1);
+        gap.extents[2].start = 1;
+        wrong(vec![gap], "entry 0 (item 3): it has a gap among its extents");
+    }
+}

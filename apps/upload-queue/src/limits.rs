@@ -1,0 +1,32 @@
+//! Every size and bound of the service, with its reason.
+
+use core::time::Duration;
+
+/// Bytes of one device request while data streams. Large enough that a request's fixed cost (a
+/// thread hand-over in a process, an exit in a VM) vanishes beside its copy, small enough to stay
+/// in a core's second-level cache between the receive, the checksum and the write.
+pub const CHUNK_BYTES: usize = 128 * 1024;
+
+/// Chunks that one upload or download holds: one that the network fills or empties, the others
+/// under way to or from the device.
+pub const CHUNKS_PER_TRANSFER: usize = 4;
+
+/// Uploads that stream at once. Together with the downloads: 16 transfers x 4 chunks x 128 KiB =
+/// 8 MiB, a quarter of the smallest VM (32 MiB).
+pub const UPLOADS_MAX: usize = 8;
+
+/// Downloads that stream at once; see [`UPLOADS_MAX`]. Clients that wait for an item do not count.
+pub const DOWNLOADS_MAX: usize = 8;
+
+/// Chunks that are kept for the next transfer.
+pub const POOL_CHUNKS_MAX: usize = (UPLOADS_MAX + DOWNLOADS_MAX) * CHUNKS_PER_TRANSFER;
+
+/// How long a request waits for one of the [`UPLOADS_MAX`] or [`DOWNLOADS_MAX`] places before it
+/// is answered 503. Its body is not read meanwhile, so TCP holds the sender back.
+pub const PLACE_WAIT: Duration = Duration::from_secs(5);
+
+/// What a 503 asks the client to wait.
+pub const RETRY_AFTER_SECS: u32 = 1;
+
+/// Longest `?wait=` that is honoured; more is treated as this much.
+pub const WAIT_SECS_MAX: u64 = 24 * 60 * 60;

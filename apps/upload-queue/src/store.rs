@@ -1,0 +1,456 @@
+//! The queue on a disk: what is in it, and how changes become durable.
+
+use crate::allocator::{Allocator, Refused, Space};
+use crate::download::Download;
+use crate::error::{OpenError, Recovery, StoreError};
+use crate::format::{self, BLOCK_BYTES, Entry, Geometry, Index, Slot, SuperblockState};
+use crate::inflight::InFlight;
+use crate::pool::Pool;
+use crate::upload::Upload;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::pin::Pin;
+use embassy_futures::select::{Either, select};
+use glass_api::{Block, BlockError, Buf};
+use glass_executor::sync::{Notified, Notify};
+
+/// A disk that is neither ours nor erased on request must be zero in this many bytes from its start
+/// and before its end: file systems, partition tables and RAID members leave their marks there.
+const ZERO_HEAD_BYTES: u64 = 1024 * 1024;
+const ZERO_TAIL_BYTES: u64 = 64 * 1024;
+
+/// A durable first-in first-out queue of items on a [`Block`]. Clones are handles to the same queue.
+///
+/// Nothing becomes durable unless [`Store::run`] is running as a task.
+pub struct Store<B: Block> {
+    inner: Rc<Inner<B>>,
+}
+
+impl<B: Block> Clone for Store<B> {
+    fn clone(&self) -> Store<B> {
+        Store { inner: self.inner.clone() }
+    }
+}
+
+struct Inner<B> {
+    block: B,
+    geometry: Geometry,
+    allocator: Allocator,
+    pool: Pool,
+    state: RefCell<State>,
+    /// A commit has ended, or the store has stopped.
+    changed: Notify,
+    /// There is something to commit.
+    dirty: Notify,
+    /// There are abandoned writes.
+    abandoned: Notify,
+}
+
+struct State {
+    /// Durable items that nobody removed, oldest completion first.
+    items: VecDeque<Rc<Item>>,
+    /// The item that was handed out since it became the head.
+    fetched: Option<u64>,
+    /// Whole uploads that the next commit makes durable.
+    adds: Vec<Rc<Item>>,
+    adds_asked: u64,
+    adds_durable: u64,
+    /// Removed items; they hold their space until the commit that forgets them is durable.
+    removes: Vec<Rc<Item>>,
+    removes_asked: u64,
+    removes_durable: u64,
+    /// Sequence of the newest durable index.
+    sequence: u64,
+    next_id: u64,
+    /// Why nothing can change any more.
+    stopped: Option<BlockError>,
+    abandoned: Vec<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+/// An item and its space; the last holder's drop frees the space.
+pub(crate) struct Item {
+    pub(crate) entry: Entry,
+    _space: Space,
+}
+
+/// Numbers for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Items that can be fetched.
+    pub items: usize,
+    /// Items that the index has room for.
+    pub items_max: usize,
+    /// Places of the index that nobody holds.
+    pub free_items: usize,
+    /// Bytes for data on the disk.
+    pub data_bytes: u64,
+    /// Bytes that are free, in blocks of 4096.
+    pub free_bytes: u64,
+    /// Index writes since the queue was made.
+    pub commits: u64,
+}
+
+impl<B: Block> Store<B> {
+    /// Opens the queue on `block`. An empty disk becomes a new queue; a disk that holds something
+    /// else is refused, unless `erase` is set, which makes a new queue of any disk.
+    pub async fn open(block: B, erase: bool) -> Result<(Store<B>, Recovery), OpenError> {
+        let info = block.info();
+        if info.read_only {
+            return Err(OpenError::ReadOnly);
+        }
+        if info.sector_bytes as usize > BLOCK_BYTES {
+            return Err(OpenError::SectorSize(info.sector_bytes));
+        }
+        let new = Geometry::for_device(info.size_bytes).ok_or(OpenError::TooSmall { size_bytes: info.size_bytes })?;
+        let (geometry, formatted) = match find_queue(&block, erase).await? {
+            Some(geometry) => (geometry, false),
+            None => {
+                format_device(&block, new).await?;
+                (new, true)
+            }
+        };
+        let queue_bytes = u64::from(geometry.total_blocks) * BLOCK_BYTES as u64;
+        if queue_bytes > info.size_bytes {
+            return Err(OpenError::Shrunk { queue_bytes, size_bytes: info.size_bytes });
+        }
+        let (index, broken_slot) = recover(&block, geometry).await?;
+        // A service that was killed leaves writes in the cache of its host. What was read back is
+        // shown to clients from now on, so it must not vanish in a later power cut.
+        block.flush().await?;
+        let recovery = Recovery {
+            formatted,
+            sequence: index.sequence,
+            items: index.entries.len(),
+            broken_slot,
+            unused_bytes: info.size_bytes - queue_bytes,
+        };
+        Ok((Store::new(block, geometry, index), recovery))
+    }
+
+    fn new(block: B, geometry: Geometry, index: Index) -> Store<B> {
+        let data = format::Extent { start: geometry.data_start(), blocks: geometry.data_blocks() };
+        let allocator = Allocator::new(data, geometry.items_max());
+        let items = index.entries.into_iter().map(|entry| {
+            let space = allocator.take_exactly(entry.extents).expect("the index was checked");
+            Rc::new(Item { entry, _space: space })
+        });
+        let state = State {
+            items: items.collect(),
+            fetched: None,
+            adds: Vec::new(),
+            adds_asked: 0,
+            adds_durable: 0,
+            removes: Vec::new(),
+            removes_asked: 0,
+            removes_durable: 0,
+            sequence: index.sequence,
+            next_id: index.next_id,
+            stopped: None,
+            abandoned: Vec::new(),
+        };
+        let inner = Inner {
+            block,
+            geometry,
+            allocator,
+            pool: Pool::default(),
+            state: RefCell::new(state),
+            changed: Notify::new(),
+            dirty: Notify::new(),
+            abandoned: Notify::new(),
+        };
+        Store { inner: Rc::new(inner) }
+    }
+
+    /// Numbers for people.
+    pub fn usage(&self) -> Usage {
+        let state = self.inner.state.borrow();
+        Usage {
+            items: state.items.len(),
+            items_max: self.inner.geometry.items_max(),
+            free_items: self.inner.allocator.free_entries(),
+            data_bytes: u64::from(self.inner.geometry.data_blocks()) * BLOCK_BYTES as u64,
+            free_bytes: self.inner.allocator.free_bytes(),
+            commits: state.sequence,
+        }
+    }
+
+    /// Reserves space for an item of `length` bytes, or says at once that there is none. Dropping
+    /// the upload before [`Upload::finish`] gives the space back.
+    pub fn upload(&self, length: u64) -> Result<Upload<B>, StoreError> {
+        self.check_running()?;
+        match self.inner.allocator.take(length.div_ceil(BLOCK_BYTES as u64)) {
+            Ok(space) => Ok(Upload::new(self.clone(), space, length)),
+            Err(Refused::Blocks) => {
+                Err(StoreError::DiskFull { wanted_bytes: length, free_bytes: self.inner.allocator.free_bytes() })
+            }
+            Err(Refused::Entries) => Err(StoreError::IndexFull { items_max: self.inner.geometry.items_max() }),
+        }
+    }
+
+    /// The oldest item.
+    pub fn head(&self) -> Option<Entry> {
+        self.inner.state.borrow().items.front().map(|item| item.entry)
+    }
+
+    /// Hands out the oldest item, which stays in the queue.
+    pub fn fetch(&self) -> Option<Download<B>> {
+        let mut state = self.inner.state.borrow_mut();
+        let item = state.items.front()?.clone();
+        state.fetched = Some(item.entry.id);
+        Some(Download::new(self.clone(), item))
+    }
+
+    /// Completes after the next commit: look at [`Store::head`] again then.
+    pub fn changed(&self) -> Notified {
+        self.inner.changed.notified()
+    }
+
+    /// Removes the head if it was handed out since it became the head, and tells whether it did.
+    /// Either way, everything that was removed earlier is durably gone when this returns.
+    pub async fn remove_fetched(&self) -> Result<bool, StoreError> {
+        let fetched = self.inner.state.borrow().fetched;
+        match fetched {
+            Some(id) => self.remove(id).await,
+            None => self.remove_if(|_| false).await,
+        }
+    }
+
+    /// Removes the head if it is item `id`; otherwise like [`Store::remove_fetched`].
+    pub async fn remove(&self, id: u64) -> Result<bool, StoreError> {
+        self.remove_if(|head| head.id == id).await
+    }
+
+    /// A removal that has begun is completed even if this future is dropped.
+    async fn remove_if(&self, wanted: impl FnOnce(&Entry) -> bool) -> Result<bool, StoreError> {
+        self.check_running()?;
+        let (removed, ticket) = {
+            let mut state = self.inner.state.borrow_mut();
+            let removed = state.items.pop_front_if(|head| wanted(&head.entry));
+            let found = removed.is_some();
+            if let Some(item) = removed {
+                state.fetched = None;
+                state.removes.push(item);
+                state.removes_asked += 1;
+                self.inner.dirty.notify_all();
+            }
+            (found, state.removes_asked)
+        };
+        self.until_durable(|state| state.removes_durable >= ticket).await?;
+        Ok(removed)
+    }
+
+    /// Adds an item whose data is completely written and waits until it is durable; it is added even
+    /// if this future is dropped. Tells its id.
+    pub(crate) async fn add(&self, length: u64, checksum: u64, space: Space) -> Result<u64, StoreError> {
+        self.check_running()?;
+        let (id, ticket) = {
+            let mut state = self.inner.state.borrow_mut();
+            let id = state.next_id;
+            state.next_id += 1;
+            let entry = Entry { id, length, checksum, extents: space.extents };
+            state.adds.push(Rc::new(Item { entry, _space: space }));
+            state.adds_asked += 1;
+            (id, state.adds_asked)
+        };
+        self.inner.dirty.notify_all();
+        self.until_durable(|state| state.adds_durable >= ticket).await?;
+        Ok(id)
+    }
+
+    async fn until_durable(&self, reached: impl Fn(&State) -> bool) -> Result<(), StoreError> {
+        loop {
+            let changed = self.inner.changed.notified();
+            if reached(&self.inner.state.borrow()) {
+                return Ok(());
+            }
+            self.check_running()?;
+            changed.await;
+        }
+    }
+
+    fn check_running(&self) -> Result<(), StoreError> {
+        match self.inner.state.borrow().stopped {
+            Some(error) => Err(StoreError::Stopped(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Commits changes for ever. Changes that arrive while a commit is under way share the next one.
+    pub async fn run(&self) {
+        select(self.run_commits(), self.run_abandoned()).await;
+    }
+
+    async fn run_commits(&self) {
+        let mut slot = None;
+        loop {
+            let dirty = self.inner.dirty.notified();
+            let idle = {
+                let state = self.inner.state.borrow();
+                (state.adds.is_empty() && state.removes.is_empty()) || state.stopped.is_some()
+            };
+            if idle {
+                dirty.await;
+                continue;
+            }
+            if let Err(error) = self.commit(&mut slot).await {
+                // After a failed write or flush nobody knows what is durable, and a flush that is
+                // tried again may succeed without having written anything.
+                self.inner.state.borrow_mut().stopped = Some(error);
+            }
+            self.inner.changed.notify_all();
+        }
+    }
+
+    /// One commit. `slot` keeps the buffer between commits.
+    async fn commit(&self, slot: &mut Option<Buf>) -> Result<(), BlockError> {
+        let inner = &*self.inner;
+        let adds = core::mem::take(&mut inner.state.borrow_mut().adds);
+        if !adds.is_empty() {
+            inner.block.flush().await?;
+        }
+        let mut buf = match slot.take() {
+            Some(buf) => buf,
+            None => {
+                Buf::zeroed(inner.geometry.slot_bytes()).map_err(|_| BlockError::Broken("no memory for the index"))?
+            }
+        };
+        let (sequence, used, removes) = {
+            let mut state = inner.state.borrow_mut();
+            let sequence = state.sequence + 1;
+            let bytes = buf.as_mut().expect("nobody else uses the buffer of the index");
+            let entries: Vec<Entry> = state.items.iter().chain(&adds).map(|item| item.entry).collect();
+            let used = format::encode_slot(sequence, state.next_id, entries.into_iter(), bytes);
+            (sequence, used, core::mem::take(&mut state.removes))
+        };
+        let offset = u64::from(inner.geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
+        let (result, part) = inner.block.write(offset, buf.slice(0..used)).await;
+        result?;
+        inner.block.flush().await?;
+        drop(part);
+        *slot = Some(buf);
+        let mut state = inner.state.borrow_mut();
+        state.sequence = sequence;
+        state.adds_durable += adds.len() as u64;
+        state.removes_durable += removes.len() as u64;
+        state.items.extend(adds);
+        Ok(())
+    }
+
+    /// Keeps `request` going after its upload is gone.
+    pub(crate) fn abandon(&self, request: impl Future<Output = ()> + 'static) {
+        self.inner.state.borrow_mut().abandoned.push(Box::pin(request));
+        self.inner.abandoned.notify_all();
+    }
+
+    async fn run_abandoned(&self) {
+        let mut requests = InFlight::new();
+        loop {
+            let more = self.inner.abandoned.notified();
+            let new = core::mem::take(&mut self.inner.state.borrow_mut().abandoned);
+            for request in new {
+                requests.push(request).await;
+            }
+            if requests.is_empty() {
+                more.await;
+            } else if let Either::First(Some(())) = select(requests.pop(), more).await {
+                // Its space is free now, and somebody may wait for the store to be at rest.
+                self.inner.changed.notify_all();
+            }
+        }
+    }
+
+    pub(crate) fn block(&self) -> &B {
+        &self.inner.block
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+}
+
+/// The layout of the queue on `block`; `None` when it shall become a new one.
+async fn find_queue<B: Block>(block: &B, erase: bool) -> Result<Option<Geometry>, OpenError> {
+    if erase {
+        return Ok(None);
+    }
+    match format::decode_superblock(&read(block, 0, BLOCK_BYTES).await?).map_err(OpenError::Superblock)? {
+        Some((geometry, SuperblockState::Ready)) => Ok(Some(geometry)),
+        // A first start was cut short; nobody was ever told that an item was accepted.
+        Some((_, SuperblockState::Formatting)) => Ok(None),
+        None => {
+            let whole = block.info().size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+            check_zero(block, 0, ZERO_HEAD_BYTES.min(whole)).await?;
+            check_zero(block, whole - ZERO_TAIL_BYTES.min(whole), whole).await?;
+            Ok(None)
+        }
+    }
+}
+
+async fn check_zero<B: Block>(block: &B, mut from: u64, to: u64) -> Result<(), OpenError> {
+    while from < to {
+        let bytes = (to - from).min(ZERO_TAIL_BYTES) as usize;
+        let buf = read(block, from, bytes).await?;
+        if let Some(place) = buf.iter().position(|&byte| byte != 0) {
+            return Err(OpenError::Foreign { offset: from + place as u64 });
+        }
+        from += bytes as u64;
+    }
+    Ok(())
+}
+
+/// Makes a new queue. A cut at any place leaves a disk that is empty, or one that says it is being
+/// formatted; both are formatted at the next start.
+async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<(), OpenError> {
+    write_superblock(block, geometry, SuperblockState::Formatting).await?;
+    let mut first = Buf::zeroed(BLOCK_BYTES)?;
+    format::encode_slot(1, 1, core::iter::empty(), first.as_mut().expect("a new buffer has one owner"));
+    write(block, u64::from(geometry.slot_start(1)) * BLOCK_BYTES as u64, first).await?;
+    write(block, u64::from(geometry.slot_start(0)) * BLOCK_BYTES as u64, Buf::zeroed(BLOCK_BYTES)?).await?;
+    block.flush().await?;
+    write_superblock(block, geometry, SuperblockState::Ready).await
+}
+
+async fn write_superblock<B: Block>(block: &B, geometry: Geometry, state: SuperblockState) -> Result<(), OpenError> {
+    let mut buf = Buf::zeroed(BLOCK_BYTES)?;
+    format::encode_superblock(geometry, state, buf.as_mut().expect("a new buffer has one owner"));
+    write(block, 0, buf).await?;
+    Ok(block.flush().await?)
+}
+
+/// The newest index that is whole, and the slot that should have been but is not.
+async fn recover<B: Block>(block: &B, geometry: Geometry) -> Result<(Index, Option<(u64, format::Fault)>), OpenError> {
+    let mut slots = Vec::new();
+    for number in 0..2 {
+        let offset = u64::from(geometry.slot_start(number)) * BLOCK_BYTES as u64;
+        let bytes = read(block, offset, geometry.slot_bytes()).await?;
+        slots.push(format::decode_slot(geometry, number, &bytes));
+    }
+    let (second, first) = (slots.pop().expect("two slots"), slots.pop().expect("two slots"));
+    match (first, second) {
+        (Slot::Valid(first), Slot::Valid(second)) if first.sequence > second.sequence => Ok((first, None)),
+        (Slot::Valid(_), Slot::Valid(second)) => Ok((second, None)),
+        (Slot::Valid(index), Slot::Invalid(fault)) => Ok((index, Some((1, fault)))),
+        (Slot::Invalid(fault), Slot::Valid(index)) => Ok((index, Some((0, fault)))),
+        // A new queue has one slot only; later on, both were written.
+        (Slot::Empty, Slot::Valid(index)) if index.sequence == 1 => Ok((index, None)),
+        (Slot::Empty, Slot::Valid(index)) => Ok((index, Some((0, format::Fault::Magic)))),
+        (Slot::Valid(index), Slot::Empty) => Ok((index, Some((1, format::Fault::Magic)))),
+        (first, second) => Err(OpenError::NoIndex([first, second].map(|slot| match slot {
+            Slot::Invalid(fault) => Some(fault),
+            _ => None,
+        }))),
+    }
+}
+
+async fn read<B: Block>(block: &B, offset: u64, bytes: usize) -> Result<Buf, OpenError> {
+    let (result, buf) = block.read(offset, Buf::zeroed(bytes)?).await;
+    result?;
+    Ok(buf)
+}
+
+async fn write<B: Block>(block: &B, offset: u64, buf: Buf) -> Result<(), OpenError> {
+    Ok(block.write(offset, buf).await.0?)
+}

@@ -1,0 +1,133 @@
+//! Data on its way into the queue.
+
+use crate::allocator::{Cursor, Piece, Space};
+use crate::error::StoreError;
+use crate::inflight::InFlight;
+use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
+use crate::store::Store;
+use core::hash::Hasher;
+use embassy_futures::select::{Either, select};
+use glass_api::{Block, BlockError, Buf};
+use twox_hash::XxHash3_64;
+
+/// An item that is being received. At most [`CHUNKS_PER_TRANSFER`] chunks are in memory.
+pub struct Upload<B: Block> {
+    store: Store<B>,
+    /// `None` once it belongs to an item or to abandoned writes.
+    space: Option<Space>,
+    length: u64,
+    received: u64,
+    cursor: Cursor,
+    hasher: XxHash3_64,
+    filling: Option<Chunk>,
+    writes: InFlight<(Result<(), BlockError>, Buf)>,
+}
+
+/// The chunk that is being filled.
+struct Chunk {
+    buf: Buf,
+    piece: Piece,
+    filled: usize,
+}
+
+impl<B: Block> Upload<B> {
+    pub(crate) fn new(store: Store<B>, space: Space, length: u64) -> Upload<B> {
+        let cursor = Cursor::new(space.extents, length);
+        let (hasher, writes) = (XxHash3_64::new(), InFlight::new());
+        Upload { store, space: Some(space), length, received: 0, cursor, hasher, filling: None, writes }
+    }
+
+    /// Bytes that are still to come.
+    pub fn missing_bytes(&self) -> u64 {
+        self.length - self.received
+    }
+
+    /// Lets `read` put the next bytes into a chunk's free space, while full chunks are being
+    /// written, and tells what it returned: how many bytes it put there. The space is not empty
+    /// while bytes are missing, and never larger than they are. Dropping the future loses nothing that
+    /// `read` does not lose.
+    pub async fn receive<E>(
+        &mut self,
+        read: impl AsyncFnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, StoreError> {
+        if self.filling.is_none() {
+            self.filling = self.next_chunk().await?;
+        }
+        let Some(chunk) = &mut self.filling else { return Ok(Ok(0)) };
+        let bytes = chunk.buf.as_mut().expect("a chunk that is being filled has one owner");
+        let space = &mut bytes[chunk.filled..chunk.piece.bytes];
+        let space_bytes = space.len();
+        let result = match select(read(space), self.writes.drive()).await {
+            Either::First(result) => result,
+            Either::Second(()) => unreachable!("drive never completes"),
+        };
+        if let Ok(count) = result {
+            assert!(count <= space_bytes, "{count} bytes put into {space_bytes}");
+            chunk.filled += count;
+            self.received += count as u64;
+        }
+        if let Some(chunk) = self.filling.take_if(|chunk| chunk.filled == chunk.piece.bytes) {
+            self.write(chunk).await;
+        }
+        Ok(result)
+    }
+
+    /// A chunk for the next piece, once there are few enough under way.
+    async fn next_chunk(&mut self) -> Result<Option<Chunk>, StoreError> {
+        if self.cursor.bytes_left == 0 {
+            return Ok(None);
+        }
+        while self.writes.len() >= CHUNKS_PER_TRANSFER {
+            self.finish_write().await?;
+        }
+        let Some(piece) = self.cursor.next(CHUNK_BYTES) else { return Ok(None) };
+        let buf = self.store.pool().take(piece.padded_bytes())?;
+        Ok(Some(Chunk { buf, piece, filled: 0 }))
+    }
+
+    async fn finish_write(&mut self) -> Result<bool, StoreError> {
+        let Some((result, buf)) = self.writes.pop().await else { return Ok(false) };
+        self.store.pool().give(buf);
+        result?;
+        Ok(true)
+    }
+
+    /// Starts to write a full chunk.
+    async fn write(&mut self, mut chunk: Chunk) {
+        let bytes = chunk.buf.as_mut().expect("a chunk that is being filled has one owner");
+        self.hasher.write(&bytes[..chunk.piece.bytes]);
+        // The buffer may have held another item.
+        bytes[chunk.piece.bytes..].fill(0);
+        let block = self.store.block().clone();
+        self.writes.push(async move { block.write(chunk.piece.offset, chunk.buf).await }).await;
+    }
+
+    /// Makes the item part of the queue; it is durable when this returns its id. Once the data is
+    /// complete and written, it becomes part of the queue even if the future is dropped.
+    pub async fn finish(mut self) -> Result<u64, StoreError> {
+        if self.received != self.length {
+            return Err(StoreError::Short { length: self.length, received: self.received });
+        }
+        while self.finish_write().await? {}
+        let space = self.space.take().expect("only this function takes the space of a live upload");
+        self.store.add(self.length, self.hasher.finish(), space).await
+    }
+}
+
+impl<B: Block> Drop for Upload<B> {
+    /// Writes that are under way must not hit blocks that have a new owner.
+    fn drop(&mut self) {
+        let Some(space) = self.space.take() else { return };
+        if self.writes.is_empty() {
+            return;
+        }
+        let mut writes = core::mem::replace(&mut self.writes, InFlight::new());
+        let pool = self.store.pool().clone();
+        self.store.abandon(async move {
+            while let Some((_, buf)) = writes.pop().await {
+                pool.give(buf);
+            }
+            drop(space);
+        });
+    }
+}
