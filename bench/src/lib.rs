@@ -1,8 +1,32 @@
 //! Side-by-side measurements: what is measured, how runs alternate, and the one form of a result.
 //!
 //! A measurement only runs built programs. `cargo xtask bench NAME` builds them, calls
-//! the measurement, prints the table and writes the JSON.
+//! [`run`], prints the table and writes the JSON.
 #![forbid(unsafe_code)]
 
+mod block;
+mod boot;
 pub mod figure;
+mod idle;
+mod nginx;
+pub mod outcome;
+mod size;
 pub mod statistics;
+mod transfer;
+
+use anyhow::{Result, bail};
+use outcome::{Outcome, Progress};
+
+/// The measurements that there are.
+pub const NAMES: [&str; 4] = ["boot", "queue", "idle", "size"];
+
+/// Runs the measurement `name`.
+pub fn run(name: &str, progress: Progress) -> Result<Outcome> {
+    match name {
+        "boot" => boot::run(progress),
+        "queue" => transfer::run(progress),
+        "idle" => idle::run(progress),
+        "size" => size::run(),
+        _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
+    }
+}

@@ -2,7 +2,23 @@
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The folders that exist, for [`remove_all`].
+static EXISTING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn existing() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    EXISTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Removes every folder that any [`Folder`] owns. For interrupts and time limits.
+pub fn remove_all() {
+    for path in std::mem::take(&mut *existing()) {
+        // What cannot be removed stays for the system to clean: no test depends on it.
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
 
 /// A folder of our own under the system's temporary one.
 #[derive(Debug)]
@@ -18,6 +34,7 @@ impl Folder {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("glass-{name}-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+        existing().push(path.clone());
         Ok(Folder { path })
     }
 
@@ -34,7 +51,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed stays for the system to clean: no test depends on it.
+        existing().retain(|path| *path != self.path);
+        // As in `remove_all`.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

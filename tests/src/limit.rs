@@ -1,6 +1,6 @@
 //! Time limits: a test that hangs ends loudly, and takes its children with it.
 
-use crate::process;
+use crate::{folder, process};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub fn within<T: Send + 'static>(limit: Duration, test: impl FnOnce() -> T + Sen
         },
         Err(RecvTimeoutError::Timeout) => {
             process::kill_all();
+            folder::remove_all();
             say(&format!("{name}: not done after its time limit of {} s", limit.as_secs()));
             std::process::exit(101);
         }

@@ -22,12 +22,24 @@ fn folder() -> PathBuf {
     profile.and_then(Path::parent).unwrap_or(Path::new("target")).join("release")
 }
 
+/// The VM image of the service `name`, or `None` after saying that the test is skipped.
+///
+/// # Panics
+/// When it is not built although `cargo xtask test` says that it was.
+pub fn image(name: &str) -> Option<PathBuf> {
+    let target = folder().parent().map(Path::to_owned).unwrap_or_default();
+    found(target.join("glass/x86_64-unknown-linux-gnu/image").join(name))
+}
+
 /// The built program `name`, or `None` after saying that the test is skipped.
 ///
 /// # Panics
 /// When it is not built although `cargo xtask test` says that it was.
 pub fn built(name: &str) -> Option<PathBuf> {
-    let path = folder().join(name);
+    found(folder().join(name))
+}
+
+fn found(path: PathBuf) -> Option<PathBuf> {
     if path.is_file() {
         return Some(path);
     }

@@ -1,8 +1,11 @@
 //! The project's own commands: `cargo xtask check | test | demo | bench`.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod build;
 mod check;
+mod demo;
+mod demo_files;
 mod packages;
 mod progress;
 mod rules;
@@ -29,12 +32,30 @@ enum Command {
     },
     /// All tests: on the host, then end to end against built programs and booted images
     Test(test::Options),
+    /// The queue as a VM under load, with the profiler looking in
+    Demo(demo::Options),
+    /// Measures, and prints what was measured beside it
+    Bench(bench::Options),
+}
+
+/// Ends what we started when somebody interrupts us.
+fn end_children_on_interrupt() {
+    let handler = ctrlc::set_handler(|| {
+        glass_tests::process::kill_all();
+        glass_tests::folder::remove_all();
+        eprintln!("interrupted");
+        std::process::exit(130);
+    });
+    handler.expect("no other handler is set");
 }
 
 fn main() -> ExitCode {
+    end_children_on_interrupt();
     let result = match Arguments::parse().command {
         Command::Check { rules } => check::run(rules),
         Command::Test(options) => test::run(&options),
+        Command::Demo(options) => demo::run(&options),
+        Command::Bench(options) => bench::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

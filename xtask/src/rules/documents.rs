@@ -42,7 +42,7 @@ fn normal(path: &str) -> String {
 
 fn cited_in_comments(text: &str) -> Vec<Citation> {
     let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
-    let spans = comments.flat_map(|line| code_spans(line));
+    let spans = comments.flat_map(code_spans);
     spans.filter(|span| span.starts_with("docs/") && is_path(span)).map(span_citation).collect()
 }
 

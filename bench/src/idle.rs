@@ -1,0 +1,51 @@
+//! `idle`: what a VM costs that has nothing to do: CPU time of QEMU, all threads, by the kernel's account.
+
+use crate::figure::Figure;
+use crate::outcome::{Outcome, Progress};
+use crate::transfer;
+use anyhow::{Context, Result};
+use glass_tests::folder::Folder;
+use glass_tests::process::cpu_time;
+use glass_tests::queue::{Queue, WORLDS};
+use std::time::{Duration, Instant};
+
+/// How long each world is watched at a time.
+const WINDOW: Duration = Duration::from_secs(2);
+/// How often.
+const ROUNDS: usize = 10;
+/// Time after the start in which the service may still be setting itself up.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Measures each world that this machine has, all idle at the same time.
+pub fn run(progress: Progress) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let folder = Folder::new("bench-idle")?;
+    let mut queues: Vec<(String, Queue, Vec<f64>)> = Vec::new();
+    for world in WORLDS {
+        match world.obstacle() {
+            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
+            None => queues.push((world.to_string(), transfer::start(world, &folder)?, Vec::new())),
+        }
+    }
+    std::thread::sleep(SETTLE);
+    for round in 0..ROUNDS {
+        let before: Vec<(Instant, Duration)> = queues.iter().map(|(_, queue, _)| used(queue)).collect::<Result<_>>()?;
+        std::thread::sleep(WINDOW);
+        for ((_, queue, samples), (begin, used_before)) in queues.iter_mut().zip(before) {
+            let (end, used_after) = used(queue)?;
+            let share = (used_after.saturating_sub(used_before)).as_secs_f64() / (end - begin).as_secs_f64();
+            samples.push(share * 100.0);
+        }
+        progress(round as u64 + 1, ROUNDS as u64);
+    }
+    for (name, _, samples) in &queues {
+        outcome.add(Figure::of(&format!("idle.{name}.cpu_percent"), "% of a core", samples));
+    }
+    outcome.note(format!("{ROUNDS} windows of {} s; the queue waits for requests", WINDOW.as_secs()));
+    Ok(outcome)
+}
+
+fn used(queue: &Queue) -> Result<(Instant, Duration)> {
+    let pid = queue.service_pid()?;
+    Ok((Instant::now(), cpu_time(pid).with_context(|| format!("process {pid} is gone"))?))
+}

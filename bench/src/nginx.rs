@@ -1,0 +1,68 @@
+//! nginx as a peer: files by PUT (its DAV module) and GET, on loopback, in a folder of its own.
+
+use anyhow::{Context, Result, bail};
+use glass_tests::folder::Folder;
+use glass_tests::process::Process;
+use glass_tests::queue::{answer, free_port};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A running nginx. Dropping it ends it and removes its folder.
+#[derive(Debug)]
+pub struct Nginx {
+    // Ended before its folder goes.
+    _process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+    _folder: Folder,
+}
+
+/// One process, no log of accesses, bodies straight to the file that becomes the item.
+fn configuration(folder: &str, port: u16) -> String {
+    format!(
+        "daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{\n    access_log off;\n    sendfile on;\n    tcp_nopush on;\n    client_max_body_size 0;\n\
+         \x20   client_body_temp_path {folder}/body;\n    proxy_temp_path {folder}/proxy;\n\
+         \x20   fastcgi_temp_path {folder}/fastcgi;\n    uwsgi_temp_path {folder}/uwsgi;\n\
+         \x20   scgi_temp_path {folder}/scgi;\n\
+         \x20   server {{\n        listen 127.0.0.1:{port};\n        root {folder}/files;\n\
+         \x20       location / {{ dav_methods PUT DELETE; }}\n    }}\n}}\n"
+    )
+}
+
+/// Where nginx is, also for a user whose path lacks the folders of daemons.
+fn program() -> Option<&'static str> {
+    let found = |program: &&str| Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success());
+    ["nginx", "/usr/sbin/nginx"].into_iter().find(found)
+}
+
+impl Nginx {
+    /// Starts it; `None` when it is not installed.
+    pub fn start() -> Result<Option<Nginx>> {
+        let Some(program) = program() else { return Ok(None) };
+        let folder = Folder::new("nginx")?;
+        std::fs::create_dir(folder.file("files")).context("cannot make nginx's folder")?;
+        let port = free_port()?;
+        let path = folder.path().to_string_lossy().into_owned();
+        let file = folder.file("nginx.conf");
+        // A root's nginx gives its worker to another user, who could not read our folder.
+        let user = "user root;\n";
+        let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+        let text = format!("{}{}", if is_root { user } else { "" }, configuration(&path, port));
+        std::fs::write(&file, text).context("cannot write nginx's configuration")?;
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&file).arg("-p").arg(folder.path());
+        let mut process = Process::spawn(&mut command, &folder.file("output"))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while answer(address, Duration::from_millis(500)).is_none() {
+            if process.ended().is_some() || Instant::now() > deadline {
+                bail!("nginx does not answer: {}", process.output());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Some(Nginx { _process: process, address, _folder: folder }))
+    }
+}

@@ -1,0 +1,58 @@
+//! `cargo xtask bench NAME`: builds, measures, prints a table and writes the figures as JSON.
+
+use crate::progress::Steps;
+use crate::{build, packages, run};
+use anyhow::{Context, Result, bail};
+use glass_bench::figure;
+
+/// Options of `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// What to measure: boot, queue, idle or size
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
+    name: String,
+}
+
+/// Runs the benchmark.
+pub fn run(options: &Options) -> Result<()> {
+    let name = options.name.as_str();
+    packages::ensure(packages::FOR_BENCH)?;
+    let mut steps = Steps::new(3);
+    let step = steps.begin("build glass and the services as processes", None);
+    build::processes()?;
+    step.done("");
+    let step = steps.begin("build the services as images", None);
+    step.done(&build::images()?);
+    // In percent, because the number of rounds is the benchmark's own business.
+    let step = steps.begin(&format!("measure {name}"), Some(100));
+    let outcome = glass_bench::run(name, &|done, total| step.set(done * 100 / total.max(1)))?;
+    step.done("");
+    if outcome.figures.is_empty() {
+        bail!("nothing could be measured: {}", outcome.notes.join("; "));
+    }
+    print!("\n{}", figure::table(&outcome.figures));
+    for note in &outcome.notes {
+        println!("- {note}");
+    }
+    let folder = run::target_dir().join("bench");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let path = folder.join(format!("{name}.json"));
+    std::fs::write(&path, figure::json(&outcome.figures))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    println!("- {}\n- written to {}", circumstances(name), path.display());
+    Ok(())
+}
+
+/// Machine, commit and command, without which a figure says little.
+fn circumstances(name: &str) -> String {
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let models: Vec<&str> = processor.lines().filter(|line| line.starts_with("model name")).collect();
+    let model = models.first().and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown processor");
+    let commit = run::quiet(
+        std::process::Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(run::root()),
+    );
+    let commit = commit.map_or("unknown".to_owned(), |commit| commit.trim().to_owned());
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("?");
+    format!("{} x {model}, load {load}; commit {commit}; cargo xtask bench {name}", models.len())
+}
