@@ -122,7 +122,7 @@ impl<'a> Builder<'a> {
                     return Err(OutOfTables);
                 }
                 self.used += 1;
-                self.tables[table].0[index] = self.base + next as u64 * PAGE_BYTES | PRESENT | WRITABLE | USER;
+                self.tables[table].0[index] = (self.base + next as u64 * PAGE_BYTES) | PRESENT | WRITABLE | USER;
                 next
             };
         }
