@@ -49,7 +49,7 @@ fn a_cut_while_formatting_is_healed_by_the_next_start() {
             for event in disk.events() {
                 cutter.follow(&event);
                 let image = cutter.cut(&mut rng);
-                let untouched = image == before;
+                let untouched = image[..512] == before[..512];
                 began |= !untouched;
                 match contents(image) {
                     Ok(items) if items.is_empty() => {}
