@@ -1,1 +1,57 @@
-//! To be written.
+//! The api in a simulated world: one seed, one result.
+//!
+//! A [`World`] has a clock that jumps to the next moment at which something happens, machines
+//! ([`Node`]) that implement [`glass_api::Platform`], a network between them that loses, delays,
+//! repeats and reorders frames, and disks ([`SimBlock`]) that forget what was not flushed when their
+//! power is cut. Everything that is left to chance follows from the seed, so a failure can be
+//! repeated; each failure names its seed.
+//!
+//! ```
+//! use core::time::Duration;
+//! use glass_api::{Listener, Net, Platform, Stream};
+//! use glass_platform_sim::{NodeConfig, World};
+//!
+//! let mut world = World::new(7);
+//! let server = world.node("server", NodeConfig::default());
+//! let client = world.node("client", NodeConfig::default());
+//!
+//! let net = server.net();
+//! server.run("server", async move {
+//!     let mut listener = net.listen(80).await.unwrap();
+//!     let mut stream = listener.accept().await.unwrap();
+//!     stream.write_all(b"hello").await.unwrap();
+//!     stream.close().await.unwrap();
+//! });
+//!
+//! let (net, remote) = (client.net(), server.endpoint(80));
+//! let greeting = world.complete(&client, Duration::from_secs(30), async move {
+//!     let mut stream = net.connect(remote).await.unwrap();
+//!     let mut greeting = Vec::new();
+//!     let mut buf = [0; 100];
+//!     loop {
+//!         match stream.read(&mut buf).await.unwrap() {
+//!             0 => return greeting,
+//!             count => greeting.extend_from_slice(&buf[..count]),
+//!         }
+//!     }
+//! });
+//! assert_eq!(greeting.unwrap(), b"hello");
+//! ```
+#![forbid(unsafe_code)]
+// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+#![allow(async_fn_in_trait)]
+
+mod chance;
+mod clock;
+mod disk;
+mod disk_memory;
+mod network;
+mod node;
+mod trace;
+mod world;
+
+pub use chance::{Chance, for_seeds};
+pub use disk::{DiskConfig, DiskCounters, Faults, SimBlock};
+pub use network::{LinkConfig, NetworkCounters};
+pub use node::{Node, NodeConfig};
+pub use world::{SimError, SimFailure, World};

@@ -1,0 +1,288 @@
+//! The loop of the simulated world.
+
+use crate::chance::Chance;
+use crate::clock::SimClock;
+use crate::network::{Network, NetworkCounters, SimDevice};
+use crate::node::{Node, NodeConfig, Parts};
+use crate::trace::Trace;
+use core::cell::RefCell;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use glass_api::Instant;
+use glass_executor::{Executor, Unpark};
+use glass_net::{Address, Counters, Stack};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Machines that a world can have: the hosts of 10.0.0.0/24.
+const NODES_MAX: usize = 254;
+/// Rounds of the loop after which a world is taken to hang.
+const ROUNDS_MAX: u64 = 10_000_000;
+/// Rounds at one moment after which something is taken to spin.
+const ROUNDS_AT_A_MOMENT_MAX: u64 = 100_000;
+
+/// A simulated world. The crate's documentation shows one.
+pub struct World {
+    seed: u64,
+    clock: SimClock,
+    chance: Chance,
+    trace: Trace,
+    network: Rc<RefCell<Network>>,
+    machines: Vec<(Node, Stack<SimDevice>)>,
+    rounds: u64,
+}
+
+/// Why a world did not get where it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SimError {
+    /// The seed that repeats it.
+    pub seed: u64,
+    /// When it was noticed.
+    pub now: Instant,
+    /// What is wrong.
+    pub reason: SimFailure,
+}
+
+/// See [`SimError`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SimFailure {
+    /// The simulated time that was allowed is over.
+    TimeLimit(Duration),
+    /// Nothing will ever happen again: tasks wait for each other.
+    Stalled,
+    /// Tasks keep each other busy without letting time pass, or have done so for too long.
+    Spinning,
+    /// The machine died before its task ended.
+    Died(String),
+}
+
+impl fmt::Display for SimError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "seed {} at {}: ", self.seed, self.now)?;
+        match &self.reason {
+            SimFailure::TimeLimit(limit) => write!(f, "not done after {limit:?} of simulated time"),
+            SimFailure::Stalled => write!(f, "nothing is left that could happen"),
+            SimFailure::Spinning => write!(f, "tasks keep each other busy and get nowhere"),
+            SimFailure::Died(name) => write!(f, "the machine {name} died before its task ended"),
+        }
+    }
+}
+
+impl std::error::Error for SimError {}
+
+/// Nobody sleeps in a simulated world.
+struct Awake;
+
+impl Unpark for Awake {
+    fn unpark(&self) {}
+}
+
+impl World {
+    /// A world without machines in which everything follows from `seed`.
+    pub fn new(seed: u64) -> World {
+        let mut chance = Chance::new(seed);
+        let trace = Trace::new();
+        let network = Rc::new(RefCell::new(Network::new(chance.fork(), trace.clone())));
+        World { seed, clock: SimClock::default(), chance, trace, network, machines: Vec::new(), rounds: 0 }
+    }
+
+    /// Adds a machine.
+    ///
+    /// # Panics
+    /// When there are 254 already, or the network's configuration is impossible.
+    pub fn node(&mut self, name: &str, config: NodeConfig) -> Node {
+        let port = self.machines.len();
+        assert!(port < NODES_MAX, "a world has at most {NODES_MAX} machines");
+        let host = port as u8 + 1;
+        let mac = [2, 0, 0, 0, 0, host];
+        let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
+        let device = self.network.borrow_mut().plug(mac, config.link);
+        let mut network_config = config.network;
+        network_config.address = Address::Static { address, prefix_bits: 24, gateway: None };
+        let seed = self.chance.next_u64();
+        let stack = Stack::new(device, mac, network_config, seed, self.clock.now());
+        let stack = stack.unwrap_or_else(|error| panic!("the network of {name}: {error}"));
+        let node = Node::new(Parts {
+            name: name.to_string(),
+            port,
+            address,
+            args: config.args,
+            disks: config.disks,
+            clock: self.clock.clone(),
+            executor: Executor::new(Arc::new(Awake)),
+            sockets: stack.sockets(),
+            network: self.network.clone(),
+            chance: self.chance.fork(),
+            trace: self.trace.clone(),
+        });
+        self.machines.push((node.clone(), stack));
+        node
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Everything that happened so far, as one number: frames, disk requests, console lines, deaths.
+    pub fn trace(&self) -> u64 {
+        self.trace.value()
+    }
+
+    /// What happened to frames so far.
+    pub fn network_counters(&self) -> NetworkCounters {
+        self.network.borrow().counters
+    }
+
+    /// What happened in a machine's network stack so far.
+    pub fn stack_counters(&self, node: &Node) -> Counters {
+        self.stack(node).counters()
+    }
+
+    /// Connections that a machine's network stack holds.
+    pub fn connection_count(&self, node: &Node) -> usize {
+        self.stack(node).connection_count()
+    }
+
+    fn stack(&self, node: &Node) -> &Stack<SimDevice> {
+        let machine = self.machines.iter().find(|(other, _)| other.address() == node.address());
+        &machine.expect("the machine is part of this world").1
+    }
+
+    /// Runs until `done` says so, for `limit` of simulated time at most.
+    pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> Result<(), SimError> {
+        let until = self.now() + limit;
+        loop {
+            if self.settle(&mut done)? {
+                return Ok(());
+            }
+            match self.next_event() {
+                None => return Err(self.failure(SimFailure::Stalled)),
+                Some(next) if next > until => {
+                    self.clock.advance_to(until);
+                    return Err(self.failure(SimFailure::TimeLimit(limit)));
+                }
+                Some(next) => self.clock.advance_to(next),
+            }
+        }
+    }
+
+    /// Runs for `duration` of simulated time.
+    pub fn run_for(&mut self, duration: Duration) -> Result<(), SimError> {
+        let until = self.now() + duration;
+        match self.run_until(duration, || false) {
+            Err(SimError { reason: SimFailure::TimeLimit(_) | SimFailure::Stalled, .. }) => {
+                self.clock.advance_to(until);
+                self.settle(&mut || false).map(|_| ())
+            }
+            other => other,
+        }
+    }
+
+    /// Runs `task` on `node` and the world with it until the task ends, for `limit` of simulated
+    /// time at most.
+    pub fn complete<T: 'static>(
+        &mut self,
+        node: &Node,
+        limit: Duration,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<T, SimError> {
+        let slot = Rc::new(RefCell::new(None));
+        let result = slot.clone();
+        node.run("complete", async move {
+            let value = task.await;
+            *result.borrow_mut() = Some(value);
+        });
+        self.run_until(limit, || slot.borrow().is_some() || !node.is_alive())?;
+        let value = slot.take();
+        value.ok_or_else(|| self.failure(SimFailure::Died(node.name().to_string())))
+    }
+
+    fn failure(&self, reason: SimFailure) -> SimError {
+        SimError { seed: self.seed, now: self.now(), reason }
+    }
+
+    /// Does everything that happens at this moment, and tells whether `done` became true.
+    fn settle(&mut self, done: &mut impl FnMut() -> bool) -> Result<bool, SimError> {
+        for _ in 0..ROUNDS_AT_A_MOMENT_MAX {
+            let busy = self.round();
+            if done() {
+                return Ok(true);
+            }
+            if !busy {
+                return Ok(false);
+            }
+            self.rounds += 1;
+            if self.rounds > ROUNDS_MAX {
+                break;
+            }
+        }
+        Err(self.failure(SimFailure::Spinning))
+    }
+
+    /// Lets every machine run once, and tells whether anything happened.
+    fn round(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut busy = self.network.borrow_mut().deliver(now);
+        for (port, (node, stack)) in self.machines.iter_mut().enumerate() {
+            let executor = node.executor();
+            bury_if_powerless(node);
+            executor.fire_timers(now);
+            busy |= executor.run_ready() > 0;
+            // A task may have cut the power.
+            bury_if_powerless(node);
+            if node.is_alive() {
+                busy |= stack.poll(now) || stack.has_work();
+                self.network.borrow_mut().collect(port, now);
+            }
+            busy |= executor.has_ready();
+        }
+        busy
+    }
+
+    fn next_event(&mut self) -> Option<Instant> {
+        let now = self.clock.now();
+        let mut next = self.network.borrow().next_arrival();
+        let mut consider = |at: Option<Instant>| next = next.into_iter().chain(at).min();
+        for (node, stack) in self.machines.iter_mut().filter(|(node, _)| node.is_alive()) {
+            consider(node.executor().next_deadline());
+            consider(stack.next_deadline(now));
+            for disk in node.disks() {
+                consider(disk.cut_deadline());
+            }
+        }
+        next
+    }
+}
+
+fn bury_if_powerless(node: &Node) {
+    if !node.is_alive() {
+        return;
+    }
+    for disk in node.disks() {
+        disk.advance();
+    }
+    if !node.disks().iter().all(|disk| disk.has_power()) {
+        node.power_off();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("simulated world: seed {}, at {}", self.seed, self.now());
+            return;
+        }
+        // Tasks hold their machine and machines their tasks: this unties the knot.
+        for (node, _) in &self.machines {
+            node.die();
+            while node.executor().run_ready() > 0 {}
+        }
+    }
+}
