@@ -9,6 +9,7 @@ use glass_tests::limit::{say, within};
 use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World};
 use std::collections::HashMap;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,8 @@ const ITEM_BYTES_MAX: u64 = 300_000;
 const ITEMS_MAX: u64 = 40;
 /// How long a round runs before the kill, at most.
 const LOAD_MS_MAX: u64 = 500;
+/// The longest rest in the middle of an upload.
+const PAUSE_MS_MAX: u64 = 150;
 /// How long a client waits while the server may be dead.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -29,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 struct Item {
     content: Content,
-    /// When its upload began.
-    begun: Instant,
+    /// A moment at which a part of it had not been sent, the last such that is known.
+    unfinished: Arc<Mutex<Instant>>,
     /// When its upload was answered 200; an item without may be there or not.
     stored: Option<Instant>,
     /// A removal was asked for, so it may be there or not.
@@ -47,6 +50,33 @@ fn key(content: Content) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("8 bytes were asked for"))
 }
 
+impl Item {
+    fn new(content: Content) -> Item {
+        let unfinished = Arc::new(Mutex::new(Instant::now()));
+        Item { content, unfinished, stored: None, removing: false, removed: false }
+    }
+}
+
+/// The end of a stream that comes late, and the moment of its coming.
+struct Pause(Duration, Arc<Mutex<Instant>>);
+
+impl Read for Pause {
+    fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+        std::thread::sleep(std::mem::take(&mut self.0));
+        *self.1.lock().unwrap() = Instant::now();
+        Ok(0)
+    }
+}
+
+/// The body of `content`, which rests for `pause` in the middle, so that kills find it half done
+/// and others overtake it.
+fn body(content: Content, pause: Pause) -> impl Read {
+    let mut second_half = content.reader();
+    let half = content.length_bytes / 2;
+    std::io::copy(&mut (&mut second_half).take(half), &mut std::io::sink()).expect("memory does not fail");
+    content.reader().take(half).chain(pause).chain(second_half)
+}
+
 /// Uploads items until `stop` or until the server is gone.
 fn upload(address: SocketAddr, items: &Items, seeds: &AtomicU64, stop: &AtomicBool, mut random: Random) {
     for _ in 0..ITEMS_MAX {
@@ -56,11 +86,12 @@ fn upload(address: SocketAddr, items: &Items, seeds: &AtomicU64, stop: &AtomicBo
         // Relaxed, here and above: a number that is unique, and a flag that carries no data.
         let seed = seeds.fetch_add(1, Ordering::Relaxed);
         let content = Content { seed, length_bytes: 8 + random.below(ITEM_BYTES_MAX - 8) };
-        let begun = Instant::now();
-        let item = Item { content, begun, stored: None, removing: false, removed: false };
+        let item = Item::new(content);
+        let unfinished = item.unfinished.clone();
         items.lock().unwrap().insert(key(content), item);
         let Ok(mut client) = Client::connect_within(address, PATIENCE) else { return };
-        match client.put("/uploader", content.length_bytes, &mut content.reader()) {
+        let pause = Duration::from_millis(if random.below(3) == 0 { random.below(PAUSE_MS_MAX) } else { 0 });
+        match client.put("/uploader", content.length_bytes, &mut body(content, Pause(pause, unfinished))) {
             Ok(response) if response.status() == 200 => {
                 items.lock().unwrap().get_mut(&key(content)).expect("it was put there").stored = Some(Instant::now());
             }
@@ -111,6 +142,8 @@ fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random
             if !remove(address, &consumer_items, key) {
                 return;
             }
+            // Uploads should be faster, so that a kill leaves something behind.
+            std::thread::sleep(Duration::from_millis(20));
         }
     }));
     std::thread::sleep(Duration::from_millis(20 + random.below(LOAD_MS_MAX)));
@@ -126,8 +159,7 @@ fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random
 /// Drains the queue up to a last item of our own and holds what was found against what is known.
 fn drain_and_check(address: SocketAddr, items: &Items, seeds: &AtomicU64) -> usize {
     let last = Content { seed: seeds.fetch_add(1, Ordering::Relaxed), length_bytes: 8 };
-    let item = Item { content: last, begun: Instant::now(), stored: None, removing: false, removed: false };
-    items.lock().unwrap().insert(key(last), item);
+    items.lock().unwrap().insert(key(last), Item::new(last));
     let response = Client::connect(address).unwrap().put("/uploader", 8, &mut last.reader()).unwrap();
     assert_eq!(response.status(), 200, "{}", response.text());
     let mut found = Vec::new();
@@ -147,8 +179,12 @@ fn drain_and_check(address: SocketAddr, items: &Items, seeds: &AtomicU64) -> usi
     let in_order: Vec<&Item> = found.iter().map(|key| &items[key]).collect();
     for (place, later) in in_order.iter().enumerate() {
         for earlier in &in_order[..place] {
-            let overtaken = later.stored.is_some_and(|stored| stored < earlier.begun);
-            assert!(!overtaken, "item {} comes after {}, which began later", later.content.seed, earlier.content.seed);
+            let overtaken = later.stored.is_some_and(|stored| stored < *earlier.unfinished.lock().unwrap());
+            assert!(
+                !overtaken,
+                "item {} comes after {}, which was complete later",
+                later.content.seed, earlier.content.seed
+            );
         }
     }
     items.retain(|_, item| item.stored.is_none() || item.removed);
