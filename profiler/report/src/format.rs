@@ -31,11 +31,11 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// A duration with three digits and the unit that fits: `14.2 us`, `1.03 s`.
+/// A duration with three digits and the unit that fits: `14.2 µs`, `1.03 s`.
 pub(crate) fn duration(ns: u64) -> String {
     let (value, unit) = match ns {
         0..=999 => return format!("{ns} ns"),
-        1_000..=999_499 => (ns as f64 / 1e3, "us"),
+        1_000..=999_499 => (ns as f64 / 1e3, "µs"),
         999_500..=999_499_999 => (ns as f64 / 1e6, "ms"),
         _ => (ns as f64 / 1e9, "s"),
     };
@@ -135,11 +135,11 @@ mod tests {
         for (ns, text) in [
             (0, "0 ns"),
             (999, "999 ns"),
-            (1_000, "1.00 us"),
-            (9_999, "10.0 us"),
-            (14_230, "14.2 us"),
-            (99_960, "100 us"),
-            (999_499, "999 us"),
+            (1_000, "1.00 µs"),
+            (9_999, "10.0 µs"),
+            (14_230, "14.2 µs"),
+            (99_960, "100 µs"),
+            (999_499, "999 µs"),
             (999_500, "1.00 ms"),
             (999_499_999, "999 ms"),
             (999_500_000, "1.00 s"),

@@ -9,10 +9,12 @@ use base64::Engine as _;
 use glass_profile::model::Profile;
 use sha2::Digest as _;
 
+use crate::cost::{Card, cards};
 use crate::data;
+use crate::format::count;
 use crate::names::printable;
-use crate::text::{cost_lines, origin_line};
-use crate::tree::Tree;
+use crate::text::{origin_line, symbols_line};
+use crate::tree::{Kind, Merged, Tree};
 
 /// Nodes of the call tree that the page shows; the smallest beyond are merged, and counted.
 pub const NODES_MAX: usize = 100_000;
@@ -22,38 +24,93 @@ const TEXT_TOP: usize = 50;
 
 const STYLE: &str = include_str!("../assets/report.css");
 
+const PAGE: &str = include_str!("../assets/report.html");
+
 /// In the order of their imports: each uses only those before it.
-const MODULES: &[(&str, &str)] = &[("main.js", include_str!("../assets/main.js"))];
+const MODULES: &[(&str, &str)] = &[
+    ("format.js", include_str!("../assets/format.js")),
+    ("profile.js", include_str!("../assets/profile.js")),
+    ("views.js", include_str!("../assets/views.js")),
+    ("search.js", include_str!("../assets/search.js")),
+    ("colours.js", include_str!("../assets/colours.js")),
+    ("graph.js", include_str!("../assets/graph.js")),
+    ("table.js", include_str!("../assets/table.js")),
+    ("tracks.js", include_str!("../assets/tracks.js")),
+    ("tooltip.js", include_str!("../assets/tooltip.js")),
+    ("crumbs.js", include_str!("../assets/crumbs.js")),
+    ("main.js", include_str!("../assets/main.js")),
+];
 
 /// A page with an interactive flame graph and a table of functions. It needs nothing but itself.
 pub fn html(profile: &Profile) -> String {
     let tree = Tree::build(profile).merge_small(NODES_MAX);
     let script = script();
-    let guest = if profile.origin.guest.is_empty() { "unnamed guest" } else { &profile.origin.guest };
-    let guest = escape(&printable(guest));
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
         hash(&script),
         hash(STYLE)
     );
-    let cost: String = cost_lines(&profile.cost, profile.origin.duration_ns)
-        .iter()
-        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>", escape(value)))
-        .collect();
-    let warnings: String =
-        profile.warnings.iter().map(|warning| format!("<li>{}</li>", escape(&printable(warning)))).collect();
-    let origin = escape(&origin_line(&profile.origin));
-    let text = escape(&crate::text(profile, TEXT_TOP));
-    let data = data::json(&tree);
+    let guest = if profile.origin.guest.is_empty() { "unnamed guest" } else { &profile.origin.guest };
+    fill(PAGE, |name| match name {
+        "policy" => policy.clone(),
+        "style" => STYLE.to_string(),
+        "script" => script.clone(),
+        "guest" => escape(&printable(guest)),
+        "origin" => escape(&origin_line(&profile.origin)),
+        "symbols" => escape(&symbols_line(&profile.origin)),
+        "cost" => cards(&profile.cost, profile.origin.duration_ns).iter().map(card).collect(),
+        "warnings" => warnings(&profile.warnings),
+        "text" => escape(&crate::text(profile, TEXT_TOP)),
+        "merged" => merged(&tree.merged),
+        "data" => data::json(&tree),
+        _ => unreachable!("assets/report.html names only what is above"),
+    })
+}
+
+/// Replaces each `{{name}}` of the template; what is put in is not looked at again.
+fn fill(template: &str, value: impl Fn(&str) -> String) -> String {
+    let mut page = String::with_capacity(template.len() * 2);
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (name, after) = after.split_once("}}").expect("the template closes what it opens");
+        page.push_str(before);
+        page.push_str(&value(name));
+        rest = after;
+    }
+    page.push_str(rest);
+    page
+}
+
+fn card(card: &Card) -> String {
+    let Card { name, headline, detail, high } = card;
+    let class = if *high { " class=\"high\"" } else { "" };
     format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{guest} - Glasshouse profile</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <header><h1>{guest}</h1><p>{origin}</p><dl>{cost}</dl><ul>{warnings}</ul></header>\n\
-         <noscript><pre>{text}</pre></noscript>\n<main id=\"report\"></main>\n\
-         <script type=\"application/json\" id=\"profile\">{data}</script>\n\
-         <script type=\"module\">{script}</script>\n</body>\n</html>\n"
+        "<div{class}><dt>{name}</dt><dd class=\"headline\">{}</dd><dd class=\"detail\">{}</dd></div>",
+        escape(headline),
+        escape(detail)
+    )
+}
+
+fn warnings(warnings: &[String]) -> String {
+    if warnings.is_empty() {
+        return String::new();
+    }
+    let items: String = warnings.iter().map(|warning| format!("<li>{}</li>", escape(&printable(warning)))).collect();
+    format!("<ul class=\"warnings\" aria-label=\"Warnings\">{items}</ul>")
+}
+
+/// Says what is not drawn by itself; nothing is left out in silence.
+fn merged(merged: &Merged) -> String {
+    if merged.nodes == 0 {
+        return String::new();
+    }
+    format!(
+        "<p class=\"merged\">The {} smallest nodes of the call tree, each with fewer than {} samples and {} samples \
+         in all, are merged into their callers' <i>{}</i>; functions that were only there are not in the table.</p>",
+        count(merged.nodes),
+        count(merged.below_samples),
+        count(merged.samples),
+        escape(&Kind::Merged.label())
     )
 }
 

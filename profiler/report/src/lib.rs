@@ -9,6 +9,7 @@
 //! Both are made from one [`tree::Tree`], so they cannot disagree.
 #![forbid(unsafe_code)]
 
+mod cost;
 pub mod data;
 mod format;
 mod html;

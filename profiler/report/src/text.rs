@@ -2,18 +2,19 @@
 
 use std::fmt::Write as _;
 
-use glass_profile::model::{Cost, Origin, Profile, State};
+use glass_profile::model::{Origin, Profile, State};
 use unicode_width::UnicodeWidthStr;
 
+use crate::cost::cards;
 use crate::format::{count, cut_end, cut_start, date, duration, pad, percent};
 use crate::names::printable;
 use crate::tree::{FunctionTotal, TrackShare, Tree};
 
 /// No line is wider.
 const COLUMNS: usize = 100;
-/// Columns for a function's name and for its place, if both are long.
-const NAME_COLUMNS: usize = 39;
-const PLACE_COLUMNS: usize = 23;
+/// Columns for a function's name, and for its place.
+const NAME_COLUMNS: usize = 35;
+const PLACE_COLUMNS: usize = 25;
 /// Tracks that get a line of their own; the rest share one.
 const TRACKS_MAX: usize = 16;
 
@@ -24,8 +25,8 @@ pub fn text(profile: &Profile, top: usize) -> String {
     let mut out = String::new();
     origin(&mut out, &profile.origin);
     out.push_str("\nCost of looking\n");
-    for (name, value) in cost_lines(&profile.cost, profile.origin.duration_ns) {
-        line(&mut out, &format!("  {} {value}", pad(name, 9)));
+    for card in cards(&profile.cost, profile.origin.duration_ns) {
+        wrap(&mut out, &format!("  {}", pad(card.name, 10)), &format!("{}: {}", card.headline, card.detail));
     }
     if !profile.warnings.is_empty() {
         out.push_str("\nWarnings\n");
@@ -36,39 +37,6 @@ pub fn text(profile: &Profile, top: usize) -> String {
     tracks(&mut out, &tree);
     functions(&mut out, &tree, top);
     out
-}
-
-/// What the recording cost, as names and sentences: the same in text and page.
-pub(crate) fn cost_lines(cost: &Cost, duration_ns: u64) -> Vec<(&'static str, String)> {
-    let wanted = cost.samples_wanted;
-    let samples = format!(
-        "{} wanted, {} taken, {} lost ({}), {} late ({})",
-        count(wanted),
-        count(cost.samples_taken),
-        count(cost.samples_lost),
-        percent(cost.samples_lost, wanted),
-        count(cost.samples_late),
-        percent(cost.samples_late, cost.samples_taken)
-    );
-    let stacks = format!("{} broken ({})", count(cost.stacks_broken), percent(cost.stacks_broken, cost.samples_taken));
-    let pause = if cost.pause.count == 0 {
-        "none: taking a sample does not stop the guest".to_string()
-    } else {
-        format!(
-            "median {}, 99 % within {}, longest {}; {} in all ({} of the recording)",
-            duration(cost.pause.median_ns),
-            duration(cost.pause.p99_ns),
-            duration(cost.pause.max_ns),
-            duration(cost.pause.sum_ns),
-            percent(cost.pause.sum_ns, duration_ns)
-        )
-    };
-    let profiler = format!(
-        "{} of CPU time ({} of one core)",
-        duration(cost.profiler_cpu_ns),
-        percent(cost.profiler_cpu_ns, duration_ns)
-    );
-    vec![("samples", samples), ("stacks", stacks), ("pauses", pause), ("profiler", profiler)]
 }
 
 /// Where and how a recording was taken, in a sentence.
@@ -83,15 +51,20 @@ pub(crate) fn origin_line(origin: &Origin) -> String {
     said
 }
 
+/// Where the names come from, in a sentence.
+pub(crate) fn symbols_line(origin: &Origin) -> String {
+    match origin.symbols.is_empty() {
+        true => "no symbol file".to_string(),
+        false => format!("symbols from {}", printable(&origin.symbols)),
+    }
+}
+
 fn origin(out: &mut String, origin: &Origin) {
     let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
     line(out, &guest);
     wrap(out, "  ", &origin_line(origin));
-    let symbols = match origin.symbols.is_empty() {
-        true => "none: functions have no names".to_string(),
-        false => cut_start(&printable(&origin.symbols), COLUMNS - "  symbols ".len()),
-    };
-    line(out, &format!("  symbols {symbols}"));
+    let symbols = symbols_line(origin);
+    line(out, &format!("  {}", cut_start(&symbols, COLUMNS - 2)));
 }
 
 fn tracks(out: &mut String, tree: &Tree) {
@@ -154,31 +127,51 @@ fn functions(out: &mut String, tree: &Tree, top: usize) {
             count(running)
         ),
     );
-    line(out, &format!("{:>11} {:>8} {:>11} {:>8}  {}", "self", "self %", "total", "total %", "function"));
+    line(
+        out,
+        &format!(
+            "{:>10} {:>7} {:>10} {:>7}  {} {}",
+            "self",
+            "self %",
+            "total",
+            "total %",
+            pad("function", NAME_COLUMNS),
+            "hottest line"
+        ),
+    );
     for total in shown {
         function_line(out, tree, total, running);
     }
 }
 
 fn function_line(out: &mut String, tree: &Tree, total: &FunctionTotal, running: u64) {
-    let numbers = format!(
-        "{:>11} {:>8} {:>11} {:>8}  ",
-        count(total.self_samples),
-        percent(total.self_samples, running),
-        count(total.total_samples),
-        percent(total.total_samples, running)
-    );
     let function = &tree.functions[total.function];
+    let name = match function.name.width() > NAME_COLUMNS {
+        true => cut_end(&crate::names::short(&function.name), NAME_COLUMNS),
+        false => function.name.clone(),
+    };
     let place = total.location.map_or_else(|| function.image.clone(), |location| tree.locations[location].to_string());
-    let room = COLUMNS.saturating_sub(numbers.width() + 1);
-    // Whichever of the two is short leaves its room to the other.
-    let place_columns = place.width().min(PLACE_COLUMNS.max(room.saturating_sub(function.name.width())));
-    let name_columns = NAME_COLUMNS.max(room.saturating_sub(place_columns)).min(room);
-    let name =
-        if function.name.width() > name_columns { crate::names::short(&function.name) } else { function.name.clone() };
-    let name = cut_end(&name, name_columns);
-    let place = cut_start(&place, room.saturating_sub(name.width()).min(place_columns));
-    line(out, &format!("{numbers}{} {place}", pad(&name, NAME_COLUMNS.min(room.saturating_sub(place.width())))));
+    line(
+        out,
+        &format!(
+            "{:>10} {:>7} {:>10} {:>7}  {} {}",
+            count(total.self_samples),
+            percent(total.self_samples, running),
+            count(total.total_samples),
+            percent(total.total_samples, running),
+            pad(&name, NAME_COLUMNS),
+            cut_path(&place, PLACE_COLUMNS)
+        ),
+    );
+}
+
+/// Cuts a path at its front, at a directory if one is left.
+fn cut_path(path: &str, columns: usize) -> String {
+    let cut = cut_start(path, columns);
+    match cut.strip_prefix('…').and_then(|rest| rest.find('/').map(|at| &rest[at..])) {
+        Some(rest) => format!("…{rest}"),
+        None => cut,
+    }
 }
 
 /// Writes one line, cut if it is too wide after all (a sample count of twenty digits).

@@ -1,0 +1,135 @@
+// The table of functions: sortable, filtered by the search, a page of rows at a time.
+
+import { formatCount, formatPercent, formatPlace, formatShortPlace } from "./format.js";
+
+const ROWS_STEP = 100;
+
+const SORT_KEYS = {
+  self: (row) => row.self,
+  total: (row) => row.total,
+  name: (row) => row.fn.name.toLowerCase(),
+  place: (row) => formatPlace(row.fn.location).toLowerCase(),
+  image: (row) => row.fn.image.toLowerCase(),
+};
+const NUMBERS = ["self", "total"];
+
+export class FunctionTable {
+  /** `onSelect` gets the function of a row that was chosen, or null when it was chosen again. */
+  constructor(section, onSelect) {
+    this.body = section.querySelector("tbody");
+    this.more = section.querySelector(".more");
+    this.heads = [...section.querySelectorAll("th[data-sort]")];
+    this.onSelect = onSelect;
+    this.sort = { key: "self", descending: true };
+    this.limit = ROWS_STEP;
+    this.rows = [];
+    this.selected = null;
+    for (const head of this.heads) {
+      head.querySelector("button").addEventListener("click", () => this.sortBy(head.dataset.sort));
+    }
+    this.more.addEventListener("click", () => {
+      this.limit += ROWS_STEP;
+      this.draw();
+    });
+    this.body.addEventListener("click", (event) => {
+      const row = event.target.closest("tr");
+      if (row) this.onSelect(this.selected?.index === Number(row.dataset.fn) ? null : this.shown[row.sectionRowIndex].fn);
+    });
+  }
+
+  /** Rows are `{fn, self, total}`; `all` is 100 %; `matches` flags functions or is null. */
+  show(rows, all, matches) {
+    this.rows = rows;
+    this.all = all;
+    this.matches = matches;
+    this.limit = ROWS_STEP;
+    this.draw();
+  }
+
+  select(fn) {
+    this.selected = fn;
+    for (const row of this.body.rows) markRow(row, fn !== null && row.dataset.fn === String(fn.index));
+  }
+
+  sortBy(key) {
+    const again = this.sort.key === key;
+    this.sort = { key, descending: again ? !this.sort.descending : NUMBERS.includes(key) };
+    this.draw();
+  }
+
+  draw() {
+    const { key, descending } = this.sort;
+    const value = SORT_KEYS[key];
+    const sign = descending ? -1 : 1;
+    const filtered = this.matches ? this.rows.filter((row) => this.matches[row.fn.index]) : [...this.rows];
+    filtered.sort((a, b) => compareValues(value(a), value(b)) * sign || b.self - a.self || b.total - a.total);
+    this.shown = filtered.slice(0, this.limit);
+    this.body.replaceChildren(...this.shown.map((row) => this.rowElement(row)));
+    const rest = filtered.length - this.shown.length;
+    this.more.hidden = rest === 0;
+    this.more.textContent = `Show ${Math.min(rest, ROWS_STEP)} more of ${formatCount(rest)}`;
+    for (const head of this.heads) {
+      head.setAttribute("aria-sort", head.dataset.sort === key ? (descending ? "descending" : "ascending") : "none");
+    }
+  }
+
+  rowElement({ fn, self, total }) {
+    const row = document.createElement("tr");
+    row.dataset.fn = fn.index;
+    row.append(
+      numberCell(self, this.all),
+      numberCell(total, this.all),
+      this.nameCell(fn),
+      textCell(formatShortPlace(fn.location), formatPlace(fn.location), "place"),
+      textCell(fn.image, fn.image, "image"),
+    );
+    markRow(row, this.selected === fn);
+    return row;
+  }
+
+  nameCell(fn) {
+    const cell = document.createElement("td");
+    cell.className = "name";
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = fn.name;
+    button.title = fn.name;
+    cell.append(button);
+    return cell;
+  }
+}
+
+function compareValues(a, b) {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+function markRow(row, selected) {
+  row.classList.toggle("selected", selected);
+  row.querySelector("button").setAttribute("aria-pressed", String(selected));
+}
+
+/** Samples, and their share with a bar under it. */
+function numberCell(part, all) {
+  const cell = document.createElement("td");
+  cell.className = "number";
+  const content = document.createElement("div");
+  content.className = "cell";
+  const count = document.createElement("span");
+  count.className = "count";
+  count.textContent = formatCount(part);
+  const share = document.createElement("span");
+  share.className = "share";
+  share.textContent = formatPercent(part, all);
+  share.style.setProperty("--share", `${all > 0 ? (part * 100) / all : 0}%`);
+  content.append(count, share);
+  cell.append(content);
+  return cell;
+}
+
+function textCell(text, title, className) {
+  const cell = document.createElement("td");
+  cell.className = className;
+  cell.textContent = text;
+  cell.title = title;
+  return cell;
+}

@@ -1,0 +1,54 @@
+// What a box of the graph is, in full, beside the pointer or the keyboard's mark.
+
+import { formatCount, formatPercent, formatPlace, formatSamples } from "./format.js";
+
+const MARGIN_PX = 12;
+
+export class Tooltip {
+  constructor(element) {
+    this.element = element;
+  }
+
+  show(lines, x, y) {
+    const { element } = this;
+    element.replaceChildren(...lines.map(([className, text]) => textBlock(className, text)));
+    element.hidden = false;
+    const { width, height } = element.getBoundingClientRect();
+    const left = Math.max(MARGIN_PX, Math.min(x + MARGIN_PX, window.innerWidth - width - MARGIN_PX));
+    const below = y + MARGIN_PX;
+    const top = below + height < window.innerHeight ? below : Math.max(MARGIN_PX, y - height - MARGIN_PX);
+    element.style.left = `${left}px`;
+    element.style.top = `${top}px`;
+  }
+
+  hide() {
+    this.element.hidden = true;
+  }
+}
+
+function textBlock(className, text) {
+  const block = document.createElement("div");
+  block.className = className;
+  block.textContent = text;
+  return block;
+}
+
+/** What there is to say about a box, as pairs of a class and a text. */
+export function describeBox(box, profile, all, leavesFirst) {
+  const { fn } = box;
+  const share = `${formatPercent(box.total, all)}  ${formatSamples(box.total)}`;
+  const lines = [["tip-name", fn.name], ["tip-share", share]];
+  if (box.parent?.parent && box.parent.total > 0) {
+    lines.push(["tip-more", `${formatPercent(box.total, box.parent.total)} of ${box.parent.fn.short}`]);
+  }
+  if (!leavesFirst && box.self > 0 && box.self < box.total) {
+    lines.push(["tip-more", `${formatPercent(box.self, all)}  ${formatCount(box.self)} in the function itself`]);
+  }
+  if (fn.kind !== "f") return lines;
+  const node = box.mainNode;
+  const place = formatPlace(profile.nodes.location(node));
+  if (place) lines.push(["tip-place", place]);
+  const inlined = profile.nodes.inlined(node);
+  lines.push(["tip-more", [fn.image, inlined].filter(Boolean).join(" · ")]);
+  return lines;
+}

@@ -1,0 +1,78 @@
+//! What looking cost, as the four headlines that stand at the top of every report.
+
+use glass_profile::model::Cost;
+
+use crate::format::{count, duration, percent};
+
+/// Above this share of lost samples or broken stacks, or of the profiler's use of a core, the
+/// reader is asked to look twice. In thousandths.
+const HIGH_PER_MILLE: u64 = 10;
+const HIGH_CPU_PER_MILLE: u64 = 100;
+
+/// One aspect of the cost.
+pub(crate) struct Card {
+    pub name: &'static str,
+    /// The one number to remember.
+    pub headline: String,
+    /// The others.
+    pub detail: String,
+    /// So much that the profile deserves doubt.
+    pub high: bool,
+}
+
+/// Samples, stacks, pauses and the profiler itself.
+pub(crate) fn cards(cost: &Cost, duration_ns: u64) -> [Card; 4] {
+    let taken = cost.samples_taken;
+    let samples = Card {
+        name: "Samples",
+        headline: format!("{} taken", count(taken)),
+        detail: format!(
+            "{} wanted, {} lost ({}), {} late ({})",
+            count(cost.samples_wanted),
+            count(cost.samples_lost),
+            percent(cost.samples_lost, cost.samples_wanted),
+            count(cost.samples_late),
+            percent(cost.samples_late, taken)
+        ),
+        high: exceeds(cost.samples_lost, cost.samples_wanted, HIGH_PER_MILLE),
+    };
+    let stacks = Card {
+        name: "Stacks",
+        headline: format!("{} broken", percent(cost.stacks_broken, taken)),
+        detail: format!("{} of {} do not reach their thread's start", count(cost.stacks_broken), count(taken)),
+        high: exceeds(cost.stacks_broken, taken, HIGH_PER_MILLE),
+    };
+    let pause = &cost.pause;
+    let pauses = if pause.count == 0 {
+        Card {
+            name: "Pauses",
+            headline: "none".to_string(),
+            detail: "this way of sampling does not stop the guest".to_string(),
+            high: false,
+        }
+    } else {
+        Card {
+            name: "Pauses",
+            headline: format!("{} median", duration(pause.median_ns)),
+            detail: format!(
+                "99 % within {}, longest {}, {} in all ({} of the time)",
+                duration(pause.p99_ns),
+                duration(pause.max_ns),
+                duration(pause.sum_ns),
+                percent(pause.sum_ns, duration_ns)
+            ),
+            high: exceeds(pause.sum_ns, duration_ns, HIGH_CPU_PER_MILLE),
+        }
+    };
+    let profiler = Card {
+        name: "Profiler",
+        headline: format!("{} of one core", percent(cost.profiler_cpu_ns, duration_ns)),
+        detail: format!("{} of CPU time while recording {}", duration(cost.profiler_cpu_ns), duration(duration_ns)),
+        high: exceeds(cost.profiler_cpu_ns, duration_ns, HIGH_CPU_PER_MILLE),
+    };
+    [samples, stacks, pauses, profiler]
+}
+
+fn exceeds(part: u64, whole: u64, per_mille: u64) -> bool {
+    u128::from(part) * 1_000 > u128::from(whole) * u128::from(per_mille)
+}

@@ -1,0 +1,296 @@
+//! The page in a real browser: it draws, answers to clicks and keys, and keeps to itself.
+
+mod support {
+    pub mod browser;
+    #[path = "mod.rs"]
+    pub mod profiles;
+}
+
+use glass_profile::model::{Frame, Profile, Sample, Stack, StackEnd, State, Track};
+use glass_report::tree::Tree;
+use serde_json::json;
+use support::browser::Browser;
+use support::profiles::{HOSTILE, service};
+
+/// 100 running samples: main calls left (60) and right (40), which call work (45 and 10). 20 are idle, 5
+/// spin, on another track.
+fn small() -> Profile {
+    let frame = |name: &str| Frame {
+        function: format!("app::{name}"),
+        file: Some(format!("src/{name}.rs")),
+        line: Some(7),
+        image: "app".into(),
+        inlined: name == "work",
+    };
+    let stack = |frames: &[u32]| Stack { frames: frames.to_vec(), end: StackEnd::Complete };
+    let mut profile = Profile {
+        tracks: vec![Track { name: "vcpu 0".into(), id: 0 }, Track { name: "vcpu 1".into(), id: 1 }],
+        frames: ["main", "left", "right", "work"].map(frame).to_vec(),
+        stacks: vec![stack(&[0, 1]), stack(&[0, 1, 3]), stack(&[0, 2]), stack(&[0, 2, 3])],
+        ..Profile::default()
+    };
+    profile.origin.guest = "small".into();
+    for (count, stack, state, track) in [
+        (15, 0, State::Running, 0),
+        (45, 1, State::Running, 0),
+        (30, 2, State::Running, 0),
+        (10, 3, State::Running, 0),
+        (20, 0, State::Idle, 1),
+        (5, 2, State::Spinning, 1),
+    ] {
+        profile.samples.extend(std::iter::repeat_n(Sample { time_ns: 0, track, stack, state }, count));
+    }
+    profile
+}
+
+/// Clicks a box by its row from the top and its place from 0 to 1 in an icicle graph.
+fn click_box(browser: &mut Browser, row: u32, across: f64) {
+    let [left, top, width, _] = browser.place("#graph");
+    browser.click_at(left + 1.0 + (width - 2.0) * across, top + 1.0 + 20.0 * f64::from(row) + 10.0);
+}
+
+fn crumbs(browser: &mut Browser) -> serde_json::Value {
+    browser.eval("[...document.querySelectorAll('#crumbs button')].map((b) => b.textContent)")
+}
+
+fn first_column(browser: &mut Browser) -> serde_json::Value {
+    browser.eval("[...document.querySelectorAll('#functions td.name')].map((cell) => cell.textContent)")
+}
+
+#[test]
+fn a_page_full_of_hostile_names_stays_quiet() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&service(20_000, 1))) else { return };
+    assert_eq!(browser.eval("document.title"), json!("upload-queue (VM, KVM) · Glasshouse profile"));
+    while browser.eval("document.querySelector('#functions .more').hidden") == json!(false) {
+        browser.click("#functions .more");
+    }
+    let names = first_column(&mut browser);
+    let names: Vec<&str> = names.as_array().expect("rows").iter().filter_map(|name| name.as_str()).collect();
+    for name in HOSTILE {
+        let printable = glass_report::names::printable(name);
+        assert!(names.contains(&printable.as_str()), "{printable:?} is not in the table");
+    }
+    assert_eq!(browser.eval("document.querySelectorAll('img, iframe, b').length"), json!(0));
+    // Every box under the pointer, and every view, has been drawn at least once.
+    let [left, top, width, height] = browser.place("#graph");
+    for step in 0..40 {
+        browser.hover_at(left + width * f64::from(step) / 40.0, top + height * f64::from(step % 10 + 1) / 11.0);
+    }
+    for view in ["icicle", "leaves", "flame"] {
+        browser.eval(&format!("document.querySelector('input[value={view}]').click()"));
+    }
+    browser.click("#theme");
+    assert_eq!(browser.eval("document.title"), json!("upload-queue (VM, KVM) · Glasshouse profile"));
+    browser.assert_quiet();
+}
+
+#[test]
+fn the_policy_stops_a_script_that_gets_in() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    browser.eval(
+        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'document.title = \"owned\"'}))",
+    );
+    browser.eval("void (new Image().src = 'http://127.0.0.1:9/leak.png')");
+    browser.wait_for("true");
+    assert_eq!(browser.eval("document.title"), json!("small · Glasshouse profile"));
+    let violations = browser.complaints.iter().filter(|said| said.contains("Content Security Policy")).count();
+    assert_eq!(violations, 2, "{:?}", browser.complaints);
+}
+
+#[test]
+fn the_table_says_what_the_tree_says() {
+    let profile = service(20_000, 3);
+    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
+    while browser.eval("document.querySelector('#functions .more').hidden") == json!(false) {
+        browser.click("#functions .more");
+    }
+    let rows = browser.eval(
+        "[...document.querySelectorAll('#functions tbody tr')].map((row) => [row.querySelector('.name').textContent, \
+         ...[...row.querySelectorAll('.count')].map((cell) => Number(cell.textContent.replaceAll(',', '')))])",
+    );
+    let tree = Tree::build(&profile);
+    let mut expected: Vec<(String, u64, u64)> = tree
+        .function_totals(&[State::Running])
+        .iter()
+        .map(|total| (tree.functions[total.function].name.clone(), total.self_samples, total.total_samples))
+        .collect();
+    let mut shown: Vec<(String, u64, u64)> = serde_json::from_value(rows).expect("rows of a name and two numbers");
+    assert!(shown.is_sorted_by(|a, b| a.1 >= b.1), "the hottest come first");
+    shown.sort();
+    expected.sort();
+    assert_eq!(shown, expected);
+    browser.assert_quiet();
+}
+
+#[test]
+fn a_search_finds_the_right_share() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    browser.key("/");
+    browser.type_text("WORK");
+    assert_eq!(browser.text("#matches"), "55.0 %, 55 samples, in 1 function");
+    assert_eq!(first_column(&mut browser), json!(["app::work"]));
+    // What is above a match counts once, whatever it matches.
+    browser.eval("document.querySelector('#search').select()");
+    browser.type_text("left");
+    assert_eq!(browser.text("#matches"), "60.0 %, 60 samples, in 1 function");
+    browser.eval("document.querySelector('#search').select()");
+    browser.type_text("file:src/right");
+    assert_eq!(browser.text("#matches"), "40.0 %, 40 samples, in 1 function");
+    browser.key("Escape");
+    assert_eq!(browser.text("#matches"), "");
+    assert_eq!(browser.text("#functions-count"), "4 functions");
+    browser.click("#legend button");
+    assert_eq!(browser.text("#matches"), "100.0 %, 100 samples, in 4 functions");
+    browser.assert_quiet();
+}
+
+#[test]
+fn clicks_and_keys_zoom() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    browser.click("input[value=icicle] + span");
+    click_box(&mut browser, 2, 0.8);
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::main", "app::right"]));
+    // Zoomed, the callee's 10 of 40 samples take the first quarter.
+    click_box(&mut browser, 3, 0.2);
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::main", "app::right", "app::work"]));
+    browser.click("#crumbs li:nth-child(2) button");
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::main"]));
+    browser.key("Escape");
+    assert_eq!(crumbs(&mut browser), json!(["All"]));
+
+    browser.eval("document.querySelector('#graph canvas').focus()");
+    for key in ["ArrowDown", "ArrowDown", "ArrowRight", "Enter"] {
+        browser.key(key);
+    }
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::main", "app::right"]));
+    assert_eq!(
+        browser.text("#spoken"),
+        "app::right, 40.0 %  40 samples, 40.0 % of app::main, 30.0 %  30 in the function itself, src/right.rs:7, app"
+    );
+    browser.key("Backspace");
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::main"]));
+    browser.assert_quiet();
+}
+
+#[test]
+fn inverted_the_leaves_come_first() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    browser.click("input[value=leaves] + span");
+    // Of 100 samples 55 end in work, 30 in right, 15 in left: the first box is work, and 45 of its 55
+    // were called by left.
+    click_box(&mut browser, 1, 0.3);
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::work"]));
+    click_box(&mut browser, 2, 0.75);
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::work", "app::left"]));
+    browser.key("Escape");
+    click_box(&mut browser, 1, 0.9);
+    assert_eq!(crumbs(&mut browser), json!(["All", "app::left"]));
+    browser.assert_quiet();
+}
+
+#[test]
+fn a_hover_tells_everything() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    let [left, top, width, height] = browser.place("#graph");
+    // A flame graph stands on its root: the third row from the floor holds left and right, the
+    // fourth work.
+    browser.hover_at(left + width * 0.1, top + height - 71.0);
+    browser.wait_for("!document.querySelector('#tooltip').hidden");
+    let lines = browser.eval("[...document.querySelectorAll('#tooltip div')].map((line) => line.textContent)");
+    assert_eq!(
+        lines,
+        json!([
+            "app::work",
+            "45.0 %  45 samples",
+            "75.0 % of app::left",
+            "src/work.rs:7",
+            "app · inlined into its caller"
+        ])
+    );
+    browser.assert_quiet();
+}
+
+#[test]
+fn idle_and_spinning_count_when_asked() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    assert_eq!(browser.text("#whole"), "100 % = 100 running samples");
+    browser.click("input[value=idle]");
+    assert_eq!(browser.text("#whole"), "100 % = 120 running + idle samples");
+    browser.click("input[value=spinning]");
+    assert_eq!(browser.text("#whole"), "100 % = 125 running + spinning + idle samples");
+    browser.key("/");
+    browser.type_text("[idle]");
+    assert_eq!(browser.text("#matches"), "16.0 %, 20 samples, in 0 functions");
+    browser.key("Escape");
+    browser.click("#tracks li:nth-child(2) button");
+    assert_eq!(browser.text("#whole"), "100 % = 25 running + spinning + idle samples of vcpu 1");
+    browser.click("input[value=idle]");
+    browser.click("input[value=spinning]");
+    assert_eq!(browser.eval("getComputedStyle(document.querySelector('.nothing')).display"), json!("grid"));
+    browser.click("#tracks li:nth-child(2) button");
+    assert_eq!(browser.text("#whole"), "100 % = 100 running samples");
+    browser.assert_quiet();
+}
+
+#[test]
+fn the_table_sorts_and_marks() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    assert_eq!(first_column(&mut browser), json!(["app::work", "app::right", "app::left", "app::main"]));
+    browser.click("th[data-sort=total] button");
+    assert_eq!(first_column(&mut browser), json!(["app::main", "app::left", "app::work", "app::right"]));
+    browser.click("th[data-sort=total] button");
+    assert_eq!(first_column(&mut browser), json!(["app::right", "app::work", "app::left", "app::main"]));
+    browser.click("th[data-sort=name] button");
+    assert_eq!(first_column(&mut browser), json!(["app::left", "app::main", "app::right", "app::work"]));
+    let sorted = "document.querySelector('th[data-sort=name]').getAttribute('aria-sort')";
+    assert_eq!(browser.eval(sorted), json!("ascending"));
+
+    let before = browser.eval("document.querySelector('#graph canvas').toDataURL()");
+    browser.click("#functions tbody tr:nth-child(4) button");
+    browser.wait_for(&format!("document.querySelector('#graph canvas').toDataURL() !== {before}"));
+    assert_eq!(browser.eval("document.querySelector('tr.selected .name').textContent"), json!("app::work"));
+    browser.click("#functions tbody tr:nth-child(4) button");
+    assert_eq!(browser.eval("document.querySelectorAll('tr.selected').length"), json!(0));
+    browser.assert_quiet();
+}
+
+#[test]
+fn an_empty_profile_has_a_page_too() {
+    let Some(mut browser) = Browser::open(&glass_report::html(&Profile::default())) else { return };
+    assert_eq!(browser.text("h1"), "unnamed guest");
+    assert_eq!(browser.text("#whole"), "100 % = 0 running samples");
+    for key in ["/", "x", "Enter", "ArrowUp", "ArrowLeft", "Enter", "Backspace", "Escape"] {
+        browser.key(key);
+    }
+    browser.assert_quiet();
+}
+
+/// Not a check: pictures to look at. `GLASS_SCREENSHOTS=folder cargo test -p glass-report --test page pictures`.
+#[test]
+fn pictures() {
+    let Some(folder) = std::env::var_os("GLASS_SCREENSHOTS").map(std::path::PathBuf::from) else { return };
+    let Some(mut browser) = Browser::open(&glass_report::html(&service(100_000, 1))) else { return };
+    let shoot = |browser: &mut Browser, name: &str| {
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        std::fs::write(folder.join(name), browser.screenshot()).expect("a picture can be written");
+    };
+    browser.resize(1280, 1400);
+    shoot(&mut browser, "light.png");
+    browser.prefer("dark");
+    shoot(&mut browser, "dark.png");
+    browser.prefer("light");
+    browser.key("/");
+    browser.type_text("smoltcp");
+    let [left, top, width, height] = browser.place("#graph");
+    browser.hover_at(left + width * 0.6, top + height - 130.0);
+    shoot(&mut browser, "search.png");
+    browser.click_at(left + width * 0.6, top + height - 90.0);
+    browser.hover_at(5.0, 5.0);
+    shoot(&mut browser, "zoomed.png");
+    browser.key("Escape");
+    browser.click("input[value=leaves] + span");
+    browser.click("input[value=idle]");
+    shoot(&mut browser, "leaves.png");
+    browser.resize(400, 1600);
+    shoot(&mut browser, "narrow.png");
+}

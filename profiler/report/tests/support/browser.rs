@@ -1,0 +1,279 @@
+//! A headless Chromium, driven over its debugging protocol: real clicks, real keys, and a record of
+//! everything that the page logged or asked the network for.
+//!
+//! Every wait has a limit, and the browser ends with the test.
+#![allow(dead_code)]
+
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tungstenite::{Message, WebSocket};
+
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub struct Browser {
+    process: Child,
+    socket: WebSocket<TcpStream>,
+    session: String,
+    folder: PathBuf,
+    last_id: u64,
+    /// Console messages, exceptions, violations of the content security policy.
+    pub complaints: Vec<String>,
+    /// Addresses that were asked for.
+    pub requests: Vec<String>,
+}
+
+/// The browser's program, or `None` with a printed reason.
+fn program() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("GLASS_CHROMIUM") {
+        return Some(named.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .flat_map(|folder| ["chromium", "chromium-browser", "google-chrome"].map(|name| folder.join(name)))
+        .find(|program| program.is_file());
+    if found.is_none() {
+        println!("skipped: there is no chromium in PATH (apt-get install chromium, or set GLASS_CHROMIUM)");
+    }
+    found
+}
+
+impl Browser {
+    /// Starts a browser that shows a page, or returns `None` where there is none to start.
+    pub fn open(html: &str) -> Option<Browser> {
+        let program = program()?;
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("glass-report-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for the browser can be made");
+        let page = folder.join("report.html");
+        std::fs::write(&page, html).expect("the page can be written");
+        let profile = folder.join("profile");
+        let process = Command::new(program)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+                "--hide-scrollbars",
+                "--remote-debugging-port=0",
+            ])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the browser starts");
+        let mut process = Kill(Some(process));
+        let (port, address) = debugging_port(&profile);
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("the browser listens");
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a timeout can be set");
+        let url = format!("ws://127.0.0.1:{port}{address}");
+        let (socket, _) = tungstenite::client(url, stream).expect("the browser speaks its protocol");
+        let mut browser = Browser {
+            process: process.0.take().expect("the process is still here"),
+            socket,
+            session: String::new(),
+            folder,
+            last_id: 0,
+            complaints: Vec::new(),
+            requests: Vec::new(),
+        };
+        browser.show(&page);
+        Some(browser)
+    }
+
+    fn show(&mut self, page: &Path) {
+        let target = self.call("Target.createTarget", json!({"url": "about:blank"}));
+        let attached = self.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
+        self.session = attached["sessionId"].as_str().expect("a session has a name").to_string();
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            self.call(&format!("{domain}.enable"), json!({}));
+        }
+        self.resize(1280, 900);
+        self.call("Page.navigate", json!({"url": format!("file://{}", page.display())}));
+        self.wait_for("document.readyState === 'complete' && location.protocol === 'file:'");
+    }
+
+    pub fn resize(&mut self, width: u32, height: u32) {
+        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", metrics);
+    }
+
+    pub fn prefer(&mut self, colours: &str) {
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": colours}]});
+        self.call("Emulation.setEmulatedMedia", features);
+    }
+
+    /// What an expression is worth in the page.
+    pub fn eval(&mut self, expression: &str) -> Value {
+        let answer = self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true}));
+        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
+        answer["result"]["value"].clone()
+    }
+
+    pub fn text(&mut self, selector: &str) -> String {
+        let text = self.eval(&format!("document.querySelector({selector:?}).textContent"));
+        text.as_str().expect("an element has text").to_string()
+    }
+
+    pub fn wait_for(&mut self, condition: &str) {
+        let started = Instant::now();
+        while self.eval(&format!("Boolean({condition})")) != json!(true) {
+            assert!(
+                started.elapsed() < CONDITION_TIMEOUT,
+                "{condition} did not come true; said: {:?}",
+                self.complaints
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Where an element is, in sight: left, top, width, height.
+    pub fn place(&mut self, selector: &str) -> [f64; 4] {
+        let script = format!(
+            "(() => {{ const e = document.querySelector({selector:?}); e.scrollIntoView({{block: 'nearest', behavior: 'instant'}}); \
+             const r = e.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; }})()"
+        );
+        let place = self.eval(&script);
+        std::array::from_fn(|index| place[index].as_f64().expect("a place is made of numbers"))
+    }
+
+    pub fn click(&mut self, selector: &str) {
+        let [left, top, width, height] = self.place(selector);
+        self.click_at(left + width / 2.0, top + height / 2.0);
+    }
+
+    pub fn hover_at(&mut self, x: f64, y: f64) {
+        self.mouse("mouseMoved", x, y, 0);
+    }
+
+    pub fn click_at(&mut self, x: f64, y: f64) {
+        self.mouse("mouseMoved", x, y, 0);
+        self.mouse("mousePressed", x, y, 1);
+        self.mouse("mouseReleased", x, y, 1);
+    }
+
+    fn mouse(&mut self, kind: &str, x: f64, y: f64, clicks: u32) {
+        let button = if clicks > 0 { "left" } else { "none" };
+        self.call(
+            "Input.dispatchMouseEvent",
+            json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": clicks}),
+        );
+    }
+
+    /// Presses a named key (`"Enter"`) or types a character.
+    pub fn key(&mut self, key: &str) {
+        let text = match key {
+            "Enter" => "\r",
+            one if one.chars().count() == 1 => one,
+            _ => "",
+        };
+        self.call("Input.dispatchKeyEvent", json!({"type": "keyDown", "key": key, "text": text}));
+        self.call("Input.dispatchKeyEvent", json!({"type": "keyUp", "key": key}));
+    }
+
+    pub fn type_text(&mut self, text: &str) {
+        self.call("Input.insertText", json!({"text": text}));
+    }
+
+    /// A picture of what is in sight, as PNG.
+    pub fn screenshot(&mut self) -> Vec<u8> {
+        use base64::Engine as _;
+        let answer = self.call("Page.captureScreenshot", json!({"format": "png"}));
+        let data = answer["data"].as_str().expect("a screenshot has data");
+        base64::engine::general_purpose::STANDARD.decode(data).expect("a screenshot is base64")
+    }
+
+    /// Everything that the page should not have done.
+    pub fn assert_quiet(&mut self) {
+        // One more round trip brings in what was under way.
+        self.eval("0");
+        assert_eq!(self.complaints, Vec::<String>::new(), "the page complained");
+        let outside: Vec<&String> = self.requests.iter().filter(|url| !url.ends_with("/report.html")).collect();
+        assert!(outside.is_empty(), "the page asked for {outside:?}");
+        assert_eq!(self.requests.len(), 1, "the page was loaded once");
+    }
+
+    fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.last_id += 1;
+        let id = self.last_id;
+        let mut message = json!({"id": id, "method": method, "params": parameters});
+        if !self.session.is_empty() {
+            message["sessionId"] = json!(self.session);
+        }
+        self.socket.send(Message::text(message.to_string())).expect("the browser takes messages");
+        let started = Instant::now();
+        loop {
+            assert!(started.elapsed() < ANSWER_TIMEOUT, "no answer to {method}");
+            let Message::Text(text) = self.socket.read().expect("the browser answers in time") else { continue };
+            let message: Value = serde_json::from_str(&text).expect("the browser speaks JSON");
+            if message["id"] == json!(id) {
+                assert!(message.get("error").is_none(), "{method}: {message}");
+                return message["result"].clone();
+            }
+            self.note(&message);
+        }
+    }
+
+    fn note(&mut self, event: &Value) {
+        let parameters = &event["params"];
+        match event["method"].as_str() {
+            Some("Runtime.consoleAPICalled") => self.complaints.push(format!("console: {}", parameters["args"])),
+            Some("Runtime.exceptionThrown") => self.complaints.push(parameters["exceptionDetails"].to_string()),
+            Some("Log.entryAdded") => self.complaints.push(parameters["entry"].to_string()),
+            Some("Network.requestWillBeSent") => {
+                self.requests.push(parameters["request"]["url"].as_str().unwrap_or("?").to_string());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Both fail only if the browser is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Ends the browser if it cannot be reached.
+struct Kill(Option<Child>);
+
+impl Drop for Kill {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.0 {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// The browser writes its port and address into its folder when it is ready.
+fn debugging_port(profile: &Path) -> (u16, String) {
+    let file = profile.join("DevToolsActivePort");
+    let started = Instant::now();
+    loop {
+        let said = std::fs::read_to_string(&file).unwrap_or_default();
+        if let Some((port, address)) = said.split_once('\n')
+            && let Ok(port) = port.parse()
+            && address.starts_with('/')
+        {
+            return (port, address.trim().to_string());
+        }
+        assert!(started.elapsed() < START_TIMEOUT, "the browser did not start in {START_TIMEOUT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,246 @@
+//! Made-up profiles that look like real ones: a service in a VM under load, with hostile names.
+#![allow(dead_code)]
+
+use glass_profile::model::{Cost, Distribution, Frame, Origin, Profile, Sample, Stack, StackEnd, State, Track};
+
+/// Numbers that are the same in every run (xorshift, Marsaglia 2003).
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.max(1))
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % limit.max(1)
+    }
+
+    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+}
+
+/// Names that try to leave their place: markup, quotes, escapes, directions, great length.
+pub const HOSTILE: &[&str] = &[
+    "</script><script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "\"'`${document.title='owned'}`'\"",
+    "queue::Item<'static, \"quoted\", {closure#0}>::operator<<",
+    "line\u{2028}and\u{2029}paragraph",
+    "\u{1b}[2J\u{1b}]0;owned\u{7}bell",
+    "\u{202e}desrever ton ma I",
+    "<!--<script>",
+    "]]>&lt;&amp;{{data}}",
+    "名前::関数::長い名前の関数",
+];
+
+const ROOTS: &[&str] = &["_start", "glass_platform_vm::boot::start", "glass_executor::Executor::run"];
+
+/// Function, file and image of the paths that the load takes, from the caller to the leaf.
+const PATHS: &[(usize, &[&str])] = &[
+    (
+        34,
+        &[
+            "upload_queue::serve::{{closure}}",
+            "upload_queue::http::handle::{{closure}}",
+            "upload_queue::store::put::{{closure}}",
+            "upload_queue::store::write_extent::{{closure}}",
+            "twox_hash::xxhash3_64::RawHasher::write",
+            "<twox_hash::xxhash3_64::avx2::Impl as twox_hash::xxhash3::Vector>::accumulate",
+        ],
+    ),
+    (
+        16,
+        &[
+            "upload_queue::serve::{{closure}}",
+            "upload_queue::http::handle::{{closure}}",
+            "upload_queue::store::put::{{closure}}",
+            "glass_virtio::blk::Block<T,M>::write::{{closure}}",
+            "glass_virtio::queue::Queue::submit",
+            "glass_virtio::mmio::Transport::notify",
+        ],
+    ),
+    (
+        28,
+        &[
+            "glass_net::stack::Stack::poll",
+            "smoltcp::iface::interface::Interface::poll",
+            "smoltcp::iface::interface::Interface::socket_ingress",
+            "smoltcp::iface::interface::InterfaceInner::process_ethernet",
+            "smoltcp::iface::interface::ipv4::<impl smoltcp::iface::interface::InterfaceInner>::process_ipv4",
+            "smoltcp::socket::tcp::Socket::process",
+            "<smoltcp::storage::ring_buffer::RingBuffer<u8> as core::iter::Extend<&u8>>::extend",
+            "memcpy",
+        ],
+    ),
+    (
+        12,
+        &[
+            "glass_net::stack::Stack::poll",
+            "smoltcp::iface::interface::Interface::poll",
+            "smoltcp::iface::interface::Interface::socket_egress",
+            "smoltcp::socket::tcp::Socket::dispatch",
+            "smoltcp::wire::ip::checksum::data",
+        ],
+    ),
+    (
+        10,
+        &[
+            "glass_net::stack::Stack::poll",
+            "<glass_virtio::net::Device as smoltcp::phy::Device>::receive",
+            "glass_virtio::queue::Queue::pop_used",
+            "core::sync::atomic::fence",
+        ],
+    ),
+    (
+        6,
+        &[
+            "upload_queue::serve::{{closure}}",
+            "upload_queue::http::parse::{{closure}}",
+            "httparse::Request::parse_with_config",
+            "httparse::simd::swar::match_header_value_vectored",
+        ],
+    ),
+    (
+        6,
+        &[
+            "upload_queue::index::Index::find",
+            "upload_queue::index::Node::descend",
+            "upload_queue::index::Node::descend",
+            "upload_queue::index::Node::descend",
+            "<[u8] as core::cmp::Ord>::cmp",
+            "memcmp",
+        ],
+    ),
+    (4, &["alloc::collections::btree::map::BTreeMap<K,V,A>::insert", "talc::Talc<O>::malloc", "talc::bucket::scan"]),
+];
+
+/// A profile of `samples` samples on four vCPUs, with several hundred functions.
+pub fn service(samples: usize, seed: u64) -> Profile {
+    let mut dice = Dice::new(seed);
+    let mut profile = Profile {
+        origin: Origin {
+            guest: "upload-queue (VM, KVM)".into(),
+            backend: "gdbstub".into(),
+            symbols: "target/x86_64-unknown-linux-gnu/image/upload-queue.symbols".into(),
+            host: "workbench".into(),
+            start_unix_ns: 1_767_225_599_000_000_000,
+            duration_ns: 10_000_000_000,
+            rate_hz: 997,
+            recorder: "glass 0.1.0".into(),
+        },
+        cost: Cost {
+            samples_wanted: samples as u64 + samples as u64 / 60,
+            samples_taken: samples as u64,
+            samples_lost: samples as u64 / 60,
+            samples_late: samples as u64 / 900,
+            stacks_broken: 0,
+            pause: Distribution {
+                count: samples as u64,
+                median_ns: 14_230,
+                p99_ns: 33_100,
+                max_ns: 210_400,
+                sum_ns: 148_000_000,
+            },
+            profiler_cpu_ns: 312_000_000,
+        },
+        tracks: (0..4).map(|id| Track { name: format!("vcpu {id}"), id }).collect(),
+        warnings: vec![
+            "The symbol file was built 3 minutes after the guest's image: lines may be off by some. <b>Rebuild</b> the image to be sure."
+                .into(),
+        ],
+        ..Profile::default()
+    };
+    let stacks = make_stacks(&mut profile, &mut dice);
+    let idle = make_idle(&mut profile);
+    for index in 0..samples {
+        let track = dice.below(4);
+        let (state, stack) = match dice.below(100) {
+            0..8 => (State::Spinning, idle),
+            // The last vCPU sleeps most of the time.
+            8..=99 if dice.below(10) < 1 + 2 * track => (State::Idle, idle),
+            _ => (State::Running, pick_weighted(&stacks, &mut dice)),
+        };
+        if state == State::Running && profile.stacks[stack as usize].end != StackEnd::Complete {
+            profile.cost.stacks_broken += 1;
+        }
+        let time_ns = index as u64 * profile.origin.duration_ns / samples.max(1) as u64;
+        profile.samples.push(Sample { time_ns, track: track as u32, stack, state });
+    }
+    profile
+}
+
+/// Stacks with weights that fall off steeply, as they do in life.
+fn make_stacks(profile: &mut Profile, dice: &mut Dice) -> Vec<u32> {
+    let mut weighted = Vec::new();
+    for (weight, path) in PATHS {
+        for variant in 0..60 {
+            let cut = 1 + dice.below(path.len());
+            let mut names: Vec<String> = ROOTS.iter().map(|name| (*name).to_string()).collect();
+            names.extend(path[..if variant < 20 { path.len() } else { cut }].iter().map(|name| (*name).to_string()));
+            // Full paths are often leaves themselves; others end somewhere in small helpers.
+            let helpers = if variant < 3 { 0 } else { dice.below(4) };
+            for level in 0..helpers {
+                names.push(helper_name(dice, level));
+            }
+            let frames = names.iter().enumerate().map(|(depth, name)| frame(profile, name, depth, dice)).collect();
+            let end = match dice.below(150) {
+                0 => StackEnd::CopyEnded,
+                1 => StackEnd::NoUnwindInfo,
+                _ => StackEnd::Complete,
+            };
+            profile.stacks.push(Stack { frames, end });
+            let copies = weight * 60 / (variant + 2) + 1;
+            weighted.extend(std::iter::repeat_n(profile.stacks.len() as u32 - 1, copies));
+        }
+    }
+    for name in HOSTILE {
+        let frames = vec![frame(profile, ROOTS[0], 0, dice), frame(profile, name, 1, dice)];
+        profile.stacks.push(Stack { frames, end: StackEnd::Complete });
+        weighted.extend(std::iter::repeat_n(profile.stacks.len() as u32 - 1, 15));
+    }
+    weighted
+}
+
+fn make_idle(profile: &mut Profile) -> u32 {
+    let mut dice = Dice::new(7);
+    let names =
+        ["_start", "glass_platform_vm::boot::start", "glass_executor::Executor::run", "glass_platform_vm::idle::wait"];
+    let frames = names.iter().enumerate().map(|(depth, name)| frame(profile, name, depth, &mut dice)).collect();
+    profile.stacks.push(Stack { frames, end: StackEnd::Complete });
+    profile.stacks.len() as u32 - 1
+}
+
+fn pick_weighted(stacks: &[u32], dice: &mut Dice) -> u32 {
+    *dice.pick(stacks)
+}
+
+fn helper_name(dice: &mut Dice, level: usize) -> String {
+    let crates =
+        ["core::ptr", "core::slice", "alloc::vec", "smoltcp::wire", "upload_queue::store", "glass_executor::timer"];
+    let types =
+        ["Vec<alloc::sync::Arc<T>,A>", "Packet<&mut [u8]>", "Slot<'_>", "Option<core::num::NonZero<usize>>", "Timer"];
+    let verbs = ["push", "get_unchecked", "fmt", "check_len", "drop_in_place", "advance", "as_mut", "split_at_mut"];
+    let closure = if level % 2 == 1 { "::{{closure}}" } else { "" };
+    format!("{}::{}::{}{closure}", dice.pick(&crates), dice.pick(&types), dice.pick(&verbs))
+}
+
+fn frame(profile: &mut Profile, function: &str, depth: usize, dice: &mut Dice) -> u32 {
+    let assembly = matches!(function, "memcpy" | "memcmp" | "_start");
+    let path = function.trim_start_matches('<').split(['<', ' ', '{', '(']).next().unwrap_or("").replace("::", "/");
+    let frame = Frame {
+        function: function.to_string(),
+        file: (!assembly).then(|| format!("src/{path}.rs")),
+        line: (!assembly).then(|| 20 + dice.below(6) as u32 * 17 + depth as u32),
+        image: if assembly && function != "_start" { "libc.so.6" } else { "upload-queue" }.to_string(),
+        inlined: depth > 5 && dice.below(3) == 0,
+    };
+    if let Some(index) = profile.frames.iter().position(|known| *known == frame) {
+        return index as u32;
+    }
+    profile.frames.push(frame);
+    profile.frames.len() as u32 - 1
+}
