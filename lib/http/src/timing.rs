@@ -19,8 +19,12 @@ pub(crate) async fn before<F: Future>(
         return Some(output);
     }
     let mut sleep = pin!(clock.sleep_until(deadline(clock.now())));
+    // The future has just said that it waits. Asking again at once would undo its yielding to others.
+    let mut asked = true;
     poll_fn(|context| {
-        if let Poll::Ready(output) = future.as_mut().poll(context) {
+        if !core::mem::take(&mut asked)
+            && let Poll::Ready(output) = future.as_mut().poll(context)
+        {
             return Poll::Ready(Some(output));
         }
         sleep.as_mut().poll(context).map(|()| None)
