@@ -1,1 +1,33 @@
-//! To be written.
+//! The api on a Linux process: the host's sockets, files or devices as disks, one thread of tasks.
+//!
+//! A service becomes a process through [`main`]. Everything it does runs on the thread that called
+//! it; disk requests are carried out by a few threads, because Linux has no other way to wait for a
+//! file that always works, and the console has a thread because a terminal may stop reading.
+//!
+//! ```text
+//! service tasks ── executor ── reactor (epoll) ── sockets
+//!                      │
+//!                      ├── disk threads ── pread, pwrite, fdatasync
+//!                      └── console thread ── standard output
+//! ```
+//! Cost: a ready socket is found by one `epoll_wait` for many, read by one `recv` into the caller's
+//! memory and never registered twice (edge-triggered). A disk request costs two thread switches,
+//! about 20 us.
+#![forbid(unsafe_code)]
+// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+#![allow(async_fn_in_trait)]
+
+mod console;
+mod disk;
+mod net;
+mod options;
+mod platform;
+mod reactor;
+mod service;
+mod workers;
+
+pub use disk::{Disk, DiskError};
+pub use net::{HostListener, HostNet, HostStream};
+pub use options::{DiskOption, Options, OptionsError, parse_bytes};
+pub use platform::{LinuxPlatform, StartError};
+pub use service::main;

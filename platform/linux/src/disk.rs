@@ -1,0 +1,171 @@
+//! A file or a block device as a disk.
+
+use crate::options::DiskOption;
+use crate::workers::Workers;
+use glass_api::{Block, BlockError, BlockInfo, Buf, check_request};
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Files have no sectors; this is what a VM's disk says, too.
+const SECTOR_BYTES: u32 = 512;
+
+/// A file or a block device, locked against other processes that lock it too. Requests go through
+/// the page cache; [`Block::flush`] is an `fdatasync`.
+#[derive(Clone)]
+pub struct Disk {
+    file: Arc<File>,
+    info: BlockInfo,
+    workers: Workers,
+}
+
+/// Why a disk cannot be used. `Display` is one sentence with what to do.
+#[derive(Debug)]
+pub struct DiskError {
+    path: PathBuf,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Missing,
+    NoFile,
+    InUse,
+    OtherSize { is_bytes: u64, wanted_bytes: u64 },
+    TooSmall { is_bytes: u64 },
+    Denied,
+    Other(io::Error),
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let path = self.path.display();
+        match &self.why {
+            Why::Missing => write!(f, "disk {path} does not exist: give --disk-size, such as 1G, to create it"),
+            Why::NoFile => write!(f, "disk {path} is neither a file nor a block device"),
+            Why::InUse => write!(f, "disk {path} is in use by another process: stop that or name another disk"),
+            Why::OtherSize { is_bytes, wanted_bytes } => write!(
+                f,
+                "disk {path} has {is_bytes} bytes, not {wanted_bytes}: leave out --disk-size to use it, or delete it"
+            ),
+            Why::TooSmall { is_bytes } => {
+                write!(f, "disk {path} has {is_bytes} bytes, less than a sector of {SECTOR_BYTES}: use a larger one")
+            }
+            Why::Denied => {
+                write!(f, "no permission to read and write disk {path}: change its mode or run as its owner")
+            }
+            Why::Other(error) => write!(f, "disk {path} cannot be used: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+impl From<io::Error> for Why {
+    fn from(error: io::Error) -> Why {
+        match error.kind() {
+            ErrorKind::NotFound => Why::Missing,
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Why::Denied,
+            ErrorKind::IsADirectory => Why::NoFile,
+            _ => Why::Other(error),
+        }
+    }
+}
+
+impl Disk {
+    pub(crate) fn open(option: &DiskOption, workers: Workers) -> Result<Disk, DiskError> {
+        let opened = Disk::try_open(option, workers);
+        opened.map_err(|why| DiskError { path: option.path.clone(), why })
+    }
+
+    fn try_open(option: &DiskOption, workers: Workers) -> Result<Disk, Why> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let (mut file, is_new) = match (options.open(&option.path), option.create_bytes) {
+            (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound => {
+                let created = options.create_new(true).open(&option.path);
+                // The file's name exists now, so what is missing is its folder.
+                let file = created.map_err(|error| match error.kind() {
+                    ErrorKind::NotFound => Why::Other(error),
+                    _ => Why::from(error),
+                })?;
+                (file, true)
+            }
+            (opened, _) => (opened?, false),
+        };
+        let file_type = file.metadata()?.file_type();
+        if !file_type.is_file() && !file_type.is_block_device() {
+            return Err(Why::NoFile);
+        }
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => Why::InUse,
+            TryLockError::Error(error) => Why::Other(error),
+        })?;
+        if let (true, Some(bytes)) = (is_new, option.create_bytes) {
+            file.set_len(bytes)?;
+        }
+        // The metadata of a block device say nothing about its size.
+        let is_bytes = file.seek(SeekFrom::End(0))?;
+        if let Some(wanted_bytes) = option.create_bytes.filter(|&wanted| wanted != is_bytes) {
+            return Err(Why::OtherSize { is_bytes, wanted_bytes });
+        }
+        let size_bytes = is_bytes - is_bytes % u64::from(SECTOR_BYTES);
+        if size_bytes == 0 {
+            return Err(Why::TooSmall { is_bytes });
+        }
+        let info = BlockInfo { sector_bytes: SECTOR_BYTES, size_bytes, read_only: false };
+        Ok(Disk { file: Arc::new(file), info, workers })
+    }
+
+    /// Runs `request` on the file by a worker.
+    async fn run<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&File) -> (io::Result<()>, T) + Send + 'static,
+    ) -> (Result<(), BlockError>, T) {
+        let file = self.file.clone();
+        let (done, rest) = self.workers.run(move || request(&file)).await;
+        (done.map_err(block_error), rest)
+    }
+}
+
+fn block_error(error: io::Error) -> BlockError {
+    // Without a number: the file became shorter behind our back.
+    BlockError::Device(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
+}
+
+impl Block for Disk {
+    fn info(&self) -> BlockInfo {
+        self.info
+    }
+
+    async fn read(&self, offset: u64, mut buf: Buf) -> (Result<(), BlockError>, Buf) {
+        if let Err(error) = check_request(self.info, offset, buf.len()) {
+            return (Err(error), buf);
+        }
+        if buf.as_mut().is_none() {
+            return (Err(BlockError::Shared), buf);
+        }
+        let read = move |file: &File| {
+            // Nobody can have shared it since: we are its owner.
+            let done =
+                buf.as_mut().ok_or_else(|| io::Error::other("shared")).and_then(|b| file.read_exact_at(b, offset));
+            (done, buf)
+        };
+        self.run(read).await
+    }
+
+    async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
+        if let Err(error) = check_request(self.info, offset, buf.len()) {
+            return (Err(error), buf);
+        }
+        self.run(move |file| (file.write_all_at(&buf, offset), buf)).await
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        self.run(|file| (file.sync_data(), ())).await.0
+    }
+}

@@ -1,0 +1,206 @@
+//! The host's TCP.
+
+use crate::platform::Host;
+use crate::reactor::{Interest, Watched};
+use glass_api::{Listener, Net, NetError, NetInfo, Stream};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto};
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Connections that the kernel keeps for us until we accept them; it may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// How long accepting rests when the process has no descriptors left.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// A peer that vanished without a word is noticed after 30 + 3 * 10 seconds of silence.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// The host's network.
+#[derive(Clone)]
+pub struct HostNet {
+    pub(crate) host: Rc<Host>,
+}
+
+/// Listens on one port of the address that the process was told to bind.
+pub struct HostListener {
+    host: Rc<Host>,
+    socket: Watched,
+    address: SocketAddr,
+}
+
+/// One connection.
+pub struct HostStream {
+    socket: Watched,
+    peer: SocketAddr,
+    /// Our half ended in order, so a drop need not reset.
+    closed: bool,
+}
+
+fn net_error(errno: Errno) -> NetError {
+    match errno {
+        Errno::CONNRESET | Errno::CONNREFUSED | Errno::CONNABORTED | Errno::PIPE | Errno::NOTCONN => NetError::Reset,
+        Errno::TIMEDOUT | Errno::HOSTUNREACH => NetError::TimedOut,
+        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC => NetError::TooMany,
+        other => NetError::Host(other.raw_os_error()),
+    }
+}
+
+fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+}
+
+/// Accepted sockets inherit these from their listener.
+fn set_options(socket: &OwnedFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)
+}
+
+impl HostNet {
+    fn listen_on(&self, address: SocketAddr) -> Result<HostListener, Errno> {
+        let socket = new_socket(address)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        set_options(&socket)?;
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+        let socket = self.host.reactor.watch(socket, false)?;
+        Ok(HostListener { host: self.host.clone(), socket, address })
+    }
+
+    async fn connect_to(&self, remote: SocketAddr) -> Result<HostStream, Errno> {
+        let socket = new_socket(remote)?;
+        set_options(&socket)?;
+        let begun = rustix::net::connect(&socket, &remote);
+        let connected = match begun {
+            Ok(()) => true,
+            Err(Errno::INPROGRESS | Errno::INTR) => false,
+            Err(error) => return Err(error),
+        };
+        let socket = self.host.reactor.watch(socket, connected)?;
+        let established = |socket: &Watched| sockopt::socket_error(socket.fd())?;
+        poll_fn(|context| socket.poll(Interest::Write, context, || established(&socket))).await?;
+        Ok(HostStream { socket, peer: remote, closed: false })
+    }
+}
+
+impl Net for HostNet {
+    type Listener = HostListener;
+    type Stream = HostStream;
+
+    async fn up(&self) -> Result<NetInfo, NetError> {
+        if !self.host.bind.is_unspecified() {
+            return Ok(NetInfo { address: self.host.bind });
+        }
+        // The address that the host would use towards the rest of the world (192.0.2.0/24 is for
+        // documents). Connecting a UDP socket looks up a route and sends nothing.
+        let address = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+            .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()));
+        Ok(NetInfo { address: address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip()) })
+    }
+
+    async fn listen(&self, port: u16) -> Result<HostListener, NetError> {
+        self.listen_on(SocketAddr::new(self.host.bind, port)).map_err(|errno| match errno {
+            Errno::ADDRINUSE => NetError::PortInUse(port),
+            other => net_error(other),
+        })
+    }
+
+    async fn connect(&self, remote: SocketAddr) -> Result<HostStream, NetError> {
+        self.connect_to(remote).await.map_err(net_error)
+    }
+}
+
+impl HostListener {
+    async fn accept_one(&self) -> Result<HostStream, Errno> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let accept = || rustix::net::acceptfrom_with(self.socket.fd(), flags);
+        let (socket, peer) = poll_fn(|context| self.socket.poll(Interest::Read, context, accept)).await?;
+        let unknown = SocketAddr::new(self.address.ip(), 0);
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).unwrap_or(unknown);
+        let socket = self.host.reactor.watch(socket, true)?;
+        Ok(HostStream { socket, peer, closed: false })
+    }
+}
+
+impl Listener for HostListener {
+    type Stream = HostStream;
+
+    async fn accept(&mut self) -> Result<HostStream, NetError> {
+        match self.accept_one().await.map_err(net_error) {
+            Err(NetError::TooMany) => {
+                // Without a pause we would fail again at once, for as long as the connection waits.
+                self.host.executor.sleep_until(self.host.now() + EXHAUSTED_PAUSE).await;
+                Err(NetError::TooMany)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Stream for HostStream {
+    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let socket = &self.socket;
+        let mut receive = || rustix::net::recv(socket.fd(), &mut *buf, RecvFlags::empty()).map(|(count, _)| count);
+        let count = poll_fn(|context| socket.poll(Interest::Read, context, &mut receive)).await.map_err(net_error)?;
+        if count < buf.len() {
+            self.socket.exhausted(Interest::Read);
+        }
+        Ok(count)
+    }
+
+    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let socket = &self.socket;
+        let send = || rustix::net::send(socket.fd(), data, SendFlags::NOSIGNAL);
+        let count = poll_fn(|context| socket.poll(Interest::Write, context, send)).await.map_err(net_error)?;
+        if count < data.len() {
+            self.socket.exhausted(Interest::Write);
+        }
+        Ok(count)
+    }
+
+    async fn close(&mut self) -> Result<(), NetError> {
+        match rustix::net::shutdown(self.socket.fd(), Shutdown::Write) {
+            Ok(()) => {
+                self.closed = true;
+                Ok(())
+            }
+            Err(errno) => Err(net_error(errno)),
+        }
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+impl Drop for HostStream {
+    fn drop(&mut self) {
+        if !self.closed {
+            // Closing with a linger time of zero sends a reset. If this fails, so did the connection.
+            let _ = sockopt::set_socket_linger(self.socket.fd(), Some(Duration::ZERO));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The pieces put together, and the loop.
+
+use crate::console::Lines;
+use crate::disk::{Disk, DiskError};
+use crate::net::HostNet;
+use crate::options::Options;
+use crate::reactor::Reactor;
+use crate::workers::Workers;
+use glass_api::{Clock, Console, Instant, Platform, Random, Spawn, SpawnError};
+use glass_executor::Executor;
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A Linux process as a service's world. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct LinuxPlatform {
+    host: Rc<Host>,
+}
+
+/// What everything here shares.
+pub(crate) struct Host {
+    pub(crate) executor: Executor,
+    pub(crate) reactor: Reactor,
+    pub(crate) bind: IpAddr,
+    started: std::time::Instant,
+    args: Vec<String>,
+    disks: Vec<Disk>,
+    lines: Lines,
+}
+
+impl Host {
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Why a process cannot become a platform.
+#[derive(Debug)]
+pub enum StartError {
+    /// A disk cannot be used.
+    Disk(DiskError),
+    /// The host lacks a descriptor, a thread or memory.
+    Host(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            StartError::Disk(error) => write!(f, "{error}"),
+            StartError::Host(error) => write!(f, "the host lacks what a service needs: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl LinuxPlatform {
+    /// Opens the disks and prepares everything else.
+    pub fn new(options: &Options) -> Result<LinuxPlatform, StartError> {
+        let host = |error| StartError::Host(error);
+        let workers = Workers::new();
+        let disks = options.disks.iter().map(|disk| Disk::open(disk, workers.clone()).map_err(StartError::Disk));
+        let disks = disks.collect::<Result<_, _>>()?;
+        let reactor = Reactor::new().map_err(|errno| host(errno.into()))?;
+        Ok(LinuxPlatform {
+            host: Rc::new(Host {
+                executor: Executor::new(reactor.bell()),
+                reactor,
+                bind: options.bind,
+                started: std::time::Instant::now(),
+                args: options.service_args.clone(),
+                disks,
+                lines: Lines::new(io::stdout()).map_err(host)?,
+            }),
+        })
+    }
+
+    /// Runs `task`, and the tasks that it spawns, until it ends; the others are left where they are.
+    /// Fails when the host's events cannot be waited for.
+    pub fn run<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> io::Result<T> {
+        let outcome = Rc::new(RefCell::new(None));
+        let result = outcome.clone();
+        let main = async move {
+            let output = task.await;
+            *result.borrow_mut() = Some(output);
+        };
+        let Host { executor, reactor, .. } = &*self.host;
+        executor.spawn("main", main).map_err(io::Error::other)?;
+        loop {
+            executor.run_ready();
+            if let Some(output) = outcome.borrow_mut().take() {
+                return Ok(output);
+            }
+            let timeout = match executor.next_deadline() {
+                Some(deadline) => {
+                    let now = self.now();
+                    if executor.fire_timers(now) > 0 { Some(Duration::ZERO) } else { Some(deadline.since(now)) }
+                }
+                None => None,
+            };
+            reactor.turn(timeout, || executor.has_ready())?;
+        }
+    }
+
+    /// Waits a moment until the console's lines are written.
+    pub(crate) fn drain_console(&self) {
+        self.host.lines.drain();
+    }
+}
+
+impl Platform for LinuxPlatform {
+    type Block = Disk;
+    type Net = HostNet;
+
+    fn args(&self) -> &[String] {
+        &self.host.args
+    }
+
+    fn block(&self, index: usize) -> Option<Disk> {
+        self.host.disks.get(index).cloned()
+    }
+
+    fn net(&self) -> HostNet {
+        HostNet { host: self.host.clone() }
+    }
+}
+
+impl Clock for LinuxPlatform {
+    fn now(&self) -> Instant {
+        self.host.now()
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
+        self.host.executor.sleep_until(deadline)
+    }
+}
+
+impl Console for LinuxPlatform {
+    fn print(&self, line: fmt::Arguments) {
+        self.host.lines.print(line);
+    }
+}
+
+impl Random for LinuxPlatform {
+    fn fill_random(&self, bytes: &mut [u8]) {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+                Ok(count) => filled += count,
+                Err(rustix::io::Errno::INTR) => (),
+                // A service must not go on with predictable bytes. Linux has the call since 3.17.
+                Err(error) => panic!("the host has no random bytes: {error}"),
+            }
+        }
+    }
+}
+
+impl Spawn for LinuxPlatform {
+    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
+        self.host.executor.spawn(name, task)
+    }
+}

@@ -1,0 +1,258 @@
+//! Which sockets are ready: epoll, edge-triggered, and the bell that other threads ring.
+
+use glass_executor::Unpark;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Events taken from the kernel in one call.
+const EVENTS_MAX: usize = 256;
+
+/// Operations that one source completes in a row before other tasks have their turn.
+const TURN_OPERATIONS_MAX: u32 = 64;
+
+/// The bell's data in an event; no source has so high a number.
+const BELL: u64 = u64::MAX;
+
+/// Finds ready sockets. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Reactor {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    epoll: OwnedFd,
+    bell: Arc<Bell>,
+    slots: RefCell<Slots>,
+    events: RefCell<Vec<epoll::Event>>,
+}
+
+#[derive(Default)]
+struct Slots {
+    sources: Vec<Option<Rc<Source>>>,
+    free: Vec<u32>,
+    /// Makes a slot's next user distinct from its last, whose events may still be on their way.
+    generation: u32,
+}
+
+/// Wakes the thread that sleeps in [`Reactor::turn`].
+pub(crate) struct Bell {
+    fd: OwnedFd,
+    asleep: AtomicBool,
+}
+
+impl Unpark for Bell {
+    fn unpark(&self) {
+        // Pairs with the fence in `fall_asleep`: either we see that the thread sleeps, or it sees the
+        // task that was made ready before this call.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            // Fails only when the counter is full, and then the bell rings already.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Bell {
+    fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// What is known about one descriptor, and who waits for it.
+pub(crate) struct Source {
+    generation: u32,
+    readable: Cell<bool>,
+    writable: Cell<bool>,
+    /// An end or an error is waiting: no further edge will come.
+    ended: Cell<bool>,
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+    operations: Cell<u32>,
+}
+
+/// A direction.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Interest {
+    Read,
+    Write,
+}
+
+/// A descriptor that the reactor watches until this is dropped, which closes it.
+pub(crate) struct Watched {
+    fd: OwnedFd,
+    source: Rc<Source>,
+    index: u32,
+    reactor: Reactor,
+}
+
+impl Reactor {
+    pub(crate) fn new() -> Result<Reactor, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &fd, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let bell = Arc::new(Bell { fd, asleep: AtomicBool::new(false) });
+        let events = RefCell::new(Vec::with_capacity(EVENTS_MAX));
+        Ok(Reactor { inner: Rc::new(Inner { epoll, bell, slots: RefCell::default(), events }) })
+    }
+
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        self.inner.bell.clone()
+    }
+
+    /// Watches a non-blocking descriptor. `writable` is what is assumed until the kernel tells.
+    pub(crate) fn watch(&self, fd: OwnedFd, writable: bool) -> Result<Watched, Errno> {
+        let (index, source) = self.inner.slots.borrow_mut().insert(writable);
+        let data = epoll::EventData::new_u64(u64::from(index) | u64::from(source.generation) << 32);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        // Made first, so that a failure gives the slot back.
+        let watched = Watched { fd, source, index, reactor: self.clone() };
+        epoll::add(&self.inner.epoll, &watched.fd, data, flags)?;
+        Ok(watched)
+    }
+
+    /// Waits until a source is ready, the bell rings or `timeout` is over, and wakes whoever waits.
+    /// `has_work` is asked when every later wake is certain to ring the bell.
+    pub(crate) fn turn(&self, timeout: Option<Duration>, has_work: impl FnOnce() -> bool) -> Result<(), Errno> {
+        let bell = &self.inner.bell;
+        bell.fall_asleep();
+        let timeout = if has_work() { Some(Duration::ZERO) } else { timeout };
+        let timeout = timeout.map(|time| Timespec {
+            // Longer sleeps end early, which costs a look at the timers.
+            tv_sec: time.as_secs().min(3600) as i64,
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let mut events = self.inner.events.borrow_mut();
+        events.clear();
+        let waited = epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+        bell.asleep.store(false, Ordering::Relaxed);
+        match waited {
+            Ok(_) | Err(Errno::INTR) => (),
+            Err(error) => return Err(error),
+        }
+        for event in events.drain(..) {
+            self.dispatch(event.data.u64(), event.flags);
+        }
+        Ok(())
+    }
+
+    fn dispatch(&self, data: u64, flags: epoll::EventFlags) {
+        if data == BELL {
+            // Takes the whole count; fails only when somebody took it before.
+            let _ = rustix::io::read(&self.inner.bell.fd, &mut [0; 8]);
+            return;
+        }
+        let Some(source) = self.inner.slots.borrow().get(data) else { return };
+        let ended = flags.intersects(epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+        if ended {
+            source.ended.set(true);
+        }
+        if ended || flags.contains(epoll::EventFlags::IN) {
+            source.readable.set(true);
+            wake(&source.reader);
+        }
+        // The end of the peer's half alone does not make us able to write.
+        if flags.intersects(epoll::EventFlags::OUT | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            source.writable.set(true);
+            wake(&source.writer);
+        }
+    }
+}
+
+fn wake(waiter: &Cell<Option<Waker>>) {
+    if let Some(waker) = waiter.take() {
+        waker.wake();
+    }
+}
+
+impl Slots {
+    fn insert(&mut self, writable: bool) -> (u32, Rc<Source>) {
+        self.generation = self.generation.wrapping_add(1);
+        let source = Rc::new(Source {
+            generation: self.generation,
+            readable: Cell::new(false),
+            writable: Cell::new(writable),
+            ended: Cell::new(false),
+            reader: Cell::new(None),
+            writer: Cell::new(None),
+            operations: Cell::new(0),
+        });
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.sources.push(None);
+            // The kernel has fewer descriptors.
+            u32::try_from(self.sources.len() - 1).expect("fewer than 2^32 sockets")
+        });
+        self.sources[index as usize] = Some(source.clone());
+        (index, source)
+    }
+
+    fn get(&self, data: u64) -> Option<Rc<Source>> {
+        let source = self.sources.get(data as u32 as usize)?.as_ref()?;
+        (u64::from(source.generation) == data >> 32).then(|| source.clone())
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut slots = self.reactor.inner.slots.borrow_mut();
+        slots.sources[self.index as usize] = None;
+        slots.free.push(self.index);
+        // Closing the descriptor, which nobody has duplicated, takes it out of epoll.
+    }
+}
+
+impl Watched {
+    pub(crate) fn fd(&self) -> impl AsFd + '_ {
+        &self.fd
+    }
+
+    /// Runs `operation` once the descriptor looks ready, again whenever it did not complete because
+    /// it was not. Interrupted operations are repeated.
+    pub(crate) fn poll<T>(
+        &self,
+        interest: Interest,
+        context: &mut Context,
+        mut operation: impl FnMut() -> Result<T, Errno>,
+    ) -> Poll<Result<T, Errno>> {
+        let (ready, waiter) = match interest {
+            Interest::Read => (&self.source.readable, &self.source.reader),
+            Interest::Write => (&self.source.writable, &self.source.writer),
+        };
+        if self.source.operations.get() >= TURN_OPERATIONS_MAX {
+            self.source.operations.set(0);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        while ready.get() {
+            match operation() {
+                Err(Errno::AGAIN) => ready.set(false),
+                Err(Errno::INTR) => (),
+                result => {
+                    self.source.operations.set(self.source.operations.get() + 1);
+                    return Poll::Ready(result);
+                }
+            }
+        }
+        self.source.operations.set(0);
+        waiter.set(Some(context.waker().clone()));
+        Poll::Pending
+    }
+
+    /// An operation moved less than it could have: unless an end is waiting, the next one would
+    /// find nothing, and the kernel will report what comes later. Saves a call that would only fail.
+    pub(crate) fn exhausted(&self, interest: Interest) {
+        if !self.source.ended.get() {
+            match interest {
+                Interest::Read => self.source.readable.set(false),
+                Interest::Write => self.source.writable.set(false),
+            }
+        }
+    }
+}

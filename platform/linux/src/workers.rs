@@ -1,0 +1,237 @@
+//! A few threads for calls that block, with a bounded queue before them.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+/// Threads; more requests than that wait their turn.
+const THREADS_MAX: usize = 4;
+
+/// Jobs that wait for a thread. Who brings one more waits until there is room.
+const QUEUE_MAX: usize = 256;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that run jobs. They are started when they are first needed, and live as long as the
+/// process, or until the last handle is gone.
+#[derive(Clone)]
+pub(crate) struct Workers {
+    handle: Arc<Handle>,
+}
+
+/// Its end is the threads' end; they hold `Shared` themselves.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    job_came: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// Wait for room in `jobs`.
+    waiting: Vec<Waker>,
+    threads: usize,
+    idle: usize,
+    over: bool,
+}
+
+impl Workers {
+    pub(crate) fn new() -> Workers {
+        Workers { handle: Arc::new(Handle { shared: Arc::default() }) }
+    }
+
+    /// Runs `work` on one of the threads. When the future is dropped, work that was begun ends
+    /// all the same.
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+        let slot = Arc::new(Mutex::new(Slot::default()));
+        let result = slot.clone();
+        let job = Box::new(move || {
+            let value = work();
+            let mut slot = lock(&result);
+            slot.value = Some(value);
+            if let Some(waker) = slot.waker.take() {
+                drop(slot);
+                waker.wake();
+            }
+        });
+        Running { shared: self.handle.shared.clone(), job: Some(job), slot }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        lock(&self.shared.state).over = true;
+        self.shared.job_came.notify_all();
+    }
+}
+
+/// A panic aborts the process, so no lock stays poisoned behind one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Takes the job if there is room for it.
+    fn submit(self: &Arc<Shared>, job: &mut Option<Job>, waker: &Waker) {
+        let mut state = lock(&self.state);
+        if state.jobs.len() >= QUEUE_MAX {
+            if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+                state.waiting.push(waker.clone());
+            }
+            return;
+        }
+        state.jobs.extend(job.take());
+        if state.idle < state.jobs.len() && state.threads < THREADS_MAX {
+            let shared = self.clone();
+            let begun = thread::Builder::new().name("glass-disk".into()).spawn(move || shared.work());
+            state.threads += usize::from(begun.is_ok());
+        }
+        if state.threads == 0 {
+            // The host gives us no thread, so the service waits for the disk.
+            let job = state.jobs.pop_back();
+            drop(state);
+            job.into_iter().for_each(|job| job());
+            return;
+        }
+        drop(state);
+        self.job_came.notify_one();
+    }
+
+    fn work(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                waiting.into_iter().for_each(Waker::wake);
+                job();
+                state = lock(&self.state);
+            } else if state.over {
+                return;
+            } else {
+                state.idle += 1;
+                state = self.job_came.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+struct Slot<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Slot<T> {
+        Slot { value: None, waker: None }
+    }
+}
+
+/// Completes with what the work returned.
+pub(crate) struct Running<T> {
+    shared: Arc<Shared>,
+    /// `None` once a thread has it.
+    job: Option<Job>,
+    slot: Arc<Mutex<Slot<T>>>,
+}
+
+impl<T> Future for Running<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<T> {
+        let this = &mut *self;
+        lock(&this.slot).waker = Some(context.waker().clone());
+        if this.job.is_some() {
+            this.shared.submit(&mut this.job, context.waker());
+        }
+        match lock(&this.slot).value.take() {
+            Some(value) => Poll::Ready(value),
+            None => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::time::{Duration, Instant};
+
+    struct Unparker(thread::Thread);
+    impl Wake for Unparker {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn block_on_all<T>(mut futures: Vec<Running<T>>) -> Vec<T> {
+        let waker = Waker::from(Arc::new(Unparker(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let (mut values, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+        while !futures.is_empty() {
+            assert!(Instant::now() < end, "{} jobs did not end", futures.len());
+            let mut index = 0;
+            while index < futures.len() {
+                match Pin::new(&mut futures[index]).poll(&mut context) {
+                    Poll::Ready(value) => {
+                        values.push(value);
+                        futures.swap_remove(index);
+                    }
+                    Poll::Pending => index += 1,
+                }
+            }
+            if !futures.is_empty() {
+                thread::park_timeout(Duration::from_millis(500));
+            }
+        }
+        values
+    }
+
+    #[test]
+    fn more_jobs_than_room_all_run_on_few_threads() {
+        let workers = Workers::new();
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let jobs = (0..QUEUE_MAX * 3).map(|number| {
+            let (now, most) = (now.clone(), most.clone());
+            workers.run(move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::yield_now();
+                now.fetch_sub(1, Ordering::SeqCst);
+                number
+            })
+        });
+        let mut values = block_on_all(jobs.collect());
+        values.sort();
+        assert_eq!(values, (0..QUEUE_MAX * 3).collect::<Vec<_>>());
+        assert!(most.load(Ordering::SeqCst) <= THREADS_MAX);
+    }
+
+    #[test]
+    fn work_ends_although_nobody_waits_and_threads_end_with_the_handle() {
+        let workers = Workers::new();
+        let (sender, receiver) = mpsc::channel();
+        let mut running = workers.run(move || {
+            thread::sleep(Duration::from_millis(50));
+            sender.send(()).unwrap();
+        });
+        assert!(Pin::new(&mut running).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let shared = Arc::downgrade(&running.shared);
+        drop((running, workers));
+        receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while shared.strong_count() > 0 {
+            assert!(Instant::now() < end, "a thread is left");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
