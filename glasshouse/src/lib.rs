@@ -1,1 +1,53 @@
-//! To be written.
+//! What a service depends on, and where the world that it runs in is chosen.
+//!
+//! ```no_run
+//! #![cfg_attr(glass_vm, no_std, no_main)]
+//! use glasshouse::{Error, Platform};
+//!
+//! glasshouse::main!(serve);
+//!
+//! async fn serve(platform: impl Platform) -> Result<(), Error> {
+//!     platform.print(format_args!("the arguments are {:?}", platform.args()));
+//!     Ok(())
+//! }
+//! ```
+//! Built as usual, that is a Linux process whose command line has the platform's options and, behind
+//! `--`, the service's arguments. Built with `--cfg glass_vm`, as `glass build` does, it is the
+//! image of a virtual machine. The service itself needs no `cfg` beyond the first line.
+#![cfg_attr(glass_vm, no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub use glass_api::*;
+pub use glass_executor::sync;
+pub use glass_http as http;
+#[cfg(not(glass_vm))]
+pub use glass_platform_linux as platform_linux;
+#[cfg(glass_vm)]
+pub use glass_platform_vm as platform_vm;
+
+/// Why a service ends before its time; its `Display` is for the person who runs it.
+pub type Error = alloc::boxed::Box<dyn core::error::Error>;
+
+/// Makes an async function of an `impl Platform` that returns `Result<(), Error>` the program:
+/// `glasshouse::main!(serve);` in the root of a binary crate.
+#[cfg(not(glass_vm))]
+#[macro_export]
+macro_rules! main {
+    ($serve:path) => {
+        fn main() -> ::std::process::ExitCode {
+            $crate::platform_linux::main(::core::env!("CARGO_PKG_NAME"), $serve)
+        }
+    };
+}
+
+/// Makes an async function of an `impl Platform` that returns `Result<(), Error>` the program:
+/// `glasshouse::main!(serve);` in the root of a binary crate.
+#[cfg(glass_vm)]
+#[macro_export]
+macro_rules! main {
+    ($serve:path) => {
+        $crate::platform_vm::entry!($serve);
+    };
+}
