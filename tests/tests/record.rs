@@ -1,0 +1,68 @@
+//! The profiler looks at the queue under load: the report names the queue's own functions, few stacks
+//! are broken, and the queue does not notice.
+#![forbid(unsafe_code)]
+
+use glass_tests::content::Content;
+use glass_tests::folder::Folder;
+use glass_tests::limit::say;
+use glass_tests::process::Process;
+use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, World};
+use std::process::Command;
+use std::time::Duration;
+
+glass_tests::in_every_world! {
+    a_recording_names_what_the_queue_does within 240;
+}
+
+/// The most stacks that may be broken, in percent.
+const BROKEN_PERCENT_MAX: f64 = 1.0;
+
+fn a_recording_names_what_the_queue_does(world: World) {
+    let folder = Folder::new("record").unwrap();
+    let Some(queue) = Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap() else { return };
+    let Some(glass) = programs::built("glass") else { return };
+    let recording = folder.file("recording");
+    let mut record = Command::new(&glass);
+    record.args(["record", "--pid", &queue.service_pid().unwrap().to_string(), "--rate", "499", "--duration", "3"]);
+    record.arg("--output").arg(&recording);
+    let mut recorder = Process::spawn(&mut record, &folder.file("record.log")).unwrap();
+    let mut seed = 0;
+    let status = loop {
+        seed += 1;
+        assert!(seed < 100_000, "glass record does not end after its duration");
+        let item = Content { seed, length_bytes: 200_000 };
+        assert_eq!(queue.put(item).unwrap().status(), 200);
+        queue.get(item).unwrap();
+        queue.delete().unwrap();
+        if let Some(status) = recorder.wait(Duration::ZERO) {
+            break status;
+        }
+    };
+    assert!(status.success(), "glass record: {}", recorder.output());
+    let report = |arguments: &[&str]| {
+        let output = Command::new(&glass).arg("report").arg(&recording).args(arguments).output().unwrap();
+        assert!(output.status.success(), "glass report: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = report(&["--text", "--top", "500"]);
+    let page = folder.file("report.html");
+    report(&["--output", &page.to_string_lossy()]);
+    let page = std::fs::read_to_string(page).unwrap();
+    let names: &[&str] =
+        if world == World::Process { &["upload_queue"] } else { &["upload_queue", "smoltcp", "virtio"] };
+    for name in names {
+        assert!(text.contains(name), "no function of {name} is in the table:\n{text}");
+        assert!(page.contains(name), "no function of {name} is in the page");
+    }
+    let broken = broken_percent(&text).unwrap_or_else(|| panic!("the table does not tell broken stacks:\n{text}"));
+    say(&format!("record {world}: {seed} items moved meanwhile, {broken} % of the stacks broken"));
+    assert!(broken < BROKEN_PERCENT_MAX, "{broken} % of the stacks are broken:\n{text}");
+}
+
+/// The number before `%` in the line about broken stacks.
+fn broken_percent(text: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.contains("broken"))?;
+    let number = line.split('(').nth(1)?.split('%').next()?;
+    number.trim().trim_start_matches('<').trim().parse().ok()
+}
