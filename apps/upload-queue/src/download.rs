@@ -37,6 +37,11 @@ impl<B: Block> Download<B> {
         &self.item.entry
     }
 
+    /// Bytes that were not returned yet.
+    pub fn bytes_left(&self) -> u64 {
+        self.bytes_left
+    }
+
     /// The next bytes of the item, `None` after the last; later ones are read ahead. The checksum of
     /// the whole item has been verified before the last chunk is returned, so a receiver never
     /// gets the whole length of a damaged item.

@@ -1,6 +1,7 @@
 //! Every size and bound of the service, with its reason.
 
 use core::time::Duration;
+use glass_http::Limits;
 
 /// Bytes of one device request while data streams. Large enough that a request's fixed cost (a
 /// thread hand-over in a process, an exit in a VM) vanishes beside its copy, small enough to stay
@@ -30,3 +31,27 @@ pub const RETRY_AFTER_SECS: u32 = 1;
 
 /// Longest `?wait=` that is honoured; more is treated as this much.
 pub const WAIT_SECS_MAX: u64 = 24 * 60 * 60;
+
+/// Connections that are served at once; at the bound, new ones wait in the listener. What one costs
+/// beside its TCP buffers is the memory of a request's head, 16 KiB at most.
+pub const CONNECTIONS_MAX: usize = 128;
+
+/// Clients that wait for an item at once: half of the connections, so that they never keep the
+/// uploads away that would end their waiting.
+pub const WAITING_MAX: usize = CONNECTIONS_MAX / 2;
+
+/// Pause after a connection could not be accepted, so that a lasting failure costs next to nothing.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What one client may send and how slow it may be. A stalled upload gives its space back after one
+/// to two windows of 30 seconds in which it moved less than 8 KiB.
+pub const HTTP: Limits = Limits {
+    head_bytes_max: 16 * 1024,
+    request_line_bytes_max: 8 * 1024,
+    head_timeout: Duration::from_secs(10),
+    idle_timeout: Duration::from_secs(60),
+    progress_window: Duration::from_secs(30),
+    progress_bytes_min: 8 * 1024,
+    linger_timeout: Duration::from_secs(5),
+    linger_bytes_max: 4 * 1024 * 1024,
+};

@@ -38,6 +38,7 @@ statuses! {
     REQUEST_TIMEOUT 408 "Request Timeout",
     CONFLICT 409 "Conflict",
     LENGTH_REQUIRED 411 "Length Required",
+    PRECONDITION_FAILED 412 "Precondition Failed",
     PAYLOAD_TOO_LARGE 413 "Content Too Large",
     URI_TOO_LONG 414 "URI Too Long",
     RANGE_NOT_SATISFIABLE 416 "Range Not Satisfiable",

@@ -1,0 +1,89 @@
+//! The service's arguments.
+
+use alloc::string::String;
+use core::fmt;
+
+/// What the arguments say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// TCP port, 8080 unless told.
+    pub port: u16,
+    /// Longest item that is accepted; the disk's capacity unless told.
+    pub item_bytes_max: Option<u64>,
+    /// Erase the disk and begin with an empty queue.
+    pub format: bool,
+}
+
+/// Arguments that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    argument: String,
+    what: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}: {} (arguments: [--port NUMBER] [--max-item-bytes NUMBER] [--format])", self.argument, self.what)
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads `--port NUMBER`, `--max-item-bytes NUMBER` and `--format`; a value may also follow
+    /// its name and `=`.
+    pub fn from_args(args: &[String]) -> Result<Config, ConfigError> {
+        let mut config = Config { port: 8080, item_bytes_max: None, format: false };
+        let mut rest = args.iter().map(String::as_str);
+        while let Some(argument) = rest.next() {
+            let (name, value) = match argument.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (argument, None),
+            };
+            let error = |what| ConfigError { argument: String::from(argument), what };
+            match name {
+                "--port" => {
+                    let value = value.or_else(|| rest.next()).and_then(number);
+                    let port = value.and_then(|value| u16::try_from(value).ok());
+                    config.port = port.ok_or(error("a number from 0 to 65535 must follow"))?;
+                }
+                "--max-item-bytes" => {
+                    let value = value.or_else(|| rest.next()).and_then(number);
+                    config.item_bytes_max = Some(value.ok_or(error("a number of bytes must follow"))?);
+                }
+                "--format" if value.is_none() => config.format = true,
+                _ => return Err(error("there is no such argument")),
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// Digits and nothing else: `parse` would accept a plus sign.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn parse(args: &[&str]) -> Result<Config, String> {
+        let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
+        Config::from_args(&args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_are_read_or_refused_by_name() {
+        assert_eq!(parse(&[]), Ok(Config { port: 8080, item_bytes_max: None, format: false }));
+        let all = Config { port: 0, item_bytes_max: Some(7), format: true };
+        assert_eq!(parse(&["--port", "0", "--max-item-bytes=7", "--format"]), Ok(all));
+        for bad in [&["--port"][..], &["--port", "65536"], &["--port=+1"], &["--port="], &["--max-item-bytes", "-1"]] {
+            assert!(parse(bad).unwrap_err().contains("must follow"), "{bad:?}");
+        }
+        for bad in ["--prot", "--format=yes", "", "8080"] {
+            assert!(parse(&[bad]).unwrap_err().contains("no such argument"), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Requests and their answers.
+
+use crate::config::number;
+use crate::download::Download;
+use crate::error::StoreError;
+use crate::format::Entry;
+use crate::limits::{PLACE_WAIT, RETRY_AFTER_SECS, WAIT_SECS_MAX};
+use crate::places::Places;
+use crate::store::Store;
+use crate::upload::Upload;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+use embassy_futures::select::{Either, Either3, select, select3};
+use glass_api::{Instant, Net, Platform};
+use glass_http::{HttpError, Method, Request, RequestBody, Response, Status};
+
+type Connection<P> = glass_http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
+
+/// What all connections share.
+pub(crate) struct Queue<P: Platform> {
+    pub(crate) platform: P,
+    pub(crate) store: Store<P::Block>,
+    pub(crate) item_bytes_max: u64,
+    pub(crate) uploads: Places,
+    pub(crate) downloads: Places,
+    /// Places to wait for an item.
+    pub(crate) waiting: Places,
+}
+
+impl<P: Platform> Queue<P> {
+    pub(crate) async fn handle(&self, connection: &mut Connection<P>, request: Request) -> Result<(), HttpError> {
+        match (request.path(), request.method()) {
+            ("/uploader", Method::Put) => self.put(connection, &request).await,
+            ("/uploader", Method::Post) => not_allowed::<P>(connection, "PUT", "Use PUT, not POST\n").await,
+            ("/uploader", _) => not_allowed::<P>(connection, "PUT", "Method not supported\n").await,
+            ("/downloader", Method::Get) => self.get(connection, &request).await,
+            ("/downloader", Method::Delete) => self.delete(connection, &request).await,
+            ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,
+            ("/healthz", Method::Get | Method::Head) => connection.respond_text(Status::OK, "ok\n").await,
+            ("/", Method::Get | Method::Head) => connection.respond_text(Status::OK, &self.usage()).await,
+            ("/healthz" | "/", _) => not_allowed::<P>(connection, "GET, HEAD", "Method not supported\n").await,
+            (path, _) => connection.respond_text(Status::NOT_FOUND, &format!("Bad path '{path}'\n")).await,
+        }
+    }
+
+    async fn put(&self, connection: &mut Connection<P>, request: &Request) -> Result<(), HttpError> {
+        let RequestBody::Length(length) = request.body() else {
+            return connection.respond_text(Status::LENGTH_REQUIRED, "Missing Content-Length\n").await;
+        };
+        if length > self.item_bytes_max {
+            let text = format!("An item may have {} bytes at most\n", self.item_bytes_max);
+            return connection.respond_text(Status::PAYLOAD_TOO_LARGE, &text).await;
+        }
+        let upload = match self.store.upload(length) {
+            Ok(upload) => upload,
+            Err(error) => return self.fail(connection, error).await,
+        };
+        let Some(_place) = self.uploads.wait_for(&self.platform, PLACE_WAIT).await else {
+            return busy::<P>(connection, "Too many uploads\n").await;
+        };
+        match receive::<P>(connection, upload).await {
+            Ok(Ok(())) => connection.respond_text(Status::OK, "Accepted\n").await,
+            Ok(Err(HttpError::BodyCut { missing_bytes })) => {
+                let text =
+                    format!("Upload has wrong size: Content-Length said {length} but got {}\n", length - missing_bytes);
+                connection.respond_text(Status::BAD_REQUEST, &text).await
+            }
+            Ok(Err(error)) => Err(error),
+            Err(error) => self.fail(connection, error).await,
+        }
+    }
+
+    async fn get(&self, connection: &mut Connection<P>, request: &Request) -> Result<(), HttpError> {
+        let Ok(wait) = wait_time(request.query()) else {
+            return connection.respond_text(Status::BAD_REQUEST, "wait takes a number of seconds\n").await;
+        };
+        let deadline = wait.map(|wait| self.platform.now() + wait);
+        // Several consumers may wait for one item, and another one may be faster.
+        loop {
+            if self.store.head().is_some() {
+                let Some(_place) = self.downloads.wait_for(&self.platform, PLACE_WAIT).await else {
+                    return busy::<P>(connection, "Too many downloads\n").await;
+                };
+                if let Some(download) = self.store.fetch() {
+                    return self.send(connection, download).await;
+                }
+            } else {
+                let Some(_place) = self.waiting.take() else {
+                    return busy::<P>(connection, "Too many clients wait for an item\n").await;
+                };
+                if !self.wait_for_item(connection, deadline).await {
+                    return connection.respond(Response::new(Status::NO_CONTENT), &[]).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until there is an item; false when the time was over first, or the client had left.
+    async fn wait_for_item(&self, connection: &mut Connection<P>, deadline: Option<Instant>) -> bool {
+        let time_out = async {
+            match deadline {
+                Some(deadline) => self.platform.sleep_until(deadline).await,
+                None => core::future::pending().await,
+            }
+        };
+        let item = async {
+            loop {
+                let changed = self.store.changed();
+                if self.store.head().is_some() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        match select3(item, connection.wait_gone(), time_out).await {
+            Either3::First(()) => true,
+            Either3::Second(()) => {
+                connection.close_after_response();
+                false
+            }
+            Either3::Third(()) => false,
+        }
+    }
+
+    async fn send(&self, connection: &mut Connection<P>, mut download: Download<P::Block>) -> Result<(), HttpError> {
+        // Damage in the first chunk is still found in time for an honest status.
+        let mut chunk = match download.next().await {
+            Ok(chunk) => chunk,
+            Err(error) => return self.fail(connection, error).await,
+        };
+        let entry = *download.entry();
+        let response =
+            Response::new(Status::OK).header("Content-Type", "application/octet-stream").header("ETag", ETag(&entry));
+        connection.start(response, entry.length).await?;
+        while let Some(bytes) = chunk {
+            if let Either::First(written) = select(connection.write_body(&bytes), download.drive()).await {
+                written?;
+            }
+            drop(bytes);
+            chunk = match download.next().await {
+                Ok(chunk) => chunk,
+                Err(error) => {
+                    // The client must not take what it has for the whole: the connection is cut.
+                    self.platform.print(format_args!("upload-queue: a download was cut: {error}"));
+                    return Err(HttpError::WrongLength { missing_bytes: download.bytes_left() });
+                }
+            };
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, connection: &mut Connection<P>, request: &Request) -> Result<(), HttpError> {
+        let removed = match condition(request) {
+            None => self.store.remove_fetched().await,
+            Some(tags) => match self.store.head() {
+                Some(head) if tags.matches(&head) => self.store.remove(head.id).await,
+                head => return failed_condition::<P>(connection, head).await,
+            },
+        };
+        match removed {
+            Ok(_) => connection.respond_text(Status::OK, "OK\n").await,
+            Err(error) => self.fail(connection, error).await,
+        }
+    }
+
+    async fn fail(&self, connection: &mut Connection<P>, error: StoreError) -> Result<(), HttpError> {
+        match error {
+            StoreError::DiskFull { .. } | StoreError::IndexFull { .. } => {
+                connection.respond_text(Status::INSUFFICIENT_STORAGE, "Disk full\n").await
+            }
+            StoreError::Memory(_) => busy::<P>(connection, "Out of memory\n").await,
+            _ => {
+                self.platform.print(format_args!("upload-queue: {error}"));
+                connection.respond_text(Status::INTERNAL_SERVER_ERROR, &format!("{error}\n")).await
+            }
+        }
+    }
+
+    fn usage(&self) -> String {
+        let usage = self.store.usage();
+        format!(
+            "A durable upload queue\n\n\
+             PUT /uploader               add an item; it is durable when the answer is 200\n\
+             GET /downloader[?wait=SECS] the oldest item; waits for one\n\
+             DELETE /downloader          remove the item that was got; If-Match: ETAG says which\n\n\
+             items: {} of {}\nbytes free: {} of {}\n",
+            usage.items, usage.items_max, usage.free_bytes, usage.data_bytes
+        )
+    }
+}
+
+/// Streams the body into `upload`. The outer error is the store's, the inner one the client's.
+async fn receive<P: Platform>(
+    connection: &mut Connection<P>,
+    mut upload: Upload<P::Block>,
+) -> Result<Result<(), HttpError>, StoreError> {
+    while upload.missing_bytes() > 0 {
+        if let Err(error) = upload.receive(async |space| connection.read_body(space).await).await? {
+            return Ok(Err(error));
+        }
+    }
+    upload.finish().await?;
+    Ok(Ok(()))
+}
+
+async fn not_allowed<P: Platform>(connection: &mut Connection<P>, allow: &str, text: &str) -> Result<(), HttpError> {
+    let response = Response::new(Status::METHOD_NOT_ALLOWED).header("Allow", allow).header("Content-Type", TEXT);
+    connection.respond(response, text.as_bytes()).await
+}
+
+async fn busy<P: Platform>(connection: &mut Connection<P>, text: &str) -> Result<(), HttpError> {
+    let response =
+        Response::new(Status::SERVICE_UNAVAILABLE).header("Retry-After", RETRY_AFTER_SECS).header("Content-Type", TEXT);
+    connection.respond(response, text.as_bytes()).await
+}
+
+async fn failed_condition<P: Platform>(connection: &mut Connection<P>, head: Option<Entry>) -> Result<(), HttpError> {
+    let mut response = Response::new(Status::PRECONDITION_FAILED).header("Content-Type", TEXT);
+    if let Some(head) = &head {
+        response = response.header("ETag", ETag(head));
+    }
+    let text = if head.is_some() { "Another item is the oldest\n" } else { "The queue is empty\n" };
+    connection.respond(response, text.as_bytes()).await
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// A strong entity tag that no other item has.
+struct ETag<'a>(&'a Entry);
+
+impl fmt::Display for ETag<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "\"{:x}-{:016x}\"", self.0.id, self.0.checksum)
+    }
+}
+
+/// The value of If-Match: `*` or a list of entity tags.
+struct Condition<'a>(Vec<&'a [u8]>);
+
+/// The fields If-Match of a request, `None` when it has none.
+fn condition(request: &Request) -> Option<Condition<'_>> {
+    let fields = request.headers().filter(|(name, _)| name.eq_ignore_ascii_case("if-match"));
+    let mut fields = fields.map(|(_, value)| value).peekable();
+    fields.peek()?;
+    // Our own tags have no comma inside, so a foreign one that does is no match either way.
+    Some(Condition(fields.flat_map(|value| value.split(|&byte| byte == b',')).map(<[u8]>::trim_ascii).collect()))
+}
+
+impl Condition<'_> {
+    fn matches(&self, head: &Entry) -> bool {
+        let tag = format!("{}", ETag(head));
+        self.0.iter().any(|wanted| *wanted == b"*" || *wanted == tag.as_bytes())
+    }
+}
+
+/// The value of `wait` in a query, `None` when it is not there.
+fn wait_time(query: Option<&str>) -> Result<Option<Duration>, ()> {
+    let mut pairs = query.unwrap_or_default().split('&');
+    match pairs.find_map(|pair| pair.strip_prefix("wait=")) {
+        None => Ok(None),
+        Some(text) => match number(text) {
+            Some(secs) => Ok(Some(Duration::from_secs(secs.min(WAIT_SECS_MAX)))),
+            None => Err(()),
+        },
+    }
+}

@@ -1,0 +1,100 @@
+//! The service: start, accept connections, end.
+
+use crate::config::{Config, ConfigError};
+use crate::error::OpenError;
+use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DOWNLOADS_MAX, HTTP, UPLOADS_MAX, WAITING_MAX};
+use crate::places::Places;
+use crate::routes::Queue;
+use crate::store::Store;
+use alloc::rc::Rc;
+use core::fmt;
+use glass_api::{Listener, Net, NetError, Platform, SpawnError};
+use glass_http::Connection;
+
+/// Why the service cannot start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// The arguments cannot be followed.
+    Config(ConfigError),
+    /// There is no disk to keep the queue on.
+    NoDisk,
+    /// The disk cannot be used.
+    Open(OpenError),
+    /// The network cannot be used.
+    Net(NetError),
+    /// The service's own task cannot run.
+    Spawn(SpawnError),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Error::Config(error) => write!(f, "{error}"),
+            Error::NoDisk => write!(f, "there is no disk to keep the queue on: give one with --disk"),
+            Error::Open(error) => write!(f, "{error}"),
+            Error::Net(error) => write!(f, "the network cannot be used: {error}"),
+            Error::Spawn(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Keeps a queue on the first disk and serves it over HTTP until the platform ends it.
+pub async fn serve(p: impl Platform) -> Result<(), Error> {
+    let config = Config::from_args(p.args()).map_err(Error::Config)?;
+    let disk = p.block(0).ok_or(Error::NoDisk)?;
+    let (store, recovery) = Store::open(disk, config.format).await.map_err(Error::Open)?;
+    for remark in recovery.remarks() {
+        p.print(format_args!("upload-queue: {remark}"));
+    }
+    let usage = store.usage();
+    let used_bytes = usage.data_bytes - usage.free_bytes;
+    p.print(format_args!("upload-queue: {} items recovered at commit {}", recovery.items, recovery.sequence));
+    p.print(format_args!("upload-queue: {used_bytes} bytes used, {} bytes free", usage.free_bytes));
+    let running = store.clone();
+    p.spawn("commit", async move { running.run().await }).map_err(Error::Spawn)?;
+
+    let net = p.net();
+    let address = net.up().await.map_err(Error::Net)?.address;
+    let mut listener = net.listen(config.port).await.map_err(Error::Net)?;
+    p.print(format_args!("upload-queue: listening on {address} port {}", listener.port()));
+    let queue = Rc::new(Queue {
+        store,
+        item_bytes_max: config.item_bytes_max.unwrap_or(usage.data_bytes).min(usage.data_bytes),
+        uploads: Places::new(UPLOADS_MAX),
+        downloads: Places::new(DOWNLOADS_MAX),
+        waiting: Places::new(WAITING_MAX),
+        platform: p,
+    });
+    accept(queue, &mut listener).await
+}
+
+async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>::Listener) -> Result<(), Error> {
+    let connections = Places::new(CONNECTIONS_MAX);
+    let mut last_error = None;
+    loop {
+        // At the bound, new clients wait in the listener.
+        let place = connections.wait().await;
+        let outcome = match listener.accept().await {
+            Ok(stream) => {
+                let own = queue.clone();
+                let connection = Connection::new(stream, queue.platform.clone(), HTTP);
+                let task = async move {
+                    // What goes wrong with a client is told to the client.
+                    let _ = connection.serve(async |connection, request| own.handle(connection, request).await).await;
+                    drop(place);
+                };
+                queue.platform.spawn("connection", task).map_err(Error::Spawn)
+            }
+            Err(error) => Err(Error::Net(error)),
+        };
+        if let Err(error) = outcome {
+            if last_error.as_ref() != Some(&error) {
+                queue.platform.print(format_args!("upload-queue: a connection was not accepted: {error}"));
+            }
+            last_error = Some(error);
+            queue.platform.sleep(ACCEPT_PAUSE).await;
+        }
+    }
+}
