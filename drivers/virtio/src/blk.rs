@@ -432,12 +432,12 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         }
     }
 
-    /// As [`Driver::kick`].
+    /// As [`Driver::kick`](crate::Driver::kick).
     pub fn kick(&mut self) {
         self.queue.kick(&mut self.transport);
     }
 
-    /// As [`Driver::arm`].
+    /// As [`Driver::arm`](crate::Driver::arm).
     pub fn arm(&mut self) -> bool {
         // An interrupt without a completion may mean that the device has given up. Asking costs an
         // exit, so it is done only when there is time: before sleeping.
@@ -452,12 +452,12 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         !self.finished.is_empty() || self.queue.arm()
     }
 
-    /// As [`Driver::disarm`].
+    /// As [`Driver::disarm`](crate::Driver::disarm).
     pub fn disarm(&mut self) {
         self.queue.disarm();
     }
 
-    /// As [`Driver::acknowledge_interrupt`].
+    /// As [`Driver::acknowledge_interrupt`](crate::Driver::acknowledge_interrupt).
     pub fn acknowledge_interrupt(&mut self) {
         self.transport.acknowledge_interrupt();
         self.interrupted_for_nothing = !self.queue.has_used();

@@ -18,23 +18,29 @@ extern crate alloc;
 extern crate std;
 
 mod blk;
+#[cfg(test)]
+mod blk_tests;
 mod checksum;
 mod console;
 mod disk;
 mod dma;
 mod error;
+#[cfg(test)]
+mod fake;
 mod mmio;
 mod net;
 mod offload;
 mod queue;
+#[cfg(test)]
+mod queue_tests;
 mod transport;
 
 pub use blk::{Blk, BlkCounters, Request, RequestId, SubmitError};
 pub use console::{Console, ConsoleConfig, ConsoleCounters};
 pub use disk::Disk;
-pub use dma::{Dma, DmaMemory, IdentityDma};
+pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES};
 pub use error::{Lie, SetupError, TransportError};
-pub use mmio::{MmioRegisters, MmioTransport, Registers};
+pub use mmio::{MmioRegisters, MmioTransport, Registers, WINDOW_BYTES};
 pub use net::{Net, NetConfig, NetCounters, NetRxToken, NetTxToken};
 pub use queue::{AddError, Queue, QueueCounters, QueueOptions, Segment, Token, Used};
 pub use transport::{QueueAddresses, Transport, device, feature, status};

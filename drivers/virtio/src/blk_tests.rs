@@ -1,0 +1,526 @@
+//! The disk driver against a disk in memory, honest or not, with and without tasks.
+
+use crate::blk::{Blk, Request, RequestId, SubmitError};
+use crate::disk::Disk;
+use crate::error::SetupError;
+use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
+use crate::transport::{device, feature};
+use crate::{BlkCounters, Driver};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+use glass_api::{Block, BlockError, Buf};
+use proptest::prelude::*;
+
+const SECTORS: u64 = 64;
+const ALL: u64 = feature::INDIRECT | feature::EVENT_IDX | feature::BLK_FLUSH | feature::BLK_SEG_MAX;
+
+/// The configuration: capacity, size_max, seg_max, geometry, blk_size.
+fn config(size_max: u32, seg_max: u32, blk_size: u32) -> Vec<u8> {
+    let mut bytes = SECTORS.to_le_bytes().to_vec();
+    bytes.extend(size_max.to_le_bytes());
+    bytes.extend(seg_max.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(blk_size.to_le_bytes());
+    bytes
+}
+
+/// The device's side: a disk in memory and the requests that it has not answered.
+struct Platter {
+    fake: Fake,
+    bytes: Vec<u8>,
+    held: Vec<Chain>,
+    flushes: usize,
+    longest_segment: u32,
+    most_segments: usize,
+}
+
+impl Platter {
+    fn new(features: u64, config: &[u8]) -> (Platter, Blk<Fake, GuardedDma>) {
+        let fake = Fake::new(device::BLK, features, config);
+        let blk = Blk::new(fake.clone(), GuardedDma).unwrap();
+        let bytes = (0..SECTORS * 512).map(|index| (index / 512 + index % 251) as u8).collect();
+        (Platter { fake, bytes, held: Vec::new(), flushes: 0, longest_segment: 0, most_segments: 0 }, blk)
+    }
+
+    fn take(&mut self) {
+        while let Some(chain) = self.fake.with(0, |queue| queue.take()) {
+            self.held.push(chain);
+        }
+    }
+
+    /// Does what a held request asks for and answers it.
+    fn answer(&mut self, which: usize, status: Option<u8>) {
+        let chain = self.held.swap_remove(which);
+        let asked = chain.read();
+        let kind = u32::from_le_bytes(asked[..4].try_into().unwrap());
+        let start = u64::from_le_bytes(asked[8..16].try_into().unwrap()) as usize * 512;
+        let data = &chain.segments[1..chain.segments.len() - 1];
+        let length: usize = data.iter().map(|segment| segment.bytes as usize).sum();
+        self.longest_segment = data.iter().map(|segment| segment.bytes).fold(self.longest_segment, u32::max);
+        self.most_segments = self.most_segments.max(data.len());
+        let status = status.unwrap_or(0);
+        let mut reply = vec![0; chain.writable_bytes() as usize - 1];
+        match kind {
+            0 if status == 0 => reply.copy_from_slice(&self.bytes[start..start + length]),
+            0 => {}
+            1 if status == 0 => self.bytes[start..start + length].copy_from_slice(&asked[16..]),
+            1 => {}
+            4 => self.flushes += 1,
+            _ => panic!("request of kind {kind}"),
+        }
+        reply.push(status);
+        let written = chain.write(&reply);
+        self.fake.with(0, |queue| queue.complete(chain.head, written));
+    }
+
+    fn answer_all(&mut self) {
+        self.take();
+        while !self.held.is_empty() {
+            self.answer(self.held.len() - 1, None);
+        }
+    }
+}
+
+type Outcome = (usize, Result<(), BlockError>, Option<Buf>);
+
+fn poll(blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    let count = blk.poll(&mut |id: RequestId, result, buf| outcomes.push((id.index(), result, buf)));
+    assert_eq!(count, outcomes.len());
+    outcomes
+}
+
+/// Answers until nothing is under way.
+fn finish(platter: &mut Platter, blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
+    let mut outcomes = poll(blk);
+    loop {
+        platter.take();
+        if platter.held.is_empty() {
+            return outcomes;
+        }
+        platter.answer_all();
+        outcomes.extend(poll(blk));
+    }
+}
+
+#[test]
+fn reads_and_writes_what_is_there() {
+    // One piece; many by a short segment; many by few segments; chains instead of tables.
+    let small = feature::BLK_SIZE_MAX | feature::BLK_SEG_MAX;
+    for (features, config, longest, most) in [
+        (ALL, config(0, 126, 512), 16384, 1),
+        (ALL | small, config(1024, 126, 512), 1024, 4),
+        (ALL | small, config(1500, 2, 512), 1024, 2),
+        (small, config(2048, 126, 512), 2048, 4),
+        (0, config(0, 0, 512), 16384, 1),
+    ] {
+        let (mut platter, mut blk) = Platter::new(features, &config);
+        let after = platter.bytes[512 + 16384..].to_vec();
+        let data: Vec<u8> = (0..16384).map(|index| (index % 241) as u8).collect();
+        blk.submit(Request::Write { offset: 512, buf: Buf::copy_of(&data).unwrap() }).unwrap();
+        let outcomes = finish(&mut platter, &mut blk);
+        assert_eq!((outcomes.len(), outcomes[0].1), (1, Ok(())));
+        assert!(platter.bytes[512..512 + 16384] == data[..] && platter.bytes[512 + 16384..] == after);
+        blk.submit(Request::Read { offset: 1024, buf: Buf::zeroed(8192).unwrap() }).unwrap();
+        let outcomes = finish(&mut platter, &mut blk);
+        assert_eq!(outcomes[0].1, Ok(()));
+        assert!(outcomes[0].2.as_deref().unwrap() == &data[512..512 + 8192]);
+        assert_eq!((platter.longest_segment, platter.most_segments), (longest, most));
+    }
+}
+
+#[test]
+fn a_flush_goes_to_the_device_only_where_there_is_a_cache() {
+    for (features, flushes) in [(ALL, 1), (ALL & !feature::BLK_FLUSH, 0)] {
+        let (mut platter, mut blk) = Platter::new(features, &config(0, 126, 512));
+        assert_eq!(blk.has_volatile_cache(), flushes == 1);
+        blk.submit(Request::Flush).unwrap();
+        blk.submit(Request::Read { offset: 512, buf: Buf::zeroed(0).unwrap() }).unwrap();
+        assert!(blk.arm(), "an empty read needs no device");
+        let outcomes = finish(&mut platter, &mut blk);
+        assert!(outcomes.len() == 2 && outcomes.iter().all(|outcome| outcome.1.is_ok()));
+        assert_eq!(platter.flushes, flushes);
+        assert!(!blk.arm());
+    }
+}
+
+#[test]
+fn impossible_requests_are_refused_with_their_buffer() {
+    let (_platter, mut blk) = Platter::new(ALL | feature::BLK_RO | feature::BLK_BLK_SIZE, &config(0, 126, 4096));
+    assert!(blk.info().read_only && blk.info().sector_bytes == 4096 && blk.info().size_bytes == 32768);
+    let mut refused = |request| match blk.submit(request) {
+        Err((SubmitError::Refused(error), _)) => error,
+        other => panic!("{other:?}"),
+    };
+    let buf = Buf::zeroed(4096).unwrap();
+    assert!(matches!(refused(Request::Read { offset: 512, buf: buf.clone() }), BlockError::Misaligned { .. }));
+    assert!(matches!(refused(Request::Read { offset: 32768, buf: buf.clone() }), BlockError::OutOfRange { .. }));
+    assert_eq!(refused(Request::Read { offset: 0, buf: buf.clone() }), BlockError::Shared);
+    assert_eq!(refused(Request::Write { offset: 0, buf }), BlockError::ReadOnly);
+    assert_eq!(refused(Request::Flush), BlockError::ReadOnly);
+}
+
+#[test]
+fn impossible_configurations_are_refused() {
+    let start = |features, config: &[u8]| Blk::new(Fake::new(device::BLK, features, config), GuardedDma).err();
+    let size = ALL | feature::BLK_SIZE_MAX | feature::BLK_BLK_SIZE;
+    for (size_max, seg_max, blk_size) in [(511, 1, 512), (4096, 0, 512), (4095, 1, 4096), (4096, 1, 0), (4096, 1, 1000)]
+    {
+        let error = start(size, &config(size_max, seg_max, blk_size));
+        assert!(matches!(error, Some(SetupError::BadConfig(_))), "{size_max} {seg_max} {blk_size}: {error:?}");
+    }
+    let mut huge = config(0, 1, 512);
+    huge[7] = 0xff;
+    assert!(matches!(start(ALL, &huge), Some(SetupError::BadConfig(_))));
+}
+
+#[test]
+fn an_error_of_the_device_ends_a_request_once() {
+    let (mut platter, mut blk) = Platter::new(ALL | feature::BLK_SIZE_MAX, &config(512, 1, 512));
+    blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(4096).unwrap() }).unwrap();
+    platter.take();
+    assert_eq!(platter.held.len(), 8, "a piece for each sector");
+    platter.answer(3, Some(1));
+    assert!(poll(&mut blk).is_empty(), "seven pieces still write to the buffer");
+    platter.answer_all();
+    let outcomes = poll(&mut blk);
+    assert_eq!((outcomes.len(), outcomes[0].1), (1, Err(BlockError::Device(1))));
+    assert_eq!(blk.counters().errors, 1);
+}
+
+#[test]
+fn a_long_request_does_not_starve_a_short_one() {
+    let features = (ALL | feature::BLK_SIZE_MAX) & !feature::INDIRECT;
+    let (mut platter, mut blk) = Platter::new(features, &config(512, 1, 512));
+    let long = blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(64 * 512).unwrap() }).unwrap();
+    let short = blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(512).unwrap() }).unwrap();
+    // The queue is full of the long one's first pieces (3 descriptors each).
+    platter.take();
+    assert_eq!(platter.held.len(), 42);
+    platter.answer(0, None);
+    platter.answer(0, None);
+    assert!(poll(&mut blk).is_empty());
+    platter.take();
+    platter.answer(platter.held.len() - 1, None);
+    platter.answer(platter.held.len() - 1, None);
+    assert_eq!(poll(&mut blk)[0].0, short.index(), "the long one has 20 pieces to send yet");
+    let outcomes = finish(&mut platter, &mut blk);
+    assert_eq!(outcomes[0].0, long.index());
+    assert!(outcomes[0].2.as_deref().unwrap() == &platter.bytes[..]);
+}
+
+#[test]
+fn one_kick_tells_of_many_requests() {
+    let (mut platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
+    for sector in 0..16 {
+        blk.submit(Request::Read { offset: sector * 512, buf: Buf::zeroed(512).unwrap() }).unwrap();
+    }
+    assert_eq!(platter.fake.notifications(), []);
+    blk.kick();
+    blk.kick();
+    assert_eq!(platter.fake.notifications(), [0]);
+    assert!(!blk.arm());
+    platter.take();
+    platter.answer(5, None);
+    assert!(blk.arm());
+    blk.acknowledge_interrupt();
+    assert_eq!(platter.fake.state().acknowledged, 1);
+    assert_eq!(finish(&mut platter, &mut blk).len(), 16);
+    let counters = blk.counters();
+    let expected = BlkCounters { requests: 16, bytes_read: 16 * 512, queue: counters.queue, ..BlkCounters::default() };
+    assert_eq!(counters, expected);
+}
+
+#[test]
+fn a_lie_fails_everything_and_gives_the_buffers_back() {
+    for stuck in [false, true] {
+        let (platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
+        blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(512).unwrap() }).unwrap();
+        blk.submit(Request::Write { offset: 0, buf: Buf::zeroed(1024).unwrap() }).unwrap();
+        platter.fake.with(0, |queue| queue.put(77, 0));
+        platter.fake.state().stuck = stuck;
+        let resets = platter.fake.state().resets;
+        let mut outcomes = poll(&mut blk);
+        assert_eq!(platter.fake.state().resets, resets + 1);
+        assert_eq!(outcomes.len(), 2);
+        for (outcome, bytes) in outcomes.iter_mut().zip([512, 1024]) {
+            assert!(matches!(outcome.1, Err(BlockError::Broken(_))));
+            let buf = outcome.2.as_mut().unwrap();
+            // A device that did not reset may still write: that memory is never anybody's again.
+            assert_eq!((buf.len(), buf.as_mut().is_none()), (bytes, stuck));
+        }
+        assert!(poll(&mut blk).is_empty() && !blk.arm());
+        let refused = blk.submit(Request::Flush);
+        assert!(matches!(refused, Err((SubmitError::Refused(BlockError::Broken(_)), _))));
+    }
+}
+
+#[test]
+fn a_device_that_gives_up_is_noticed_before_sleeping() {
+    let (platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
+    blk.submit(Request::Flush).unwrap();
+    platter.fake.state().status |= crate::transport::status::NEEDS_RESET;
+    assert!(!blk.arm(), "the status is not read without a reason");
+    blk.acknowledge_interrupt();
+    assert!(blk.arm());
+    assert!(matches!(poll(&mut blk)[0].1, Err(BlockError::Broken(_))));
+    assert!(!blk.arm());
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Read { sector: u64, sectors: u64 },
+    Write { sector: u64, sectors: u64, fill: u8 },
+    Flush,
+    Answer { which: usize, failed: bool },
+    Poll,
+    Lie { id: u32, bytes: u32 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..SECTORS, 0u64..20).prop_map(|(sector, sectors)| Step::Read { sector, sectors }),
+        4 => (0..SECTORS, 0u64..20, any::<u8>())
+            .prop_map(|(sector, sectors, fill)| Step::Write { sector, sectors, fill }),
+        1 => Just(Step::Flush),
+        12 => (any::<usize>(), prop::bool::weighted(0.05)).prop_map(|(which, failed)| Step::Answer { which, failed }),
+        4 => Just(Step::Poll),
+    ]
+}
+
+/// Overlapping requests under way may take effect in any order, so the model lets each sector be
+/// touched by one request at a time.
+fn run(config: &[u8], features: u64, steps: &[Step], lie_at: Option<(usize, u32, u32)>) {
+    let (mut platter, mut blk) = Platter::new(features, config);
+    let mut expected = platter.bytes.clone();
+    let mut under_way: Vec<(usize, Note)> = Vec::new();
+    let mut busy = vec![false; SECTORS as usize];
+    let lie = lie_at.map(|(at, id, bytes)| (at % (steps.len() + 1), Step::Lie { id, bytes }));
+    let mut broken = false;
+    for index in 0..=steps.len() {
+        let told = lie.iter().filter(|lie| lie.0 == index).map(|lie| &lie.1);
+        for step in told.chain(steps.get(index)) {
+            let (sector, sectors, fill) = match *step {
+                Step::Read { sector, sectors } => (sector, sectors, None),
+                Step::Write { sector, sectors, fill } => (sector, sectors, Some(fill)),
+                Step::Flush => {
+                    if let Ok(id) = blk.submit(Request::Flush) {
+                        under_way.push((id.index(), Note { sectors: 0..0, fill: None, is_flush: true }));
+                    }
+                    continue;
+                }
+                Step::Answer { which, failed } if !broken => {
+                    platter.take();
+                    if !platter.held.is_empty() {
+                        platter.answer(which % platter.held.len(), failed.then_some(1));
+                    }
+                    continue;
+                }
+                Step::Answer { .. } => continue,
+                Step::Poll => {
+                    let outcomes = poll(&mut blk);
+                    settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
+                    continue;
+                }
+                Step::Lie { id, bytes } => {
+                    broken = true;
+                    platter.fake.with(0, |queue| queue.put(id, bytes));
+                    continue;
+                }
+            };
+            let range = sector as usize..((sector + sectors).min(SECTORS)) as usize;
+            if busy[range.clone()].contains(&true) {
+                continue;
+            }
+            let bytes = range.len() * 512;
+            let request = match fill {
+                None => Request::Read { offset: sector * 512, buf: Buf::zeroed(bytes).unwrap() },
+                Some(fill) => Request::Write { offset: sector * 512, buf: Buf::copy_of(&vec![fill; bytes]).unwrap() },
+            };
+            if let Ok(id) = blk.submit(request) {
+                busy[range.clone()].fill(true);
+                under_way.push((id.index(), Note { sectors: range, fill, is_flush: false }));
+            }
+        }
+    }
+    if broken {
+        // All that is left comes back; a lie that named a request under way may not have been noticed.
+        let outcomes = poll(&mut blk);
+        settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
+        assert!(blk.lie().is_none() || under_way.is_empty(), "a buffer was lost");
+        return;
+    }
+    let outcomes = finish(&mut platter, &mut blk);
+    settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
+    assert!(under_way.is_empty(), "{under_way:?} never completed");
+}
+
+/// What the model remembers of a request.
+#[derive(Debug)]
+struct Note {
+    sectors: core::ops::Range<usize>,
+    fill: Option<u8>,
+    is_flush: bool,
+}
+
+fn settle(
+    outcomes: Vec<Outcome>,
+    under_way: &mut Vec<(usize, Note)>,
+    expected: &mut [u8],
+    busy: &mut [bool],
+    platter: &Platter,
+) {
+    for (id, result, buf) in outcomes {
+        let place = under_way.iter().position(|request| request.0 == id).expect("completed without being under way");
+        let (_, request) = under_way.swap_remove(place);
+        assert_eq!(request.is_flush, buf.is_none());
+        let Some(buf) = buf else { continue };
+        let bytes = request.sectors.start * 512..request.sectors.end * 512;
+        assert_eq!(buf.len(), bytes.len());
+        busy[request.sectors].fill(false);
+        match (result, request.fill) {
+            (Ok(()), None) => assert!(buf[..] == expected[bytes], "the wrong bytes were read"),
+            (Ok(()), Some(fill)) => {
+                expected[bytes.clone()].fill(fill);
+                assert!(platter.bytes[bytes.clone()] == expected[bytes], "the wrong bytes were written");
+            }
+            // Some pieces may have been written.
+            (Err(_), _) => expected[bytes.clone()].copy_from_slice(&platter.bytes[bytes]),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_completes_once_with_its_bytes(
+        size_max in prop_oneof![Just(512u32), Just(1024), Just(1 << 20)],
+        seg_max in 1u32..6,
+        tables in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..250),
+    ) {
+        let features = if tables { ALL } else { ALL & !feature::INDIRECT } | feature::BLK_SIZE_MAX;
+        run(&config(size_max, seg_max, 512), features, &steps, None);
+        prop_assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_liar_gets_its_buffers_taken_away(
+        tables in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..150),
+        lie in (any::<usize>(), prop_oneof![128u32..200, any::<u32>()], any::<u32>()),
+    ) {
+        let features = if tables { ALL } else { ALL & !feature::INDIRECT } | feature::BLK_SIZE_MAX;
+        run(&config(1024, 2, 512), features, &steps, Some(lie));
+        prop_assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// Counts its wakes.
+#[derive(Default)]
+struct Count(AtomicUsize);
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+type Task = Pin<Box<dyn Future<Output = Result<(), BlockError>>>>;
+
+fn reads(disk: &Disk<Fake, GuardedDma>, sector: u64) -> Task {
+    let disk = disk.clone();
+    Box::pin(async move {
+        let (result, buf) = disk.read(sector * 512, Buf::zeroed(512).unwrap()).await;
+        assert!(result.is_err() || buf[1] == (sector + (sector * 512 + 1) % 251) as u8);
+        result
+    })
+}
+
+#[test]
+fn tasks_wait_in_order_for_a_free_request() {
+    let (mut platter, blk) = Platter::new(ALL, &config(0, 126, 512));
+    let most = blk.requests_max() as u64;
+    let mut disk = Disk::new(blk);
+    let wakes: Vec<Arc<Count>> = (0..most + 3).map(|_| Arc::default()).collect();
+    let wakers: Vec<Waker> = wakes.iter().map(|count| Waker::from(count.clone())).collect();
+    let mut tasks: Vec<Task> = (0..most + 3).map(|index| reads(&disk, index % SECTORS)).collect();
+    let mut poll = |index: usize| tasks[index].as_mut().poll(&mut Context::from_waker(&wakers[index]));
+    let most = most as usize;
+    (0..most + 3).for_each(|index| assert!(poll(index).is_pending()));
+    platter.take();
+    assert_eq!(platter.held.len(), most);
+    platter.answer(0, None);
+    platter.answer(0, None);
+    assert!(disk.poll());
+    let woken = |index: usize| wakes[index].0.load(Ordering::SeqCst);
+    assert_eq!((woken(0), woken(most), woken(most + 1), woken(most + 2)), (1, 1, 0, 0));
+    // Whoever pushes in is sent back to the end of the queue; the first lets in the second, which
+    // was the room there was.
+    assert!(poll(most + 1).is_pending() && poll(most).is_pending());
+    assert_eq!((woken(most + 1), woken(most + 2)), (1, 0));
+    assert!(poll(most + 1).is_pending());
+    platter.answer_all();
+    disk.poll();
+    assert!(poll(most + 2).is_pending());
+    platter.answer_all();
+    disk.poll();
+    (0..most + 3).for_each(|index| assert_eq!(poll(index), Poll::Ready(Ok(()))));
+    assert_eq!(disk.counters().requests, most as u64 + 3);
+}
+
+#[test]
+fn a_dropped_future_leaves_its_buffer_to_the_device() {
+    let (mut platter, blk) = Platter::new(ALL, &config(0, 126, 512));
+    let most = blk.requests_max();
+    let mut disk = Disk::new(blk);
+    let mut tasks: Vec<Task> = (0..most + 2).map(|_| reads(&disk, 7)).collect();
+    let count = Arc::<Count>::default();
+    let waker = Waker::from(count.clone());
+    let mut context = Context::from_waker(&waker);
+    tasks.iter_mut().for_each(|task| assert!(task.as_mut().poll(&mut context).is_pending()));
+    let last = tasks.pop().unwrap();
+    // One that waits goes, then all that are under way; the device answers into their buffers.
+    drop(tasks);
+    platter.answer_all();
+    assert!(disk.poll());
+    assert_eq!(count.0.load(Ordering::SeqCst), 1, "only who waits for room is woken");
+    let mut last = last;
+    assert!(last.as_mut().poll(&mut context).is_pending());
+    platter.answer_all();
+    disk.poll();
+    assert_eq!(last.as_mut().poll(&mut context), Poll::Ready(Ok(())));
+    // An answer that nobody fetches is thrown away.
+    let mut forgotten = reads(&disk, 7);
+    assert!(forgotten.as_mut().poll(&mut context).is_pending());
+    platter.answer_all();
+    disk.poll();
+    drop(forgotten);
+    assert!(reads(&disk, 1).as_mut().poll(&mut context).is_pending());
+}
+
+#[test]
+fn a_broken_disk_answers_everybody() {
+    let (platter, blk) = Platter::new(ALL, &config(0, 126, 512));
+    let most = blk.requests_max();
+    let mut disk = Disk::new(blk);
+    let mut tasks: Vec<Task> = (0..most + 5).map(|_| reads(&disk, 7)).collect();
+    let count = Arc::<Count>::default();
+    let waker = Waker::from(count.clone());
+    let mut context = Context::from_waker(&waker);
+    tasks.iter_mut().for_each(|task| assert!(task.as_mut().poll(&mut context).is_pending()));
+    platter.fake.with(0, |queue| queue.put(9999, 0));
+    assert!(disk.arm());
+    disk.poll();
+    assert_eq!(count.0.load(Ordering::SeqCst), most + 5);
+    for task in &mut tasks {
+        assert!(matches!(task.as_mut().poll(&mut context), Poll::Ready(Err(BlockError::Broken(_)))));
+    }
+    assert!(!disk.arm());
+}

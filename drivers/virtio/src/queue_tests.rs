@@ -1,0 +1,480 @@
+//! The queue against a device of every character: honest, slow, reordering, lying.
+
+use crate::error::Lie;
+use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
+use crate::queue::{AddError, Queue, QueueOptions, Segment, Token};
+use crate::transport::{self, Transport, device, feature};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::time::Duration;
+use proptest::prelude::*;
+use std::sync::{Arc, Condvar, Mutex};
+
+const SIZE: u16 = 16;
+
+fn queue_of(size: u16, event_idx: bool, table_entries: u16) -> (Fake, Queue) {
+    let features = if event_idx { feature::EVENT_IDX } else { 0 };
+    let mut fake = Fake::new(device::BLK, features, &[]);
+    transport::negotiate(&mut fake, device::BLK, features, 0).unwrap();
+    let queue = Queue::new(&mut fake, &GuardedDma, 0, QueueOptions { size, event_idx, table_entries }).unwrap();
+    transport::go(&mut fake);
+    (fake, queue)
+}
+
+fn segment(address: u64, device_writes: bool) -> Segment {
+    Segment { address, bytes: 8, device_writes }
+}
+
+/// Queues a request whose segments the tests' device never touches.
+fn add(queue: &mut Queue, readable: u64, writable: u64) -> Result<Token, AddError> {
+    let mut segments: Vec<Segment> = (0..readable).map(|index| segment(index << 32 | 8, false)).collect();
+    segments.extend((0..writable).map(|index| segment(index << 32 | 16, true)));
+    // SAFETY: the device of these tests looks at descriptors and never at what they point to.
+    unsafe { queue.add(&segments) }
+}
+
+/// Runs `count` requests through, so that all indices stand at `count`.
+fn warm_up(fake: &Fake, queue: &mut Queue, count: u32) {
+    for _ in 0..count {
+        let token = add(queue, 1, 0).unwrap();
+        fake.with(0, |device| {
+            let chain = device.take().unwrap();
+            device.put(u32::from(chain.head), 0);
+        });
+        assert_eq!(queue.pop().unwrap().unwrap().token, token);
+    }
+    let mut fake = fake.clone();
+    queue.kick(&mut fake);
+    fake.notifications();
+}
+
+#[test]
+fn a_chain_arrives_as_it_was_written() {
+    for table_entries in [0, 4] {
+        let (fake, mut queue) = queue_of(8, true, table_entries);
+        let token = add(&mut queue, 2, 1).unwrap();
+        let chain = fake.with(0, |device| device.take()).unwrap();
+        assert_eq!(usize::from(chain.head), token.index());
+        assert_eq!(chain.segments, [segment(8, false), segment(1 << 32 | 8, false), segment(16, true)]);
+        // With a table, a request costs one descriptor.
+        let room = if table_entries == 0 { 5 } else { 7 };
+        assert!(queue.has_room(1) && add(&mut queue, room, 0).is_ok() && !queue.has_room(8));
+    }
+}
+
+#[test]
+fn a_full_queue_says_so_and_counts_it() {
+    let (fake, mut queue) = queue_of(4, true, 0);
+    add(&mut queue, 3, 0).unwrap();
+    assert_eq!(add(&mut queue, 1, 1), Err(AddError::Full));
+    add(&mut queue, 1, 0).unwrap();
+    assert!(!queue.has_room(1));
+    assert_eq!(queue.counters().full, 1);
+    fake.with(0, |device| {
+        let chain = device.take().unwrap();
+        device.complete(chain.head, 0);
+    });
+    queue.pop().unwrap().unwrap();
+    assert!(queue.has_room(3) && !queue.has_room(4));
+}
+
+#[test]
+fn a_short_device_queue_is_used_as_far_as_it_goes() {
+    let make = |size_max| {
+        let mut fake = Fake::new(device::BLK, 0, &[]);
+        transport::negotiate(&mut fake, device::BLK, 0, 0).unwrap();
+        fake.state().queue_size_max = size_max;
+        let options = QueueOptions { size: 64, event_idx: false, table_entries: 0 };
+        Queue::new(&mut fake, &GuardedDma, 0, options).map(|queue| queue.size())
+    };
+    assert_eq!(make(1024).unwrap(), 64);
+    assert_eq!(make(48).unwrap(), 32);
+    assert!(make(0).is_err() && make(1).is_err());
+}
+
+/// Each lie, told when two requests are under way.
+#[test]
+fn each_lie_breaks_the_queue_once_and_for_all() {
+    type Tell = fn(&mut crate::fake::DeviceQueue);
+    let lies: [(Tell, Lie); 6] = [
+        (|device| device.put(16, 0), Lie::IdOutOfRange { id: 16 }),
+        (|device| device.put(0xffff_ffff, 0), Lie::IdOutOfRange { id: u32::MAX }),
+        (|device| device.put(0x1_0000, 0), Lie::IdOutOfRange { id: 0x1_0000 }),
+        // The second descriptor of the first chain is no request.
+        (|device| device.put(1, 0), Lie::NotInFlight { id: 1 }),
+        (|device| device.put(0, 9), Lie::LengthTooLong { bytes: 9, writable: 8 }),
+        (|device| device.publish(3), Lie::TooManyCompletions { count: 3, in_flight: 2 }),
+    ];
+    for (tell, lie) in lies {
+        let (fake, mut queue) = queue_of(SIZE, true, 0);
+        add(&mut queue, 1, 1).unwrap();
+        add(&mut queue, 1, 1).unwrap();
+        fake.with(0, tell);
+        assert!(queue.arm(), "a lie is something to look at");
+        assert_eq!(queue.pop(), Err(lie));
+        assert_eq!(queue.lie(), Some(lie));
+        // Nothing moves any more, and nobody waits.
+        assert_eq!(add(&mut queue, 1, 0), Err(AddError::Broken(lie)));
+        assert_eq!(queue.pop(), Err(lie));
+        assert!(!queue.arm() && !queue.has_used() && !queue.has_room(1));
+        queue.kick(&mut fake.clone());
+        assert_eq!(fake.notifications(), []);
+        assert_eq!(queue.break_with(Lie::NeedsReset), lie);
+    }
+}
+
+#[test]
+fn a_request_completed_twice_is_a_lie() {
+    let (fake, mut queue) = queue_of(SIZE, true, 0);
+    add(&mut queue, 1, 0).unwrap();
+    add(&mut queue, 1, 0).unwrap();
+    fake.with(0, |device| {
+        device.put(0, 0);
+        device.put(0, 0);
+    });
+    assert!(queue.pop().unwrap().is_some());
+    assert_eq!(queue.pop(), Err(Lie::NotInFlight { id: 0 }));
+}
+
+#[test]
+fn without_event_idx_flags_decide() {
+    let (fake, mut queue) = queue_of(SIZE, false, 0);
+    let mut registers = fake.clone();
+    let complete = || {
+        fake.with(0, |device| {
+            let chain = device.take().unwrap();
+            device.complete(chain.head, 0)
+        })
+    };
+    for (no_notify, kicks) in [(false, 1), (true, 0)] {
+        fake.with(0, |device| device.set_no_notify(no_notify));
+        add(&mut queue, 1, 0).unwrap();
+        queue.kick(&mut registers);
+        queue.kick(&mut registers);
+        assert_eq!(fake.notifications().len(), kicks);
+    }
+    assert!(!complete(), "a new queue is quiet");
+    assert!(queue.arm());
+    queue.pop().unwrap().unwrap();
+    assert!(!queue.arm());
+    assert!(complete());
+    queue.disarm();
+    add(&mut queue, 1, 0).unwrap();
+    assert!(!complete());
+}
+
+#[test]
+fn a_kick_comes_exactly_when_the_wish_was_passed() {
+    // Windows around the point where all indices start again from 0.
+    for start in [0u32, 65_530] {
+        let (fake, mut queue) = queue_of(SIZE, true, 0);
+        let mut registers = fake.clone();
+        warm_up(&fake, &mut queue, start);
+        let mut from = start as u16;
+        for round in 0..200u16 {
+            let added = round % (SIZE + 1);
+            let wish = from.wrapping_add(round % 23).wrapping_sub(4);
+            fake.with(0, |device| device.set_available_event(wish));
+            for _ in 0..added {
+                add(&mut queue, 1, 0).unwrap();
+            }
+            let expected = (0..added).any(|index| from.wrapping_add(index) == wish);
+            queue.kick(&mut registers);
+            assert_eq!(fake.notifications(), if expected { alloc::vec![0] } else { Vec::new() });
+            queue.kick(&mut registers);
+            assert_eq!(fake.notifications(), [], "nothing new, no kick");
+            from = from.wrapping_add(added);
+            fake.with(0, |device| {
+                assert_eq!(device.available_index(), from);
+                while let Some(chain) = device.take() {
+                    device.put(u32::from(chain.head), 0);
+                }
+            });
+            while queue.pop().unwrap().is_some() {}
+        }
+    }
+}
+
+#[test]
+fn a_kick_after_a_whole_turn_of_the_index_is_not_lost() {
+    let (fake, mut queue) = queue_of(SIZE, true, 0);
+    fake.with(0, |device| device.set_available_event(5));
+    // 65,536 requests without a kick: the index stands where it was, yet every wish was passed.
+    for _ in 0..65_536 {
+        add(&mut queue, 1, 0).unwrap();
+        fake.with(0, |device| {
+            let chain = device.take().unwrap();
+            device.put(u32::from(chain.head), 0);
+        });
+        queue.pop().unwrap().unwrap();
+    }
+    queue.kick(&mut fake.clone());
+    assert_eq!(fake.notifications(), [0]);
+}
+
+#[test]
+fn an_interrupt_comes_exactly_when_asked_for() {
+    for start in [0u32, 65_530] {
+        let (fake, mut queue) = queue_of(SIZE, true, 0);
+        warm_up(&fake, &mut queue, start);
+        for round in 0..100u16 {
+            let count = 1 + round % SIZE;
+            let more = round % 7;
+            for _ in 0..count {
+                add(&mut queue, 1, 0).unwrap();
+            }
+            let armed = !round.is_multiple_of(3);
+            if armed {
+                assert!(!queue.arm_after(more));
+                assert_eq!(fake.with(0, |device| device.used_event()), {
+                    let index = fake.with(0, |device| device.used_index);
+                    index.wrapping_add(more.min(count - 1))
+                });
+            } else {
+                queue.disarm();
+            }
+            let interrupts: Vec<bool> = (0..count)
+                .map(|_| {
+                    fake.with(0, |device| {
+                        let chain = device.take().unwrap();
+                        device.complete(chain.head, 0)
+                    })
+                })
+                .collect();
+            for (index, interrupt) in interrupts.into_iter().enumerate() {
+                assert_eq!(interrupt, armed && index == usize::from(more.min(count - 1)), "round {round}");
+            }
+            assert!(queue.arm(), "completions that came before the question are found by it");
+            while queue.pop().unwrap().is_some() {}
+            assert!(!queue.arm());
+        }
+    }
+}
+
+/// A driver that sleeps whenever it may, and a device on another thread that interrupts only when
+/// asked. One lost wake-up and the driver sleeps until the time-out.
+#[test]
+fn no_wake_up_is_lost_to_a_race() {
+    const REQUESTS: usize = 60_000;
+    for event_idx in [true, false] {
+        let (fake, mut queue) = queue_of(SIZE, event_idx, 0);
+        let interrupt = Arc::new((Mutex::new(false), Condvar::new()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let sent = Arc::new(AtomicUsize::new(0));
+        let device = {
+            let (fake, interrupt, stop, sent) = (fake.clone(), interrupt.clone(), stop.clone(), sent.clone());
+            // The device's thread owns its side of the queue; the registers' lock would order the two.
+            let mut device = fake.state().queues.pop().unwrap();
+            std::thread::spawn(move || {
+                let mut pause = 1u32;
+                while !stop.load(Ordering::Relaxed) {
+                    let Some(chain) = device.take() else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    pause = pause.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (0..pause >> 26).for_each(|_| core::hint::spin_loop());
+                    if device.complete(chain.head, 0) {
+                        sent.fetch_add(1, Ordering::Relaxed);
+                        *interrupt.0.lock().unwrap() = true;
+                        interrupt.1.notify_one();
+                    }
+                }
+            })
+        };
+        let mut done = 0;
+        let mut slept = 0;
+        while done < REQUESTS {
+            while queue.in_flight() < 2 {
+                add(&mut queue, 1, 0).unwrap();
+            }
+            while queue.pop().unwrap().is_some() {
+                done += 1;
+            }
+            if queue.in_flight() == 0 || queue.arm() {
+                continue;
+            }
+            let pending = interrupt.0.lock().unwrap();
+            let (mut pending, timeout) =
+                interrupt.1.wait_timeout_while(pending, Duration::from_secs(10), |pending| !*pending).unwrap();
+            assert!(!timeout.timed_out(), "a wake-up was lost after {done} requests and {slept} sleeps");
+            *pending = false;
+            slept += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        device.join().unwrap();
+        assert!(slept > 100 && sent.load(Ordering::Relaxed) >= slept, "the test slept {slept} times");
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Add {
+        readable: u64,
+        writable: u64,
+    },
+    Take,
+    /// Completes one of the requests that the device holds, with a part of the permitted length.
+    Complete {
+        which: usize,
+        share: u32,
+    },
+    Pop,
+    Kick,
+    Arm,
+    Disarm,
+    Wish(u16),
+    Lie {
+        id: u32,
+        bytes: u32,
+        jump: u16,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0u64..4, 0u64..4).prop_map(|(readable, writable)| Step::Add { readable, writable }),
+        5 => Just(Step::Take),
+        5 => (any::<usize>(), 0u32..=4).prop_map(|(which, share)| Step::Complete { which, share }),
+        5 => Just(Step::Pop),
+        2 => Just(Step::Kick),
+        1 => Just(Step::Arm),
+        1 => Just(Step::Disarm),
+        1 => any::<u16>().prop_map(Step::Wish),
+    ]
+}
+
+fn lie() -> impl Strategy<Value = Step> {
+    (prop_oneof![0u32..20, any::<u32>()], prop_oneof![0u32..40, any::<u32>()], prop_oneof![0u16..3, any::<u16>()])
+        .prop_map(|(id, bytes, jump)| Step::Lie { id, bytes, jump })
+}
+
+/// What the driver and the device must agree on.
+#[derive(Default)]
+struct Model {
+    /// Tokens under way with the bytes that the device may write.
+    under_way: Vec<(u16, u32)>,
+    /// Requests that the device holds.
+    taken: Vec<Chain>,
+    /// Completions that the driver has not taken: token and length.
+    completed: VecDeque<(u16, u32)>,
+    expected_order: VecDeque<(u16, u64, u64)>,
+}
+
+fn run(start: u32, table_entries: u16, steps: &[Step]) {
+    let (fake, mut queue) = queue_of(SIZE, true, table_entries);
+    warm_up(&fake, &mut queue, start);
+    let mut model = Model::default();
+    let mut lied = false;
+    for step in steps {
+        match *step {
+            Step::Add { readable: 0, writable: 0 } => {}
+            Step::Add { readable, writable } => match add(&mut queue, readable, writable) {
+                Ok(token) => {
+                    let id = token.index() as u16;
+                    assert!(id < SIZE && model.under_way.iter().all(|request| request.0 != id), "token used twice");
+                    model.under_way.push((id, 8 * writable as u32));
+                    model.expected_order.push_back((id, readable, writable));
+                }
+                Err(AddError::Full) => assert!(!queue.has_room((readable + writable) as usize)),
+                Err(AddError::Broken(_)) => assert!(lied),
+            },
+            // A request that a lie has ended may be overwritten before the device takes it.
+            Step::Take if lied => {}
+            Step::Take => {
+                if let Some(chain) = fake.with(0, |device| device.take()) {
+                    // What arrives is what was added, in order.
+                    let (id, readable, writable) = model.expected_order.pop_front().unwrap();
+                    assert_eq!(chain.head, id);
+                    assert_eq!(chain.segments.len() as u64, readable + writable);
+                    assert_eq!(u64::from(chain.writable_bytes()), 8 * writable);
+                    model.taken.push(chain);
+                }
+            }
+            Step::Complete { which, share } if !model.taken.is_empty() => {
+                let chain = model.taken.swap_remove(which % model.taken.len());
+                let bytes = chain.writable_bytes() / 4 * share;
+                fake.with(0, |device| device.put(u32::from(chain.head), bytes));
+                model.completed.push_back((chain.head, bytes));
+            }
+            Step::Complete { .. } => {}
+            Step::Pop => match queue.pop() {
+                Ok(Some(used)) => {
+                    let id = used.token.index() as u16;
+                    let place = model.under_way.iter().position(|request| request.0 == id);
+                    let (_, writable) = model.under_way.swap_remove(place.expect("only what is under way completes"));
+                    assert!(used.bytes_written <= writable);
+                    if !lied {
+                        assert_eq!(model.completed.pop_front(), Some((id, used.bytes_written)));
+                    }
+                }
+                Ok(None) => assert!(lied || model.completed.is_empty(), "a completion was lost"),
+                Err(_) => assert!(lied, "an honest device was called a liar"),
+            },
+            Step::Kick => queue.kick(&mut fake.clone()),
+            Step::Arm => {
+                let waits = queue.arm();
+                assert!(lied || waits != model.completed.is_empty());
+            }
+            Step::Disarm => queue.disarm(),
+            Step::Wish(index) => fake.with(0, |device| device.set_available_event(index)),
+            Step::Lie { id, bytes, jump } => {
+                lied = true;
+                fake.with(0, |device| {
+                    device.put(id, bytes);
+                    device.publish(jump);
+                });
+            }
+        }
+        let used: usize = usize::from(queue.in_flight());
+        assert_eq!(used, model.under_way.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_honest_device_loses_and_doubles_nothing(
+        start in prop_oneof![Just(0u32), Just(65_500), 0u32..40],
+        tables in prop_oneof![Just(0u16), Just(4)],
+        steps in prop::collection::vec(step(), 0..300),
+    ) {
+        run(start, tables, &steps);
+        prop_assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_liar_corrupts_nothing(
+        tables in prop_oneof![Just(0u16), Just(4)],
+        steps in prop::collection::vec(prop_oneof![12 => step(), 1 => lie()], 0..300),
+    ) {
+        run(0, tables, &steps);
+        prop_assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// The start-up conversation, against devices that do not keep to it.
+#[test]
+fn a_device_that_does_not_start_says_why() {
+    use crate::error::SetupError;
+    let start = |change: fn(&mut crate::fake::State)| {
+        let mut fake = Fake::new(device::BLK, feature::EVENT_IDX, &[0; 4]);
+        change(&mut fake.state());
+        let mut boxed: Box<dyn Transport> = Box::new(fake.clone());
+        let result = transport::negotiate(&mut boxed, device::BLK, feature::EVENT_IDX | feature::INDIRECT, 0);
+        result.and_then(|features| transport::read_config::<4>(&mut fake, 0).map(|_| features))
+    };
+    assert_eq!(start(|_| {}), Ok(feature::EVENT_IDX | feature::VERSION_1));
+    assert_eq!(start(|fake| fake.id = 1), Err(SetupError::WrongDevice { wanted: 2, found: 1 }));
+    assert_eq!(start(|fake| fake.offered = 0), Err(SetupError::MissingFeatures(feature::VERSION_1)));
+    assert!(matches!(start(|fake| fake.refuses = true), Err(SetupError::FeaturesRefused(_))));
+    assert!(matches!(start(|fake| fake.restless = true), Err(SetupError::BadConfig(_))));
+    let stuck = start(|fake| {
+        fake.stuck = true;
+        fake.status = 4;
+    });
+    assert_eq!(stuck, Err(SetupError::ResetIgnored));
+}
