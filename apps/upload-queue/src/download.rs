@@ -10,7 +10,7 @@ use crate::store::{Item, Store};
 use alloc::rc::Rc;
 use core::hash::Hasher;
 use core::ops::Deref;
-use glass_api::{Block, BlockError, Buf};
+use glasshouse::{Block, BlockError, Buf};
 use twox_hash::XxHash3_64;
 
 /// An item that is being read. Its data stays whole even if the item is removed meanwhile.

@@ -3,7 +3,7 @@
 use crate::format::Fault;
 use alloc::vec::Vec;
 use core::fmt;
-use glass_api::{BlockError, OutOfMemory};
+use glasshouse::{BlockError, OutOfMemory};
 
 /// Why a disk cannot be used as a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]

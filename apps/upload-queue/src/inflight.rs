@@ -79,7 +79,7 @@ impl<T> InFlight<T> {
 mod tests {
     use super::*;
     use embassy_futures::{block_on, poll_once};
-    use glass_executor::sync::Notify;
+    use glasshouse::sync::Notify;
 
     #[test]
     fn results_come_in_order_whatever_finishes_first() {

@@ -21,6 +21,6 @@ mod upload;
 pub use config::{Config, ConfigError};
 pub use download::{ChunkRead, Download};
 pub use error::{OpenError, Recovery, StoreError};
-pub use service::{Error, serve};
+pub use service::{ServeError, serve};
 pub use store::{Store, Usage};
 pub use upload::Upload;

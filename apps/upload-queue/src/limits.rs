@@ -1,7 +1,7 @@
 //! Every size and bound of the service, with its reason.
 
 use core::time::Duration;
-use glass_http::Limits;
+use glasshouse::http::Limits;
 
 /// Bytes of one device request while data streams. Large enough that a request's fixed cost (a
 /// thread hand-over in a process, an exit in a VM) vanishes beside its copy, small enough to stay
@@ -32,13 +32,14 @@ pub const RETRY_AFTER_SECS: u32 = 1;
 /// Longest `?wait=` that is honoured; more is treated as this much.
 pub const WAIT_SECS_MAX: u64 = 24 * 60 * 60;
 
-/// Connections that are served at once; at the bound, new ones wait in the listener. What one costs
-/// beside its TCP buffers is the memory of a request's head, 16 KiB at most.
-pub const CONNECTIONS_MAX: usize = 128;
+/// Connections that are served at once; at the bound, new ones wait in the listener. Beside its TCP
+/// buffers one costs 4 KiB, or 16 KiB with a very long head. A small VM's network has a lower bound
+/// of its own: 64 with 32 MiB.
+pub const CONNECTIONS_MAX: usize = 512;
 
-/// Clients that wait for an item at once: half of the connections, so that they never keep the
-/// uploads away that would end their waiting.
-pub const WAITING_MAX: usize = CONNECTIONS_MAX / 2;
+/// Clients that wait for an item at once: half of the connections of the smallest VM, so that they
+/// never keep the uploads away that would end their waiting.
+pub const WAITING_MAX: usize = 32;
 
 /// Pause after a connection could not be accepted, so that a lasting failure costs next to nothing.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

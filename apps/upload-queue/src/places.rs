@@ -4,8 +4,8 @@ use alloc::rc::Rc;
 use core::cell::Cell;
 use core::time::Duration;
 use embassy_futures::select::{Either, select};
-use glass_api::Clock;
-use glass_executor::sync::Notify;
+use glasshouse::Clock;
+use glasshouse::sync::Notify;
 
 /// A number of places. Clones share them.
 #[derive(Clone)]

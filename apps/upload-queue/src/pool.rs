@@ -4,7 +4,7 @@ use crate::limits::{CHUNK_BYTES, POOL_CHUNKS_MAX};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use glass_api::{Buf, OutOfMemory};
+use glasshouse::{Buf, OutOfMemory};
 
 /// Buffers of [`CHUNK_BYTES`] that nobody uses. Clones share them.
 #[derive(Clone, Default)]

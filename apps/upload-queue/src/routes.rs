@@ -14,10 +14,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 use embassy_futures::select::{Either, Either3, select, select3};
-use glass_api::{Instant, Net, Platform};
-use glass_http::{HttpError, Method, Request, RequestBody, Response, Status};
+use glasshouse::http::{HttpError, Method, Request, RequestBody, Response, Status};
+use glasshouse::{Instant, Net, Platform};
 
-type Connection<P> = glass_http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
+type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
 
 /// What all connections share.
 pub(crate) struct Queue<P: Platform> {

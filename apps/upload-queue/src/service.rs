@@ -8,12 +8,12 @@ use crate::routes::Queue;
 use crate::store::Store;
 use alloc::rc::Rc;
 use core::fmt;
-use glass_api::{Listener, Net, NetError, Platform, SpawnError};
-use glass_http::Connection;
+use glasshouse::http::Connection;
+use glasshouse::{Listener, Net, NetError, Platform, SpawnError};
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Error {
+pub enum ServeError {
     /// The arguments cannot be followed.
     Config(ConfigError),
     /// There is no disk to keep the queue on.
@@ -26,25 +26,25 @@ pub enum Error {
     Spawn(SpawnError),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Error::Config(error) => write!(f, "{error}"),
-            Error::NoDisk => write!(f, "there is no disk to keep the queue on: give one with --disk"),
-            Error::Open(error) => write!(f, "{error}"),
-            Error::Net(error) => write!(f, "the network cannot be used: {error}"),
-            Error::Spawn(error) => write!(f, "{error}"),
+            ServeError::Config(error) => write!(f, "{error}"),
+            ServeError::NoDisk => write!(f, "there is no disk to keep the queue on: give one with --disk"),
+            ServeError::Open(error) => write!(f, "{error}"),
+            ServeError::Net(error) => write!(f, "the network cannot be used: {error}"),
+            ServeError::Spawn(error) => write!(f, "{error}"),
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for ServeError {}
 
 /// Keeps a queue on the first disk and serves it over HTTP until the platform ends it.
-pub async fn serve(p: impl Platform) -> Result<(), Error> {
-    let config = Config::from_args(p.args()).map_err(Error::Config)?;
-    let disk = p.block(0).ok_or(Error::NoDisk)?;
-    let (store, recovery) = Store::open(disk, config.format).await.map_err(Error::Open)?;
+pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
+    let config = Config::from_args(p.args()).map_err(ServeError::Config)?;
+    let disk = p.block(0).ok_or(ServeError::NoDisk)?;
+    let (store, recovery) = Store::open(disk, config.format).await.map_err(ServeError::Open)?;
     for remark in recovery.remarks() {
         p.print(format_args!("upload-queue: {remark}"));
     }
@@ -53,11 +53,11 @@ pub async fn serve(p: impl Platform) -> Result<(), Error> {
     p.print(format_args!("upload-queue: {} items recovered at commit {}", recovery.items, recovery.sequence));
     p.print(format_args!("upload-queue: {used_bytes} bytes used, {} bytes free", usage.free_bytes));
     let running = store.clone();
-    p.spawn("commit", async move { running.run().await }).map_err(Error::Spawn)?;
+    p.spawn("commit", async move { running.run().await }).map_err(ServeError::Spawn)?;
 
     let net = p.net();
-    let address = net.up().await.map_err(Error::Net)?.address;
-    let mut listener = net.listen(config.port).await.map_err(Error::Net)?;
+    let address = net.up().await.map_err(ServeError::Net)?.address;
+    let mut listener = net.listen(config.port).await.map_err(ServeError::Net)?;
     p.print(format_args!("upload-queue: listening on {address} port {}", listener.port()));
     let queue = Rc::new(Queue {
         store,
@@ -67,10 +67,11 @@ pub async fn serve(p: impl Platform) -> Result<(), Error> {
         waiting: Places::new(WAITING_MAX),
         platform: p,
     });
-    accept(queue, &mut listener).await
+    accept(queue, &mut listener).await;
+    Ok(())
 }
 
-async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>::Listener) -> Result<(), Error> {
+async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>::Listener) {
     let connections = Places::new(CONNECTIONS_MAX);
     let mut last_error = None;
     loop {
@@ -85,9 +86,9 @@ async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>
                     let _ = connection.serve(async |connection, request| own.handle(connection, request).await).await;
                     drop(place);
                 };
-                queue.platform.spawn("connection", task).map_err(Error::Spawn)
+                queue.platform.spawn("connection", task).map_err(ServeError::Spawn)
             }
-            Err(error) => Err(Error::Net(error)),
+            Err(error) => Err(ServeError::Net(error)),
         };
         if let Err(error) = outcome {
             if last_error.as_ref() != Some(&error) {

@@ -14,8 +14,8 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::pin::Pin;
 use embassy_futures::select::{Either, select};
-use glass_api::{Block, BlockError, Buf};
-use glass_executor::sync::{Notified, Notify};
+use glasshouse::sync::{Notified, Notify};
+use glasshouse::{Block, BlockError, Buf};
 
 /// A disk that is neither ours nor erased on request must be zero in this many bytes from its start
 /// and before its end: file systems, partition tables and RAID members leave their marks there.

@@ -7,7 +7,7 @@ use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::store::Store;
 use core::hash::Hasher;
 use embassy_futures::select::{Either, select};
-use glass_api::{Block, BlockError, Buf};
+use glasshouse::{Block, BlockError, Buf};
 use twox_hash::XxHash3_64;
 
 /// An item that is being received. At most [`CHUNKS_PER_TRANSFER`] chunks are in memory.

@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use embassy_futures::yield_now;
-use glass_api::{Block, BlockError, BlockInfo, Buf, check_request};
 use glass_executor::{Executor, Unpark};
+use glasshouse::{Block, BlockError, BlockInfo, Buf, check_request};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
