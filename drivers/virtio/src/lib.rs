@@ -22,6 +22,8 @@ mod blk;
 mod blk_tests;
 mod checksum;
 mod console;
+#[cfg(test)]
+mod console_tests;
 mod disk;
 mod dma;
 mod error;
@@ -29,6 +31,8 @@ mod error;
 mod fake;
 mod mmio;
 mod net;
+#[cfg(test)]
+mod net_tests;
 mod offload;
 mod queue;
 #[cfg(test)]

@@ -1,0 +1,423 @@
+//! The network driver against a wire in memory, and two of them with a TCP stack each.
+
+use crate::Driver;
+use crate::checksum::Sum;
+use crate::error::{Lie, SetupError};
+use crate::fake::{DAMAGED, Fake, GuardedDma};
+use crate::net::{Net, NetConfig};
+use crate::offload::{self, HEADER_BYTES, Verdict};
+use crate::transport::{device, feature};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::num::NonZeroU16;
+use core::sync::atomic::Ordering;
+use proptest::prelude::*;
+use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::phy::{Checksum, Device, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
+
+const PLAIN: u64 = feature::EVENT_IDX | feature::NET_MAC;
+const CHECKSUMS: u64 = PLAIN | feature::NET_CSUM | feature::NET_GUEST_CSUM;
+const ALL: u64 = CHECKSUMS | feature::NET_HOST_TSO4 | feature::NET_GUEST_TSO4;
+const NOW: Instant = Instant::ZERO;
+
+fn net(features: u64, memory_bytes: usize) -> (Fake, Net<Fake>) {
+    let fake = Fake::new(device::NET, features, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xdc, 5]);
+    let config = NetConfig { memory_bytes, ..NetConfig::default() };
+    (fake.clone(), Net::new(fake, &GuardedDma, config).unwrap())
+}
+
+/// The device hands over a frame, with the length that it claims.
+fn deliver(fake: &Fake, header: [u8; HEADER_BYTES], frame: &[u8], claimed: Option<u32>) {
+    fake.with(0, |queue| {
+        let chain = queue.take().expect("the driver posts buffers");
+        let written = chain.write(&[&header[..], frame].concat());
+        queue.complete(chain.head, claimed.unwrap_or(written));
+    });
+}
+
+fn receive(net: &mut Net<Fake>) -> Option<Vec<u8>> {
+    let (receive, _) = net.receive(NOW)?;
+    Some(receive.consume(<[u8]>::to_vec))
+}
+
+/// A TCP or UDP frame over IPv4 or IPv6 with a right checksum.
+fn frame(version: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    let mut l4 = vec![0; if protocol == 6 { 20 } else { 8 }];
+    if protocol == 6 {
+        l4[12] = 5 << 4;
+    } else {
+        let length = (8 + payload.len()) as u16;
+        l4[4..6].copy_from_slice(&length.to_be_bytes());
+    }
+    l4.extend_from_slice(payload);
+    let length = l4.len() as u16;
+    let addresses: Vec<u8> = (1..=if version == 4 { 8 } else { 32 }).collect();
+    if version == 4 {
+        frame.extend([8, 0, 0x45, 0]);
+        frame.extend((20 + length).to_be_bytes());
+        frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    } else {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend(length.to_be_bytes());
+        frame.extend([protocol, 64]);
+    }
+    frame.extend(&addresses);
+    let sum = Sum::default().add(&addresses).add_word(length).add_word(u16::from(protocol)).add(&l4);
+    let checksum = if protocol == 6 { 16 } else { 6 };
+    l4[checksum..checksum + 2].copy_from_slice(&(!sum.fold()).to_be_bytes());
+    frame.extend(l4);
+    frame
+}
+
+#[test]
+fn frames_arrive_and_their_buffers_go_back() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    assert_eq!(net.mac(), [2, 0, 0, 0, 0, 1]);
+    fake.notifications();
+    for round in 0..200u8 {
+        deliver(&fake, [0; HEADER_BYTES], &[round; 100], None);
+        assert!(net.poll());
+        assert_eq!(receive(&mut net), Some(vec![round; 100]));
+        assert!(!net.poll());
+    }
+    // A token that nobody consumes gives its buffer back as well.
+    deliver(&fake, [0; HEADER_BYTES], &[0; 100], None);
+    drop(net.receive(NOW).unwrap());
+    assert_eq!(net.counters().receive_queue.requests, 16 + 201);
+    assert_eq!((net.counters().received_frames, net.counters().received_bytes), (201, 20_100));
+    net.kick();
+    assert!(fake.notifications().is_empty(), "a device that has buffers wants no notification");
+}
+
+#[test]
+fn frames_leave_with_one_kick_and_their_buffers_come_back() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    fake.notifications();
+    for round in 0..16u8 {
+        net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(round));
+    }
+    assert!(net.transmit(NOW).is_none() && net.receive(NOW).is_none());
+    assert_eq!(net.counters().transmit_full, 2);
+    net.kick();
+    assert_eq!(fake.notifications(), [1]);
+    assert!(!net.arm());
+    let mut interrupts = Vec::new();
+    for round in 0..16u8 {
+        fake.with(1, |queue| {
+            let chain = queue.take().unwrap();
+            assert_eq!(chain.read(), [&[0; HEADER_BYTES][..], &[round; 60]].concat());
+            interrupts.push(queue.complete(chain.head, 0));
+        });
+    }
+    // One interrupt, when half of the buffers are free again.
+    assert_eq!(interrupts.iter().filter(|&&wanted| wanted).count(), 1);
+    assert!(interrupts[8]);
+    assert!(net.arm() && net.poll() && !net.arm());
+    assert!(net.transmit(NOW).is_some());
+    assert_eq!((net.counters().sent_frames, net.counters().sent_bytes), (16, 960));
+    // With room to send, nobody asks to hear of it.
+    net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(0));
+    assert!(!net.arm());
+    assert!(!fake.with(1, |queue| {
+        let chain = queue.take().unwrap();
+        queue.complete(chain.head, 0)
+    }));
+}
+
+#[test]
+fn the_budget_and_the_features_decide_the_buffers() {
+    let posted = |features, memory| {
+        let (fake, net) = net(features, memory);
+        let mut lengths = Vec::new();
+        while let Some(chain) = fake.with(0, |queue| queue.take()) {
+            lengths.push(chain.writable_bytes());
+        }
+        assert!(lengths.iter().all(|&length| length == lengths[0]));
+        let tso = net.capabilities().segmentation.tcpv4.is_some();
+        assert_eq!(tso, net.features() & feature::NET_HOST_TSO4 != 0);
+        (lengths.len(), lengths[0], net.features() & ALL)
+    };
+    let without_tso = CHECKSUMS;
+    assert_eq!(posted(PLAIN, 8 << 20), (256, 2048, PLAIN));
+    assert_eq!(posted(ALL, 16 << 20), (64, 69632, ALL));
+    assert_eq!(posted(ALL, 2 << 20), (15, 69632, ALL));
+    assert_eq!(posted(ALL, 1 << 20), (256, 2048, without_tso));
+    assert_eq!(posted(ALL, 128 << 10), (32, 2048, without_tso));
+    assert_eq!(posted(ALL, 0), (16, 2048, without_tso));
+    let fake = Fake::new(device::NET, ALL, &[2, 0, 0, 0, 0, 1]);
+    let config = NetConfig { offload: false, ..NetConfig::default() };
+    assert_eq!(Net::new(fake, &GuardedDma, config).unwrap().features() & ALL, PLAIN);
+}
+
+#[test]
+fn the_stack_is_told_what_it_need_not_do() {
+    for (features, checksum) in [
+        (PLAIN, Checksum::Both),
+        (PLAIN | feature::NET_CSUM, Checksum::Rx),
+        (PLAIN | feature::NET_GUEST_CSUM, Checksum::Tx),
+        (ALL, Checksum::None),
+    ] {
+        let (_fake, net) = net(features, 8 << 20);
+        let told = net.capabilities();
+        assert_eq!((told.checksum.tcp.rx(), told.checksum.tcp.tx()), (checksum.rx(), checksum.tx()));
+        assert!(told.checksum.ipv4.rx() && told.checksum.icmpv4.tx() && told.checksum.icmpv6.rx());
+        assert_eq!(told.max_transmission_unit, 1514);
+    }
+}
+
+#[test]
+fn impossible_configurations_are_refused() {
+    let start = |features, config: &[u8]| {
+        Net::new(Fake::new(device::NET, features, config), &GuardedDma, NetConfig::default()).err()
+    };
+    let with_mtu = PLAIN | feature::NET_MTU;
+    assert_eq!(start(with_mtu, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 5]), None);
+    assert!(matches!(start(PLAIN, &[3, 0, 0, 0, 0, 1]), Some(SetupError::BadConfig(_))));
+    assert!(matches!(start(PLAIN, &[0; 6]), Some(SetupError::BadConfig(_))));
+    assert!(matches!(start(with_mtu, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xff, 4]), Some(SetupError::BadConfig(_))));
+    let fake = Fake::new(device::NET, 0, &[]);
+    let net = Net::new(fake, &GuardedDma, NetConfig::default()).unwrap();
+    assert_eq!(net.mac(), NetConfig::default().fallback_mac);
+}
+
+#[test]
+fn malformed_lengths_are_dropped_and_counted() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    for claimed in [0, 11, 12, 25] {
+        deliver(&fake, [0; HEADER_BYTES], &[0; 100], Some(claimed));
+    }
+    deliver(&fake, [0; HEADER_BYTES], &[7; 14], None);
+    assert_eq!(receive(&mut net), Some(vec![7; 14]));
+    assert_eq!(net.counters().malformed, 4);
+    // All of the buffers are with the device again.
+    let mut posted = 0;
+    while fake.with(0, |queue| queue.take()).is_some() {
+        posted += 1;
+    }
+    assert_eq!(posted, 16);
+}
+
+#[test]
+fn a_liar_is_reset_and_left_alone() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    deliver(&fake, [0; HEADER_BYTES], &[0; 100], Some(2049));
+    assert!(net.poll() && net.arm(), "there is something to look at");
+    assert!(net.receive(NOW).is_none());
+    let resets = fake.state().resets;
+    assert!(!net.poll() && !net.arm());
+    assert_eq!(net.lie(), Some(Lie::LengthTooLong { bytes: 2049, writable: 2048 }));
+    assert_eq!(fake.state().resets, resets + 1);
+    assert!(net.transmit(NOW).is_none() && net.receive(NOW).is_none());
+    drop(net);
+    assert_eq!(fake.state().resets, resets + 1);
+    assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn received_checksums_are_verified_unless_the_device_vouches() {
+    let wrong = |mut frame: Vec<u8>| {
+        *frame.last_mut().unwrap() ^= 1;
+        frame
+    };
+    let (fake, mut net) = net(CHECKSUMS, 256 << 10);
+    for version in [4, 6] {
+        for protocol in [6, 17] {
+            for payload in [&b""[..], b"odd", b"even", &[0xff; 1400]] {
+                let good = frame(version, protocol, payload);
+                deliver(&fake, [0; HEADER_BYTES], &good, None);
+                assert!(receive(&mut net) == Some(good.clone()), "IPv{version}, {protocol}, {payload:?}");
+                deliver(&fake, [0; HEADER_BYTES], &wrong(good.clone()), None);
+                let before = net.counters().wrong_checksum;
+                assert_eq!(receive(&mut net), None);
+                assert_eq!(net.counters().wrong_checksum, before + 1);
+                for vouched in [1, 2] {
+                    let mut header = [0; HEADER_BYTES];
+                    header[0] = vouched;
+                    deliver(&fake, header, &wrong(good.clone()), None);
+                    assert!(receive(&mut net) == Some(wrong(good.clone())));
+                }
+            }
+        }
+    }
+    // A pad after the datagram is not part of it; UDP over IPv4 may go without a checksum.
+    let mut padded = frame(4, 17, b"x");
+    padded.extend([9; 17]);
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &padded), Verdict::Good);
+    for (version, verdict) in [(4, Verdict::Good), (6, Verdict::Wrong)] {
+        let mut without = frame(version, 17, b"x");
+        let at = without.len() - 3;
+        without[at..at + 2].fill(0);
+        assert_eq!(offload::verify(&[0; HEADER_BYTES], &without), verdict);
+    }
+    let mut fragment = frame(4, 17, b"x");
+    fragment[20] = 0x20;
+    deliver(&fake, [0; HEADER_BYTES], &fragment, None);
+    assert_eq!(receive(&mut net), None);
+    assert_eq!(net.counters().fragments, 1);
+    // Without the feature the stack looks for itself.
+    let (fake, mut net) = self::net(PLAIN, 256 << 10);
+    deliver(&fake, [0; HEADER_BYTES], &fragment, None);
+    assert!(receive(&mut net).is_some());
+}
+
+#[test]
+fn an_extension_header_does_not_hide_a_wrong_checksum() {
+    let plain = frame(6, 17, b"payload");
+    let extend = |next: u8| {
+        let mut extended = plain[..54].to_vec();
+        extended[20] = next;
+        extended[18..20].copy_from_slice(&(8 + 15u16).to_be_bytes());
+        extended.extend([17, 0, 1, 4, 0, 0, 0, 0]);
+        extended.extend_from_slice(&plain[54..]);
+        extended
+    };
+    for next in [0, 43, 60] {
+        let mut extended = extend(next);
+        assert_eq!(offload::verify(&[0; HEADER_BYTES], &extended), Verdict::Good);
+        extended[70] ^= 1;
+        assert_eq!(offload::verify(&[0; HEADER_BYTES], &extended), Verdict::Wrong);
+    }
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &extend(44)), Verdict::Fragment);
+}
+
+#[test]
+fn offloaded_frames_say_where_the_checksum_goes_and_where_to_cut() {
+    for (version, protocol, start, offset) in [(4, 6, 34, 16), (4, 17, 34, 6), (6, 6, 54, 16), (6, 17, 54, 6)] {
+        let expected = frame(version, protocol, b"payload");
+        let mut sent = expected.clone();
+        sent[start + offset..start + offset + 2].fill(0);
+        let mut header = [0; HEADER_BYTES];
+        offload::prepare(&mut header, &mut sent, None);
+        assert_eq!(header, [1, 0, 0, 0, 0, 0, start as u8, 0, offset as u8, 0, 0, 0]);
+        // What the device does: sum from there to the end, field included.
+        let sum = !Sum::default().add(&sent[start..]).fold();
+        sent[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
+        assert_eq!(sent, expected);
+    }
+    let mut header = [0; HEADER_BYTES];
+    offload::prepare(&mut header, &mut frame(4, 6, &[0; 5000]), NonZeroU16::new(1460));
+    assert_eq!(header, [1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0]);
+    let mut arp = vec![0; 42];
+    arp[12..14].copy_from_slice(&[8, 6]);
+    let (mut header, before) = ([0; HEADER_BYTES], arp.clone());
+    offload::prepare(&mut header, &mut arp, None);
+    assert_eq!((header, arp), ([0; HEADER_BYTES], before));
+}
+
+proptest! {
+    #[test]
+    fn no_frame_makes_the_parser_panic(
+        start in prop_oneof![Just(frame(4, 6, b"payload")), Just(frame(6, 17, b"payload")), Just(Vec::new())],
+        changes in prop::collection::vec((0usize..80, any::<u8>()), 0..12),
+        length in 14usize..120,
+    ) {
+        let mut bytes = start;
+        bytes.resize(length, 0);
+        for (at, value) in changes {
+            let at = at % length;
+            bytes[at] = value;
+        }
+        offload::verify(&[0; HEADER_BYTES], &bytes);
+        let mut header = [0; HEADER_BYTES];
+        offload::prepare(&mut header, &mut bytes, NonZeroU16::new(1000));
+    }
+}
+
+/// One end: a driver and a TCP stack.
+struct Host {
+    fake: Fake,
+    net: Net<Fake>,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    largest_sent: usize,
+}
+
+fn host(features: u64, number: u8) -> Host {
+    let fake = Fake::new(device::NET, features, &[2, 0, 0, 0, 0, number]);
+    let mut net = Net::new(fake.clone(), &GuardedDma, NetConfig::default()).unwrap();
+    let mut interface = Interface::new(Config::new(EthernetAddress(net.mac()).into()), &mut net, NOW);
+    interface.update_ip_addrs(|list| list.push(IpCidr::new(IpAddress::v4(10, 0, 0, number), 24)).unwrap());
+    let buffer = || tcp::SocketBuffer::new(vec![0; 256 << 10]);
+    let mut sockets = SocketSet::new(Vec::new());
+    sockets.add(tcp::Socket::new(buffer(), buffer()));
+    Host { fake, net, interface, sockets, largest_sent: 0 }
+}
+
+/// Carries frames from one to the other as a TAP bridge does: a frame whose checksum or
+/// segmentation is left to a device passes as it is. Every `lose`th frame is lost.
+fn carry(from: &mut Host, to: &mut Host, carried: &mut usize, lose: usize) {
+    while let Some(chain) = from.fake.with(1, |queue| queue.take()) {
+        from.fake.with(1, |queue| queue.complete(chain.head, 0));
+        let bytes = chain.read();
+        from.largest_sent = from.largest_sent.max(bytes.len());
+        *carried += 1;
+        if carried.is_multiple_of(lose) {
+            continue;
+        }
+        to.fake.with(0, |queue| {
+            if let Some(chain) = queue.take() {
+                let written = chain.write(&bytes);
+                assert_eq!(written as usize, bytes.len());
+                queue.complete(chain.head, written);
+            }
+        });
+    }
+}
+
+#[test]
+fn tcp_passes_with_and_without_offload() {
+    const TOTAL: usize = 3 << 20;
+    for (features, lose) in [(PLAIN, 1000), (CHECKSUMS, 1000), (ALL, usize::MAX), (ALL, 40)] {
+        let (mut a, mut b) = (host(features, 1), host(features, 2));
+        let handle = a.sockets.iter().next().unwrap().0;
+        b.sockets.get_mut::<tcp::Socket>(handle).listen(80).unwrap();
+        let remote = (IpAddress::v4(10, 0, 0, 2), 80);
+        a.sockets.get_mut::<tcp::Socket>(handle).connect(a.interface.context(), remote, 4000).unwrap();
+        let (mut sent, mut received, mut carried) = (0, 0, 0);
+        for round in 0..40_000 {
+            let now = Instant::from_millis(round);
+            for host in [&mut a, &mut b] {
+                host.net.poll();
+                host.interface.poll(now, &mut host.net, &mut host.sockets);
+                host.net.kick();
+            }
+            let socket = a.sockets.get_mut::<tcp::Socket>(handle);
+            if sent < TOTAL && socket.can_send() {
+                sent += socket
+                    .send(|room| {
+                        let count = room.len().min(TOTAL - sent);
+                        room[..count].iter_mut().enumerate().for_each(|(at, byte)| *byte = ((sent + at) % 251) as u8);
+                        (count, count)
+                    })
+                    .unwrap();
+            }
+            let socket = b.sockets.get_mut::<tcp::Socket>(handle);
+            if socket.can_recv() {
+                received += socket
+                    .recv(|bytes| {
+                        let right = |(at, &byte): (usize, &u8)| byte == ((received + at) % 251) as u8;
+                        assert!(bytes.iter().enumerate().all(right));
+                        (bytes.len(), bytes.len())
+                    })
+                    .unwrap();
+            }
+            if received == TOTAL {
+                break;
+            }
+            carry(&mut a, &mut b, &mut carried, lose);
+            carry(&mut b, &mut a, &mut carried, lose);
+        }
+        assert_eq!(received, TOTAL, "features {features:#x}, one in {lose} lost");
+        let counters = b.net.counters();
+        assert_eq!((counters.wrong_checksum, counters.malformed, counters.fragments), (0, 0, 0));
+        assert_eq!(a.net.counters().oversized, 0);
+        // Segmentation by the device: frames far longer than the wire's.
+        assert_eq!(a.largest_sent > 30_000, features == ALL, "{} bytes", a.largest_sent);
+        assert!(a.largest_sent <= 65535 + HEADER_BYTES);
+    }
+    assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+}
