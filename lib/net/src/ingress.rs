@@ -1,7 +1,9 @@
 //! Frames on their way in: what we look at before smoltcp gets them.
 
 use crate::listeners::Admission;
+use crate::resync::{Nowhere, Replying, acknowledgement_in};
 use crate::state::State;
+use core::cell::Cell;
 use smoltcp::iface::SocketHandle;
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::socket::tcp;
@@ -94,8 +96,16 @@ impl State {
             Segment::Reset(Opening { local, remote }) => resets = self.find(local, remote),
             Segment::Other => {}
         }
+        let expects = Cell::new(None);
+        let transmit = Replying { transmit, expects: &expects };
         let mut device = OneFrame { receive: Some((frame, meta)), transmit: Some(transmit), capabilities };
         self.interface.poll_ingress_single(now, &mut device, &mut self.sockets);
+        if let Some(acknowledgement) = expects.get().and_then(|expected| acknowledgement_in(frame, expected)) {
+            self.counters.repeated_segments += 1;
+            let receive = Some((&acknowledgement[..], meta));
+            let mut device = OneFrame { receive, transmit: Some(Nowhere), capabilities };
+            self.interface.poll_ingress_single(now, &mut device, &mut self.sockets);
+        }
         if let Some((listener_id, handle)) = made {
             self.admitted(listener_id, handle);
         }

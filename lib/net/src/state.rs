@@ -38,6 +38,8 @@ pub struct Counters {
     pub abandoned_opening: u64,
     /// Closed connections that did not deliver their data in time, or whose peer went on sending.
     pub linger_cut: u64,
+    /// Segments that had arrived before.
+    pub repeated_segments: u64,
     /// Connections in TIME-WAIT that made room for new ones.
     pub time_wait_reclaimed: u64,
     /// Times that a deadline had passed and polling had not served it.

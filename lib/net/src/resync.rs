@@ -1,0 +1,197 @@
+//! Acknowledgements in repeated segments.
+//!
+//! smoltcp 0.14.0 answers a segment that it has received before and then forgets all of it, as RFC 9293
+//! section 3.10.7.4 has it. After a timeout its own acknowledgements carry the sequence number of
+//! what it repeats, which is old to the peer in turn. If the acknowledgements of both directions are
+//! lost at once, two such ends repeat themselves until they time out: each would find what it waits
+//! for in the segments that it forgets. So we do what BSD does ("drop any data, but keep on
+//! processing for RST or ACK"): the repeated segment comes a second time, without its data and with
+//! the sequence number that is expected next.
+
+use alloc::vec::Vec;
+use core::cell::Cell;
+use smoltcp::phy::{PacketMeta, TxToken};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
+};
+
+/// Sends a reply and notes which sequence number it expects next.
+pub(crate) struct Replying<'c, T> {
+    pub(crate) transmit: T,
+    pub(crate) expects: &'c Cell<Option<TcpSeqNumber>>,
+}
+
+impl<T: TxToken> TxToken for Replying<'_, T> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+        self.transmit.consume(len, |frame| {
+            let result = write(frame);
+            self.expects.set(expected_by(frame));
+            result
+        })
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.transmit.set_meta(meta);
+    }
+}
+
+/// Takes a frame and drops it.
+pub(crate) struct Nowhere;
+
+impl TxToken for Nowhere {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+        write(&mut alloc::vec![0; len])
+    }
+}
+
+/// The acknowledgement number of a reply that is nothing but an acknowledgement.
+fn expected_by(reply: &[u8]) -> Option<TcpSeqNumber> {
+    let (frame, layout) = Layout::of(reply)?;
+    let packet = TcpPacket::new_checked(&frame[layout.segment.clone()]).ok()?;
+    let plain = packet.ack() && !packet.syn() && !packet.rst() && packet.payload().is_empty();
+    plain.then(|| packet.ack_number())
+}
+
+/// The acknowledgement in `frame`, if all of its data is older than `expected`.
+pub(crate) fn acknowledgement_in(frame: &[u8], expected: TcpSeqNumber) -> Option<Vec<u8>> {
+    let (frame, layout) = Layout::of(frame)?;
+    let packet = TcpPacket::new_checked(&frame[layout.segment.clone()]).ok()?;
+    let old = packet.seq_number() + packet.payload().len() <= expected;
+    if !packet.ack() || packet.syn() || packet.rst() || packet.payload().is_empty() || !old {
+        return None;
+    }
+    let header_bytes = usize::from(packet.header_len());
+    let mut frame = frame[..layout.segment.start + header_bytes].to_vec();
+    let (head, segment) = frame.split_at_mut(layout.segment.start);
+    let (ours, theirs) = layout.shorten(head, header_bytes);
+    let mut packet = TcpPacket::new_checked(segment).ok()?;
+    packet.set_seq_number(expected);
+    packet.set_psh(false);
+    packet.set_fin(false);
+    packet.fill_checksum(&theirs, &ours);
+    Some(frame)
+}
+
+/// Where a frame's TCP segment is.
+struct Layout {
+    segment: core::ops::Range<usize>,
+    version: EthernetProtocol,
+}
+
+impl Layout {
+    /// The frame without padding, and its layout, if it holds a TCP segment.
+    fn of(frame: &[u8]) -> Option<(&[u8], Layout)> {
+        let version = EthernetFrame::new_checked(frame).ok()?.ethertype();
+        let start = EthernetFrame::<&[u8]>::header_len();
+        let packet = &frame[start..];
+        let (header_bytes, total_bytes, protocol) = match version {
+            EthernetProtocol::Ipv4 => {
+                let packet = Ipv4Packet::new_checked(packet).ok()?;
+                (usize::from(packet.header_len()), usize::from(packet.total_len()), packet.next_header())
+            }
+            EthernetProtocol::Ipv6 => {
+                let packet = Ipv6Packet::new_checked(packet).ok()?;
+                (packet.header_len(), packet.total_len(), packet.next_header())
+            }
+            _ => return None,
+        };
+        if protocol != IpProtocol::Tcp {
+            return None;
+        }
+        let frame = frame.get(..start + total_bytes)?;
+        let segment = start + header_bytes..frame.len();
+        (segment.start <= segment.end).then_some((frame, Layout { segment, version }))
+    }
+
+    /// Makes the headers in `head` those of a segment of `segment_bytes`, and tells the destination
+    /// and the source.
+    fn shorten(&self, head: &mut [u8], segment_bytes: usize) -> (IpAddress, IpAddress) {
+        let start = EthernetFrame::<&[u8]>::header_len();
+        let total_bytes = (self.segment.start - start + segment_bytes) as u16;
+        let head = &mut head[start..];
+        if self.version == EthernetProtocol::Ipv4 {
+            let mut packet = Ipv4Packet::new_unchecked(head);
+            packet.set_total_len(total_bytes);
+            packet.fill_checksum();
+            (packet.dst_addr().into(), packet.src_addr().into())
+        } else {
+            let mut packet = Ipv6Packet::new_unchecked(head);
+            packet.set_payload_len(segment_bytes as u16);
+            (packet.dst_addr().into(), packet.src_addr().into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smoltcp::phy::ChecksumCapabilities;
+    use smoltcp::wire::{EthernetAddress, EthernetRepr, IpRepr, TcpControl, TcpRepr};
+
+    const OURS: IpAddress = IpAddress::v4(10, 0, 0, 1);
+    const THEIRS: IpAddress = IpAddress::v4(10, 0, 0, 2);
+
+    fn frame(ours: IpAddress, theirs: IpAddress, seq: i32, control: TcpControl, payload: &[u8]) -> Vec<u8> {
+        let tcp = TcpRepr {
+            src_port: 1,
+            dst_port: 2,
+            control,
+            seq_number: TcpSeqNumber(seq),
+            ack_number: Some(TcpSeqNumber(5000)),
+            window_len: 9,
+            window_scale: None,
+            max_seg_size: None,
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload,
+        };
+        let ip = IpRepr::new(theirs, ours, IpProtocol::Tcp, tcp.buffer_len(), 64);
+        let ethertype = if ours.version() == smoltcp::wire::IpVersion::Ipv4 {
+            EthernetProtocol::Ipv4
+        } else {
+            EthernetProtocol::Ipv6
+        };
+        let address = EthernetAddress([2; 6]);
+        let ethernet = EthernetRepr { src_addr: address, dst_addr: address, ethertype };
+        let mut bytes = alloc::vec![0; 14 + ip.buffer_len()];
+        let mut frame = EthernetFrame::new_unchecked(&mut bytes[..]);
+        ethernet.emit(&mut frame);
+        let (head, segment) = frame.payload_mut().split_at_mut(ip.header_len());
+        ip.emit(head, &ChecksumCapabilities::default());
+        tcp.emit(&mut TcpPacket::new_unchecked(segment), &theirs, &ours, &ChecksumCapabilities::default());
+        bytes
+    }
+
+    #[test]
+    fn an_old_segment_gives_its_acknowledgement() {
+        let ends =
+            [(OURS, THEIRS), (IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1), IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 2))];
+        for (ours, theirs) in ends {
+            let old = frame(ours, theirs, 100, TcpControl::Fin, &[1; 50]);
+            let made = acknowledgement_in(&old, TcpSeqNumber(200)).unwrap();
+            // Exactly what a plain acknowledgement looks like, checksums included.
+            assert_eq!(made, frame(ours, theirs, 200, TcpControl::None, &[]));
+            assert_eq!(expected_by(&made), Some(TcpSeqNumber(5000)));
+        }
+    }
+
+    #[test]
+    fn what_is_new_or_no_data_is_left_alone() {
+        let made = |seq, control, payload: &[u8]| {
+            acknowledgement_in(&frame(OURS, THEIRS, seq, control, payload), TcpSeqNumber(200))
+        };
+        assert!(made(150, TcpControl::None, &[1; 50]).is_some());
+        assert!(made(151, TcpControl::None, &[1; 50]).is_none());
+        assert!(made(100, TcpControl::None, &[]).is_none());
+        assert!(made(100, TcpControl::Rst, &[1]).is_none());
+        assert!(made(100, TcpControl::Syn, &[1]).is_none());
+    }
+
+    #[test]
+    fn padding_is_no_data() {
+        let mut padded = frame(OURS, THEIRS, 100, TcpControl::None, &[]);
+        padded.extend_from_slice(&[0; 6]);
+        assert!(acknowledgement_in(&padded, TcpSeqNumber(200)).is_none());
+    }
+}
