@@ -122,7 +122,8 @@ impl Package {
             None => package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == here),
         });
         let programs = || {
-            let names = packages.iter().filter(|package| has_program(package)).filter_map(|package| package["name"].as_str());
+            let names =
+                packages.iter().filter(|package| has_program(package)).filter_map(|package| package["name"].as_str());
             names.collect::<Vec<_>>().join(", ")
         };
         match (found, name) {

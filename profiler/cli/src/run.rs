@@ -146,7 +146,8 @@ fn prepare_disk(disk: &Path, size: Option<u64>) -> Result<()> {
         (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound => {
             let file = OpenOptions::new().write(true).create_new(true).open(disk);
             let file = file.with_context(|| format!("cannot make the disk {}", disk.display()))?;
-            file.set_len(size.next_multiple_of(4096)).with_context(|| format!("cannot size the disk {}", disk.display()))
+            file.set_len(size.next_multiple_of(4096))
+                .with_context(|| format!("cannot size the disk {}", disk.display()))
         }
         (Err(error), None) if error.kind() == ErrorKind::NotFound => {
             bail!("there is no disk {}: add --disk-size 1G to make it", disk.display())
@@ -196,7 +197,15 @@ fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Comman
     let machine = "microvm,acpi=off,pic=off,rtc=off,pit=on,auto-kernel-cmdline=on,memory-backend=ram";
     qemu.args(["-M", machine, "-accel", accel, "-cpu", if accel == "kvm" { "host,-arch-capabilities" } else { "max" }]);
     qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
-    qemu.args(["-m", &format!("{}K", memory / 1024), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    qemu.args([
+        "-m",
+        &format!("{}K", memory / 1024),
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+    ]);
     qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
     qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
     qemu.args(["-chardev", "stdio,id=console,mux=on,signal=on", "-serial", "chardev:console"]);
@@ -241,7 +250,11 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         println!("{}", words.collect::<Vec<_>>().join(" "));
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("glass: booting {name} with {accel}, {} MiB{}", args.memory >> 20, remark.map(|r| format!("; {r}")).unwrap_or_default());
+    eprintln!(
+        "glass: booting {name} with {accel}, {} MiB{}",
+        args.memory >> 20,
+        remark.map(|r| format!("; {r}")).unwrap_or_default()
+    );
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = match child {
         Ok(child) => child,
@@ -302,7 +315,11 @@ fn explain(status: ExitStatus, name: &str) -> Result<ExitCode> {
 
 fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/+@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// A folder of our own for QEMU's sockets, removed at the end.

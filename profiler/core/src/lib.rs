@@ -1,6 +1,15 @@
 //! What every part of the profiler agrees on: the model of a profile, and how to get one.
 //!
-//! This crate does no I/O of its own: readers and writers are arguments.
+//! This crate does no I/O of its own: readers, writers, files and times are arguments. The way of
+//! a sample: a guest gives [`event::Event`]s, [`recorder::Recorder`] unwinds them and appends them to
+//! a recording ([`recording`]), [`recording::read`] turns the file into a [`model::Profile`].
 #![forbid(unsafe_code)]
 
+pub mod durations;
+pub mod event;
+pub mod image;
 pub mod model;
+pub mod recorder;
+pub mod recording;
+pub mod symbols;
+pub mod unwind;

@@ -1,1 +1,76 @@
-//! To be written.
+//! Ways to find, stop and read a guest: each mechanism in its own module, behind [`Source`].
+//!
+//! A source delivers [`Event`]s in order of time. One that has to stop its guest for a sample
+//! implements [`Guest`] and is driven by [`paced::Paced`]; one whose samples come from the kernel
+//! implements [`Source`] itself.
+#![deny(unsafe_code)]
+
+use std::time::Duration;
+
+use glass_profile::event::Event;
+
+mod error;
+pub mod files;
+pub mod gdbstub;
+pub mod memory;
+pub mod paced;
+pub mod process;
+pub mod registry;
+// The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork.
+#[allow(unsafe_code)]
+mod sys;
+
+pub use error::GuestError;
+pub use sys::{cpu_time_ns, read_clocks};
+
+/// What is counted while sampling.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Samples that the rate and the time call for.
+    pub wanted: u64,
+    /// Wanted, but not delivered.
+    pub lost: u64,
+    /// Delivered more than half a period after their time.
+    pub late: u64,
+}
+
+/// Whether there will be more events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// The guest goes on.
+    More,
+    /// The guest has ended.
+    Ended,
+}
+
+/// Where events come from.
+pub trait Source {
+    /// Hands over the tracks and mappings that are there already. Called once, first.
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
+
+    /// Hands over the events of about the next `wait`, in order of time. Returns after that time even
+    /// if there are none.
+    fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError>;
+
+    /// What was counted so far.
+    fn counts(&self) -> Counts;
+
+    /// Stops sampling, hands over what is left and lets the guest go on without us.
+    fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
+}
+
+/// A guest that is held for each sample.
+pub trait Guest {
+    /// The tracks and mappings, before the first sample.
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
+
+    /// Holds the guest, copies one sample of every core, lets it run. Only copies while it is held.
+    /// `None` if the guest has ended.
+    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError>;
+
+    /// How many tracks a sample covers.
+    fn tracks(&self) -> u64;
+
+    /// Lets the guest go on without us.
+    fn detach(&mut self) -> Result<(), GuestError>;
+}

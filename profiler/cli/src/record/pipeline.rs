@@ -1,0 +1,139 @@
+//! The thread that unwinds and writes while the guest runs, and the queue to it.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow, bail};
+use glass_guests::files::HostFiles;
+use glass_guests::{Counts, cpu_time_ns};
+use glass_profile::event::Event;
+use glass_profile::model::Cost;
+use glass_profile::recorder::{Progress, Recorder};
+use glass_profile::recording::Clocks;
+
+use super::target::Target;
+
+/// Events that may wait for the recorder: at 1000 samples a second, some seconds of them. A sample
+/// that finds the queue full is dropped and counted as lost.
+const QUEUE_EVENTS: usize = 8192;
+/// How often the shared progress is renewed, in events.
+const PROGRESS_EVENTS: u64 = 64;
+
+enum Message {
+    Event(Event),
+    Checkpoint(Cost),
+    Finish(Cost, u64),
+}
+
+/// The way of events into the file.
+pub(super) struct Pipeline {
+    queue: SyncSender<Message>,
+    thread: JoinHandle<Result<Cost>>,
+    progress: Arc<Mutex<Progress>>,
+    failed: Arc<AtomicBool>,
+    dropped: u64,
+}
+
+impl Pipeline {
+    /// Creates the file and starts the thread.
+    pub(super) fn start(path: &Path, clocks: Clocks, target: &Target) -> Result<Pipeline> {
+        let cannot = || format!("cannot write {}", path.display());
+        let file = BufWriter::new(File::create(path).with_context(cannot)?);
+        let mut origin = target.origin.clone();
+        origin.start_unix_ns = clocks.realtime_ns;
+        let recorder = Recorder::start(file, clocks, &origin, target.is_guest, target.pid).with_context(cannot)?;
+        let (queue, messages) = sync_channel(QUEUE_EVENTS);
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let failed = Arc::new(AtomicBool::new(false));
+        let (shared, flag, path) = (progress.clone(), failed.clone(), path.to_owned());
+        let thread = std::thread::spawn(move || {
+            let result = work(recorder, &messages, &shared, &path);
+            flag.store(result.is_err(), Ordering::Relaxed);
+            result
+        });
+        Ok(Pipeline { queue, thread, progress, failed, dropped: 0 })
+    }
+
+    /// Queues an event. Samples never wait; tracks and mappings do, since what follows needs them.
+    pub(super) fn event(&mut self, event: Event) {
+        if matches!(event, Event::Sample(_)) {
+            if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Event(event)) {
+                self.dropped += 1;
+            }
+        } else {
+            // Fails only if the thread has failed, which `finish` reports.
+            let _ = self.queue.send(Message::Event(event));
+        }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        *self.progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn cost(&self, counts: Counts) -> Cost {
+        Cost {
+            samples_wanted: counts.wanted,
+            samples_lost: counts.lost + self.dropped,
+            samples_late: counts.late,
+            profiler_cpu_ns: cpu_time_ns(),
+            ..Default::default()
+        }
+    }
+
+    /// Has the cost so far written down.
+    pub(super) fn checkpoint(&self, counts: Counts) {
+        let _ = self.queue.try_send(Message::Checkpoint(self.cost(counts)));
+    }
+
+    /// Writes the names and the end of the recording.
+    pub(super) fn finish(self, counts: Counts, end_ns: u64) -> Result<Cost> {
+        let cost = self.cost(counts);
+        let _ = self.queue.send(Message::Finish(cost, end_ns));
+        self.thread.join().map_err(|_| anyhow!("the recorder's thread ended unexpectedly"))?
+    }
+}
+
+fn work(
+    mut recorder: Recorder<BufWriter<File>>,
+    messages: &Receiver<Message>,
+    progress: &Mutex<Progress>,
+    path: &PathBuf,
+) -> Result<Cost> {
+    let cannot = || format!("cannot write {}", path.display());
+    let mut files = HostFiles;
+    let mut events = 0u64;
+    for message in messages {
+        match message {
+            Message::Event(event) => {
+                recorder.event(event, &mut files).with_context(cannot)?;
+                events += 1;
+                if events.is_multiple_of(PROGRESS_EVENTS) {
+                    *progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = recorder.progress();
+                }
+            }
+            Message::Checkpoint(cost) => {
+                recorder.checkpoint(&cost).with_context(cannot)?;
+                *progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = recorder.progress();
+            }
+            Message::Finish(cost, end_ns) => {
+                let (cost, file) = recorder.finish(&cost, end_ns, &mut files, cpu_time_ns).with_context(cannot)?;
+                file.into_inner()
+                    .map_err(|error| error.into_error())
+                    .with_context(cannot)?
+                    .flush()
+                    .with_context(cannot)?;
+                return Ok(cost);
+            }
+        }
+    }
+    bail!("the recorder was not told to finish")
+}

@@ -1,0 +1,97 @@
+//! What a guest tells the recorder: tracks, mappings, samples that are not unwound yet.
+
+use crate::model::State;
+
+/// The registers that unwinding needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// Instruction pointer.
+    pub rip: u64,
+    /// Stack pointer.
+    pub rsp: u64,
+    /// Frame pointer, if the code keeps one.
+    pub rbp: u64,
+}
+
+/// One look at one track, copied while the guest stood still, not unwound yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RawSample {
+    /// `CLOCK_MONOTONIC` in nanoseconds.
+    pub time_ns: u64,
+    /// Which track, as announced by [`Event::Track`].
+    pub track: u32,
+    /// Whose mappings the addresses belong to.
+    pub process: u32,
+    /// The registers at that moment.
+    pub registers: Registers,
+    /// Memory from `registers.rsp` upwards.
+    pub stack: Vec<u8>,
+    /// What the track was doing.
+    pub state: State,
+    /// The operating system's kernel was running on behalf of the track.
+    pub in_kernel: bool,
+    /// How long the guest stood still for this sample, zero if it did not.
+    pub pause_ns: u64,
+}
+
+/// A file in an address space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Path of the file.
+    pub path: String,
+    /// How file and memory relate.
+    pub placement: Placement,
+}
+
+/// How the addresses of an image relate to the addresses at which it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// `start` is where this offset of the file is mapped.
+    FileOffset(u64),
+    /// The image runs at the addresses that it was linked for.
+    AsLinked,
+}
+
+/// Something that happened in or to a guest. Times of events that carry none are those of the
+/// events around them: sources deliver in order of time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// There is a track, or it has a new name.
+    Track {
+        /// Its index; the first use defines it.
+        track: u32,
+        /// The vCPU's index or the thread id.
+        id: u64,
+        /// The process it belongs to.
+        process: u32,
+        /// "vcpu 0", or a thread's name.
+        name: String,
+    },
+    /// A process has mapped a file.
+    Map {
+        /// The process.
+        process: u32,
+        /// The file and where.
+        mapping: Mapping,
+    },
+    /// A process is a copy of another.
+    Fork {
+        /// The copy.
+        process: u32,
+        /// The original.
+        parent: u32,
+    },
+    /// A process runs another program: its mappings are gone.
+    Exec {
+        /// The process.
+        process: u32,
+    },
+    /// A sample.
+    Sample(RawSample),
+    /// Something that a reader of the profile should know.
+    Warning(String),
+}

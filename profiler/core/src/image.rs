@@ -1,0 +1,255 @@
+//! What unwinding needs of an ELF file: where it is loaded, its unwind tables, its build id.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use gimli::UnwindSection;
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
+
+/// The largest section that is decompressed, in bytes.
+pub(crate) const SECTION_BYTES_MAX: u64 = 4 << 30;
+
+/// Functions that no function called: where a thread, a process or a core starts. Their callers
+/// are not looked for, whatever lies on the stack above them.
+const ROOTS: [&str; 10] = [
+    "glass_start",
+    "_start",
+    "_dl_start_user",
+    "_dl_start",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "__clone_internal",
+    "start64",
+];
+
+/// Why a file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageError {
+    /// It does not start as an ELF file does.
+    NotElf,
+    /// It is for another kind of processor; only x86-64 is known.
+    WrongMachine,
+    /// It contradicts itself.
+    Damaged(String),
+    /// Neither a symbol table nor debug information is in it.
+    Stripped,
+}
+
+impl fmt::Display for ImageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ImageError::NotElf => write!(f, "is not an ELF file"),
+            ImageError::WrongMachine => write!(f, "is an ELF file, but not for x86-64"),
+            ImageError::Damaged(why) => write!(f, "is a damaged ELF file ({why})"),
+            ImageError::Stripped => write!(f, "has no symbols (it was stripped)"),
+        }
+    }
+}
+
+impl std::error::Error for ImageError {}
+
+impl From<object::Error> for ImageError {
+    fn from(error: object::Error) -> ImageError {
+        ImageError::Damaged(error.to_string())
+    }
+}
+
+/// A part of the file that is loaded.
+#[derive(Debug, Clone)]
+struct Segment {
+    file: Range<u64>,
+    address: u64,
+    memory_bytes: u64,
+    /// The bytes of an executable segment: prologues are recognised by their instructions.
+    code: Option<Arc<[u8]>>,
+}
+
+/// What unwinding and identification need of an ELF file.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// The GNU build id.
+    pub build_id: Option<Vec<u8>>,
+    /// Where the loaded image keeps its build id: address and bytes. `None` if the note is not loaded.
+    pub build_id_address: Option<u64>,
+    segments: Vec<Segment>,
+    pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
+    pub(crate) debug_frame: Option<Arc<[u8]>>,
+    /// Addresses with unwind tables, sorted, not overlapping.
+    covered: Vec<Range<u64>>,
+    roots: Vec<Range<u64>>,
+    symbols: Vec<(String, u64)>,
+}
+
+pub(crate) fn parse_elf(bytes: &[u8]) -> Result<object::File<'_>, ImageError> {
+    if !bytes.starts_with(b"\x7fELF") {
+        return Err(ImageError::NotElf);
+    }
+    let file = object::File::parse(bytes)?;
+    if file.architecture() != object::Architecture::X86_64 {
+        return Err(ImageError::WrongMachine);
+    }
+    Ok(file)
+}
+
+/// The bytes of a section, decompressed if it is compressed and not absurdly large.
+pub(crate) fn section_bytes(file: &object::File<'_>, name: &str) -> Option<Arc<[u8]>> {
+    let section = file.section_by_name(name)?;
+    let compressed = section.compressed_data().ok()?;
+    if compressed.uncompressed_size > SECTION_BYTES_MAX {
+        return None;
+    }
+    Some(Arc::from(compressed.decompress().ok()?))
+}
+
+impl Image {
+    /// Reads an ELF file. `keep_symbols` names data or code symbols whose addresses will be asked for.
+    pub fn parse(bytes: &[u8], keep_symbols: &[&str]) -> Result<Image, ImageError> {
+        let file = parse_elf(bytes)?;
+        let mut segments = Vec::new();
+        for segment in file.segments() {
+            let (offset, file_bytes) = segment.file_range();
+            let object::SegmentFlags::Elf { p_flags, .. } = segment.flags() else { continue };
+            let code = if p_flags.contains(object::elf::PF_X) { Some(Arc::from(segment.data()?)) } else { None };
+            segments.push(Segment {
+                file: offset..offset.saturating_add(file_bytes),
+                address: segment.address(),
+                memory_bytes: segment.size(),
+                code,
+            });
+        }
+        segments.sort_by_key(|segment| segment.address);
+        let eh_frame = file.section_by_name(".eh_frame").and_then(|section| {
+            let data = section.data().ok().filter(|data| !data.is_empty())?;
+            Some((section.address()..section.address().checked_add(data.len() as u64)?, Arc::from(data)))
+        });
+        let debug_frame = section_bytes(&file, ".debug_frame").filter(|data| !data.is_empty());
+        let covered = covered_ranges(&file, &eh_frame, &debug_frame);
+        let build_id = file.build_id()?.map(<[u8]>::to_vec);
+        let build_id_address = file.section_by_name(".note.gnu.build-id").and_then(|section| {
+            let loaded = matches!(section.flags(), object::SectionFlags::Elf { sh_flags, .. }
+                if sh_flags.contains(object::elf::SHF_ALLOC));
+            let data = section.data().ok()?;
+            let offset = build_id.as_ref().and_then(|id| data.windows(id.len()).position(|window| window == id))?;
+            loaded.then(|| section.address().wrapping_add(offset as u64))
+        });
+        let mut roots = Vec::new();
+        let mut symbols = Vec::new();
+        for symbol in file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition()) {
+            let Ok(name) = symbol.name() else { continue };
+            if ROOTS.contains(&name) {
+                roots.push(symbol.address()..symbol.address().saturating_add(symbol.size().max(1)));
+            }
+            if keep_symbols.contains(&name) {
+                symbols.push((name.to_owned(), symbol.address()));
+            }
+        }
+        Ok(Image { build_id, build_id_address, segments, eh_frame, debug_frame, covered, roots, symbols })
+    }
+
+    /// The address of one of the symbols that were to be kept.
+    pub fn symbol(&self, name: &str) -> Option<u64> {
+        self.symbols.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
+    }
+
+    /// The addresses for which the image was linked, from the first loaded byte to the last.
+    pub fn linked_range(&self) -> Range<u64> {
+        let start = self.segments.first().map_or(0, |segment| segment.address);
+        let end = self.segments.iter().map(|s| s.address.saturating_add(s.memory_bytes)).max().unwrap_or(0);
+        start..end.max(start)
+    }
+
+    /// What has to be added to linked addresses if `file_offset` of the file is mapped at `start`.
+    /// `None` if nothing of the file is loaded from there.
+    pub fn bias_of_mapping(&self, start: u64, file_offset: u64) -> Option<u64> {
+        let page = 4095;
+        let segment = self
+            .segments
+            .iter()
+            .filter(|segment| segment.file.start & !page <= file_offset && file_offset < segment.file.end)
+            .max_by_key(|segment| (segment.code.is_some(), segment.file.start))?;
+        let linked = segment.address.wrapping_sub(segment.file.start).wrapping_add(file_offset);
+        Some(start.wrapping_sub(linked))
+    }
+
+    /// Whether the unwind tables have an entry for a linked address.
+    pub fn is_covered(&self, address: u64) -> bool {
+        find(&self.covered, address)
+    }
+
+    /// Whether a linked address lies in a function that nobody called.
+    pub fn is_root(&self, address: u64) -> bool {
+        self.roots.iter().any(|range| range.contains(&address))
+    }
+
+    /// The machine code at a linked address, as much of it as the file has.
+    pub fn code(&self, address: u64) -> Option<&[u8]> {
+        self.segments.iter().find_map(|segment| {
+            let code = segment.code.as_ref()?;
+            code.get(usize::try_from(address.checked_sub(segment.address)?).ok()?..).filter(|code| !code.is_empty())
+        })
+    }
+
+    /// Executable segments: linked address and bytes.
+    pub fn code_segments(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.segments.iter().filter_map(|segment| Some((segment.address, segment.code.as_deref()?)))
+    }
+}
+
+fn find(sorted: &[Range<u64>], address: u64) -> bool {
+    let after = sorted.partition_point(|range| range.start <= address);
+    after > 0 && sorted[after - 1].contains(&address)
+}
+
+fn covered_ranges(
+    file: &object::File<'_>,
+    eh_frame: &Option<(Range<u64>, Arc<[u8]>)>,
+    debug_frame: &Option<Arc<[u8]>>,
+) -> Vec<Range<u64>> {
+    let address = |name| file.section_by_name(name).map_or(0, |section| section.address());
+    let text = file.sections().find(|section| section.kind() == SectionKind::Text).map_or(0, |s| s.address());
+    let bases = gimli::BaseAddresses::default()
+        .set_eh_frame(address(".eh_frame"))
+        .set_text(text)
+        .set_got(address(".got"))
+        .set_eh_frame_hdr(address(".eh_frame_hdr"));
+    let mut ranges = match (eh_frame, debug_frame) {
+        (Some((_, data)), _) => ranges_of(&gimli::EhFrame::new(data, gimli::LittleEndian), &bases),
+        (None, Some(data)) => {
+            let mut section = gimli::DebugFrame::new(data, gimli::LittleEndian);
+            section.set_address_size(8);
+            ranges_of(&section, &bases)
+        }
+        (None, None) => Vec::new(),
+    };
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let overlaps = next.start <= last.end;
+        if overlaps {
+            last.end = last.end.max(next.end);
+        }
+        overlaps
+    });
+    ranges
+}
+
+/// The ranges of a table's entries, up to the first entry that cannot be read.
+fn ranges_of<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Vec<Range<u64>>
+where
+    S: UnwindSection<gimli::EndianSlice<'a, gimli::LittleEndian>>,
+    S::Offset: gimli::UnwindOffset<usize>,
+{
+    let mut ranges = Vec::new();
+    let mut entries = section.entries(bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let gimli::CieOrFde::Fde(partial) = entry else { continue };
+        let Ok(entry) = partial.parse(S::cie_from_offset) else { continue };
+        let start = entry.initial_address();
+        if entry.len() > 0 {
+            ranges.push(start..start.saturating_add(entry.len()));
+        }
+    }
+    ranges
+}

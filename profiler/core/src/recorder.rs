@@ -1,0 +1,284 @@
+//! From events to a recording: unwinds, interns, appends; names come at the end.
+//!
+//! Runs in a thread of its own while the guest runs, so nothing here is on the way of a stopped guest.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use crate::durations::Durations;
+use crate::event::{Event, Mapping, Placement, RawSample};
+use crate::image::Image;
+use crate::model::{Cost, Distribution, Origin, StackEnd};
+use crate::recording::{Clocks, FileSource, ImageId, SampleRecord, Writer};
+use crate::symbols::{Location, Symbols};
+use crate::unwind::{AddressSpace, CallAddress, CallChain, UnwindCache};
+
+/// Distinct frames and stacks that are kept; samples beyond are counted as lost.
+const INTERNED_MAX: usize = 4 << 20;
+/// The name of what runs below a system call.
+const KERNEL: &str = "[kernel]";
+/// Thread ids that stand for vCPUs in Perfetto's view start here: above every real one.
+const VCPU_TID: u32 = 1 << 24;
+
+/// What the recorder has counted so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Samples written.
+    pub samples_taken: u64,
+    /// Samples that could not be kept.
+    pub samples_dropped: u64,
+    /// Of those written, stacks that do not reach their start.
+    pub stacks_broken: u64,
+    /// How long the guest stood still.
+    pub pause: Distribution,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KnownTrack {
+    pid: u32,
+    tid: u32,
+}
+
+struct LoadedImage {
+    id: ImageId,
+    image: Option<Arc<Image>>,
+    /// Its name in the recording, once a frame needed it.
+    iid: Option<u64>,
+    /// Linked addresses that stacks contain.
+    addresses: BTreeSet<u64>,
+    range: (u64, u64),
+}
+
+/// Turns events into a recording.
+pub struct Recorder<W> {
+    writer: Writer<W>,
+    is_guest: bool,
+    cache: UnwindCache,
+    spaces: HashMap<u32, AddressSpace>,
+    images: Vec<LoadedImage>,
+    images_by_path: HashMap<String, u32>,
+    tracks: HashMap<u32, KnownTrack>,
+    frames: HashMap<CallAddress, u64>,
+    callstacks: HashMap<Vec<u64>, u64>,
+    pauses: Durations,
+    progress: Progress,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+impl<W: Write> Recorder<W> {
+    /// Starts a recording. `is_guest`: tracks are vCPUs of a VM, not threads.
+    pub fn start(output: W, clocks: Clocks, origin: &Origin, is_guest: bool, pid: u32) -> io::Result<Recorder<W>> {
+        let mut writer = Writer::start(output, clocks, origin, is_guest)?;
+        writer.process(pid, &origin.guest)?;
+        let kernel = LoadedImage {
+            id: ImageId { path: KERNEL.to_owned(), build_id: Vec::new() },
+            image: None,
+            iid: None,
+            addresses: BTreeSet::new(),
+            range: (0, 1),
+        };
+        Ok(Recorder {
+            writer,
+            is_guest,
+            cache: UnwindCache::default(),
+            spaces: HashMap::new(),
+            images: vec![kernel],
+            images_by_path: HashMap::new(),
+            tracks: HashMap::new(),
+            frames: HashMap::new(),
+            callstacks: HashMap::new(),
+            pauses: Durations::default(),
+            progress: Progress::default(),
+            first_ns: clocks.monotonic_ns,
+            last_ns: clocks.monotonic_ns,
+        })
+    }
+
+    /// Takes an event. `files` gives the bytes of mapped files. Fails if the recording cannot be written.
+    pub fn event(&mut self, event: Event, files: &mut dyn FileSource) -> io::Result<()> {
+        match event {
+            Event::Track { track, id, process, name } => {
+                let tid = if self.is_guest { VCPU_TID + id as u32 } else { id as u32 };
+                self.tracks.insert(track, KnownTrack { pid: process, tid });
+                self.writer.track(track, id, &name, process, tid)
+            }
+            Event::Map { process, mapping } => {
+                self.map(process, &mapping, files);
+                Ok(())
+            }
+            Event::Fork { process, parent } => {
+                let space = self.spaces.get(&parent).cloned().unwrap_or_default();
+                self.spaces.insert(process, space);
+                Ok(())
+            }
+            Event::Exec { process } => {
+                self.spaces.remove(&process);
+                Ok(())
+            }
+            Event::Sample(sample) => self.sample(&sample),
+            Event::Warning(text) => self.writer.warning(&text),
+        }
+    }
+
+    fn map(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) {
+        let index = match self.images_by_path.get(&mapping.path) {
+            Some(index) => *index,
+            None => {
+                let image = files.load(&mapping.path).and_then(|bytes| Image::parse(&bytes, &[]).ok()).map(Arc::new);
+                let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
+                let index = self.images.len() as u32;
+                self.images.push(LoadedImage {
+                    id: ImageId { path: mapping.path.clone(), build_id },
+                    image,
+                    iid: None,
+                    addresses: BTreeSet::new(),
+                    range: (mapping.start, mapping.end),
+                });
+                self.images_by_path.insert(mapping.path.clone(), index);
+                index
+            }
+        };
+        let Some(image) = self.images[index as usize].image.clone() else { return };
+        let bias = match mapping.placement {
+            Placement::AsLinked => Some(0),
+            Placement::FileOffset(offset) => image.bias_of_mapping(mapping.start, offset),
+        };
+        if let Some(bias) = bias {
+            self.spaces.entry(process).or_default().add(mapping.start..mapping.end, bias, index, image);
+        }
+    }
+
+    fn sample(&mut self, sample: &RawSample) -> io::Result<()> {
+        let Some(track) = self.tracks.get(&sample.track).copied() else {
+            self.progress.samples_dropped += 1;
+            return Ok(());
+        };
+        if self.frames.len() >= INTERNED_MAX || self.callstacks.len() >= INTERNED_MAX {
+            self.progress.samples_dropped += 1;
+            return Ok(());
+        }
+        let space = self.spaces.entry(sample.process).or_default();
+        let CallChain { mut calls, end } = space.unwind(&mut self.cache, sample.registers, &sample.stack);
+        if sample.in_kernel {
+            calls.insert(0, CallAddress { image: Some(0), address: 0 });
+        }
+        let mut frames = Vec::with_capacity(calls.len());
+        for call in calls.iter().rev() {
+            frames.push(self.frame(*call)?);
+        }
+        let callstack = match self.callstacks.get(&frames) {
+            Some(iid) => *iid,
+            None => {
+                let iid = self.writer.callstack(&frames)?;
+                self.callstacks.insert(frames, iid);
+                iid
+            }
+        };
+        self.writer.sample(&SampleRecord {
+            time_ns: sample.time_ns,
+            track: sample.track,
+            pid: track.pid,
+            tid: track.tid,
+            callstack,
+            end,
+            state: sample.state,
+            pause_ns: sample.pause_ns,
+            in_kernel: sample.in_kernel,
+        })?;
+        self.progress.samples_taken += 1;
+        self.progress.stacks_broken += u64::from(end != StackEnd::Complete);
+        if sample.pause_ns > 0 {
+            self.pauses.add(sample.pause_ns);
+        }
+        self.last_ns = self.last_ns.max(sample.time_ns);
+        Ok(())
+    }
+
+    fn frame(&mut self, call: CallAddress) -> io::Result<u64> {
+        if let Some(iid) = self.frames.get(&call) {
+            return Ok(*iid);
+        }
+        let mut image_iid = None;
+        if let Some(index) = call.image {
+            let loaded = &mut self.images[index as usize];
+            loaded.addresses.insert(call.address);
+            image_iid = Some(match loaded.iid {
+                Some(iid) => iid,
+                None => {
+                    let iid = self.writer.image(&loaded.id, loaded.range.0, loaded.range.1)?;
+                    loaded.iid = Some(iid);
+                    iid
+                }
+            });
+        }
+        let iid = self.writer.frame(image_iid, call.address)?;
+        self.frames.insert(call, iid);
+        Ok(iid)
+    }
+
+    /// What was counted so far.
+    pub fn progress(&self) -> Progress {
+        Progress { pause: self.pauses.distribution(), ..self.progress }
+    }
+
+    fn complete_cost(&self, cost: &Cost) -> Cost {
+        let progress = self.progress();
+        Cost {
+            samples_taken: progress.samples_taken,
+            samples_lost: cost.samples_lost + progress.samples_dropped,
+            stacks_broken: progress.stacks_broken,
+            pause: progress.pause,
+            ..cost.clone()
+        }
+    }
+
+    /// Writes down the cost so far, for a recording that may be cut, and hands all on to the system.
+    /// Of `cost` the fields that the recorder counts itself are ignored.
+    pub fn checkpoint(&mut self, cost: &Cost) -> io::Result<()> {
+        let cost = self.complete_cost(cost);
+        self.writer.cost(&cost, self.last_ns - self.first_ns, false)
+    }
+
+    /// Writes names and the final cost. `cost` is as in [`checkpoint`](Recorder::checkpoint), but its
+    /// CPU time is asked for last. `end_ns` is the end of sampling on the clock of the samples.
+    pub fn finish(
+        mut self,
+        cost: &Cost,
+        end_ns: u64,
+        files: &mut dyn FileSource,
+        profiler_cpu_ns: impl FnOnce() -> u64,
+    ) -> io::Result<(Cost, W)> {
+        for index in 0..self.images.len() {
+            self.write_symbols(index, end_ns, files)?;
+        }
+        let mut cost = self.complete_cost(cost);
+        cost.profiler_cpu_ns = profiler_cpu_ns();
+        self.writer.cost(&cost, end_ns.max(self.last_ns) - self.first_ns, true)?;
+        Ok((cost, self.writer.into_inner()))
+    }
+
+    fn write_symbols(&mut self, index: usize, now_ns: u64, files: &mut dyn FileSource) -> io::Result<()> {
+        let loaded = &self.images[index];
+        if loaded.addresses.is_empty() {
+            return Ok(());
+        }
+        let path = &loaded.id.path;
+        if index == 0 {
+            let name = Location { function: KERNEL.to_owned(), file: None, line: None };
+            return self.writer.symbols(&loaded.id, now_ns, &[(0, vec![name])]);
+        }
+        let symbols = match files.load(path).map(|bytes| Symbols::parse(&bytes)) {
+            Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() == loaded.id.build_id => symbols,
+            Some(Ok(_)) => {
+                let text = format!("{path} was replaced by another build while it ran: its functions have no names");
+                return self.writer.warning(&text);
+            }
+            Some(Err(error)) => return self.writer.warning(&format!("{path} {error}: its functions have no names")),
+            None => return self.writer.warning(&format!("{path} cannot be read: its functions have no names")),
+        };
+        let named: Vec<_> = loaded.addresses.iter().map(|address| (*address, symbols.locate(*address))).collect();
+        self.writer.symbols(&loaded.id, now_ns, &named)
+    }
+}

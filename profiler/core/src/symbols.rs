@@ -1,0 +1,185 @@
+//! From an address to functions, files and lines, with the calls that the compiler inlined.
+
+use std::sync::Arc;
+
+use object::{Object, ObjectSection, ObjectSymbol};
+
+use crate::image::{ImageError, parse_elf, section_bytes};
+
+type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
+
+/// The longest mangled name that is demangled, in bytes.
+const NAME_BYTES_MAX: usize = 16 << 10;
+/// The most frames that one address stands for; deeper inlining is cut at the outer end.
+pub const INLINE_DEPTH_MAX: usize = 32;
+
+/// A function at an address.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Location {
+    /// The function's name, demangled.
+    pub function: String,
+    /// Source file as the compiler wrote it.
+    pub file: Option<String>,
+    /// Line in `file`, from 1 on.
+    pub line: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Symbol {
+    start: u64,
+    end: u64,
+    name: String,
+}
+
+/// The names in one ELF file. Addresses are those for which the file was linked.
+pub struct Symbols {
+    /// The GNU build id.
+    pub build_id: Option<Vec<u8>>,
+    /// The file has line tables.
+    pub has_lines: bool,
+    context: Option<addr2line::Context<Reader>>,
+    table: Vec<Symbol>,
+}
+
+impl Symbols {
+    /// Reads an ELF file. Fails with [`ImageError::Stripped`] if there is not one name in it.
+    pub fn parse(bytes: &[u8]) -> Result<Symbols, ImageError> {
+        let file = parse_elf(bytes)?;
+        let has_lines = file.section_by_name(".debug_line").is_some_and(|section| section.size() > 0);
+        let has_debug = file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
+        let context = if has_debug {
+            let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
+                let data = section_bytes(&file, id.name()).unwrap_or_else(|| Arc::from(&[][..]));
+                Ok(Reader::new(data, gimli::LittleEndian))
+            };
+            let dwarf = gimli::Dwarf::load(load).map_err(|error| ImageError::Damaged(error.to_string()))?;
+            addr2line::Context::from_dwarf(dwarf).ok()
+        } else {
+            None
+        };
+        let table = symbol_table(&file);
+        if table.is_empty() && context.is_none() {
+            return Err(ImageError::Stripped);
+        }
+        Ok(Symbols { build_id: file.build_id()?.map(<[u8]>::to_vec), has_lines, context, table })
+    }
+
+    /// The functions at a linked address, innermost first: all but the last were inlined into the
+    /// one after them. Empty if nothing is known.
+    pub fn locate(&self, address: u64) -> Vec<Location> {
+        let symbol = self.symbol(address);
+        let mut locations = self.debug_frames(address);
+        match (locations.last_mut(), symbol) {
+            // The symbol table knows the name under which the linker sees the function; debug
+            // information of a C function or of assembly may have none.
+            (Some(outermost), Some(symbol)) if outermost.function.is_empty() => {
+                outermost.function = demangle(&symbol.name);
+            }
+            (None, Some(symbol)) => {
+                let function = demangle(&symbol.name);
+                let location = self.context.as_ref().and_then(|context| context.find_location(address).ok().flatten());
+                let file = location.as_ref().and_then(|location| location.file.map(str::to_owned));
+                let line = location.and_then(|location| location.line).filter(|line| *line > 0);
+                locations.push(Location { function, file, line });
+            }
+            _ => {}
+        }
+        for location in &mut locations {
+            if location.function.is_empty() {
+                location.function = format!("{address:#x}");
+            }
+        }
+        locations
+    }
+
+    fn debug_frames(&self, address: u64) -> Vec<Location> {
+        let mut locations = Vec::new();
+        let Some(context) = &self.context else { return locations };
+        let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return locations };
+        while let Ok(Some(frame)) = frames.next() {
+            let Some(function) = &frame.function else { continue };
+            let function =
+                function.raw_name().map_or_else(|_| String::new(), |name: std::borrow::Cow<'_, str>| demangle(&name));
+            let file = frame.location.as_ref().and_then(|location| location.file.map(str::to_owned));
+            let line = frame.location.and_then(|location| location.line).filter(|line| *line > 0);
+            locations.push(Location { function, file, line });
+            if locations.len() == INLINE_DEPTH_MAX {
+                break;
+            }
+        }
+        locations
+    }
+
+    fn symbol(&self, address: u64) -> Option<&Symbol> {
+        let after = self.table.partition_point(|symbol| symbol.start <= address);
+        self.table[..after].last().filter(|symbol| address < symbol.end)
+    }
+}
+
+/// Functions sorted by address, one name an address. A symbol without a size (assembly) reaches to
+/// the next symbol or to the end of its section.
+fn symbol_table(file: &object::File<'_>) -> Vec<Symbol> {
+    let sections: Vec<_> = file
+        .sections()
+        .filter(|section| section.kind() == object::SectionKind::Text)
+        .map(|section| section.address()..section.address().saturating_add(section.size()))
+        .collect();
+    let mut table: Vec<Symbol> = file
+        .symbols()
+        .chain(file.dynamic_symbols())
+        .filter(|symbol| symbol.is_definition() && !symbol.name().unwrap_or("").is_empty())
+        .filter(|symbol| matches!(symbol.kind(), object::SymbolKind::Text | object::SymbolKind::Unknown))
+        .filter(|symbol| sections.iter().any(|section| section.contains(&symbol.address())))
+        .map(|symbol| Symbol {
+            start: symbol.address(),
+            end: symbol.address().saturating_add(symbol.size()),
+            name: symbol.name().unwrap_or("").to_owned(),
+        })
+        .collect();
+    // Of several names for an address the one with a size is kept, then the first by name.
+    table.sort_by(|a, b| (a.start, b.end, &a.name).cmp(&(b.start, a.end, &b.name)));
+    table.dedup_by_key(|symbol| symbol.start);
+    for index in 0..table.len() {
+        if table[index].end == table[index].start {
+            let start = table[index].start;
+            let section_end = sections.iter().find(|section| section.contains(&start)).map_or(start, |s| s.end);
+            let next = table.get(index + 1).map_or(section_end, |next| next.start);
+            table[index].end = next.min(section_end);
+        }
+    }
+    table
+}
+
+/// A name as a person wrote it: Rust and C++ names demangled, others as they are.
+pub fn demangle(name: &str) -> String {
+    if name.len() > NAME_BYTES_MAX {
+        return name.to_owned();
+    }
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    if name.starts_with("_Z")
+        && let Ok(symbol) = cpp_demangle::Symbol::new(name)
+        && let Ok(plain) = symbol.demangle()
+    {
+        return plain;
+    }
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_three_languages() {
+        assert_eq!(demangle("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE"), "core::fmt::Formatter::pad");
+        assert_eq!(demangle("_RNvC6_123foo3bar"), "123foo::bar");
+        assert_eq!(
+            demangle("_ZNSt6vectorIiSaIiEE9push_backEOi"),
+            "std::vector<int, std::allocator<int> >::push_back(int&&)"
+        );
+        assert_eq!(demangle("memcpy"), "memcpy");
+        assert_eq!(demangle(&"_Z".repeat(NAME_BYTES_MAX)), "_Z".repeat(NAME_BYTES_MAX));
+    }
+}

@@ -1,0 +1,196 @@
+//! From registers and a copied piece of stack to a chain of return addresses.
+//!
+//! Unwind tables (`.eh_frame`, `.debug_frame`) first; where there is no entry for an address, frame
+//! pointers, with a look at the instruction in the innermost function: before `push rbp`, after it
+//! and at `ret` the frame pointer still or already belongs to the caller.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use framehop::x86_64::{CacheX86_64, Reg, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
+
+use crate::event::Registers;
+use crate::image::Image;
+use crate::model::StackEnd;
+
+/// The most frames of a stack; more end it as [`StackEnd::TooDeep`].
+pub const DEPTH_MAX: usize = 512;
+
+/// How far above the copied piece a read may lie to be called a piece that is too short; anything
+/// further away is a wild address.
+const STACK_BYTES_PLAUSIBLE: u64 = 16 << 20;
+
+/// One function call: an address within the calling instruction, and the image it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallAddress {
+    /// Index into the images of the [`AddressSpace`], `None` outside of all.
+    pub image: Option<u32>,
+    /// The address for which the image was linked; as it is if there is no image.
+    pub address: u64,
+}
+
+/// An unwound stack, innermost call first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallChain {
+    /// The calls.
+    pub calls: Vec<CallAddress>,
+    /// Why there are no more.
+    pub end: StackEnd,
+}
+
+/// An image in an address space.
+#[derive(Debug, Clone)]
+struct Placed {
+    range: Range<u64>,
+    bias: u64,
+    image_index: u32,
+    image: Arc<Image>,
+}
+
+/// The images that a process or guest can run code of, and where.
+#[derive(Clone, Default)]
+pub struct AddressSpace {
+    placed: Vec<Placed>,
+    unwinder: UnwinderX86_64<Arc<[u8]>>,
+}
+
+/// Unwind rules that were used lately. One for all address spaces.
+#[derive(Default)]
+pub struct UnwindCache(Box<CacheX86_64>);
+
+impl AddressSpace {
+    /// Adds an image at `range`, `bias` above the addresses it was linked for. It replaces what was
+    /// mapped there before. `image_index` is what [`CallAddress::image`] will say.
+    pub fn add(&mut self, range: Range<u64>, bias: u64, image_index: u32, image: Arc<Image>) {
+        if range.is_empty() {
+            return;
+        }
+        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        for placed in &self.placed {
+            if overlaps(&placed.range) {
+                self.unwinder.remove_module(placed.range.start);
+            }
+        }
+        self.placed.retain(|placed| !overlaps(&placed.range));
+        let linked = image.linked_range();
+        let sections = ExplicitModuleSectionInfo {
+            base_svma: linked.start,
+            eh_frame_svma: image.eh_frame.as_ref().map(|(range, _)| range.clone()),
+            eh_frame: image.eh_frame.as_ref().map(|(_, data)| data.clone()),
+            debug_frame: image.debug_frame.clone(),
+            ..Default::default()
+        };
+        let base = linked.start.wrapping_add(bias);
+        self.unwinder.add_module(Module::new(String::new(), range.clone(), base, sections));
+        self.placed.push(Placed { range, bias, image_index, image });
+        self.placed.sort_by_key(|placed| placed.range.start);
+    }
+
+    fn find(&self, address: u64) -> Option<&Placed> {
+        let after = self.placed.partition_point(|placed| placed.range.start <= address);
+        self.placed[..after].last().filter(|placed| placed.range.contains(&address))
+    }
+
+    fn call(&self, address: FrameAddress) -> (CallAddress, Option<&Placed>) {
+        let lookup = address.address_for_lookup();
+        match self.find(lookup) {
+            Some(placed) => {
+                let call = CallAddress { image: Some(placed.image_index), address: lookup.wrapping_sub(placed.bias) };
+                (call, Some(placed))
+            }
+            None => (CallAddress { image: None, address: lookup }, None),
+        }
+    }
+
+    /// Unwinds from `registers`; `stack` is the memory from `registers.rsp` upwards.
+    pub fn unwind(&self, cache: &mut UnwindCache, registers: Registers, stack: &[u8]) -> CallChain {
+        let stack_end = registers.rsp.saturating_add(stack.len() as u64);
+        let mut read = |address: u64| -> Result<u64, ()> {
+            let offset = usize::try_from(address.checked_sub(registers.rsp).ok_or(())?).map_err(|_| ())?;
+            let bytes = stack.get(offset..).and_then(|rest| rest.first_chunk::<8>()).ok_or(())?;
+            Ok(u64::from_le_bytes(*bytes))
+        };
+        let mut calls = Vec::new();
+        let mut frame = FrameAddress::from_instruction_pointer(registers.rip);
+        let mut unwound = UnwindRegsX86_64::new(registers.rip, registers.rsp, registers.rbp);
+        loop {
+            let (call, placed) = self.call(frame);
+            if placed.is_none() && !calls.is_empty() {
+                return CallChain { calls, end: StackEnd::BadAddress };
+            }
+            calls.push(call);
+            if placed.is_some_and(|placed| placed.image.is_root(call.address)) {
+                return CallChain { calls, end: StackEnd::Complete };
+            }
+            if calls.len() == DEPTH_MAX {
+                return CallChain { calls, end: StackEnd::TooDeep };
+            }
+            let covered = placed.is_some_and(|placed| placed.image.is_covered(call.address));
+            let fixed = match placed {
+                Some(placed) if !covered && calls.len() == 1 => {
+                    caller_by_instruction(&placed.image, call.address, &mut unwound, &mut read)
+                }
+                _ => None,
+            };
+            let next = match fixed {
+                Some(next) => Ok(Some(next)),
+                None => self.unwinder.unwind_frame(frame, &mut unwound, &mut cache.0, &mut read),
+            };
+            let end = match next {
+                Ok(Some(return_address)) => match FrameAddress::from_return_address(return_address) {
+                    Some(next) => {
+                        frame = next;
+                        continue;
+                    }
+                    None => StackEnd::Complete,
+                },
+                Ok(None) | Err(framehop::Error::ReturnAddressIsNull) => StackEnd::Complete,
+                Err(framehop::Error::CouldNotReadStack(address)) => {
+                    let beyond = address.wrapping_add(8) > stack_end && address >= registers.rsp;
+                    if beyond && address - stack_end.min(address) < STACK_BYTES_PLAUSIBLE {
+                        StackEnd::CopyEnded
+                    } else if covered {
+                        StackEnd::BadAddress
+                    } else {
+                        StackEnd::NoUnwindInfo
+                    }
+                }
+                Err(_) if covered => StackEnd::BadAddress,
+                Err(_) => StackEnd::NoUnwindInfo,
+            };
+            return CallChain { calls, end };
+        }
+    }
+}
+
+/// The return address of the innermost function if its frame is not set up yet or no longer, judged
+/// by the next instruction. Updates the registers to the caller's.
+fn caller_by_instruction(
+    image: &Image,
+    address: u64,
+    registers: &mut UnwindRegsX86_64,
+    read: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Option<u64> {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    const PUSH_RBP: u8 = 0x55;
+    const RET: u8 = 0xc3;
+    const MOV_RBP_RSP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
+    let code = image.code(address)?;
+    let stack_pointer = registers.get(Reg::RSP);
+    let pushed = if code[0] == PUSH_RBP || code[0] == RET || code.starts_with(&ENDBR64) {
+        false
+    } else if MOV_RBP_RSP.iter().any(|instruction| code.starts_with(instruction)) {
+        true
+    } else {
+        return None;
+    };
+    let at = if pushed { stack_pointer.checked_add(8)? } else { stack_pointer };
+    let return_address = read(at).ok()?;
+    if pushed {
+        registers.set(Reg::RBP, read(stack_pointer).ok()?);
+    }
+    registers.set(Reg::RSP, at.checked_add(8)?);
+    registers.set_ip(return_address);
+    Some(return_address)
+}

@@ -1,0 +1,93 @@
+//! What can go wrong with a guest, in words that say what to do.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use glass_profile::image::ImageError;
+
+/// Why a guest cannot be sampled.
+#[derive(Debug)]
+pub enum GuestError {
+    /// No process has this id.
+    NoProcess(u32),
+    /// The process belongs to somebody else.
+    NotPermitted {
+        /// What was to be done.
+        action: String,
+        /// What would permit it.
+        remedy: String,
+    },
+    /// A file could not be read.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file is not a usable ELF file.
+    Image {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: ImageError,
+    },
+    /// The guest runs another program than the symbol file holds.
+    WrongImage {
+        /// The symbol file.
+        path: PathBuf,
+        /// What differs.
+        difference: String,
+    },
+    /// QEMU runs without gdbstub.
+    NoGdbstub(u32),
+    /// A command could not be started.
+    Command {
+        /// The program.
+        program: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The gdbstub did not answer in time, or with something else than expected.
+    Protocol(String),
+    /// A system call failed that has no reason to.
+    System {
+        /// What was done.
+        action: String,
+        /// Why it failed.
+        error: io::Error,
+    },
+    /// A registry entry names nothing that runs.
+    NotFound(String),
+}
+
+impl fmt::Display for GuestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GuestError::NoProcess(pid) => write!(f, "there is no process {pid}: give the id of a running one"),
+            GuestError::NotPermitted { action, remedy } => write!(f, "not permitted to {action}: {remedy}"),
+            GuestError::File { path, error } => write!(f, "cannot read {}: {error}", path.display()),
+            GuestError::Image { path, error: error @ ImageError::Stripped } => {
+                write!(f, "{} {error}: give the file before stripping with --symbols", path.display())
+            }
+            GuestError::Image { path, error } => {
+                write!(f, "{} {error}: give the ELF file that the guest runs with --symbols", path.display())
+            }
+            GuestError::WrongImage { path, difference } => write!(
+                f,
+                "the guest does not run {}: {difference}; give the ELF file that it was started with (--symbols)",
+                path.display()
+            ),
+            GuestError::NoGdbstub(pid) => write!(
+                f,
+                "QEMU {pid} runs without gdbstub: start it with `-gdb unix:PATH,server=on,wait=off` (glass run does) or enter `gdbserver` in its monitor"
+            ),
+            GuestError::Command { program, error } => write!(f, "cannot start {program}: {error}"),
+            GuestError::Protocol(why) => write!(f, "QEMU's gdbstub: {why}"),
+            GuestError::System { action, error } => write!(f, "cannot {action}: {error}"),
+            GuestError::NotFound(what) => write!(f, "{what}"),
+        }
+    }
+}
+
+impl std::error::Error for GuestError {}

@@ -1,0 +1,363 @@
+//! A Linux process, sampled by the kernel: `perf_event_open` with the software CPU clock.
+//!
+//! The process is not stopped for it. A thread that waits uses no CPU time, so it is not sampled;
+//! time in system calls is attributed to the caller with a frame `[kernel]`, if we may see it.
+
+mod records;
+
+use std::fs;
+use std::io;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use glass_profile::event::{Event, Mapping, Placement};
+
+use crate::error::GuestError;
+use crate::files::VDSO;
+use crate::sys::{Held, PerfEvent, PerfSettings};
+use crate::{Counts, Flow, Source};
+use records::{Record, Sorter};
+
+/// Buffer for each CPU, in bytes: the first that the kernel grants. The last is what it grants to
+/// everybody by default (`perf_event_mlock_kb`).
+const RING_BYTES: [usize; 3] = [8 << 20, 2 << 20, 512 << 10];
+/// How often the buffers are emptied.
+const DRAIN_PERIOD: Duration = Duration::from_millis(10);
+/// The most threads that are opened one by one.
+const THREADS_MAX: usize = 4096;
+/// Rounds of looking for threads that were started while we opened the others.
+const THREAD_ROUNDS_MAX: usize = 8;
+/// The largest stack copy that the kernel's record format allows, in bytes.
+pub const STACK_BYTES_MAX: u32 = 65_528 / 8 * 8 - 1024;
+
+/// How a process is sampled.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessSettings {
+    /// Samples per second of CPU time.
+    pub rate_hz: u32,
+    /// How much of the stack is copied; rounded up to 8.
+    pub stack_bytes: u32,
+}
+
+/// A process, its threads and its children.
+pub struct Process {
+    pid: u32,
+    /// One of each CPU has the buffer, the others of that CPU send their records there.
+    events: Vec<PerfEvent>,
+    child: Option<Child>,
+    sorter: Sorter,
+    period_ns: u64,
+    exclude_kernel: bool,
+    detached: bool,
+    ended_after_ns: Option<u64>,
+}
+
+/// A line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MapsLine {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) executable: bool,
+    pub(crate) offset: u64,
+    pub(crate) path: String,
+}
+
+/// Reads `/proc/PID/maps`; lines that are not understood are left out.
+pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
+    let parse = |line: &str| {
+        let mut fields = line.splitn(6, ' ').filter(|field| !field.is_empty());
+        let (start, end) = fields.next()?.split_once('-')?;
+        let permissions = fields.next()?;
+        let offset = fields.next()?;
+        let rest = fields.nth(2).unwrap_or("");
+        Some(MapsLine {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            executable: permissions.contains('x'),
+            offset: u64::from_str_radix(offset, 16).ok()?,
+            path: rest.trim_start().trim_end_matches(" (deleted)").to_owned(),
+        })
+    };
+    maps.lines().filter_map(parse).collect()
+}
+
+/// Whether a mapping is of a file, or of the kernel's shared object, that has code with names.
+fn has_code(path: &str) -> bool {
+    path.starts_with('/') || path == VDSO
+}
+
+fn system(action: &str) -> impl FnOnce(io::Error) -> GuestError + '_ {
+    move |error| GuestError::System { action: action.to_owned(), error }
+}
+
+fn is_permission(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
+
+fn not_permitted(pid: u32) -> GuestError {
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let remedy = match paranoid.trim().parse::<i32>() {
+        Ok(level) if level > 2 => format!(
+            "kernel.perf_event_paranoid is {level}; set it to 2 (sysctl) for your own processes, or use root or CAP_PERFMON"
+        ),
+        _ => "it belongs to another user or is protected; use root or CAP_PERFMON with CAP_SYS_PTRACE".to_owned(),
+    };
+    GuestError::NotPermitted { action: format!("sample process {pid}"), remedy }
+}
+
+fn threads(pid: u32) -> Result<Vec<u32>, GuestError> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| GuestError::NoProcess(pid))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(THREADS_MAX).collect())
+}
+
+/// The CPUs that are online: numbers like `0-3,8`.
+fn cpus() -> Vec<u32> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".to_owned());
+    parse_cpus(&list)
+}
+
+fn parse_cpus(list: &str) -> Vec<u32> {
+    const CPUS_MAX: usize = 4096;
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<u32>().ok()?..=last.trim().parse::<u32>().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().take(CPUS_MAX).collect()
+}
+
+impl Process {
+    /// Attaches to a running process.
+    pub fn attach(pid: u32, settings: ProcessSettings) -> Result<Process, GuestError> {
+        threads(pid)?;
+        let mut process = Process::new(pid, settings);
+        let mut opened: Vec<u32> = Vec::new();
+        let cpus = cpus();
+        for _ in 0..THREAD_ROUNDS_MAX {
+            let new: Vec<u32> = threads(pid)?.into_iter().filter(|tid| !opened.contains(tid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for tid in new {
+                opened.push(tid);
+                process.open(tid, &cpus, settings, false)?;
+            }
+        }
+        if process.events.is_empty() {
+            return Err(GuestError::NoProcess(pid));
+        }
+        for event in &process.events {
+            event.enable().map_err(system("start sampling"))?;
+        }
+        Ok(process)
+    }
+
+    /// Starts a command and samples it from its first instruction on.
+    pub fn spawn(command: Command, settings: ProcessSettings) -> Result<Process, GuestError> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let failed = |error| GuestError::Command { program: program.clone(), error };
+        let held = Held::start(command).map_err(failed)?;
+        let mut process = Process::new(held.pid(), settings);
+        process.open(held.pid(), &cpus(), settings, true)?;
+        process.child = Some(held.release().map_err(failed)?);
+        Ok(process)
+    }
+
+    fn new(pid: u32, settings: ProcessSettings) -> Process {
+        Process {
+            pid,
+            events: Vec::new(),
+            child: None,
+            sorter: Sorter::default(),
+            period_ns: 1_000_000_000 / u64::from(settings.rate_hz.max(1)),
+            exclude_kernel: false,
+            detached: false,
+            ended_after_ns: None,
+        }
+    }
+
+    /// Opens the events of a thread, one a CPU. A thread that has ended meanwhile is no error.
+    fn open(
+        &mut self,
+        tid: u32,
+        cpus: &[u32],
+        settings: ProcessSettings,
+        enable_on_exec: bool,
+    ) -> Result<(), GuestError> {
+        let first = self.events.is_empty();
+        for (index, cpu) in cpus.iter().enumerate() {
+            let mut perf = PerfSettings {
+                tid,
+                cpu: *cpu,
+                period_ns: self.period_ns,
+                stack_bytes: settings.stack_bytes.div_ceil(8).saturating_mul(8).min(STACK_BYTES_MAX),
+                exclude_kernel: self.exclude_kernel,
+                enable_on_exec,
+            };
+            let mut opened = PerfEvent::open(&perf);
+            if !self.exclude_kernel && opened.as_ref().is_err_and(is_permission) {
+                self.exclude_kernel = true;
+                perf.exclude_kernel = true;
+                opened = PerfEvent::open(&perf);
+            }
+            let mut event = match opened {
+                Ok(event) => event,
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                Err(error) if is_permission(&error) => return Err(not_permitted(self.pid)),
+                Err(error) => return Err(system("open a perf event")(error)),
+            };
+            if first {
+                let grants = RING_BYTES.iter().map(|bytes| event.make_ring(*bytes));
+                let mut last = Err(io::Error::other("no size was tried"));
+                for grant in grants {
+                    last = grant;
+                    if last.is_ok() {
+                        break;
+                    }
+                }
+                last.map_err(system("map a perf buffer (see kernel.perf_event_mlock_kb)"))?;
+            } else {
+                event.share_ring(&self.events[index]).map_err(system("share a perf buffer"))?;
+            }
+            self.events.push(event);
+        }
+        Ok(())
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn drain(&mut self, everything: bool, sink: &mut dyn FnMut(Event)) {
+        for event in &self.events {
+            event.drain(|bytes| {
+                if let Some(record) = Record::parse(bytes) {
+                    self.sorter.push(record);
+                }
+            });
+        }
+        self.sorter.deliver(everything, sink);
+    }
+
+    fn has_ended(&mut self) -> bool {
+        match &mut self.child {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => fs::metadata(format!("/proc/{}", self.pid)).is_err() || is_zombie(self.pid),
+        }
+    }
+}
+
+fn is_zombie(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
+}
+
+impl Source for Process {
+    /// Events are open by now, so nothing that comes after this look at /proc is missed.
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        if self.exclude_kernel {
+            let text =
+                "time in the kernel is not sampled: kernel.perf_event_paranoid does not permit it without CAP_PERFMON";
+            sink(Event::Warning(text.to_owned()));
+        }
+        if self.child.is_some() {
+            // Its records tell all, from exec on.
+            return Ok(());
+        }
+        for tid in threads(self.pid)? {
+            let name = fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
+            self.sorter.name(self.pid, tid, name.trim_end().to_owned(), sink);
+        }
+        let path = format!("/proc/{}/maps", self.pid);
+        let maps = fs::read_to_string(&path).map_err(|error| match is_permission(&error) {
+            true => not_permitted(self.pid),
+            false => GuestError::NoProcess(self.pid),
+        })?;
+        for line in parse_maps(&maps).into_iter().filter(|line| line.executable && has_code(&line.path)) {
+            let mapping = Mapping {
+                start: line.start,
+                end: line.end,
+                path: line.path,
+                placement: Placement::FileOffset(line.offset),
+            };
+            sink(Event::Map { process: self.pid, mapping });
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
+        let until = Instant::now() + wait;
+        loop {
+            let ended = self.has_ended();
+            self.drain(ended, sink);
+            if ended {
+                return Ok(Flow::Ended);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Flow::More);
+            }
+            std::thread::sleep(left.min(DRAIN_PERIOD));
+        }
+    }
+
+    /// Wanted is the CPU time that the kernel counted, in periods.
+    fn counts(&self) -> Counts {
+        let counted_ns = self.ended_after_ns.unwrap_or_else(|| self.counted_ns());
+        let taken = self.sorter.samples();
+        let lost = self.sorter.lost();
+        // Without a view into the kernel, the time there is counted, but not wanted.
+        let wanted = if self.exclude_kernel { taken + lost } else { (counted_ns / self.period_ns).max(taken) };
+        Counts { wanted, lost: wanted - taken, late: 0 }
+    }
+
+    fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        if !self.detached {
+            self.detached = true;
+            for event in &self.events {
+                // A thread that has ended cannot be disabled; there is nothing to do then.
+                let _ = event.disable();
+            }
+            self.ended_after_ns = Some(self.counted_ns());
+            self.drain(true, sink);
+            let throttled = self.sorter.throttled();
+            if throttled > 0 {
+                let text = format!(
+                    "the kernel throttled sampling {throttled} times (kernel.perf_event_max_sample_rate, kernel.perf_cpu_time_max_percent)"
+                );
+                sink(Event::Warning(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    fn counted_ns(&self) -> u64 {
+        self.events.iter().filter_map(|event| event.count().ok()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_with_and_without_a_path() {
+        let text = "55d0-55e0 r-xp 00001000 fe:01 1234   /usr/bin/a b (deleted)\n\
+                    7000-8000 rw-p 00000000 00:00 0 \nnonsense\n\
+                    7ffd0000-7ffd2000 r-xp 00000000 00:00 0                          [vdso]\n";
+        let lines = parse_maps(text);
+        assert_eq!(lines.len(), 3);
+        assert_eq!((lines[0].start, lines[0].offset, lines[0].path.as_str()), (0x55d0, 0x1000, "/usr/bin/a b"));
+        assert!(lines[0].executable && !lines[1].executable);
+        assert_eq!(lines[1].path, "");
+        assert_eq!(lines[2].path, "[vdso]");
+    }
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_cpus(""), [0u32; 0]);
+    }
+}

@@ -1,0 +1,284 @@
+//! The kernel's records, and their order: each CPU has a buffer of its own.
+
+use std::collections::HashMap;
+
+use glass_profile::event::{Event, Mapping, Placement, RawSample, Registers};
+use glass_profile::model::State;
+
+use super::has_code;
+
+const MMAP2: u32 = 10;
+const LOST: u32 = 2;
+const COMM: u32 = 3;
+const THROTTLE: u32 = 5;
+const FORK: u32 = 7;
+const SAMPLE: u32 = 9;
+
+const MISC_MODE_MASK: u16 = 7;
+const MISC_MODE_KERNEL: u16 = 1;
+const MISC_COMM_EXEC: u16 = 1 << 13;
+const PROTECTION_EXECUTE: u32 = 4;
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    Sample { pid: u32, tid: u32, in_kernel: bool, registers: Registers, stack: Vec<u8> },
+    Map { pid: u32, mapping: Mapping },
+    Name { pid: u32, tid: u32, name: String, exec: bool },
+    Fork { pid: u32, parent: u32 },
+    Lost(u64),
+    Throttled,
+}
+
+/// A record with its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    time_ns: u64,
+    kind: Kind,
+}
+
+/// Takes fields from the front of a record; `None` beyond its end.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?))
+    }
+
+    fn half(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.bytes(4)?.try_into().ok()?))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+impl Record {
+    /// Reads a record with its header; `None` for kinds that are of no use here.
+    pub(super) fn parse(record: &[u8]) -> Option<Record> {
+        let mut fields = Fields(record);
+        let kind = fields.half()?;
+        let misc = fields.half()? as u16;
+        if kind == SAMPLE {
+            return Record::parse_sample(fields, misc);
+        }
+        // `sample_id_all`: pid, tid and time end each of the other records.
+        let split = fields.0.len().checked_sub(16)?;
+        let (body, id) = fields.0.split_at(split);
+        let time_ns = u64::from_le_bytes(id[8..].try_into().ok()?);
+        let mut fields = Fields(body);
+        let kind = match kind {
+            MMAP2 => {
+                let (pid, _tid) = (fields.half()?, fields.half()?);
+                let (start, length, offset) = (fields.word()?, fields.word()?, fields.word()?);
+                // Device and inode, or build id: 24 bytes either way.
+                fields.bytes(24)?;
+                let (protection, _flags) = (fields.half()?, fields.half()?);
+                let path = text(fields.0);
+                if protection & PROTECTION_EXECUTE == 0 || !has_code(&path) {
+                    return None;
+                }
+                let end = start.checked_add(length)?;
+                Kind::Map { pid, mapping: Mapping { start, end, path, placement: Placement::FileOffset(offset) } }
+            }
+            COMM => {
+                let (pid, tid) = (fields.half()?, fields.half()?);
+                Kind::Name { pid, tid, name: text(fields.0), exec: misc & MISC_COMM_EXEC != 0 }
+            }
+            FORK => {
+                let (pid, parent) = (fields.half()?, fields.half()?);
+                Kind::Fork { pid, parent }
+            }
+            LOST => {
+                let (_id, count) = (fields.word()?, fields.word()?);
+                Kind::Lost(count)
+            }
+            THROTTLE => Kind::Throttled,
+            _ => return None,
+        };
+        Some(Record { time_ns, kind })
+    }
+
+    fn parse_sample(mut fields: Fields<'_>, misc: u16) -> Option<Record> {
+        let _ip = fields.word()?;
+        let (pid, tid) = (fields.half()?, fields.half()?);
+        let time_ns = fields.word()?;
+        let registers_abi = fields.word()?;
+        let mut registers = Registers::default();
+        // A kernel thread, or one that is just ending, has no user registers; a 32-bit one has some
+        // that we cannot unwind.
+        if registers_abi != 0 {
+            (registers.rbp, registers.rsp, registers.rip) = (fields.word()?, fields.word()?, fields.word()?);
+        }
+        let stack_bytes = usize::try_from(fields.word()?).ok()?;
+        let mut stack = Vec::new();
+        if stack_bytes > 0 {
+            let copied = fields.bytes(stack_bytes)?;
+            let valid = usize::try_from(fields.word()?).ok()?.min(stack_bytes);
+            stack.extend_from_slice(&copied[..valid]);
+        }
+        let in_kernel = misc & MISC_MODE_MASK == MISC_MODE_KERNEL;
+        Some(Record { time_ns, kind: Kind::Sample { pid, tid, in_kernel, registers, stack } })
+    }
+}
+
+/// Brings records of several buffers into order and turns them into events.
+#[derive(Debug, Default)]
+pub(super) struct Sorter {
+    waiting: Vec<Record>,
+    /// Every buffer was emptied after this moment, so nothing older can come.
+    settled_ns: u64,
+    newest_ns: u64,
+    tracks: HashMap<u32, u32>,
+    samples: u64,
+    lost: u64,
+    throttled: u64,
+}
+
+impl Sorter {
+    pub(super) fn push(&mut self, record: Record) {
+        self.newest_ns = self.newest_ns.max(record.time_ns);
+        self.waiting.push(record);
+    }
+
+    pub(super) fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub(super) fn throttled(&self) -> u64 {
+        self.throttled
+    }
+
+    /// Hands over what is older than the newest record of the round before, or everything.
+    pub(super) fn deliver(&mut self, everything: bool, sink: &mut dyn FnMut(Event)) {
+        self.waiting.sort_by_key(|record| record.time_ns);
+        let settled = if everything { u64::MAX } else { self.settled_ns };
+        let ready = self.waiting.partition_point(|record| record.time_ns <= settled);
+        let ready: Vec<Record> = self.waiting.drain(..ready).collect();
+        self.settled_ns = self.newest_ns;
+        for record in ready {
+            self.event(record, sink);
+        }
+    }
+
+    fn event(&mut self, record: Record, sink: &mut dyn FnMut(Event)) {
+        match record.kind {
+            Kind::Sample { pid, tid, in_kernel, registers, stack } => {
+                let track = self.track(pid, tid, sink);
+                self.samples += 1;
+                sink(Event::Sample(RawSample {
+                    time_ns: record.time_ns,
+                    track,
+                    process: pid,
+                    registers,
+                    stack,
+                    state: State::Running,
+                    in_kernel,
+                    pause_ns: 0,
+                }));
+            }
+            Kind::Map { pid, mapping } => sink(Event::Map { process: pid, mapping }),
+            Kind::Name { pid, tid, name, exec } => {
+                if exec {
+                    sink(Event::Exec { process: pid });
+                }
+                self.name(pid, tid, name, sink);
+            }
+            Kind::Fork { pid, parent } if pid != parent => sink(Event::Fork { process: pid, parent }),
+            Kind::Fork { .. } => {}
+            Kind::Lost(count) => self.lost += count,
+            Kind::Throttled => self.throttled += 1,
+        }
+    }
+
+    /// Announces a thread, or its new name.
+    pub(super) fn name(&mut self, pid: u32, tid: u32, name: String, sink: &mut dyn FnMut(Event)) {
+        let next = self.tracks.len() as u32;
+        let track = *self.tracks.entry(tid).or_insert(next);
+        sink(Event::Track { track, id: u64::from(tid), process: pid, name });
+    }
+
+    fn track(&mut self, pid: u32, tid: u32, sink: &mut dyn FnMut(Event)) -> u32 {
+        if !self.tracks.contains_key(&tid) {
+            // A thread that never changed its name has its parent's; its own file may say it still.
+            let path = format!("/proc/{pid}/task/{tid}/comm");
+            let name =
+                std::fs::read_to_string(path).map_or_else(|_| format!("thread {tid}"), |n| n.trim_end().to_owned());
+            self.name(pid, tid, name, sink);
+        }
+        self.tracks[&tid]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = kind.to_le_bytes().to_vec();
+        bytes.extend(misc.to_le_bytes());
+        bytes.extend(((8 + body.len()) as u16).to_le_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    fn sample(time_ns: u64, tid: u32) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.extend(0x401000u64.to_le_bytes());
+        body.extend(7u32.to_le_bytes());
+        body.extend(tid.to_le_bytes());
+        for word in [time_ns, 2, 0xb, 0x7000, 0x401000, 16, 1, 2, 8] {
+            body.extend(word.to_le_bytes());
+        }
+        record(SAMPLE, 1, &body)
+    }
+
+    #[test]
+    fn a_sample_has_registers_and_the_valid_part_of_the_stack() {
+        let parsed = Record::parse(&sample(99, 8)).unwrap();
+        let registers = Registers { rip: 0x401000, rsp: 0x7000, rbp: 0xb };
+        let stack = 1u64.to_le_bytes().to_vec();
+        assert_eq!(parsed.time_ns, 99);
+        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, in_kernel: true, registers, stack });
+    }
+
+    #[test]
+    fn a_cut_record_is_left_out() {
+        let whole = sample(99, 8);
+        for bytes in 0..whole.len() {
+            assert_eq!(Record::parse(&whole[..bytes]), None, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn records_of_two_buffers_come_in_order_and_none_is_delivered_too_early() {
+        let mut sorter = Sorter::default();
+        let mut times = Vec::new();
+        let mut round = |sorter: &mut Sorter, new: &[u64], everything: bool| {
+            new.iter().for_each(|time| sorter.push(Record::parse(&sample(*time, 8)).unwrap()));
+            let before = times.len();
+            sorter.deliver(everything, &mut |event| {
+                if let Event::Sample(sample) = event {
+                    times.push(sample.time_ns);
+                }
+            });
+            times.len() - before
+        };
+        assert_eq!(round(&mut sorter, &[10, 30], false), 0);
+        assert_eq!(round(&mut sorter, &[20, 40], false), 3);
+        assert_eq!(round(&mut sorter, &[35], true), 2);
+        assert_eq!(times, [10, 20, 30, 35, 40]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Shared memory mappings that another party writes to, read with volatile loads.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A shared mapping of a file descriptor.
+#[derive(Debug)]
+pub(crate) struct Map {
+    start: NonNull<u8>,
+    bytes: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping belongs to the value, not to a thread; all accesses are volatile or atomic.
+unsafe impl Send for Map {}
+
+impl Map {
+    /// Maps the first `bytes` of `file`. The file may shrink later: a read then raises SIGBUS, which
+    /// ends the process; QEMU's RAM files are never truncated while it runs.
+    pub(crate) fn new(file: BorrowedFd<'_>, bytes: usize, writable: bool) -> io::Result<Map> {
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a new mapping at an address of the kernel's choice; no existing memory is touched.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(address.cast::<u8>()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok(Map { start, bytes, writable })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies from the mapping; false if the range is not all inside. What another party writes
+    /// meanwhile may be seen in part.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> bool {
+        let Ok(offset) = usize::try_from(offset) else { return false };
+        if offset.checked_add(into.len()).is_none_or(|end| end > self.bytes) {
+            return false;
+        }
+        let mut done = 0;
+        // Whole words where both sides allow it: a byte at a time would be 8 times as slow.
+        while done < into.len() && (offset + done) % 8 != 0 {
+            // SAFETY: `offset + done` is below `self.bytes`, checked above.
+            into[done] = unsafe { self.start.as_ptr().add(offset + done).read_volatile() };
+            done += 1;
+        }
+        let mut words = into[done..].chunks_exact_mut(8);
+        for word in &mut words {
+            // SAFETY: within the mapping as above, and aligned to 8: the mapping is page-aligned.
+            let value = unsafe { self.start.as_ptr().add(offset + done).cast::<u64>().read_volatile() };
+            word.copy_from_slice(&value.to_ne_bytes());
+            done += 8;
+        }
+        for byte in words.into_remainder() {
+            // SAFETY: within the mapping as above.
+            *byte = unsafe { self.start.as_ptr().add(offset + done).read_volatile() };
+            done += 1;
+        }
+        true
+    }
+
+    /// A 64-bit word that the kernel and we hand back and forth.
+    ///
+    /// Panics if the word is outside, not aligned, or the mapping is read-only.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(self.writable && offset % 8 == 0 && offset + 8 <= self.bytes, "word at {offset} of {}", self.bytes);
+        // SAFETY: aligned and inside (asserted), writable, alive as long as `self`; the kernel accesses
+        // it with atomic-sized loads and stores too.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast::<u64>()) }
+    }
+
+    /// Loads a word with acquire ordering. Pairs with the kernel's write barrier before it moves
+    /// `data_head`.
+    pub(crate) fn load(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Stores a word with release ordering: what was read before it may be overwritten.
+    pub(crate) fn store(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: `start` and `bytes` are what mmap returned and got; nothing borrows it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

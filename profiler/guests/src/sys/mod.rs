@@ -1,0 +1,51 @@
+//! System calls without a safe form in the standard library. The only module with `unsafe`.
+
+mod fork;
+mod map;
+mod perf;
+
+pub(crate) use fork::{Held, Watchdog};
+pub(crate) use map::Map;
+pub(crate) use perf::{PerfEvent, PerfSettings};
+
+use std::io;
+
+use glass_profile::recording::Clocks;
+
+fn clock(id: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for one timespec. It cannot fail for the clocks used here; if it
+    // did, the time stays zero.
+    unsafe { libc::clock_gettime(id, &mut time) };
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds: the clock of every sample.
+pub(crate) fn monotonic_ns() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Reads the machine's clocks.
+pub fn read_clocks() -> Clocks {
+    Clocks {
+        monotonic_ns: monotonic_ns(),
+        boottime_ns: clock(libc::CLOCK_BOOTTIME),
+        realtime_ns: clock(libc::CLOCK_REALTIME),
+    }
+}
+
+/// CPU time of this process so far, user and system, all threads.
+pub fn cpu_time_ns() -> u64 {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Ends sleeps of this thread at their time instead of up to 50 us later.
+pub(crate) fn sleep_precisely() {
+    // SAFETY: PR_SET_TIMERSLACK takes one number and touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+}
+
+/// Turns a -1 into the error it stands for.
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
