@@ -136,8 +136,10 @@ impl State {
                     self.abandon(handle);
                     false
                 }
-                tcp::State::Closed if self.socket(handle).remote_endpoint().is_none() => {
-                    self.abandon(handle);
+                // Its reset may have nowhere to go: a flood comes from addresses that nobody answers for.
+                tcp::State::Closed => {
+                    self.counters.abandoned_opening += 1;
+                    self.release(handle, false);
                     false
                 }
                 tcp::State::SynReceived => true,

@@ -1,6 +1,8 @@
 //! A wire between two stacks, with a clock that the test turns.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod peer;
+
 use core::cell::RefCell;
 use core::net::SocketAddr;
 use core::time::Duration;
