@@ -26,8 +26,7 @@ export function formatPlace(location) {
 }
 
 /** The last two parts of a path: enough to recognise it. */
-export function formatShortPlace(location) {
-  const place = formatPlace(location);
-  const parts = place.split("/");
-  return parts.length > 2 ? `…/${parts.slice(-2).join("/")}` : place;
+export function formatShortPath(path) {
+  const parts = path.split("/");
+  return parts.length > 2 ? `…/${parts.slice(-2).join("/")}` : path;
 }

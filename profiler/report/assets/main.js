@@ -1,6 +1,7 @@
 // Wires the page: one state, one function that brings everything in line with it.
 
 import { formatCount, formatPercent, formatSamples } from "./format.js";
+import { textSpan } from "./elements.js";
 import { decodeProfile, STATES, sumFunctions, sumGroups, sumMatches, sumNodes } from "./profile.js";
 import { CallersFirst, followPath, LeavesFirst } from "./views.js";
 import { matchFunctions } from "./search.js";
@@ -10,8 +11,6 @@ import { FunctionTable } from "./table.js";
 import { TrackBars } from "./tracks.js";
 import { describeBox, Tooltip } from "./tooltip.js";
 import { Crumbs } from "./crumbs.js";
-
-const LEGEND_MAX = 10;
 
 const find = (selector) => document.querySelector(selector);
 const profile = decodeProfile(find("#profile").textContent);
@@ -34,6 +33,14 @@ const bars = new TrackBars(find("#tracks"), profile.tracks, (tracks) => {
   state.tracks = tracks;
   sum();
 });
+
+/** Colours keep their meaning whatever is selected: what all tracks were running decides. */
+const running = sumNodes(profile, { tracks: null, states: new Set([0]) });
+const paletteBy = (field) => {
+  const groupOf = (fn) => fn[field];
+  return new Palette(sumGroups(profile, running, groupOf), groupOf);
+};
+const palettes = { group: paletteBy("group"), image: paletteBy("image") };
 
 /** What the current selection adds up to; made anew by `sum`. */
 let sums;
@@ -60,11 +67,10 @@ function draw() {
   const { root } = new View(profile, sums);
   const sameOrder = graph.zoomed?.view instanceof View;
   const box = sameOrder ? followPath(root, graph.zoomed.path) : root;
-  const groupOf = (fn) => fn[state.colour];
-  const groups = sumGroups(profile, sums, groupOf);
-  graph.show(box, { upwards: state.view === "flame", palette: new Palette(groups, groupOf) });
+  const palette = palettes[state.colour];
+  graph.show(box, { upwards: state.view === "flame", palette });
   crumbs.show(box);
-  drawLegend(groups);
+  drawLegend(palette, sumGroups(profile, sums, palette.groupOf));
   search();
 }
 
@@ -94,18 +100,19 @@ function select(fn) {
   table.select(fn);
 }
 
-function drawLegend(groups) {
+function drawLegend(palette, groups) {
   const field = state.colour === "group" ? "crate" : "image";
-  const items = groups.slice(0, LEGEND_MAX).map((group, slot) => {
-    const item = legendItem(group.name, group.samples, slot);
+  const own = groups.filter((group) => palette.slot(group.name) >= 0);
+  const items = own.map((group) => {
+    const item = legendItem(group.name, group.samples, palette.slot(group.name));
     item.title = `Find everything in ${group.name}`;
     item.addEventListener("click", () => setQuery(`${field}:${group.name}`));
     return item;
   });
-  const rest = groups.slice(LEGEND_MAX);
+  const rest = groups.filter((group) => palette.slot(group.name) < 0);
   if (rest.length > 0) {
     const samples = rest.reduce((all, group) => all + group.samples, 0);
-    const item = legendItem(`${rest.length} others`, samples, -1);
+    const item = legendItem(rest.length === 1 ? "1 other" : `${rest.length} others`, samples, -1);
     item.disabled = true;
     items.push(item);
   }
@@ -115,15 +122,9 @@ function drawLegend(groups) {
 function legendItem(name, samples, slot) {
   const item = document.createElement("button");
   item.type = "button";
-  const swatch = document.createElement("span");
-  swatch.className = "swatch";
+  const swatch = textSpan("swatch", "");
   swatch.style.backgroundColor = groupColour(slot, state.dark);
-  const label = document.createElement("span");
-  label.textContent = name;
-  const share = document.createElement("span");
-  share.className = "share";
-  share.textContent = formatPercent(samples, sums.all);
-  item.append(swatch, label, share);
+  item.append(swatch, textSpan("label", name), textSpan("share", formatPercent(samples, sums.all)));
   return item;
 }
 

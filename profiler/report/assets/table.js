@@ -1,6 +1,7 @@
 // The table of functions: sortable, filtered by the search, a page of rows at a time.
 
-import { formatCount, formatPercent, formatPlace, formatShortPlace } from "./format.js";
+import { formatCount, formatPercent, formatPlace, formatShortPath } from "./format.js";
+import { textSpan } from "./elements.js";
 
 const ROWS_STEP = 100;
 
@@ -80,8 +81,8 @@ export class FunctionTable {
       numberCell(self, this.all),
       numberCell(total, this.all),
       this.nameCell(fn),
-      textCell(formatShortPlace(fn.location), formatPlace(fn.location), "place"),
-      textCell(fn.image, fn.image, "image"),
+      this.placeCell(fn.location),
+      this.imageCell(fn.image),
     );
     markRow(row, this.selected === fn);
     return row;
@@ -92,9 +93,29 @@ export class FunctionTable {
     cell.className = "name";
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = fn.name;
     button.title = fn.name;
+    button.append(textSpan("short", fn.short));
+    if (fn.short !== fn.name) button.append(textSpan("full", fn.name));
     cell.append(button);
+    return cell;
+  }
+
+  /** A long path gives way to its line. */
+  placeCell(location) {
+    const cell = document.createElement("td");
+    cell.className = "place";
+    cell.title = formatPlace(location);
+    const content = document.createElement("div");
+    if (location) content.append(textSpan("path", formatShortPath(location.file)), textSpan("line", location.line ? `:${location.line}` : ""));
+    cell.append(content);
+    return cell;
+  }
+
+  imageCell(image) {
+    const cell = document.createElement("td");
+    cell.className = "image";
+    cell.title = image;
+    cell.textContent = image;
     return cell;
   }
 }
@@ -114,22 +135,9 @@ function numberCell(part, all) {
   cell.className = "number";
   const content = document.createElement("div");
   content.className = "cell";
-  const count = document.createElement("span");
-  count.className = "count";
-  count.textContent = formatCount(part);
-  const share = document.createElement("span");
-  share.className = "share";
-  share.textContent = formatPercent(part, all);
+  const share = textSpan("share", formatPercent(part, all));
   share.style.setProperty("--share", `${all > 0 ? (part * 100) / all : 0}%`);
-  content.append(count, share);
+  content.append(textSpan("count", formatCount(part)), share);
   cell.append(content);
-  return cell;
-}
-
-function textCell(text, title, className) {
-  const cell = document.createElement("td");
-  cell.className = className;
-  cell.textContent = text;
-  cell.title = title;
   return cell;
 }

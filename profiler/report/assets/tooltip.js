@@ -1,6 +1,7 @@
 // What a box of the graph is, in full, beside the pointer or the keyboard's mark.
 
 import { formatCount, formatPercent, formatPlace, formatSamples } from "./format.js";
+import { textElement } from "./elements.js";
 
 const MARGIN_PX = 12;
 
@@ -11,7 +12,7 @@ export class Tooltip {
 
   show(lines, x, y) {
     const { element } = this;
-    element.replaceChildren(...lines.map(([className, text]) => textBlock(className, text)));
+    element.replaceChildren(...lines.map(([className, text]) => textElement("div", className, text)));
     element.hidden = false;
     const { width, height } = element.getBoundingClientRect();
     const left = Math.max(MARGIN_PX, Math.min(x + MARGIN_PX, window.innerWidth - width - MARGIN_PX));
@@ -24,13 +25,6 @@ export class Tooltip {
   hide() {
     this.element.hidden = true;
   }
-}
-
-function textBlock(className, text) {
-  const block = document.createElement("div");
-  block.className = className;
-  block.textContent = text;
-  return block;
 }
 
 /** What there is to say about a box, as pairs of a class and a text. */

@@ -1,6 +1,7 @@
 // One bar for each track: running, spinning, idle. A click shows only that track.
 
 import { formatCount, formatPercent } from "./format.js";
+import { textSpan } from "./elements.js";
 import { STATES } from "./profile.js";
 
 const TRACKS_FOLDED = 8;
@@ -33,15 +34,15 @@ export class TrackBars {
     const shares = STATES.map((state) => `${state} ${formatPercent(track[state], all)}`).join(", ");
     button.setAttribute("aria-label", `${track.name}: ${formatCount(all)} samples, ${shares}. Show only this track.`);
     button.title = "Show only this track";
-    const bar = span("bar", "");
+    const bar = textSpan("bar", "");
     for (const state of STATES) {
-      const part = span(`part ${state}`, "");
+      const part = textSpan(`part ${state}`, "");
       part.style.flexGrow = track[state];
       bar.append(part);
     }
-    button.append(span("track-name", track.name), bar);
-    for (const state of STATES) button.append(span(`share ${state}`, formatPercent(track[state], all)));
-    button.append(span("samples", formatCount(all)));
+    button.append(textSpan("track-name", track.name), bar);
+    for (const state of STATES) button.append(textSpan(`share ${state}`, formatPercent(track[state], all)));
+    button.append(textSpan("samples", formatCount(all)));
     button.addEventListener("click", () => this.choose(index));
     row.append(button);
     return row;
@@ -60,11 +61,4 @@ export class TrackBars {
       row.classList.toggle("left-out", this.chosen !== null && !chosen);
     });
   }
-}
-
-function span(className, text) {
-  const element = document.createElement("span");
-  element.className = className;
-  element.textContent = text;
-  return element;
 }

@@ -1,4 +1,4 @@
-//! Writes a report of a made-up profile: `synthetic SAMPLES FILE.html`. Prints what it took.
+//! Writes a report of a made-up profile: `synthetic SAMPLES FILE.html [wide]`. Prints what it took.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -11,7 +11,12 @@ fn main() -> Result<(), String> {
         return Err("give a number of samples and the name of the file to write".into());
     };
     let samples: usize = samples.parse().map_err(|_| format!("{samples:?} is not a number of samples"))?;
-    let profile = support::service(samples, 1);
+    let profile = match arguments.next().as_deref() {
+        None => support::service(samples, 1),
+        // Nearly as many stacks as samples.
+        Some("wide") => support::wide(samples, 1),
+        Some(other) => return Err(format!("{other:?} is not a kind of profile: there is only \"wide\"")),
+    };
     let started = Instant::now();
     let text = glass_report::text(&profile, 20);
     let text_time = started.elapsed();

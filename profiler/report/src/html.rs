@@ -13,7 +13,7 @@ use crate::cost::{Card, cards};
 use crate::data;
 use crate::format::count;
 use crate::names::printable;
-use crate::text::{origin_line, symbols_line};
+use crate::text::{origin_line, summary, symbols_line};
 use crate::tree::{Kind, Merged, Tree};
 
 /// Nodes of the call tree that the page shows; the smallest beyond are merged, and counted.
@@ -29,6 +29,7 @@ const PAGE: &str = include_str!("../assets/report.html");
 /// In the order of their imports: each uses only those before it.
 const MODULES: &[(&str, &str)] = &[
     ("format.js", include_str!("../assets/format.js")),
+    ("elements.js", include_str!("../assets/elements.js")),
     ("profile.js", include_str!("../assets/profile.js")),
     ("views.js", include_str!("../assets/views.js")),
     ("search.js", include_str!("../assets/search.js")),
@@ -43,7 +44,9 @@ const MODULES: &[(&str, &str)] = &[
 
 /// A page with an interactive flame graph and a table of functions. It needs nothing but itself.
 pub fn html(profile: &Profile) -> String {
-    let tree = Tree::build(profile).merge_small(NODES_MAX);
+    let tree = Tree::build(profile);
+    let text = summary(profile, &tree, TEXT_TOP);
+    let tree = tree.merge_small(NODES_MAX);
     let script = script();
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
@@ -60,7 +63,7 @@ pub fn html(profile: &Profile) -> String {
         "symbols" => escape(&symbols_line(&profile.origin)),
         "cost" => cards(&profile.cost, profile.origin.duration_ns).iter().map(card).collect(),
         "warnings" => warnings(&profile.warnings),
-        "text" => escape(&crate::text(profile, TEXT_TOP)),
+        "text" => escape(&text),
         "merged" => merged(&tree.merged),
         "data" => data::json(&tree),
         _ => unreachable!("assets/report.html names only what is above"),
@@ -146,4 +149,55 @@ fn escape(text: &str) -> String {
         }
     }
     safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names that stand at the beginning of a line in some module.
+    fn top_level_names() -> Vec<&'static str> {
+        let lines = MODULES.iter().flat_map(|(_, source)| source.lines());
+        lines
+            .map(|line| line.strip_prefix("export ").unwrap_or(line))
+            .filter_map(|line| {
+                let rest = ["function ", "class ", "const ", "let "].iter().find_map(|word| line.strip_prefix(word))?;
+                rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn modules_can_be_joined() {
+        let mut names = top_level_names();
+        let count = names.len();
+        assert!(count > 30, "{names:?}");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "two modules use one name at their top level");
+        for (index, (module, source)) in MODULES.iter().enumerate() {
+            for line in source.lines().filter(|line| line.starts_with("import ")) {
+                let (imported, from) = line.split_once("} from \"./").expect("an import is one line of names");
+                let from = from.strip_suffix("\";").expect("an import ends its line");
+                let (_, exporter) =
+                    MODULES[..index].iter().find(|(name, _)| *name == from).expect("an import is of a module before");
+                for name in imported.strip_prefix("import {").expect("names in braces").split(',') {
+                    let exported = ["function", "class", "const"].map(|word| format!("export {word} {}", name.trim()));
+                    assert!(exported.iter().any(|line| exporter.contains(line.as_str())), "{module}: {name} of {from}");
+                }
+            }
+            assert!(!source.contains("export default") && !source.contains("export {"), "{module}");
+        }
+        assert!(!script().contains("</script") && !STYLE.contains("</style"));
+    }
+
+    #[test]
+    fn what_fills_a_template_is_not_looked_at_again() {
+        assert_eq!(fill("a {{x}} b {{y}}", |name| format!("[{{{{{name}}}}}]")), "a [{{x}}] b [{{y}}]");
+    }
+
+    #[test]
+    fn text_is_escaped() {
+        assert_eq!(escape("<a href=\"x\">'&'</a>"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
+    }
 }

@@ -21,7 +21,11 @@ const TRACKS_MAX: usize = 16;
 /// A summary of at most 100 columns: where the profile comes from, what looking cost, what each
 /// track was doing, and the `top` hottest functions by self.
 pub fn text(profile: &Profile, top: usize) -> String {
-    let tree = Tree::build(profile);
+    summary(profile, &Tree::build(profile), top)
+}
+
+/// [`text`] of a profile whose tree is already there.
+pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
     let mut out = String::new();
     origin(&mut out, &profile.origin);
     out.push_str("\nCost of looking\n");
@@ -34,8 +38,8 @@ pub fn text(profile: &Profile, top: usize) -> String {
             wrap(&mut out, "  ! ", &printable(warning));
         }
     }
-    tracks(&mut out, &tree);
-    functions(&mut out, &tree, top);
+    tracks(&mut out, tree);
+    functions(&mut out, tree, top);
     out
 }
 

@@ -257,3 +257,23 @@ impl std::fmt::Display for Location {
         }
     }
 }
+
+/// Fills in [`Node::end`], given that each node's own is the index after itself.
+fn find_ends(nodes: &mut [Node]) {
+    for index in (1..nodes.len()).rev() {
+        let Node { parent, end, .. } = nodes[index];
+        nodes[parent].end = nodes[parent].end.max(end);
+    }
+}
+
+/// Sorts, and makes one entry of all with the same track and node.
+fn add_up(own: &mut Vec<Own>) {
+    own.sort_unstable();
+    own.dedup_by(|next, sum| {
+        let same = (next.track, next.node) == (sum.track, sum.node);
+        if same {
+            sum.samples += next.samples;
+        }
+        same
+    });
+}

@@ -1,10 +1,16 @@
 //! From samples to a call tree.
+//!
+//! Stacks are sorted by their functions, so that all calls of one node follow each other: the tree
+//! grows along one open path, and nothing is looked up. (The first version found children in hash
+//! maps; a million distinct stacks with eleven million nodes took it more than a minute.)
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::ops::Range;
 
-use glass_profile::model::{Frame, Profile, Stack, State};
+use glass_profile::model::{Frame, Profile, State};
 
-use super::{Broken, Function, Inlined, Kind, LineCount, Location, Node, Own, TrackShare, Tree};
+use super::{Broken, Function, Inlined, Kind, LineCount, Location, Merged, Node, Own, TrackShare, Tree};
 use crate::names::printable;
 
 pub(super) fn build(profile: &Profile) -> Tree {
@@ -24,86 +30,58 @@ pub(super) fn build(profile: &Profile) -> Tree {
             State::Spinning => tracks[track].spinning += 1,
             State::Idle => tracks[track].idle += 1,
         }
-        let group = Group { stack: sample.stack as usize, state: StateOrder::of(sample.state), track };
-        *groups.entry(group).or_default() += 1;
+        *groups.entry(Group { stack: sample.stack as usize, state: sample.state, track }).or_default() += 1;
     }
-    let mut groups: Vec<(Group, u64)> = groups.into_iter().collect();
-    groups.sort_unstable_by_key(|(group, _)| *group);
 
-    let mut builder = Builder::new(profile);
-    for (group, samples) in groups {
-        builder.add(profile, group, samples);
+    let names = Names::new(profile);
+    let mut paths = Paths::default();
+    let mut calls: Vec<Call> =
+        groups.into_iter().map(|(group, samples)| paths.add(profile, &names, group, samples)).collect();
+    calls.sort_unstable_by(|a, b| {
+        let functions = |call: &Call| &paths.functions[call.path.clone()];
+        functions(a).cmp(functions(b)).then_with(|| (a.stack, a.track).cmp(&(b.stack, b.track)))
+    });
+    let mut growing = Growing::default();
+    growing.open(0);
+    for call in &calls {
+        growing.add(call, &paths);
     }
-    builder.finish(tracks)
+    growing.finish(names, tracks)
 }
 
 /// Samples that differ only in time.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Group {
     stack: usize,
-    state: StateOrder,
+    state: State,
     track: usize,
 }
 
-/// [`State`] with an order, so that trees do not depend on a hash's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum StateOrder {
-    Running,
-    Spinning,
-    Idle,
-}
-
-impl StateOrder {
-    fn of(state: State) -> StateOrder {
-        match state {
-            State::Running => StateOrder::Running,
-            State::Spinning => StateOrder::Spinning,
-            State::Idle => StateOrder::Idle,
-        }
-    }
-}
-
-/// A node before it has its place in the walk.
-struct Growing {
-    function: usize,
-    parent: usize,
-    self_samples: u64,
-    total_samples: u64,
-    inlined_samples: u64,
-}
-
-/// One frame (a function at a line) under one caller.
-struct Edge {
-    node: usize,
-    frame: usize,
-    self_samples: u64,
-    total_samples: u64,
-}
-
-struct Builder {
+/// The tables that nodes refer to, and the place in them of each of the profile's frames.
+struct Names {
     functions: Vec<Function>,
-    own_entries: HashMap<Kind, usize>,
+    entries: HashMap<Kind, usize>,
     locations: Vec<Location>,
-    /// Index of the function and of the location of each of the profile's frames.
-    frames: Vec<(usize, Option<usize>)>,
-    nodes: Vec<Growing>,
-    /// Found by caller and frame: the fast path.
-    edges: HashMap<(usize, usize), usize>,
-    edge_counts: Vec<Edge>,
-    /// Found by caller and function.
-    children: HashMap<(usize, usize), usize>,
-    own: HashMap<(usize, usize), u64>,
+    frames: Vec<Step>,
 }
 
-impl Builder {
-    fn new(profile: &Profile) -> Builder {
+/// One frame of a path.
+#[derive(Clone, Copy)]
+struct Step {
+    function: usize,
+    location: Option<usize>,
+    inlined: bool,
+}
+
+impl Names {
+    fn new(profile: &Profile) -> Names {
         let root = Function { name: Kind::Root.label(), image: String::new(), kind: Kind::Root };
         let mut functions = vec![root];
         let mut locations = Vec::new();
         let mut function_of: HashMap<(&str, &str), usize> = HashMap::new();
         let mut location_of: HashMap<(&str, Option<u32>), usize> = HashMap::new();
         let mut frames = Vec::with_capacity(profile.frames.len());
-        for Frame { function, file, line, image, .. } in &profile.frames {
+        for Frame { function, file, line, image, inlined } in &profile.frames {
             let function = *function_of.entry((function, image)).or_insert_with(|| {
                 let image = if image.is_empty() { String::new() } else { printable(image) };
                 functions.push(Function { name: printable(function), image, kind: Kind::Function });
@@ -116,92 +94,150 @@ impl Builder {
                     locations.len() - 1
                 })
             });
-            frames.push((function, location));
+            frames.push(Step { function, location, inlined: *inlined });
         }
-        let nodes = vec![Growing { function: 0, parent: 0, self_samples: 0, total_samples: 0, inlined_samples: 0 }];
-        Builder {
-            functions,
-            own_entries: HashMap::from([(Kind::Root, 0)]),
-            locations,
-            frames,
-            nodes,
-            edges: HashMap::new(),
-            edge_counts: Vec::new(),
-            children: HashMap::new(),
-            own: HashMap::new(),
+        let mut names = Names { functions, entries: HashMap::new(), locations, frames };
+        // Made in one order, whatever the samples are, so that a profile has one tree.
+        let broken = [
+            Broken::CopyEnded,
+            Broken::TooDeep,
+            Broken::NoUnwindInfo,
+            Broken::BadAddress,
+            Broken::NoFrames,
+            Broken::Missing,
+        ];
+        for kind in broken.map(Kind::Broken).into_iter().chain([Kind::Spinning, Kind::Idle]) {
+            names.functions.push(Function { name: kind.label(), image: String::new(), kind });
+            names.entries.insert(kind, names.functions.len() - 1);
         }
+        names
     }
 
-    /// Adds samples that share their stack, state and track.
-    fn add(&mut self, profile: &Profile, group: Group, samples: u64) {
-        let mut node = match group.state {
-            StateOrder::Running => 0,
-            StateOrder::Spinning => self.entry(0, Kind::Spinning),
-            StateOrder::Idle => self.entry(0, Kind::Idle),
-        };
-        let known = |stack: &&Stack| stack.frames.iter().all(|frame| (*frame as usize) < profile.frames.len());
-        let (frames, broken) = match profile.stacks.get(group.stack).filter(known) {
-            None => (&[][..], Some(Broken::Missing)),
+    fn entry(&self, kind: Kind) -> Step {
+        Step { function: self.entries[&kind], location: None, inlined: false }
+    }
+}
+
+/// The ways from the root to the innermost functions, one after the other.
+#[derive(Default)]
+struct Paths {
+    steps: Vec<Step>,
+    /// The functions of `steps` alone, for comparing.
+    functions: Vec<usize>,
+}
+
+/// Samples with one path.
+struct Call {
+    /// Where in [`Paths`].
+    path: Range<usize>,
+    stack: usize,
+    track: usize,
+    samples: u64,
+}
+
+impl Paths {
+    fn add(&mut self, profile: &Profile, names: &Names, group: Group, samples: u64) -> Call {
+        let start = self.steps.len();
+        match group.state {
+            State::Running => {}
+            State::Spinning => self.steps.push(names.entry(Kind::Spinning)),
+            State::Idle => self.steps.push(names.entry(Kind::Idle)),
+        }
+        let stack = profile.stacks.get(group.stack);
+        let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < names.frames.len()));
+        let broken = match sound {
+            None => Some(Broken::Missing),
             // A track that sleeps or spins need not say where.
-            Some(stack) if stack.frames.is_empty() && group.state != StateOrder::Running => (&[][..], None),
-            Some(stack) if stack.frames.is_empty() => {
-                (&[][..], Some(Broken::of(stack.end).unwrap_or(Broken::NoFrames)))
-            }
-            Some(stack) => (&stack.frames[..], Broken::of(stack.end)),
+            Some(stack) if stack.frames.is_empty() && group.state != State::Running => None,
+            Some(stack) if stack.frames.is_empty() => Some(Broken::of(stack.end).unwrap_or(Broken::NoFrames)),
+            Some(stack) => Broken::of(stack.end),
         };
-        if let Some(broken) = broken {
-            node = self.entry(node, Kind::Broken(broken));
+        self.steps.extend(broken.map(|broken| names.entry(Kind::Broken(broken))));
+        let frames = sound.map_or(&[][..], |stack| &stack.frames);
+        self.steps.extend(frames.iter().map(|frame| names.frames[*frame as usize]));
+        self.functions.extend(self.steps[start..].iter().map(|step| step.function));
+        Call { path: start..self.steps.len(), stack: group.stack, track: group.track, samples }
+    }
+}
+
+/// A tree in the order of the sorted paths.
+#[derive(Default)]
+struct Growing {
+    nodes: Vec<Sprout>,
+    /// From the root to the last node that was added to.
+    path: Vec<Open>,
+    lines: Vec<LineCount>,
+    own: Vec<Own>,
+}
+
+struct Sprout {
+    function: usize,
+    parent: usize,
+    self_samples: u64,
+    total_samples: u64,
+    inlined_samples: u64,
+}
+
+/// A node that may still get samples.
+struct Open {
+    node: usize,
+    /// Location, own samples, all samples; in order of location.
+    lines: Vec<(usize, u64, u64)>,
+}
+
+impl Growing {
+    fn open(&mut self, function: usize) {
+        let parent = self.path.last().map_or(0, |open| open.node);
+        self.nodes.push(Sprout { function, parent, self_samples: 0, total_samples: 0, inlined_samples: 0 });
+        self.path.push(Open { node: self.nodes.len() - 1, lines: Vec::new() });
+    }
+
+    /// Closes all nodes deeper than the first `depth`.
+    fn close(&mut self, depth: usize) {
+        for Open { node, lines } in self.path.drain(depth..) {
+            self.lines.extend(lines.into_iter().map(|(location, self_samples, total_samples)| LineCount {
+                node,
+                location,
+                self_samples,
+                total_samples,
+            }));
         }
-        let mut last_edge = None;
-        for frame in frames {
-            let frame = *frame as usize;
-            let edge = self.edge(node, frame);
-            let counts = &mut self.edge_counts[edge];
-            counts.total_samples += samples;
-            node = counts.node;
-            if profile.frames[frame].inlined {
-                self.nodes[node].inlined_samples += samples;
+    }
+
+    fn add(&mut self, call: &Call, paths: &Paths) {
+        let steps = &paths.steps[call.path.clone()];
+        let same = steps
+            .iter()
+            .zip(&self.path[1..])
+            .take_while(|(step, open)| self.nodes[open.node].function == step.function)
+            .count();
+        self.close(1 + same);
+        for step in &steps[same..] {
+            self.open(step.function);
+        }
+        for (depth, step) in steps.iter().enumerate() {
+            let Open { node, lines } = &mut self.path[1 + depth];
+            if step.inlined {
+                self.nodes[*node].inlined_samples += call.samples;
             }
-            last_edge = Some(edge);
+            let Some(location) = step.location else { continue };
+            let own = if depth + 1 == steps.len() { call.samples } else { 0 };
+            match lines.binary_search_by_key(&location, |line| line.0) {
+                Ok(index) => {
+                    lines[index].1 += own;
+                    lines[index].2 += call.samples;
+                }
+                Err(index) => lines.insert(index, (location, own, call.samples)),
+            }
         }
-        if let Some(edge) = last_edge {
-            self.edge_counts[edge].self_samples += samples;
-        }
-        self.nodes[node].self_samples += samples;
-        *self.own.entry((group.track, node)).or_default() += samples;
+        let leaf = self.path.last().map_or(0, |open| open.node);
+        self.nodes[leaf].self_samples += call.samples;
+        self.own.push(Own { track: call.track, node: leaf, samples: call.samples });
     }
 
-    /// The child of `parent` for one of the report's own entries.
-    fn entry(&mut self, parent: usize, kind: Kind) -> usize {
-        let functions = &mut self.functions;
-        let function = *self.own_entries.entry(kind).or_insert_with(|| {
-            functions.push(Function { name: kind.label(), image: String::new(), kind });
-            functions.len() - 1
-        });
-        self.child(parent, function)
-    }
-
-    fn child(&mut self, parent: usize, function: usize) -> usize {
-        let nodes = &mut self.nodes;
-        *self.children.entry((parent, function)).or_insert_with(|| {
-            nodes.push(Growing { function, parent, self_samples: 0, total_samples: 0, inlined_samples: 0 });
-            nodes.len() - 1
-        })
-    }
-
-    fn edge(&mut self, parent: usize, frame: usize) -> usize {
-        if let Some(edge) = self.edges.get(&(parent, frame)) {
-            return *edge;
-        }
-        let node = self.child(parent, self.frames[frame].0);
-        self.edge_counts.push(Edge { node, frame, self_samples: 0, total_samples: 0 });
-        self.edges.insert((parent, frame), self.edge_counts.len() - 1);
-        self.edge_counts.len() - 1
-    }
-
-    /// Sums up, and puts the nodes in the order of a walk.
-    fn finish(mut self, tracks: Vec<TrackShare>) -> Tree {
-        // A node is made after its parent, so the sums flow upwards in one pass.
+    /// Sums up, and puts siblings in order.
+    fn finish(mut self, names: Names, tracks: Vec<TrackShare>) -> Tree {
+        self.close(0);
         for index in (0..self.nodes.len()).rev() {
             let total = self.nodes[index].total_samples + self.nodes[index].self_samples;
             self.nodes[index].total_samples = total;
@@ -210,104 +246,84 @@ impl Builder {
                 self.nodes[parent].total_samples += total;
             }
         }
-        let (order, place) = self.walk();
-        let mut nodes: Vec<Node> = Vec::with_capacity(order.len());
-        for (index, old) in order.iter().enumerate() {
-            let growing = &self.nodes[*old];
-            let parent = place[growing.parent];
-            nodes.push(Node {
-                function: growing.function,
-                parent,
-                depth: if index == 0 { 0 } else { nodes[parent].depth + 1 },
-                end: index + 1,
-                self_samples: growing.self_samples,
-                total_samples: growing.total_samples,
-                location: None,
-                inlined: match growing.inlined_samples {
-                    0 => Inlined::Never,
-                    all if all == growing.total_samples => Inlined::Always,
-                    _ => Inlined::Sometimes,
-                },
-            });
+        let (order, place) = self.walk(&names);
+        let mut nodes = self.place_nodes(&order, &place);
+        for line in &mut self.lines {
+            line.node = place[line.node];
         }
-        for index in (1..nodes.len()).rev() {
-            let (parent, end) = (nodes[index].parent, nodes[index].end);
-            nodes[parent].end = nodes[parent].end.max(end);
-        }
-        let lines = self.lines(&place);
-        for line in &lines {
+        self.lines.sort_unstable_by(|a, b| {
+            (a.node, Reverse(a.total_samples), &names.locations[a.location]).cmp(&(
+                b.node,
+                Reverse(b.total_samples),
+                &names.locations[b.location],
+            ))
+        });
+        for line in &self.lines {
             // The first line of a node is its most frequent one.
             nodes[line.node].location.get_or_insert(line.location);
         }
-        let mut own: Vec<Own> = self
-            .own
-            .iter()
-            .map(|((track, node), samples)| Own { track: *track, node: place[*node], samples: *samples })
-            .collect();
-        own.sort_unstable();
-        Tree {
-            functions: self.functions,
-            locations: self.locations,
-            nodes,
-            own,
-            lines,
-            tracks,
-            merged: super::Merged::default(),
+        for own in &mut self.own {
+            own.node = place[own.node];
         }
+        super::add_up(&mut self.own);
+        let Names { functions, locations, .. } = names;
+        Tree { functions, locations, nodes, own: self.own, lines: self.lines, tracks, merged: Merged::default() }
     }
 
     /// The order in which nodes are walked, and each node's place in it: siblings by kind, then by
     /// samples, then by name.
-    fn walk(&self) -> (Vec<usize>, Vec<usize>) {
-        let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
+    fn walk(&self, names: &Names) -> (Vec<usize>, Vec<usize>) {
+        const NONE: usize = usize::MAX;
+        let mut first_child = vec![NONE; self.nodes.len()];
+        let mut next_sibling = vec![NONE; self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate().skip(1) {
-            children[node.parent].push(index);
+            next_sibling[index] = first_child[node.parent];
+            first_child[node.parent] = index;
         }
-        for siblings in &mut children {
-            siblings.sort_unstable_by(|a, b| self.rank(*a).cmp(&self.rank(*b)));
-        }
+        let rank = |index: &usize| {
+            let Sprout { function, total_samples, .. } = self.nodes[*index];
+            let Function { name, image, kind } = &names.functions[function];
+            (*kind, Reverse(total_samples), name, image)
+        };
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut place = vec![0; self.nodes.len()];
         let mut waiting = vec![0];
         while let Some(node) = waiting.pop() {
             place[node] = order.len();
             order.push(node);
-            waiting.extend(children[node].iter().rev());
+            let children = waiting.len();
+            let mut child = first_child[node];
+            while child != NONE {
+                waiting.push(child);
+                child = next_sibling[child];
+            }
+            // The last is taken first.
+            waiting[children..].sort_unstable_by(|a, b| rank(b).cmp(&rank(a)));
         }
         (order, place)
     }
 
-    fn rank(&self, node: usize) -> (Kind, std::cmp::Reverse<u64>, &str, &str) {
-        let Growing { function, total_samples, .. } = self.nodes[node];
-        let Function { name, image, kind } = &self.functions[function];
-        (*kind, std::cmp::Reverse(total_samples), name, image)
-    }
-
-    fn lines(&self, place: &[usize]) -> Vec<LineCount> {
-        let mut sums: HashMap<(usize, usize), (u64, u64)> = HashMap::new();
-        for edge in &self.edge_counts {
-            if let Some(location) = self.frames[edge.frame].1 {
-                let sum = sums.entry((place[edge.node], location)).or_default();
-                sum.0 += edge.self_samples;
-                sum.1 += edge.total_samples;
-            }
+    fn place_nodes(&self, order: &[usize], place: &[usize]) -> Vec<Node> {
+        let mut nodes: Vec<Node> = Vec::with_capacity(order.len());
+        for (index, old) in order.iter().enumerate() {
+            let sprout = &self.nodes[*old];
+            let parent = place[sprout.parent];
+            nodes.push(Node {
+                function: sprout.function,
+                parent,
+                depth: if index == 0 { 0 } else { nodes[parent].depth + 1 },
+                end: index + 1,
+                self_samples: sprout.self_samples,
+                total_samples: sprout.total_samples,
+                location: None,
+                inlined: match sprout.inlined_samples {
+                    0 => Inlined::Never,
+                    all if all == sprout.total_samples => Inlined::Always,
+                    _ => Inlined::Sometimes,
+                },
+            });
         }
-        let mut lines: Vec<LineCount> = sums
-            .into_iter()
-            .map(|((node, location), (self_samples, total_samples))| LineCount {
-                node,
-                location,
-                self_samples,
-                total_samples,
-            })
-            .collect();
-        lines.sort_unstable_by(|a, b| {
-            (a.node, std::cmp::Reverse(a.total_samples), &self.locations[a.location]).cmp(&(
-                b.node,
-                std::cmp::Reverse(b.total_samples),
-                &self.locations[b.location],
-            ))
-        });
-        lines
+        super::find_ends(&mut nodes);
+        nodes
     }
 }

@@ -61,20 +61,10 @@ impl Tree {
                 });
             }
         }
-        for index in (1..nodes.len()).rev() {
-            let (parent, end) = (nodes[index].parent, nodes[index].end);
-            nodes[parent].end = nodes[parent].end.max(end);
-        }
+        super::find_ends(&mut nodes);
 
         let mut own: Vec<Own> = self.own.iter().map(|own| Own { node: place[own.node], ..*own }).collect();
-        own.sort_unstable_by_key(|own| (own.track, own.node));
-        own.dedup_by(|next, sum| {
-            let same = (next.track, next.node) == (sum.track, sum.node);
-            if same {
-                sum.samples += next.samples;
-            }
-            same
-        });
+        super::add_up(&mut own);
         let lines = self.lines.iter().filter(|line| kept[line.node]);
         let lines = lines.map(|line| LineCount { node: place[line.node], ..*line }).collect();
         Tree { functions, locations: self.locations, nodes, own, lines, tracks: self.tracks, merged }

@@ -122,6 +122,14 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
+    /// What a promise brings.
+    pub fn eval_async(&mut self, expression: &str) -> Value {
+        let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let answer = self.call("Runtime.evaluate", parameters);
+        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
+        answer["result"]["value"].clone()
+    }
+
     pub fn text(&mut self, selector: &str) -> String {
         let text = self.eval(&format!("document.querySelector({selector:?}).textContent"));
         text.as_str().expect("an element has text").to_string()

@@ -37,6 +37,37 @@ pub const HOSTILE: &[&str] = &[
     "名前::関数::長い名前の関数",
 ];
 
+/// 100 running samples: main calls left (60) and right (40), which call work (45 and 10). 20 are idle, 5
+/// spin, on another track.
+pub fn small() -> Profile {
+    let frame = |name: &str| Frame {
+        function: format!("app::{name}"),
+        file: Some(format!("src/{name}.rs")),
+        line: Some(7),
+        image: "app".into(),
+        inlined: name == "work",
+    };
+    let stack = |frames: &[u32]| Stack { frames: frames.to_vec(), end: StackEnd::Complete };
+    let mut profile = Profile {
+        tracks: vec![Track { name: "vcpu 0".into(), id: 0 }, Track { name: "vcpu 1".into(), id: 1 }],
+        frames: ["main", "left", "right", "work"].map(frame).to_vec(),
+        stacks: vec![stack(&[0, 1]), stack(&[0, 1, 3]), stack(&[0, 2]), stack(&[0, 2, 3])],
+        ..Profile::default()
+    };
+    profile.origin.guest = "small".into();
+    for (count, stack, state, track) in [
+        (15, 0, State::Running, 0),
+        (45, 1, State::Running, 0),
+        (30, 2, State::Running, 0),
+        (10, 3, State::Running, 0),
+        (20, 0, State::Idle, 1),
+        (5, 2, State::Spinning, 1),
+    ] {
+        profile.samples.extend(std::iter::repeat_n(Sample { time_ns: 0, track, stack, state }, count));
+    }
+    profile
+}
+
 const ROOTS: &[&str] = &["_start", "glass_platform_vm::boot::start", "glass_executor::Executor::run"];
 
 /// Function, file and image of the paths that the load takes, from the caller to the leaf.
@@ -169,6 +200,22 @@ pub fn service(samples: usize, seed: u64) -> Profile {
         }
         let time_ns = index as u64 * profile.origin.duration_ns / samples.max(1) as u64;
         profile.samples.push(Sample { time_ns, track: track as u32, stack, state });
+    }
+    profile
+}
+
+/// A profile in which nearly every sample has a stack of its own: the worst that can be asked of a report.
+pub fn wide(samples: usize, seed: u64) -> Profile {
+    let mut dice = Dice::new(seed);
+    let mut profile = service(samples, seed);
+    let frames = profile.frames.len();
+    profile.stacks.clear();
+    for sample in &mut profile.samples {
+        let depth = 3 + dice.below(30);
+        // The outer frames are often the same, as in life: each level has more choices than the one before.
+        let frames = (0..depth).map(|level| dice.below(frames.min(1 + level * level)) as u32).collect();
+        sample.stack = profile.stacks.len() as u32;
+        profile.stacks.push(Stack { frames, end: StackEnd::Complete });
     }
     profile
 }
