@@ -63,11 +63,15 @@ fn data_behind_the_window_is_not_taken() {
         let (mut wire, received, ended) = sink_wire(Config { receive_bytes, ..config(2) });
         let mut peer = Peer::new(4000, PORT);
         assert!(peer.open(&mut wire));
-        // All within twice the buffer, from the far end to the near one.
-        let piece = [7; 1460];
-        for place in (0..2 * receive_bytes).step_by(1460).rev() {
-            peer.send(&mut wire, TcpControl::None, peer.seq + place, true, &piece);
+        // The piece right behind the buffer first, and then everything before it, backwards.
+        let mut place = receive_bytes;
+        loop {
+            peer.send(&mut wire, TcpControl::None, peer.seq + place, true, &[7; 1460]);
             wire.right.poll(wire.now);
+            if place == 0 {
+                break;
+            }
+            place = place.saturating_sub(1460);
         }
         peer.exchange(&mut wire);
         assert!(received.borrow().iter().all(|byte| *byte == 7));
