@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Wire, run};
+use common::{Wire, config, run};
 use core::cell::Cell;
 use core::time::Duration;
 use glass_api::{Listener, Net, NetError, Stream};
@@ -113,4 +113,42 @@ fn without_a_device_there_is_no_network() {
         assert_eq!(none.up().await.err(), Some(NetError::NoNetwork));
         assert_eq!(none.listen(PORT).await.err(), Some(NetError::NoNetwork));
     });
+}
+
+/// Sends 8 MB from left to right and returns how much time passed, which only timers take.
+fn bulk(offloads: bool) -> Duration {
+    const BYTES: usize = 8_000_000;
+    let mut wire = Wire::between(config(2), offloads);
+    let right = wire.right.sockets();
+    let received = Rc::new(Cell::new(0));
+    let count = received.clone();
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        let mut buf = vec![0; 100_000];
+        loop {
+            match stream.read(&mut buf).await.unwrap() {
+                0 => return stream.close().await.unwrap(),
+                bytes => count.set(count.get() + bytes),
+            }
+        }
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let begun = wire.now;
+    let ended = run(&mut wire, Duration::from_secs(10), async move {
+        let mut stream = left.connect(remote).await?;
+        stream.write_all(&vec![1; BYTES]).await?;
+        stream.close().await?;
+        stream.read(&mut [0; 1]).await
+    });
+    assert_eq!((ended, received.get()), (Ok(0), BYTES));
+    wire.now.since(begun)
+}
+
+#[test]
+fn a_bulk_transfer_never_waits_for_a_delayed_acknowledgement() {
+    // One wait of 10 ms is for the end of a slow start with an odd number of segments.
+    let plain = bulk(false);
+    assert!(plain <= Duration::from_millis(10), "{plain:?}");
+    let large = bulk(true);
+    assert!(large <= Duration::from_millis(10), "{large:?}");
 }

@@ -1,0 +1,111 @@
+//! What the stack costs: two of them in one thread, joined by queues in memory.
+//!
+//! `cargo run --release -p glass-net --example throughput`
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{Wire, config, run};
+use core::time::Duration;
+use glass_api::{Listener, Net, Stream};
+use glass_net::Config;
+use std::time::Instant;
+
+const PORT: u16 = 80;
+const BYTES: usize = 500_000_000;
+const ROUND_TRIPS: u32 = 50_000;
+const RUNS: usize = 5;
+const LIMIT: Duration = Duration::from_secs(1000);
+
+fn main() {
+    println!("{:28} {:>10} {:>8} {:>8}", "both ends in one thread", "median", "low", "high");
+    for window_kib in [64, 256, 1024] {
+        for offloads in [false, true] {
+            let name = format!("{window_kib} KiB, {}", if offloads { "offloads" } else { "1514-byte frames" });
+            report(&name, "MB/s", || BYTES as f64 / 1e6 / bulk(window_kib << 10, offloads));
+        }
+    }
+    report("round trip of 64 bytes", "ns", || round_trips() * 1e9 / f64::from(ROUND_TRIPS));
+    report("connect, 1 byte, close", "ns", || connections() * 1e9 / 2000.0);
+}
+
+fn report(name: &str, unit: &str, mut measure: impl FnMut() -> f64) {
+    let mut figures: Vec<f64> = (0..RUNS).map(|_| measure()).collect();
+    figures.sort_by(f64::total_cmp);
+    println!("{name:28} {:10.0} {:8.0} {:8.0} {unit}", figures[RUNS / 2], figures[0], figures[RUNS - 1]);
+}
+
+fn echo_server(wire: &mut Wire) {
+    let right = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = right.listen(PORT).await.unwrap();
+        let mut buf = vec![0; 65_536];
+        loop {
+            let mut stream = listener.accept().await.unwrap();
+            while let Ok(count @ 1..) = stream.read(&mut buf).await {
+                stream.write_all(&buf[..count]).await.unwrap();
+            }
+            let _ = stream.close().await;
+        }
+    });
+    wire.settle();
+}
+
+fn bulk(window_bytes: usize, offloads: bool) -> f64 {
+    let sizes = Config { receive_bytes: window_bytes, send_bytes: window_bytes, ..config(2) };
+    let mut wire = Wire::between(sizes, offloads);
+    let right = wire.right.sockets();
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        let data = vec![1; 65_536];
+        let mut left = BYTES;
+        while left > 0 {
+            left -= stream.write(&data[..data.len().min(left)]).await.unwrap();
+        }
+        stream.close().await.unwrap();
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let begun = Instant::now();
+    run(&mut wire, LIMIT, async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        let mut buf = vec![0; 65_536];
+        while stream.read(&mut buf).await.unwrap() > 0 {}
+    });
+    begun.elapsed().as_secs_f64()
+}
+
+fn round_trips() -> f64 {
+    let mut wire = Wire::new();
+    echo_server(&mut wire);
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let begun = Instant::now();
+    run(&mut wire, LIMIT, async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        let mut buf = [0; 64];
+        for _ in 0..ROUND_TRIPS {
+            stream.write_all(&buf).await.unwrap();
+            stream.read(&mut buf).await.unwrap();
+        }
+    });
+    begun.elapsed().as_secs_f64()
+}
+
+fn connections() -> f64 {
+    let mut wire = Wire::new();
+    echo_server(&mut wire);
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let begun = Instant::now();
+    for _ in 0..2000 {
+        let left = left.clone();
+        run(&mut wire, LIMIT, async move {
+            let mut stream = left.connect(remote).await.unwrap();
+            stream.write_all(b"x").await.unwrap();
+            stream.read(&mut [0; 1]).await.unwrap();
+            stream.close().await.unwrap();
+            assert_eq!(stream.read(&mut [0; 1]).await, Ok(0));
+        });
+        // Let the ends rest out, so that sockets do not run short.
+        wire.advance(Duration::from_secs(11));
+    }
+    begun.elapsed().as_secs_f64()
+}
