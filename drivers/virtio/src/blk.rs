@@ -5,7 +5,9 @@
 
 use crate::dma::{Dma, DmaMemory};
 use crate::error::{Lie, SetupError};
-use crate::queue::{AddError, Queue, QueueCounters, QueueOptions, Segment};
+use crate::queue::{AddError, Queue, QueueOptions, Segment};
+use crate::request::{BlkCounters, Kind, Operation, Request, RequestId, SubmitError};
+use crate::request::{CONFIG_SEG_MAX, CONFIG_SIZE_MAX, VIRTIO_SECTOR_BYTES, read_info, read_u32};
 use crate::transport::{self, Transport, device, feature};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,8 +21,6 @@ const REQUESTS_MAX: u16 = 128;
 const PIECE_BYTES_MAX: u32 = 1 << 20;
 /// Data segments in a piece, for devices that limit a segment's length.
 const SEGMENTS_MAX: usize = 4;
-/// The unit of offsets and of the capacity, whatever the device's block size is.
-const VIRTIO_SECTOR_BYTES: u64 = 512;
 
 /// In each descriptor's own area: type, reserved, sector; then the status byte.
 const AREA_BYTES: usize = 32;
@@ -28,92 +28,6 @@ const HEADER_BYTES: u32 = 16;
 const STATUS_OFFSET: usize = 16;
 const STATUS_OK: u8 = 0;
 const STATUS_NOT_WRITTEN: u64 = 0xff;
-
-const CONFIG_CAPACITY: u16 = 0;
-const CONFIG_SIZE_MAX: u16 = 8;
-const CONFIG_SEG_MAX: u16 = 12;
-const CONFIG_BLK_SIZE: u16 = 20;
-
-/// Something to do. The buffer comes back with the completion.
-#[derive(Debug)]
-pub enum Request {
-    /// Fill the buffer from byte `offset` on.
-    Read {
-        /// A multiple of the sector size.
-        offset: u64,
-        /// Sole owner of its memory.
-        buf: Buf,
-    },
-    /// Write the buffer at byte `offset`.
-    Write {
-        /// A multiple of the sector size.
-        offset: u64,
-        /// May be shared.
-        buf: Buf,
-    },
-    /// Put on stable storage whatever has been completed.
-    Flush,
-}
-
-/// Names a request until its completion; small and dense, then used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(u16);
-
-impl RequestId {
-    /// A number below [`Blk::requests_max`], for tables of requests.
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-}
-
-/// Why a request was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SubmitError {
-    /// As many requests are under way as can be: submit again after a completion.
-    Full,
-    /// It cannot succeed.
-    Refused(BlockError),
-}
-
-/// What a disk has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BlkCounters {
-    /// Bytes read, counted when the request is taken.
-    pub bytes_read: u64,
-    /// Bytes written, counted when the request is taken.
-    pub bytes_written: u64,
-    /// Requests taken.
-    pub requests: u64,
-    /// Flushes among them.
-    pub flushes: u64,
-    /// Requests that failed.
-    pub errors: u64,
-    /// Requests refused because too many were under way.
-    pub full: u64,
-    /// The queue's own counters; its requests are pieces of ours.
-    pub queue: QueueCounters,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-enum Kind {
-    Read = 0,
-    Write = 1,
-    Flush = 4,
-}
-
-/// A request that was taken.
-struct Operation {
-    kind: Kind,
-    /// Next byte to ask for, on the disk and in memory, and how many are left.
-    offset: u64,
-    address: u64,
-    left: usize,
-    unsent: bool,
-    pieces_in_flight: u16,
-    result: Result<(), BlockError>,
-    buf: Option<Buf>,
-}
 
 /// A disk. Dropping it resets the device and drops the buffers of what was under way.
 pub struct Blk<T: Transport, D: Dma> {
@@ -464,44 +378,10 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     }
 }
 
-impl Operation {
-    /// The request that it was made of, before a piece was sent.
-    fn into_request(self) -> Request {
-        match (self.kind, self.buf) {
-            (Kind::Read, Some(buf)) => Request::Read { offset: self.offset, buf },
-            (Kind::Write, Some(buf)) => Request::Write { offset: self.offset, buf },
-            _ => Request::Flush,
-        }
-    }
-}
-
 impl<T: Transport, D: Dma> Drop for Blk<T, D> {
     fn drop(&mut self) {
         if !self.failed {
             self.let_go();
         }
     }
-}
-
-fn read_u32(transport: &mut impl Transport, offset: u16) -> Result<u32, SetupError> {
-    Ok(u32::from_le_bytes(transport::read_config(transport, offset)?))
-}
-
-fn read_info(transport: &mut impl Transport, features: u64) -> Result<BlockInfo, SetupError> {
-    let capacity = u64::from_le_bytes(transport::read_config(transport, CONFIG_CAPACITY)?);
-    let sector_bytes = match features & feature::BLK_BLK_SIZE {
-        0 => VIRTIO_SECTOR_BYTES as u32,
-        _ => read_u32(transport, CONFIG_BLK_SIZE)?,
-    };
-    if !sector_bytes.is_power_of_two() || !(VIRTIO_SECTOR_BYTES as u32..=1 << 16).contains(&sector_bytes) {
-        return Err(SetupError::BadConfig("its sector size is no power of two from 512 to 65536"));
-    }
-    let size_bytes = capacity.checked_mul(VIRTIO_SECTOR_BYTES);
-    let size_bytes = size_bytes.ok_or(SetupError::BadConfig("it has more than 2^64 bytes"))?;
-    Ok(BlockInfo {
-        sector_bytes,
-        // A last sector that is not whole cannot be used.
-        size_bytes: size_bytes & !(u64::from(sector_bytes) - 1),
-        read_only: features & feature::BLK_RO != 0,
-    })
 }

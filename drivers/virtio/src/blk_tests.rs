@@ -1,9 +1,10 @@
 //! The disk driver against a disk in memory, honest or not, with and without tasks.
 
-use crate::blk::{Blk, Request, RequestId, SubmitError};
+use crate::blk::Blk;
 use crate::disk::Disk;
 use crate::error::SetupError;
 use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
+use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::{device, feature};
 use crate::{BlkCounters, Driver};
 use alloc::boxed::Box;

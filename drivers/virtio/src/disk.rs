@@ -3,8 +3,9 @@
 //! Requests beyond those that the disk can have under way wait in order of arrival. A request whose
 //! future is dropped goes on; its buffer is freed when the device is done with it.
 
-use crate::blk::{Blk, Request, RequestId, SubmitError};
+use crate::blk::Blk;
 use crate::dma::Dma;
+use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::Transport;
 use crate::{BlkCounters, Driver};
 use alloc::collections::VecDeque;

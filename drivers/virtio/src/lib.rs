@@ -9,8 +9,9 @@
 //! checked, then trusted. A device that answers something impossible is marked broken, reset, and
 //! its requests fail; it cannot make the driver corrupt memory, panic or wait for ever.
 //!
-//! Only `dma.rs` and `mmio.rs` touch memory through pointers; the device files hold one kind of
-//! `unsafe` each: the promise that a buffer outlives the request that names it.
+//! Only `dma.rs` and `mmio.rs` touch memory through pointers. The device files use `unsafe` for
+//! promises about time: that a buffer outlives the request that names it, and that nobody looks at
+//! it meanwhile.
 #![no_std]
 
 extern crate alloc;
@@ -31,15 +32,17 @@ mod error;
 mod fake;
 mod mmio;
 mod net;
+mod net_buffers;
 #[cfg(test)]
 mod net_tests;
 mod offload;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
+mod request;
 mod transport;
 
-pub use blk::{Blk, BlkCounters, Request, RequestId, SubmitError};
+pub use blk::Blk;
 pub use console::{Console, ConsoleConfig, ConsoleCounters};
 pub use disk::Disk;
 pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES};
@@ -47,6 +50,7 @@ pub use error::{Lie, SetupError, TransportError};
 pub use mmio::{MmioRegisters, MmioTransport, Registers, WINDOW_BYTES};
 pub use net::{Net, NetConfig, NetCounters, NetRxToken, NetTxToken};
 pub use queue::{AddError, Queue, QueueCounters, QueueOptions, Segment, Token, Used};
+pub use request::{BlkCounters, Request, RequestId, SubmitError};
 pub use transport::{QueueAddresses, Transport, device, feature, status};
 
 /// What a platform's loop does with every device. All calls return at once.

@@ -78,8 +78,9 @@ pub struct QueueAddresses {
 
 /// A device's registers, whatever bus they sit on.
 ///
-/// Under a hypervisor every call but none is an exit of 0.1 to 70 us, so drivers call only
-/// [`Transport::notify`] and [`Transport::acknowledge_interrupt`] after start-up.
+/// Under a hypervisor each access is an exit of 0.1 to 70 us, so after start-up drivers call only
+/// [`Transport::notify`], [`Transport::acknowledge_interrupt`] and, after an interrupt that nothing
+/// explains, [`Transport::read_status`].
 pub trait Transport {
     /// Kind of device, see [`device`].
     fn device_id(&self) -> u32;
