@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Lines that wait to be written; what comes beyond is lost and counted.
 const LINES_MAX: usize = 1024;
@@ -44,9 +44,16 @@ impl Lines {
     /// Waits a moment until everything is written.
     pub(crate) fn drain(&self) {
         let (answer, done) = mpsc::sync_channel(1);
-        if self.sender.try_send(Message::Drain(answer)).is_ok() {
-            let _ = done.recv_timeout(DRAIN_TIME);
+        let end = Instant::now() + DRAIN_TIME;
+        let mut message = Message::Drain(answer);
+        while let Err(TrySendError::Full(back)) = self.sender.try_send(message) {
+            if Instant::now() >= end {
+                return;
+            }
+            message = back;
+            thread::sleep(Duration::from_millis(1));
         }
+        let _ = done.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -68,7 +75,6 @@ fn write(mut out: impl Write, lines: &Receiver<Message>, lost: &AtomicU64) {
 mod tests {
     use super::*;
     use std::sync::mpsc::Sender;
-    use std::time::Instant;
 
     /// A terminal that takes a line only when the test lets it.
     struct Terminal {

@@ -256,3 +256,98 @@ impl Watched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn watched(reactor: &Reactor) -> (Watched, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (reactor.watch(ours.into(), true).unwrap(), theirs)
+    }
+
+    fn turn(reactor: &Reactor) {
+        reactor.turn(Some(Duration::from_secs(10)), || false).unwrap();
+    }
+
+    #[test]
+    fn a_source_that_is_always_ready_lets_others_have_their_turn() {
+        let reactor = Reactor::new().unwrap();
+        let (watched, _peer) = watched(&reactor);
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let mut context = Context::from_waker(&waker);
+        for round in 1..4 {
+            for _ in 0..TURN_OPERATIONS_MAX {
+                assert!(watched.poll(Interest::Write, &mut context, || Ok(())).is_ready());
+            }
+            assert!(watched.poll(Interest::Write, &mut context, || Ok(())).is_pending());
+            assert_eq!(count.0.load(Ordering::Relaxed), round);
+        }
+    }
+
+    #[test]
+    fn a_late_event_of_a_slots_last_user_does_not_reach_the_next() {
+        let reactor = Reactor::new().unwrap();
+        let (first, _peer) = watched(&reactor);
+        let stale = u64::from(first.index) | u64::from(first.source.generation) << 32;
+        drop(first);
+        let (second, _peer) = watched(&reactor);
+        assert_eq!(second.index, stale as u32);
+        reactor.dispatch(stale, epoll::EventFlags::IN);
+        assert!(!second.source.readable.get());
+        // Numbers that were never given are no harm either.
+        reactor.dispatch(12345, epoll::EventFlags::IN);
+    }
+
+    #[test]
+    fn an_end_behind_data_is_not_lost() {
+        let reactor = Reactor::new().unwrap();
+        let (watched, mut peer) = watched(&reactor);
+        std::io::Write::write_all(&mut peer, b"data").unwrap();
+        drop(peer);
+        turn(&reactor);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut buf = [0; 100];
+        let mut read = || watched.poll(Interest::Read, &mut context, || rustix::io::read(watched.fd(), &mut buf));
+        assert_eq!(read(), Poll::Ready(Ok(4)));
+        watched.exhausted(Interest::Read);
+        assert_eq!(read(), Poll::Ready(Ok(0)));
+    }
+
+    #[test]
+    fn the_bell_wakes_a_sleeper_and_is_silent_for_one_awake() {
+        let reactor = Reactor::new().unwrap();
+        let bell = reactor.bell();
+        bell.unpark();
+        assert_eq!(rustix::io::read(&bell.fd, &mut [0; 8]), Err(Errno::AGAIN));
+        let ringer = std::thread::spawn(move || {
+            for _ in 0..10_000 {
+                bell.unpark();
+                std::thread::sleep(Duration::from_millis(1));
+                if Arc::strong_count(&bell) == 1 {
+                    return;
+                }
+            }
+        });
+        for _ in 0..50 {
+            let began = std::time::Instant::now();
+            turn(&reactor);
+            assert!(began.elapsed() < Duration::from_secs(9), "it slept until the timeout");
+        }
+        drop(reactor);
+        ringer.join().unwrap();
+    }
+}

@@ -1,0 +1,242 @@
+//! Sockets over loopback, with clients on threads that use the standard library.
+
+use glass_api::{Clock, Listener, Net, NetError, Platform, Random, Spawn, Stream};
+use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
+use glass_platform_linux::{HostStream, LinuxPlatform, Options};
+use std::cell::Cell;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Tests here count the descriptors of the process, so they take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn platform() -> LinuxPlatform {
+    LinuxPlatform::new(&Options::parse(["--bind".into(), "127.0.0.1".into()]).unwrap()).unwrap()
+}
+
+/// Runs `task` with a listener, fails when it takes more than 30 seconds.
+fn run<F: Future<Output = ()> + 'static>(
+    task: impl FnOnce(LinuxPlatform, <<LinuxPlatform as Platform>::Net as Net>::Listener) -> F + 'static,
+) {
+    let platform = platform();
+    let handle = platform.clone();
+    let body = async move {
+        let listener = handle.net().listen(0).await.unwrap();
+        let (done, seen) = (Rc::new(Cell::new(false)), handle.clone());
+        let (flag, task) = (done.clone(), task(handle.clone(), listener));
+        handle
+            .spawn("body", async move {
+                task.await;
+                flag.set(true);
+            })
+            .unwrap();
+        for _ in 0..6000 {
+            if done.get() {
+                return;
+            }
+            seen.sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the test hangs");
+    };
+    platform.run(body).unwrap();
+}
+
+fn client<T: Send + 'static>(port: u16, body: impl FnOnce(TcpStream) -> T + Send + 'static) -> thread::JoinHandle<T> {
+    thread::spawn(move || {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        body(stream)
+    })
+}
+
+async fn join<T>(platform: &LinuxPlatform, thread: thread::JoinHandle<T>) -> T {
+    while !thread.is_finished() {
+        platform.sleep(Duration::from_millis(2)).await;
+    }
+    thread.join().unwrap()
+}
+
+#[test]
+fn bytes_go_both_ways_and_ends_arrive() {
+    let _turn = turn();
+    run(async |platform, mut listener| {
+        let sent: Vec<u8> = (0..5_000_000u32).map(|number| (number / 251) as u8).collect();
+        let expected = sent.clone();
+        let thread = client(listener.port(), move |mut stream| {
+            let mut writer = stream.try_clone().unwrap();
+            let sender = thread::spawn(move || {
+                writer.write_all(&sent).unwrap();
+                writer.shutdown(std::net::Shutdown::Write).unwrap();
+            });
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).unwrap();
+            sender.join().unwrap();
+            got
+        });
+        let mut stream = listener.accept().await.unwrap();
+        assert!(stream.peer().ip().is_loopback() && stream.peer().port() != 0);
+        let mut part = vec![0; 65536];
+        loop {
+            match stream.read(&mut part).await.unwrap() {
+                0 => break,
+                count => stream.write_all(&part[..count]).await.unwrap(),
+            }
+        }
+        stream.close().await.unwrap();
+        assert!(join(&platform, thread).await == expected);
+    });
+}
+
+#[test]
+fn a_dropped_stream_is_reset_and_a_closed_one_is_not() {
+    let _turn = turn();
+    run(async |platform, mut listener| {
+        for close in [true, false] {
+            let thread = client(listener.port(), |mut stream| stream.read(&mut [0]).map_err(|error| error.kind()));
+            let mut stream = listener.accept().await.unwrap();
+            if close {
+                stream.close().await.unwrap();
+            }
+            drop(stream);
+            let expected = if close { Ok(0) } else { Err(ErrorKind::ConnectionReset) };
+            assert_eq!(join(&platform, thread).await, expected);
+        }
+    });
+}
+
+#[test]
+fn connects_and_says_why_not() {
+    let _turn = turn();
+    run(async |platform, mut listener| {
+        let address = SocketAddr::from(([127, 0, 0, 1], listener.port()));
+        let mut ours = platform.net().connect(address).await.unwrap();
+        let mut theirs = listener.accept().await.unwrap();
+        ours.write_all(b"ping").await.unwrap();
+        let mut four = [0; 4];
+        assert_eq!(theirs.read(&mut four).await, Ok(4));
+        drop(ours);
+        assert_eq!(theirs.read(&mut four).await, Err(NetError::Reset));
+        let again = platform.net().listen(listener.port()).await.err();
+        assert_eq!(again, Some(NetError::PortInUse(listener.port())));
+        drop(listener);
+        assert_eq!(platform.net().connect(address).await.err(), Some(NetError::Reset));
+        assert_eq!(platform.net().up().await.unwrap().address, address.ip());
+    });
+}
+
+#[test]
+fn sleeps_cost_no_time_and_end_when_they_should() {
+    let _turn = turn();
+    run(async |platform, _| {
+        let (wall, cpu) = (Instant::now(), cpu_ticks());
+        for ms in [1, 10, 200] {
+            let began = platform.now();
+            platform.sleep(Duration::from_millis(ms)).await;
+            assert!(platform.now() - began >= Duration::from_millis(ms));
+        }
+        assert!(wall.elapsed() < Duration::from_secs(5));
+        assert!(cpu_ticks() - cpu <= 5, "{} ticks of 10 ms", cpu_ticks() - cpu);
+        let (mut one, mut two) = ([0; 32], [0; 32]);
+        platform.fill_random(&mut one);
+        platform.fill_random(&mut two);
+        assert_ne!(one, two);
+    });
+}
+
+/// User and system time of the process.
+fn cpu_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Answers with 8 MiB, more than the kernel's buffers take from a service whose client stands still.
+async fn large(connection: &mut Connection<HostStream, LinuxPlatform>, _: Request) -> Result<(), HttpError> {
+    let mut body = [0; 4096];
+    while connection.read_body(&mut body).await? > 0 {}
+    connection.start(Response::new(Status::OK), 8 << 20).await?;
+    for _ in 0..8 {
+        connection.write_body(&vec![b'x'; 1 << 20]).await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn clients_that_vanish_or_stand_still_leave_nothing_behind() {
+    let _turn = turn();
+    run(async |platform, mut listener| {
+        let limits = Limits {
+            head_timeout: Duration::from_millis(200),
+            idle_timeout: Duration::from_millis(200),
+            progress_window: Duration::from_millis(300),
+            linger_timeout: Duration::from_millis(100),
+            ..Limits::default()
+        };
+        let port = listener.port();
+        let served = Rc::new(Cell::new(0));
+        let (spawner, count) = (platform.clone(), served.clone());
+        let accept = async move {
+            while let Ok(stream) = listener.accept().await {
+                let connection = Connection::new(stream, spawner.clone(), limits);
+                let count = count.clone();
+                let task = async move {
+                    let _ = connection.serve(large).await;
+                    count.set(count.get() + 1);
+                };
+                spawner.spawn("connection", task).unwrap();
+            }
+        };
+        platform.spawn("accept", accept).unwrap();
+        platform.sleep(Duration::from_millis(1)).await;
+        let before = descriptors();
+        // Client threads stand still (as a stopped process would) until all was counted.
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            let mut still = Vec::new();
+            for round in 0..300 {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                let request: &[u8] = match round % 6 {
+                    0 => b"",
+                    1 => b"GET / HT",
+                    2 => b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nabc",
+                    3 => b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+                    4 => b"\0\0\0\0",
+                    _ => b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+                };
+                stream.write_all(request).unwrap();
+                // The others vanish here, those with unread data with a reset.
+                if round % 4 == 0 {
+                    still.push(stream);
+                } else if round % 4 == 1 {
+                    let _ = stream.read(&mut [0; 100]);
+                }
+            }
+            let _ = held.recv();
+            still.len()
+        });
+        for _ in 0..4000 {
+            if served.get() == 300 {
+                break;
+            }
+            platform.sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(served.get(), 300);
+        // Only the 75 clients that stand still have theirs.
+        assert_eq!(descriptors(), before + 75);
+        drop(hold);
+        assert_eq!(join(&platform, thread).await, 75);
+    });
+}
