@@ -26,6 +26,9 @@ pub struct RawSample {
     pub registers: Registers,
     /// Memory from `registers.rsp` upwards.
     pub stack: Vec<u8>,
+    /// Where the track really was, if that was code with a stack of its own (a service in ring 0)
+    /// which the code at `registers` had called.
+    pub inner: Option<u64>,
     /// What the track was doing.
     pub state: State,
     /// The operating system's kernel was running on behalf of the track.

@@ -161,6 +161,9 @@ impl<W: Write> Recorder<W> {
         }
         let space = self.spaces.entry(sample.process).or_default();
         let CallChain { mut calls, end } = space.unwind(&mut self.cache, sample.registers, &sample.stack);
+        if let Some(address) = sample.inner {
+            calls.insert(0, space.at(address));
+        }
         if sample.in_kernel {
             calls.insert(0, CallAddress { image: Some(0), address: 0 });
         }

@@ -103,6 +103,11 @@ impl AddressSpace {
         }
     }
 
+    /// The call address for an instruction that is being executed.
+    pub fn at(&self, instruction: u64) -> CallAddress {
+        self.call(FrameAddress::from_instruction_pointer(instruction)).0
+    }
+
     /// Unwinds from `registers`; `stack` is the memory from `registers.rsp` upwards.
     pub fn unwind(&self, cache: &mut UnwindCache, registers: Registers, stack: &[u8]) -> CallChain {
         let stack_end = registers.rsp.saturating_add(stack.len() as u64);

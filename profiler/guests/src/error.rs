@@ -80,7 +80,7 @@ impl fmt::Display for GuestError {
             ),
             GuestError::NoGdbstub(pid) => write!(
                 f,
-                "QEMU {pid} runs without gdbstub: start it with `-gdb unix:PATH,server=on,wait=off` (glass run does) or enter `gdbserver` in its monitor"
+                "QEMU {pid} runs without gdbstub: start it with `-gdb unix:PATH,server=on,wait=off` (glass run does)"
             ),
             GuestError::Command { program, error } => write!(f, "cannot start {program}: {error}"),
             GuestError::Protocol(why) => write!(f, "QEMU's gdbstub: {why}"),

@@ -11,6 +11,7 @@ use glass_profile::event::Event;
 
 mod error;
 pub mod files;
+pub mod find;
 pub mod gdbstub;
 pub mod memory;
 pub mod paced;

@@ -5,6 +5,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 use glass_guests::Source;
+use glass_guests::find::{self, Found, Vm};
+use glass_guests::gdbstub::{QemuVm, VmSettings};
+use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
 use glass_profile::model::Origin;
 
@@ -33,10 +36,17 @@ fn origin(arguments: &Args, guest: String, backend: &str, symbols: String) -> Or
 
 /// Finds and attaches to what the arguments name.
 pub(super) fn find(arguments: &Args) -> Result<Target> {
-    match (&arguments.command[..], arguments.pid) {
-        ([program, rest @ ..], _) => command(arguments, program, rest),
-        ([], Some(pid)) => attach(arguments, pid),
-        ([], None) => bail!("nothing to record: give --pid, --name or `-- COMMAND`"),
+    if let [program, rest @ ..] = &arguments.command[..] {
+        return command(arguments, program, rest);
+    }
+    let found = match (&arguments.name, arguments.pid) {
+        (Some(name), _) => Found::Vm(find::by_name(name)?),
+        (None, Some(pid)) => find::by_pid(pid)?,
+        (None, None) => bail!("nothing to record: give --pid, --name or `-- COMMAND`"),
+    };
+    match (found, arguments.pid) {
+        (Found::Vm(vm), _) => attach_vm(arguments, &vm),
+        (Found::Process, pid) => attach(arguments, pid.unwrap_or_default()),
     }
 }
 
@@ -57,6 +67,22 @@ fn command(arguments: &Args, program: &str, rest: &[String]) -> Result<Target> {
     let process = Process::spawn(command, settings(arguments))?;
     let name = program.rsplit('/').next().unwrap_or(program);
     Ok(process_target(arguments, process, name))
+}
+
+fn attach_vm(arguments: &Args, vm: &Vm) -> Result<Target> {
+    let Some(symbols) = arguments.symbols.clone().or(vm.elf.clone()) else {
+        bail!("what QEMU {} runs is unknown: give the guest's ELF file with --symbols", vm.pid);
+    };
+    let settings = VmSettings { stack_bytes: arguments.stack_bytes, symbols: symbols.clone() };
+    let guest = QemuVm::attach(vm, settings)?;
+    let accel = match vm.accel.as_str() {
+        "" => String::new(),
+        accel => format!(", {}", accel.to_uppercase()),
+    };
+    let title = format!("{} (VM{accel})", vm.name);
+    let origin = origin(arguments, title, "QEMU's gdbstub", symbols.display().to_string());
+    let source = Box::new(Paced::new(guest, arguments.rate));
+    Ok(Target { source, origin, is_guest: true, pid: vm.pid })
 }
 
 fn attach(arguments: &Args, pid: u32) -> Result<Target> {

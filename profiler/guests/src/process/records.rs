@@ -184,6 +184,7 @@ impl Sorter {
                     process: pid,
                     registers,
                     stack,
+                    inner: None,
                     state: State::Running,
                     in_kernel,
                     pause_ns: 0,

@@ -104,12 +104,20 @@ impl Watchdog {
     }
 }
 
-impl Drop for Watchdog {
-    fn drop(&mut self) {
+impl Watchdog {
+    /// Sends the watchdog home: the good-bye was said.
+    pub(crate) fn dismiss(&mut self) {
         if let Some(alive) = self.alive.take() {
-            // The detaching was done: the byte sends the watchdog home.
+            // Fails only if somebody killed the watchdog, and then it is home already.
             let _ = std::fs::File::from(alive).write_all(&[1]);
         }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // If it was not dismissed, its pipe ends now and it acts; its waits are bounded.
+        drop(self.alive.take());
         // SAFETY: waits for our own child, which ends now; a null status pointer is allowed.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
     }
@@ -128,11 +136,13 @@ fn watch(wait: i32, connection: i32) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"glass-watchdog".as_ptr());
         // Nothing else of our parent is kept open: neither its output nor its end of the pipe.
         let (low, high) = (wait.min(connection) as u32, wait.max(connection) as u32);
-        for (first, last) in [(0, low.wrapping_sub(1)), (low + 1, high - 1), (high + 1, u32::MAX)] {
-            if first <= last && last != u32::MAX - 0 || first == high + 1 {
-                libc::syscall(libc::SYS_close_range, first, last, 0);
-            }
+        if low > 0 {
+            libc::syscall(libc::SYS_close_range, 0u32, low - 1, 0u32);
         }
+        if high - low > 1 {
+            libc::syscall(libc::SYS_close_range, low + 1, high - 1, 0u32);
+        }
+        libc::syscall(libc::SYS_close_range, high + 1, u32::MAX, 0u32);
         let mut byte = 0u8;
         let told = loop {
             let read = libc::read(wait, (&raw mut byte).cast(), 1);

@@ -1,0 +1,305 @@
+//! The gdb remote serial protocol, as much of it as sampling needs.
+//!
+//! Peculiarities of QEMU (7.2, `gdbstub.c`): while the guest runs, *any* byte stops it and is not
+//! looked at further, so nothing but 0x03 is sent then, and `D` only to a stopped guest. An
+//! acknowledgement may be missing if the next command follows, so none is sent by itself.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::error::GuestError;
+use crate::find::GdbAddress;
+
+/// How long an answer may take: a loaded host may not run QEMU for a while.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest packet that is accepted, in bytes.
+const PACKET_BYTES_MAX: usize = 64 << 10;
+/// Packets that are skipped in search of an answer.
+const PACKETS_SKIPPED_MAX: usize = 16;
+/// Bytes of memory asked for in one packet: QEMU's packets hold 4096 characters.
+const MEMORY_BYTES_PER_PACKET: usize = 1024;
+
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// What became of a request to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// The guest stands still.
+    Yes,
+    /// The guest is gone.
+    Ended,
+}
+
+/// A connection to a gdbstub.
+pub(super) struct Client {
+    stream: Stream,
+    received: Vec<u8>,
+    /// How much of `received` was used.
+    used: usize,
+    packet: Vec<u8>,
+    acknowledge: bool,
+}
+
+/// A descriptor that the watchdog may inherit.
+pub(super) struct Descriptor(RawFd);
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+fn protocol(text: &str) -> GuestError {
+    GuestError::Protocol(text.to_owned())
+}
+
+fn broken(error: io::Error) -> GuestError {
+    GuestError::Protocol(format!("the connection failed: {error}"))
+}
+
+impl Client {
+    pub(super) fn connect(address: &GdbAddress) -> Result<Client, GuestError> {
+        let (text, stream) = match address {
+            GdbAddress::Unix(path) => (path.display().to_string(), UnixStream::connect(path).map(Stream::Unix)),
+            GdbAddress::Tcp(host, port) => (format!("{host}:{port}"), connect_tcp(host, *port).map(Stream::Tcp)),
+        };
+        let stream = stream.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => GuestError::NotPermitted {
+                action: format!("connect to QEMU's gdbstub at {text}"),
+                remedy: "run glass as the user who started the VM".to_owned(),
+            },
+            _ => GuestError::Protocol(format!("cannot connect to {text}: {error}; does the VM still run?")),
+        })?;
+        let timeout = Some(ANSWER_TIMEOUT);
+        match &stream {
+            Stream::Unix(unix) => unix.set_read_timeout(timeout).and_then(|()| unix.set_write_timeout(timeout)),
+            Stream::Tcp(tcp) => tcp
+                .set_read_timeout(timeout)
+                .and_then(|()| tcp.set_write_timeout(timeout))
+                .and_then(|()| tcp.set_nodelay(true)),
+        }
+        .map_err(broken)?;
+        Ok(Client { stream, received: Vec::new(), used: 0, packet: Vec::new(), acknowledge: true })
+    }
+
+    pub(super) fn descriptor(&self) -> Descriptor {
+        Descriptor(match &self.stream {
+            Stream::Unix(unix) => unix.as_raw_fd(),
+            Stream::Tcp(tcp) => tcp.as_raw_fd(),
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
+        match &mut self.stream {
+            Stream::Unix(unix) => unix.write_all(bytes),
+            Stream::Tcp(tcp) => tcp.write_all(bytes),
+        }
+        .map_err(broken)
+    }
+
+    fn send(&mut self, command: &str) -> Result<(), GuestError> {
+        let sum = command.bytes().fold(0u8, |sum, byte| sum.wrapping_add(byte));
+        let acknowledgement = if self.acknowledge { "+" } else { "" };
+        self.write(format!("{acknowledgement}${command}#{sum:02x}").as_bytes())
+    }
+
+    /// The next byte; `None` at the end of the connection.
+    fn byte(&mut self, deadline: Instant) -> Result<Option<u8>, GuestError> {
+        if self.used == self.received.len() {
+            let late = "does not answer; is a debugger attached to it already?";
+            self.received.resize(8192, 0);
+            self.used = 0;
+            let count = loop {
+                let result = match &mut self.stream {
+                    Stream::Unix(unix) => unix.read(&mut self.received),
+                    Stream::Tcp(tcp) => tcp.read(&mut self.received),
+                };
+                match result {
+                    Ok(count) => break count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted && Instant::now() < deadline => {}
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,
+                    Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                        self.received.clear();
+                        return Err(protocol(late));
+                    }
+                    Err(error) => {
+                        self.received.clear();
+                        return Err(broken(error));
+                    }
+                }
+            };
+            self.received.truncate(count);
+            if count == 0 {
+                return Ok(None);
+            }
+            if Instant::now() > deadline {
+                return Err(protocol(late));
+            }
+        }
+        self.used += 1;
+        Ok(Some(self.received[self.used - 1]))
+    }
+
+    /// Receives a packet into `self.packet`; false at the end of the connection.
+    fn receive(&mut self) -> Result<bool, GuestError> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            match self.byte(deadline)? {
+                Some(b'$') => break,
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+        self.packet.clear();
+        let mut sum = 0u8;
+        loop {
+            match self.byte(deadline)? {
+                Some(b'#') => break,
+                Some(byte) if self.packet.len() < PACKET_BYTES_MAX => {
+                    sum = sum.wrapping_add(byte);
+                    self.packet.push(byte);
+                }
+                Some(_) => return Err(protocol("sent a packet without end")),
+                None => return Ok(false),
+            }
+        }
+        let (Some(high), Some(low)) = (self.byte(deadline)?, self.byte(deadline)?) else { return Ok(false) };
+        match hex_byte(high, low) {
+            Some(expected) if expected == sum => Ok(true),
+            _ => Err(protocol("sent a packet with a wrong checksum")),
+        }
+    }
+
+    /// Sends a command to a stopped guest and returns the answer.
+    fn command(&mut self, command: &str) -> Result<&[u8], GuestError> {
+        self.send(command)?;
+        if !self.receive()? {
+            return Err(protocol("ended the connection"));
+        }
+        Ok(&self.packet)
+    }
+
+    /// Like `command`, with the answer as text.
+    pub(super) fn ask(&mut self, command: &str) -> Result<String, GuestError> {
+        Ok(String::from_utf8_lossy(self.command(command)?).into_owned())
+    }
+
+    /// The first words. Connecting has stopped the guest; QEMU may tell so at any moment, so packets
+    /// about that are skipped until it answers.
+    pub(super) fn greet(&mut self) -> Result<(), GuestError> {
+        self.send("QStartNoAckMode")?;
+        for _ in 0..PACKETS_SKIPPED_MAX {
+            if !self.receive()? {
+                return Err(protocol("ended the connection"));
+            }
+            match &self.packet[..] {
+                b"OK" => {
+                    // The last acknowledgement that it waits for.
+                    self.acknowledge = false;
+                    return self.write(b"+");
+                }
+                // Not supported: acknowledgements go on.
+                b"" => return Ok(()),
+                _ => {}
+            }
+        }
+        Err(protocol("does not answer to the greeting"))
+    }
+
+    /// Stops a running guest.
+    pub(super) fn stop(&mut self) -> Result<Stopped, GuestError> {
+        match self.write(b"\x03") {
+            Ok(()) => {}
+            // QEMU ended: whether the write or the read sees it first is a matter of luck.
+            Err(_) => return Ok(Stopped::Ended),
+        }
+        for _ in 0..PACKETS_SKIPPED_MAX {
+            if !self.receive()? {
+                return Ok(Stopped::Ended);
+            }
+            match self.packet.first() {
+                Some(b'T' | b'S') => return Ok(Stopped::Yes),
+                Some(b'W' | b'X') => return Ok(Stopped::Ended),
+                _ => {}
+            }
+        }
+        Err(protocol("does not stop the guest"))
+    }
+
+    /// Lets a stopped guest run. Does not wait for anything: there is no answer.
+    pub(super) fn resume(&mut self) -> Result<(), GuestError> {
+        self.send("c")
+    }
+
+    /// Stops the guest, says good-bye: it runs on.
+    pub(super) fn detach(&mut self) -> Result<(), GuestError> {
+        if self.stop()? == Stopped::Ended {
+            return Ok(());
+        }
+        self.send("D")?;
+        // The answer may be lost with the connection; the guest runs either way.
+        self.receive().map(|_| ())
+    }
+
+    /// Selects the vCPU that `registers` reads.
+    pub(super) fn select(&mut self, thread: &str) -> Result<(), GuestError> {
+        match self.command(&format!("Hg{thread}"))? {
+            b"OK" => Ok(()),
+            _ => Err(protocol("does not know a vCPU that it named")),
+        }
+    }
+
+    /// All registers of the selected vCPU, as hexadecimal digits.
+    pub(super) fn registers(&mut self) -> Result<&[u8], GuestError> {
+        self.command("g")
+    }
+
+    /// Whether QEMU calls a vCPU halted. Said for people ("CPU#0 [halted ]"), stable for a decade.
+    pub(super) fn is_halted(&mut self, thread: &str) -> Result<bool, GuestError> {
+        let answer = self.command(&format!("qThreadExtraInfo,{thread}"))?;
+        let text: Vec<u8> = answer.chunks_exact(2).filter_map(|pair| hex_byte(pair[0], pair[1])).collect();
+        Ok(text.windows(6).any(|window| window == b"halted"))
+    }
+
+    /// Copies memory at a virtual address; returns how much there was up to a page that is not mapped.
+    pub(super) fn read_memory(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        let mut done = 0;
+        while done < into.len() {
+            let Some(at) = address.checked_add(done as u64) else { break };
+            let in_page = 4096 - (at % 4096) as usize;
+            let bytes = in_page.min(into.len() - done).min(MEMORY_BYTES_PER_PACKET);
+            let answer = self.command(&format!("m{at:x},{bytes:x}"))?;
+            if answer.len() != bytes * 2 {
+                break;
+            }
+            for (byte, pair) in into[done..].iter_mut().zip(answer.chunks_exact(2)) {
+                *byte = hex_byte(pair[0], pair[1]).ok_or_else(|| protocol("sent memory that is not hexadecimal"))?;
+            }
+            done += bytes;
+        }
+        Ok(done)
+    }
+}
+
+fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, ANSWER_TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Two hexadecimal digits.
+pub(super) fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte| char::from(byte).to_digit(16);
+    Some((digit(high)? << 4 | digit(low)?) as u8)
+}
