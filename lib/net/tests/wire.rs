@@ -6,7 +6,7 @@ use common::{Wire, config, run};
 use core::cell::Cell;
 use core::time::Duration;
 use glass_api::{Listener, Net, NetError, Stream};
-use glass_net::Sockets;
+use glass_net::{Address, Config, Sockets};
 use std::rc::Rc;
 
 const PORT: u16 = 80;
@@ -151,4 +151,57 @@ fn a_bulk_transfer_never_waits_for_a_delayed_acknowledgement() {
     assert!(plain <= Duration::from_millis(10), "{plain:?}");
     let large = bulk(true);
     assert!(large <= Duration::from_millis(10), "{large:?}");
+}
+
+#[test]
+fn a_device_without_room_delays_and_loses_nothing() {
+    let mut wire = Wire::new();
+    wire.left.device_mut().room = 1;
+    wire.right.device_mut().room = 1;
+    wire.spawn(echo(wire.right.sockets()));
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let same = run(&mut wire, Duration::from_secs(60), async move {
+        let mut stream = left.connect(remote).await?;
+        let data: Vec<u8> = (0..100_000u32).map(|place| (place / 7) as u8).collect();
+        stream.write_all(&data).await?;
+        stream.close().await?;
+        let mut reply = Vec::new();
+        let mut buf = [0; 3000];
+        while let count @ 1.. = stream.read(&mut buf).await? {
+            reply.extend_from_slice(&buf[..count]);
+        }
+        Ok::<_, NetError>(reply == data)
+    });
+    assert_eq!(same, Ok(true));
+    assert!(wire.left.counters().transmit_blocked > 0);
+}
+
+#[test]
+fn a_stuck_device_is_waited_for_and_not_polled_without_end() {
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    wire.spawn(async move {
+        let _ = left.connect(remote).await;
+    });
+    wire.left.device_mut().room = 0;
+    wire.settle();
+    assert!(wire.left.transmit_blocked());
+    let deadline = wire.left.next_deadline(wire.now).unwrap();
+    assert!(deadline > wire.now, "{deadline}");
+}
+
+#[test]
+fn ipv6_works_with_static_addresses() {
+    let address = Address::Static { address: "fd00::2".parse().unwrap(), prefix_bits: 64, gateway: None };
+    let mut wire = Wire::with(Config { address, ..config(2) });
+    wire.spawn(echo(wire.right.sockets()));
+    let left = wire.left.sockets();
+    let reply = run(&mut wire, Duration::from_secs(5), async move {
+        let mut stream = left.connect("[fd00::2]:80".parse().unwrap()).await?;
+        stream.write_all(b"six").await?;
+        let mut reply = [0; 3];
+        stream.read(&mut reply).await?;
+        Ok::<_, NetError>(reply)
+    });
+    assert_eq!(reply, Ok(*b"six"));
 }

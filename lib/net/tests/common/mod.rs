@@ -4,7 +4,7 @@
 pub mod peer;
 
 use core::cell::RefCell;
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use glass_api::Instant;
@@ -24,6 +24,8 @@ pub struct End {
     pub outgoing: Queue,
     /// Frames of 64 KiB pass, and nobody computes checksums.
     pub offloads: bool,
+    /// Frames that the device takes before it has to be emptied.
+    pub room: usize,
 }
 
 pub struct Receive(Vec<u8>);
@@ -54,7 +56,7 @@ impl Device for End {
     }
 
     fn transmit(&mut self, _: time::Instant) -> Option<Transmit> {
-        (self.outgoing.borrow().len() < 256).then(|| Transmit(self.outgoing.clone()))
+        (self.outgoing.borrow().len() < self.room).then(|| Transmit(self.outgoing.clone()))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -88,6 +90,16 @@ pub fn config(host: u8) -> Config {
     Config::for_memory(address, 64 << 20)
 }
 
+/// The address before this one.
+fn neighbour(address: Address) -> Address {
+    let Address::Static { address, prefix_bits, gateway } = address else { return address };
+    let address = match address {
+        IpAddr::V4(address) => IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() - 1)),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() - 1)),
+    };
+    Address::Static { address, prefix_bits, gateway }
+}
+
 impl Wire {
     pub fn new() -> Wire {
         Wire::with(config(2))
@@ -99,10 +111,12 @@ impl Wire {
 
     pub fn between(right: Config, offloads: bool) -> Wire {
         let (one, two) = (Queue::default(), Queue::default());
-        let left_end = End { incoming: one.clone(), outgoing: two.clone(), offloads };
-        let right_end = End { incoming: two, outgoing: one, offloads };
+        let left_end = End { incoming: one.clone(), outgoing: two.clone(), offloads, room: 256 };
+        let right_end = End { incoming: two, outgoing: one, offloads, room: 256 };
+        let mut left = right.clone();
+        left.address = neighbour(left.address);
         Wire {
-            left: Stack::new(left_end, [2, 0, 0, 0, 0, 1], config(1), 1, Instant(0)).unwrap(),
+            left: Stack::new(left_end, [2, 0, 0, 0, 0, 1], left, 1, Instant(0)).unwrap(),
             right: Stack::new(right_end, RIGHT_MAC, right, 2, Instant(0)).unwrap(),
             executor: Executor::new(Arc::new(Nothing)),
             now: Instant(0),
