@@ -185,6 +185,14 @@ impl<T: Transport> Net<T> {
         }
     }
 
+    /// Whether no frame can be sent until the device has sent some. Whatever the stack wants to send
+    /// at once must wait for that, so a platform may sleep: [`Driver::arm`] then asks for an
+    /// interrupt when half of the frames under way are sent. Spinning would only keep the host from
+    /// sending them.
+    pub fn is_blocked(&self) -> bool {
+        self.lie().is_none() && !self.transmitter.is_ready() && !self.transmitter.queue.has_used()
+    }
+
     /// Ends the use of the card after a lie: it is reset, so that it lets go of our memory.
     fn check(&mut self) -> bool {
         let Some(lie) = self.lie() else { return true };

@@ -98,8 +98,10 @@ fn frames_leave_with_one_kick_and_their_buffers_come_back() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
     fake.notifications();
     for round in 0..16u8 {
+        assert!(!net.is_blocked());
         net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(round));
     }
+    assert!(net.is_blocked());
     assert!(net.transmit(NOW).is_none() && net.receive(NOW).is_none());
     assert_eq!(net.counters().transmit_full, 2);
     net.kick();
@@ -116,7 +118,7 @@ fn frames_leave_with_one_kick_and_their_buffers_come_back() {
     // One interrupt, when half of the buffers are free again.
     assert_eq!(interrupts.iter().filter(|&&wanted| wanted).count(), 1);
     assert!(interrupts[8]);
-    assert!(net.arm() && net.poll() && !net.arm());
+    assert!(!net.is_blocked() && net.arm() && net.poll() && !net.arm());
     assert!(net.transmit(NOW).is_some());
     assert_eq!((net.counters().sent_frames, net.counters().sent_bytes), (16, 960));
     // With room to send, nobody asks to hear of it.

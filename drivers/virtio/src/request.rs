@@ -38,7 +38,7 @@ pub enum Request {
 pub struct RequestId(pub(crate) u16);
 
 impl RequestId {
-    /// A number below [`Blk::requests_max`], for tables of requests.
+    /// A number below [`Blk::requests_max`](crate::Blk::requests_max), for tables of requests.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
