@@ -67,7 +67,7 @@ fn each_wrong_request_has_its_answer(world: World) {
     let beyond_the_disk = format!("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 1u64 << 40);
     // The request, the statuses that are right, and what the header Allow has to name.
     let cases: &[(&str, &[u16], &[&str])] = &[
-        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", &[404], &[]),
+        ("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", &[404], &[]),
         ("GET /uploader/ HTTP/1.1\r\nHost: x\r\n\r\n", &[404], &[]),
         ("POST /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", &[405], &["PUT"]),
         ("DELETE /uploader HTTP/1.1\r\nHost: x\r\n\r\n", &[405], &["PUT"]),

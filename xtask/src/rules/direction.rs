@@ -30,7 +30,7 @@ const PARTS: [Part; 12] = [
     Part { prefix: "platform/vm", may_use: &["api", "lib", "formats", "drivers"], tests_may_use: &[] },
     Part { prefix: "platform", may_use: &["api", "lib", "formats"], tests_may_use: &[] },
     Part { prefix: "glasshouse", may_use: &["api", "lib", "platform"], tests_may_use: &[] },
-    Part { prefix: "apps", may_use: &["glasshouse"], tests_may_use: &["platform/sim"] },
+    Part { prefix: "apps", may_use: &["glasshouse"], tests_may_use: &["lib", "platform/sim"] },
     Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &[] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
     Part { prefix: "bench", may_use: &["tests"], tests_may_use: &[] },
