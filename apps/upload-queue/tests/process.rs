@@ -69,7 +69,7 @@ fn content(tag: u64, length: usize) -> Vec<u8> {
 
 fn length_of(tag: u64) -> usize {
     let step = tag.wrapping_mul(0xd134_2543_de82_ef95) >> 40;
-    if step % 8 == 0 { 1_000_000 + step as usize % 2_000_000 } else { 8 + step as usize % 100_000 }
+    if step.is_multiple_of(8) { 1_000_000 + step as usize % 2_000_000 } else { 8 + step as usize % 100_000 }
 }
 
 struct Reply {
