@@ -13,7 +13,12 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 pub const PAGE_BYTES: usize = 4096;
 
 /// Where device memory comes from and how a device names it.
-pub trait Dma {
+///
+/// # Safety
+/// What a device is told to use must be what we set aside for it: [`Dma::device_address`] must name
+/// exactly the memory that it was asked about, and memory from [`Dma::allocate`] must be reachable
+/// at the address that it carries, for as long as it lives.
+pub unsafe trait Dma {
     /// At least `bytes` zeroed bytes at a page boundary, contiguous for the device too. `None`
     /// when there is no memory.
     fn allocate(&self, bytes: usize) -> Option<DmaMemory>;
@@ -27,7 +32,8 @@ pub trait Dma {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IdentityDma;
 
-impl Dma for IdentityDma {
+// SAFETY: its users are worlds in which a device and we use the same addresses (see above).
+unsafe impl Dma for IdentityDma {
     fn allocate(&self, bytes: usize) -> Option<DmaMemory> {
         let layout = Layout::from_size_align(bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?, PAGE_BYTES).ok()?;
         // SAFETY: the layout's size is at least a page, so not zero.

@@ -97,7 +97,7 @@ impl Transport for Fake {
     fn read_queue_size_max(&mut self, _queue: u16) -> u16 {
         self.state().queue_size_max
     }
-    fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
         let mut state = self.state();
         assert!(addresses.size.is_power_of_two() && addresses.size <= state.queue_size_max);
         assert_eq!(state.status & (status::FEATURES_OK | status::DRIVER_OK), status::FEATURES_OK);
@@ -289,7 +289,8 @@ const GUARD: u8 = 0xa5;
 /// Pieces of guarded memory whose release found a guard damaged.
 pub static DAMAGED: AtomicUsize = AtomicUsize::new(0);
 
-impl Dma for GuardedDma {
+// SAFETY: the fake device uses our addresses.
+unsafe impl Dma for GuardedDma {
     fn allocate(&self, bytes: usize) -> Option<DmaMemory> {
         let mut whole = IdentityDma.allocate(bytes.checked_add(2 * GUARD_BYTES)?)?;
         let end = GUARD_BYTES + bytes;

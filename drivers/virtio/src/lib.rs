@@ -49,7 +49,7 @@ pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES};
 pub use error::{Lie, SetupError, TransportError};
 pub use mmio::{MmioRegisters, MmioTransport, Registers, WINDOW_BYTES};
 pub use net::{Net, NetConfig, NetCounters, NetRxToken, NetTxToken};
-pub use queue::{AddError, Queue, QueueCounters, QueueOptions, Segment, Token, Used};
+pub use queue::QueueCounters;
 pub use request::{BlkCounters, Request, RequestId, SubmitError};
 pub use transport::{QueueAddresses, Transport, device, feature, status};
 

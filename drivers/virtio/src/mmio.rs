@@ -29,7 +29,8 @@ impl MmioRegisters {
     /// # Safety
     /// `base` must be aligned to 4 and the 512 bytes from it on be mapped, as long as the value
     /// lives, to memory that is no Rust object: a device's registers, or nothing (reads give all ones).
-    /// Nobody else may drive the device.
+    /// The value must be used for nothing but a [`MmioTransport`], and nobody else drive the device: it
+    /// writes to whatever memory its registers name.
     pub unsafe fn new(base: usize) -> MmioRegisters {
         MmioRegisters { base: ptr::with_exposed_provenance_mut(base) }
     }
@@ -165,7 +166,7 @@ impl<R: Registers> Transport for MmioTransport<R> {
         u16::try_from(self.registers.read_u32(register::QUEUE_SIZE_MAX)).unwrap_or(1 << 15)
     }
 
-    fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
         self.registers.write_u32(register::QUEUE_SELECT, u32::from(queue));
         self.registers.write_u32(register::QUEUE_SIZE, u32::from(addresses.size));
         self.write_u64(register::QUEUE_DESCRIPTORS, addresses.descriptors);
@@ -263,7 +264,8 @@ mod tests {
         assert_eq!(transport.read_queue_size_max(0), 1 << 15);
         transport.registers.writes.clear();
         let addresses = QueueAddresses { size: 4, descriptors: 1 << 32 | 2, available: 3, used: 4 };
-        transport.write_queue(9, &addresses);
+        // SAFETY: there is no device.
+        unsafe { transport.write_queue(9, &addresses) };
         let expected =
             [(0x30, 9), (0x38, 4), (0x80, 2), (0x84, 1), (0x90, 3), (0x94, 0), (0xa0, 4), (0xa4, 0), (0x44, 1)];
         assert_eq!(transport.registers.writes, expected);

@@ -156,7 +156,9 @@ impl Queue {
             available: rings.device_address(available),
             used: rings.device_address(used),
         };
-        transport.write_queue(number, &addresses);
+        // SAFETY: the rings were just laid out and zeroed for `size` descriptors. Drivers reset their
+        // device before they drop its queue, or leak it, and only `add` puts addresses into the rings.
+        unsafe { transport.write_queue(number, &addresses) };
         let shadow = (1..=size).map(|next| Shadow { next, chain_length: 0, writable_bytes: 0 }).collect();
         let mut queue = Queue {
             number,

@@ -101,7 +101,11 @@ pub trait Transport {
     fn read_queue_size_max(&mut self, queue: u16) -> u16;
 
     /// Sets up and enables queue number `queue`.
-    fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses);
+    ///
+    /// # Safety
+    /// The addresses must name rings of that size in memory that is the device's until it is reset,
+    /// and the rings must never name memory that it may not use.
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses);
 
     /// Tells the device that queue number `queue` has something new.
     fn notify(&mut self, queue: u16);
@@ -136,8 +140,9 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     fn read_queue_size_max(&mut self, queue: u16) -> u16 {
         (**self).read_queue_size_max(queue)
     }
-    fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
-        (**self).write_queue(queue, addresses);
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+        // SAFETY: the caller makes the same promise.
+        unsafe { (**self).write_queue(queue, addresses) }
     }
     fn notify(&mut self, queue: u16) {
         (**self).notify(queue);
