@@ -65,6 +65,10 @@ export class FunctionTable {
     const filtered = this.matches ? this.rows.filter((row) => this.matches[row.fn.index]) : [...this.rows];
     filtered.sort((a, b) => compareValues(value(a), value(b)) * sign || b.self - a.self || b.total - a.total);
     this.shown = filtered.slice(0, this.limit);
+    this.most = {
+      self: filtered.reduce((most, row) => Math.max(most, row.self), 0),
+      total: filtered.reduce((most, row) => Math.max(most, row.total), 0),
+    };
     this.body.replaceChildren(...this.shown.map((row) => this.rowElement(row)));
     const rest = filtered.length - this.shown.length;
     this.more.hidden = rest === 0;
@@ -78,8 +82,8 @@ export class FunctionTable {
     const row = document.createElement("tr");
     row.dataset.fn = fn.index;
     row.append(
-      numberCell(self, this.all),
-      numberCell(total, this.all),
+      numberCell(self, this.all, this.most.self),
+      numberCell(total, this.all, this.most.total),
       this.nameCell(fn),
       this.placeCell(fn.location),
       this.imageCell(fn.image),
@@ -129,14 +133,14 @@ function markRow(row, selected) {
   row.querySelector("button").setAttribute("aria-pressed", String(selected));
 }
 
-/** Samples, and their share with a bar under it. */
-function numberCell(part, all) {
+/** Samples, and their share with a bar behind it; the longest bar is the column's largest. */
+function numberCell(part, all, most) {
   const cell = document.createElement("td");
   cell.className = "number";
   const content = document.createElement("div");
   content.className = "cell";
   const share = textSpan("share", formatPercent(part, all));
-  share.style.setProperty("--share", `${all > 0 ? (part * 100) / all : 0}%`);
+  share.style.setProperty("--share", `${most > 0 ? (part * 100) / most : 0}%`);
   content.append(textSpan("count", formatCount(part)), share);
   cell.append(content);
   return cell;

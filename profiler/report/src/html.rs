@@ -89,9 +89,16 @@ fn card(card: &Card) -> String {
     let class = if *high { " class=\"high\"" } else { "" };
     format!(
         "<div{class}><dt>{name}</dt><dd class=\"headline\">{}</dd><dd class=\"detail\">{}</dd></div>",
-        escape(headline),
-        escape(detail)
+        keep_units(&escape(headline)),
+        keep_units(&escape(detail))
     )
+}
+
+/// Lets no line end between a number and its unit.
+fn keep_units(text: &str) -> String {
+    [" %", " ns", " µs", " ms"]
+        .iter()
+        .fold(text.to_string(), |text, unit| text.replace(unit, &unit.replace(' ', "&nbsp;")))
 }
 
 fn warnings(warnings: &[String]) -> String {

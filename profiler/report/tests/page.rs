@@ -234,6 +234,22 @@ fn an_empty_profile_has_a_page_too() {
     browser.assert_quiet();
 }
 
+#[test]
+fn a_very_deep_stack_can_be_reached() {
+    let mut profile = small();
+    profile.stacks[1].frames = (0..3_000).map(|level| [1, 2, 3][level % 3]).collect();
+    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
+    browser.click("input[value=icicle] + span");
+    // No canvas is as tall as that: only what is in sight is drawn, and the rest is scrolled to.
+    browser.eval("document.querySelector('#graph').scrollTop = 1e9");
+    assert!(browser.eval("document.querySelector('#graph canvas').height").as_u64() < Some(1_000));
+    let [left, top, width, height] = browser.place("#graph");
+    browser.click_at(left + width * 0.7, top + height - 12.0);
+    browser.wait_for("document.querySelectorAll('#crumbs button').length > 1");
+    assert_eq!(crumbs(&mut browser), json!(["All", "… 2997 callers", "app::left", "app::right", "app::work"]));
+    browser.assert_quiet();
+}
+
 /// As many nodes as a page may have: nothing that the reader does may freeze it.
 #[test]
 fn the_largest_page_answers_at_once() {
@@ -295,4 +311,10 @@ fn pictures() {
     shoot(&mut browser, "leaves.png");
     browser.resize(400, 2600);
     shoot(&mut browser, "narrow.png");
+    browser.click("input[value=flame] + span");
+    browser.click("input[value=idle]");
+    browser.eval("document.querySelector('.warnings').remove(); scrollTo(0, 0)");
+    browser.resize(1120, 1000);
+    browser.hover_at(5.0, 5.0);
+    shoot(&mut browser, "report.png");
 }
