@@ -39,6 +39,8 @@ struct RequestState {
     expects_continue: bool,
     is_head: bool,
     is_http10: bool,
+    /// The client said that it sends nothing more.
+    is_last: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -170,6 +172,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
             expects_continue: request.expects_continue && body_left > 0,
             is_head: request.method() == Method::Head,
             is_http10: request.version() == Version::Http10,
+            is_last: !request.keep_alive,
         };
         self.response = ResponseState::Awaited;
         self.last = !request.keep_alive;
@@ -353,7 +356,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
 
     /// Ends the connection. What was sent still reaches the peer: our half is closed first, and what
     /// the peer sends is thrown away for a while, because a reset in answer to it could overtake
-    /// the response. A connection that is broken or in the middle of a response is reset.
+    /// the response. That is left out when the client announced its last request and sent all of it.
+    /// A connection that is broken or in the middle of a response is reset.
     pub async fn close(mut self) {
         let cut = matches!(self.response, ResponseState::Body { left: 1.., .. });
         if cut || self.link.broken || self.flush().await.is_err() {
@@ -363,6 +367,9 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         let mut deadline = None;
         let mut until = move |now| *deadline.get_or_insert(now + limits.linger_timeout);
         if !self.link.close(&mut until).await {
+            return;
+        }
+        if self.request.is_last && self.input.is_empty() && !self.body_is_under_way() {
             return;
         }
         let mut dropped_bytes = 0;
