@@ -93,11 +93,13 @@ fn the_table_says_what_the_tree_says() {
 
 #[test]
 fn a_search_finds_the_right_share() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    let mut profile = small();
+    profile.frames[3].function = "app::Work".into();
+    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
     browser.key("/");
-    browser.type_text("WORK");
+    browser.type_text("wORK");
     assert_eq!(browser.text("#matches"), "55.0 %, 55 samples, in 1 function");
-    assert_eq!(first_column(&mut browser), json!(["app::work"]));
+    assert_eq!(first_column(&mut browser), json!(["app::Work"]));
     // What is above a match counts once, whatever it matches.
     browser.eval("document.querySelector('#search').select()");
     browser.type_text("left");
