@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::future::pending;
 use core::net::SocketAddr;
-use glass_api::{Clock, Stream};
+use glass_api::{Clock, Instant, Stream};
 
 /// A first piece of a body of up to this size is copied behind its head, to leave in one write.
 const JOIN_BYTES_MAX: usize = 4096;
@@ -356,8 +356,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
 
     /// Ends the connection. What was sent still reaches the peer: our half is closed first, and what
     /// the peer sends is thrown away for a while, because a reset in answer to it could overtake
-    /// the response. That is left out when the client announced its last request and sent all of it.
-    /// A connection that is broken or in the middle of a response is reset.
+    /// the response. Nothing is waited for when the client announced its last request and sent all
+    /// of it. A connection that is broken or in the middle of a response is reset.
     pub async fn close(mut self) {
         let cut = matches!(self.response, ResponseState::Body { left: 1.., .. });
         if cut || self.link.broken || self.flush().await.is_err() {
@@ -369,17 +369,27 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         if !self.link.close(&mut until).await {
             return;
         }
-        if self.request.is_last && self.input.is_empty() && !self.body_is_under_way() {
-            return;
-        }
+        self.linger(until).await;
+    }
+
+    /// Throws away what the peer sends until it ends or the limits are reached.
+    async fn linger(&mut self, mut until: impl FnMut(Instant) -> Instant) {
+        let limits = self.link.limits;
+        let announced = self.request.is_last && self.input.is_empty() && !self.body_is_under_way();
         let mut dropped_bytes = 0;
         while !self.link.peer_ended && dropped_bytes < limits.linger_bytes_max {
             self.input.consume(self.input.len());
             let Ok(space) = self.input.space(limits.head_bytes_max) else { return };
-            match self.link.receive_before(space, &mut until).await {
-                Some(count @ 1..) => dropped_bytes += count as u64,
-                _ => return,
+            let count = if announced && dropped_bytes == 0 {
+                // Some old clients send a line end behind a body, which would be enough for a reset.
+                self.link.receive_now(space).await
+            } else {
+                self.link.receive_before(space, &mut until).await.unwrap_or(0)
+            };
+            if count == 0 {
+                return;
             }
+            dropped_bytes += count as u64;
         }
     }
 

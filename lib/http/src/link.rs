@@ -2,6 +2,9 @@
 
 use crate::timing::{Progress, before};
 use crate::{HttpError, Limits};
+use core::future::poll_fn;
+use core::pin::pin;
+use core::task::Poll;
 use glass_api::{Clock, Instant, Stream};
 
 pub(crate) struct Link<S, C> {
@@ -56,6 +59,16 @@ impl<S: Stream, C: Clock> Link<S, C> {
     /// Reads some bytes, however long it takes. A connection that breaks looks like one that ends.
     pub(crate) async fn receive_sometime(&mut self, buf: &mut [u8]) -> usize {
         let read = self.stream.read(buf).await;
+        self.peer_ended |= read == Ok(0);
+        self.broken |= read.is_err();
+        read.unwrap_or(0)
+    }
+
+    /// Reads bytes that are here already; 0 if there are none, or when the connection ends or breaks.
+    pub(crate) async fn receive_now(&mut self, buf: &mut [u8]) -> usize {
+        let mut read = pin!(self.stream.read(buf));
+        let polled = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+        let Poll::Ready(read) = polled else { return 0 };
         self.peer_ended |= read == Ok(0);
         self.broken |= read.is_err();
         read.unwrap_or(0)

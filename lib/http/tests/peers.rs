@@ -136,7 +136,7 @@ fn a_client_that_does_not_read_is_dropped() {
 #[test]
 fn the_hundred_comes_when_the_body_is_read_and_once() {
     let request = b"PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nContent-Length: 5\r\n\r\n";
-    let served = run(echo, async |_, mut end: End| {
+    let served = run(echo, async |world: World, mut end: End| {
         end.write_all(request).await.unwrap();
         let mut line = [0; 25];
         let mut got = 0;
@@ -145,6 +145,7 @@ fn the_hundred_comes_when_the_body_is_read_and_once() {
         }
         assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
         end.write_all(b"he").await.unwrap();
+        world.sleep(Duration::from_millis(1)).await;
         end.write_all(b"llo").await.unwrap();
         end.close().await.unwrap();
         let (bytes, _) = end.read_all().await;

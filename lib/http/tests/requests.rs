@@ -37,6 +37,17 @@ fn answers_pipelined_requests_in_order() {
 }
 
 #[test]
+fn a_thousand_requests_sent_ahead_are_answered_in_order() {
+    let request = |number| format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let requests: String = (0..1000).map(request).collect();
+    for piece in [1000, usize::MAX] {
+        let text = ask(requests.clone(), piece).text;
+        let found: Vec<_> = text.split("GET /").skip(1).map(|rest| rest.split('\n').next().unwrap()).collect();
+        assert_eq!(found, (0..1000).map(|number| number.to_string()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn head_has_the_length_and_no_body() {
     let text = ask("HEAD /12 HTTP/1.1\r\nHost: a\r\n\r\n", 1).text;
     assert!(text.ends_with("Content-Length: 9\r\n\r\n"), "{text}");

@@ -181,7 +181,9 @@ impl Stream for End {
 impl Drop for End {
     fn drop(&mut self) {
         self.incoming.reset.set(true);
-        self.outgoing.reset.set(!self.outgoing.ended.get());
+        // As with TCP, data that nobody read turn an orderly end into a reset, which overtakes.
+        let unread = !self.incoming.bytes.borrow().is_empty();
+        self.outgoing.reset.set(!self.outgoing.ended.get() || unread);
         self.incoming.changed.notify_all();
         self.outgoing.changed.notify_all();
     }
