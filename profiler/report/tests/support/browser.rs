@@ -1,25 +1,28 @@
 //! A headless Chromium, driven over its debugging protocol: real clicks, real keys, and a record of
 //! everything that the page logged or asked the network for.
 //!
-//! Every wait has a limit, and the browser ends with the test.
+//! The protocol runs over the browser's standard input and output, so no port is open, and a browser
+//! whose test was killed ends by itself. Every wait has a limit.
 #![allow(dead_code)]
 
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tungstenite::{Message, WebSocket};
 
-const START_TIMEOUT: Duration = Duration::from_secs(30);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const CONDITION_TIMEOUT: Duration = Duration::from_secs(10);
+/// For one answer; the first includes the browser's start.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Browser {
     process: Child,
-    socket: WebSocket<TcpStream>,
+    input: ChildStdin,
+    messages: Receiver<String>,
     session: String,
     folder: PathBuf,
     last_id: u64,
@@ -50,12 +53,14 @@ impl Browser {
         let program = program()?;
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("glass-report-{}-{number}", std::process::id()));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the browser can be made");
         let page = folder.join("report.html");
         std::fs::write(&page, html).expect("the page can be written");
-        let profile = folder.join("profile");
-        let process = Command::new(program)
+        let mut process = Command::new("sh")
+            // The protocol is spoken on file descriptors 3 and 4.
+            .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
+            .arg(program)
             .args([
                 "--headless",
                 "--no-sandbox",
@@ -67,22 +72,19 @@ impl Browser {
                 "--disable-sync",
                 "--host-resolver-rules=MAP * ~NOTFOUND",
                 "--hide-scrollbars",
-                "--remote-debugging-port=0",
+                "--remote-debugging-pipe",
             ])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .arg(format!("--user-data-dir={}", folder.join("profile").display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .expect("the browser starts");
-        let mut process = Kill(Some(process));
-        let (port, address) = debugging_port(&profile);
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("the browser listens");
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a timeout can be set");
-        let url = format!("ws://127.0.0.1:{port}{address}");
-        let (socket, _) = tungstenite::client(url, stream).expect("the browser speaks its protocol");
+        let input = process.stdin.take().expect("its input is a pipe");
+        let messages = listen(process.stdout.take().expect("its output is a pipe"));
         let mut browser = Browser {
-            process: process.0.take().expect("the process is still here"),
-            socket,
+            process,
+            input,
+            messages,
             session: String::new(),
             folder,
             last_id: 0,
@@ -220,11 +222,11 @@ impl Browser {
         if !self.session.is_empty() {
             message["sessionId"] = json!(self.session);
         }
-        self.socket.send(Message::text(message.to_string())).expect("the browser takes messages");
-        let started = Instant::now();
+        self.send(&message);
+        let limit = Instant::now() + ANSWER_TIMEOUT;
         loop {
-            assert!(started.elapsed() < ANSWER_TIMEOUT, "no answer to {method}");
-            let Message::Text(text) = self.socket.read().expect("the browser answers in time") else { continue };
+            let left = limit.saturating_duration_since(Instant::now());
+            let Ok(text) = self.messages.recv_timeout(left) else { panic!("no answer to {method}") };
             let message: Value = serde_json::from_str(&text).expect("the browser speaks JSON");
             if message["id"] == json!(id) {
                 assert!(message.get("error").is_none(), "{method}: {message}");
@@ -232,6 +234,12 @@ impl Browser {
             }
             self.note(&message);
         }
+    }
+
+    /// Messages end with a zero byte.
+    fn send(&mut self, message: &Value) {
+        let bytes = format!("{message}\0");
+        self.input.write_all(bytes.as_bytes()).and_then(|()| self.input.flush()).expect("the browser takes messages");
     }
 
     fn note(&mut self, event: &Value) {
@@ -250,38 +258,32 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Both fail only if the browser is gone already.
+        // Whatever fails here fails because the browser is gone already.
+        let _ = self.input.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let limit = Instant::now() + END_TIMEOUT;
+        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Ends the browser if it cannot be reached.
-struct Kill(Option<Child>);
-
-impl Drop for Kill {
-    fn drop(&mut self) {
-        if let Some(process) = &mut self.0 {
-            let _ = process.kill();
-            let _ = process.wait();
+/// Takes messages in for as long as the browser lives.
+fn listen(output: ChildStdout) -> Receiver<String> {
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut message = Vec::new();
+        while output.read_until(0, &mut message).is_ok_and(|bytes| bytes > 0) {
+            message.pop();
+            let text = String::from_utf8_lossy(&message).into_owned();
+            if sender.send(text).is_err() {
+                break;
+            }
+            message.clear();
         }
-    }
-}
-
-/// The browser writes its port and address into its folder when it is ready.
-fn debugging_port(profile: &Path) -> (u16, String) {
-    let file = profile.join("DevToolsActivePort");
-    let started = Instant::now();
-    loop {
-        let said = std::fs::read_to_string(&file).unwrap_or_default();
-        if let Some((port, address)) = said.split_once('\n')
-            && let Ok(port) = port.parse()
-            && address.starts_with('/')
-        {
-            return (port, address.trim().to_string());
-        }
-        assert!(started.elapsed() < START_TIMEOUT, "the browser did not start in {START_TIMEOUT:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    });
+    messages
 }
