@@ -13,7 +13,7 @@ use std::time::Instant;
 
 const PORT: u16 = 80;
 const BYTES: usize = 500_000_000;
-const ROUND_TRIPS: u32 = 50_000;
+const ROUND_TRIPS: u32 = 10_000;
 const RUNS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(1000);
 
@@ -25,7 +25,10 @@ fn main() {
             report(&name, "MB/s", || BYTES as f64 / 1e6 / bulk(window_kib << 10, offloads));
         }
     }
-    report("round trip of 64 bytes", "ns", || round_trips() * 1e9 / f64::from(ROUND_TRIPS));
+    for idle in [0, 100, 1000] {
+        let name = format!("round trip, {idle} idle");
+        report(&name, "ns", || round_trips(idle) * 1e9 / f64::from(ROUND_TRIPS));
+    }
     report("connect, 1 byte, close", "ns", || connections() * 1e9 / 2000.0);
 }
 
@@ -74,15 +77,38 @@ fn bulk(window_bytes: usize, offloads: bool) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-fn round_trips() -> f64 {
-    let mut wire = Wire::new();
-    echo_server(&mut wire);
+/// 64 bytes there and back, beside connections that do nothing.
+fn round_trips(idle: usize) -> f64 {
+    let sizes = Config { receive_bytes: 16_384, send_bytes: 16_384, connections_max: 2000, ..config(2) };
+    let mut wire = Wire::with(sizes);
+    let right = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = right.listen(PORT).await.unwrap();
+        let mut streams = Vec::new();
+        for _ in 0..idle {
+            streams.push(listener.accept().await.unwrap());
+        }
+        let mut stream = listener.accept().await.unwrap();
+        let mut buf = [0; 64];
+        while let Ok(count @ 1..) = stream.read(&mut buf).await {
+            stream.write_all(&buf[..count]).await.unwrap();
+        }
+    });
+    wire.settle();
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let streams = run(&mut wire, LIMIT, async move {
+        let mut streams = Vec::new();
+        for _ in 0..=idle {
+            streams.push(left.connect(remote).await.unwrap());
+        }
+        streams
+    });
     let begun = Instant::now();
     run(&mut wire, LIMIT, async move {
-        let mut stream = left.connect(remote).await.unwrap();
+        let mut streams = streams;
         let mut buf = [0; 64];
         for _ in 0..ROUND_TRIPS {
+            let stream = &mut streams[idle];
             stream.write_all(&buf).await.unwrap();
             stream.read(&mut buf).await.unwrap();
         }

@@ -1,34 +1,25 @@
 //! Connections from their first to their last packet: buffers, reads and writes, and what is left of
 //! them when their stream has gone.
 
-use crate::state::{State, to_smoltcp_duration};
+use crate::state::{State, from_smoltcp, to_smoltcp, to_smoltcp_duration};
+use crate::table::{ConnectionId, Ends, Lingering, Role};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, NetError};
-use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{self, RecvError};
 
-/// How long a reset may wait for room in the device.
+/// How long a reset may wait for room in the device, or for its destination's address.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
 /// What a peer may go on sending to a closed connection before it is reset. It is read and dropped,
 /// because a reset would make the peer forget the answer that it has not read yet.
 const DISCARD_MAX_BYTES: usize = 4 << 20;
-
-/// A connection without a stream.
-pub(crate) struct Lingering {
-    handle: SocketHandle,
-    since: Instant,
-    /// When data went out last.
-    progress_at: Instant,
-    unsent_bytes: usize,
-    discarded_bytes: usize,
-    aborted: bool,
-}
+/// How long a deadline waits that polling did not serve.
+const LATE_WAIT: Duration = Duration::from_millis(1);
 
 impl State {
-    /// A socket with buffers and options that is not part of the set yet.
+    /// A socket with buffers and options.
     pub(crate) fn make_socket(&mut self) -> Result<tcp::Socket<'static>, NetError> {
         let (Some(receive), Some(send)) = (zeroed(self.config.window_bytes()), zeroed(self.config.send_bytes.max(1)))
         else {
@@ -48,73 +39,62 @@ impl State {
         Ok(socket)
     }
 
-    pub(crate) fn add_socket(&mut self, socket: tcp::Socket<'static>) -> SocketHandle {
-        self.connection_count += 1;
-        self.sockets.add(socket)
-    }
-
-    pub(crate) fn remove_socket(&mut self, handle: SocketHandle) {
-        self.connection_count -= 1;
-        self.reset.retain(|reset| *reset != handle);
-        self.sockets.remove(handle);
+    pub(crate) fn socket(&mut self, id: ConnectionId) -> &mut tcp::Socket<'static> {
+        self.table.get(id).socket()
     }
 
     /// Whether one more connection may exist, if need be in the place of one that only waits for
     /// stray packets.
     pub(crate) fn make_room(&mut self) -> bool {
-        if self.connection_count < self.config.connections_max {
+        if self.table.len() < self.config.connections_max {
             return true;
         }
-        let waiting = self
-            .lingering
-            .iter()
-            .position(|lingering| self.sockets.get::<tcp::Socket>(lingering.handle).state() == tcp::State::TimeWait);
-        if let Some(index) = waiting {
-            let handle = self.lingering.remove(index).handle;
-            self.remove_socket(handle);
+        let waiting = self.table.iter_mut().find_map(|(id, connection)| {
+            let free = matches!(connection.role, Role::Lingering(_));
+            (free && connection.socket().state() == tcp::State::TimeWait).then_some(id)
+        });
+        if let Some(id) = waiting {
+            self.table.remove(id);
             self.counters.time_wait_reclaimed += 1;
         }
         waiting.is_some()
     }
 
-    /// Forgets a lingering connection in TIME-WAIT, so that its two ends can connect anew.
-    pub(crate) fn end_time_wait(&mut self, handle: SocketHandle) {
-        if self.socket(handle).state() != tcp::State::TimeWait {
-            return;
+    /// Forgets a connection that only rests in TIME-WAIT, so that its two ends can connect anew.
+    /// Tells whether they can.
+    pub(crate) fn end_time_wait(&mut self, id: ConnectionId) -> bool {
+        let connection = self.table.get(id);
+        let over = matches!(connection.role, Role::Lingering(_)) && connection.socket().state() == tcp::State::TimeWait;
+        if over {
+            self.table.remove(id);
         }
-        if let Some(index) = self.lingering.iter().position(|lingering| lingering.handle == handle) {
-            self.lingering.remove(index);
-            self.remove_socket(handle);
-        }
+        over
     }
 
     /// Starts to open a connection; [`State::poll_connected`] tells how it went.
-    pub(crate) fn connect(&mut self, remote: SocketAddr) -> Result<SocketHandle, NetError> {
+    pub(crate) fn connect(&mut self, remote: SocketAddr) -> Result<ConnectionId, NetError> {
         if !self.make_room() {
             self.counters.refused_limit += 1;
             return Err(NetError::TooMany);
         }
         let port = self.free_port().ok_or(NetError::TooMany)?;
         let mut socket = self.make_socket()?;
-        match socket.connect(self.interface.context(), remote, port) {
-            Ok(()) => {}
-            // No address of ours fits, or the remote one is no address.
-            Err(_) => return Err(NetError::NoNetwork),
-        }
-        self.dirty = true;
-        Ok(self.add_socket(socket))
+        // It fails when no address of ours fits, or the remote one is no address.
+        socket.connect(self.interface.context(), remote, port).map_err(|_| NetError::NoNetwork)?;
+        let local = socket.local_endpoint().ok_or(NetError::NoNetwork)?;
+        Ok(self.table.insert(socket, Ends { local, remote: remote.into() }, Role::Owned))
     }
 
-    pub(crate) fn poll_connected(&mut self, handle: SocketHandle, waker: &Waker) -> Poll<Result<(), NetError>> {
-        let socket = self.socket(handle);
+    pub(crate) fn poll_connected(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<(), NetError>> {
+        let socket = self.socket(id);
         match socket.state() {
             tcp::State::SynSent | tcp::State::SynReceived => {
                 socket.register_send_waker(waker);
                 Poll::Pending
             }
-            tcp::State::Closed => Poll::Ready(Err(self.why_broken(handle))),
+            tcp::State::Closed => Poll::Ready(Err(self.why_broken(id))),
             _ => {
-                self.established(handle);
+                self.established(id);
                 self.counters.connected += 1;
                 Poll::Ready(Ok(()))
             }
@@ -122,21 +102,22 @@ impl State {
     }
 
     /// Gives a connection that has opened the time limit of an open one.
-    pub(crate) fn established(&mut self, handle: SocketHandle) {
+    pub(crate) fn established(&mut self, id: ConnectionId) {
         let timeout = to_smoltcp_duration(self.config.peer_timeout);
-        self.socket(handle).set_timeout(Some(timeout));
+        self.socket(id).set_timeout(Some(timeout));
+        self.table.touch(id);
     }
 
     pub(crate) fn poll_read(
         &mut self,
-        handle: SocketHandle,
+        id: ConnectionId,
         buf: &mut [u8],
         context: &mut Context,
     ) -> Poll<Result<usize, NetError>> {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let socket = self.socket(handle);
+        let socket = self.socket(id);
         // Unlike `recv`, this takes both pieces when the data wraps around the ring's end.
         match socket.recv_slice(buf) {
             Ok(0) => {
@@ -145,140 +126,153 @@ impl State {
             }
             Ok(count) => {
                 // The window has grown; the next poll tells the peer if it matters.
-                self.dirty = true;
+                self.table.touch(id);
                 Poll::Ready(Ok(count))
             }
             Err(RecvError::Finished) => Poll::Ready(Ok(0)),
-            Err(RecvError::InvalidState) => Poll::Ready(Err(self.why_broken(handle))),
+            Err(RecvError::InvalidState) => Poll::Ready(Err(self.why_broken(id))),
         }
     }
 
     pub(crate) fn poll_write(
         &mut self,
-        handle: SocketHandle,
+        id: ConnectionId,
         data: &[u8],
         context: &mut Context,
     ) -> Poll<Result<usize, NetError>> {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let socket = self.socket(handle);
+        let socket = self.socket(id);
         match socket.send_slice(data) {
             Ok(0) => {
                 socket.register_send_waker(context.waker());
                 Poll::Pending
             }
             Ok(count) => {
-                self.dirty = true;
+                self.table.touch(id);
                 Poll::Ready(Ok(count))
             }
-            Err(_) => Poll::Ready(Err(self.why_broken(handle))),
+            Err(_) => Poll::Ready(Err(self.why_broken(id))),
         }
     }
 
     /// Queues the end of our half of the connection.
-    pub(crate) fn close(&mut self, handle: SocketHandle) -> Result<(), NetError> {
-        let socket = self.socket(handle);
+    pub(crate) fn close(&mut self, id: ConnectionId) -> Result<(), NetError> {
+        let socket = self.socket(id);
         if socket.state() == tcp::State::Closed {
-            return Err(self.why_broken(handle));
+            return Err(self.why_broken(id));
         }
         socket.close();
-        self.dirty = true;
+        self.table.touch(id);
         Ok(())
     }
 
-    fn why_broken(&self, handle: SocketHandle) -> NetError {
+    fn why_broken(&mut self, id: ConnectionId) -> NetError {
         // A connection that is over without the peer's word for it has timed out.
-        if self.reset.contains(&handle) { NetError::Reset } else { NetError::TimedOut }
+        if self.table.get(id).reset { NetError::Reset } else { NetError::TimedOut }
     }
 
-    /// Takes a connection over from its stream. Without a `close` before, it is reset.
-    pub(crate) fn release(&mut self, handle: SocketHandle, closed: bool) {
+    /// Takes a connection over from its owner. Without a `close` before, it is reset.
+    pub(crate) fn release(&mut self, id: ConnectionId, closed: bool) {
         let now = self.now;
-        let socket = self.socket(handle);
+        let connection = self.table.get(id);
+        let socket = connection.socket();
         if !closed {
             socket.abort();
         }
         let unsent_bytes = socket.send_queue();
-        self.lingering.push(Lingering {
-            handle,
-            since: now,
-            progress_at: now,
-            unsent_bytes,
-            discarded_bytes: 0,
-            aborted: !closed,
-        });
-        self.dirty = true;
+        let (since, progress_at) = (now, now);
+        connection.role =
+            Role::Lingering(Lingering { since, progress_at, unsent_bytes, discarded_bytes: 0, aborted: !closed });
+        self.table.touch(id);
     }
 
-    /// Frees the connections that are over.
-    pub(crate) fn reap_lingering(&mut self) {
-        let mut lingering = core::mem::take(&mut self.lingering);
-        lingering.retain_mut(|lingering| {
-            let over = self.is_over(lingering);
-            if over {
-                self.remove_socket(lingering.handle);
+    /// Does what a connection needs after it has sent all that it can: frees it when it is over,
+    /// and else finds out when it is next to be looked after.
+    pub(crate) fn settle(&mut self, id: ConnectionId) {
+        let deadline = match self.table.get(id).role {
+            Role::Owned => None,
+            Role::Pending { listener_id } => {
+                if self.settle_pending(id, listener_id) {
+                    return;
+                }
+                None
             }
-            !over
-        });
-        self.lingering = lingering;
+            Role::Lingering(_) => match self.settle_lingering(id) {
+                None => return self.table.remove(id),
+                deadline => deadline,
+            },
+        };
+        let connection = self.table.get(id);
+        let protocol = self.interface.poll_at(to_smoltcp(self.now), &connection.sockets).map(from_smoltcp);
+        let protocol = match protocol {
+            // It has nothing to send and a deadline that has passed: never spin on it.
+            Some(at) if at <= self.now => {
+                self.counters.late_deadlines += 1;
+                Some(self.now + LATE_WAIT)
+            }
+            protocol => protocol,
+        };
+        self.table.set_deadline(id, protocol.into_iter().chain(deadline).min());
     }
 
-    fn is_over(&mut self, lingering: &mut Lingering) -> bool {
+    /// Looks after a connection without a stream; tells when to do so again, `None` when it is over.
+    fn settle_lingering(&mut self, id: ConnectionId) -> Option<Instant> {
         let now = self.now;
-        let (linger_timeout, linger_max) = (self.config.linger_timeout, self.config.linger_max);
-        let socket = self.sockets.get_mut::<tcp::Socket>(lingering.handle);
-        if socket.state() == tcp::State::Closed && socket.remote_endpoint().is_none() {
-            return true;
+        let connection = self.table.get(id);
+        let closed = connection.socket().state() == tcp::State::Closed;
+        let over = closed && connection.socket().remote_endpoint().is_none();
+        let resting = connection.socket().state() == tcp::State::TimeWait;
+        let discarded = if closed { 0 } else { discard(connection.socket()) };
+        let unsent_bytes = connection.socket().send_queue();
+        let Role::Lingering(lingering) = &mut connection.role else { return None };
+        if over {
+            return None;
         }
         if lingering.aborted {
-            return now >= lingering.since + ABORT_WAIT;
+            let end = lingering.since + ABORT_WAIT;
+            return (now < end).then_some(end);
         }
-        if socket.state() == tcp::State::TimeWait {
-            return false;
-        }
-        while let Ok(count @ 1..) = socket.recv(|piece| (piece.len(), piece.len())) {
-            lingering.discarded_bytes += count;
-            self.dirty = true;
-        }
-        let unsent_bytes = socket.send_queue();
+        lingering.discarded_bytes += discarded;
         if unsent_bytes < lingering.unsent_bytes {
             lingering.unsent_bytes = unsent_bytes;
             lingering.progress_at = now;
         }
-        let late = now >= lingering.progress_at + linger_timeout || now >= lingering.since + linger_max;
-        if late || lingering.discarded_bytes > DISCARD_MAX_BYTES {
-            socket.abort();
-            lingering.aborted = true;
-            lingering.since = now;
-            self.counters.linger_cut += 1;
-            self.dirty = true;
-        }
-        false
-    }
-
-    /// When [`State::reap_lingering`] has to look at the clock next.
-    pub(crate) fn lingering_deadline(&self) -> Option<Instant> {
-        let deadline = |lingering: &Lingering| {
-            if lingering.aborted {
-                return lingering.since + ABORT_WAIT;
+        let idle_end = lingering.progress_at + self.config.linger_timeout;
+        let end = idle_end.min(lingering.since + self.config.linger_max);
+        if resting || (now < end && lingering.discarded_bytes <= DISCARD_MAX_BYTES) {
+            if discarded > 0 {
+                self.table.touch(id);
             }
-            let idle = lingering.progress_at + self.config.linger_timeout;
-            idle.min(lingering.since + self.config.linger_max)
-        };
-        self.lingering.iter().map(deadline).min()
+            // smoltcp ends the rest itself.
+            return Some(if resting { Instant(u64::MAX) } else { end });
+        }
+        lingering.aborted = true;
+        lingering.since = now;
+        connection.socket().abort();
+        self.counters.linger_cut += 1;
+        self.table.touch(id);
+        Some(now + ABORT_WAIT)
     }
 
     /// Acknowledges at once from now on: a device that merges frames hands over as much in one frame
     /// as the peer may have in flight, and smoltcp would wait for a second one.
     pub(crate) fn acknowledge_large_frames(&mut self) {
         self.large_frames = true;
-        for (_, socket) in self.sockets.iter_mut() {
-            if let smoltcp::socket::Socket::Tcp(socket) = socket {
-                socket.set_ack_delay(None);
-            }
+        for (_, connection) in self.table.iter_mut() {
+            connection.socket().set_ack_delay(None);
         }
     }
+}
+
+/// Drops what has arrived and tells how much that was.
+fn discard(socket: &mut tcp::Socket<'static>) -> usize {
+    let mut discarded = 0;
+    while let Ok(count @ 1..) = socket.recv(|piece| (piece.len(), piece.len())) {
+        discarded += count;
+    }
+    discarded
 }
 
 fn zeroed(bytes: usize) -> Option<Vec<u8>> {

@@ -3,76 +3,77 @@
 use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
 use crate::state::State;
+use crate::table::{ConnectionId, Ends};
 use core::cell::Cell;
-use smoltcp::iface::SocketHandle;
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
+    EthernetFrame, EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet,
+    Ipv6Packet, TcpPacket,
 };
 
-/// The two ends that a segment names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Opening {
-    pub(crate) local: IpEndpoint,
-    pub(crate) remote: IpEndpoint,
-}
-
-/// The segments that change which connections there are.
+/// What a frame is, as far as it decides who gets it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Segment {
-    /// A peer wants to connect.
-    Open(Opening),
-    /// A peer resets.
-    Reset(Opening),
-    /// Anything else.
+pub(crate) enum Kind {
+    /// A segment between these two ends.
+    Segment {
+        ends: Ends,
+        /// It wants to open a connection.
+        opens: bool,
+        /// It resets one.
+        resets: bool,
+    },
+    /// It may tell us a neighbour's address.
+    Neighbour,
+    /// Anything else, and nonsense.
     Other,
 }
 
-impl Segment {
+impl Kind {
     /// Reads a frame's headers as far as they make sense. Checksums are left to smoltcp.
-    pub(crate) fn of(frame: &[u8]) -> Segment {
-        Segment::parse(frame).unwrap_or(Segment::Other)
+    pub(crate) fn of(frame: &[u8]) -> Kind {
+        Kind::parse(frame).unwrap_or(Kind::Other)
     }
 
-    fn parse(frame: &[u8]) -> Option<Segment> {
+    fn parse(frame: &[u8]) -> Option<Kind> {
         let frame = EthernetFrame::new_checked(frame).ok()?;
         match frame.ethertype() {
             EthernetProtocol::Ipv4 => {
                 let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
-                let ends = (IpAddress::Ipv4(packet.dst_addr()), IpAddress::Ipv4(packet.src_addr()));
-                Segment::of_payload(packet.next_header(), packet.payload(), ends)
+                let addresses = (IpAddress::Ipv4(packet.dst_addr()), IpAddress::Ipv4(packet.src_addr()));
+                Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
             EthernetProtocol::Ipv6 => {
                 let packet = Ipv6Packet::new_checked(frame.payload()).ok()?;
-                let ends = (IpAddress::Ipv6(packet.dst_addr()), IpAddress::Ipv6(packet.src_addr()));
-                Segment::of_payload(packet.next_header(), packet.payload(), ends)
+                let addresses = (IpAddress::Ipv6(packet.dst_addr()), IpAddress::Ipv6(packet.src_addr()));
+                Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
+            // The rest of the network's questions are not ours.
+            EthernetProtocol::Arp if frame.dst_addr().is_unicast() => Some(Kind::Neighbour),
             _ => None,
         }
     }
 
-    fn of_payload(protocol: IpProtocol, payload: &[u8], ends: (IpAddress, IpAddress)) -> Option<Segment> {
-        if protocol != IpProtocol::Tcp {
-            return None;
+    fn of_payload(protocol: IpProtocol, payload: &[u8], addresses: (IpAddress, IpAddress)) -> Option<Kind> {
+        match protocol {
+            IpProtocol::Tcp => {}
+            IpProtocol::Icmpv6 => {
+                let message = Icmpv6Packet::new_checked(payload).ok()?.msg_type();
+                return (message == Icmpv6Message::NeighborAdvert).then_some(Kind::Neighbour);
+            }
+            _ => return None,
         }
         let packet = TcpPacket::new_checked(payload).ok()?;
-        if !packet.syn() && !packet.rst() {
-            return None;
-        }
-        let local = IpEndpoint::new(ends.0, packet.dst_port());
-        let remote = IpEndpoint::new(ends.1, packet.src_port());
-        match (packet.syn(), packet.ack(), packet.rst()) {
-            (true, false, false) => Some(Segment::Open(Opening { local, remote })),
-            (_, _, true) => Some(Segment::Reset(Opening { local, remote })),
-            _ => None,
-        }
+        let local = IpEndpoint::new(addresses.0, packet.dst_port());
+        let remote = IpEndpoint::new(addresses.1, packet.src_port());
+        let opens = packet.syn() && !packet.ack() && !packet.rst();
+        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst() })
     }
 }
 
 impl State {
-    /// Hands one frame to smoltcp, with a socket that can take it if it opens a connection.
+    /// Hands one frame to smoltcp, together with the connection that it is for.
     pub(crate) fn receive<T: TxToken>(
         &mut self,
         now: Instant,
@@ -85,39 +86,65 @@ impl State {
         if frame.len() > capabilities.max_transmission_unit && !self.large_frames {
             self.acknowledge_large_frames();
         }
-        let mut made = None;
-        let mut resets = None;
-        match Segment::of(frame) {
-            Segment::Open(opening) => match self.admit(opening) {
-                Admission::Pass => {}
+        let device = OneFrame { receive: Some((frame, meta)), transmit: Some(transmit), capabilities };
+        let (ends, opens, resets) = match Kind::of(frame) {
+            Kind::Segment { ends, opens, resets } => (ends, opens, resets),
+            kind => {
+                self.receive_control(now, device);
+                if kind == Kind::Neighbour {
+                    // Some may have waited for that address.
+                    self.table.touch_all();
+                }
+                return;
+            }
+        };
+        let mut found = self.table.find(ends);
+        if opens && found.is_some_and(|id| self.end_time_wait(id)) {
+            found = None;
+        }
+        match (found, opens) {
+            (Some(id), _) => self.receive_segment(now, device, id, frame),
+            (None, true) => match self.admit(ends) {
                 Admission::Refuse => return,
-                Admission::Made { listener_id, handle } => made = Some((listener_id, handle)),
+                Admission::Pass => return self.receive_control(now, device),
+                Admission::Made(id) => {
+                    self.receive_segment(now, device, id, frame);
+                    return self.admitted(id);
+                }
             },
-            Segment::Reset(Opening { local, remote }) => resets = self.find(local, remote),
-            Segment::Other => {}
+            (None, false) => return self.receive_control(now, device),
         }
-        let expects = Cell::new(None);
-        let transmit = Replying { transmit, expects: &expects };
-        let mut device = OneFrame { receive: Some((frame, meta)), transmit: Some(transmit), capabilities };
-        self.interface.poll_ingress_single(now, &mut device, &mut self.sockets);
-        if let Some(acknowledgement) = expects.get().and_then(|expected| acknowledgement_in(frame, expected)) {
-            self.counters.repeated_segments += 1;
-            let receive = Some((&acknowledgement[..], meta));
-            let mut device = OneFrame { receive, transmit: Some(Nowhere), capabilities };
-            self.interface.poll_ingress_single(now, &mut device, &mut self.sockets);
-        }
-        if let Some((listener_id, handle)) = made {
-            self.admitted(listener_id, handle);
-        }
-        if let Some(handle) = resets {
-            self.note_reset(handle);
+        if let (Some(id), true) = (found, resets) {
+            self.note_reset(id);
         }
     }
 
-    fn note_reset(&mut self, handle: SocketHandle) {
+    /// A frame for no connection: smoltcp answers it if it deserves an answer.
+    fn receive_control<T: TxToken>(&mut self, now: Instant, mut device: OneFrame<'_, T>) {
+        self.interface.poll_ingress_single(now, &mut device, &mut self.control);
+    }
+
+    fn receive_segment<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, id: ConnectionId, frame: &[u8]) {
+        let OneFrame { receive, transmit, capabilities } = device;
+        let expects = Cell::new(None);
+        let transmit = transmit.map(|transmit| Replying { transmit, expects: &expects });
+        let sockets = &mut self.table.get(id).sockets;
+        let mut device = OneFrame { receive, transmit, capabilities };
+        self.interface.poll_ingress_single(now, &mut device, sockets);
+        if let Some(acknowledgement) = expects.get().and_then(|expected| acknowledgement_in(frame, expected)) {
+            self.counters.repeated_segments += 1;
+            let receive = Some((&acknowledgement[..], PacketMeta::default()));
+            let mut device = OneFrame { receive, transmit: Some(Nowhere), capabilities };
+            self.interface.poll_ingress_single(now, &mut device, sockets);
+        }
+        self.table.touch(id);
+    }
+
+    fn note_reset(&mut self, id: ConnectionId) {
+        let connection = self.table.get(id);
         // A reset with a wrong sequence number changes nothing.
-        if self.socket(handle).state() == tcp::State::Closed && !self.reset.contains(&handle) {
-            self.reset.push(handle);
+        if connection.socket().state() == tcp::State::Closed && !connection.reset {
+            connection.reset = true;
             self.counters.reset_by_peer += 1;
         }
     }

@@ -49,6 +49,7 @@ mod sockets;
 mod stack;
 mod state;
 mod stream;
+mod table;
 
 pub use config::{Address, Config, ConfigError, Congestion};
 pub use smoltcp;

@@ -1,11 +1,10 @@
 //! Open ports. A socket is made when a SYN for one arrives, so an idle listener costs no buffers.
 
-use crate::ingress::Opening;
 use crate::state::State;
+use crate::table::{ConnectionId, Ends, Role};
 use alloc::collections::VecDeque;
 use core::task::{Poll, Waker};
 use glass_api::NetError;
-use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp;
 use smoltcp::wire::IpEndpoint;
 
@@ -14,18 +13,18 @@ pub(crate) struct ListenerState {
     id: u64,
     pub(crate) port: u16,
     /// Connections that are half open or wait to be accepted, in the order of their SYNs.
-    pending: VecDeque<SocketHandle>,
+    pending: VecDeque<ConnectionId>,
     waker: Option<Waker>,
 }
 
 /// What to do with a frame that opens a connection.
 pub(crate) enum Admission {
-    /// smoltcp knows best.
+    /// Nobody listens; smoltcp will say so.
     Pass,
     /// Forget the frame; the peer will try again.
     Refuse,
-    /// The last socket was made for it.
-    Made { listener_id: u64, handle: SocketHandle },
+    /// This connection was made for it.
+    Made(ConnectionId),
 }
 
 impl State {
@@ -48,55 +47,43 @@ impl State {
     pub(crate) fn close_listener(&mut self, id: u64) {
         if let Some(index) = self.listeners.iter().position(|listener| listener.id == id) {
             let listener = self.listeners.remove(index);
-            for handle in listener.pending {
-                self.release(handle, false);
+            for connection in listener.pending {
+                self.release(connection, false);
             }
         }
     }
 
     /// The next connection that is open.
-    pub(crate) fn poll_accept(&mut self, id: u64, waker: &Waker) -> Poll<(SocketHandle, IpEndpoint)> {
-        let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == id) else {
+    pub(crate) fn poll_accept(&mut self, listener_id: u64, waker: &Waker) -> Poll<(ConnectionId, IpEndpoint)> {
+        let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) else {
             return Poll::Pending;
         };
-        let mut index = 0;
-        while let Some(&handle) = listener.pending.get(index) {
-            let socket = self.sockets.get_mut::<tcp::Socket>(handle);
+        for (index, &id) in listener.pending.iter().enumerate() {
+            let socket = self.table.get(id).socket();
             match (socket.state(), socket.remote_endpoint()) {
-                // `reap_pending` removes these.
+                // `settle_pending` removes these.
                 (tcp::State::Listen | tcp::State::Closed, _) | (_, None) => {}
                 (tcp::State::SynReceived, _) => socket.register_recv_waker(waker),
                 (_, Some(remote)) => {
                     listener.pending.remove(index);
-                    self.established(handle);
+                    self.table.get(id).role = Role::Owned;
+                    self.established(id);
                     self.counters.accepted += 1;
-                    return Poll::Ready((handle, remote));
+                    return Poll::Ready((id, remote));
                 }
             }
-            index += 1;
         }
         listener.waker = Some(waker.clone());
         Poll::Pending
     }
 
-    /// Looks at a SYN before smoltcp does, and makes the socket that will take it.
-    pub(crate) fn admit(&mut self, opening: Opening) -> Admission {
-        let Opening { local, remote } = opening;
-        if !self.listeners.iter().any(|listener| listener.port == local.port) {
-            return Admission::Pass;
-        }
-        if let Some(handle) = self.find(local, remote) {
-            self.end_time_wait(handle);
-            if self.find(local, remote).is_some() {
-                return Admission::Pass;
-            }
-        }
-        let backlog_max = self.config.backlog_max;
-        let Some(listener) = self.listeners.iter().find(|listener| listener.port == local.port) else {
+    /// Looks at a SYN before smoltcp does, and makes the connection that will take it.
+    pub(crate) fn admit(&mut self, ends: Ends) -> Admission {
+        let Some(listener) = self.listeners.iter().find(|listener| listener.port == ends.local.port) else {
             return Admission::Pass;
         };
         let listener_id = listener.id;
-        if listener.pending.len() >= backlog_max {
+        if listener.pending.len() >= self.config.backlog_max {
             self.counters.refused_backlog += 1;
             return Admission::Refuse;
         }
@@ -105,55 +92,51 @@ impl State {
             return Admission::Refuse;
         }
         let Ok(mut socket) = self.make_socket() else { return Admission::Refuse };
-        if socket.listen(local.port).is_err() {
+        if socket.listen(ends.local.port).is_err() {
             return Admission::Refuse;
         }
-        Admission::Made { listener_id, handle: self.add_socket(socket) }
+        Admission::Made(self.table.insert(socket, ends, Role::Pending { listener_id }))
     }
 
-    /// Keeps a socket that has taken its SYN and drops one that has not (a broken checksum, say).
-    pub(crate) fn admitted(&mut self, listener_id: u64, handle: SocketHandle) {
-        let listening = self.socket(handle).is_listening();
-        let listener = self.listeners.iter_mut().find(|listener| listener.id == listener_id);
-        match listener {
+    /// Keeps a connection that has taken its SYN and drops one that has not (a broken checksum, say).
+    pub(crate) fn admitted(&mut self, id: ConnectionId) {
+        let connection = self.table.get(id);
+        let listening = connection.socket().is_listening();
+        let Role::Pending { listener_id } = connection.role else { return };
+        match self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
             Some(listener) if !listening => {
-                listener.pending.push_back(handle);
+                listener.pending.push_back(id);
                 if let Some(waker) = &listener.waker {
-                    self.sockets.get_mut::<tcp::Socket>(handle).register_recv_waker(waker);
+                    self.table.get(id).socket().register_recv_waker(waker);
                 }
             }
-            _ => self.remove_socket(handle),
+            _ => self.table.remove(id),
         }
     }
 
-    /// Frees connections that ended before anybody accepted them.
-    pub(crate) fn reap_pending(&mut self) {
-        let mut listeners = core::mem::take(&mut self.listeners);
-        for listener in &mut listeners {
-            listener.pending.retain(|&handle| match self.socket(handle).state() {
-                // A reset while half open makes smoltcp listen again.
-                tcp::State::Listen => {
-                    self.abandon(handle);
-                    false
-                }
-                // Its reset may have nowhere to go: a flood comes from addresses that nobody answers for.
-                tcp::State::Closed => {
-                    self.counters.abandoned_opening += 1;
-                    self.release(handle, false);
-                    false
-                }
-                tcp::State::SynReceived => true,
-                _ => {
-                    self.established(handle);
-                    true
-                }
-            });
+    /// Looks after a connection that nobody has accepted; tells whether it is gone.
+    pub(crate) fn settle_pending(&mut self, id: ConnectionId, listener_id: u64) -> bool {
+        let state = self.socket(id).state();
+        match state {
+            tcp::State::SynReceived => return false,
+            // A reset while half open makes smoltcp listen again.
+            tcp::State::Listen | tcp::State::Closed => {}
+            _ => {
+                let timeout = crate::state::to_smoltcp_duration(self.config.peer_timeout);
+                self.socket(id).set_timeout(Some(timeout));
+                return false;
+            }
         }
-        self.listeners = listeners;
-    }
-
-    fn abandon(&mut self, handle: SocketHandle) {
         self.counters.abandoned_opening += 1;
-        self.remove_socket(handle);
+        if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
+            listener.pending.retain(|pending| *pending != id);
+        }
+        if state == tcp::State::Listen {
+            self.table.remove(id);
+        } else {
+            // Its reset may have nowhere to go: a flood comes from addresses that nobody answers for.
+            self.release(id, false);
+        }
+        true
     }
 }

@@ -56,9 +56,9 @@ impl glass_api::Net for Sockets {
 
     async fn connect(&self, remote: SocketAddr) -> Result<Stream, NetError> {
         let shared = self.shared()?;
-        let handle = shared.state.borrow_mut().connect(remote)?;
+        let id = shared.state.borrow_mut().connect(remote)?;
         // Dropping the stream undoes it all, whether the wait fails or is given up.
-        let stream = Stream::new(shared.clone(), handle, remote);
+        let stream = Stream::new(shared.clone(), id, remote);
         stream.connected().await?;
         Ok(stream)
     }
@@ -76,8 +76,8 @@ impl glass_api::Listener for Listener {
 
     async fn accept(&mut self) -> Result<Stream, NetError> {
         let accept = poll_fn(|context| self.shared.state.borrow_mut().poll_accept(self.id, context.waker()));
-        let (handle, remote) = accept.await;
-        Ok(Stream::new(self.shared.clone(), handle, remote.into()))
+        let (id, remote) = accept.await;
+        Ok(Stream::new(self.shared.clone(), id, remote.into()))
     }
 
     fn port(&self) -> u16 {

@@ -16,13 +16,10 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress};
 
 /// Frames that one poll takes from the device at most, so that tasks get their turn.
 const FRAMES_PER_POLL: usize = 128;
-/// Rounds in which one poll lets every socket send a segment.
-const SEND_ROUNDS_PER_POLL: usize = 256;
+/// Segments that one poll sends at most.
+const SEGMENTS_PER_POLL: usize = 1024;
 /// How long a platform may sleep while the device has no room, if no interrupt comes.
 const BLOCKED_WAIT: Duration = Duration::from_millis(10);
-/// How long a deadline waits that polling did not serve.
-const LATE_WAIT: Duration = Duration::from_millis(1);
-
 /// A TCP/IP stack on one device. The crate's documentation shows the loop around it.
 pub struct Stack<D: Device> {
     device: D,
@@ -64,7 +61,6 @@ impl<D: Device> Stack<D> {
         let mut state = self.shared.state.borrow_mut();
         let state = &mut *state;
         state.now = now;
-        state.dirty = false;
         let time = to_smoltcp(now);
         state.interface.poll_maintenance(time);
 
@@ -81,15 +77,8 @@ impl<D: Device> Stack<D> {
             }
         }
         let mut device = Watched { device: &mut self.device, blocked: false };
-        for _ in 0..SEND_ROUNDS_PER_POLL {
-            match state.interface.poll_egress(time, &mut device, &mut state.sockets) {
-                PollResult::None => break,
-                PollResult::SocketStateChanged => moved = true,
-            }
-            if device.blocked {
-                break;
-            }
-        }
+        moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
+        moved |= state.send(time, &mut device);
         self.transmit_blocked = device.blocked;
         state.counters.transmit_blocked += u64::from(device.blocked);
 
@@ -99,22 +88,17 @@ impl<D: Device> Stack<D> {
             let meta = receive.meta();
             receive.consume(|frame| state.receive(time, frame, meta, transmit, &capabilities));
             moved = true;
-            // Acknowledgements and window updates go out in the next poll.
-            state.dirty = true;
         }
-
-        state.reap_pending();
-        state.reap_lingering();
         if state.poll_dhcp() {
             self.shared.address_changed.notify_all();
         }
         moved
     }
 
-    /// Whether a socket has changed since the last poll, so that the next one may find something to
-    /// send. Never sleep while this is true.
+    /// Whether the next poll may find something to send. Never sleep while this is true.
     pub fn has_work(&self) -> bool {
-        self.shared.state.borrow().dirty
+        let state = self.shared.state.borrow();
+        !self.transmit_blocked && (state.table.queue_len() > 0 || state.announce)
     }
 
     /// Whether the device had no room for a frame in the last poll: wait for it to finish some.
@@ -126,26 +110,49 @@ impl<D: Device> Stack<D> {
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         let mut state = self.shared.state.borrow_mut();
         let state = &mut *state;
-        let protocol = state.interface.poll_at(to_smoltcp(now), &state.sockets).map(from_smoltcp);
-        let protocol = match protocol {
-            Some(at) if at <= now && self.transmit_blocked => Some(now + BLOCKED_WAIT),
-            Some(at) if at <= now && !state.dirty => {
-                state.counters.late_deadlines += 1;
-                Some(now + LATE_WAIT)
-            }
-            protocol => protocol,
-        };
-        protocol.into_iter().chain(state.lingering_deadline()).min()
+        let control = state.interface.poll_at(to_smoltcp(now), &state.control).map(from_smoltcp);
+        let blocked = self.transmit_blocked.then(|| now + BLOCKED_WAIT);
+        let deadline = control.into_iter().chain(state.table.next_deadline()).chain(blocked).min()?;
+        // Polling has served what could be served.
+        Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
     }
 
     /// Connections that exist, those being opened and closed included.
     pub fn connection_count(&self) -> usize {
-        self.shared.state.borrow().connection_count
+        self.shared.state.borrow().table.len()
     }
 
     /// What happened since the start.
     pub fn counters(&self) -> Counters {
         self.shared.state.borrow().counters
+    }
+}
+
+impl State {
+    /// Lets every connection that may have something to send do so, one segment each in turn. Tells
+    /// whether one did.
+    fn send<D: Device>(&mut self, time: time::Instant, device: &mut Watched<'_, D>) -> bool {
+        self.table.touch_due(self.now);
+        let mut moved = false;
+        let mut budget = SEGMENTS_PER_POLL.max(self.table.queue_len());
+        // Those that are touched while they are looked after wait for the next poll.
+        let mut sending = self.table.queue_len();
+        while sending > 0 && budget > 0 && !device.blocked {
+            sending -= 1;
+            budget -= 1;
+            let Some(id) = self.table.pop() else { break };
+            let sockets = &mut self.table.get(id).sockets;
+            if self.interface.poll_egress(time, device, sockets) == PollResult::SocketStateChanged {
+                moved = true;
+                self.table.touch(id);
+                sending += 1;
+            } else if device.blocked {
+                self.table.touch(id);
+            } else {
+                self.settle(id);
+            }
+        }
+        moved
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::config::{Address, Config, Congestion};
 use crate::listeners::ListenerState;
+use crate::table::Table;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::net::IpAddr;
@@ -10,7 +11,7 @@ use glass_executor::sync::Notify;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::{dhcpv4, tcp};
 use smoltcp::time;
-use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, Ipv4Address};
+use smoltcp::wire::{IpAddress, IpCidr, Ipv4Address};
 
 /// First of the ports that connections of ours come from (RFC 6335).
 const EPHEMERAL_PORT_MIN: u16 = 49_152;
@@ -55,30 +56,26 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub(crate) interface: Interface,
-    pub(crate) sockets: SocketSet<'static>,
+    /// What is no connection: the DHCP client.
+    pub(crate) control: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
     pub(crate) config: Config,
     /// When the stack was polled last.
     pub(crate) now: Instant,
-    /// A socket changed since then, so there may be something to send.
-    pub(crate) dirty: bool,
+    pub(crate) table: Table,
     /// Our address is new: tell the neighbours.
     pub(crate) announce: bool,
     /// The device merges frames, so that one of them deserves an acknowledgement of its own.
     pub(crate) large_frames: bool,
-    pub(crate) connection_count: usize,
     pub(crate) listeners: Vec<ListenerState>,
     pub(crate) listeners_made: u64,
-    pub(crate) lingering: Vec<crate::connections::Lingering>,
-    /// Sockets that are closed because the peer said so.
-    pub(crate) reset: Vec<SocketHandle>,
     pub(crate) counters: Counters,
     port_next: u16,
 }
 
 impl State {
     pub(crate) fn new(mut interface: Interface, config: Config, seed: u64, now: Instant) -> State {
-        let mut sockets = SocketSet::new(Vec::new());
+        let mut control = SocketSet::new(Vec::new());
         let mut dhcp = None;
         match config.address {
             Address::Dhcp => {
@@ -89,7 +86,7 @@ impl State {
                 retry.discover_timeout = time::Duration::from_secs(1);
                 retry.initial_request_timeout = time::Duration::from_secs(1);
                 socket.set_retry_config(retry);
-                dhcp = Some(sockets.add(socket));
+                dhcp = Some(control.add(socket));
             }
             Address::Static { address, prefix_bits, gateway } => {
                 set_address(&mut interface, Some(IpCidr::new(address.into(), prefix_bits)));
@@ -99,18 +96,15 @@ impl State {
         let port_next = EPHEMERAL_PORT_MIN + (seed >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN);
         State {
             interface,
-            sockets,
+            control,
             dhcp,
             config,
             now,
-            dirty: true,
+            table: Table::default(),
             announce: true,
             large_frames: false,
-            connection_count: 0,
             listeners: Vec::new(),
             listeners_made: 0,
-            lingering: Vec::new(),
-            reset: Vec::new(),
             counters: Counters::default(),
             port_next,
         }
@@ -124,7 +118,7 @@ impl State {
     /// Takes what the DHCP client has learned; tells whether our address changed.
     pub(crate) fn poll_dhcp(&mut self) -> bool {
         let Some(dhcp) = self.dhcp else { return false };
-        match self.sockets.get_mut::<dhcpv4::Socket>(dhcp).poll() {
+        match self.control.get_mut::<dhcpv4::Socket>(dhcp).poll() {
             None => return false,
             Some(dhcpv4::Event::Configured(lease)) => {
                 let address = IpCidr::Ipv4(lease.address);
@@ -141,24 +135,8 @@ impl State {
                 set_gateway(&mut self.interface, None);
             }
         }
-        self.dirty = true;
+        self.table.touch_all();
         true
-    }
-
-    /// The socket of a connection that exists in `sockets`.
-    pub(crate) fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
-        self.sockets.get_mut(handle)
-    }
-
-    /// The connection between two ends.
-    pub(crate) fn find(&self, local: IpEndpoint, remote: IpEndpoint) -> Option<SocketHandle> {
-        self.sockets.iter().find_map(|(handle, socket)| match socket {
-            smoltcp::socket::Socket::Tcp(socket) => {
-                let ends = (socket.local_endpoint(), socket.remote_endpoint());
-                (ends == (Some(local), Some(remote))).then_some(handle)
-            }
-            _ => None,
-        })
     }
 
     /// A port that nobody uses.
@@ -167,11 +145,7 @@ impl State {
             let port = self.port_next;
             self.port_next = if port == u16::MAX { EPHEMERAL_PORT_MIN } else { port + 1 };
             let listening = self.listeners.iter().any(|listener| listener.port == port);
-            let connected = self.sockets.iter().any(|(_, socket)| match socket {
-                smoltcp::socket::Socket::Tcp(socket) => socket.local_endpoint().is_some_and(|local| local.port == port),
-                _ => false,
-            });
-            if !listening && !connected {
+            if !listening && !self.table.uses_port(port) {
                 return Some(port);
             }
         }

@@ -1,11 +1,11 @@
 //! One connection, as a service holds it.
 
 use crate::state::Shared;
+use crate::table::ConnectionId;
 use alloc::rc::Rc;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use glass_api::NetError;
-use smoltcp::iface::SocketHandle;
 
 /// A TCP connection; see [`glass_api::Stream`].
 ///
@@ -18,33 +18,33 @@ use smoltcp::iface::SocketHandle;
 ///   the protocol keeps the connection; a later read fails with [`NetError::TimedOut`].
 pub struct Stream {
     shared: Rc<Shared>,
-    handle: SocketHandle,
+    id: ConnectionId,
     peer: SocketAddr,
     closed: bool,
 }
 
 impl Stream {
-    pub(crate) fn new(shared: Rc<Shared>, handle: SocketHandle, peer: SocketAddr) -> Stream {
-        Stream { shared, handle, peer, closed: false }
+    pub(crate) fn new(shared: Rc<Shared>, id: ConnectionId, peer: SocketAddr) -> Stream {
+        Stream { shared, id, peer, closed: false }
     }
 
     pub(crate) async fn connected(&self) -> Result<(), NetError> {
-        poll_fn(|context| self.shared.state.borrow_mut().poll_connected(self.handle, context.waker())).await
+        poll_fn(|context| self.shared.state.borrow_mut().poll_connected(self.id, context.waker())).await
     }
 }
 
 impl glass_api::Stream for Stream {
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
-        poll_fn(|context| self.shared.state.borrow_mut().poll_read(self.handle, buf, context)).await
+        poll_fn(|context| self.shared.state.borrow_mut().poll_read(self.id, buf, context)).await
     }
 
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
-        poll_fn(|context| self.shared.state.borrow_mut().poll_write(self.handle, data, context)).await
+        poll_fn(|context| self.shared.state.borrow_mut().poll_write(self.id, data, context)).await
     }
 
     async fn close(&mut self) -> Result<(), NetError> {
         if !self.closed {
-            self.shared.state.borrow_mut().close(self.handle)?;
+            self.shared.state.borrow_mut().close(self.id)?;
             self.closed = true;
         }
         Ok(())
@@ -57,6 +57,6 @@ impl glass_api::Stream for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.shared.state.borrow_mut().release(self.handle, self.closed);
+        self.shared.state.borrow_mut().release(self.id, self.closed);
     }
 }

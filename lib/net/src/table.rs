@@ -1,0 +1,188 @@
+//! The connections, each in a socket set of its own.
+//!
+//! smoltcp visits every socket of a set for each frame and each deadline. Apart, a connection costs
+//! something only when it has something to do: a frame finds it by its two ends, what the
+//! application does puts it in a queue, and its deadline lies in an ordered set.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use glass_api::Instant;
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp;
+use smoltcp::wire::IpEndpoint;
+
+/// Names a connection as long as it exists.
+pub(crate) type ConnectionId = usize;
+
+/// The two ends of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ends {
+    pub(crate) local: IpEndpoint,
+    pub(crate) remote: IpEndpoint,
+}
+
+/// Who has a connection.
+pub(crate) enum Role {
+    /// A stream.
+    Owned,
+    /// A listener, until it is accepted.
+    Pending {
+        /// Which one.
+        listener_id: u64,
+    },
+    /// Nobody any more.
+    Lingering(Lingering),
+}
+
+/// A connection without a stream.
+pub(crate) struct Lingering {
+    pub(crate) since: Instant,
+    /// When data went out last.
+    pub(crate) progress_at: Instant,
+    pub(crate) unsent_bytes: usize,
+    pub(crate) discarded_bytes: usize,
+    pub(crate) aborted: bool,
+}
+
+pub(crate) struct Connection {
+    /// This connection's socket and no other.
+    pub(crate) sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    ends: Ends,
+    pub(crate) role: Role,
+    /// The peer has reset it.
+    pub(crate) reset: bool,
+    queued: bool,
+    deadline: Option<Instant>,
+}
+
+impl Connection {
+    pub(crate) fn socket(&mut self) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Table {
+    slots: Vec<Option<Connection>>,
+    free: Vec<ConnectionId>,
+    by_ends: BTreeMap<Ends, ConnectionId>,
+    /// Connections that may have something to send or to end. May name some that are gone.
+    queue: VecDeque<ConnectionId>,
+    deadlines: BTreeSet<(Instant, ConnectionId)>,
+}
+
+impl Table {
+    pub(crate) fn len(&self) -> usize {
+        self.by_ends.len()
+    }
+
+    /// Adds a connection whose ends no other one has.
+    pub(crate) fn insert(&mut self, socket: tcp::Socket<'static>, ends: Ends, role: Role) -> ConnectionId {
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(socket);
+        let connection = Connection { sockets, handle, ends, role, reset: false, queued: false, deadline: None };
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[id] = Some(connection);
+        let before = self.by_ends.insert(ends, id);
+        assert!(before.is_none(), "two connections between {} and {}", ends.local, ends.remote);
+        self.touch(id);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.slots[id].take() {
+            self.by_ends.remove(&connection.ends);
+            if let Some(deadline) = connection.deadline {
+                self.deadlines.remove(&(deadline, id));
+            }
+            self.free.push(id);
+        }
+    }
+
+    /// # Panics
+    /// When there is no such connection: an id lives as long as its connection, by its owner's care.
+    pub(crate) fn get(&mut self, id: ConnectionId) -> &mut Connection {
+        self.slots[id].as_mut().expect("the connection exists")
+    }
+
+    pub(crate) fn find(&self, ends: Ends) -> Option<ConnectionId> {
+        self.by_ends.get(&ends).copied()
+    }
+
+    /// All of them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut Connection)> {
+        let slots = self.slots.iter_mut().enumerate();
+        slots.filter_map(|(id, slot)| slot.as_mut().map(|connection| (id, connection)))
+    }
+
+    pub(crate) fn uses_port(&self, port: u16) -> bool {
+        self.by_ends.keys().any(|ends| ends.local.port == port)
+    }
+
+    /// Looks after the connection at the next poll.
+    pub(crate) fn touch(&mut self, id: ConnectionId) {
+        if let Some(connection) = &mut self.slots[id]
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.queue.push_back(id);
+        }
+    }
+
+    pub(crate) fn touch_all(&mut self) {
+        for id in 0..self.slots.len() {
+            self.touch(id);
+        }
+    }
+
+    /// Touches those whose deadline has come.
+    pub(crate) fn touch_due(&mut self, now: Instant) {
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.deadlines.pop_first();
+            self.get(id).deadline = None;
+            self.touch(id);
+        }
+    }
+
+    pub(crate) fn queue_len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The next one to look after.
+    pub(crate) fn pop(&mut self) -> Option<ConnectionId> {
+        while let Some(id) = self.queue.pop_front() {
+            // A slot may be empty, or its next connection may not be queued.
+            if let Some(connection) = &mut self.slots[id]
+                && connection.queued
+            {
+                connection.queued = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn set_deadline(&mut self, id: ConnectionId, deadline: Option<Instant>) {
+        let connection = self.slots[id].as_mut().expect("the connection exists");
+        if connection.deadline == deadline {
+            return;
+        }
+        if let Some(before) = connection.deadline {
+            self.deadlines.remove(&(before, id));
+        }
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        connection.deadline = deadline;
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+}
