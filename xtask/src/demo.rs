@@ -192,7 +192,10 @@ fn push_and_pull(
 
 fn curl(arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("curl");
-    command.args(["--silent", "--show-error", "--fail", "--max-time", TRANSFER_SECONDS_MAX]).args(arguments);
+    command.args(["--silent", "--show-error", "--fail", "--max-time", TRANSFER_SECONDS_MAX]);
+    // QEMU's port forwarding listens with a backlog of one: of clients that connect in the same
+    // moment the kernel may reset one before the guest has seen it.
+    command.args(["--retry", "5", "--retry-delay", "1", "--retry-all-errors"]).args(arguments);
     let output = command.stdin(Stdio::null()).output().context("cannot start curl")?;
     if !output.status.success() {
         bail!("curl {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
