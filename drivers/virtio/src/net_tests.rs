@@ -345,7 +345,10 @@ fn host(features: u64, number: u8) -> Host {
     interface.update_ip_addrs(|list| list.push(IpCidr::new(IpAddress::v4(10, 0, 0, number), 24)).unwrap());
     let buffer = || tcp::SocketBuffer::new(vec![0; 256 << 10]);
     let mut sockets = SocketSet::new(Vec::new());
-    sockets.add(tcp::Socket::new(buffer(), buffer()));
+    let mut socket = tcp::Socket::new(buffer(), buffer());
+    // The default depends on features that other crates of the workspace enable.
+    socket.set_congestion_control(tcp::CongestionControl::None);
+    sockets.add(socket);
     Host { fake, net, interface, sockets, largest_sent: 0 }
 }
 
