@@ -1,4 +1,17 @@
 //! A durable upload queue over HTTP: clients PUT files, a consumer takes them in order of completion.
+//!
+//! ```text
+//! service ── routes ──┬─ upload ───┬─ store ── open      what is in the queue, commits
+//!                     └─ download ─┘   ├───── allocator   who holds which blocks
+//!                                      └───── format      bytes on the disk
+//! ```
+//! [`serve`] is the service; [`Store`] is the queue without HTTP, over any [`glasshouse::Block`].
+//! An upload is answered when it is durable: its data was flushed, then the index that names it was
+//! written and flushed. `docs/formats/upload-queue.md` has the format and its rules; [`limits`] has
+//! every bound.
+//!
+//! Copies per byte: one from the network into a chunk, which the disk writes from; one from the disk
+//! into a chunk, which the network sends from. Each byte is also read once for its checksum.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -11,6 +24,7 @@ mod error;
 pub mod format;
 mod inflight;
 pub mod limits;
+mod open;
 mod places;
 mod pool;
 mod routes;

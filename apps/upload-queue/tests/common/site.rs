@@ -2,10 +2,17 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use core::time::Duration;
-use glass_platform_sim::{DiskConfig, LinkConfig, Node, NodeConfig, SimBlock, World};
+use glass_platform_sim::{Chance, DiskConfig, LinkConfig, Node, NodeConfig, SimBlock, World};
 use glasshouse::{Net, NetError, Platform, Stream};
 
 pub const PORT: u16 = 8080;
+
+/// Bytes that depend on `tag`.
+pub fn content(tag: u64, length: usize) -> Vec<u8> {
+    let mut data = vec![0; length];
+    Chance::new(tag).fill(&mut data);
+    data
+}
 
 /// A server and a client machine.
 pub struct Site {

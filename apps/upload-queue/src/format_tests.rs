@@ -1,0 +1,80 @@
+//! Tests of the format's encoders and decoders.
+
+use super::*;
+use alloc::vec;
+
+fn geometry() -> Geometry {
+    Geometry { total_blocks: 40, slot_blocks: 2 }
+}
+
+fn entry(id: u64, start: u32, blocks: u32) -> Entry {
+    let mut extents = [Extent::default(); EXTENTS_MAX];
+    extents[0] = Extent { start, blocks };
+    Entry { id, length: u64::from(blocks) * 4096 - 1, checksum: id * 7, extents }
+}
+
+fn encoded(index: &Index) -> Vec<u8> {
+    let mut slot = vec![0xaa; geometry().slot_bytes()];
+    encode_slot(index.sequence, index.next_id, index.entries.iter().copied(), &mut slot);
+    slot
+}
+
+#[test]
+fn layouts_follow_from_the_device() {
+    assert_eq!(Geometry::for_device(3 * 4096), None);
+    let least = Geometry::for_device(4 * 4096 + 511).unwrap();
+    assert_eq!((least.total_blocks, least.data_start(), least.data_blocks(), least.items_max()), (4, 3, 1, 63));
+    let large = Geometry::for_device(64 << 20).unwrap();
+    assert_eq!((large.slot_blocks, large.items_max(), large.slot_start(7)), (64, 4095, 65));
+    let huge = Geometry::for_device(u64::MAX).unwrap();
+    assert_eq!(huge.total_blocks, u32::MAX);
+}
+
+#[test]
+fn a_slot_reads_back() {
+    let empty = |id| Entry { id, length: 0, checksum: id, extents: [Extent::default(); EXTENTS_MAX] };
+    let mut index = Index { sequence: 7, next_id: 105, entries: (5..105).map(empty).collect() };
+    index.entries[3] = entry(8, 10, 4);
+    assert_eq!(decode_slot(geometry(), 1, &encoded(&index)), Slot::Valid(index.clone()));
+    assert_eq!(decode_slot(geometry(), 0, &encoded(&index)), Slot::Invalid(Fault::Sequence(7)));
+    assert_eq!(decode_slot(geometry(), 0, &vec![0; 8192]), Slot::Empty);
+}
+
+#[test]
+fn every_flipped_bit_of_a_slot_or_superblock_is_found() {
+    let index = Index { sequence: 2, next_id: 9, entries: vec![entry(3, 5, 2), entry(8, 9, 1)] };
+    let good = encoded(&index);
+    for bit in 0..slot_used_bytes(2) * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(matches!(decode_slot(geometry(), 0, &bad), Slot::Invalid(_)), "bit {bit}");
+    }
+    let mut good = vec![0xaa; BLOCK_BYTES];
+    encode_superblock(geometry(), SuperblockState::Ready, &mut good);
+    assert_eq!(decode_superblock(&good), Ok(Some((geometry(), SuperblockState::Ready))));
+    for bit in 0..SUPERBLOCK_BYTES * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(matches!(decode_superblock(&bad), Ok(None) | Err(_)), "bit {bit}");
+    }
+}
+
+#[test]
+fn entries_that_contradict_are_refused_with_their_number() {
+    let wrong = |entries: Vec<Entry>, want: &str| {
+        let index = Index { sequence: 2, next_id: 9, entries };
+        match decode_slot(geometry(), 0, &encoded(&index)) {
+            Slot::Invalid(fault) => assert_eq!(alloc::string::ToString::to_string(&fault), want),
+            other => panic!("{other:?}"),
+        }
+    };
+    wrong(vec![entry(3, 5, 2), entry(3, 9, 1)], "entry 1 (item 3): its id is out of order");
+    wrong(vec![entry(9, 5, 2)], "entry 0 (item 9): its id is out of order");
+    wrong(vec![entry(3, 5, 2), entry(4, 6, 1)], "entry 1 (item 4): it overlaps another item");
+    wrong(vec![entry(3, 4, 1)], "entry 0 (item 3): an extent is outside of the data area");
+    wrong(vec![entry(3, 39, 2)], "entry 0 (item 3): an extent is outside of the data area");
+    wrong(vec![Entry { length: 4097, ..entry(3, 9, 1) }], "entry 0 (item 3): its extents do not match its length");
+    let mut gap = entry(3, 9, 1);
+    gap.extents[2].start = 1;
+    wrong(vec![gap], "entry 0 (item 3): it has a gap among its extents");
+}
