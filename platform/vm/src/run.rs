@@ -129,15 +129,16 @@ impl Loop {
         for disk in &mut self.disks {
             progress |= disk.poll();
         }
-        if let Some(stack) = &mut self.stack {
-            stack.device_mut().poll();
-            progress |= stack.poll(now);
-        }
         if let Some(console) = &mut *self.world.console.borrow_mut() {
             console.poll();
         }
         let polled = executor.run_ready();
         CoreState::add(&this_core().state().polls, polled as u64);
+        // After the tasks: what they have queued leaves in this round, and in the same kick.
+        if let Some(stack) = &mut self.stack {
+            stack.device_mut().poll();
+            progress |= stack.poll(now);
+        }
         self.for_each_driver(|driver| driver.kick());
         progress || polled > 0 || self.has_work()
     }
