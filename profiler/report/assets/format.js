@@ -27,6 +27,6 @@ export function formatPlace(location) {
 
 /** The last two parts of a path: enough to recognise it. */
 export function formatShortPath(path) {
-  const parts = path.split("/");
+  const parts = path.split("/").filter(Boolean);
   return parts.length > 2 ? `…/${parts.slice(-2).join("/")}` : path;
 }

@@ -58,7 +58,7 @@ pub(crate) fn origin_line(origin: &Origin) -> String {
 /// Where the names come from, in a sentence.
 pub(crate) fn symbols_line(origin: &Origin) -> String {
     match origin.symbols.is_empty() {
-        true => "no symbol file".to_string(),
+        true => "no separate symbol file".to_string(),
         false => format!("symbols from {}", printable(&origin.symbols)),
     }
 }
