@@ -33,9 +33,9 @@ impl Rng {
 /// Bytes that no other `tag` has.
 pub fn content(tag: u64, length: usize) -> Vec<u8> {
     let mut rng = Rng(tag.wrapping_mul(0x1234_5678_9abc_def1));
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        bytes.extend_from_slice(&rng.next().to_le_bytes());
+    let mut bytes = vec![0; length.next_multiple_of(8)];
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&rng.next().to_le_bytes());
     }
     bytes.truncate(length);
     bytes
