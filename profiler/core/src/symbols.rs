@@ -67,6 +67,10 @@ impl Symbols {
     /// The functions at a linked address, innermost first: all but the last were inlined into the
     /// one after them. Empty if nothing is known.
     pub fn locate(&self, address: u64) -> Vec<Location> {
+        // No code is there, and addr2line 0.27 looks for the address after it: it overflows.
+        if address == u64::MAX {
+            return Vec::new();
+        }
         let symbol = self.symbol(address);
         let mut locations = self.debug_frames(address);
         match (locations.last_mut(), symbol) {

@@ -2,7 +2,8 @@
 //!
 //! Unwind tables (`.eh_frame`, `.debug_frame`) first; where there is no entry for an address, frame
 //! pointers, with a look at the instruction in the innermost function: before `push rbp`, after it
-//! and at `ret` the frame pointer still or already belongs to the caller.
+//! and at `ret` the frame pointer still or already belongs to the caller; in assembly that needs no
+//! frame it always does.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -103,6 +104,20 @@ impl AddressSpace {
         }
     }
 
+    /// Whether `return_address` follows a direct call of the small function that `address` is in.
+    fn is_called_from(&self, address: u64, return_address: u64) -> bool {
+        /// Assembly without a frame (memcpy and the like) is shorter.
+        const FUNCTION_BYTES_MAX: u64 = 4096;
+        const CALL: u8 = 0xe8;
+        const CALL_BYTES: u64 = 5;
+        let call = return_address.wrapping_sub(CALL_BYTES);
+        let Some(placed) = self.find(call) else { return false };
+        let code = placed.image.code(call.wrapping_sub(placed.bias)).and_then(|code| code.first_chunk::<5>());
+        let Some([CALL, offset @ ..]) = code else { return false };
+        let target = return_address.wrapping_add_signed(i64::from(i32::from_le_bytes(*offset)));
+        address.wrapping_sub(target) < FUNCTION_BYTES_MAX
+    }
+
     /// The call address for an instruction that is being executed.
     pub fn at(&self, instruction: u64) -> CallAddress {
         self.call(FrameAddress::from_instruction_pointer(instruction)).0
@@ -132,15 +147,14 @@ impl AddressSpace {
                 return CallChain { calls, end: StackEnd::TooDeep };
             }
             let covered = placed.is_some_and(|placed| placed.image.is_covered(call.address));
-            let fixed = match placed {
-                Some(placed) if !covered && calls.len() == 1 => {
-                    caller_by_instruction(&placed.image, call.address, &mut unwound, &mut read)
+            let next = if covered {
+                self.unwinder.unwind_frame(frame, &mut unwound, &mut cache.0, &mut read)
+            } else {
+                let innermost = placed.filter(|_| calls.len() == 1);
+                match innermost.and_then(|placed| caller_by_instruction(self, placed, &mut unwound, &mut read)) {
+                    Some(next) => Ok(Some(next)),
+                    None => caller_by_frame_pointer(&mut unwound, &mut read),
                 }
-                _ => None,
-            };
-            let next = match fixed {
-                Some(next) => Ok(Some(next)),
-                None => self.unwinder.unwind_frame(frame, &mut unwound, &mut cache.0, &mut read),
             };
             let end = match next {
                 Ok(Some(return_address)) => match FrameAddress::from_return_address(return_address) {
@@ -169,11 +183,12 @@ impl AddressSpace {
     }
 }
 
-/// The return address of the innermost function if its frame is not set up yet or no longer, judged
-/// by the next instruction. Updates the registers to the caller's.
+/// The return address of the innermost function if it has no frame, not yet or no longer. Judged by
+/// the next instruction, or by a word on top of the stack that can only be the return address.
+/// Updates the registers to the caller's.
 fn caller_by_instruction(
-    image: &Image,
-    address: u64,
+    space: &AddressSpace,
+    placed: &Placed,
     registers: &mut UnwindRegsX86_64,
     read: &mut impl FnMut(u64) -> Result<u64, ()>,
 ) -> Option<u64> {
@@ -181,21 +196,47 @@ fn caller_by_instruction(
     const PUSH_RBP: u8 = 0x55;
     const RET: u8 = 0xc3;
     const MOV_RBP_RSP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
-    let code = image.code(address)?;
+    let address = registers.ip();
+    let code = placed.image.code(address.wrapping_sub(placed.bias))?;
     let stack_pointer = registers.get(Reg::RSP);
-    let pushed = if code[0] == PUSH_RBP || code[0] == RET || code.starts_with(&ENDBR64) {
-        false
-    } else if MOV_RBP_RSP.iter().any(|instruction| code.starts_with(instruction)) {
-        true
-    } else {
-        return None;
-    };
-    let at = if pushed { stack_pointer.checked_add(8)? } else { stack_pointer };
+    let saved = MOV_RBP_RSP.iter().any(|instruction| code.starts_with(instruction));
+    let at = if saved { stack_pointer.checked_add(8)? } else { stack_pointer };
     let return_address = read(at).ok()?;
-    if pushed {
+    let frameless = saved
+        || code[0] == PUSH_RBP
+        || code[0] == RET
+        || code.starts_with(&ENDBR64)
+        || space.is_called_from(address, return_address);
+    if !frameless {
+        return None;
+    }
+    if saved {
         registers.set(Reg::RBP, read(stack_pointer).ok()?);
     }
     registers.set(Reg::RSP, at.checked_add(8)?);
     registers.set_ip(return_address);
     Some(return_address)
+}
+
+/// The return address beside the saved frame pointer; `None` at the chain's end. framehop's own rule
+/// for an address without table takes the innermost function for one without frame, which is right
+/// for hand-written assembly and wrong for a compiler's code.
+fn caller_by_frame_pointer(
+    registers: &mut UnwindRegsX86_64,
+    read: &mut impl FnMut(u64) -> Result<u64, ()>,
+) -> Result<Option<u64>, framehop::Error> {
+    let frame = registers.get(Reg::RBP);
+    if frame == 0 {
+        return Ok(None);
+    }
+    let stack_pointer = frame.checked_add(16).ok_or(framehop::Error::IntegerOverflow)?;
+    if stack_pointer <= registers.get(Reg::RSP) {
+        return Err(framehop::Error::FramepointerUnwindingMovedBackwards);
+    }
+    let mut read = |address| read(address).map_err(|()| framehop::Error::CouldNotReadStack(address));
+    let (caller_frame, return_address) = (read(frame)?, read(frame + 8)?);
+    registers.set(Reg::RSP, stack_pointer);
+    registers.set(Reg::RBP, caller_frame);
+    registers.set_ip(return_address);
+    Ok((return_address != 0).then_some(return_address))
 }
