@@ -74,7 +74,7 @@ pub fn run(options: &Options) -> Result<()> {
     let output = run::target_dir().join("demo");
     std::fs::create_dir_all(&output).with_context(|| format!("cannot make {}", output.display()))?;
     let folder = Folder::new("demo")?;
-    let mut steps = Steps::new(8);
+    let mut steps = Steps::new(7);
 
     let step = steps.begin("build glass and the queue as a process", None);
     build::processes()?;
