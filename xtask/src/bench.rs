@@ -18,11 +18,11 @@ pub fn run(options: &Options) -> Result<()> {
     let name = options.name.as_str();
     packages::ensure(packages::FOR_BENCH)?;
     let mut steps = Steps::new(3);
-    let step = steps.begin("build glass and the services as processes", None);
+    let step = steps.begin("build glass and the queue as a process", None);
     build::processes()?;
     step.done("");
-    let step = steps.begin("build the services as images", None);
-    step.done(&build::images()?);
+    let step = steps.begin("build the queue as an image", None);
+    step.done(&build::queue_image()?);
     // In percent, because the number of rounds is the benchmark's own business.
     let step = steps.begin(&format!("measure {name}"), Some(100));
     let outcome = glass_bench::run(name, &|done, total| step.set(done * 100 / total.max(1)))?;

@@ -4,8 +4,10 @@ use crate::run;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
-/// The services that are built as processes, and as images.
-const APPS: [&str; 1] = ["upload-queue"];
+/// The services that are run as processes.
+const PROCESSES: [&str; 1] = ["upload-queue"];
+/// The services that are booted; `faults` goes wrong on purpose.
+const IMAGES: [&str; 3] = ["upload-queue", "hello", "faults"];
 
 /// Folder of the built programs.
 pub fn programs() -> PathBuf {
@@ -17,7 +19,7 @@ pub fn processes() -> Result<()> {
     let mut command = run::cargo(&["build", "--release", "--quiet", "--package", "glass-cli"]);
     run::quiet(&mut command)?;
     // Apart from each other: built together, the features of one would end up in the other.
-    for app in APPS {
+    for app in PROCESSES {
         run::quiet(&mut run::cargo(&["build", "--release", "--quiet", "--package", app]))?;
     }
     let glass = programs().join("glass");
@@ -27,14 +29,19 @@ pub fn processes() -> Result<()> {
     Ok(())
 }
 
-/// Builds each service as a VM image and returns the last line of what `glass build` says.
+/// Builds every image and returns what `glass build` says of the last.
 pub fn images() -> Result<String> {
-    let mut last = String::new();
-    for app in APPS {
-        let mut command = std::process::Command::new(programs().join("glass"));
-        command.args(["build", app]).current_dir(run::root());
-        let said = run::quiet(&mut command).with_context(|| format!("the image of {app} could not be built"))?;
-        last = said.lines().last().unwrap_or_default().to_owned();
-    }
-    Ok(last)
+    IMAGES.iter().try_fold(String::new(), |_, app| image(app))
+}
+
+/// Builds the image of the queue alone and returns what `glass build` says of it.
+pub fn queue_image() -> Result<String> {
+    image("upload-queue")
+}
+
+fn image(app: &str) -> Result<String> {
+    let mut command = std::process::Command::new(programs().join("glass"));
+    command.args(["build", app]).current_dir(run::root());
+    let said = run::quiet(&mut command).with_context(|| format!("the image of {app} could not be built"))?;
+    Ok(said.lines().last().unwrap_or_default().to_owned())
 }

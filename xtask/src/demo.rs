@@ -82,7 +82,7 @@ pub fn run(options: &Options) -> Result<()> {
     let step = steps.begin("build the queue as an image", None);
     match world {
         World::Process => step.done("not needed here"),
-        _ => step.done(&build::images()?),
+        _ => step.done(&build::queue_image()?),
     }
     let files = demo_files::plan();
     let total_mib = files.iter().map(|file| file.bytes).sum::<u64>() >> 20;
