@@ -6,12 +6,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::error::GuestError;
 use crate::find::GdbAddress;
+use crate::sys::{Endpoint, Watchdog, connect_socket, open_socket};
 
 /// How long an answer may take: a loaded host may not run QEMU for a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,15 +47,6 @@ pub(super) struct Client {
     acknowledge: bool,
 }
 
-/// A descriptor that the watchdog may inherit.
-pub(super) struct Descriptor(RawFd);
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
-}
-
 fn protocol(text: &str) -> GuestError {
     GuestError::Protocol(text.to_owned())
 }
@@ -64,35 +56,55 @@ fn broken(error: io::Error) -> GuestError {
 }
 
 impl Client {
-    pub(super) fn connect(address: &GdbAddress) -> Result<Client, GuestError> {
-        let (text, stream) = match address {
-            GdbAddress::Unix(path) => (path.display().to_string(), UnixStream::connect(path).map(Stream::Unix)),
-            GdbAddress::Tcp(host, port) => (format!("{host}:{port}"), connect_tcp(host, *port).map(Stream::Tcp)),
+    /// Connects, with a watchdog that is there before: QEMU stops the guest as soon as it sees the
+    /// connection, and from then on somebody has to be left who lets it run again.
+    pub(super) fn connect(address: &GdbAddress) -> Result<(Client, Watchdog), GuestError> {
+        let (text, endpoints) = match address {
+            GdbAddress::Unix(path) => (path.display().to_string(), Ok(vec![Endpoint::Unix(path.clone())])),
+            GdbAddress::Tcp(host, port) => {
+                let found = (host.as_str(), *port).to_socket_addrs();
+                (format!("{host}:{port}"), found.map(|found| found.map(Endpoint::Tcp).collect()))
+            }
         };
-        let stream = stream.map_err(|error| match error.kind() {
+        let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => GuestError::NotPermitted {
                 action: format!("connect to QEMU's gdbstub at {text}"),
                 remedy: "run glass as the user who started the VM".to_owned(),
             },
             _ => GuestError::Protocol(format!("cannot connect to {text}: {error}; does the VM still run?")),
-        })?;
-        let timeout = Some(ANSWER_TIMEOUT);
-        match &stream {
-            Stream::Unix(unix) => unix.set_read_timeout(timeout).and_then(|()| unix.set_write_timeout(timeout)),
-            Stream::Tcp(tcp) => tcp
-                .set_read_timeout(timeout)
-                .and_then(|()| tcp.set_write_timeout(timeout))
-                .and_then(|()| tcp.set_nodelay(true)),
+        };
+        let mut last = io::Error::other("the name has no address");
+        for endpoint in endpoints.map_err(failed)? {
+            let socket = open_socket(&endpoint).map_err(failed)?;
+            let mut watchdog = Watchdog::start(&socket)
+                .map_err(|error| GuestError::System { action: "start the watchdog".to_owned(), error })?;
+            match connect_socket(&socket, &endpoint, ANSWER_TIMEOUT) {
+                Ok(()) => return Ok((Client::new(socket, &endpoint).map_err(broken)?, watchdog)),
+                Err(error) => last = error,
+            }
+            watchdog.dismiss();
         }
-        .map_err(broken)?;
-        Ok(Client { stream, received: Vec::new(), used: 0, packet: Vec::new(), acknowledge: true })
+        Err(failed(last))
     }
 
-    pub(super) fn descriptor(&self) -> Descriptor {
-        Descriptor(match &self.stream {
-            Stream::Unix(unix) => unix.as_raw_fd(),
-            Stream::Tcp(tcp) => tcp.as_raw_fd(),
-        })
+    fn new(socket: OwnedFd, endpoint: &Endpoint) -> io::Result<Client> {
+        let timeout = Some(ANSWER_TIMEOUT);
+        let stream = match endpoint {
+            Endpoint::Unix(_) => {
+                let stream = UnixStream::from(socket);
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)?;
+                Stream::Unix(stream)
+            }
+            Endpoint::Tcp(_) => {
+                let stream = TcpStream::from(socket);
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+        };
+        Ok(Client { stream, received: Vec::new(), used: 0, packet: Vec::new(), acknowledge: true })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
@@ -285,17 +297,6 @@ impl Client {
         }
         Ok(done)
     }
-}
-
-fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, ANSWER_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// Two hexadecimal digits.

@@ -84,10 +84,8 @@ impl QemuVm {
                 None
             }
         };
-        let mut client = Client::connect(address)?;
+        let (mut client, watchdog) = Client::connect(address)?;
         // From here on the VM stands still, whatever happens to us.
-        let watchdog = Watchdog::start(&client.descriptor())
-            .map_err(|error| GuestError::System { action: "start the watchdog".to_owned(), error })?;
         client.greet()?;
         let layout = Layout::read(&mut client)?;
         let threads = read_threads(&mut client)?;

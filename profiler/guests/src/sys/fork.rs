@@ -91,7 +91,8 @@ const STOP: &[u8] = b"\x03";
 const DETACH: &[u8] = b"$D#44";
 
 impl Watchdog {
-    /// Forks a watchdog for the connection.
+    /// Forks a watchdog for a connection. The socket may be connected later: the child's descriptor
+    /// and ours are the same socket.
     pub(crate) fn start(connection: &impl AsRawFd) -> io::Result<Watchdog> {
         let (read_end, write_end) = pipe()?;
         let (wait, keep) = (read_end.as_raw_fd(), connection.as_raw_fd());

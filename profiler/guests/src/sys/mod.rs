@@ -3,10 +3,12 @@
 mod fork;
 mod map;
 mod perf;
+mod socket;
 
 pub(crate) use fork::{Held, Watchdog};
 pub(crate) use map::Map;
 pub(crate) use perf::{PerfEvent, PerfSettings};
+pub(crate) use socket::{Endpoint, connect_socket, open_socket};
 
 use std::io;
 

@@ -1,0 +1,40 @@
+// What the bare guest does: calls a, b and c with weights 10, 30 and 60 for ever. Each frame holds
+// the number of the round in a word with a mark, so that a stack that was copied while it changed
+// can be told from a whole one.
+#include <stdint.h>
+
+#define KEPT __attribute__((noinline, noclone))
+#define MARK(function) volatile uint64_t mark = (0xc0dedull << 44) | ((uint64_t)(function) << 40) | (round & 0xffffffffff)
+
+volatile uint64_t rounds;
+volatile uint64_t unit = 400;
+
+static inline __attribute__((always_inline)) void spin(uint64_t units) {
+    uint64_t count = units * unit;
+    __asm__ volatile("1: dec %0\n jnz 1b" : "+r"(count)::"cc");
+}
+
+KEPT uint64_t c(uint64_t round) {
+    MARK(3);
+    spin(60);
+    return mark;
+}
+
+KEPT uint64_t b(uint64_t round) {
+    MARK(2);
+    spin(30);
+    return c(round) + mark;
+}
+
+KEPT uint64_t a(uint64_t round) {
+    MARK(1);
+    spin(10);
+    return b(round) + mark;
+}
+
+void run(void) {
+    for (;;) {
+        a(rounds);
+        rounds++;
+    }
+}
