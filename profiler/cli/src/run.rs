@@ -36,7 +36,7 @@ pub struct Args {
     /// Network of the VM: `user` (QEMU's own, no rights needed), `none`, or `tap=NAME` of a TAP device that exists
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
-    /// Address of the VM: `dhcp` or ADDRESS/PREFIX[,GATEWAY]; fits QEMU's own network by itself
+    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`; fits QEMU's own network by itself
     #[arg(long)]
     ip: Option<String>,
     /// Print QEMU's command line and do not run it

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -106,7 +106,7 @@ fn work(
     mut recorder: Recorder<BufWriter<File>>,
     messages: &Receiver<Message>,
     progress: &Mutex<Progress>,
-    path: &PathBuf,
+    path: &Path,
 ) -> Result<Cost> {
     let cannot = || format!("cannot write {}", path.display());
     let mut files = HostFiles;

@@ -320,7 +320,7 @@ impl Collected {
             finished.push(sample);
         }
         let cut = stacks.cut;
-        let missing: Vec<String> = stacks.loaded.into_iter().filter_map(|(_, file)| file.err()).collect();
+        let missing: Vec<String> = stacks.loaded.into_values().filter_map(Result::err).collect();
         missing.into_iter().for_each(|text| self.warn(text));
         if cut > 0 {
             self.warn(format!("{cut} stacks are shortened: all together hold more than {STACK_ENTRIES_MAX} frames"));

@@ -170,7 +170,7 @@ impl<W: Write> Writer<W> {
     /// Announces an image; the result names it in [`frame`](Writer::frame).
     pub fn image(&mut self, image: &ImageId, start: u64, end: u64) -> io::Result<u64> {
         let iid = self.next_iid();
-        let path = perfetto_path(&image.path)[1..].as_bytes().to_vec();
+        let path = perfetto_path(&image.path).as_bytes()[1..].to_vec();
         let mut data = proto::InternedData {
             mapping_paths: vec![proto::InternedString { iid: Some(iid), str: Some(path) }],
             ..Default::default()
