@@ -118,7 +118,11 @@ impl Queue {
 
     fn wait_until_it_answers(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
-        while answer(self.address, Duration::from_millis(500)).is_none() {
+        // QEMU accepts a connection before its guest can, and the guest may never hear of it. So the
+        // first attempts are given up soon, and later ones get the time that a busy machine needs.
+        let mut patience = Duration::from_millis(30);
+        while answer(self.address, patience).is_none() {
+            patience = (patience * 5 / 4).min(Duration::from_secs(2));
             if let Some(status) = self.process.ended() {
                 bail!("the queue ({}) ended with {status}:\n{}", self.world, self.output());
             }
