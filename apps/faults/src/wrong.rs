@@ -67,11 +67,13 @@ pub fn check_memory_functions() -> Result<(), Error> {
             for to in [0, 1, 3, 8, 16, 99, 100, 101, 115, 116, 163, 300] {
                 let mut moved = pattern.clone();
                 moved.copy_within(from..from + len, to);
-                let expected = |index: usize| pattern[if (to..to + len).contains(&index) { index - to + from } else { index }];
+                let expected =
+                    |index: usize| pattern[if (to..to + len).contains(&index) { index - to + from } else { index }];
                 check((0..SPACE).all(|index| moved[index] == expected(index)), "memmove", len, from, to)?;
                 let mut copied = alloc::vec![0xaa; SPACE];
                 copied[to..to + len].copy_from_slice(&pattern[from..from + len]);
-                let expected = |index: usize| if (to..to + len).contains(&index) { pattern[index - to + from] } else { 0xaa };
+                let expected =
+                    |index: usize| if (to..to + len).contains(&index) { pattern[index - to + from] } else { 0xaa };
                 check((0..SPACE).all(|index| copied[index] == expected(index)), "memcpy", len, from, to)?;
                 let equal = pattern[from..from + len] == copied[to..to + len];
                 check(equal, "memcmp of equal bytes", len, from, to)?;

@@ -241,7 +241,7 @@ mod tests {
         // A notification between creating the future and its first poll counts.
         let notified = notify.notified();
         notify.notify_all();
-        executor.spawn("late", async move { notified.await }).unwrap();
+        executor.spawn("late", notified).unwrap();
         executor.run_ready();
         assert_eq!(executor.task_count(), 0);
     }
