@@ -143,6 +143,10 @@ struct Judge {
     symbols: Symbols,
     cache: UnwindCache,
     counts: [u32; 4],
+    /// Samples in a round of the guest that the sample before had seen already: the host let the
+    /// guest wait in between, so they are no second look at it and do not count for the shares.
+    repeated: u32,
+    last_round: Option<u64>,
     torn: u32,
     broken: u32,
     wrong: Vec<Vec<String>>,
@@ -155,7 +159,17 @@ impl Judge {
         let mut space = AddressSpace::default();
         space.add(image.linked_range(), 0, 0, image);
         let symbols = Symbols::parse(&bytes).unwrap();
-        Judge { space, symbols, cache: UnwindCache::default(), counts: [0; 4], torn: 0, broken: 0, wrong: Vec::new() }
+        Judge {
+            space,
+            symbols,
+            cache: UnwindCache::default(),
+            counts: [0; 4],
+            repeated: 0,
+            last_round: None,
+            torn: 0,
+            broken: 0,
+            wrong: Vec::new(),
+        }
     }
 
     fn judge(&mut self, sample: &RawSample) {
@@ -169,10 +183,16 @@ impl Judge {
             self.wrong.push(names);
             return;
         }
-        self.counts[depth - 1] += 1;
         // The innermost function may not have written its mark yet; the others have.
         let marks = sample.stack.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let marks: Vec<u64> = marks.filter(|word| word >> 44 == 0xc0ded).collect();
+        let round = marks.iter().map(|word| word & 0xff_ffff_ffff).max();
+        if round.is_some() && round == self.last_round {
+            self.repeated += 1;
+        } else {
+            self.counts[depth - 1] += 1;
+        }
+        self.last_round = round;
         let callers = (1..depth as u64 - u64::from(depth > 1)).filter_map(|function| {
             marks.iter().find(|word| *word >> 40 & 0xf == function).map(|word| word & 0xff_ffff_ffff)
         });
@@ -185,7 +205,7 @@ impl Judge {
         assert!(self.wrong.is_empty(), "{} wrong chains, the first: {:?}", self.wrong.len(), self.wrong[0]);
         assert_eq!((self.torn, self.broken), (0, 0));
         let total: u32 = self.counts.iter().sum();
-        assert_eq!(total, samples);
+        assert_eq!(total + self.repeated, samples);
         for (count, share) in self.counts[1..].iter().zip([0.1, 0.3, 0.6]) {
             let (total, count) = (f64::from(total), f64::from(*count));
             // TCG stops at the ends of blocks, which costs the first of each function's loop a little.
