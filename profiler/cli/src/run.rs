@@ -133,11 +133,25 @@ fn find_program(args: &Args) -> Result<(PathBuf, String)> {
         if read < 4 || magic != *b"\x7fELF" {
             bail!("{} is no ELF file: give an image made by `glass build`, or a package's name", path.display());
         }
+        if args.platform == Platform::Vm && !has_pvh_entry(path)? {
+            bail!(
+                "{} is a program, not an image that boots: give one made by `glass build`, or a package's name",
+                path.display()
+            );
+        }
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         return Ok((path.to_owned(), name));
     }
     let package = Package::find(Some(&args.app))?;
     Ok((package.build(args.platform)?, package.name().to_owned()))
+}
+
+/// Whether the file has the ELF note by which QEMU finds the entry point of an image: name "Xen",
+/// 4 bytes of description, type 18.
+fn has_pvh_entry(path: &Path) -> Result<bool> {
+    const NOTE: &[u8; 16] = b"\x04\0\0\0\x04\0\0\0\x12\0\0\0Xen\0";
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(bytes.windows(NOTE.len()).any(|window| window == NOTE))
 }
 
 fn prepare_disk(disk: &Path, size: Option<u64>) -> Result<()> {
