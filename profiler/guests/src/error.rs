@@ -41,6 +41,12 @@ pub enum GuestError {
     },
     /// QEMU runs without gdbstub.
     NoGdbstub(u32),
+    /// The process has no vCPU whose thread could be found.
+    NoVcpu(u32),
+    /// The RAM of a VM is in no file that could be mapped.
+    NoRamFile(u32),
+    /// The machine cannot do what a backend needs.
+    Unsupported(String),
     /// A command could not be started.
     Command {
         /// The program.
@@ -59,6 +65,21 @@ pub enum GuestError {
     },
     /// A registry entry names nothing that runs.
     NotFound(String),
+}
+
+impl GuestError {
+    /// Whether another backend may still be able to sample the guest: what fails here is the way, not
+    /// the guest or what the user named.
+    pub fn is_of_the_backend(&self) -> bool {
+        matches!(
+            self,
+            GuestError::NotPermitted { .. }
+                | GuestError::NoVcpu(_)
+                | GuestError::NoRamFile(_)
+                | GuestError::Unsupported(_)
+                | GuestError::NoGdbstub(_)
+        )
+    }
 }
 
 impl fmt::Display for GuestError {
@@ -82,6 +103,14 @@ impl fmt::Display for GuestError {
                 f,
                 "QEMU {pid} runs without gdbstub: start it with `-gdb unix:PATH,server=on,wait=off` (glass run does)"
             ),
+            GuestError::NoVcpu(pid) => {
+                write!(f, "process {pid} has no vCPU of KVM that runs: continue the VM if it is paused")
+            }
+            GuestError::NoRamFile(pid) => write!(
+                f,
+                "the RAM of VM {pid} is no memfd: start QEMU with `-object memory-backend-memfd,share=on` (glass run does)"
+            ),
+            GuestError::Unsupported(what) => write!(f, "{what}"),
             GuestError::Command { program, error } => write!(f, "cannot start {program}: {error}"),
             GuestError::Protocol(why) => write!(f, "QEMU's gdbstub: {why}"),
             GuestError::System { action, error } => write!(f, "cannot {action}: {error}"),

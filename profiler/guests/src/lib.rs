@@ -13,16 +13,19 @@ mod error;
 pub mod files;
 pub mod find;
 pub mod gdbstub;
+pub mod kvm;
 pub mod memory;
 pub mod paced;
 pub mod process;
 pub mod registry;
-// The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork.
+// The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
 #[allow(unsafe_code)]
 mod sys;
+mod vm;
 
 pub use error::GuestError;
 pub use sys::{cpu_time_ns, read_clocks};
+pub use vm::VmSettings;
 
 /// What is counted while sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,8 +69,15 @@ pub trait Guest {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
 
     /// Holds the guest, copies one sample of every core, lets it run. Only copies while it is held.
-    /// `None` if the guest has ended.
+    /// `None` if the guest has ended. A core of which there is no sample this time is left out.
     fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError>;
+
+    /// Waits until `until_ns` on the clock of samples. A guest that needs us between samples too looks
+    /// after it meanwhile.
+    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(sys::monotonic_ns())));
+        Ok(())
+    }
 
     /// How many tracks a sample covers.
     fn tracks(&self) -> u64;

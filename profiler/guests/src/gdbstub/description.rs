@@ -6,6 +6,7 @@ use glass_profile::event::Registers;
 use super::client::{Client, hex_byte};
 use crate::error::GuestError;
 use crate::memory::Paging;
+use crate::vm::CoreRegisters;
 
 /// The longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
@@ -22,15 +23,6 @@ pub(super) struct Layout {
     cr0: usize,
     cr3: usize,
     cr4: usize,
-}
-
-/// What a core's registers say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CoreRegisters {
-    pub(super) registers: Registers,
-    pub(super) paging: Paging,
-    /// The privilege level, 0 to 3.
-    pub(super) ring: u8,
 }
 
 fn read_file(client: &mut Client, name: &str) -> Result<String, GuestError> {

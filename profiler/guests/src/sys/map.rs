@@ -68,7 +68,11 @@ impl Map {
     ///
     /// Panics if the word is outside, not aligned, or the mapping is read-only.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(self.writable && offset.is_multiple_of(8) && offset + 8 <= self.bytes, "word at {offset} of {}", self.bytes);
+        assert!(
+            self.writable && offset.is_multiple_of(8) && offset + 8 <= self.bytes,
+            "word at {offset} of {}",
+            self.bytes
+        );
         // SAFETY: aligned and inside (asserted), writable, alive as long as `self`; the kernel accesses
         // it with atomic-sized loads and stores too.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast::<u64>()) }

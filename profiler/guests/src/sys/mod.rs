@@ -4,11 +4,13 @@ mod fork;
 mod map;
 mod perf;
 mod socket;
+mod tracee;
 
 pub(crate) use fork::{Held, Watchdog};
 pub(crate) use map::Map;
 pub(crate) use perf::{PerfEvent, PerfSettings};
 pub(crate) use socket::{Endpoint, connect_socket, open_socket};
+pub(crate) use tracee::{ChildSignals, Process, Stop, Tracee, kvm_extension};
 
 use std::io;
 

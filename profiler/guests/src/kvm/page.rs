@@ -1,0 +1,89 @@
+//! The page that KVM shares with a VMM for each vCPU (`struct kvm_run` of `linux/kvm.h`): if asked to,
+//! KVM writes the registers there whenever `KVM_RUN` returns (`KVM_CAP_SYNC_REGS`).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use glass_profile::event::Registers;
+
+use crate::memory::Paging;
+use crate::sys::Map;
+use crate::vm::CoreRegisters;
+
+/// `KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS`.
+pub(super) const WANTED: u64 = 1 | 2;
+
+// Offsets in bytes. They are the kernel's interface to programs and never change.
+const VALID_REGISTERS: usize = 288;
+const GENERAL: usize = 304;
+const SYSTEM: usize = GENERAL + 18 * 8;
+const END: usize = SYSTEM + 312;
+
+const RSP: usize = GENERAL + 6 * 8;
+const RBP: usize = GENERAL + 7 * 8;
+const RIP: usize = GENERAL + 16 * 8;
+const CS_SELECTOR: usize = SYSTEM + 12;
+const CR0: usize = SYSTEM + 8 * 24 + 2 * 16;
+const CR3: usize = CR0 + 16;
+const CR4: usize = CR0 + 24;
+
+/// The shared page of one vCPU.
+#[derive(Debug)]
+pub(super) struct RunPage {
+    map: Map,
+    /// What the VMM itself had asked KVM to write.
+    previous: u64,
+}
+
+impl RunPage {
+    /// Maps the page of a vCPU and asks for registers.
+    pub(super) fn open(vcpu: &OwnedFd) -> io::Result<RunPage> {
+        let map = Map::new(vcpu.as_fd(), 4096, true)?;
+        let previous = map.load(VALID_REGISTERS);
+        map.store(VALID_REGISTERS, previous | WANTED);
+        Ok(RunPage { map, previous })
+    }
+
+    /// The registers when `KVM_RUN` returned last.
+    pub(super) fn registers(&self) -> CoreRegisters {
+        let mut bytes = [0; END];
+        let copied = self.map.read(0, &mut bytes);
+        debug_assert!(copied, "the page is longer");
+        parse(&bytes)
+    }
+}
+
+impl Drop for RunPage {
+    fn drop(&mut self) {
+        self.map.store(VALID_REGISTERS, self.previous);
+    }
+}
+
+fn parse(bytes: &[u8; END]) -> CoreRegisters {
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
+    CoreRegisters {
+        registers: Registers { rip: word(RIP), rsp: word(RSP), rbp: word(RBP) },
+        paging: Paging { cr0: word(CR0), cr3: word(CR3), cr4: word(CR4) },
+        ring: bytes[CS_SELECTOR] & 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_are_where_the_kernel_puts_them() {
+        // Numbers from a C program that printed offsetof() of linux/kvm.h.
+        assert_eq!((VALID_REGISTERS, GENERAL, SYSTEM, END), (288, 304, 448, 760));
+        let mut bytes = [0u8; END];
+        for (at, value) in [(352, 1), (360, 2), (432, 3), (672, 4), (688, 5), (696, 6)] {
+            bytes[at] = value;
+        }
+        bytes[460] = 0x33;
+        let core = parse(&bytes);
+        assert_eq!(core.registers, Registers { rsp: 1, rbp: 2, rip: 3 });
+        assert_eq!(core.paging, Paging { cr0: 4, cr3: 5, cr4: 6 });
+        assert_eq!(core.ring, 3);
+    }
+}

@@ -1,0 +1,201 @@
+//! Which threads of a VMM run which vCPU.
+//!
+//! A vCPU is a descriptor, `anon_inode:kvm-vcpu:N`; the thread that calls `KVM_RUN` on it runs it. What
+//! a thread calls is in `/proc/PID/task/TID/syscall` unless it is on a CPU just now; then a stop tells.
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::vcpu::{Hold, KVM_RUN, Thread};
+use crate::error::GuestError;
+use crate::sys::ChildSignals;
+use crate::vm::VCPUS_MAX;
+
+/// The most descriptors and threads of a process that are looked at.
+const ENTRIES_MAX: usize = 65_536;
+/// How long threads are looked for: one that handles a device is not in `KVM_RUN`.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long one thread may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Threads that the kernel makes for a process (since 6.4; those of io_uring have the other bit).
+/// "kvm-nx-lpage-re" is one: it seems to be in `KVM_RUN`, but cannot be traced.
+const PF_USER_WORKER: u64 = 0x4000;
+const PF_IO_WORKER: u64 = 0x10;
+
+/// A vCPU's number and its descriptor in the VMM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Descriptor {
+    pub(super) index: u32,
+    pub(super) number: i32,
+}
+
+/// The vCPUs of a process and its descriptor of `/dev/kvm`.
+pub(super) fn descriptors(pid: u32) -> io::Result<(Vec<Descriptor>, Option<i32>)> {
+    let (mut vcpus, mut kvm) = (Vec::new(), None);
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.take(ENTRIES_MAX) {
+        let entry = entry?;
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that was closed since has no target any more.
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let target = target.to_string_lossy();
+        if target == "/dev/kvm" {
+            kvm = Some(number);
+        } else if let Some(index) = target.strip_prefix("anon_inode:kvm-vcpu:").and_then(|index| index.parse().ok())
+            && vcpus.len() < VCPUS_MAX
+        {
+            vcpus.push(Descriptor { index, number });
+        }
+    }
+    vcpus.sort_unstable_by_key(|vcpu| vcpu.index);
+    Ok((vcpus, kvm))
+}
+
+/// What is known of a thread without stopping it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Glance {
+    /// On a CPU, or ready to.
+    Running,
+    /// Waits in `KVM_RUN` on this descriptor.
+    InRun(i32),
+    Other,
+}
+
+fn parse_syscall(text: &str) -> Glance {
+    let mut words = text.split_ascii_whitespace();
+    let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
+    match words.next() {
+        Some("running") => Glance::Running,
+        Some(call) if call.parse() == Ok(libc::SYS_ioctl) => match (number(words.next()), number(words.next())) {
+            (Some(descriptor), Some(request)) if request & 0xffff_ffff == KVM_RUN => {
+                Glance::InRun(descriptor as u32 as i32)
+            }
+            _ => Glance::Other,
+        },
+        _ => Glance::Other,
+    }
+}
+
+/// State and flags from `/proc/.../stat`.
+pub(super) fn parse_stat(text: &str) -> Option<(char, u64)> {
+    // The name in brackets may itself hold anything.
+    let mut words = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some((words.next()?.chars().next()?, words.nth(5)?.parse().ok()?))
+}
+
+fn glance(pid: u32, thread: u32) -> io::Result<Glance> {
+    let folder = format!("/proc/{pid}/task/{thread}");
+    // The name may hold bytes that are no text.
+    let Ok(stat) = fs::read(format!("{folder}/stat")) else { return Ok(Glance::Other) };
+    match parse_stat(&String::from_utf8_lossy(&stat)) {
+        Some((state, flags)) if flags & (PF_USER_WORKER | PF_IO_WORKER) == 0 && !"ZXx".contains(state) => {}
+        _ => return Ok(Glance::Other),
+    }
+    match fs::read_to_string(format!("{folder}/syscall")) {
+        Ok(text) => Ok(parse_syscall(&text)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        // It has ended.
+        Err(_) => Ok(Glance::Other),
+    }
+}
+
+/// A thread that runs a vCPU.
+pub(super) struct Found {
+    pub(super) descriptor: Descriptor,
+    pub(super) id: u32,
+    pub(super) thread: Thread,
+}
+
+/// The search for the threads of a VMM's vCPUs.
+pub(super) struct Search<'a> {
+    pub(super) pid: u32,
+    pub(super) vcpus: &'a [Descriptor],
+    pub(super) signals: &'a ChildSignals,
+    /// What it means if the kernel refuses.
+    pub(super) refused: &'a dyn Fn(io::Error) -> GuestError,
+}
+
+impl Search<'_> {
+    /// Traces the thread of each vCPU; in the order of their numbers.
+    pub(super) fn run(&self) -> Result<Vec<Found>, GuestError> {
+        let start = Instant::now();
+        let mut found: Vec<Found> = Vec::new();
+        while start.elapsed() < PATIENCE {
+            let folder =
+                fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|_| GuestError::NoProcess(self.pid))?;
+            for entry in folder.take(ENTRIES_MAX).flatten() {
+                let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                if found.iter().all(|known| known.id != id) {
+                    found.extend(self.look_at(id, &found)?);
+                }
+                if found.len() == self.vcpus.len() {
+                    found.sort_unstable_by_key(|found| found.descriptor.index);
+                    return Ok(found);
+                }
+            }
+            for known in &mut found {
+                known.thread.settle()?;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Err(GuestError::NoVcpu(self.pid))
+    }
+
+    /// Traces a thread if it runs one of the vCPUs that are still missing; it runs on in any case.
+    fn look_at(&self, id: u32, found: &[Found]) -> Result<Option<Found>, GuestError> {
+        let missing = |number: i32| {
+            let is_known = found.iter().any(|known| known.descriptor.number == number);
+            self.vcpus.iter().find(|vcpu| vcpu.number == number && !is_known).copied()
+        };
+        match glance(self.pid, id).map_err(self.refused)? {
+            Glance::Running => {}
+            Glance::InRun(number) if missing(number).is_some() => {}
+            _ => return Ok(None),
+        }
+        let mut thread = match Thread::seize(id) {
+            Ok(thread) => thread,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) => return Err((self.refused)(error)),
+        };
+        if let Hold::Yes(call) = thread.hold(self.signals, STOP_TIMEOUT)?
+            && let Some(descriptor) = call.run_on.and_then(|number| missing(number as u32 as i32))
+        {
+            thread.release()?;
+            return Ok(Some(Found { descriptor, id, thread }));
+        }
+        thread.detach(self.signals, STOP_TIMEOUT)?;
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_waits_for() {
+        assert_eq!(parse_syscall("running\n"), Glance::Running);
+        let run = "16 0x11 0xae80 0x0 0x55 0x7f 0x0 0x7f10 0x7f20\n";
+        assert_eq!(parse_syscall(run), Glance::InRun(17));
+        assert_eq!(parse_syscall(&run.replace("ae80", "ae81")), Glance::Other);
+        assert_eq!(parse_syscall(&run.replace("16", "202")), Glance::Other);
+        assert_eq!(parse_syscall("-1 0x7f 0x7f"), Glance::Other);
+        assert_eq!(parse_syscall("16 0x11"), Glance::Other);
+        assert_eq!(parse_syscall(""), Glance::Other);
+    }
+
+    #[test]
+    fn state_and_flags() {
+        let line = "77 (a) b (c) S 1 2 3 0 -1 4210944 12 0";
+        assert_eq!(parse_stat(line), Some(('S', 4_210_944)));
+        assert_eq!(parse_stat("77 (a) S 1"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn our_own_process_has_no_vcpu() {
+        assert_eq!(descriptors(std::process::id()).unwrap(), (Vec::new(), None));
+        assert!(descriptors(1 << 22 | 1).is_err());
+    }
+}

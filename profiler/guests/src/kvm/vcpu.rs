@@ -1,0 +1,338 @@
+//! One vCPU thread under ptrace: stopped for a sample, let go so that the VMM notices nothing.
+//!
+//! A stop ends `KVM_RUN` with `EINTR`. Before the thread goes on it is put back in front of its system
+//! call, so that it enters the guest again. If a signal for the VMM comes before it does, that is
+//! undone: then `EINTR` is what the VMM has to see.
+
+use std::io;
+use std::time::Duration;
+
+use libc::user_regs_struct;
+
+use super::page::RunPage;
+use crate::error::GuestError;
+use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns};
+
+/// `KVM_RUN` of `linux/kvm.h`.
+pub(super) const KVM_RUN: u64 = 0xae80;
+/// Bytes of the `syscall` instruction.
+const SYSCALL_BYTES: u64 = 2;
+/// For so long a stop is polled for before this thread sleeps: most come after some 10 us.
+const POLL_NS: u64 = 30_000;
+/// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
+const SLEEP_NS_MAX: u64 = 1_000_000;
+/// How long a thread that nobody detached from may take to stop.
+const DROP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The system call from which a stopped thread comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Call {
+    /// Its file descriptor, if it is `KVM_RUN`.
+    pub(super) run_on: Option<u64>,
+    /// The stop, or a signal, has ended it.
+    pub(super) interrupted: bool,
+}
+
+const IOCTL: u64 = libc::SYS_ioctl as u64;
+const INTERRUPTED: u64 = -(libc::EINTR as i64) as u64;
+
+/// What the registers of a stopped thread say.
+pub(super) fn call_of(registers: &user_regs_struct) -> Call {
+    // The ioctl's number is an `unsigned int` to the kernel.
+    let is_run = registers.orig_rax == IOCTL && registers.rsi & 0xffff_ffff == KVM_RUN;
+    Call { run_on: is_run.then_some(registers.rdi), interrupted: is_run && registers.rax == INTERRUPTED }
+}
+
+/// In front of the system call again.
+fn rewind(registers: &mut user_regs_struct) {
+    registers.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
+    registers.rax = IOCTL;
+    // No system call is under way: the kernel shall not restart one by itself.
+    registers.orig_rax = u64::MAX;
+}
+
+/// Whether `rewind` has led here, to this address, and the thread has not moved since.
+fn is_rewound(registers: &user_regs_struct, address: u64) -> bool {
+    registers.rip == address
+        && registers.rax == IOCTL
+        && registers.orig_rax == u64::MAX
+        && registers.rsi & 0xffff_ffff == KVM_RUN
+}
+
+/// As if the system call had just returned `EINTR`.
+fn undo_rewind(registers: &mut user_regs_struct) {
+    registers.rip = registers.rip.wrapping_add(SYSCALL_BYTES);
+    registers.rax = INTERRUPTED;
+}
+
+/// What came of the wish to hold a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// It stands still.
+    Yes(Call),
+    /// It did not stop in time. The wish stays, and `settle` lets it go when it does.
+    Late,
+    /// It is gone.
+    Ended,
+}
+
+/// A thread of a VMM.
+pub(super) struct Thread {
+    tracee: Tracee,
+    /// A stop was asked for and has not come yet.
+    asked: bool,
+    /// It stands still, by a stop with this signal.
+    held: Option<(i32, user_regs_struct)>,
+    /// Where it was put back to last.
+    rewound: Option<u64>,
+    ended: bool,
+    /// Signals that were handed on.
+    signals: u64,
+}
+
+/// A vCPU and its thread.
+pub(super) struct Vcpu {
+    /// The shared page, until it is given back: before the thread is let go.
+    pub(super) page: Option<RunPage>,
+    pub(super) thread: Thread,
+    /// `KVM_RUN` has returned since registers were asked for.
+    pub(super) is_synced: bool,
+    /// `/proc/PID/task/TID/stat`, for guests that do not say themselves when they sleep.
+    pub(super) stat: Option<std::fs::File>,
+}
+
+fn failed(action: &str) -> impl FnOnce(io::Error) -> GuestError {
+    move |error| GuestError::System { action: format!("{action} the vCPU's thread"), error }
+}
+
+impl Thread {
+    pub(super) fn seize(thread: u32) -> io::Result<Thread> {
+        let tracee = Tracee::seize(thread)?;
+        Ok(Thread { tracee, asked: false, held: None, rewound: None, ended: false, signals: 0 })
+    }
+
+    /// Stops it, within `limit`.
+    pub(super) fn hold(&mut self, signals: &ChildSignals, limit: Duration) -> Result<Hold, GuestError> {
+        let start_ns = monotonic_ns();
+        let mut limit_ns = limit.as_nanos() as u64;
+        if self.asked {
+            // It was late before: whoever is stuck in the kernel is not waited for again and again.
+            limit_ns = 0;
+        } else if !self.ended {
+            match self.tracee.interrupt() {
+                Ok(()) => self.asked = true,
+                Err(error) => self.lost(error, "stop")?,
+            }
+        }
+        loop {
+            if self.ended {
+                return Ok(Hold::Ended);
+            }
+            self.look()?;
+            if let Some((_, registers)) = &self.held {
+                return Ok(Hold::Yes(call_of(registers)));
+            }
+            let waited_ns = monotonic_ns() - start_ns;
+            if waited_ns >= limit_ns && !self.ended {
+                return Ok(Hold::Late);
+            }
+            if waited_ns < POLL_NS {
+                std::hint::spin_loop();
+            } else {
+                signals.wait(Duration::from_nanos((limit_ns - waited_ns).min(SLEEP_NS_MAX)));
+            }
+        }
+    }
+
+    /// An error of ptrace: fine if the thread is gone, which the kernel tells at its own time.
+    fn lost(&mut self, error: io::Error, action: &str) -> Result<(), GuestError> {
+        match error.raw_os_error() {
+            Some(libc::ESRCH | libc::ECHILD) => {
+                self.ended = true;
+                Ok(())
+            }
+            _ => Err(failed(action)(error)),
+        }
+    }
+
+    /// Takes note of at most one stop. Signals are handed on at once.
+    fn look(&mut self) -> Result<bool, GuestError> {
+        if self.held.is_some() || self.ended {
+            return Ok(false);
+        }
+        let result = match self.tracee.stop() {
+            Ok(None) => return Ok(false),
+            Ok(Some(Stop::Ended)) => {
+                self.ended = true;
+                Ok(())
+            }
+            Ok(Some(Stop::Signal(signal))) => self.hand_on(signal),
+            Ok(Some(Stop::Event(signal))) => {
+                self.asked = false;
+                self.tracee.registers().map(|registers| self.held = Some((signal, registers)))
+            }
+            Err(error) => Err(error),
+        };
+        result.or_else(|error| self.lost(error, "look after"))?;
+        Ok(true)
+    }
+
+    fn hand_on(&mut self, signal: i32) -> io::Result<()> {
+        self.signals += 1;
+        if let Some(address) = self.rewound {
+            let mut registers = self.tracee.registers()?;
+            if is_rewound(&registers, address) {
+                undo_rewind(&mut registers);
+                self.tracee.set_registers(&registers)?;
+            }
+        }
+        self.tracee.resume(signal)
+    }
+
+    /// Puts a held thread back in front of `KVM_RUN` if our stop has ended that.
+    fn mend(&mut self) -> io::Result<Option<i32>> {
+        let Some((signal, mut registers)) = self.held.take() else { return Ok(None) };
+        if call_of(&registers).interrupted {
+            rewind(&mut registers);
+            self.tracee.set_registers(&registers)?;
+            self.rewound = Some(registers.rip);
+        }
+        Ok(Some(signal))
+    }
+
+    /// Lets a held thread go on.
+    pub(super) fn release(&mut self) -> Result<(), GuestError> {
+        let resumed = self.mend().and_then(|held| match held {
+            None => Ok(()),
+            Some(libc::SIGTRAP) => self.tracee.resume(0),
+            // The whole process was stopped by somebody, and shall stay so.
+            Some(_) => self.tracee.listen(),
+        });
+        resumed.or_else(|error| self.lost(error, "let go of"))
+    }
+
+    /// Between samples: hands on signals, and lets go of what has stopped too late.
+    pub(super) fn settle(&mut self) -> Result<(), GuestError> {
+        const STOPS_MAX: u32 = 64;
+        for _ in 0..STOPS_MAX {
+            if !self.look()? {
+                break;
+            }
+            self.release()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// How many signals for the VMM went through our hands.
+    pub(super) fn signals(&self) -> u64 {
+        self.signals
+    }
+
+    /// Lets it go on without us; a thread that does not stop within `limit` cannot be let go.
+    pub(super) fn detach(&mut self, signals: &ChildSignals, limit: Duration) -> Result<(), GuestError> {
+        let start_ns = monotonic_ns();
+        loop {
+            match self.hold(signals, limit)? {
+                Hold::Yes(_) => {
+                    let done = self.mend().and_then(|_| self.tracee.detach(0));
+                    self.ended = true;
+                    return done.or_else(|error| self.lost(error, "detach from"));
+                }
+                Hold::Ended => return Ok(()),
+                Hold::Late if monotonic_ns() - start_ns < limit.as_nanos() as u64 => {
+                    signals.wait(Duration::from_nanos(SLEEP_NS_MAX));
+                }
+                Hold::Late => {
+                    let error = io::Error::other("it does not stop; it goes on when glass ends");
+                    return Err(failed("detach from")(error));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if !self.ended
+            && let Ok(signals) = ChildSignals::block()
+        {
+            // What does not stop is let go by the kernel when this thread ends.
+            let _ = self.detach(&signals, DROP_TIMEOUT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_call(number: u64, request: u64, result: i64) -> user_regs_struct {
+        let mut registers = EMPTY;
+        registers.orig_rax = number;
+        registers.rax = result as u64;
+        registers.rdi = 17;
+        registers.rsi = request;
+        registers.rip = 0x1002;
+        registers
+    }
+
+    const EMPTY: user_regs_struct = user_regs_struct {
+        r15: 0,
+        r14: 0,
+        r13: 0,
+        r12: 0,
+        rbp: 0,
+        rbx: 0,
+        r11: 0,
+        r10: 0,
+        r9: 0,
+        r8: 0,
+        rax: 0,
+        rcx: 0,
+        rdx: 0,
+        rsi: 0,
+        rdi: 0,
+        orig_rax: 0,
+        rip: 0,
+        cs: 0,
+        eflags: 0,
+        rsp: 0,
+        ss: 0,
+        fs_base: 0,
+        gs_base: 0,
+        ds: 0,
+        es: 0,
+        fs: 0,
+        gs: 0,
+    };
+
+    #[test]
+    fn only_an_interrupted_run_is_entered_again() {
+        let call = |registers| (call_of(&registers).run_on, call_of(&registers).interrupted);
+        assert_eq!(call(in_call(IOCTL, KVM_RUN, -4)), (Some(17), true));
+        // QEMU passes the request as a long, whose upper half may be anything.
+        assert_eq!(call(in_call(IOCTL, KVM_RUN | 7 << 32, -4)), (Some(17), true));
+        // The guest has left by itself, for a device of the VMM.
+        assert_eq!(call(in_call(IOCTL, KVM_RUN, 0)), (Some(17), false));
+        assert_eq!(call(in_call(IOCTL, 0xae81, -4)), (None, false));
+        assert_eq!(call(in_call(libc::SYS_futex as u64, KVM_RUN, -4)), (None, false));
+    }
+
+    #[test]
+    fn a_signal_takes_back_what_a_stop_has_changed() {
+        let before = in_call(IOCTL, KVM_RUN, -4);
+        let mut registers = before;
+        rewind(&mut registers);
+        assert_eq!((registers.rip, registers.rax, registers.orig_rax), (0x1000, IOCTL, u64::MAX));
+        assert_eq!(call_of(&registers), Call { run_on: None, interrupted: false }, "rewound only once");
+        assert!(is_rewound(&registers, 0x1000));
+        assert!(!is_rewound(&registers, 0x2000));
+        assert!(!is_rewound(&before, 0x1000));
+        undo_rewind(&mut registers);
+        assert_eq!((registers.rip, registers.rax), (before.rip, before.rax));
+    }
+}

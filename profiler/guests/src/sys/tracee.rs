@@ -1,0 +1,188 @@
+//! ptrace of one thread, and descriptors taken from another process.
+//!
+//! The kernel ties a tracee to the *thread* that seized it, and lets it go when that thread ends,
+//! however it ends.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use libc::{c_long, c_void};
+
+use super::check;
+
+/// Why a tracee stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// We asked for it, or the state of its process has changed. The signal is SIGTRAP, or that of a
+    /// stop of the whole process (SIGSTOP and its kin), which is to last when we go on.
+    Event(i32),
+    /// It is about to receive a signal, which is lost unless it is handed back.
+    Signal(i32),
+    /// It is gone.
+    Ended,
+}
+
+/// A thread that this thread traces.
+#[derive(Debug)]
+pub(crate) struct Tracee {
+    thread: libc::pid_t,
+    /// Only the thread that seized it may make requests.
+    _here: PhantomData<*const ()>,
+}
+
+impl Tracee {
+    /// Traces a thread without stopping it.
+    pub(crate) fn seize(thread: u32) -> io::Result<Tracee> {
+        let tracee = Tracee { thread: thread as libc::pid_t, _here: PhantomData };
+        tracee.request(libc::PTRACE_SEIZE, null_mut())?;
+        Ok(tracee)
+    }
+
+    /// A request whose data is a number, or nothing.
+    fn request(&self, request: libc::c_uint, data: *mut c_void) -> io::Result<()> {
+        // SAFETY: every caller passes a request that takes `data` as a number and touches no memory of
+        // ours; the tracee is another thread of another process.
+        check(unsafe { libc::ptrace(request, self.thread, null_mut::<c_void>(), data) }).map(|_| ())
+    }
+
+    /// Asks it to stop; [`Tracee::stop`] tells when it has.
+    pub(crate) fn interrupt(&self) -> io::Result<()> {
+        self.request(libc::PTRACE_INTERRUPT, null_mut())
+    }
+
+    /// A stop that was not told yet. Does not wait.
+    pub(crate) fn stop(&self) -> io::Result<Option<Stop>> {
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for one number.
+        let result = unsafe { libc::waitpid(self.thread, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        if check(c_long::from(result))? == 0 {
+            return Ok(None);
+        }
+        Ok(Some(if !libc::WIFSTOPPED(status) {
+            Stop::Ended
+        } else if status >> 16 == libc::PTRACE_EVENT_STOP {
+            Stop::Event(libc::WSTOPSIG(status))
+        } else {
+            Stop::Signal(libc::WSTOPSIG(status))
+        }))
+    }
+
+    /// The registers of a stopped tracee.
+    pub(crate) fn registers(&self) -> io::Result<libc::user_regs_struct> {
+        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
+        // SAFETY: PTRACE_GETREGS fills the structure that the last argument points to.
+        check(unsafe {
+            libc::ptrace(libc::PTRACE_GETREGS, self.thread, null_mut::<c_void>(), registers.as_mut_ptr())
+        })?;
+        // SAFETY: the request has succeeded, so all of it is set.
+        Ok(unsafe { registers.assume_init() })
+    }
+
+    /// Sets the registers of a stopped tracee.
+    pub(crate) fn set_registers(&self, registers: &libc::user_regs_struct) -> io::Result<()> {
+        // SAFETY: PTRACE_SETREGS reads the structure that the last argument points to.
+        check(unsafe {
+            libc::ptrace(
+                libc::PTRACE_SETREGS,
+                self.thread,
+                null_mut::<c_void>(),
+                std::ptr::from_ref(registers).cast_mut(),
+            )
+        })
+        .map(|_| ())
+    }
+
+    /// Lets a stopped tracee go on, with a signal unless it is 0.
+    pub(crate) fn resume(&self, signal: i32) -> io::Result<()> {
+        self.request(libc::PTRACE_CONT, signal as usize as *mut c_void)
+    }
+
+    /// Leaves a tracee stopped as part of its process, and has us told when that changes.
+    pub(crate) fn listen(&self) -> io::Result<()> {
+        self.request(libc::PTRACE_LISTEN, null_mut())
+    }
+
+    /// Lets a stopped tracee go on without us, with a signal unless it is 0.
+    pub(crate) fn detach(&self, signal: i32) -> io::Result<()> {
+        self.request(libc::PTRACE_DETACH, signal as usize as *mut c_void)
+    }
+}
+
+/// Keeps SIGCHLD, by which the kernel tells of stops, for [`ChildSignals::wait`]. Dropping gives it back.
+#[derive(Debug)]
+pub(crate) struct ChildSignals {
+    previous: libc::sigset_t,
+    set: libc::sigset_t,
+    /// The mask is that of this thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl ChildSignals {
+    /// Blocks SIGCHLD in this thread and those it starts later. A thread that does not block it may
+    /// swallow one, so a wait must be prepared to miss it.
+    pub(crate) fn block() -> io::Result<ChildSignals> {
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        let mut previous = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set, the others get initialised sets and a valid place
+        // for the old one, which pthread_sigmask has set when it returns 0.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+            match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), previous.as_mut_ptr()) {
+                0 => Ok(ChildSignals { previous: previous.assume_init(), set: set.assume_init(), _here: PhantomData }),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+
+    /// Waits for SIGCHLD, at most this long.
+    pub(crate) fn wait(&self, at_most: Duration) {
+        let limit = libc::timespec {
+            tv_sec: at_most.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(at_most.subsec_nanos() as i32),
+        };
+        // SAFETY: set and limit are valid; a null place for details is allowed. Whatever it returns,
+        // the caller looks for itself.
+        unsafe { libc::sigtimedwait(&raw const self.set, null_mut(), &raw const limit) };
+    }
+}
+
+impl Drop for ChildSignals {
+    fn drop(&mut self) {
+        // SAFETY: `previous` is a set that pthread_sigmask gave us.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.previous, null_mut()) };
+    }
+}
+
+/// A process whose descriptors can be taken.
+#[derive(Debug)]
+pub(crate) struct Process(OwnedFd);
+
+impl Process {
+    pub(crate) fn open(pid: u32) -> io::Result<Process> {
+        // SAFETY: takes two numbers.
+        let descriptor = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
+        // SAFETY: the kernel just made this descriptor and nobody else has it.
+        Ok(Process(unsafe { OwnedFd::from_raw_fd(descriptor as i32) }))
+    }
+
+    /// A copy of one of its descriptors. Needs the rights of a debugger.
+    pub(crate) fn descriptor(&self, number: i32) -> io::Result<OwnedFd> {
+        // SAFETY: takes three numbers.
+        let descriptor = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.0.as_raw_fd(), number, 0) })?;
+        // SAFETY: the kernel just made this descriptor and nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+    }
+}
+
+/// What `/dev/kvm` says about an extension, a number that is 0 if it is missing.
+pub(crate) fn kvm_extension(kvm: &OwnedFd, extension: i32) -> io::Result<u64> {
+    /// `KVM_CHECK_EXTENSION` of `linux/kvm.h`.
+    const CHECK_EXTENSION: libc::c_ulong = 0xae03;
+    // SAFETY: this ioctl takes a number; on a descriptor that is not KVM's it fails.
+    let result = unsafe { libc::ioctl(kvm.as_raw_fd(), CHECK_EXTENSION, libc::c_long::from(extension)) };
+    Ok(check(c_long::from(result))? as u64)
+}
