@@ -45,6 +45,9 @@ pub struct Args {
     /// How much of the stack is copied with a sample; deeper stacks are cut.
     #[arg(long, value_name = "N", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
     stack_bytes: u32,
+    /// How to look into the guest.
+    #[arg(long, value_enum, default_value_t = target::Backend::Auto, conflicts_with = "command")]
+    backend: target::Backend,
     /// Command to run and sample from its start.
     #[arg(last = true)]
     command: Vec<String>,

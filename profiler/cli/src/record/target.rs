@@ -4,14 +4,28 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Result, bail};
-use glass_guests::Source;
 use glass_guests::find::{self, Found, Vm};
-use glass_guests::gdbstub::{QemuVm, VmSettings};
+use glass_guests::gdbstub::QemuVm;
+use glass_guests::kvm::KvmVm;
 use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
+use glass_guests::{Source, VmSettings};
 use glass_profile::model::Origin;
 
 use super::Args;
+
+/// How to look into a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Backend {
+    /// The gentlest that works: kvm for a VM under KVM, else gdbstub; process for a process.
+    Auto,
+    /// Stop the threads of the VM's cores by ptrace and read their registers where KVM keeps them.
+    Kvm,
+    /// Ask QEMU's gdbstub.
+    Gdbstub,
+    /// Look at the process itself, also if it is a VMM.
+    Process,
+}
 
 /// What is sampled, and how.
 pub(super) struct Target {
@@ -44,9 +58,14 @@ pub(super) fn find(arguments: &Args) -> Result<Target> {
         (None, Some(pid)) => find::by_pid(pid)?,
         (None, None) => bail!("nothing to record: give --pid, --name or `-- COMMAND`"),
     };
-    match (found, arguments.pid) {
+    match (found, arguments.backend) {
+        (Found::Vm(vm), Backend::Process) => attach(arguments, vm.pid),
         (Found::Vm(vm), _) => attach_vm(arguments, &vm),
-        (Found::Process, pid) => attach(arguments, pid.unwrap_or_default()),
+        (Found::Process, Backend::Auto | Backend::Process) => attach(arguments, arguments.pid.unwrap_or_default()),
+        (Found::Process, _) => bail!(
+            "process {} is no VM that glass knows: leave out --backend to sample the process itself",
+            arguments.pid.unwrap_or_default()
+        ),
     }
 }
 
@@ -74,15 +93,37 @@ fn attach_vm(arguments: &Args, vm: &Vm) -> Result<Target> {
         bail!("what QEMU {} runs is unknown: give the guest's ELF file with --symbols", vm.pid);
     };
     let settings = VmSettings { stack_bytes: arguments.stack_bytes, symbols: symbols.clone() };
-    let guest = QemuVm::attach(vm, settings)?;
+    let (source, backend) = attach_by(arguments, vm, settings)?;
     let accel = match vm.accel.as_str() {
         "" => String::new(),
         accel => format!(", {}", accel.to_uppercase()),
     };
     let title = format!("{} (VM{accel})", vm.name);
-    let origin = origin(arguments, title, "QEMU's gdbstub", symbols.display().to_string());
-    let source = Box::new(Paced::new(guest, arguments.rate));
+    let origin = origin(arguments, title, backend, symbols.display().to_string());
     Ok(Target { source, origin, is_guest: true, pid: vm.pid })
+}
+
+/// Attaches to a VM by the backend that was asked for, or by the gentlest that works.
+fn attach_by(arguments: &Args, vm: &Vm, settings: VmSettings) -> Result<(Box<dyn Source>, &'static str)> {
+    let wants_kvm = match arguments.backend {
+        Backend::Kvm => true,
+        Backend::Auto => vm.accel == "kvm",
+        Backend::Gdbstub | Backend::Process => false,
+    };
+    if wants_kvm {
+        match KvmVm::attach(vm, settings.clone()) {
+            Ok(guest) => {
+                let source = Box::new(Paced::new(guest, arguments.rate));
+                return Ok((source, "ptrace and KVM's shared registers"));
+            }
+            Err(error) if arguments.backend == Backend::Auto && error.is_of_the_backend() && vm.gdb.is_some() => {
+                eprintln!("glass: {error}; using QEMU's gdbstub, which holds the VM longer");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let guest = QemuVm::attach(vm, settings)?;
+    Ok((Box::new(Paced::new(guest, arguments.rate)), "QEMU's gdbstub"))
 }
 
 fn attach(arguments: &Args, pid: u32) -> Result<Target> {
