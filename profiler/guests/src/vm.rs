@@ -116,12 +116,18 @@ impl VmImage {
         sink(Event::Map { process: self.pid, mapping });
     }
 
-    /// Copies a sample of a core; time and pause are not known yet.
+    /// Room for the stack of a sample, all of it touched: a page fault would be part of the pause.
+    pub(crate) fn room(&self) -> Vec<u8> {
+        std::hint::black_box(vec![1; self.settings.stack_bytes as usize])
+    }
+
+    /// Copies a sample of a core, its stack to `stack`; time and pause are not known yet.
     pub(crate) fn sample(
         &self,
         index: usize,
         state: CoreRegisters,
         core: &mut impl HeldCore,
+        mut stack: Vec<u8>,
     ) -> Result<RawSample, GuestError> {
         let CoreRegisters { mut registers, ring, .. } = state;
         let mut inner = None;
@@ -132,7 +138,6 @@ impl VmImage {
                 registers = caller;
             }
         }
-        let mut stack = vec![0; self.settings.stack_bytes as usize];
         let copied = core.read(registers.rsp, &mut stack)?;
         stack.truncate(copied);
         let state = self.state(core, index)?;

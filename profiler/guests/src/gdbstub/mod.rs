@@ -98,7 +98,8 @@ impl QemuVm {
 
     fn sample_core(&mut self, index: usize) -> Result<RawSample, GuestError> {
         let (state, mut core, image) = self.core(index)?;
-        image.sample(index, state, &mut core)
+        let room = image.room();
+        image.sample(index, state, &mut core, room)
     }
 }
 

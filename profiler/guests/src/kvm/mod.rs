@@ -157,6 +157,8 @@ impl KvmVm {
     fn sample_vcpu(&mut self, index: usize) -> Result<Option<RawSample>, GuestError> {
         let vcpu = &mut self.vcpus[index];
         // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
+        // Allocated while the guest runs.
+        let room = self.image.room();
         let sleeps = vcpu.stat.as_ref().is_some_and(is_asleep);
         let start_ns = monotonic_ns();
         let call = match vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? {
@@ -173,7 +175,7 @@ impl KvmVm {
                 let state = page.registers();
                 let translator = Translator::new(state.paging);
                 let is_halted = sleeps && call.run_on.is_some();
-                Some(self.image.sample(index, state, &mut Core { memory: &self.memory, translator, is_halted }))
+                Some(self.image.sample(index, state, &mut Core { memory: &self.memory, translator, is_halted }, room))
             }
             _ => None,
         };
@@ -181,6 +183,24 @@ impl KvmVm {
         let pause_ns = monotonic_ns() - start_ns;
         let Some(sample) = sample else { return Ok(None) };
         Ok(Some(RawSample { time_ns: start_ns, pause_ns, ..sample? }))
+    }
+
+    /// Stops and lets go each vCPU without reading anything: the floor that samples are measured against.
+    /// Returns, of the one that took longest, the time until it stood still and that until it was let go.
+    pub fn hold_and_release(&mut self) -> Result<Option<(Duration, Duration)>, GuestError> {
+        let mut longest = (Duration::ZERO, Duration::ZERO);
+        for vcpu in &mut self.vcpus {
+            let start_ns = monotonic_ns();
+            let held = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)?;
+            let held_ns = monotonic_ns();
+            vcpu.thread.release()?;
+            if held == Hold::Ended {
+                return Ok(None);
+            }
+            let times = (held_ns - start_ns, monotonic_ns() - start_ns);
+            longest = longest.max((Duration::from_nanos(times.0), Duration::from_nanos(times.1)));
+        }
+        Ok(Some(longest))
     }
 
     /// How many signals for the VMM went through our hands.

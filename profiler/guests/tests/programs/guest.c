@@ -7,7 +7,10 @@
 #define MARK(function) volatile uint64_t mark = (0xc0dedull << 44) | ((uint64_t)(function) << 40) | (round & 0xffffffffff)
 
 volatile uint64_t rounds;
-volatile uint64_t unit = 400;
+#ifndef UNIT
+#define UNIT 400
+#endif
+volatile uint64_t unit = UNIT;
 
 static inline __attribute__((always_inline)) void spin(uint64_t units) {
     uint64_t count = units * unit;

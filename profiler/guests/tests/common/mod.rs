@@ -1,0 +1,244 @@
+//! A bare guest with known shares in a real QEMU, and a judge of its samples.
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use glass_guests::find::{self, Found, Vm};
+use glass_guests::memory::{Physical, RamFile};
+use glass_guests::paced::Paced;
+use glass_guests::{Flow, Guest, Source};
+use glass_profile::durations::Durations;
+use glass_profile::event::{Event, RawSample};
+use glass_profile::image::Image;
+use glass_profile::model::{StackEnd, State};
+use glass_profile::symbols::Symbols;
+use glass_profile::unwind::{AddressSpace, UnwindCache};
+
+pub const QEMU: &str = "qemu-system-x86_64";
+/// Time until the guest has started, and for anything that it is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Guests never sleep, so one at a time has a core for itself.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+pub struct Fixture {
+    _turn: MutexGuard<'static, ()>,
+    pub folder: PathBuf,
+    pub elf: PathBuf,
+    pub qemu: Child,
+    /// A round takes longer than the time between samples, so that seeing one again says nothing.
+    pub rounds_are_long: bool,
+    ram: Option<RamFile>,
+    rounds: u64,
+}
+
+pub fn build(folder: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let elf = folder.join(name);
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-O2",
+        "-g",
+        "-ffreestanding",
+        "-fno-pic",
+        "-mno-red-zone",
+        "-fno-stack-protector",
+        "-fcf-protection=none",
+    ]);
+    cc.args(["-fno-optimize-sibling-calls", "-mgeneral-regs-only", "-nostdlib", "-static", "-no-pie"]);
+    cc.args(["-Wl,--build-id=sha1", "-Wl,-z,max-page-size=4096", "-Wl,--no-eh-frame-hdr", "-Wl,-z,noexecstack"]);
+    cc.args(flags).arg("-T").arg(programs.join("guest.ld"));
+    cc.args(["-x", "assembler"]).arg(programs.join("guest_boot.s")).args(["-x", "c"]).arg(programs.join("guest.c"));
+    let Ok(result) = cc.arg("-o").arg(&elf).output() else {
+        eprintln!("skipped: there is no C compiler (cc)");
+        return None;
+    };
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    Some(elf)
+}
+
+impl Fixture {
+    pub fn start(accel: &[&str], name: &str, flags: &[&str], memfd: bool, vcpus: u32) -> Option<Fixture> {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = std::env::temp_dir().join(format!("glass-guests-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let elf = build(&folder, "guest.elf", flags)?;
+        let mut qemu = Command::new(QEMU);
+        qemu.args(accel).args(["-m", "32", "-smp", &vcpus.to_string()]);
+        if memfd {
+            qemu.args(["-M", "microvm,memory-backend=ram"]);
+            qemu.args(["-object", "memory-backend-memfd,id=ram,size=32M,share=on"]);
+        } else {
+            qemu.args(["-M", "microvm"]);
+        }
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
+        let child = qemu.arg("-kernel").arg(&elf).stdin(Stdio::null()).spawn();
+        let Ok(child) = child else {
+            eprintln!("skipped: there is no {QEMU}");
+            return None;
+        };
+        let image = Image::parse(&std::fs::read(&elf).unwrap(), &["rounds"]).unwrap();
+        let rounds = image.symbol("rounds").unwrap();
+        let mut fixture = Fixture { _turn: turn, folder, elf, qemu: child, rounds_are_long: false, ram: None, rounds };
+        fixture.wait_for(|fixture| fixture.folder.join("gdb").exists());
+        if memfd {
+            fixture.wait_for(|fixture| {
+                fixture.ram = RamFile::open(fixture.qemu.id()).unwrap();
+                fixture.ram.is_some()
+            });
+            fixture.wait_for(|fixture| fixture.rounds() > 10);
+        }
+        Some(fixture)
+    }
+
+    pub fn wait_for(&mut self, mut condition: impl FnMut(&mut Fixture) -> bool) {
+        let start = Instant::now();
+        while !condition(self) {
+            assert!(start.elapsed() < PATIENCE, "QEMU does not start");
+            assert!(self.qemu.try_wait().unwrap().is_none(), "QEMU ended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The guest's counter: it grows while the guest runs.
+    pub fn rounds(&self) -> u64 {
+        let mut bytes = [0; 8];
+        assert!(self.ram.as_ref().unwrap().read(self.rounds, &mut bytes));
+        u64::from_le_bytes(bytes)
+    }
+
+    pub fn assert_runs(&self, moment: &str) {
+        let (start, before) = (Instant::now(), self.rounds());
+        while self.rounds() < before + 10 {
+            assert!(start.elapsed() < PATIENCE, "the guest stands still {moment}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn vm(&self) -> Vm {
+        match find::by_pid(self.qemu.id()).unwrap() {
+            Found::Vm(vm) => vm,
+            Found::Process => panic!("QEMU is not recognised"),
+        }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Unwinds samples of the guest and checks them against what it is known to do.
+pub struct Judge {
+    space: AddressSpace,
+    symbols: Symbols,
+    cache: UnwindCache,
+    pub counts: [u32; 4],
+    /// Samples in a round of the guest that the sample before had seen already: the host let the
+    /// guest wait in between, so they are no second look at it and do not count for the shares.
+    repeated: u32,
+    counts_repeated: bool,
+    last_round: Option<u64>,
+    torn: u32,
+    broken: u32,
+    wrong: Vec<Vec<String>>,
+}
+
+impl Judge {
+    pub fn new(elf: &Path, counts_repeated: bool) -> Judge {
+        let bytes = std::fs::read(elf).unwrap();
+        let image = Arc::new(Image::parse(&bytes, &[]).unwrap());
+        let mut space = AddressSpace::default();
+        space.add(image.linked_range(), 0, 0, image);
+        let symbols = Symbols::parse(&bytes).unwrap();
+        Judge {
+            space,
+            symbols,
+            cache: UnwindCache::default(),
+            counts: [0; 4],
+            repeated: 0,
+            counts_repeated,
+            last_round: None,
+            torn: 0,
+            broken: 0,
+            wrong: Vec::new(),
+        }
+    }
+
+    pub fn judge(&mut self, sample: &RawSample) {
+        let chain = self.space.unwind(&mut self.cache, sample.registers, &sample.stack);
+        let name = |address| self.symbols.locate(address).pop().map_or("?".to_owned(), |location| location.function);
+        let names: Vec<String> = chain.calls.iter().map(|call| name(call.address)).collect();
+        self.broken += u32::from(chain.end != StackEnd::Complete);
+        let expected = ["run", "a", "b", "c"];
+        let depth = names.len();
+        if depth == 0 || depth > 4 || !names.iter().rev().eq(expected[..depth].iter()) {
+            self.wrong.push(names);
+            return;
+        }
+        // The innermost function may not have written its mark yet; the others have.
+        let marks = sample.stack.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let marks: Vec<u64> = marks.filter(|word| word >> 44 == 0xc0ded).collect();
+        let round = marks.iter().map(|word| word & 0xff_ffff_ffff).max();
+        if round.is_some() && round == self.last_round && !self.counts_repeated {
+            self.repeated += 1;
+        } else {
+            self.counts[depth - 1] += 1;
+        }
+        self.last_round = round;
+        let callers = (1..depth as u64 - u64::from(depth > 1)).filter_map(|function| {
+            marks.iter().find(|word| *word >> 40 & 0xf == function).map(|word| word & 0xff_ffff_ffff)
+        });
+        let rounds: Vec<u64> = callers.collect();
+        let missing = depth >= 3 && rounds.len() != depth - 2;
+        self.torn += u32::from(missing || rounds.windows(2).any(|pair| pair[0] != pair[1]));
+    }
+
+    pub fn check(&self, samples: u32) {
+        assert!(self.wrong.is_empty(), "{} wrong chains, the first: {:?}", self.wrong.len(), self.wrong[0]);
+        assert_eq!((self.torn, self.broken), (0, 0));
+        let total: u32 = self.counts.iter().sum();
+        assert_eq!(total + self.repeated, samples);
+        for (count, share) in self.counts[1..].iter().zip([0.1, 0.3, 0.6]) {
+            let (total, count) = (f64::from(total), f64::from(*count));
+            // TCG stops at the ends of blocks, which costs the first of each function's loop a little.
+            let tolerance = 5.0 * (total * share * (1.0 - share)).sqrt() + 0.01 * total;
+            assert!((count - total * share).abs() < tolerance, "{:?} of {total}", self.counts);
+        }
+    }
+}
+
+/// Takes samples at a rate and checks all of them.
+pub fn take(fixture: &Fixture, guest: impl Guest, rate_hz: u32, samples: usize) -> (Judge, Durations) {
+    let mut source = Paced::new(guest, rate_hz);
+    let mut judge = Judge::new(&fixture.elf, fixture.rounds_are_long);
+    let mut pauses = Durations::default();
+    let mut taken = 0;
+    source.announce(&mut |_| ()).unwrap();
+    let start = Instant::now();
+    while taken < samples {
+        assert!(start.elapsed() < PATIENCE * 2, "{taken} samples");
+        let mut sink = |event| {
+            if let Event::Sample(sample) = event {
+                assert_eq!(sample.state, State::Running);
+                pauses.add(sample.pause_ns);
+                judge.judge(&sample);
+                taken += 1;
+            }
+        };
+        assert_eq!(source.collect(Duration::from_millis(100), &mut sink).unwrap(), Flow::More);
+    }
+    let counts = source.counts();
+    assert_eq!(counts.wanted - counts.lost, taken as u64);
+    source.detach(&mut |_| ()).unwrap();
+    judge.check(taken as u32);
+    (judge, pauses)
+}
