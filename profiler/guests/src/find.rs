@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::GuestError;
-use crate::registry;
+use crate::{kvm, registry};
 
 /// Where a gdbstub listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum GdbAddress {
     Tcp(String, u16),
 }
 
-/// A QEMU process.
+/// A VMM: a QEMU process, or another under KVM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
     /// Its process id.
@@ -52,7 +52,14 @@ pub fn by_pid(pid: u32) -> Result<Found, GuestError> {
     let arguments: Vec<String> =
         command_line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
-    Ok(parse_qemu(pid, &arguments, &folder).map_or(Found::Process, Found::Vm))
+    let mut vm = parse_qemu(pid, &arguments, &folder);
+    if kvm::is_vmm(pid) {
+        // Whatever the command line says or does not say; and a VMM that is not QEMU is one as well.
+        let name = Path::new(&arguments[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let vm = vm.get_or_insert(Vm { pid, name, elf: None, gdb: None, accel: String::new() });
+        vm.accel = "kvm".to_owned();
+    }
+    Ok(vm.map_or(Found::Process, Found::Vm))
 }
 
 /// Finds a VM of `glass run` by its name.

@@ -165,6 +165,36 @@ fn a_guest_that_ends_is_no_error() {
     guest.detach().unwrap();
 }
 
+/// Not a test of its own: what `without_the_right_to_trace_the_error_says_what_to_do` runs.
+#[test]
+#[ignore = "runs in a process with fewer rights, started by another test"]
+fn attach_without_rights() {
+    let (Ok(pid), Ok(elf)) = (std::env::var("GLASS_TEST_QEMU"), std::env::var("GLASS_TEST_ELF")) else { return };
+    let glass_guests::find::Found::Vm(vm) = glass_guests::find::by_pid(pid.parse().unwrap()).unwrap() else {
+        panic!("QEMU is not recognised")
+    };
+    let error = KvmVm::attach(&vm, VmSettings { stack_bytes: 2048, symbols: elf.into() }).err().unwrap();
+    assert!(matches!(error, GuestError::NotPermitted { .. }), "{error}");
+    assert!(error.is_of_the_backend() && error.to_string().contains("CAP_SYS_PTRACE"), "{error}");
+}
+
+#[test]
+fn without_the_right_to_trace_the_error_says_what_to_do() {
+    let Some(fixture) = start("rights", 1) else { return };
+    let rights = ["--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"];
+    let can_drop = Command::new("setpriv").args(rights).arg("true").stderr(Stdio::null()).status();
+    if !can_drop.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: rights can only be dropped by root, with setpriv");
+    }
+    let mut command = Command::new("setpriv");
+    command.args(rights).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "attach_without_rights", "--ignored"]);
+    command.env("GLASS_TEST_QEMU", fixture.qemu.id().to_string()).env("GLASS_TEST_ELF", &fixture.elf);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    fixture.assert_runs("after the refusal");
+}
+
 /// Not a test of its own: what `a_killed_profiler_leaves_the_guest_running` kills.
 #[test]
 #[ignore = "runs in a process of its own, started by another test"]

@@ -90,7 +90,7 @@ fn command(arguments: &Args, program: &str, rest: &[String]) -> Result<Target> {
 
 fn attach_vm(arguments: &Args, vm: &Vm) -> Result<Target> {
     let Some(symbols) = arguments.symbols.clone().or(vm.elf.clone()) else {
-        bail!("what QEMU {} runs is unknown: give the guest's ELF file with --symbols", vm.pid);
+        bail!("what the VM in process {} runs is unknown: give the guest's ELF file with --symbols", vm.pid);
     };
     let settings = VmSettings { stack_bytes: arguments.stack_bytes, symbols: symbols.clone() };
     let (source, backend) = attach_by(arguments, vm, settings)?;

@@ -37,8 +37,12 @@ pub(super) fn descriptors(pid: u32) -> io::Result<(Vec<Descriptor>, Option<i32>)
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.take(ENTRIES_MAX) {
         let entry = entry?;
         let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that was closed since has no target any more.
-        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let target = match fs::read_link(entry.path()) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            // It was closed since.
+            Err(_) => continue,
+        };
         let target = target.to_string_lossy();
         if target == "/dev/kvm" {
             kvm = Some(number);
