@@ -15,16 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Uploads at the same time.
 const UPLOADERS: usize = 4;
-/// Samples a second; no round number, so that it does not beat with timers. A VM stands still for each
-/// sample: 0.2 ms under TCG, and under KVM on a host that emulates ring 0 8.5 ms, which at 997 Hz
-/// would leave no time in between (2026-11-21, `glass report --text` of `cargo xtask demo`).
-fn samples_per_sec(world: World) -> &'static str {
-    match world {
-        World::Process => "997",
-        World::Tcg => "499",
-        World::Kvm => "37",
-    }
-}
+/// Samples a second; no round number, so that it does not beat with timers.
+const SAMPLES_PER_SEC: &str = "499";
 /// The longest recording; the demo ends it when the load is over.
 const RECORDING_SECONDS_MAX: &str = "600";
 /// How long a single transfer may take.
@@ -106,7 +98,7 @@ pub fn run(options: &Options) -> Result<()> {
     step.done(&format!("pid {}, answers after {} ms", queue.service_pid()?, boot.as_millis()));
 
     let recording = output.join("queue.trace");
-    let mut recorder = record(&queue, samples_per_sec(world), &recording, &folder)?;
+    let mut recorder = record(&queue, &recording, &folder)?;
     let load = push_and_pull(&mut steps, &queue, &files, &hashes, folder.path());
     let step = steps.begin("end the recording and write the report", None);
     if !recorder.interrupt(Duration::from_secs(60)) {
@@ -128,9 +120,9 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Starts `glass record` on the queue and waits until it samples.
-fn record(queue: &Queue, samples_per_sec: &str, recording: &Path, folder: &Folder) -> Result<Process> {
+fn record(queue: &Queue, recording: &Path, folder: &Folder) -> Result<Process> {
     let mut command = Command::new(build::programs().join("glass"));
-    command.args(["record", "--pid", &queue.service_pid()?.to_string(), "--rate", samples_per_sec]);
+    command.args(["record", "--pid", &queue.service_pid()?.to_string(), "--rate", SAMPLES_PER_SEC]);
     command.args(["--duration", RECORDING_SECONDS_MAX, "--output"]).arg(recording);
     let mut recorder = Process::spawn(&mut command, &folder.file("record.log"))?;
     // A recorder that may not look ends at once and says why.
