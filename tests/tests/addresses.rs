@@ -35,6 +35,35 @@ fn check(setting: &str, address: &str) {
     assert_eq!((answer.status(), answer.text().as_str()), (200, "Hello from hello\n"));
 }
 
+/// A client that connects while the guest boots: QEMU accepts it at once, and the guest must hear of
+/// it when it is ready, not when QEMU tries again after six seconds.
+fn check_early_client() {
+    if !programs::has_qemu() {
+        return programs::skip("qemu-system-x86_64 is not installed");
+    }
+    let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("hello")) else { return };
+    let folder = Folder::new("addresses").expect("a temporary folder");
+    let port = free_port().expect("a free port");
+    let mut command = Command::new(&glass);
+    command.arg("run").arg(&image).args(["--accel", "tcg", "--memory", "16", "--port", &format!("{port}:8080")]);
+    let mut process = Process::spawn(&mut command, &folder.file("log")).expect("glass starts");
+    let deadline = Instant::now() + LIMIT;
+    let mut client = loop {
+        match Client::connect_within(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Duration::from_secs(4)) {
+            Ok(client) => break client,
+            Err(_) => assert!(process.ended().is_none() && Instant::now() < deadline, "{}", process.output()),
+        }
+    };
+    assert!(!process.output().contains("hello listens"), "the guest was faster than its client");
+    let answer = client.request("GET", "/").expect("an answer on the first connection");
+    assert_eq!(answer.status(), 200);
+}
+
+#[test]
+fn a_client_that_comes_before_the_guest_is_heard() {
+    within(LIMIT, check_early_client);
+}
+
 #[test]
 fn by_dhcp() {
     within(LIMIT, || check("dhcp", "10.0.2.15"));

@@ -65,7 +65,7 @@ impl<D: Device> Stack<D> {
         state.interface.poll_maintenance(time);
 
         let mut moved = false;
-        if state.announce {
+        if state.wants_to_announce() {
             match (state.interface.ipv4_addr(), self.device.transmit(time)) {
                 (Some(address), Some(transmit)) => {
                     announce(transmit, self.mac, address);
@@ -98,7 +98,7 @@ impl<D: Device> Stack<D> {
     /// Whether the next poll may find something to send. Never sleep while this is true.
     pub fn has_work(&self) -> bool {
         let state = self.shared.state.borrow();
-        !self.transmit_blocked && (state.table.queue_len() > 0 || state.announce)
+        !self.transmit_blocked && (state.table.queue_len() > 0 || state.wants_to_announce())
     }
 
     /// Whether the device had no room for a frame in the last poll: wait for it to finish some.

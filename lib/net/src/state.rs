@@ -63,7 +63,7 @@ pub(crate) struct State {
     /// When the stack was polled last.
     pub(crate) now: Instant,
     pub(crate) table: Table,
-    /// Our address is new: tell the neighbours.
+    /// Our address is new: tell the neighbours as soon as somebody listens.
     pub(crate) announce: bool,
     /// The device merges frames, so that one of them deserves an acknowledgement of its own.
     pub(crate) large_frames: bool,
@@ -108,6 +108,11 @@ impl State {
             counters: Counters::default(),
             port_next,
         }
+    }
+
+    /// Whether the neighbours are to hear of our address now: it is new, and somebody listens.
+    pub(crate) fn wants_to_announce(&self) -> bool {
+        self.announce && !self.listeners.is_empty()
     }
 
     /// Our address, once there is one.

@@ -162,11 +162,20 @@ impl Lan {
 }
 
 #[test]
-fn an_address_is_learned_at_once_and_announced() {
+fn an_address_is_learned_at_once_and_announced_when_somebody_listens() {
     let mut net = Lan::new();
     let learned = net.up();
     net.settle();
     assert_eq!((learned.get(), net.now), (Some(GIVEN.into()), Instant(0)));
+    assert!(net.asked.is_empty());
+    let sockets = net.stack.sockets();
+    net.executor
+        .spawn("listen", async move {
+            let _listener = sockets.listen(80).await.unwrap();
+            core::future::pending::<()>().await;
+        })
+        .unwrap();
+    net.settle();
     assert_eq!(net.asked, [GIVEN]);
 }
 

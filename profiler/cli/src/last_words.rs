@@ -1,26 +1,32 @@
 //! Turns the addresses of a guest's last report into functions and lines.
 
-use anyhow::{Context, Result};
 use glass_profile::symbols::Symbols;
+use std::cell::OnceCell;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Symbols of one image.
+/// Symbols of one image, read at the first frame: a boot does not wait for them.
 pub struct Symbolizer {
-    symbols: Option<Symbols>,
+    image: PathBuf,
+    symbols: OnceCell<Option<Symbols>>,
 }
 
 impl Symbolizer {
-    /// Reads `image`. A stripped image is fine: its addresses stay addresses.
-    pub fn load(image: &Path) -> Result<Symbolizer> {
-        let bytes = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
-        Ok(Symbolizer { symbols: Symbols::parse(&bytes).ok() })
+    /// For reports of `image`. If that is stripped or gone by then, addresses stay addresses.
+    pub fn new(image: &Path) -> Symbolizer {
+        Symbolizer { image: image.to_owned(), symbols: OnceCell::new() }
+    }
+
+    fn symbols(&self) -> Option<&Symbols> {
+        let load = || Symbols::parse(&std::fs::read(&self.image).ok()?).ok();
+        self.symbols.get_or_init(load).as_ref()
     }
 
     /// `line`, with the functions added if it is a frame of a report (`  #3 0x0000000000201329`).
     pub fn explain_line(&self, line: &str) -> String {
         let mut text = line.to_owned();
-        let (Some(symbols), Some((number, address))) = (&self.symbols, parse_frame(line)) else { return text };
+        let Some((number, address)) = parse_frame(line) else { return text };
+        let Some(symbols) = self.symbols() else { return text };
         // Frame 0 is where it happened; the others are return addresses, one past their call.
         let address = if number == 0 { address } else { address.saturating_sub(1) };
         for (index, location) in symbols.locate(address).iter().enumerate() {
@@ -50,7 +56,7 @@ mod tests {
         for line in ["", "#3 0x10", "  #x 0x10", "  #3 0x", "  #3 0x10 more", "hello"] {
             assert_eq!(parse_frame(line), None, "{line}");
         }
-        let symbolizer = Symbolizer { symbols: None };
+        let symbolizer = Symbolizer::new(Path::new("/nonexistent"));
         assert_eq!(symbolizer.explain_line("  #3 0x10"), "  #3 0x10");
     }
 }

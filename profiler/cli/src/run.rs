@@ -256,7 +256,7 @@ fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Comman
 
 fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
     let (accel, remark) = choose_accel(args.accel)?;
-    let symbolizer = Symbolizer::load(image)?;
+    let symbolizer = Symbolizer::new(image);
     let folder = SocketFolder::make()?;
     let mut command = qemu_command(args, image, accel, &folder.0);
     if args.print_command {
