@@ -46,13 +46,4 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What one client may send and how slow it may be. A stalled upload gives its space back after one
 /// to two windows of 30 seconds in which it moved less than 8 KiB.
-pub const HTTP: Limits = Limits {
-    head_bytes_max: 16 * 1024,
-    request_line_bytes_max: 8 * 1024,
-    head_timeout: Duration::from_secs(10),
-    idle_timeout: Duration::from_secs(60),
-    progress_window: Duration::from_secs(30),
-    progress_bytes_min: 8 * 1024,
-    linger_timeout: Duration::from_secs(5),
-    linger_bytes_max: 4 * 1024 * 1024,
-};
+pub const HTTP: Limits = Limits::DEFAULT;

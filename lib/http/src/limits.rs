@@ -25,17 +25,22 @@ pub struct Limits {
     pub linger_bytes_max: u64,
 }
 
+impl Limits {
+    /// What suits a service on an ordinary network.
+    pub const DEFAULT: Limits = Limits {
+        head_bytes_max: 16 * 1024,
+        request_line_bytes_max: 8 * 1024,
+        head_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(60),
+        progress_window: Duration::from_secs(30),
+        progress_bytes_min: 8 * 1024,
+        linger_timeout: Duration::from_secs(5),
+        linger_bytes_max: 4 * 1024 * 1024,
+    };
+}
+
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            head_bytes_max: 16 * 1024,
-            request_line_bytes_max: 8 * 1024,
-            head_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
-            progress_window: Duration::from_secs(30),
-            progress_bytes_min: 8 * 1024,
-            linger_timeout: Duration::from_secs(5),
-            linger_bytes_max: 4 * 1024 * 1024,
-        }
+        Limits::DEFAULT
     }
 }
