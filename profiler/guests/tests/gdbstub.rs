@@ -3,7 +3,6 @@
 mod common;
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Fixture, PATIENCE, build, take};
@@ -122,21 +121,7 @@ fn sample_until_killed() {
 #[test]
 fn a_killed_profiler_leaves_the_guest_running() {
     let Some(fixture) = Fixture::start(TCG, "killed", &["-fno-omit-frame-pointer"], true, 1) else { return };
-    const KILLS: u64 = 20;
-    for round in 0..KILLS {
-        let mut profiler = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sample_until_killed", "--ignored"])
-            .env("GLASS_TEST_QEMU", fixture.qemu.id().to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        // From before it connects until long after; primes, so that no moment is hit twice.
-        std::thread::sleep(Duration::from_millis(5 + round * 13 % 97));
-        profiler.kill().unwrap();
-        profiler.wait().unwrap();
-        fixture.assert_runs(&format!("after kill {round}"));
-    }
+    fixture.assert_survives_kills("sample_until_killed");
     // Nobody holds the connection any more.
     let start = Instant::now();
     while let Err(error) = take_one(&fixture) {

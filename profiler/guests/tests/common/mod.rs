@@ -120,6 +120,26 @@ impl Fixture {
         }
     }
 
+    /// Kills 20 profilers of this guest, each the ignored test `profiler` of this program, at moments
+    /// from before it attaches until long after.
+    pub fn assert_survives_kills(&self, profiler: &str) {
+        const KILLS: u64 = 20;
+        for round in 0..KILLS {
+            let mut profiler = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", profiler, "--ignored"])
+                .env("GLASS_TEST_QEMU", self.qemu.id().to_string())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            // Primes, so that no moment is hit twice.
+            std::thread::sleep(Duration::from_millis(5 + round * 13 % 97));
+            profiler.kill().unwrap();
+            profiler.wait().unwrap();
+            self.assert_runs(&format!("after kill {round}"));
+        }
+    }
+
     pub fn vm(&self) -> Vm {
         match find::by_pid(self.qemu.id()).unwrap() {
             Found::Vm(vm) => vm,
