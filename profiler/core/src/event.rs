@@ -57,6 +57,8 @@ pub enum Placement {
     FileOffset(u64),
     /// The image runs at the addresses that it was linked for.
     AsLinked,
+    /// The image runs this far above the addresses that it was linked for (modulo 2^64).
+    Biased(u64),
 }
 
 /// Something that happened in or to a guest. Times of events that carry none are those of the

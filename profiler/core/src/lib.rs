@@ -8,6 +8,7 @@
 pub mod durations;
 pub mod event;
 pub mod image;
+pub mod images;
 pub mod model;
 pub mod recorder;
 pub mod recording;

@@ -2,22 +2,18 @@
 //!
 //! Runs in a thread of its own while the guest runs, so nothing here is on the way of a stopped guest.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use crate::durations::Durations;
-use crate::event::{Event, Mapping, Placement, RawSample};
-use crate::image::Image;
+use crate::event::{Event, RawSample};
+use crate::images::{Images, MappedFile};
 use crate::model::{Cost, Distribution, Origin, StackEnd};
 use crate::recording::{Clocks, FileSource, ImageId, SampleRecord, Writer};
-use crate::symbols::{Location, Symbols};
-use crate::unwind::{AddressSpace, CallAddress, CallChain, UnwindCache};
+use crate::unwind::{CallAddress, CallChain};
 
 /// Distinct frames and stacks that are kept; samples beyond are counted as lost.
 const INTERNED_MAX: usize = 4 << 20;
-/// The name of what runs below a system call.
-const KERNEL: &str = "[kernel]";
 /// Thread ids that stand for vCPUs in Perfetto's view start here: above every real one.
 const VCPU_TID: u32 = 1 << 24;
 
@@ -40,24 +36,22 @@ struct KnownTrack {
     tid: u32,
 }
 
-struct LoadedImage {
-    id: ImageId,
-    image: Option<Arc<Image>>,
+/// What the recording knows of an image so far.
+#[derive(Default)]
+struct WrittenImage {
     /// Its name in the recording, once a frame needed it.
     iid: Option<u64>,
     /// Linked addresses that stacks contain.
     addresses: BTreeSet<u64>,
-    range: (u64, u64),
 }
 
 /// Turns events into a recording.
 pub struct Recorder<W> {
     writer: Writer<W>,
     is_guest: bool,
-    cache: UnwindCache,
-    spaces: HashMap<u32, AddressSpace>,
-    images: Vec<LoadedImage>,
-    images_by_path: HashMap<String, u32>,
+    images: Images,
+    /// By the image's index.
+    written: BTreeMap<u32, WrittenImage>,
     tracks: HashMap<u32, KnownTrack>,
     frames: HashMap<CallAddress, u64>,
     callstacks: HashMap<Vec<u64>, u64>,
@@ -72,20 +66,11 @@ impl<W: Write> Recorder<W> {
     pub fn start(output: W, clocks: Clocks, origin: &Origin, is_guest: bool, pid: u32) -> io::Result<Recorder<W>> {
         let mut writer = Writer::start(output, clocks, origin, is_guest)?;
         writer.process(pid, &origin.guest)?;
-        let kernel = LoadedImage {
-            id: ImageId { path: KERNEL.to_owned(), build_id: Vec::new() },
-            image: None,
-            iid: None,
-            addresses: BTreeSet::new(),
-            range: (0, 1),
-        };
         Ok(Recorder {
             writer,
             is_guest,
-            cache: UnwindCache::default(),
-            spaces: HashMap::new(),
-            images: vec![kernel],
-            images_by_path: HashMap::new(),
+            images: Images::default(),
+            written: BTreeMap::new(),
             tracks: HashMap::new(),
             frames: HashMap::new(),
             callstacks: HashMap::new(),
@@ -105,48 +90,19 @@ impl<W: Write> Recorder<W> {
                 self.writer.track(track, id, &name, process, tid)
             }
             Event::Map { process, mapping } => {
-                self.map(process, &mapping, files);
+                self.images.map(process, &mapping, files);
                 Ok(())
             }
             Event::Fork { process, parent } => {
-                let space = self.spaces.get(&parent).cloned().unwrap_or_default();
-                self.spaces.insert(process, space);
+                self.images.fork(process, parent);
                 Ok(())
             }
             Event::Exec { process } => {
-                self.spaces.remove(&process);
+                self.images.exec(process);
                 Ok(())
             }
             Event::Sample(sample) => self.sample(&sample),
             Event::Warning(text) => self.writer.warning(&text),
-        }
-    }
-
-    fn map(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) {
-        let index = match self.images_by_path.get(&mapping.path) {
-            Some(index) => *index,
-            None => {
-                let image = files.load(&mapping.path).and_then(|bytes| Image::parse(&bytes, &[]).ok()).map(Arc::new);
-                let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
-                let index = self.images.len() as u32;
-                self.images.push(LoadedImage {
-                    id: ImageId { path: mapping.path.clone(), build_id },
-                    image,
-                    iid: None,
-                    addresses: BTreeSet::new(),
-                    range: (mapping.start, mapping.end),
-                });
-                self.images_by_path.insert(mapping.path.clone(), index);
-                index
-            }
-        };
-        let Some(image) = self.images[index as usize].image.clone() else { return };
-        let bias = match mapping.placement {
-            Placement::AsLinked => Some(0),
-            Placement::FileOffset(offset) => image.bias_of_mapping(mapping.start, offset),
-        };
-        if let Some(bias) = bias {
-            self.spaces.entry(process).or_default().add(mapping.start..mapping.end, bias, index, image);
         }
     }
 
@@ -159,14 +115,7 @@ impl<W: Write> Recorder<W> {
             self.progress.samples_dropped += 1;
             return Ok(());
         }
-        let space = self.spaces.entry(sample.process).or_default();
-        let CallChain { mut calls, end } = space.unwind(&mut self.cache, sample.registers, &sample.stack);
-        if let Some(address) = sample.inner {
-            calls.insert(0, space.at(address));
-        }
-        if sample.in_kernel {
-            calls.insert(0, CallAddress { image: Some(0), address: 0 });
-        }
+        let CallChain { calls, end } = self.images.unwind(sample);
         let mut frames = Vec::with_capacity(calls.len());
         for call in calls.iter().rev() {
             frames.push(self.frame(*call)?);
@@ -204,14 +153,16 @@ impl<W: Write> Recorder<W> {
             return Ok(*iid);
         }
         let mut image_iid = None;
-        if let Some(index) = call.image {
-            let loaded = &mut self.images[index as usize];
-            loaded.addresses.insert(call.address);
-            image_iid = Some(match loaded.iid {
+        if let Some(index) = call.image
+            && let Some(file) = self.images.file(index)
+        {
+            let written = self.written.entry(index).or_default();
+            written.addresses.insert(call.address);
+            image_iid = Some(match written.iid {
                 Some(iid) => iid,
                 None => {
-                    let iid = self.writer.image(&loaded.id, loaded.range.0, loaded.range.1)?;
-                    loaded.iid = Some(iid);
+                    let iid = self.writer.image(&image_id(file), file.range.0, file.range.1)?;
+                    written.iid = Some(iid);
                     iid
                 }
             });
@@ -253,35 +204,24 @@ impl<W: Write> Recorder<W> {
         files: &mut dyn FileSource,
         profiler_cpu_ns: impl FnOnce() -> u64,
     ) -> io::Result<(Cost, W)> {
-        for index in 0..self.images.len() {
-            self.write_symbols(index, end_ns, files)?;
+        for (index, written) in std::mem::take(&mut self.written) {
+            let Some(file) = self.images.file(index) else { continue };
+            match self.images.names(index, files) {
+                Ok(names) => {
+                    let named: Vec<_> =
+                        written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
+                    self.writer.symbols(&image_id(file), end_ns, &named)?;
+                }
+                Err(warning) => self.writer.warning(&warning)?,
+            }
         }
         let mut cost = self.complete_cost(cost);
         cost.profiler_cpu_ns = profiler_cpu_ns();
         self.writer.cost(&cost, end_ns.max(self.last_ns) - self.first_ns, true)?;
         Ok((cost, self.writer.into_inner()))
     }
+}
 
-    fn write_symbols(&mut self, index: usize, now_ns: u64, files: &mut dyn FileSource) -> io::Result<()> {
-        let loaded = &self.images[index];
-        if loaded.addresses.is_empty() {
-            return Ok(());
-        }
-        let path = &loaded.id.path;
-        if index == 0 {
-            let name = Location { function: KERNEL.to_owned(), file: None, line: None };
-            return self.writer.symbols(&loaded.id, now_ns, &[(0, vec![name])]);
-        }
-        let symbols = match files.load(path).map(|bytes| Symbols::parse(&bytes)) {
-            Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() == loaded.id.build_id => symbols,
-            Some(Ok(_)) => {
-                let text = format!("{path} was replaced by another build while it ran: its functions have no names");
-                return self.writer.warning(&text);
-            }
-            Some(Err(error)) => return self.writer.warning(&format!("{path} {error}: its functions have no names")),
-            None => return self.writer.warning(&format!("{path} cannot be read: its functions have no names")),
-        };
-        let named: Vec<_> = loaded.addresses.iter().map(|address| (*address, symbols.locate(*address))).collect();
-        self.writer.symbols(&loaded.id, now_ns, &named)
-    }
+fn image_id(file: &MappedFile) -> ImageId {
+    ImageId { path: file.path.clone(), build_id: file.build_id.clone() }
 }
