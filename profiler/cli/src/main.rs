@@ -6,6 +6,7 @@ mod last_words;
 mod record;
 mod report;
 mod run;
+mod target;
 
 use std::process::ExitCode;
 

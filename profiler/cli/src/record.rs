@@ -2,7 +2,6 @@
 
 mod pipeline;
 mod progress;
-mod target;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,44 +12,24 @@ use anyhow::{Context, Result};
 use glass_guests::{Flow, read_clocks};
 use glass_profile::event::Event;
 
+use crate::target::{self, TargetArgs};
 use pipeline::Pipeline;
 use progress::Progress;
 
 /// The period in which losses, Ctrl-C and the progress line are looked after.
 const ROUND: Duration = Duration::from_millis(100);
-/// Highest rate that is tried.
-const RATE_HZ_MAX: i64 = 100_000;
 
 /// Samples the call stacks of a running VM or process, or of a command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Process to look into; the VM in it, if it is QEMU.
-    #[arg(long, conflicts_with_all = ["name", "command"])]
-    pid: Option<u32>,
-    /// VM to look into, by the name that `glass run` gave it.
-    #[arg(long, conflicts_with = "command")]
-    name: Option<String>,
-    /// ELF file with the symbols of the VM's image, if glass cannot know it.
-    #[arg(long)]
-    symbols: Option<PathBuf>,
-    /// Samples per second. The default is not a divisor of usual timer rates.
-    #[arg(long, default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
-    rate: u32,
+    #[command(flatten)]
+    target: TargetArgs,
     /// Stop after this time; without it, at Ctrl-C or when the guest ends.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
     /// Where to write the recording.
     #[arg(short, long, default_value = "glass.pftrace")]
     output: PathBuf,
-    /// How much of the stack is copied with a sample; deeper stacks are cut.
-    #[arg(long, value_name = "N", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
-    stack_bytes: u32,
-    /// How to look into the guest.
-    #[arg(long, value_enum, default_value_t = target::Backend::Auto, conflicts_with = "command")]
-    backend: target::Backend,
-    /// Command to run and sample from its start.
-    #[arg(last = true)]
-    command: Vec<String>,
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -68,7 +47,7 @@ pub fn run(arguments: Args) -> Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
     }
-    let mut target = target::find(&arguments)?;
+    let mut target = target::find(&arguments.target)?;
     let clocks = read_clocks();
     let start = Instant::now();
     let mut pipeline = Pipeline::start(&arguments.output, clocks, &target)?;

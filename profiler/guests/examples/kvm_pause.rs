@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let period = Duration::from_secs(1) / rest.first().copied().unwrap_or(997).max(1);
     let Found::Vm(vm) = find::by_pid(*pid)? else { return Err("no VM".into()) };
     let symbols = vm.elf.clone().ok_or("no image known")?;
-    let mut guest = KvmVm::attach(&vm, VmSettings { stack_bytes: 16 << 10, symbols })?;
+    let mut guest = KvmVm::attach(&vm, VmSettings::new(16 << 10, symbols))?;
     let mut columns: [Vec<f64>; 4] = Default::default();
     let start = Instant::now();
     let microseconds = |duration: Duration| duration.as_secs_f64() * 1e6;

@@ -25,6 +25,20 @@ pub struct VmSettings {
     pub stack_bytes: u32,
     /// The image that the guest runs, with symbols.
     pub symbols: PathBuf,
+    /// The vCPUs to sample by their index, all if empty.
+    pub vcpus: Vec<u32>,
+}
+
+impl VmSettings {
+    /// All vCPUs of a guest that runs `symbols`.
+    pub fn new(stack_bytes: u32, symbols: PathBuf) -> VmSettings {
+        VmSettings { stack_bytes, symbols, vcpus: Vec::new() }
+    }
+
+    /// Whether a vCPU is to be sampled.
+    pub fn wants(&self, vcpu: usize) -> bool {
+        self.vcpus.is_empty() || self.vcpus.iter().any(|wanted| *wanted as usize == vcpu)
+    }
 }
 
 /// What a core's registers say.

@@ -15,7 +15,7 @@ use glass_profile::model::State;
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
 fn attach(fixture: &Fixture) -> Result<QemuVm, GuestError> {
-    QemuVm::attach(&fixture.vm(), VmSettings { stack_bytes: 2048, symbols: fixture.elf.clone() })
+    QemuVm::attach(&fixture.vm(), VmSettings::new(2048, fixture.elf.clone()))
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_core_that_never_started_is_idle() {
 fn the_wrong_file_is_refused_and_the_guest_runs_on() {
     let Some(fixture) = Fixture::start(TCG, "wrong", &["-fno-omit-frame-pointer"], true, 1) else { return };
     let refuse = |symbols: PathBuf| {
-        let error = QemuVm::attach(&fixture.vm(), VmSettings { stack_bytes: 2048, symbols }).err().unwrap().to_string();
+        let error = QemuVm::attach(&fixture.vm(), VmSettings::new(2048, symbols)).err().unwrap().to_string();
         fixture.assert_runs("after a refusal");
         error
     };
@@ -113,7 +113,7 @@ fn sample_until_killed() {
     let Ok(pid) = std::env::var("GLASS_TEST_QEMU") else { return };
     let Found::Vm(vm) = find::by_pid(pid.parse().unwrap()).unwrap() else { panic!("no VM") };
     let symbols = vm.elf.clone().unwrap();
-    let mut guest = QemuVm::attach(&vm, VmSettings { stack_bytes: 2048, symbols }).unwrap();
+    let mut guest = QemuVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
     let start = Instant::now();
     while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
 }

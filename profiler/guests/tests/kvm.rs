@@ -40,7 +40,7 @@ fn start(name: &str, vcpus: u32) -> Option<Fixture> {
 }
 
 fn settings(fixture: &Fixture) -> VmSettings {
-    VmSettings { stack_bytes: 2048, symbols: fixture.elf.clone() }
+    VmSettings::new(2048, fixture.elf.clone())
 }
 
 fn attach(fixture: &Fixture) -> Result<KvmVm, GuestError> {
@@ -136,7 +136,7 @@ fn a_vmm_that_was_stopped_stays_so() {
 fn the_wrong_file_is_refused_and_the_guest_runs_on() {
     let Some(fixture) = start("wrong", 1) else { return };
     let other = build(&fixture.folder, "other.elf", &["-fno-omit-frame-pointer", "-DOTHER", "-O1"]).unwrap();
-    let error = KvmVm::attach(&fixture.vm(), VmSettings { stack_bytes: 2048, symbols: other }).err().unwrap();
+    let error = KvmVm::attach(&fixture.vm(), VmSettings::new(2048, other)).err().unwrap();
     assert!(error.to_string().contains("another build id"), "{error}");
     assert!(!error.is_of_the_backend());
     fixture.assert_runs("after a refusal");
@@ -173,7 +173,7 @@ fn attach_without_rights() {
     let glass_guests::find::Found::Vm(vm) = glass_guests::find::by_pid(pid.parse().unwrap()).unwrap() else {
         panic!("QEMU is not recognised")
     };
-    let error = KvmVm::attach(&vm, VmSettings { stack_bytes: 2048, symbols: elf.into() }).err().unwrap();
+    let error = KvmVm::attach(&vm, VmSettings::new(2048, elf.into())).err().unwrap();
     assert!(matches!(error, GuestError::NotPermitted { .. }), "{error}");
     assert!(error.is_of_the_backend() && error.to_string().contains("CAP_SYS_PTRACE"), "{error}");
 }
@@ -202,7 +202,7 @@ fn sample_until_killed() {
     let Ok(pid) = std::env::var("GLASS_TEST_QEMU") else { return };
     let Ok(glass_guests::find::Found::Vm(vm)) = glass_guests::find::by_pid(pid.parse().unwrap()) else { return };
     let symbols = vm.elf.clone().unwrap();
-    let mut guest = KvmVm::attach(&vm, VmSettings { stack_bytes: 2048, symbols }).unwrap();
+    let mut guest = KvmVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
     let start = Instant::now();
     while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
 }

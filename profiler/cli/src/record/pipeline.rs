@@ -16,7 +16,7 @@ use glass_profile::model::Cost;
 use glass_profile::recorder::{Progress, Recorder};
 use glass_profile::recording::Clocks;
 
-use super::target::Target;
+use crate::target::Target;
 
 /// Events that may wait for the recorder: at 1000 samples a second, some seconds of them. A sample
 /// that finds the queue full is dropped and counted as lost.

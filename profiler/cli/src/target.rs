@@ -1,6 +1,8 @@
-//! From the command line to something that can be sampled.
+//! What is to be sampled and how, from the command line to something that can be sampled. Shared by
+//! all commands that sample.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -12,11 +14,41 @@ use glass_guests::process::{Process, ProcessSettings};
 use glass_guests::{Source, VmSettings};
 use glass_profile::model::Origin;
 
-use super::Args;
+/// Highest rate that is tried.
+const RATE_HZ_MAX: i64 = 100_000;
+
+/// The guest, and how it is sampled.
+#[derive(clap::Args)]
+pub struct TargetArgs {
+    /// Process to look into; the VM in it, if it is QEMU.
+    #[arg(long, conflicts_with_all = ["name", "command"])]
+    pub pid: Option<u32>,
+    /// VM to look into, by the name that `glass run` gave it.
+    #[arg(long, conflicts_with = "command")]
+    pub name: Option<String>,
+    /// ELF file with the symbols of the VM's image, if glass cannot know it.
+    #[arg(long)]
+    pub symbols: Option<PathBuf>,
+    /// Samples per second. The default is not a divisor of usual timer rates.
+    #[arg(long, default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
+    pub rate: u32,
+    /// Sample only this vCPU, by its number; may be given several times.
+    #[arg(long = "vcpu", value_name = "N", conflicts_with = "command")]
+    pub vcpus: Vec<u32>,
+    /// How much of the stack is copied with a sample; deeper stacks are cut.
+    #[arg(long, value_name = "N", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
+    pub stack_bytes: u32,
+    /// How to look into the guest.
+    #[arg(long, value_enum, default_value_t = Backend::Auto, conflicts_with = "command")]
+    pub backend: Backend,
+    /// Command to run and sample from its start.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
 
 /// How to look into a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Backend {
+pub enum Backend {
     /// The gentlest that works: kvm for a VM under KVM, else gdbstub; process for a process.
     Auto,
     /// Stop the threads of the VM's cores by ptrace and read their registers where KVM keeps them.
@@ -28,14 +60,14 @@ pub(super) enum Backend {
 }
 
 /// What is sampled, and how.
-pub(super) struct Target {
-    pub(super) source: Box<dyn Source>,
-    pub(super) origin: Origin,
-    pub(super) is_guest: bool,
-    pub(super) pid: u32,
+pub struct Target {
+    pub source: Box<dyn Source>,
+    pub origin: Origin,
+    pub is_guest: bool,
+    pub pid: u32,
 }
 
-fn origin(arguments: &Args, guest: String, backend: &str, symbols: String) -> Origin {
+fn origin(arguments: &TargetArgs, guest: String, backend: &str, symbols: String) -> Origin {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Origin {
         guest,
@@ -49,7 +81,7 @@ fn origin(arguments: &Args, guest: String, backend: &str, symbols: String) -> Or
 }
 
 /// Finds and attaches to what the arguments name.
-pub(super) fn find(arguments: &Args) -> Result<Target> {
+pub fn find(arguments: &TargetArgs) -> Result<Target> {
     if let [program, rest @ ..] = &arguments.command[..] {
         return command(arguments, program, rest);
     }
@@ -69,18 +101,18 @@ pub(super) fn find(arguments: &Args) -> Result<Target> {
     }
 }
 
-fn settings(arguments: &Args) -> ProcessSettings {
+fn settings(arguments: &TargetArgs) -> ProcessSettings {
     ProcessSettings { rate_hz: arguments.rate, stack_bytes: arguments.stack_bytes }
 }
 
-fn process_target(arguments: &Args, process: Process, name: &str) -> Target {
+fn process_target(arguments: &TargetArgs, process: Process, name: &str) -> Target {
     let pid = process.pid();
     let backend = "perf_event_open (cpu-clock: time on a CPU, waiting threads are not sampled)";
     let origin = origin(arguments, format!("{name} (process {pid})"), backend, String::new());
     Target { source: Box::new(process), origin, is_guest: false, pid }
 }
 
-fn command(arguments: &Args, program: &str, rest: &[String]) -> Result<Target> {
+fn command(arguments: &TargetArgs, program: &str, rest: &[String]) -> Result<Target> {
     let mut command = Command::new(program);
     command.args(rest);
     let process = Process::spawn(command, settings(arguments))?;
@@ -88,11 +120,12 @@ fn command(arguments: &Args, program: &str, rest: &[String]) -> Result<Target> {
     Ok(process_target(arguments, process, name))
 }
 
-fn attach_vm(arguments: &Args, vm: &Vm) -> Result<Target> {
+fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
     let Some(symbols) = arguments.symbols.clone().or(vm.elf.clone()) else {
         bail!("what the VM in process {} runs is unknown: give the guest's ELF file with --symbols", vm.pid);
     };
-    let settings = VmSettings { stack_bytes: arguments.stack_bytes, symbols: symbols.clone() };
+    let settings =
+        VmSettings { stack_bytes: arguments.stack_bytes, symbols: symbols.clone(), vcpus: arguments.vcpus.clone() };
     let (source, backend) = attach_by(arguments, vm, settings)?;
     let accel = match vm.accel.as_str() {
         "" => String::new(),
@@ -104,7 +137,7 @@ fn attach_vm(arguments: &Args, vm: &Vm) -> Result<Target> {
 }
 
 /// Attaches to a VM by the backend that was asked for, or by the gentlest that works.
-fn attach_by(arguments: &Args, vm: &Vm, settings: VmSettings) -> Result<(Box<dyn Source>, &'static str)> {
+fn attach_by(arguments: &TargetArgs, vm: &Vm, settings: VmSettings) -> Result<(Box<dyn Source>, &'static str)> {
     let wants_kvm = match arguments.backend {
         Backend::Kvm => true,
         Backend::Auto => vm.accel == "kvm",
@@ -126,7 +159,7 @@ fn attach_by(arguments: &Args, vm: &Vm, settings: VmSettings) -> Result<(Box<dyn
     Ok((Box::new(Paced::new(guest, arguments.rate)), "QEMU's gdbstub"))
 }
 
-fn attach(arguments: &Args, pid: u32) -> Result<Target> {
+fn attach(arguments: &TargetArgs, pid: u32) -> Result<Target> {
     let process = Process::attach(pid, settings(arguments))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Ok(process_target(arguments, process, name.trim_end()))
