@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The services that are run as processes.
 const PROCESSES: [&str; 1] = ["upload-queue"];
 /// The services that are booted; `faults` goes wrong on purpose.
-const IMAGES: [&str; 3] = ["upload-queue", "hello", "faults"];
+const IMAGES: [&str; 4] = ["upload-queue", "hello", "busy", "faults"];
 
 /// Folder of the built programs.
 pub fn programs() -> PathBuf {
