@@ -9,6 +9,7 @@ pub mod durations;
 pub mod event;
 pub mod image;
 pub mod images;
+pub mod live;
 pub mod model;
 pub mod recorder;
 pub mod recording;
