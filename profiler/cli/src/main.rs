@@ -3,6 +3,7 @@
 
 mod build;
 mod last_words;
+mod queue;
 mod record;
 mod report;
 mod run;

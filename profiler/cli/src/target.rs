@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 use glass_guests::find::{self, Found, Vm};
@@ -44,6 +44,9 @@ pub struct TargetArgs {
     /// Command to run and sample from its start.
     #[arg(last = true)]
     pub command: Vec<String>,
+    /// The command may not use our terminal.
+    #[arg(skip)]
+    pub quiet_command: bool,
 }
 
 /// How to look into a guest.
@@ -115,6 +118,9 @@ fn process_target(arguments: &TargetArgs, process: Process, name: &str) -> Targe
 fn command(arguments: &TargetArgs, program: &str, rest: &[String]) -> Result<Target> {
     let mut command = Command::new(program);
     command.args(rest);
+    if arguments.quiet_command {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    }
     let process = Process::spawn(command, settings(arguments))?;
     let name = program.rsplit('/').next().unwrap_or(program);
     Ok(process_target(arguments, process, name))

@@ -77,6 +77,8 @@ pub struct Snapshot {
     pub paths: Vec<String>,
     /// What was counted since the start or the last reset.
     pub progress: Progress,
+    /// From the first counted sample to now.
+    pub covered_ns: u64,
     /// What the user should know, newest last.
     pub warnings: Vec<String>,
 }
@@ -89,6 +91,7 @@ pub struct Live {
     tracks: HashMap<u32, LiveTrack>,
     pauses: Durations,
     progress: Progress,
+    first_ns: Option<u64>,
     warnings: VecDeque<String>,
     chain: Vec<CallAddress>,
 }
@@ -103,6 +106,7 @@ impl Live {
             tracks: HashMap::new(),
             pauses: Durations::default(),
             progress: Progress::default(),
+            first_ns: None,
             warnings: VecDeque::new(),
             chain: Vec::new(),
         }
@@ -151,6 +155,7 @@ impl Live {
         };
         known.activity.add(time_ns, state);
         self.stacks.add(time_ns, track, state, &self.chain);
+        self.first_ns.get_or_insert(time_ns);
         self.progress.samples_taken += 1;
         self.progress.stacks_broken += u64::from(broken);
         if pause_ns > 0 {
@@ -174,6 +179,7 @@ impl Live {
         self.stacks = Stacks::new(self.settings.half_life_ns);
         self.pauses = Durations::default();
         self.progress = Progress::default();
+        self.first_ns = None;
         for track in self.tracks.values_mut() {
             track.activity = Activity::new(self.settings.kind);
         }
@@ -190,7 +196,9 @@ impl Live {
             paths.push(file.path.clone());
         }
         let progress = Progress { pause: self.pauses.distribution(), ..self.progress };
+        let covered_ns = self.first_ns.map_or(0, |first| now_ns.saturating_sub(first));
         Snapshot {
+            covered_ns,
             frames,
             stacks,
             forgotten,

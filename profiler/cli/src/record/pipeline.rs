@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -16,11 +15,9 @@ use glass_profile::model::Cost;
 use glass_profile::recorder::{Progress, Recorder};
 use glass_profile::recording::Clocks;
 
+use crate::queue::{Consumer, Sender, queue};
 use crate::target::Target;
 
-/// Events that may wait for the recorder: at 1000 samples a second, some seconds of them. A sample
-/// that finds the queue full is dropped and counted as lost.
-const QUEUE_EVENTS: usize = 8192;
 /// How often the shared progress is renewed, in events.
 const PROGRESS_EVENTS: u64 = 64;
 
@@ -30,13 +27,18 @@ enum Message {
     Finish(Cost, u64),
 }
 
+impl From<Event> for Message {
+    fn from(event: Event) -> Message {
+        Message::Event(event)
+    }
+}
+
 /// The way of events into the file.
 pub(super) struct Pipeline {
-    queue: SyncSender<Message>,
+    queue: Sender<Message>,
     thread: JoinHandle<Result<Cost>>,
     progress: Arc<Mutex<Progress>>,
     failed: Arc<AtomicBool>,
-    dropped: u64,
 }
 
 impl Pipeline {
@@ -47,7 +49,7 @@ impl Pipeline {
         let mut origin = target.origin.clone();
         origin.start_unix_ns = clocks.realtime_ns;
         let recorder = Recorder::start(file, clocks, &origin, target.is_guest, target.pid).with_context(cannot)?;
-        let (queue, messages) = sync_channel(QUEUE_EVENTS);
+        let (queue, messages) = queue();
         let progress = Arc::new(Mutex::new(Progress::default()));
         let failed = Arc::new(AtomicBool::new(false));
         let (shared, flag, path) = (progress.clone(), failed.clone(), path.to_owned());
@@ -56,19 +58,12 @@ impl Pipeline {
             flag.store(result.is_err(), Ordering::Relaxed);
             result
         });
-        Ok(Pipeline { queue, thread, progress, failed, dropped: 0 })
+        Ok(Pipeline { queue, thread, progress, failed })
     }
 
-    /// Queues an event. Samples never wait; tracks and mappings do, since what follows needs them.
+    /// Queues an event; a sample that finds no room is dropped and counted as lost.
     pub(super) fn event(&mut self, event: Event) {
-        if matches!(event, Event::Sample(_)) {
-            if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Event(event)) {
-                self.dropped += 1;
-            }
-        } else {
-            // Fails only if the thread has failed, which `finish` reports.
-            let _ = self.queue.send(Message::Event(event));
-        }
+        self.queue.event(event);
     }
 
     pub(super) fn progress(&self) -> Progress {
@@ -82,7 +77,7 @@ impl Pipeline {
     fn cost(&self, counts: Counts) -> Cost {
         Cost {
             samples_wanted: counts.wanted,
-            samples_lost: counts.lost + self.dropped,
+            samples_lost: counts.lost + self.queue.dropped(),
             samples_late: counts.late,
             profiler_cpu_ns: cpu_time_ns(),
             ..Default::default()
@@ -91,27 +86,27 @@ impl Pipeline {
 
     /// Has the cost so far written down.
     pub(super) fn checkpoint(&self, counts: Counts) {
-        let _ = self.queue.try_send(Message::Checkpoint(self.cost(counts)));
+        self.queue.offer(Message::Checkpoint(self.cost(counts)));
     }
 
     /// Writes the names and the end of the recording.
-    pub(super) fn finish(self, counts: Counts, end_ns: u64) -> Result<Cost> {
+    pub(super) fn finish(mut self, counts: Counts, end_ns: u64) -> Result<Cost> {
         let cost = self.cost(counts);
-        let _ = self.queue.send(Message::Finish(cost, end_ns));
+        self.queue.send(Message::Finish(cost, end_ns));
         self.thread.join().map_err(|_| anyhow!("the recorder's thread ended unexpectedly"))?
     }
 }
 
 fn work(
     mut recorder: Recorder<BufWriter<File>>,
-    messages: &Receiver<Message>,
+    messages: &Consumer<Message>,
     progress: &Mutex<Progress>,
     path: &Path,
 ) -> Result<Cost> {
     let cannot = || format!("cannot write {}", path.display());
     let mut files = HostFiles;
     let mut events = 0u64;
-    for message in messages {
+    while let Some(message) = messages.next() {
         match message {
             Message::Event(event) => {
                 recorder.event(event, &mut files).with_context(cannot)?;
