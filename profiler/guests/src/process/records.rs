@@ -184,10 +184,9 @@ impl Sorter {
                     process: pid,
                     registers,
                     stack,
-                    inner: None,
                     state: State::Running,
                     in_kernel,
-                    pause_ns: 0,
+                    ..Default::default()
                 }));
             }
             Kind::Map { pid, mapping } => sink(Event::Map { process: pid, mapping }),
