@@ -1,6 +1,9 @@
 //! What a guest tells the recorder: tracks, mappings, samples that are not unwound yet.
 
+use std::ops::Range;
+
 use crate::model::State;
+use crate::program::Program;
 
 /// The registers that unwinding needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -26,6 +29,9 @@ pub struct RawSample {
     pub registers: Registers,
     /// Memory from `registers.rsp` upwards.
     pub stack: Vec<u8>,
+    /// Memory of the stack that was left for this one, and its address: a kernel handles interrupts on
+    /// a stack of their own.
+    pub left_stack: Option<(u64, Vec<u8>)>,
     /// Where the track really was, if that was code with a stack of its own (a service in ring 0)
     /// which the code at `registers` had called.
     pub inner: Option<u64>,
@@ -82,6 +88,17 @@ pub enum Event {
         process: u32,
         /// The file and where.
         mapping: Mapping,
+    },
+    /// A process or guest runs a program that the source has looked at.
+    Place {
+        /// The process.
+        process: u32,
+        /// Where it runs.
+        range: Range<u64>,
+        /// How far above the addresses that it was linked for (modulo 2^64).
+        bias: u64,
+        /// The program.
+        program: Program,
     },
     /// A process is a copy of another.
     Fork {

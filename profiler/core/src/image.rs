@@ -7,6 +7,9 @@ use std::sync::Arc;
 use gimli::UnwindSection;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 
+use crate::map::SymbolMap;
+use crate::orc::OrcTable;
+
 /// The largest section that is decompressed, in bytes.
 pub(crate) const SECTION_BYTES_MAX: u64 = 4 << 30;
 
@@ -36,6 +39,12 @@ pub enum ImageError {
     Damaged(String),
     /// Neither a symbol table nor debug information is in it.
     Stripped,
+    /// It is neither an ELF file nor a map of symbols.
+    NotSymbols,
+    /// A map whose addresses are all zero.
+    HiddenMap,
+    /// A map that names data at most.
+    MapWithoutFunctions,
 }
 
 impl fmt::Display for ImageError {
@@ -45,6 +54,17 @@ impl fmt::Display for ImageError {
             ImageError::WrongMachine => write!(f, "is an ELF file, but not for x86-64"),
             ImageError::Damaged(why) => write!(f, "is a damaged ELF file ({why})"),
             ImageError::Stripped => write!(f, "has no symbols (it was stripped)"),
+            ImageError::NotSymbols => {
+                write!(f, "is neither an ELF file nor a map of symbols (nm -n, System.map, /proc/kallsyms)")
+            }
+            ImageError::HiddenMap => write!(
+                f,
+                "holds only zeros for addresses, as a kernel shows them to users without privilege: read /proc/kallsyms as root with sysctl kernel.kptr_restrict at 0 or 1"
+            ),
+            ImageError::MapWithoutFunctions => write!(
+                f,
+                "names no function (Debian keeps a placeholder in /boot): copy the guest's /proc/kallsyms, or take the map from the package linux-image-VERSION-dbg"
+            ),
         }
     }
 }
@@ -81,6 +101,9 @@ pub struct Image {
     covered: Vec<Range<u64>>,
     roots: Vec<Range<u64>>,
     symbols: Vec<(String, u64)>,
+    /// The addresses of a program of which only a map is known.
+    mapped: Option<Range<u64>>,
+    pub(crate) orc: Option<Arc<OrcTable>>,
 }
 
 pub(crate) fn parse_elf(bytes: &[u8]) -> Result<object::File<'_>, ImageError> {
@@ -146,7 +169,46 @@ impl Image {
                 symbols.push((name.to_owned(), symbol.address()));
             }
         }
-        Ok(Image { build_id, build_id_address, segments, eh_frame, debug_frame, covered, roots, symbols })
+        Ok(Image {
+            build_id,
+            build_id_address,
+            segments,
+            eh_frame,
+            debug_frame,
+            covered,
+            roots,
+            symbols,
+            mapped: None,
+            orc: None,
+        })
+    }
+
+    /// What a map tells of a program at `range`: where nobody called. `orc` unwinds it, if there are such tables.
+    pub fn of_map(map: &SymbolMap, range: Range<u64>, orc: Option<Arc<OrcTable>>) -> Image {
+        Image {
+            build_id: None,
+            build_id_address: None,
+            segments: Vec::new(),
+            eh_frame: None,
+            debug_frame: None,
+            covered: Vec::new(),
+            roots: map.functions(&ROOTS),
+            symbols: Vec::new(),
+            mapped: Some(range),
+            orc,
+        }
+    }
+
+    /// The image with the roots of a map beside its own.
+    #[must_use]
+    pub fn with_map(mut self, map: &SymbolMap) -> Image {
+        self.roots.extend(map.functions(&ROOTS));
+        self
+    }
+
+    /// Whether there is anything by which it can be unwound without frame pointers.
+    pub fn has_tables(&self) -> bool {
+        !self.covered.is_empty() || self.orc.is_some()
     }
 
     /// The address of one of the symbols that were to be kept.
@@ -156,6 +218,9 @@ impl Image {
 
     /// The addresses for which the image was linked, from the first loaded byte to the last.
     pub fn linked_range(&self) -> Range<u64> {
+        if let Some(range) = &self.mapped {
+            return range.clone();
+        }
         let start = self.segments.first().map_or(0, |segment| segment.address);
         let end = self.segments.iter().map(|s| s.address.saturating_add(s.memory_bytes)).max().unwrap_or(0);
         start..end.max(start)

@@ -1,19 +1,27 @@
 //! The images that processes and guests run: which are mapped where, unwinding through them, and
 //! their names afterwards. What is shared by all who turn raw samples into stacks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::event::{Mapping, Placement, RawSample};
 use crate::image::Image;
+use crate::model::StackEnd;
+use crate::program::{NamesFrom, Program};
 use crate::recording::FileSource;
 use crate::symbols::{Location, Symbols};
-use crate::unwind::{AddressSpace, CallAddress, CallChain, UnwindCache};
+use crate::unwind::{AddressSpace, CallAddress, CallChain, StackMemory, UnwindCache};
 
 /// The name of what runs below a system call.
 const KERNEL: &str = "[kernel]";
 /// Index of the image that stands for it.
 const KERNEL_INDEX: u32 = 0;
+/// The name of what runs in a guest's processes, and the index of the image that stands for it.
+const GUEST_USER: &str = "[guest user space]";
+const GUEST_USER_INDEX: u32 = 1;
+/// Where x86-64 kernels begin: all of the upper half.
+const UPPER_HALF: u64 = 1 << 63;
 
 /// A file that code was mapped from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +37,15 @@ pub struct MappedFile {
 struct Loaded {
     file: MappedFile,
     image: Option<Arc<Image>>,
+    /// Where its names are if not in the file.
+    names: Vec<NamesFrom>,
+}
+
+impl Loaded {
+    fn stand_in(name: &str) -> Loaded {
+        let file = MappedFile { path: name.to_owned(), build_id: Vec::new(), range: (0, 1) };
+        Loaded { file, image: None, names: Vec::new() }
+    }
 }
 
 /// The images and address spaces of all processes that are sampled together.
@@ -37,16 +54,18 @@ pub struct Images {
     spaces: HashMap<u32, AddressSpace>,
     loaded: Vec<Loaded>,
     by_path: HashMap<String, u32>,
+    /// Processes that are VMs with an operating system in them.
+    guests: HashSet<u32>,
 }
 
 impl Default for Images {
     fn default() -> Images {
-        let file = MappedFile { path: KERNEL.to_owned(), build_id: Vec::new(), range: (0, 1) };
         Images {
             cache: UnwindCache::default(),
             spaces: HashMap::new(),
-            loaded: vec![Loaded { file, image: None }],
+            loaded: vec![Loaded::stand_in(KERNEL), Loaded::stand_in(GUEST_USER)],
             by_path: HashMap::new(),
+            guests: HashSet::new(),
         }
     }
 }
@@ -61,7 +80,7 @@ impl Images {
                 let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
                 let index = self.loaded.len() as u32;
                 let file = MappedFile { path: mapping.path.clone(), build_id, range: (mapping.start, mapping.end) };
-                self.loaded.push(Loaded { file, image });
+                self.loaded.push(Loaded { file, image, names: Vec::new() });
                 self.by_path.insert(mapping.path.clone(), index);
                 index
             }
@@ -74,6 +93,19 @@ impl Images {
         };
         if let Some(bias) = bias {
             self.spaces.entry(process).or_default().add(mapping.start..mapping.end, bias, index, image);
+        }
+    }
+
+    /// A process or guest runs a program.
+    pub fn place(&mut self, process: u32, range: Range<u64>, bias: u64, program: &Program) {
+        let index = self.loaded.len() as u32;
+        let build_id = program.image.build_id.clone().unwrap_or_default();
+        let file = MappedFile { path: program.name.clone(), build_id, range: (range.start, range.end) };
+        let image = Some(program.image.clone());
+        self.loaded.push(Loaded { file, image, names: program.names.clone() });
+        self.spaces.entry(process).or_default().add(range, bias, index, program.image.clone());
+        if program.is_kernel {
+            self.guests.insert(process);
         }
     }
 
@@ -91,7 +123,14 @@ impl Images {
     /// The call chain of a sample, innermost first.
     pub fn unwind(&mut self, sample: &RawSample) -> CallChain {
         let space = self.spaces.entry(sample.process).or_default();
-        let mut chain = space.unwind(&mut self.cache, sample.registers, &sample.stack);
+        let rip = sample.registers.rip;
+        if rip < UPPER_HALF && self.guests.contains(&sample.process) && space.at(rip).image.is_none() {
+            let call = CallAddress { image: Some(GUEST_USER_INDEX), address: rip };
+            return CallChain { calls: vec![call], end: StackEnd::Complete };
+        }
+        let left = sample.left_stack.as_ref().map(|(address, bytes)| (*address, &bytes[..]));
+        let memory = StackMemory { start: sample.registers.rsp, bytes: &sample.stack, left };
+        let mut chain = space.unwind_in(&mut self.cache, sample.registers, &memory);
         if let Some(address) = sample.inner {
             chain.calls.insert(0, space.at(address));
         }
@@ -108,30 +147,49 @@ impl Images {
 
     /// The names in a file, or one sentence why there are none.
     pub fn names(&self, index: u32, files: &mut dyn FileSource) -> Result<Names, String> {
-        if index == KERNEL_INDEX {
-            return Ok(Names(None));
+        let Some(loaded) = self.loaded.get(index as usize) else { return Ok(Names::Fixed(KERNEL)) };
+        if index == KERNEL_INDEX || index == GUEST_USER_INDEX {
+            return Ok(Names::Fixed(if index == KERNEL_INDEX { KERNEL } else { GUEST_USER }));
         }
-        let Some(MappedFile { path, build_id, .. }) = self.file(index) else { return Ok(Names(None)) };
-        match files.load(path).map(|bytes| Symbols::parse(&bytes)) {
-            Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() == *build_id => Ok(Names(Some(symbols))),
-            Some(Ok(_)) => {
-                Err(format!("{path} was replaced by another build while it ran: its functions have no names"))
-            }
-            Some(Err(error)) => Err(format!("{path} {error}: its functions have no names")),
-            None => Err(format!("{path} cannot be read: its functions have no names")),
+        let MappedFile { path, build_id, .. } = &loaded.file;
+        if loaded.names.is_empty() {
+            return names_in(path, build_id, files).map(|symbols| Names::Symbols(vec![symbols]));
         }
+        let symbols = loaded.names.iter().map(|from| match from {
+            NamesFrom::Map(map) => Ok(Symbols::of_map(map.clone())),
+            NamesFrom::File(path) => names_in(path, build_id, files),
+        });
+        symbols.collect::<Result<_, String>>().map(Names::Symbols)
     }
 }
 
-/// The names in one file.
-pub struct Names(Option<Symbols>);
+fn names_in(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Result<Symbols, String> {
+    match files.load(path).map(|bytes| Symbols::parse(&bytes)) {
+        Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() == *build_id => Ok(symbols),
+        Some(Ok(_)) => Err(format!("{path} was replaced by another build while it ran: its functions have no names")),
+        Some(Err(error)) => Err(format!("{path} {error}: its functions have no names")),
+        None => Err(format!("{path} cannot be read: its functions have no names")),
+    }
+}
+
+/// The names in one image.
+pub enum Names {
+    /// One name for all.
+    Fixed(&'static str),
+    /// Those of files and maps; the first that has one wins.
+    Symbols(Vec<Symbols>),
+}
 
 impl Names {
     /// The functions at a linked address, as [`Symbols::locate`] gives them.
     pub fn locate(&self, address: u64) -> Vec<Location> {
-        match &self.0 {
-            Some(symbols) => symbols.locate(address),
-            None => vec![Location { function: KERNEL.to_owned(), file: None, line: None }],
+        match self {
+            Names::Symbols(sources) => sources
+                .iter()
+                .map(|symbols| symbols.locate(address))
+                .find(|found| !found.is_empty())
+                .unwrap_or_default(),
+            Names::Fixed(name) => vec![Location { function: (*name).to_owned(), file: None, line: None }],
         }
     }
 }

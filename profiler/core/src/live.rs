@@ -117,6 +117,7 @@ impl Live {
         match event {
             Event::Track { track, id, name, .. } => self.track(track, id, name),
             Event::Map { process, mapping } => self.images.map(process, &mapping, files),
+            Event::Place { process, range, bias, program } => self.images.place(process, range, bias, &program),
             Event::Fork { process, parent } => self.images.fork(process, parent),
             Event::Exec { process } => self.images.exec(process),
             Event::Sample(sample) => self.sample(&sample),

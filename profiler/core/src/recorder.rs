@@ -93,6 +93,10 @@ impl<W: Write> Recorder<W> {
                 self.images.map(process, &mapping, files);
                 Ok(())
             }
+            Event::Place { process, range, bias, program } => {
+                self.images.place(process, range, bias, &program);
+                Ok(())
+            }
             Event::Fork { process, parent } => {
                 self.images.fork(process, parent);
                 Ok(())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use object::{Object, ObjectSection, ObjectSymbol};
 
 use crate::image::{ImageError, parse_elf, section_bytes};
+use crate::map::SymbolMap;
 
 type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
 
@@ -31,7 +32,7 @@ struct Symbol {
     name: String,
 }
 
-/// The names in one ELF file. Addresses are those for which the file was linked.
+/// The names in one ELF file or map. Addresses are those for which the file was linked.
 pub struct Symbols {
     /// The GNU build id.
     pub build_id: Option<Vec<u8>>,
@@ -39,11 +40,15 @@ pub struct Symbols {
     pub has_lines: bool,
     context: Option<addr2line::Context<Reader>>,
     table: Vec<Symbol>,
+    map: Option<Arc<SymbolMap>>,
 }
 
 impl Symbols {
-    /// Reads an ELF file. Fails with [`ImageError::Stripped`] if there is not one name in it.
+    /// Reads an ELF file or a map. Fails with [`ImageError::Stripped`] if there is not one name in it.
     pub fn parse(bytes: &[u8]) -> Result<Symbols, ImageError> {
+        if !bytes.starts_with(b"\x7fELF") {
+            return Ok(Symbols::of_map(Arc::new(SymbolMap::parse(bytes, &[])?)));
+        }
         let file = parse_elf(bytes)?;
         let has_lines = file.section_by_name(".debug_line").is_some_and(|section| section.size() > 0);
         let has_debug = file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
@@ -61,7 +66,12 @@ impl Symbols {
         if table.is_empty() && context.is_none() {
             return Err(ImageError::Stripped);
         }
-        Ok(Symbols { build_id: file.build_id()?.map(<[u8]>::to_vec), has_lines, context, table })
+        Ok(Symbols { build_id: file.build_id()?.map(<[u8]>::to_vec), has_lines, context, table, map: None })
+    }
+
+    /// The names of a map.
+    pub fn of_map(map: Arc<SymbolMap>) -> Symbols {
+        Symbols { build_id: None, has_lines: false, context: None, table: Vec::new(), map: Some(map) }
     }
 
     /// The functions at a linked address, innermost first: all but the last were inlined into the
@@ -70,6 +80,10 @@ impl Symbols {
         // No code is there, and addr2line 0.27 looks for the address after it: it overflows.
         if address == u64::MAX {
             return Vec::new();
+        }
+        if let Some(map) = &self.map {
+            let name = map.name(address).map(demangle);
+            return name.map(|function| Location { function, file: None, line: None }).into_iter().collect();
         }
         let symbol = self.symbol(address);
         let mut locations = self.debug_frames(address);

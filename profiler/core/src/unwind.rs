@@ -1,6 +1,6 @@
 //! From registers and a copied piece of stack to a chain of return addresses.
 //!
-//! Unwind tables (`.eh_frame`, `.debug_frame`) first; where there is no entry for an address, frame
+//! Unwind tables (`.eh_frame`, `.debug_frame`, Linux's ORC) first; where there is no entry for an address, frame
 //! pointers, with a look at the instruction in the innermost function: before `push rbp`, after it
 //! and at `ret` the frame pointer still or already belongs to the caller; in assembly that needs no
 //! frame it always does.
@@ -14,6 +14,7 @@ use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use crate::event::Registers;
 use crate::image::Image;
 use crate::model::StackEnd;
+use crate::orc::{OrcRegisters, OrcStep};
 
 /// The most frames of a stack; more end it as [`StackEnd::TooDeep`].
 pub const DEPTH_MAX: usize = 512;
@@ -38,6 +39,40 @@ pub struct CallChain {
     pub calls: Vec<CallAddress>,
     /// Why there are no more.
     pub end: StackEnd,
+}
+
+/// Copied pieces of stack.
+#[derive(Debug, Clone, Copy)]
+pub struct StackMemory<'a> {
+    /// Address of the first byte.
+    pub start: u64,
+    /// Memory from there upwards.
+    pub bytes: &'a [u8],
+    /// The stack that was left for this one, if any: its address and its memory.
+    pub left: Option<(u64, &'a [u8])>,
+}
+
+impl StackMemory<'_> {
+    fn pieces(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        [(self.start, self.bytes)].into_iter().chain(self.left)
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        self.pieces().find_map(|(start, bytes)| {
+            let offset = usize::try_from(address.checked_sub(start)?).ok()?;
+            Some(u64::from_le_bytes(*bytes.get(offset..)?.first_chunk::<8>()?))
+        })
+    }
+
+    /// `CopyEnded` for an address that can be of the same stack, but was not copied.
+    fn end_at(&self, address: u64) -> Option<StackEnd> {
+        let plausible = |(start, bytes): (u64, &[u8])| {
+            let end = start.saturating_add(bytes.len() as u64);
+            let beyond = address.wrapping_add(8) > end && address >= start;
+            beyond && address - end.min(address) < STACK_BYTES_PLAUSIBLE
+        };
+        self.pieces().any(plausible).then_some(StackEnd::CopyEnded)
+    }
 }
 
 /// An image in an address space.
@@ -125,12 +160,14 @@ impl AddressSpace {
 
     /// Unwinds from `registers`; `stack` is the memory from `registers.rsp` upwards.
     pub fn unwind(&self, cache: &mut UnwindCache, registers: Registers, stack: &[u8]) -> CallChain {
-        let stack_end = registers.rsp.saturating_add(stack.len() as u64);
-        let mut read = |address: u64| -> Result<u64, ()> {
-            let offset = usize::try_from(address.checked_sub(registers.rsp).ok_or(())?).map_err(|_| ())?;
-            let bytes = stack.get(offset..).and_then(|rest| rest.first_chunk::<8>()).ok_or(())?;
-            Ok(u64::from_le_bytes(*bytes))
-        };
+        self.unwind_in(cache, registers, &StackMemory { start: registers.rsp, bytes: stack, left: None })
+    }
+
+    /// Unwinds from `registers` through the memory of one or two stacks.
+    pub fn unwind_in(&self, cache: &mut UnwindCache, registers: Registers, stack: &StackMemory<'_>) -> CallChain {
+        let mut read = |address: u64| stack.word(address).ok_or(());
+        // Other registers are known only of a function that was interrupted.
+        let mut interrupted = None;
         let mut calls = Vec::new();
         let mut frame = FrameAddress::from_instruction_pointer(registers.rip);
         let mut unwound = UnwindRegsX86_64::new(registers.rip, registers.rsp, registers.rbp);
@@ -146,6 +183,30 @@ impl AddressSpace {
             if calls.len() == DEPTH_MAX {
                 return CallChain { calls, end: StackEnd::TooDeep };
             }
+            if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
+                let known = OrcRegisters::new(unwound.ip(), unwound.get(Reg::RSP), unwound.get(Reg::RBP));
+                let mut caller = interrupted.take().unwrap_or(known);
+                let step = orc.step(call.address, &mut caller, &mut |address| stack.word(address));
+                (unwound, interrupted) = (UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp), Some(caller));
+                let end = match step {
+                    OrcStep::Caller => match FrameAddress::from_return_address(caller.ip) {
+                        Some(next) => {
+                            frame = next;
+                            continue;
+                        }
+                        None => StackEnd::Complete,
+                    },
+                    OrcStep::Interrupted => {
+                        frame = FrameAddress::from_instruction_pointer(caller.ip);
+                        continue;
+                    }
+                    OrcStep::Start => StackEnd::Complete,
+                    OrcStep::CannotRead(address) => stack.end_at(address).unwrap_or(StackEnd::BadAddress),
+                    OrcStep::Unknown => StackEnd::NoUnwindInfo,
+                };
+                return CallChain { calls, end };
+            }
+            interrupted = None;
             let covered = placed.is_some_and(|placed| placed.image.is_covered(call.address));
             let next = if covered {
                 self.unwinder.unwind_frame(frame, &mut unwound, &mut cache.0, &mut read)
@@ -166,14 +227,8 @@ impl AddressSpace {
                 },
                 Ok(None) | Err(framehop::Error::ReturnAddressIsNull) => StackEnd::Complete,
                 Err(framehop::Error::CouldNotReadStack(address)) => {
-                    let beyond = address.wrapping_add(8) > stack_end && address >= registers.rsp;
-                    if beyond && address - stack_end.min(address) < STACK_BYTES_PLAUSIBLE {
-                        StackEnd::CopyEnded
-                    } else if covered {
-                        StackEnd::BadAddress
-                    } else {
-                        StackEnd::NoUnwindInfo
-                    }
+                    let otherwise = if covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
+                    stack.end_at(address).unwrap_or(otherwise)
                 }
                 Err(_) if covered => StackEnd::BadAddress,
                 Err(_) => StackEnd::NoUnwindInfo,

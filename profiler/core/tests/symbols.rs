@@ -51,8 +51,8 @@ fn files_that_do_not_serve_say_why() {
     assert_eq!(Symbols::parse(&bytes).err(), Some(ImageError::Stripped));
     // It can still be unwound.
     assert!(Image::parse(&bytes, &[]).unwrap().linked_range().start > 0);
-    assert_eq!(Symbols::parse(b"#!/bin/sh\n").err(), Some(ImageError::NotElf));
-    assert_eq!(Symbols::parse(b"").err(), Some(ImageError::NotElf));
+    assert_eq!(Symbols::parse(b"#!/bin/sh\n").err(), Some(ImageError::NotSymbols));
+    assert_eq!(Symbols::parse(b"").err(), Some(ImageError::NotSymbols));
     assert!(matches!(Symbols::parse(&bytes[..100]).err(), Some(ImageError::Damaged(_))));
     let mut other = bytes.clone();
     other[18] = 183; // AArch64

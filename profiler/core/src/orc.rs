@@ -1,0 +1,268 @@
+//! Linux's own unwind tables (ORC, `arch/x86/include/asm/orc_types.h`): for each address, which
+//! register the caller's stack pointer is computed from, and where the caller's frame pointer is.
+//!
+//! A kernel keeps them in its memory whether or not it has debug information: an array of addresses,
+//! relative to themselves and sorted, and one of entries of six bytes. The entry's last byte has had
+//! three layouts since Linux 4.14. Which one is seen in the table itself, so that a distribution's
+//! backports do not matter.
+
+use std::fmt;
+
+/// The most entries of a table; Debian's kernel 6.1 has 368,456.
+pub const ENTRIES_MAX: usize = 8 << 20;
+/// Bytes of an address in the table.
+pub const ADDRESS_BYTES: usize = 4;
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = 6;
+
+/// Where things are in `struct pt_regs`.
+mod saved {
+    pub const R13: u64 = 2 * 8;
+    pub const BP: u64 = 4 * 8;
+    pub const R10: u64 = 7 * 8;
+    pub const DX: u64 = 12 * 8;
+    pub const DI: u64 = 14 * 8;
+    pub const IP: u64 = 16 * 8;
+    pub const BYTES: u64 = 21 * 8;
+}
+
+/// Why tables cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrcError {
+    /// The two arrays have different lengths, none, or absurd ones.
+    Lengths,
+    /// The addresses are not sorted.
+    NotSorted,
+}
+
+impl fmt::Display for OrcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OrcError::Lengths => write!(f, "their lengths do not agree"),
+            OrcError::NotSorted => write!(f, "their addresses are not sorted"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// Two bits of type, one that ends the stack (Linux 4.14 to 6.2).
+    End,
+    /// Two bits of type, one for interrupts, one that ends the stack (6.3).
+    SignalAndEnd,
+    /// Three bits of type, of which some mean an end (6.4 and later).
+    Type,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Undefined,
+    EndOfStack,
+    Call,
+    Registers,
+    InterruptFrame,
+}
+
+/// The registers that an entry can name; of some only an interrupted function's are known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OrcRegisters {
+    /// Instruction pointer.
+    pub ip: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// Frame pointer.
+    pub bp: u64,
+    /// Address of the `struct pt_regs` that holds the others.
+    saved_at: Option<u64>,
+}
+
+impl OrcRegisters {
+    /// Those of a core that is looked at.
+    pub fn new(ip: u64, sp: u64, bp: u64) -> OrcRegisters {
+        OrcRegisters { ip, sp, bp, saved_at: None }
+    }
+}
+
+/// What one step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrcStep {
+    /// The registers are the caller's; `ip` is a return address.
+    Caller,
+    /// The registers are those of code that was interrupted; `ip` is an instruction.
+    Interrupted,
+    /// There is no caller within the kernel.
+    Start,
+    /// The stack could not be read there.
+    CannotRead(u64),
+    /// The tables say nothing of this address, or name a register whose value is not known.
+    Unknown,
+}
+
+/// The tables of one kernel.
+pub struct OrcTable {
+    /// The lowest address.
+    base: u64,
+    /// Addresses above the base, sorted.
+    offsets: Vec<u32>,
+    entries: Vec<[u8; ENTRY_BYTES]>,
+    layout: Layout,
+}
+
+impl fmt::Debug for OrcTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OrcTable of {} entries from {:#x}, {:?}", self.entries.len(), self.base, self.layout)
+    }
+}
+
+impl OrcTable {
+    /// Takes the two arrays as they lie in memory; the first is at `address`. Addresses that are asked
+    /// for later are in the same terms as this one.
+    pub fn parse(address: u64, addresses: &[u8], entries: &[u8]) -> Result<OrcTable, OrcError> {
+        let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
+        let (addresses, other_rest) = addresses.as_chunks::<ADDRESS_BYTES>();
+        let agree = rest.is_empty() && other_rest.is_empty() && entries.len() == addresses.len();
+        if !agree || entries.is_empty() || entries.len() > ENTRIES_MAX {
+            return Err(OrcError::Lengths);
+        }
+        let absolute = |index: usize| {
+            let own = address.wrapping_add((index * ADDRESS_BYTES) as u64);
+            own.wrapping_add_signed(i64::from(i32::from_le_bytes(addresses[index])))
+        };
+        let base = absolute(0);
+        let mut offsets = Vec::with_capacity(addresses.len());
+        for index in 0..addresses.len() {
+            let offset = u32::try_from(absolute(index).wrapping_sub(base)).map_err(|_| OrcError::NotSorted)?;
+            if offsets.last().is_some_and(|last| *last > offset) {
+                return Err(OrcError::NotSorted);
+            }
+            offsets.push(offset);
+        }
+        Ok(OrcTable { base, offsets, entries: entries.to_vec(), layout: layout(entries) })
+    }
+
+    fn find(&self, address: u64) -> Option<&[u8; ENTRY_BYTES]> {
+        let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let after = self.offsets.partition_point(|known| *known <= offset);
+        self.entries.get(after.checked_sub(1)?)
+    }
+
+    fn kind(&self, entry: &[u8; ENTRY_BYTES]) -> Kind {
+        let bits = entry[5];
+        let (kind, ends) = match self.layout {
+            Layout::End => (bits & 3, bits & 4 != 0),
+            Layout::SignalAndEnd => (bits & 3, bits & 8 != 0),
+            Layout::Type => {
+                return match bits & 7 {
+                    1 => Kind::EndOfStack,
+                    2 => Kind::Call,
+                    3 => Kind::Registers,
+                    4 => Kind::InterruptFrame,
+                    _ => Kind::Undefined,
+                };
+            }
+        };
+        match (entry[4] & 15, kind) {
+            (0, _) if ends => Kind::EndOfStack,
+            (0, _) => Kind::Undefined,
+            (_, 0) => Kind::Call,
+            (_, 1) => Kind::Registers,
+            (_, 2) => Kind::InterruptFrame,
+            _ => Kind::Undefined,
+        }
+    }
+
+    /// Goes from a function to its caller. `address` is within the calling instruction, in the terms of
+    /// the table; `read` gives a word of the stack.
+    pub fn step(
+        &self,
+        address: u64,
+        registers: &mut OrcRegisters,
+        read: &mut dyn FnMut(u64) -> Option<u64>,
+    ) -> OrcStep {
+        let Some(entry) = self.find(address) else { return OrcStep::Unknown };
+        let kind = self.kind(entry);
+        match kind {
+            Kind::EndOfStack => return OrcStep::Start,
+            Kind::Undefined => return OrcStep::Unknown,
+            Kind::Call | Kind::Registers | Kind::InterruptFrame => {}
+        }
+        match self.caller(entry, kind, registers, read) {
+            Ok(Some(caller)) => *registers = caller,
+            Ok(None) => return OrcStep::Start,
+            Err(step) => return step,
+        }
+        if kind == Kind::Call { OrcStep::Caller } else { OrcStep::Interrupted }
+    }
+
+    /// The caller's registers, `None` if that is not the kernel's own code.
+    fn caller(
+        &self,
+        entry: &[u8; ENTRY_BYTES],
+        kind: Kind,
+        registers: &OrcRegisters,
+        read: &mut dyn FnMut(u64) -> Option<u64>,
+    ) -> Result<Option<OrcRegisters>, OrcStep> {
+        let mut word = |address: u64| read(address).ok_or(OrcStep::CannotRead(address));
+        let sp_offset = i64::from(i16::from_le_bytes([entry[0], entry[1]]));
+        let bp_offset = i64::from(i16::from_le_bytes([entry[2], entry[3]]));
+        let in_saved = |offset: u64| registers.saved_at.map(|at| at.wrapping_add(offset)).ok_or(OrcStep::Unknown);
+        // The numbers are those of `ORC_REG_*`.
+        let sp = match entry[4] & 15 {
+            2 => word(in_saved(saved::DX)?)?.wrapping_add_signed(sp_offset),
+            3 => word(in_saved(saved::DI)?)?.wrapping_add_signed(sp_offset),
+            4 => registers.bp.wrapping_add_signed(sp_offset),
+            5 => registers.sp.wrapping_add_signed(sp_offset),
+            6 => word(in_saved(saved::R10)?)?.wrapping_add_signed(sp_offset),
+            7 => word(in_saved(saved::R13)?)?.wrapping_add_signed(sp_offset),
+            8 => word(registers.bp.wrapping_add_signed(sp_offset))?,
+            9 => word(registers.sp)?.wrapping_add_signed(sp_offset),
+            _ => return Err(OrcStep::Unknown),
+        };
+        let mut caller = *registers;
+        match kind {
+            Kind::Call => {
+                caller.ip = word(sp.wrapping_sub(8))?;
+                caller.sp = sp;
+                caller.saved_at = None;
+                if caller.sp <= registers.sp && entry[4] & 15 == 5 {
+                    // A stack that does not go up cannot be one.
+                    return Err(OrcStep::Unknown);
+                }
+            }
+            Kind::Registers | Kind::InterruptFrame => {
+                // The processor pushes ip, cs, flags, sp and ss; the kernel the others below them.
+                let frame = if kind == Kind::Registers { sp.wrapping_add(saved::IP) } else { sp };
+                if word(frame.wrapping_add(8))? & 3 != 0 {
+                    return Ok(None);
+                }
+                caller.ip = word(frame)?;
+                caller.sp = word(frame.wrapping_add(24))?;
+                caller.saved_at = None;
+                if kind == Kind::Registers {
+                    caller.bp = word(sp.wrapping_add(saved::BP))?;
+                    caller.saved_at = sp.checked_add(saved::BYTES).map(|_| sp);
+                }
+            }
+            Kind::Undefined | Kind::EndOfStack => return Err(OrcStep::Unknown),
+        }
+        match entry[4] >> 4 {
+            1 => caller.bp = word(sp.wrapping_add_signed(bp_offset))?,
+            4 => caller.bp = word(registers.bp.wrapping_add_signed(bp_offset))?,
+            _ => {}
+        }
+        Ok(Some(caller))
+    }
+}
+
+/// Most entries are calls, whose type was 0 and is 2; the fourth bit was unused at first.
+fn layout(entries: &[[u8; ENTRY_BYTES]]) -> Layout {
+    let calls_old = entries.iter().filter(|entry| entry[5] & 7 == 0 && entry[4] & 15 != 0).count();
+    let calls_new = entries.iter().filter(|entry| entry[5] & 7 == 2 && entry[4] & 15 != 0).count();
+    if calls_new > calls_old {
+        Layout::Type
+    } else if entries.iter().any(|entry| entry[5] & 8 != 0) {
+        Layout::SignalAndEnd
+    } else {
+        Layout::End
+    }
+}

@@ -1,0 +1,56 @@
+//! A program that a source has looked at itself: how to unwind it, and where its names are. For what
+//! no single file tells: a kernel's map beside tables in its memory, a stripped image beside a map.
+
+use std::sync::Arc;
+
+use crate::image::Image;
+use crate::map::SymbolMap;
+
+/// Where names come from.
+#[derive(Debug, Clone)]
+pub enum NamesFrom {
+    /// An ELF file or a map, to be read when names are needed.
+    File(String),
+    /// A map that has been read.
+    Map(Arc<SymbolMap>),
+}
+
+/// What is known of a program.
+#[derive(Debug)]
+pub struct Parts {
+    /// Path of its file, or the name of a kernel's module.
+    pub name: String,
+    /// How to unwind it; its build id.
+    pub image: Arc<Image>,
+    /// Where names come from; the first that has one for an address wins.
+    pub names: Vec<NamesFrom>,
+    /// It is an operating system's kernel: addresses of the lower half are of its processes.
+    pub is_kernel: bool,
+}
+
+/// A program, shared.
+#[derive(Debug, Clone)]
+pub struct Program(Arc<Parts>);
+
+impl Program {
+    /// Takes what is known.
+    pub fn new(parts: Parts) -> Program {
+        Program(Arc::new(parts))
+    }
+}
+
+impl std::ops::Deref for Program {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Program) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Program {}
