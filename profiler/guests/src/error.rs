@@ -39,8 +39,10 @@ pub enum GuestError {
         /// What differs.
         difference: String,
     },
-    /// QEMU runs without gdbstub.
+    /// QEMU runs without gdbstub, and without a monitor that could switch one on.
     NoGdbstub(u32),
+    /// The VM is run by a program that glass has no way into.
+    UnknownVmm(String),
     /// The process has no vCPU whose thread could be found.
     NoVcpu(u32),
     /// The RAM of a VM is in no file that could be mapped.
@@ -56,6 +58,8 @@ pub enum GuestError {
     },
     /// The gdbstub did not answer in time, or with something else than expected.
     Protocol(String),
+    /// The same of QEMU's monitor.
+    Monitor(String),
     /// A system call failed that has no reason to.
     System {
         /// What was done.
@@ -78,6 +82,9 @@ impl GuestError {
                 | GuestError::NoRamFile(_)
                 | GuestError::Unsupported(_)
                 | GuestError::NoGdbstub(_)
+                | GuestError::UnknownVmm(_)
+                | GuestError::Monitor(_)
+                | GuestError::NotFound(_)
         )
     }
 }
@@ -101,7 +108,11 @@ impl fmt::Display for GuestError {
             ),
             GuestError::NoGdbstub(pid) => write!(
                 f,
-                "QEMU {pid} runs without gdbstub: start it with `-gdb unix:PATH,server=on,wait=off` (glass run does)"
+                "QEMU {pid} has neither a gdbstub nor a monitor on a socket: start it with `-gdb unix:PATH,server=on,wait=off` (glass run does) or `-qmp unix:PATH,server=on,wait=off`"
+            ),
+            GuestError::UnknownVmm(vmm) => write!(
+                f,
+                "glass has no way into a VM of {vmm}: it looks into QEMU and whatever else uses KVM (--backend process samples {vmm} itself)"
             ),
             GuestError::NoVcpu(pid) => {
                 write!(f, "process {pid} has no vCPU of KVM that runs: continue the VM if it is paused")
@@ -112,6 +123,7 @@ impl fmt::Display for GuestError {
             ),
             GuestError::Unsupported(what) => write!(f, "{what}"),
             GuestError::Command { program, error } => write!(f, "cannot start {program}: {error}"),
+            GuestError::Monitor(why) => write!(f, "QEMU's monitor: {why}"),
             GuestError::Protocol(why) => write!(f, "QEMU's gdbstub: {why}"),
             GuestError::System { action, error } => write!(f, "cannot {action}: {error}"),
             GuestError::NotFound(what) => write!(f, "{what}"),

@@ -9,21 +9,25 @@ use std::time::Duration;
 
 use glass_profile::event::Event;
 
+pub mod choose;
 mod error;
 pub mod files;
 pub mod find;
 pub mod gdbstub;
 pub mod kvm;
 pub mod memory;
+pub mod monitor;
 pub mod paced;
 pub mod process;
 pub mod registry;
+mod stream;
 // The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
 #[allow(unsafe_code)]
 mod sys;
 mod vm;
 
 pub use error::GuestError;
+pub use stream::SocketAddress;
 pub use sys::{cpu_time_ns, read_clocks};
 pub use vm::VmSettings;
 

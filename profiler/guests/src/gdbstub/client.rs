@@ -5,14 +5,12 @@
 //! acknowledgement may be missing if the next command follows, so none is sent by itself.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use super::switch::Switch;
 use crate::error::GuestError;
-use crate::find::GdbAddress;
-use crate::sys::{Endpoint, Watchdog, connect_socket, open_socket};
+use crate::stream::{SocketAddress, Stream};
+use crate::sys::{Watchdog, connect_socket, open_socket};
 
 /// How long an answer may take: a loaded host may not run QEMU for a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,11 +20,6 @@ const PACKET_BYTES_MAX: usize = 64 << 10;
 const PACKETS_SKIPPED_MAX: usize = 16;
 /// Bytes of memory asked for in one packet: QEMU's packets hold 4096 characters.
 const MEMORY_BYTES_PER_PACKET: usize = 1024;
-
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
 
 /// What became of a request to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,62 +50,44 @@ fn broken(error: io::Error) -> GuestError {
 
 impl Client {
     /// Connects, with a watchdog that is there before: QEMU stops the guest as soon as it sees the
-    /// connection, and from then on somebody has to be left who lets it run again.
-    pub(super) fn connect(address: &GdbAddress) -> Result<(Client, Watchdog), GuestError> {
-        let (text, endpoints) = match address {
-            GdbAddress::Unix(path) => (path.display().to_string(), Ok(vec![Endpoint::Unix(path.clone())])),
-            GdbAddress::Tcp(host, port) => {
-                let found = (host.as_str(), *port).to_socket_addrs();
-                (format!("{host}:{port}"), found.map(|found| found.map(Endpoint::Tcp).collect()))
-            }
-        };
+    /// connection, and from then on somebody has to be left who lets it run again. A stub that is off
+    /// is switched on in between, so that the watchdog can switch it off again.
+    pub(super) fn connect(address: &SocketAddress, switch: Option<&Switch>) -> Result<(Client, Watchdog), GuestError> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => GuestError::NotPermitted {
-                action: format!("connect to QEMU's gdbstub at {text}"),
+                action: format!("connect to QEMU's gdbstub at {address}"),
                 remedy: "run glass as the user who started the VM".to_owned(),
             },
-            _ => GuestError::Protocol(format!("cannot connect to {text}: {error}; does the VM still run?")),
+            _ => GuestError::Protocol(format!("cannot connect to {address}: {error}; does the VM still run?")),
         };
+        let cleanup = switch.map(Switch::cleanup).transpose()?;
         let mut last = io::Error::other("the name has no address");
-        for endpoint in endpoints.map_err(failed)? {
+        for endpoint in address.endpoints().map_err(failed)? {
             let socket = open_socket(&endpoint).map_err(failed)?;
-            let mut watchdog = Watchdog::start(&socket)
+            let mut watchdog = Watchdog::start(&socket, cleanup.as_ref())
                 .map_err(|error| GuestError::System { action: "start the watchdog".to_owned(), error })?;
+            if let Some(Err(error)) = switch.map(Switch::on) {
+                // Who had switched it on instead keeps it.
+                watchdog.dismiss();
+                return Err(error);
+            }
             match connect_socket(&socket, &endpoint, ANSWER_TIMEOUT) {
-                Ok(()) => return Ok((Client::new(socket, &endpoint).map_err(broken)?, watchdog)),
+                Ok(()) => {
+                    let stream = Stream::of(socket, &endpoint, ANSWER_TIMEOUT).map_err(broken)?;
+                    let (received, packet) = (Vec::new(), Vec::new());
+                    return Ok((Client { stream, received, used: 0, packet, acknowledge: true }, watchdog));
+                }
                 Err(error) => last = error,
             }
-            watchdog.dismiss();
+            if switch.is_none() {
+                watchdog.dismiss();
+            }
         }
         Err(failed(last))
     }
 
-    fn new(socket: OwnedFd, endpoint: &Endpoint) -> io::Result<Client> {
-        let timeout = Some(ANSWER_TIMEOUT);
-        let stream = match endpoint {
-            Endpoint::Unix(_) => {
-                let stream = UnixStream::from(socket);
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)?;
-                Stream::Unix(stream)
-            }
-            Endpoint::Tcp(_) => {
-                let stream = TcpStream::from(socket);
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)?;
-                stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
-            }
-        };
-        Ok(Client { stream, received: Vec::new(), used: 0, packet: Vec::new(), acknowledge: true })
-    }
-
     fn write(&mut self, bytes: &[u8]) -> Result<(), GuestError> {
-        match &mut self.stream {
-            Stream::Unix(unix) => unix.write_all(bytes),
-            Stream::Tcp(tcp) => tcp.write_all(bytes),
-        }
-        .map_err(broken)
+        self.stream.write_all(bytes).map_err(broken)
     }
 
     fn send(&mut self, command: &str) -> Result<(), GuestError> {
@@ -128,11 +103,7 @@ impl Client {
             self.received.resize(8192, 0);
             self.used = 0;
             let count = loop {
-                let result = match &mut self.stream {
-                    Stream::Unix(unix) => unix.read(&mut self.received),
-                    Stream::Tcp(tcp) => tcp.read(&mut self.received),
-                };
-                match result {
+                match self.stream.read(&mut self.received) {
                     Ok(count) => break count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted && Instant::now() < deadline => {}
                     Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,

@@ -117,7 +117,7 @@ impl Layout {
         };
         let word = |offset| value(offset, 8);
         let registers = Registers { rip: word(self.rip)?, rsp: word(self.rsp)?, rbp: word(self.rbp)? };
-        let paging = Paging { cr0: word(self.cr0)?, cr3: word(self.cr3)?, cr4: word(self.cr4)? };
+        let paging = Paging { cr0: word(self.cr0)?, cr3: word(self.cr3)?, cr4: word(self.cr4)?, efer: None };
         Some(CoreRegisters { registers, paging, ring: (value(self.cs, 4)? & 3) as u8 })
     }
 }
@@ -145,7 +145,7 @@ mod tests {
         }
         let core = layout.registers(digits.as_bytes()).unwrap();
         assert_eq!(core.registers, Registers { rbp: 1, rsp: 2, rip: 4 });
-        assert_eq!(core.paging, Paging { cr0: 5, cr3: 6, cr4: 7 });
+        assert_eq!(core.paging, Paging { cr0: 5, cr3: 6, cr4: 7, efer: None });
         assert_eq!(core.ring, 3);
         assert_eq!(layout.registers(&digits.as_bytes()[..digits.len() - 1]), None);
         assert_eq!(layout.registers(digits.replace('1', "x").as_bytes()), None);

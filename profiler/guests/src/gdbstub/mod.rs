@@ -3,9 +3,14 @@
 //!
 //! Connecting stops the VM, and QEMU does not start it again when the connection ends. So a small
 //! process of our own keeps the connection too and detaches if we die at whatever moment.
+//!
+//! A QEMU that was started without gdbstub is asked for one through its monitor.
 
 mod client;
 mod description;
+mod switch;
+
+use std::path::Path;
 
 use glass_profile::event::{Event, RawSample};
 
@@ -18,11 +23,15 @@ pub use crate::vm::VmSettings;
 use crate::vm::{CoreRegisters, HeldCore, VCPUS_MAX, VmImage};
 use client::{Client, Stopped};
 use description::Layout;
+use switch::{Found, Switch};
 
 /// A VM that is attached to.
 pub struct QemuVm {
+    pid: u32,
     client: Client,
     watchdog: Watchdog,
+    /// How the gdbstub was switched on, if it was off.
+    switch: Option<Switch>,
     layout: Layout,
     memory: Option<RamFile>,
     threads: Vec<String>,
@@ -55,8 +64,15 @@ impl HeldCore for Core<'_> {
 impl QemuVm {
     /// Attaches. The VM stands still for some milliseconds; when this returns it runs.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<QemuVm, GuestError> {
-        let address = vm.gdb.as_ref().ok_or(GuestError::NoGdbstub(vm.pid))?;
         let image = VmImage::load(vm.pid, settings)?;
+        let (address, switch) = match (&vm.gdb, &vm.monitor) {
+            (Some(address), _) => (address.clone(), None),
+            (None, Some(monitor)) => match Switch::find(vm.pid, monitor)? {
+                Found::On(address) => (address, None),
+                Found::Off(switch) => (switch.address(), Some(switch)),
+            },
+            (None, None) => return Err(GuestError::NoGdbstub(vm.pid)),
+        };
         let mut warnings = Vec::new();
         let memory = match RamFile::open(vm.pid) {
             Ok(Some(memory)) => Some(memory),
@@ -69,12 +85,13 @@ impl QemuVm {
                 None
             }
         };
-        let (mut client, watchdog) = Client::connect(address)?;
+        let (mut client, watchdog) = Client::connect(&address, switch.as_ref())?;
         // From here on the VM stands still, whatever happens to us.
         client.greet()?;
         let layout = Layout::read(&mut client)?;
         let threads = read_threads(&mut client)?;
-        let mut attached = QemuVm { client, watchdog, layout, memory, threads, image, detached: false, warnings };
+        let mut attached =
+            QemuVm { pid: vm.pid, client, watchdog, switch, layout, memory, threads, image, detached: false, warnings };
         let (_, mut core, image) = attached.core(0)?;
         let warning = image.check(&mut core)?;
         attached.warnings.extend(warning);
@@ -94,6 +111,15 @@ impl QemuVm {
         let translator = Translator::new(state.paging);
         let core = Core { client: &mut self.client, memory: self.memory.as_ref(), translator, thread };
         Ok((state, core, &self.image))
+    }
+
+    /// Leaves the gdbstub as it was found.
+    fn switch_off(&mut self) -> Result<(), GuestError> {
+        match self.switch.take().map(|switch| switch.off()) {
+            // A QEMU that is gone has nothing left that could be on.
+            Some(Err(error)) if Path::new(&format!("/proc/{}", self.pid)).exists() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn sample_core(&mut self, index: usize) -> Result<RawSample, GuestError> {
@@ -130,6 +156,7 @@ impl Guest for QemuVm {
     fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
         let start_ns = monotonic_ns();
         if let Stopped::Ended = self.client.stop()? {
+            self.switch_off()?;
             self.watchdog.dismiss();
             self.detached = true;
             return Ok(None);
@@ -156,7 +183,9 @@ impl Guest for QemuVm {
 
     fn detach(&mut self) -> Result<(), GuestError> {
         if !self.detached {
+            // If this fails, the watchdog does what is left to do.
             self.client.detach()?;
+            self.switch_off()?;
             self.watchdog.dismiss();
             self.detached = true;
         }

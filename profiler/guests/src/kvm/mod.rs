@@ -15,7 +15,7 @@
 //! that fails with `EINTR` after any stop (signal(7) lists them) does so.
 
 mod page;
-mod permission;
+pub(crate) mod permission;
 mod threads;
 mod vcpu;
 
@@ -75,7 +75,12 @@ impl HeldCore for Core<'_> {
 
 /// Whether a process runs a VM by KVM, as far as we may know.
 pub fn is_vmm(pid: u32) -> bool {
-    threads::descriptors(pid).is_ok_and(|(vcpus, _)| !vcpus.is_empty())
+    vcpu_count(pid).is_ok_and(|count| count > 0)
+}
+
+/// How many vCPUs of KVM a process has; fails if we may not know.
+pub(crate) fn vcpu_count(pid: u32) -> io::Result<usize> {
+    Ok(threads::descriptors(pid)?.0.len())
 }
 
 /// Fails unless KVM writes the registers that are wanted: asking for others would make `KVM_RUN` fail.

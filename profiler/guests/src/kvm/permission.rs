@@ -17,7 +17,7 @@ struct Facts {
 }
 
 /// The error for a process that may not be traced.
-pub(super) fn explain(pid: u32) -> GuestError {
+pub(crate) fn explain(pid: u32) -> GuestError {
     let tracers = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(65_536);
     let tracer = tracers.filter_map(|entry| {
         let status = fs::read_to_string(entry.path().join("status")).ok()?;

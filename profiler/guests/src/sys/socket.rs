@@ -44,41 +44,74 @@ pub(crate) fn connect_socket(socket: &OwnedFd, endpoint: &Endpoint, timeout: Dur
         )
     };
     check(libc::c_long::from(result))?;
-    match endpoint {
-        Endpoint::Unix(path) => {
-            let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
-            let bytes = path.as_os_str().as_bytes();
-            if bytes.len() >= address.sun_path.len() {
-                return Err(io::Error::other("the socket's path is longer than 107 bytes"));
+    connect_to(socket, &RawAddress::of(endpoint)?)
+}
+
+/// An address in the form that the kernel takes; made before a fork for use after it.
+pub(crate) struct RawAddress {
+    storage: libc::sockaddr_storage,
+    size: libc::socklen_t,
+    family: i32,
+}
+
+impl RawAddress {
+    /// Fails if the path is too long for a socket.
+    pub(crate) fn of(endpoint: &Endpoint) -> io::Result<RawAddress> {
+        match endpoint {
+            Endpoint::Unix(path) => {
+                let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+                let bytes = path.as_os_str().as_bytes();
+                if bytes.len() >= address.sun_path.len() {
+                    return Err(io::Error::other("the socket's path is longer than 107 bytes"));
+                }
+                address.sun_path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from as libc::c_char);
+                Ok(RawAddress::from(&address, libc::AF_UNIX))
             }
-            address.sun_path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from as libc::c_char);
-            connect_to(socket, &address)
+            Endpoint::Tcp(SocketAddr::V4(tcp)) => {
+                let address = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as u16,
+                    sin_port: tcp.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(tcp.ip().octets()) },
+                    sin_zero: [0; 8],
+                };
+                Ok(RawAddress::from(&address, libc::AF_INET))
+            }
+            Endpoint::Tcp(SocketAddr::V6(tcp)) => {
+                let address = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as u16,
+                    sin6_port: tcp.port().to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr { s6_addr: tcp.ip().octets() },
+                    sin6_scope_id: tcp.scope_id(),
+                };
+                Ok(RawAddress::from(&address, libc::AF_INET6))
+            }
         }
-        Endpoint::Tcp(SocketAddr::V4(tcp)) => connect_to(
-            socket,
-            &libc::sockaddr_in {
-                sin_family: libc::AF_INET as u16,
-                sin_port: tcp.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(tcp.ip().octets()) },
-                sin_zero: [0; 8],
-            },
-        ),
-        Endpoint::Tcp(SocketAddr::V6(tcp)) => connect_to(
-            socket,
-            &libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as u16,
-                sin6_port: tcp.port().to_be(),
-                sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr { s6_addr: tcp.ip().octets() },
-                sin6_scope_id: tcp.scope_id(),
-            },
-        ),
+    }
+
+    /// `T` is one of the socket address structures.
+    fn from<T: Copy>(address: &T, family: i32) -> RawAddress {
+        const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
+        const { assert!(align_of::<T>() <= align_of::<libc::sockaddr_storage>()) };
+        // SAFETY: zeros are a valid value: the structure holds only integers.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        // SAFETY: the storage is large enough and aligned for `T` (asserted above), and ours alone.
+        unsafe { (&raw mut storage).cast::<T>().write(*address) };
+        RawAddress { storage, size: size_of::<T>() as libc::socklen_t, family }
+    }
+
+    pub(super) fn family(&self) -> i32 {
+        self.family
+    }
+
+    pub(super) fn pointer(&self) -> (*const libc::sockaddr, libc::socklen_t) {
+        ((&raw const self.storage).cast(), self.size)
     }
 }
 
-fn connect_to<T>(socket: &OwnedFd, address: &T) -> io::Result<()> {
-    let size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `address` is one of the socket address structures, valid for its size.
-    let result = unsafe { libc::connect(socket.as_raw_fd(), std::ptr::from_ref(address).cast(), size) };
+fn connect_to(socket: &OwnedFd, address: &RawAddress) -> io::Result<()> {
+    let (pointer, size) = address.pointer();
+    // SAFETY: `address` holds one of the socket address structures, valid for its size.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), pointer, size) };
     check(libc::c_long::from(result)).map(|_| ())
 }

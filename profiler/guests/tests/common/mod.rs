@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use glass_guests::find::{self, Found, Vm};
+use glass_guests::gdbstub::QemuVm;
 use glass_guests::memory::{Physical, RamFile};
 use glass_guests::paced::Paced;
-use glass_guests::{Flow, Guest, Source};
+use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
 use glass_profile::durations::Durations;
 use glass_profile::event::{Event, RawSample};
 use glass_profile::image::Image;
@@ -34,6 +35,35 @@ pub struct Fixture {
     pub rounds_are_long: bool,
     ram: Option<RamFile>,
     rounds: u64,
+}
+
+/// Whether full sizes and counts are wanted.
+pub fn is_long() -> bool {
+    std::env::var_os("GLASS_TESTS_LONG").is_some()
+}
+
+/// Says why a test is skipped.
+///
+/// # Panics
+/// Where everything has to be there.
+pub fn skip(reason: &str) {
+    assert!(std::env::var_os("GLASS_TESTS_REQUIRED").is_none(), "{reason}");
+    eprintln!("skipped: {reason}");
+}
+
+/// Attaches to a guest through QEMU's gdbstub.
+pub fn attach_stub(fixture: &Fixture) -> Result<QemuVm, GuestError> {
+    QemuVm::attach(&fixture.vm(), VmSettings::new(2048, fixture.elf.clone()))
+}
+
+/// The part of a test of kills that is killed: samples the guest of another process.
+pub fn sample_stub_until_killed() {
+    let Ok(pid) = std::env::var("GLASS_TEST_QEMU") else { return };
+    let Found::Vm(vm) = find::by_pid(pid.parse().unwrap()).unwrap() else { panic!("no VM") };
+    let symbols = vm.elf.clone().unwrap();
+    let mut guest = QemuVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
 }
 
 pub fn build(folder: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
@@ -62,7 +92,22 @@ pub fn build(folder: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
 }
 
 impl Fixture {
+    /// A guest whose QEMU has a gdbstub.
     pub fn start(accel: &[&str], name: &str, flags: &[&str], memfd: bool, vcpus: u32) -> Option<Fixture> {
+        Fixture::start_with(accel, name, flags, memfd, vcpus, |qemu, folder| {
+            qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
+        })
+    }
+
+    /// A guest whose QEMU gets more options; sockets go to its folder.
+    pub fn start_with(
+        accel: &[&str],
+        name: &str,
+        flags: &[&str],
+        memfd: bool,
+        vcpus: u32,
+        add: impl FnOnce(&mut Command, &Path),
+    ) -> Option<Fixture> {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = std::env::temp_dir().join(format!("glass-guests-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -76,7 +121,7 @@ impl Fixture {
             qemu.args(["-M", "microvm"]);
         }
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none"]);
-        qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
+        add(&mut qemu, &folder);
         let child = qemu.arg("-kernel").arg(&elf).stdin(Stdio::null()).spawn();
         let Ok(child) = child else {
             eprintln!("skipped: there is no {QEMU}");
@@ -85,7 +130,7 @@ impl Fixture {
         let image = Image::parse(&std::fs::read(&elf).unwrap(), &["rounds"]).unwrap();
         let rounds = image.symbol("rounds").unwrap();
         let mut fixture = Fixture { _turn: turn, folder, elf, qemu: child, rounds_are_long: false, ram: None, rounds };
-        fixture.wait_for(|fixture| fixture.folder.join("gdb").exists());
+        fixture.wait_for(|fixture| ["gdb", "monitor"].iter().any(|socket| fixture.folder.join(socket).exists()));
         if memfd {
             fixture.wait_for(|fixture| {
                 fixture.ram = RamFile::open(fixture.qemu.id()).unwrap();
@@ -120,11 +165,11 @@ impl Fixture {
         }
     }
 
-    /// Kills 20 profilers of this guest, each the ignored test `profiler` of this program, at moments
+    /// Kills 20 profilers of this guest (200 in a long run), each the ignored test `profiler` of this program, at moments
     /// from before it attaches until long after.
     pub fn assert_survives_kills(&self, profiler: &str) {
-        const KILLS: u64 = 20;
-        for round in 0..KILLS {
+        let kills = if is_long() { 200 } else { 20 };
+        for round in 0..kills {
             let mut profiler = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", profiler, "--ignored"])
                 .env("GLASS_TEST_QEMU", self.qemu.id().to_string())

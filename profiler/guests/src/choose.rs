@@ -1,0 +1,167 @@
+//! Which way into a VM is taken: one decision for those who only ask and for those who attach.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+
+use crate::error::GuestError;
+use crate::find::Vm;
+use crate::gdbstub::QemuVm;
+use crate::kvm::{self, KvmVm};
+use crate::paced::Paced;
+use crate::stream::SocketAddress;
+use crate::{Source, VmSettings};
+
+/// A way into a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Stop the threads of vCPUs by ptrace.
+    Kvm,
+    /// Ask the gdbstub that QEMU was started with.
+    Gdbstub,
+    /// Have QEMU's monitor switch on a gdbstub, and ask that.
+    Monitor,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Way::Kvm => "kvm",
+            Way::Gdbstub => "gdbstub",
+            Way::Monitor => "gdbstub via monitor",
+        })
+    }
+}
+
+/// The ways into a VM, as far as one can know without disturbing it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Those that should work, the gentlest first.
+    pub ways: Vec<Way>,
+    /// What bars the others, in the same order; each says what would help.
+    pub obstacles: Vec<(Way, GuestError)>,
+    /// The VM can be sampled, but something makes it worse than it could be.
+    pub drawback: Option<GuestError>,
+}
+
+/// Which ways are to be considered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// The gentlest that works.
+    Any,
+    /// Only by KVM.
+    Kvm,
+    /// Only through a gdbstub.
+    Gdbstub,
+}
+
+/// What a VM is sampled through.
+pub struct Attached {
+    /// The VM.
+    pub source: Box<dyn Source>,
+    /// The way that was taken.
+    pub way: Way,
+    /// Why gentler ones were not, one sentence each.
+    pub passed_over: Vec<GuestError>,
+}
+
+/// Considers the ways into a VM. Opens no connection and stops nothing.
+pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
+    let mut plan = Plan::default();
+    let mut consider = |way, result| match result {
+        Ok(()) => plan.ways.push(way),
+        Err(error) => plan.obstacles.push((way, error)),
+    };
+    if wanted == Wanted::Kvm || (wanted == Wanted::Any && vm.accel == "kvm") {
+        consider(Way::Kvm, look_for_kvm(vm));
+    }
+    if wanted != Wanted::Kvm {
+        match (&vm.gdb, &vm.monitor) {
+            (Some(gdb), _) => consider(Way::Gdbstub, may_connect(gdb, "gdbstub")),
+            (None, Some(monitor)) => consider(Way::Monitor, may_connect(&monitor.socket, "monitor")),
+            (None, None) if vm.vmm == "QEMU" => consider(Way::Gdbstub, Err(GuestError::NoGdbstub(vm.pid))),
+            (None, None) if vm.accel == "kvm" => {}
+            (None, None) => consider(Way::Gdbstub, Err(GuestError::UnknownVmm(vm.vmm.clone()))),
+        }
+    }
+    let is_slow = plan.ways.first().is_some_and(|way| *way != Way::Kvm);
+    if is_slow && !has_ram_file(vm.pid).unwrap_or(true) {
+        plan.drawback = Some(GuestError::NoRamFile(vm.pid));
+    }
+    plan
+}
+
+/// Attaches by the first way that works.
+pub fn attach(vm: &Vm, wanted: Wanted, settings: &VmSettings, rate_hz: u32) -> Result<Attached, GuestError> {
+    let Plan { ways, obstacles, .. } = plan(vm, wanted);
+    let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
+    for way in ways {
+        let attached: Result<Box<dyn Source>, GuestError> = match way {
+            Way::Kvm => {
+                KvmVm::attach(vm, settings.clone()).map(|guest| Box::new(Paced::new(guest, rate_hz)) as Box<dyn Source>)
+            }
+            Way::Gdbstub | Way::Monitor => QemuVm::attach(vm, settings.clone())
+                .map(|guest| Box::new(Paced::new(guest, rate_hz)) as Box<dyn Source>),
+        };
+        match attached {
+            Ok(source) => return Ok(Attached { source, way, passed_over }),
+            Err(error) if error.is_of_the_backend() => passed_over.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    // The gentlest way is the one that is worth clearing.
+    Err(passed_over.into_iter().next().unwrap_or_else(|| GuestError::UnknownVmm(vm.vmm.clone())))
+}
+
+fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {
+    let pid = vm.pid;
+    if !fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
+        return Err(GuestError::NoProcess(pid));
+    }
+    // The kernel asks the same of one who opens this file as of one who traces.
+    if let Err(error) = File::open(format!("/proc/{pid}/mem"))
+        && error.kind() == ErrorKind::PermissionDenied
+    {
+        return Err(kvm::permission::explain(pid));
+    }
+    if is_traced(pid) {
+        return Err(kvm::permission::explain(pid));
+    }
+    match kvm::vcpu_count(pid) {
+        Ok(1..) => Ok(()),
+        Ok(0) => Err(GuestError::NoVcpu(pid)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(kvm::permission::explain(pid)),
+        Err(_) => Err(GuestError::NoProcess(pid)),
+    }
+}
+
+/// Whether somebody else traces one of its threads, and so bars the others.
+fn is_traced(pid: u32) -> bool {
+    let own = std::process::id().to_string();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(65_536);
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok()).any(|status| {
+        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).unwrap_or("0").trim();
+        tracer != "0" && tracer != own
+    })
+}
+
+fn has_ram_file(pid: u32) -> std::io::Result<bool> {
+    Ok(crate::memory::RamFile::open(pid)?.is_some())
+}
+
+/// Whether a socket could be connected to. Opening one as a file fails in any case, but with another
+/// error if it is the permission that is missing.
+fn may_connect(socket: &SocketAddress, what: &str) -> Result<(), GuestError> {
+    let SocketAddress::Unix(path) = socket else { return Ok(()) };
+    let error = OpenOptions::new().read(true).write(true).open(path).err().map(|error| error.kind());
+    match error {
+        Some(ErrorKind::PermissionDenied) => Err(GuestError::NotPermitted {
+            action: format!("connect to QEMU's {what} at {socket}"),
+            remedy: "run glass as the user who started the VM, or as root".to_owned(),
+        }),
+        Some(ErrorKind::NotFound) => Err(GuestError::NotFound(format!(
+            "the socket of QEMU's {what}, {socket}, is not there: it was removed, or QEMU runs in a container"
+        ))),
+        _ => Ok(()),
+    }
+}

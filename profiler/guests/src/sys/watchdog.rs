@@ -1,0 +1,151 @@
+//! A process that outlives us to let a guest run on.
+
+use std::ffi::CString;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::RawAddress;
+use super::check;
+use super::fork::pipe;
+
+/// A process that waits for this one to die and then says good-bye to a gdbstub on our connection,
+/// so that the guest runs on.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    pid: libc::pid_t,
+    /// The watchdog reads the other end: a byte means that all is well, the end of file that we died.
+    alive: Option<OwnedFd>,
+}
+
+/// What a watchdog does after its good-bye: it switches off the gdbstub, which was off before us.
+pub(crate) struct Cleanup {
+    /// Where the monitor listens.
+    pub(crate) monitor: RawAddress,
+    /// All that is to be said to it; its answers are not understood.
+    pub(crate) words: Vec<u8>,
+    /// The gdbstub's socket and the folder that was made for it.
+    pub(crate) socket: CString,
+    pub(crate) folder: CString,
+}
+
+/// Stop, in whatever state the conversation was left, then detach. A stopped stub ignores 0x03; a
+/// running one eats any byte and stops.
+const STOP: &[u8] = b"\x03";
+const DETACH: &[u8] = b"$D#44";
+/// How many reads a watchdog spends on answers: a stub that never stops talking does not keep it.
+const READS_MAX: usize = 64;
+
+impl Watchdog {
+    /// Forks a watchdog for a connection. The socket may be connected later: the child's descriptor
+    /// and ours are the same socket.
+    pub(crate) fn start(connection: &impl AsRawFd, cleanup: Option<&Cleanup>) -> io::Result<Watchdog> {
+        let (read_end, write_end) = pipe()?;
+        let (wait, keep) = (read_end.as_raw_fd(), connection.as_raw_fd());
+        // SAFETY: the child makes only async-signal-safe calls until it ends with `_exit`.
+        let pid = check(libc::c_long::from(unsafe { libc::fork() }))? as libc::pid_t;
+        if pid == 0 {
+            watch(wait, keep, cleanup);
+        }
+        Ok(Watchdog { pid, alive: Some(write_end) })
+    }
+
+    /// Sends the watchdog home: the good-bye was said.
+    pub(crate) fn dismiss(&mut self) {
+        if let Some(alive) = self.alive.take() {
+            // Fails only if somebody killed the watchdog, and then it is home already.
+            let _ = std::fs::File::from(alive).write_all(&[1]);
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // If it was not dismissed, its pipe ends now and it acts; its waits are bounded.
+        drop(self.alive.take());
+        // SAFETY: waits for our own child, which ends now; a null status pointer is allowed.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// Reads and forgets what comes until nothing has come for some time.
+///
+/// # Safety
+/// None beyond that `descriptor` is open or the call does nothing: only async-signal-safe calls on
+/// numbers and a local array.
+fn read_away(descriptor: i32, milliseconds: i32) {
+    let mut answers = [0u8; 8192];
+    for _ in 0..READS_MAX {
+        let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is one valid structure.
+        if unsafe { libc::poll(&mut poll, 1, milliseconds) } <= 0 {
+            return;
+        }
+        // SAFETY: `answers` has room for its length.
+        if unsafe { libc::read(descriptor, answers.as_mut_ptr().cast(), answers.len()) } <= 0 {
+            return;
+        }
+    }
+}
+
+/// The life of the watchdog. Only async-signal-safe calls: its parent may have had threads.
+fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
+    // SAFETY: plain system calls on numbers and on the local arrays; nothing is shared, the process
+    // ends with `_exit`.
+    unsafe {
+        // A terminal's Ctrl-C and a closed terminal are not for us.
+        libc::setsid();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::prctl(libc::PR_SET_NAME, c"glass-watchdog".as_ptr());
+        // Nothing else of our parent is kept open: neither its output nor its end of the pipe.
+        let (low, high) = (wait.min(connection) as u32, wait.max(connection) as u32);
+        if low > 0 {
+            libc::syscall(libc::SYS_close_range, 0u32, low - 1, 0u32);
+        }
+        if high - low > 1 {
+            libc::syscall(libc::SYS_close_range, low + 1, high - 1, 0u32);
+        }
+        libc::syscall(libc::SYS_close_range, high + 1, u32::MAX, 0u32);
+        let mut byte = 0u8;
+        let told = loop {
+            let read = libc::read(wait, (&raw mut byte).cast(), 1);
+            if read >= 0 || *libc::__errno_location() != libc::EINTR {
+                break read;
+            }
+        };
+        if told == 1 {
+            libc::_exit(0);
+        }
+        // Room in the socket: the stub's answers to what our parent had asked.
+        read_away(connection, 5);
+        libc::write(connection, STOP.as_ptr().cast(), STOP.len());
+        read_away(connection, 50);
+        libc::write(connection, DETACH.as_ptr().cast(), DETACH.len());
+        read_away(connection, 200);
+        if let Some(cleanup) = cleanup {
+            switch_off(cleanup);
+        }
+        libc::_exit(0);
+    }
+}
+
+/// Tells the monitor; if it serves somebody else just now, the stub stays on, in a folder of ours.
+fn switch_off(cleanup: &Cleanup) {
+    // SAFETY: plain system calls on numbers, on memory of the parent that was copied by the fork, and
+    // on a local structure; the strings end with a zero.
+    unsafe {
+        let monitor = libc::socket(cleanup.monitor.family(), libc::SOCK_STREAM, 0);
+        // So that a monitor with a full queue of clients does not keep us.
+        let limit = libc::timeval { tv_sec: 1, tv_usec: 0 };
+        let size = size_of_val(&limit) as libc::socklen_t;
+        libc::setsockopt(monitor, libc::SOL_SOCKET, libc::SO_SNDTIMEO, (&raw const limit).cast(), size);
+        let (address, size) = cleanup.monitor.pointer();
+        if libc::connect(monitor, address, size) == 0 {
+            libc::write(monitor, cleanup.words.as_ptr().cast(), cleanup.words.len());
+            read_away(monitor, 300);
+        }
+        libc::unlink(cleanup.socket.as_ptr());
+        libc::rmdir(cleanup.folder.as_ptr());
+    }
+}
