@@ -1,11 +1,19 @@
 //! A recording is a Perfetto trace file: packets appended one by one, so that a file that was cut is
 //! readable up to its last whole packet. `docs/formats/recording.md` describes it byte by byte.
 
+mod error;
+mod names;
+mod packets;
+mod plain;
 mod proto;
 mod reader;
+mod recorded;
 mod writer;
 
-pub use reader::{FileSource, NoFiles, ReadError, read};
+pub use error::{OtherKind, ReadError};
+pub use plain::{PlainSettings, write_plain};
+pub use reader::{FileSource, NoFiles, open, read};
+pub use recorded::{NameSource, Place, RecordedImage, Recording};
 pub use writer::{Clocks, ImageId, SampleRecord, Writer};
 
 use crate::model::{StackEnd, State};
@@ -15,6 +23,10 @@ pub const VERSION: u32 = 1;
 
 /// The largest packet, in bytes. The writer splits what would be larger, the reader refuses it.
 pub const PACKET_BYTES_MAX: usize = 16 << 20;
+
+/// Stands for time in the operating system's kernel, as a function and as the file of a mapping.
+const KERNEL: &str = "[kernel]";
+const KERNEL_PATH: &str = "/[kernel]";
 
 /// Numbers of states in a file.
 const STATES: [State; 3] = [State::Running, State::Spinning, State::Idle];

@@ -1,18 +1,18 @@
-//! Reads a recording back into a [`Profile`]. Trusts nothing: any bytes give a profile or a sentence.
+//! Reads a recording back. Trusts nothing: any bytes give a profile or a sentence.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use prost::Message;
 
+use super::error::{OtherKind, ReadError};
+use super::names::{self, Builder, Recorded, STACK_ENTRIES_MAX};
+use super::packets::{Next, next_packet};
 use super::proto::{self, TracePacket};
-use super::{ENDS, PACKET_BYTES_MAX, STATES, VERSION, perfetto_path};
-use crate::model::{Cost, Distribution, Frame, Origin, Profile, Sample, Stack, StackEnd, Track};
-use crate::symbols::{INLINE_DEPTH_MAX, Location, Symbols};
+use super::recorded::{Place, RecordedImage, Recording};
+use super::{ENDS, STATES, VERSION, perfetto_path};
+use crate::model::{Cost, Distribution, Origin, Profile, Sample, StackEnd, Track};
+use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
-/// Frames of all stacks together, after inlined functions are spelt out. Keeps a small hostile file
-/// from becoming a large profile; the deepest honest recordings have a hundredth of it.
-const STACK_ENTRIES_MAX: usize = 32 << 20;
 /// The highest index of a track.
 const TRACKS_MAX: u32 = 1 << 20;
 /// Packets that could not be used are reported one by one up to this many.
@@ -34,105 +34,45 @@ impl FileSource for NoFiles {
     }
 }
 
-/// Why a file is not a recording that we can read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReadError {
-    /// There is nothing in it.
-    Empty,
-    /// It is not a Perfetto trace.
-    NotATrace,
-    /// It is a Perfetto trace, but none of ours.
-    NotOurs,
-    /// It was written by a newer version of the format.
-    TooNew(u32),
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReadError::Empty => write!(f, "is empty: the recorder ended before its first sample"),
-            ReadError::NotATrace => write!(f, "is not a recording (no Perfetto trace packet at its start)"),
-            ReadError::NotOurs => write!(f, "is a Perfetto trace, but was not recorded by glass"),
-            ReadError::TooNew(version) => write!(
-                f,
-                "has version {version} of the recording format and this glass knows {VERSION}: use the glass that recorded it, or a newer one"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ReadError {}
-
 fn text(bytes: &Option<Vec<u8>>) -> String {
     String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned()
-}
-
-/// A varint at the start of `bytes`, and how long it is.
-fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut value = 0u64;
-    for (index, byte) in bytes.iter().take(10).enumerate() {
-        value |= u64::from(byte & 0x7f).checked_shl(7 * index as u32)?;
-        if byte & 0x80 == 0 {
-            return Some((value, index + 1));
-        }
-    }
-    None
-}
-
-/// What follows in a file.
-enum Next<'a> {
-    Packet(&'a [u8], &'a [u8]),
-    End,
-    Cut,
-    Garbage,
-}
-
-fn next_packet(bytes: &[u8]) -> Next<'_> {
-    let Some(first) = bytes.first() else { return Next::End };
-    if *first != 0x0a {
-        return Next::Garbage;
-    }
-    match varint(&bytes[1..]) {
-        Some((length, _)) if length > PACKET_BYTES_MAX as u64 => Next::Garbage,
-        Some((length, header)) => {
-            let start = 1 + header;
-            let end = start + length as usize;
-            if end > bytes.len() { Next::Cut } else { Next::Packet(&bytes[start..end], &bytes[end..]) }
-        }
-        None if bytes.len() < 11 => Next::Cut,
-        None => Next::Garbage,
-    }
 }
 
 /// The interned tables and everything else that is collected before names are known.
 #[derive(Default)]
 struct Collected {
-    profile: Profile,
+    recording: Recording,
     header: bool,
     start_timestamp: u64,
     paths: HashMap<u64, String>,
     build_ids: HashMap<u64, Vec<u8>>,
-    /// Path as Perfetto writes it, and build id.
-    images: HashMap<u64, (String, Vec<u8>)>,
-    /// Image and address.
-    frames: HashMap<u64, (u64, u64)>,
+    /// Index of an image by path as Perfetto writes it, and build id.
+    image_of: HashMap<(String, Vec<u8>), u32>,
+    /// Index of an image by the number of a mapping in the file.
+    mappings: HashMap<u64, u32>,
+    frames: HashMap<u64, Place>,
     callstacks: HashMap<u64, Vec<u64>>,
-    symbols: HashMap<(String, Vec<u8>), HashMap<u64, Vec<Location>>>,
+    symbols: Recorded,
     /// Time, track, callstack, end, state.
     samples: Vec<(Sample, u64, StackEnd)>,
     pauses: crate::durations::Durations,
-    complete: bool,
     dropped: u64,
+}
+
+/// [`open`] for whoever needs the profile alone.
+pub fn read(bytes: &[u8], files: &mut dyn FileSource) -> Result<Profile, ReadError> {
+    open(bytes, files).map(|recording| recording.profile)
 }
 
 /// Reads a recording. Names that the file lacks are looked up in the files that it mentions, through
 /// `files`; a file with another build id than the recorded one is not used.
-pub fn read(bytes: &[u8], files: &mut dyn FileSource) -> Result<Profile, ReadError> {
+pub fn open(bytes: &[u8], files: &mut dyn FileSource) -> Result<Recording, ReadError> {
     let mut collected = Collected::default();
     let mut rest = bytes;
     if bytes.is_empty() {
         return Err(ReadError::Empty);
     }
+    let foreign = || OtherKind::of(bytes).map_or(ReadError::NotATrace, ReadError::OtherKind);
     let mut cut = None;
     let mut packets = 0u64;
     loop {
@@ -140,7 +80,7 @@ pub fn read(bytes: &[u8], files: &mut dyn FileSource) -> Result<Profile, ReadErr
             Next::Packet(packet, after) => {
                 match TracePacket::decode(packet) {
                     Ok(packet) => collected.packet(packet)?,
-                    Err(_) if packets == 0 => return Err(ReadError::NotATrace),
+                    Err(_) if packets == 0 => return Err(foreign()),
                     Err(_) => collected.dropped += 1,
                 }
                 packets += 1;
@@ -151,7 +91,7 @@ pub fn read(bytes: &[u8], files: &mut dyn FileSource) -> Result<Profile, ReadErr
                 cut = Some("the recording is cut off within its last packet");
                 break;
             }
-            Next::Garbage if packets == 0 => return Err(ReadError::NotATrace),
+            Next::Garbage if packets == 0 => return Err(foreign()),
             Next::Garbage => {
                 cut = Some("the recording is damaged");
                 break;
@@ -159,12 +99,12 @@ pub fn read(bytes: &[u8], files: &mut dyn FileSource) -> Result<Profile, ReadErr
         }
     }
     if !collected.header {
-        return Err(if packets == 0 { ReadError::NotATrace } else { ReadError::NotOurs });
+        return Err(if packets == 0 { foreign() } else { ReadError::NotOurs });
     }
     if let Some(why) = cut {
         let offset = bytes.len() - rest.len();
         collected.warn(format!("{why}: {} of {} bytes were used", offset, bytes.len()));
-    } else if !collected.complete {
+    } else if !collected.recording.is_complete {
         collected.warn("the recorder was ended before it could finish: the last seconds may be missing".to_owned());
     }
     Ok(collected.finish(files))
@@ -172,8 +112,8 @@ pub fn read(bytes: &[u8], files: &mut dyn FileSource) -> Result<Profile, ReadErr
 
 impl Collected {
     fn warn(&mut self, text: String) {
-        if self.profile.warnings.len() < WARNINGS_MAX {
-            self.profile.warnings.push(text);
+        if self.recording.profile.warnings.len() < WARNINGS_MAX {
+            self.recording.profile.warnings.push(text);
         }
     }
 
@@ -200,14 +140,15 @@ impl Collected {
                 return Err(ReadError::TooNew(version));
             }
             self.header = true;
+            self.recording.version = version;
             self.start_timestamp = header.start_timestamp.unwrap_or(0);
-            self.profile.origin = Origin {
+            self.recording.profile.origin = Origin {
                 guest: text(&header.guest),
                 backend: text(&header.backend),
                 symbols: text(&header.symbols),
                 host: text(&header.host),
                 start_unix_ns: header.start_unix_ns.unwrap_or(0),
-                duration_ns: self.profile.origin.duration_ns,
+                duration_ns: self.recording.profile.origin.duration_ns,
                 rate_hz: header.rate_hz.unwrap_or(0),
                 recorder: text(&header.recorder),
             };
@@ -217,7 +158,7 @@ impl Collected {
         }
         if let Some(cost) = &glass.cost {
             let pause = cost.pause.clone().unwrap_or_default();
-            self.profile.cost = Cost {
+            self.recording.profile.cost = Cost {
                 samples_wanted: cost.samples_wanted.unwrap_or(0),
                 samples_taken: cost.samples_taken.unwrap_or(0),
                 samples_lost: cost.samples_lost.unwrap_or(0),
@@ -232,8 +173,8 @@ impl Collected {
                 },
                 profiler_cpu_ns: cost.profiler_cpu_ns.unwrap_or(0),
             };
-            self.profile.origin.duration_ns = cost.duration_ns.unwrap_or(0);
-            self.complete = cost.complete.unwrap_or(false);
+            self.recording.profile.origin.duration_ns = cost.duration_ns.unwrap_or(0);
+            self.recording.is_complete = cost.complete.unwrap_or(false);
         }
         if glass.warning.is_some() {
             self.warn(text(&glass.warning));
@@ -243,14 +184,14 @@ impl Collected {
 
     fn track(&mut self, index: u32, id: u64, name: String) {
         // A track is announced before its first sample and in order, so a gap is damage.
-        if index > TRACKS_MAX || index as usize > self.profile.tracks.len() {
+        if index > TRACKS_MAX || index as usize > self.recording.profile.tracks.len() {
             self.dropped += 1;
             return;
         }
         let track = Track { name, id };
-        match self.profile.tracks.get_mut(index as usize) {
+        match self.recording.profile.tracks.get_mut(index as usize) {
             Some(known) => *known = track,
-            None => self.profile.tracks.push(track),
+            None => self.recording.profile.tracks.push(track),
         }
     }
 
@@ -264,14 +205,26 @@ impl Collected {
         for mapping in data.mappings {
             let path = mapping.path_string_ids.first().and_then(|iid| self.paths.get(iid)).cloned();
             let build_id = mapping.build_id.and_then(|iid| self.build_ids.get(&iid)).cloned();
-            self.images.insert(mapping.iid.unwrap_or(0), (path.unwrap_or_default(), build_id.unwrap_or_default()));
+            let range = (mapping.start.unwrap_or(0), mapping.end.unwrap_or(0));
+            let index = self.image(path.unwrap_or_default(), build_id.unwrap_or_default(), range);
+            self.mappings.insert(mapping.iid.unwrap_or(0), index);
         }
         for frame in data.frames {
-            self.frames.insert(frame.iid.unwrap_or(0), (frame.mapping_id.unwrap_or(0), frame.rel_pc.unwrap_or(0)));
+            let image = frame.mapping_id.and_then(|mapping| self.mappings.get(&mapping)).copied();
+            self.frames.insert(frame.iid.unwrap_or(0), Place { image, address: frame.rel_pc.unwrap_or(0) });
         }
         for callstack in data.callstacks {
             self.callstacks.insert(callstack.iid.unwrap_or(0), callstack.frame_ids);
         }
+    }
+
+    /// The index of an image, which is new if its path and build id are.
+    fn image(&mut self, path: String, build_id: Vec<u8>, range: (u64, u64)) -> u32 {
+        *self.image_of.entry((path, build_id)).or_insert_with_key(|(path, build_id)| {
+            let (path, build_id) = (path.clone(), build_id.clone());
+            self.recording.images.push(RecordedImage { path, build_id, range, ..Default::default() });
+            self.recording.images.len() as u32 - 1
+        })
     }
 
     fn module(&mut self, module: proto::ModuleSymbols) {
@@ -292,7 +245,7 @@ impl Collected {
         let callstack = sample.callstack_iid.unwrap_or(0);
         let end = ENDS.get(extra.end.unwrap_or(0) as usize);
         let state = STATES.get(extra.state.unwrap_or(0) as usize);
-        let known = (track as usize) < self.profile.tracks.len() && self.callstacks.contains_key(&callstack);
+        let known = (track as usize) < self.recording.profile.tracks.len() && self.callstacks.contains_key(&callstack);
         let (Some((end, _)), Some(state), true) = (end, state, known) else {
             self.dropped += 1;
             return;
@@ -304,37 +257,47 @@ impl Collected {
         self.samples.push((Sample { time_ns, track, stack: 0, state: *state }, callstack, *end));
     }
 
-    fn finish(mut self, files: &mut dyn FileSource) -> Profile {
+    fn finish(mut self, files: &mut dyn FileSource) -> Recording {
         if self.dropped > 0 {
             let text = format!("{} packets of the recording are damaged and were left out", self.dropped);
             self.warn(text);
         }
         let mut samples = std::mem::take(&mut self.samples);
         samples.sort_by_key(|(sample, ..)| sample.time_ns);
-        let mut stacks =
-            Stacks { collected: &mut self, files, loaded: HashMap::new(), frames: HashMap::new(), entries: 0, cut: 0 };
+        let mut builder = Builder {
+            recording: &mut self.recording,
+            recorded: std::mem::take(&mut self.symbols),
+            frames: std::mem::take(&mut self.frames),
+            callstacks: std::mem::take(&mut self.callstacks),
+            files,
+            loaded: HashMap::new(),
+            known: HashMap::new(),
+            entries: 0,
+            shortened: 0,
+        };
         let mut known: HashMap<(u64, StackEnd), u32> = HashMap::new();
         let mut finished = Vec::with_capacity(samples.len());
         for (mut sample, callstack, end) in samples {
-            sample.stack = *known.entry((callstack, end)).or_insert_with(|| stacks.stack(callstack, end));
+            sample.stack = *known.entry((callstack, end)).or_insert_with(|| builder.stack(callstack, end));
             finished.push(sample);
         }
-        let cut = stacks.cut;
-        let missing: Vec<String> = stacks.loaded.into_values().filter_map(Result::err).collect();
-        missing.into_iter().for_each(|text| self.warn(text));
-        if cut > 0 {
-            self.warn(format!("{cut} stacks are shortened: all together hold more than {STACK_ENTRIES_MAX} frames"));
+        let shortened = builder.shortened;
+        names::looked_up(&self.recording).into_iter().for_each(|text| self.warn(text));
+        if shortened > 0 {
+            self.warn(format!(
+                "{shortened} stacks are shortened: all together hold more than {STACK_ENTRIES_MAX} frames"
+            ));
         }
-        self.profile.samples = finished;
-        if !self.complete {
+        self.recording.profile.samples = finished;
+        if !self.recording.is_complete {
             self.count_again();
         }
-        self.profile
+        self.recording
     }
 
     /// The cost of a recording whose end is missing: what the samples themselves tell.
     fn count_again(&mut self) {
-        let profile = &mut self.profile;
+        let profile = &mut self.recording.profile;
         let taken = profile.samples.len() as u64;
         let end_ns = profile.samples.last().map_or(0, |sample| sample.time_ns);
         let broken = profile.samples.iter().filter(|sample| {
@@ -346,90 +309,5 @@ impl Collected {
         cost.samples_wanted = cost.samples_wanted.max(taken.saturating_add(cost.samples_lost));
         cost.pause = self.pauses.distribution();
         profile.origin.duration_ns = profile.origin.duration_ns.max(end_ns);
-    }
-}
-
-type LoadedFile = Result<Box<Symbols>, String>;
-
-/// Builds the tables of frames and stacks with names.
-struct Stacks<'a> {
-    collected: &'a mut Collected,
-    files: &'a mut dyn FileSource,
-    loaded: HashMap<u64, LoadedFile>,
-    /// Indices into the profile's frames for a frame of the file, outermost first.
-    frames: HashMap<u64, Vec<u32>>,
-    entries: usize,
-    cut: u64,
-}
-
-impl Stacks<'_> {
-    fn stack(&mut self, callstack: u64, end: StackEnd) -> u32 {
-        let ids = self.collected.callstacks.get(&callstack).cloned().unwrap_or_default();
-        let mut frames = Vec::new();
-        for id in ids {
-            if !self.frames.contains_key(&id) {
-                let indices = self.resolve(id);
-                self.frames.insert(id, indices);
-            }
-            let indices = &self.frames[&id];
-            if self.entries + indices.len() > STACK_ENTRIES_MAX {
-                self.cut += 1;
-                break;
-            }
-            self.entries += indices.len();
-            frames.extend_from_slice(indices);
-        }
-        let stacks = &mut self.collected.profile.stacks;
-        stacks.push(Stack { frames, end });
-        stacks.len() as u32 - 1
-    }
-
-    /// Adds the functions at a frame's address to the profile, outermost first.
-    fn resolve(&mut self, id: u64) -> Vec<u32> {
-        let Some((image_id, address)) = self.collected.frames.get(&id).copied() else { return Vec::new() };
-        let image = self.collected.images.get(&image_id).cloned();
-        let (path, build_id) = image.clone().unwrap_or_default();
-        let recorded = self.collected.symbols.get(&(path.clone(), build_id.clone()));
-        let mut locations = recorded.and_then(|symbols| symbols.get(&address)).cloned().unwrap_or_default();
-        // Names are written when a recording ends: only one that did not end needs the file.
-        if locations.is_empty() && image.is_some() && !self.collected.complete {
-            locations = self.locate_in_file(image_id, &path, &build_id, address);
-        }
-        if locations.is_empty() {
-            locations.push(Location { function: format!("{address:#x}"), file: None, line: None });
-        }
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let outermost = locations.len() - 1;
-        let mut indices = Vec::with_capacity(locations.len());
-        for (index, location) in locations.into_iter().enumerate().rev() {
-            let frames = &mut self.collected.profile.frames;
-            indices.push(frames.len() as u32);
-            frames.push(Frame {
-                function: location.function,
-                file: location.file,
-                line: location.line,
-                image: name.clone(),
-                inlined: index != outermost,
-            });
-        }
-        indices
-    }
-
-    fn locate_in_file(&mut self, image: u64, path: &str, build_id: &[u8], address: u64) -> Vec<Location> {
-        let files = &mut self.files;
-        let load = || -> LoadedFile {
-            let lacking = "the recording has no names, its recorder was ended before it could write them";
-            let bytes =
-                files.load(path).ok_or_else(|| format!("{lacking}, and {path} is not there to get them from"))?;
-            let symbols = Symbols::parse(&bytes).map_err(|error| format!("{lacking}, and {path} {error}"))?;
-            if symbols.build_id.as_deref().unwrap_or_default() != build_id {
-                return Err(format!("{lacking}, and {path} is another build by now"));
-            }
-            Ok(Box::new(symbols))
-        };
-        match self.loaded.entry(image).or_insert_with(load) {
-            Ok(symbols) => symbols.locate(address),
-            Err(_) => Vec::new(),
-        }
     }
 }

@@ -10,7 +10,7 @@ use crate::model::{Cost, Origin, StackEnd, State};
 use crate::symbols::Location;
 
 /// The one packet sequence that we write; interned data belongs to it.
-const SEQUENCE: u32 = 1;
+pub(super) const SEQUENCE: u32 = 1;
 const FLAG_CLEARED: u32 = 1;
 const FLAG_NEEDS_STATE: u32 = 2;
 
@@ -69,6 +69,30 @@ pub struct Writer<W> {
 
 fn some_bytes(text: &str) -> Option<Vec<u8>> {
     Some(text.as_bytes().to_vec())
+}
+
+/// The names of addresses in an image, in messages far below the limit of a packet even with the longest names.
+pub(super) fn module_packets<'a>(
+    image: &'a ImageId,
+    symbols: &'a [(u64, Vec<Location>)],
+) -> impl Iterator<Item = proto::ModuleSymbols> + 'a {
+    const ADDRESSES_PER_PACKET: usize = 64;
+    let line = |line: &Location| proto::Line {
+        function_name: some_bytes(&line.function),
+        source_file_name: line.file.as_deref().and_then(some_bytes),
+        line_number: line.line,
+    };
+    symbols.chunks(ADDRESSES_PER_PACKET).map(move |chunk| proto::ModuleSymbols {
+        path: some_bytes(&perfetto_path(&image.path)),
+        build_id: Some(image.build_id.clone()),
+        address_symbols: chunk
+            .iter()
+            .map(|(address, lines)| proto::AddressSymbols {
+                address: Some(*address),
+                lines: lines.iter().map(line).collect(),
+            })
+            .collect(),
+    })
 }
 
 impl<W: Write> Writer<W> {
@@ -245,28 +269,7 @@ impl<W: Write> Writer<W> {
 
     /// Appends the names of addresses in an image.
     pub fn symbols(&mut self, image: &ImageId, now_ns: u64, symbols: &[(u64, Vec<Location>)]) -> io::Result<()> {
-        // Far below the limit of a packet even with the longest names and paths.
-        const ADDRESSES_PER_PACKET: usize = 64;
-        for chunk in symbols.chunks(ADDRESSES_PER_PACKET) {
-            let address_symbols = chunk
-                .iter()
-                .map(|(address, lines)| proto::AddressSymbols {
-                    address: Some(*address),
-                    lines: lines
-                        .iter()
-                        .map(|line| proto::Line {
-                            function_name: some_bytes(&line.function),
-                            source_file_name: line.file.as_deref().and_then(some_bytes),
-                            line_number: line.line,
-                        })
-                        .collect(),
-                })
-                .collect();
-            let module = proto::ModuleSymbols {
-                path: some_bytes(&perfetto_path(&image.path)),
-                build_id: Some(image.build_id.clone()),
-                address_symbols,
-            };
+        for module in module_packets(image, symbols) {
             self.packet(TracePacket {
                 timestamp: Some(self.timestamp(now_ns)),
                 module_symbols: Some(module),

@@ -1,0 +1,176 @@
+//! Names for the addresses of a recording: from the recording itself, or from the files that it mentions.
+
+use std::collections::HashMap;
+
+use super::recorded::{NameSource, Place, Recording};
+use super::{FileSource, KERNEL, KERNEL_PATH};
+use crate::model::{Frame, Stack, StackEnd};
+use crate::symbols::{Location, Symbols};
+
+/// Frames of all stacks together, after inlined functions are spelt out. Keeps a small hostile file
+/// from becoming a large profile; the deepest honest recordings have a hundredth of it.
+pub(super) const STACK_ENTRIES_MAX: usize = 32 << 20;
+
+/// Names by address, for each image that the recording has names of: path as Perfetto writes it, and build id.
+pub(super) type Recorded = HashMap<(String, Vec<u8>), HashMap<u64, Vec<Location>>>;
+
+/// Builds the profile's tables of frames and stacks.
+pub(super) struct Builder<'a> {
+    pub recording: &'a mut Recording,
+    pub recorded: Recorded,
+    /// Image and address of each frame of the file.
+    pub frames: HashMap<u64, Place>,
+    pub callstacks: HashMap<u64, Vec<u64>>,
+    pub files: &'a mut dyn FileSource,
+    /// Symbols of files that had to be opened, by image.
+    pub loaded: HashMap<u32, Option<Box<Symbols>>>,
+    /// Indices into the profile's frames of all functions at a place, outermost first.
+    pub known: HashMap<Place, Vec<u32>>,
+    pub entries: usize,
+    /// Stacks that were cut because of [`STACK_ENTRIES_MAX`].
+    pub shortened: u64,
+}
+
+impl Builder<'_> {
+    /// Adds a stack to the profile and returns its index.
+    pub fn stack(&mut self, callstack: u64, end: StackEnd) -> u32 {
+        let ids = self.callstacks.get(&callstack).cloned().unwrap_or_default();
+        let mut frames = Vec::new();
+        for id in ids {
+            let Some(place) = self.frames.get(&id).copied() else { continue };
+            if !self.known.contains_key(&place) {
+                let indices = self.resolve(place);
+                self.known.insert(place, indices);
+            }
+            let indices = &self.known[&place];
+            if self.entries + indices.len() > STACK_ENTRIES_MAX {
+                self.shortened += 1;
+                break;
+            }
+            self.entries += indices.len();
+            frames.extend_from_slice(indices);
+        }
+        let stacks = &mut self.recording.profile.stacks;
+        stacks.push(Stack { frames, end });
+        stacks.len() as u32 - 1
+    }
+
+    /// Adds the functions at a place to the profile, outermost first.
+    fn resolve(&mut self, place: Place) -> Vec<u32> {
+        let mut locations = self.locate(place);
+        if let Some(image) = place.image.and_then(|image| self.recording.images.get_mut(image as usize)) {
+            image.addresses += 1;
+            image.named += u64::from(!locations.is_empty());
+            image.with_line += u64::from(locations.iter().any(|location| location.line.is_some()));
+        }
+        if locations.is_empty() {
+            locations.push(Location { function: format!("{:#x}", place.address), file: None, line: None });
+        }
+        let image = place.image.and_then(|image| self.recording.images.get(image as usize));
+        let name = image.map_or("", |image| image.path.rsplit('/').next().unwrap_or_default()).to_owned();
+        let outermost = locations.len() - 1;
+        let mut indices = Vec::with_capacity(locations.len());
+        for (index, location) in locations.into_iter().enumerate().rev() {
+            let frames = &mut self.recording.profile.frames;
+            indices.push(frames.len() as u32);
+            frames.push(Frame {
+                function: location.function,
+                file: location.file,
+                line: location.line,
+                image: name.clone(),
+                inlined: index != outermost,
+            });
+            self.recording.places.push(place);
+        }
+        indices
+    }
+
+    /// The functions at a place, innermost first.
+    fn locate(&mut self, place: Place) -> Vec<Location> {
+        let Some(index) = place.image else { return Vec::new() };
+        let Some(image) = self.recording.images.get(index as usize) else { return Vec::new() };
+        let recorded = self.recorded.get(&(image.path.clone(), image.build_id.clone()));
+        if let Some(locations) = recorded.and_then(|names| names.get(&place.address))
+            && !locations.is_empty()
+        {
+            return locations.clone();
+        }
+        if image.path == KERNEL_PATH {
+            return vec![Location { function: KERNEL.to_owned(), file: None, line: None }];
+        }
+        // Names are written when a recording ends: only one that did not end needs the file.
+        if self.recording.is_complete {
+            return Vec::new();
+        }
+        if !self.loaded.contains_key(&index) {
+            let symbols = self.load(index);
+            self.loaded.insert(index, symbols);
+        }
+        self.loaded[&index].as_ref().map_or_else(Vec::new, |symbols| symbols.locate(place.address))
+    }
+
+    /// Opens the file of an image, if it still is what was recorded.
+    fn load(&mut self, index: u32) -> Option<Box<Symbols>> {
+        let image = self.recording.images.get_mut(index as usize)?;
+        // What the kernel gives without a file, `[vdso]`, has a slash in front only for Perfetto.
+        let path = image.path.strip_prefix('/').filter(|path| path.starts_with('[')).unwrap_or(&image.path);
+        let found = match self.files.load(path).map(|bytes| Symbols::parse(&bytes)) {
+            None => Err("is not there".to_owned()),
+            Some(Err(error)) => Err(error.to_string()),
+            Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() != image.build_id => {
+                Err("is another build by now".to_owned())
+            }
+            Some(Ok(symbols)) => Ok(Box::new(symbols)),
+        };
+        match found {
+            Ok(symbols) => {
+                image.names = NameSource::File;
+                Some(symbols)
+            }
+            Err(reason) => {
+                image.names = NameSource::Missing(reason);
+                None
+            }
+        }
+    }
+}
+
+/// What to say about names that had to be looked up because the recorder was ended before it wrote them: a sentence
+/// for those that were found, one for those that could not be checked, one for those that were not found.
+pub(super) fn looked_up(recording: &Recording) -> Vec<String> {
+    let mut found = 0;
+    let (mut unchecked, mut missing) = (Vec::new(), Vec::new());
+    for image in &recording.images {
+        match &image.names {
+            NameSource::Recording => {}
+            NameSource::File if image.build_id.is_empty() => unchecked.push(image.path.clone()),
+            NameSource::File => found += 1,
+            NameSource::Missing(reason) => missing.push(format!("{} {reason}", image.path)),
+        }
+    }
+    let mut said = Vec::new();
+    if found > 0 {
+        let files = if found == 1 { "the file".to_owned() } else { format!("the {found} files") };
+        said.push(format!("the recording lacks names: they were looked up in {files} of the recorded build id"));
+    }
+    if !unchecked.is_empty() {
+        said.push(format!(
+            "names come from files that have no build id, so they may be of another build: {}",
+            some_of(&unchecked)
+        ));
+    }
+    if !missing.is_empty() {
+        said.push(format!("the recording lacks names, and they are in no file: {}", some_of(&missing)));
+    }
+    said
+}
+
+/// The first few of a list, and how many more there are.
+fn some_of(list: &[String]) -> String {
+    const SHOWN_MAX: usize = 4;
+    let shown = list[..list.len().min(SHOWN_MAX)].join(", ");
+    match list.len().saturating_sub(SHOWN_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

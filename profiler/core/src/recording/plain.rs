@@ -1,0 +1,103 @@
+//! A recording as a plain Perfetto trace: without our extension, with all names that can be had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+
+use prost::Message;
+
+use super::packets::{Next, PACKET_TAG, next_field, next_packet};
+use super::proto::TracePacket;
+use super::recorded::{NameSource, Recording};
+use super::writer::{SEQUENCE, module_packets};
+use super::{ImageId, STATES};
+use crate::model::State;
+use crate::symbols::Location;
+
+/// Number of our field in `TracePacket`.
+const EXTENSION: u64 = 60001;
+
+/// What [`write_plain`] keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PlainSettings {
+    /// Leave out samples of tracks that were spinning or idle: Perfetto has no field that tells them apart.
+    pub only_running: bool,
+}
+
+/// Copies the packets of a recording that [`open`](super::open) has read. What is damaged is left out, names that
+/// `recording` has from elsewhere are appended.
+pub fn write_plain<W: Write>(
+    bytes: &[u8],
+    recording: &Recording,
+    settings: PlainSettings,
+    output: &mut W,
+) -> io::Result<()> {
+    let mut rest = bytes;
+    while let Next::Packet(packet, after) = next_packet(rest) {
+        rest = after;
+        if let Some(plain) = plain_packet(packet, settings) {
+            write_packet(output, &plain)?;
+        }
+    }
+    append_names(recording, output)
+}
+
+fn write_packet<W: Write>(output: &mut W, packet: &[u8]) -> io::Result<()> {
+    let mut header = vec![PACKET_TAG];
+    prost::encoding::encode_varint(packet.len() as u64, &mut header);
+    output.write_all(&header)?;
+    output.write_all(packet)
+}
+
+/// The packet without our field, `None` if nothing of it is left.
+fn plain_packet(packet: &[u8], settings: PlainSettings) -> Option<Vec<u8>> {
+    let decoded = TracePacket::decode(packet).ok()?;
+    if let (true, Some(_), Some(extra)) =
+        (settings.only_running, &decoded.perf_sample, decoded.glass.as_ref().and_then(|glass| glass.sample.as_ref()))
+        && STATES.get(extra.state.unwrap_or(0) as usize) != Some(&State::Running)
+    {
+        return None;
+    }
+    let says_something = TracePacket { trusted_packet_sequence_id: None, glass: None, ..decoded };
+    if says_something == TracePacket::default() {
+        return None;
+    }
+    let mut plain = Vec::with_capacity(packet.len());
+    let mut rest = packet;
+    while let Some((number, field, after)) = next_field(rest) {
+        if number != EXTENSION {
+            plain.extend_from_slice(field);
+        }
+        rest = after;
+    }
+    rest.is_empty().then_some(plain)
+}
+
+/// Names that are not in the file, in the messages in which the recorder would have written them.
+fn append_names<W: Write>(recording: &Recording, output: &mut W) -> io::Result<()> {
+    let mut by_image: BTreeMap<u32, BTreeMap<u64, Vec<Location>>> = BTreeMap::new();
+    let from_files: BTreeSet<u32> = (0u32..)
+        .zip(&recording.images)
+        .filter(|(_, image)| image.names == NameSource::File)
+        .map(|(index, _)| index)
+        .collect();
+    for (frame, place) in recording.profile.frames.iter().zip(&recording.places) {
+        let Some(image) = place.image.filter(|image| from_files.contains(image)) else { continue };
+        let location = Location { function: frame.function.clone(), file: frame.file.clone(), line: frame.line };
+        // Frames are outermost first, the message wants the innermost first.
+        by_image.entry(image).or_default().entry(place.address).or_default().insert(0, location);
+    }
+    for (image, names) in by_image {
+        let image = &recording.images[image as usize];
+        let id = ImageId { path: image.path.clone(), build_id: image.build_id.clone() };
+        let names: Vec<_> = names.into_iter().collect();
+        for module in module_packets(&id, &names) {
+            let packet = TracePacket {
+                trusted_packet_sequence_id: Some(SEQUENCE),
+                module_symbols: Some(module),
+                ..Default::default()
+            };
+            write_packet(output, &packet.encode_to_vec())?;
+        }
+    }
+    Ok(())
+}
