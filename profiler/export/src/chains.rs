@@ -1,0 +1,199 @@
+//! The stacks of a profile as every export shows them: with printable names, and with roots for what is no code.
+//!
+//! Broken stacks, spinning and idling get the same roots as in our reports.
+
+use std::collections::HashMap;
+
+use glass_profile::model::{Profile, Sample, StackEnd, State};
+use glass_profile::recording::{Place, Recording};
+use glass_report::names::printable;
+use glass_report::tree::{Broken, Kind};
+
+use crate::States;
+
+/// A function in a stack, or a root of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Printable.
+    pub name: String,
+    /// Printable.
+    pub file: Option<String>,
+    /// From 1 on.
+    pub line: Option<u32>,
+    /// The program or library, printable; empty if there is none.
+    pub image: String,
+    /// Inlined into the step before it.
+    pub inlined: bool,
+    /// Where its code is; `None` for a root of ours.
+    pub place: Option<Place>,
+}
+
+/// Samples that differ only in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Group {
+    /// Index of the stack.
+    pub stack: u32,
+    /// 0 running, 1 spinning, 2 idle: in the order of the reports.
+    pub state: u8,
+    /// Index of the track.
+    pub track: u32,
+}
+
+/// All steps of a profile: first its frames, then our roots.
+pub(crate) struct Chains<'a> {
+    pub profile: &'a Profile,
+    pub steps: Vec<Step>,
+    frames: usize,
+}
+
+/// Our roots, in the order in which they follow the frames.
+const ROOTS: [Kind; 8] = [
+    Kind::Spinning,
+    Kind::Idle,
+    Kind::Broken(Broken::CopyEnded),
+    Kind::Broken(Broken::TooDeep),
+    Kind::Broken(Broken::NoUnwindInfo),
+    Kind::Broken(Broken::BadAddress),
+    Kind::Broken(Broken::NoFrames),
+    Kind::Broken(Broken::Missing),
+];
+
+impl<'a> Chains<'a> {
+    pub fn new(recording: &'a Recording) -> Chains<'a> {
+        let profile = &recording.profile;
+        let frames = profile.frames.iter().enumerate().map(|(index, frame)| Step {
+            name: printable(&frame.function),
+            file: frame.file.as_deref().map(printable),
+            line: frame.line.filter(|line| *line > 0),
+            image: if frame.image.is_empty() { String::new() } else { printable(&frame.image) },
+            inlined: frame.inlined,
+            place: Some(recording.places.get(index).copied().unwrap_or_default()),
+        });
+        let roots = ROOTS.iter().map(|kind| Step {
+            name: kind.label(),
+            file: None,
+            line: None,
+            image: String::new(),
+            inlined: false,
+            place: None,
+        });
+        Chains { profile, steps: frames.chain(roots).collect(), frames: profile.frames.len() }
+    }
+
+    fn root(&self, kind: Kind) -> u32 {
+        let index = ROOTS.iter().position(|root| *root == kind).unwrap_or(0);
+        (self.frames + index) as u32
+    }
+
+    /// The steps of a stack, outermost first.
+    pub fn chain(&self, stack: u32, state: State) -> impl Iterator<Item = u32> + '_ {
+        let first = match state {
+            State::Running => None,
+            State::Spinning => Some(self.root(Kind::Spinning)),
+            State::Idle => Some(self.root(Kind::Idle)),
+        };
+        let stack = self.profile.stacks.get(stack as usize);
+        let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < self.frames));
+        let broken = match sound {
+            None => Some(Broken::Missing),
+            // A track that sleeps or spins need not say where.
+            Some(stack) if stack.frames.is_empty() && state != State::Running => None,
+            Some(stack) if stack.frames.is_empty() => Some(broken(stack.end).unwrap_or(Broken::NoFrames)),
+            Some(stack) => broken(stack.end),
+        };
+        let second = broken.map(|broken| self.root(Kind::Broken(broken)));
+        let frames = sound.map_or(&[][..], |stack| &stack.frames);
+        first.into_iter().chain(second).chain(frames.iter().copied())
+    }
+
+    /// Every group and how many samples it has, in order.
+    pub fn groups(&self, states: States) -> Vec<(Group, u64)> {
+        let mut counts: HashMap<Group, u64> = HashMap::new();
+        for sample in self.profile.samples.iter().filter(|sample| is_exported(sample, states)) {
+            let state = match sample.state {
+                State::Running => 0,
+                State::Spinning => 1,
+                State::Idle => 2,
+            };
+            *counts.entry(Group { stack: sample.stack, state, track: sample.track }).or_default() += 1;
+        }
+        let mut groups: Vec<_> = counts.into_iter().collect();
+        groups.sort_unstable();
+        groups
+    }
+
+    /// Samples of each track in order of time: indices into the profile's.
+    pub fn by_track(&self) -> Vec<Vec<u32>> {
+        let mut tracks = vec![Vec::new(); self.profile.tracks.len()];
+        for (index, sample) in self.profile.samples.iter().enumerate() {
+            // A sample of an unknown track comes from no reader of ours; there is no place to show it.
+            if let Some(track) = tracks.get_mut(sample.track as usize) {
+                track.push(index as u32);
+            }
+        }
+        tracks
+    }
+
+    /// Printable name of a track.
+    pub fn track_name(&self, track: u32) -> String {
+        self.profile.tracks.get(track as usize).map_or_else(|| "unknown".to_owned(), |track| printable(&track.name))
+    }
+
+    /// Time between two samples of a track.
+    pub fn period_ns(&self) -> u64 {
+        1_000_000_000 / u64::from(self.profile.origin.rate_hz.max(1))
+    }
+}
+
+impl Group {
+    pub fn state(self) -> State {
+        [State::Running, State::Spinning, State::Idle][usize::from(self.state.min(2))]
+    }
+}
+
+/// Whether a sample is asked for.
+pub(crate) fn is_exported(sample: &Sample, states: States) -> bool {
+    states == States::All || sample.state == State::Running
+}
+
+fn broken(end: StackEnd) -> Option<Broken> {
+    match end {
+        StackEnd::Complete => None,
+        StackEnd::CopyEnded => Some(Broken::CopyEnded),
+        StackEnd::TooDeep => Some(Broken::TooDeep),
+        StackEnd::NoUnwindInfo => Some(Broken::NoUnwindInfo),
+        StackEnd::BadAddress => Some(Broken::BadAddress),
+    }
+}
+
+/// What looking cost, in one line for formats that have room for a comment.
+pub(crate) fn cost_line(profile: &Profile) -> String {
+    let cost = &profile.cost;
+    let pause = match cost.pause.count {
+        0 => "the guest was not stopped".to_owned(),
+        _ => format!(
+            "pauses of {} us (median), {} us (99 %), {} us (longest)",
+            cost.pause.median_ns / 1_000,
+            cost.pause.p99_ns / 1_000,
+            cost.pause.max_ns / 1_000
+        ),
+    };
+    format!(
+        "{} samples taken of {} wanted, {} lost, {} late; {} stacks broken; {pause}; the profiler used {} ms of CPU time in {} ms",
+        cost.samples_taken,
+        cost.samples_wanted,
+        cost.samples_lost,
+        cost.samples_late,
+        cost.stacks_broken,
+        cost.profiler_cpu_ns / 1_000_000,
+        profile.origin.duration_ns / 1_000_000
+    )
+}
+
+/// What a profile is called, in one line.
+pub(crate) fn title(profile: &Profile) -> String {
+    match profile.origin.guest.as_str() {
+        "" => "recording".to_owned(),
+        guest => printable(guest),
+    }
+}

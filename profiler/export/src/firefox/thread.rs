@@ -1,0 +1,188 @@
+//! One track as a thread of the Firefox Profiler: columns of samples, stacks, frames and functions.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use glass_profile::model::{Sample, State};
+
+use super::Strings;
+use crate::States;
+use crate::chains::{Chains, is_exported};
+use crate::json::{self, Milliseconds, OrNull, column};
+
+const RUNNING: u8 = 1;
+const KERNEL: u8 = 2;
+const SPINNING: u8 = 3;
+const IDLE: u8 = 4;
+/// Type of a resource: a library.
+const LIBRARY: u8 = 1;
+
+/// A frame: a step, how deep it is inlined, and its category if it does not have its caller's.
+type FrameKey = (u32, u32, Option<u8>);
+
+/// The tables of a thread.
+#[derive(Default)]
+struct Tables {
+    functions: HashMap<(usize, Option<usize>, Option<usize>), usize>,
+    /// Name, resource, file.
+    function_list: Vec<(usize, Option<usize>, Option<usize>)>,
+    resources: HashMap<u32, usize>,
+    /// Image and name.
+    resource_list: Vec<(u32, usize)>,
+    frames: HashMap<FrameKey, usize>,
+    /// Function, line, depth, category.
+    frame_list: Vec<(usize, Option<u32>, u32, Option<u8>)>,
+    stacks: HashMap<(Option<usize>, usize), usize>,
+    /// Caller and frame.
+    stack_list: Vec<(Option<usize>, usize)>,
+    /// By the profile's stack and state.
+    known: HashMap<(u32, State), Option<usize>>,
+}
+
+impl Tables {
+    /// The thread's stack of a sample.
+    fn stack(&mut self, chains: &Chains<'_>, strings: &mut Strings, sample: &Sample) -> Option<usize> {
+        if let Some(stack) = self.known.get(&(sample.stack, sample.state)) {
+            return *stack;
+        }
+        let category = match sample.state {
+            State::Running => RUNNING,
+            State::Spinning => SPINNING,
+            State::Idle => IDLE,
+        };
+        let mut stack = None;
+        let mut depth = 0;
+        for step in chains.chain(sample.stack, sample.state) {
+            let what = &chains.steps[step as usize];
+            depth = if what.inlined { depth + 1 } else { 0 };
+            let own_category = match stack {
+                _ if what.name == "[kernel]" && sample.state == State::Running => Some(KERNEL),
+                None => Some(category),
+                Some(_) => None,
+            };
+            let frame = self.frame(chains, strings, (step, depth, own_category));
+            let next = self.stack_list.len();
+            stack = Some(*self.stacks.entry((stack, frame)).or_insert_with(|| {
+                self.stack_list.push((stack, frame));
+                next
+            }));
+        }
+        self.known.insert((sample.stack, sample.state), stack);
+        stack
+    }
+
+    fn frame(&mut self, chains: &Chains<'_>, strings: &mut Strings, key: FrameKey) -> usize {
+        if let Some(frame) = self.frames.get(&key) {
+            return *frame;
+        }
+        let (step, depth, category) = key;
+        let what = &chains.steps[step as usize];
+        let resource = what.place.and_then(|place| place.image).map(|image| {
+            let next = self.resource_list.len();
+            *self.resources.entry(image).or_insert_with(|| {
+                self.resource_list.push((image, strings.index(&what.image)));
+                next
+            })
+        });
+        let file = what.file.as_deref().map(|file| strings.index(file));
+        let function = (strings.index(&what.name), resource, file);
+        let next = self.function_list.len();
+        let function = *self.functions.entry(function).or_insert_with(|| {
+            self.function_list.push(function);
+            next
+        });
+        self.frame_list.push((function, what.line, depth, category));
+        self.frames.insert(key, self.frame_list.len() - 1);
+        self.frame_list.len() - 1
+    }
+}
+
+/// Writes a track as a thread.
+pub(super) fn write(
+    chains: &Chains<'_>,
+    strings: &mut Strings,
+    track: usize,
+    samples: &[u32],
+    states: States,
+    output: &mut dyn Write,
+) -> io::Result<()> {
+    let known = chains.profile.tracks.get(track).cloned().unwrap_or_default();
+    output.write_all(b"{\"name\":")?;
+    json::string(output, &chains.track_name(track as u32))?;
+    output.write_all(b",\"processName\":")?;
+    json::string(output, &crate::chains::title(chains.profile))?;
+    write!(
+        output,
+        ",\"processType\":\"default\",\"processStartupTime\":0,\"processShutdownTime\":null,\"registerTime\":0,\
+         \"unregisterTime\":null,\"pausedRanges\":[],\"isMainThread\":{},\"pid\":\"0\",\"tid\":{},",
+        track == 0,
+        known.id
+    )?;
+    let mut tables = Tables::default();
+    let sample = |index: &u32| &chains.profile.samples[*index as usize];
+    let mut stacks = Vec::with_capacity(samples.len());
+    for sample in samples.iter().map(sample) {
+        stacks.push(if is_exported(sample, states) { tables.stack(chains, strings, sample) } else { None });
+    }
+    write!(output, "\"samples\":{{\"length\":{},\"weight\":null,\"weightType\":\"samples\",", samples.len())?;
+    column(output, "stack", stacks.iter().map(|stack| OrNull(*stack)))?;
+    output.write_all(b",")?;
+    column(output, "time", samples.iter().map(|index| Milliseconds(sample(index).time_ns)))?;
+    output.write_all(b"},")?;
+    write_tables(&tables, output)?;
+    output.write_all(
+        b"\"nativeSymbols\":{\"length\":0,\"libIndex\":[],\"address\":[],\"name\":[],\"functionSize\":[]},\
+          \"markers\":{\"length\":0,\"data\":[],\"name\":[],\"startTime\":[],\"endTime\":[],\"phase\":[],\"category\":[]}}",
+    )
+}
+
+fn write_tables(tables: &Tables, output: &mut dyn Write) -> io::Result<()> {
+    let Tables { stack_list, frame_list, function_list, resource_list, .. } = tables;
+    write!(output, "\"stackTable\":{{\"length\":{},", stack_list.len())?;
+    column(output, "frame", stack_list.iter().map(|stack| stack.1))?;
+    output.write_all(b",")?;
+    column(output, "prefix", stack_list.iter().map(|stack| OrNull(stack.0)))?;
+
+    write!(output, "}},\"frameTable\":{{\"length\":{},", frame_list.len())?;
+    column(output, "func", frame_list.iter().map(|frame| frame.0))?;
+    output.write_all(b",")?;
+    column(output, "line", frame_list.iter().map(|frame| OrNull(frame.1)))?;
+    output.write_all(b",")?;
+    column(output, "inlineDepth", frame_list.iter().map(|frame| frame.2))?;
+    output.write_all(b",")?;
+    column(output, "category", frame_list.iter().map(|frame| OrNull(frame.3)))?;
+    for (name, value) in [
+        ("subcategory", "0"),
+        // An address means something only together with a native symbol, which holds the library.
+        ("address", "-1"),
+        ("nativeSymbol", "null"),
+        ("innerWindowID", "0"),
+        ("column", "null"),
+    ] {
+        output.write_all(b",")?;
+        column(output, name, frame_list.iter().map(|_| value))?;
+    }
+
+    write!(output, "}},\"funcTable\":{{\"length\":{},", function_list.len())?;
+    column(output, "name", function_list.iter().map(|function| function.0))?;
+    output.write_all(b",")?;
+    column(output, "resource", function_list.iter().map(|function| function.1.map_or(-1, |resource| resource as i64)))?;
+    output.write_all(b",")?;
+    column(output, "fileName", function_list.iter().map(|function| OrNull(function.2)))?;
+    for (name, value) in
+        [("isJS", "false"), ("relevantForJS", "false"), ("lineNumber", "null"), ("columnNumber", "null")]
+    {
+        output.write_all(b",")?;
+        column(output, name, function_list.iter().map(|_| value))?;
+    }
+
+    write!(output, "}},\"resourceTable\":{{\"length\":{},", resource_list.len())?;
+    column(output, "lib", resource_list.iter().map(|resource| resource.0))?;
+    output.write_all(b",")?;
+    column(output, "name", resource_list.iter().map(|resource| resource.1))?;
+    output.write_all(b",")?;
+    column(output, "host", resource_list.iter().map(|_| "null"))?;
+    output.write_all(b",")?;
+    column(output, "type", resource_list.iter().map(|_| LIBRARY))?;
+    output.write_all(b"},")
+}

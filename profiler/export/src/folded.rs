@@ -1,0 +1,46 @@
+//! Folded stacks: one line for each, `outer;inner count`.
+//!
+//! The format has no way to write a semicolon in a name, so it becomes a colon, as inferno's collapsers do it.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use glass_profile::recording::Recording;
+
+use crate::Options;
+use crate::chains::{Chains, Step};
+
+pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+    let chains = Chains::new(recording);
+    let names: Vec<String> = chains.steps.iter().map(|step| name(step, options.lines)).collect();
+    let mut lines: HashMap<String, u64> = HashMap::new();
+    let mut line = String::new();
+    for (group, count) in chains.groups(options.states) {
+        line.clear();
+        for step in chains.chain(group.stack, group.state()) {
+            if !line.is_empty() {
+                line.push(';');
+            }
+            line.push_str(&names[step as usize]);
+        }
+        match lines.get_mut(&line) {
+            Some(known) => *known += count,
+            None => _ = lines.insert(line.clone(), count),
+        }
+    }
+    let mut lines: Vec<_> = lines.into_iter().collect();
+    lines.sort_unstable();
+    for (line, count) in lines {
+        writeln!(output, "{line} {count}")?;
+    }
+    Ok(())
+}
+
+fn name(step: &Step, with_line: bool) -> String {
+    let name = match (&step.file, step.line) {
+        (Some(file), Some(line)) if with_line => format!("{} ({file}:{line})", step.name),
+        (Some(file), None) if with_line => format!("{} ({file})", step.name),
+        _ => step.name.clone(),
+    };
+    name.replace(';', ":")
+}

@@ -1,0 +1,129 @@
+//! Recordings in the formats of other viewers.
+//!
+//! ```
+//! use glass_export::{Format, Options, write};
+//!
+//! let recording = glass_profile::recording::Recording::default();
+//! let mut svg = Vec::new();
+//! write(Format::Svg, &recording, &[], Options::default(), &mut svg).unwrap();
+//! assert!(svg.starts_with(b"<svg"));
+//! ```
+//!
+//! Each format is a module. All see the same stacks, which [`chains`] makes of the profile, so their numbers agree with
+//! each other and with `glass report`. Writers stream: beside the recording they hold tables of distinct frames and
+//! stacks, and a few bytes for each sample.
+#![forbid(unsafe_code)]
+
+mod chains;
+mod firefox;
+mod folded;
+mod json;
+mod perfetto;
+mod pprof;
+mod speedscope;
+mod svg;
+
+use std::io::{self, Write};
+
+use glass_profile::recording::Recording;
+
+/// What a recording can be turned into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// One line for each stack: what `flamegraph.pl`, inferno and many others read.
+    Folded,
+    /// What `go tool pprof`, Pyroscope and Parca read: `profile.proto`, compressed by gzip.
+    Pprof,
+    /// A processed profile of the Firefox Profiler: profiler.firefox.com.
+    Firefox,
+    /// What speedscope.app reads.
+    Speedscope,
+    /// A flame graph as a picture.
+    Svg,
+    /// A Perfetto trace without our own fields: ui.perfetto.dev.
+    Perfetto,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 6] =
+        [Format::Folded, Format::Pprof, Format::Firefox, Format::Speedscope, Format::Svg, Format::Perfetto];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Folded => "folded",
+            Format::Pprof => "pprof",
+            Format::Firefox => "firefox",
+            Format::Speedscope => "speedscope",
+            Format::Svg => "svg",
+            Format::Perfetto => "perfetto",
+        }
+    }
+
+    /// The file name that its readers expect.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Format::Folded => "profile.folded",
+            Format::Pprof => "profile.pb.gz",
+            Format::Firefox => "profile.firefox.json",
+            Format::Speedscope => "profile.speedscope.json",
+            Format::Svg => "flame.svg",
+            Format::Perfetto => "profile.perfetto-trace",
+        }
+    }
+
+    /// Not fit for a terminal.
+    pub fn is_binary(self) -> bool {
+        matches!(self, Format::Pprof | Format::Perfetto)
+    }
+
+    /// What opens such a file.
+    pub fn viewer(self) -> &'static str {
+        match self {
+            Format::Folded => "inferno-flamegraph, flamegraph.pl or speedscope.app",
+            Format::Pprof => "go tool pprof -http=: FILE",
+            Format::Firefox => "profiler.firefox.com",
+            Format::Speedscope => "speedscope.app",
+            Format::Svg => "any browser",
+            Format::Perfetto => "ui.perfetto.dev",
+        }
+    }
+}
+
+/// Which samples are exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum States {
+    /// Those that found the track running.
+    #[default]
+    Running,
+    /// Also those that found it spinning or idle, under roots of their own.
+    All,
+}
+
+/// What an export holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Which samples.
+    pub states: States,
+    /// Tell functions apart by file and line. Only [`Format::Folded`] needs it: the others have fields for lines.
+    pub lines: bool,
+}
+
+/// Writes a recording in a format. `bytes` is the recording's file: only [`Format::Perfetto`] copies from it.
+pub fn write(
+    format: Format,
+    recording: &Recording,
+    bytes: &[u8],
+    options: Options,
+    output: &mut dyn Write,
+) -> io::Result<()> {
+    match format {
+        Format::Folded => folded::write(recording, options, output),
+        Format::Pprof => pprof::write(recording, options, output),
+        Format::Firefox => firefox::write(recording, options, output),
+        Format::Speedscope => speedscope::write(recording, options, output),
+        Format::Svg => svg::write(recording, options, output),
+        Format::Perfetto => perfetto::write(recording, bytes, options, output),
+    }
+}

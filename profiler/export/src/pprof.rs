@@ -1,0 +1,218 @@
+//! pprof's `profile.proto`, compressed by gzip.
+//!
+//! Samples with the same stack, track and state are one, so the file does not grow with the time that was recorded.
+
+mod proto;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use glass_profile::model::State;
+use glass_profile::recording::Recording;
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
+
+use crate::Options;
+use crate::chains::{Chains, Step, cost_line, title};
+
+pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+    let mut encoder = GzEncoder::new(output, Compression::default());
+    Tables::new(recording).write(options, &mut encoder)?;
+    encoder.finish()?;
+    Ok(())
+}
+
+/// What samples refer to. Numbers in the file start at 1; 0 stands for none.
+struct Tables<'a> {
+    recording: &'a Recording,
+    chains: Chains<'a>,
+    strings: HashMap<String, i64>,
+    string_list: Vec<String>,
+    functions: HashMap<(i64, i64), u64>,
+    function_list: Vec<proto::Function>,
+    /// By the steps that share an address, outermost first.
+    locations: HashMap<Vec<u32>, u64>,
+    location_list: Vec<proto::Location>,
+}
+
+impl<'a> Tables<'a> {
+    fn new(recording: &'a Recording) -> Tables<'a> {
+        let mut tables = Tables {
+            recording,
+            chains: Chains::new(recording),
+            strings: HashMap::new(),
+            string_list: Vec::new(),
+            functions: HashMap::new(),
+            function_list: Vec::new(),
+            locations: HashMap::new(),
+            location_list: Vec::new(),
+        };
+        // The first string must be the empty one.
+        tables.string("");
+        tables
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(index) = self.strings.get(text) {
+            return *index;
+        }
+        let index = self.string_list.len() as i64;
+        self.strings.insert(text.to_owned(), index);
+        self.string_list.push(text.to_owned());
+        index
+    }
+
+    fn write(mut self, options: Options, output: &mut dyn Write) -> io::Result<()> {
+        let period_ns = self.chains.period_ns() as i64;
+        self.head(period_ns, output)?;
+        let (thread, thread_id, state) = (self.string("thread"), self.string("thread_id"), self.string("state"));
+        let mut names: HashMap<u32, i64> = HashMap::new();
+        for (group, count) in self.chains.groups(options.states) {
+            let name = match names.get(&group.track) {
+                Some(name) => *name,
+                None => {
+                    let name = self.chains.track_name(group.track);
+                    let name = self.string(&name);
+                    names.insert(group.track, name);
+                    name
+                }
+            };
+            let id = self.recording.profile.tracks.get(group.track as usize).map_or(0, |track| track.id);
+            let mut labels = vec![
+                proto::Label { key: thread, str: name, ..Default::default() },
+                proto::Label { key: thread_id, num: id as i64, ..Default::default() },
+            ];
+            if let Some(word) = match group.state() {
+                State::Running => None,
+                State::Spinning => Some("spinning"),
+                State::Idle => Some("idle"),
+            } {
+                let word = self.string(word);
+                labels.push(proto::Label { key: state, str: word, ..Default::default() });
+            }
+            let sample = proto::Sample {
+                location_id: self.locations(group.stack, group.state()),
+                value: vec![count as i64, (count as i64).saturating_mul(period_ns)],
+                label: labels,
+            };
+            field(output, proto::SAMPLE, &sample)?;
+        }
+        self.tail(output)
+    }
+
+    /// What describes the whole.
+    fn head(&mut self, period_ns: i64, output: &mut dyn Write) -> io::Result<()> {
+        let (samples, count) = (self.string("samples"), self.string("count"));
+        let (cpu, nanoseconds) = (self.string("cpu"), self.string("nanoseconds"));
+        let profile = &self.recording.profile;
+        let mut comments = vec![title(profile), cost_line(profile)];
+        comments.extend(profile.warnings.iter().map(|warning| glass_report::names::printable(warning)));
+        let head = proto::Profile {
+            sample_type: vec![
+                proto::ValueType { r#type: samples, unit: count },
+                proto::ValueType { r#type: cpu, unit: nanoseconds },
+            ],
+            time_nanos: profile.origin.start_unix_ns as i64,
+            duration_nanos: profile.origin.duration_ns as i64,
+            period_type: Some(proto::ValueType { r#type: cpu, unit: nanoseconds }),
+            period: period_ns,
+            comment: comments.iter().map(|text| self.string(text)).collect(),
+            default_sample_type: cpu,
+        };
+        output.write_all(&head.encode_to_vec())
+    }
+
+    /// The tables; they may follow what refers to them.
+    fn tail(mut self, output: &mut dyn Write) -> io::Result<()> {
+        // Readers take the first mapping for the program.
+        let mut order: Vec<usize> = (0..self.recording.images.len()).collect();
+        order.sort_by_key(|index| self.recording.images[*index].path != self.recording.profile.origin.symbols);
+        for index in order {
+            let image = &self.recording.images[index];
+            let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+            let mapping = proto::Mapping {
+                id: index as u64 + 1,
+                memory_start: image.range.0,
+                memory_limit: image.range.1,
+                filename: self.string(&image.path),
+                build_id: self.string(&hex),
+                // Readers would look for names themselves otherwise.
+                has_functions: true,
+                has_filenames: true,
+                has_line_numbers: true,
+                has_inline_frames: true,
+            };
+            field(output, proto::MAPPING, &mapping)?;
+        }
+        for location in &self.location_list {
+            field(output, proto::LOCATION, location)?;
+        }
+        for function in &self.function_list {
+            field(output, proto::FUNCTION, function)?;
+        }
+        for text in &self.string_list {
+            bytes(output, proto::STRING_TABLE, text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The locations of a stack, innermost first as the format wants it.
+    fn locations(&mut self, stack: u32, state: State) -> Vec<u64> {
+        let steps: Vec<u32> = self.chains.chain(stack, state).collect();
+        // A location is a function and those that were inlined into it.
+        let is_first = |step: &u32| !self.chains.steps[*step as usize].inlined;
+        let places: Vec<Vec<u32>> = steps.chunk_by(|_, next| !is_first(next)).map(<[u32]>::to_vec).collect();
+        places.into_iter().rev().map(|place| self.location(place)).collect()
+    }
+
+    fn location(&mut self, steps: Vec<u32>) -> u64 {
+        if let Some(id) = self.locations.get(&steps) {
+            return *id;
+        }
+        let id = self.location_list.len() as u64 + 1;
+        let mut lines = Vec::with_capacity(steps.len());
+        for index in steps.iter().rev() {
+            let Step { name, file, line, .. } = self.chains.steps[*index as usize].clone();
+            lines.push(proto::Line {
+                function_id: self.function(&name, file.as_deref().unwrap_or("")),
+                line: line.unwrap_or(0).into(),
+            });
+        }
+        let place = steps.first().and_then(|step| self.chains.steps[*step as usize].place);
+        let image = place.and_then(|place| place.image);
+        self.location_list.push(proto::Location {
+            id,
+            mapping_id: image.map_or(0, |image| u64::from(image) + 1),
+            address: place.map_or(0, |place| place.address),
+            line: lines,
+        });
+        self.locations.insert(steps, id);
+        id
+    }
+
+    fn function(&mut self, name: &str, file: &str) -> u64 {
+        let (name, filename) = (self.string(name), self.string(file));
+        let next = self.function_list.len() as u64 + 1;
+        *self.functions.entry((name, filename)).or_insert_with(|| {
+            // Without a system name readers leave the name as it is: with one that is the same, pprof would take a
+            // Rust name for a C++ one and cut its arguments away.
+            self.function_list.push(proto::Function { id: next, name, filename });
+            next
+        })
+    }
+}
+
+/// Writes a message as a field of the profile.
+fn field(output: &mut dyn Write, number: u32, message: &impl Message) -> io::Result<()> {
+    bytes(output, number, &message.encode_to_vec())
+}
+
+fn bytes(output: &mut dyn Write, number: u32, value: &[u8]) -> io::Result<()> {
+    let mut header = Vec::with_capacity(16);
+    encode_key(number, WireType::LengthDelimited, &mut header);
+    encode_varint(value.len() as u64, &mut header);
+    output.write_all(&header)?;
+    output.write_all(value)
+}

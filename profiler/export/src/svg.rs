@@ -1,0 +1,204 @@
+//! A flame graph as a picture, for documents: callers below, the width of a box is its share of the samples.
+//!
+//! Without scripts, so it shows wherever pictures do; a browser that opens it alone shows a box's name and numbers under
+//! the pointer. Colours are of crates or libraries, the same in every picture; light and dark by the reader's preference.
+
+mod colour;
+
+use std::io::{self, Write};
+
+use glass_profile::recording::Recording;
+use glass_report::names;
+use glass_report::tree::{Kind, Node, Tree};
+
+use crate::chains::title;
+use crate::{Options, States};
+
+const WIDTH: f64 = 1200.0;
+const MARGIN: f64 = 12.0;
+const ROW: f64 = 19.0;
+const HEAD: f64 = 62.0;
+/// Boxes that would be narrower are left out; the footer says so.
+const BOX_WIDTH_MIN: f64 = 0.6;
+/// Of the font at its size: letters are all as wide.
+const LETTER: f64 = 7.0;
+/// Rows that are drawn; deeper ones are left out, and the footer says so.
+const ROWS_MAX: usize = 150;
+
+const STYLE: &str = "text{font:11.5px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1c1917}\
+.h{font-size:16px;font-weight:600}.s{fill:#57534e}rect{rx:2px}.bg{fill:#fdfcfa}\
+@media(prefers-color-scheme:dark){.bg{fill:#16181d}.h{fill:#f2efe9}.s{fill:#a8a29e}}";
+
+/// A box that is drawn.
+struct Shown {
+    node: usize,
+    /// Row from the bottom.
+    row: usize,
+    left: f64,
+    width: f64,
+}
+
+pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+    let tree = Tree::build(&recording.profile);
+    let (boxes, hidden) = place(&tree, options.states);
+    let rows = boxes.iter().map(|shown| shown.row + 1).max().unwrap_or(0);
+    let height = HEAD + rows as f64 * ROW + 30.0;
+    let all = boxes.first().map_or(0, |root| total(&tree, root.node, options.states));
+    write!(
+        output,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\">\
+         <style>{STYLE}</style><rect class=\"bg\" width=\"100%\" height=\"100%\"/>"
+    )?;
+    let profile = &recording.profile;
+    text(output, "h", MARGIN, 26.0, &cut(&title(profile), 110))?;
+    text(output, "s", MARGIN, 46.0, &subtitle(recording, all, options.states))?;
+    for shown in &boxes {
+        draw(&tree, shown, all, height - 30.0, options.states, output)?;
+    }
+    let footer = match hidden {
+        0 => "drawn by glass export".to_owned(),
+        hidden => format!("drawn by glass export; {hidden} boxes are too small to be seen and were left out"),
+    };
+    text(output, "s", MARGIN, height - 9.0, &footer)?;
+    output.write_all(b"</svg>\n")
+}
+
+fn subtitle(recording: &Recording, all: u64, states: States) -> String {
+    let origin = &recording.profile.origin;
+    let cost = &recording.profile.cost;
+    let kind = if states == States::Running { "running samples" } else { "samples" };
+    let seconds = origin.duration_ns as f64 / 1e9;
+    let pause = match cost.pause.count {
+        0 => String::new(),
+        _ => format!(", pauses of {:.0} \u{b5}s", cost.pause.median_ns as f64 / 1e3),
+    };
+    format!(
+        "{all} {kind} in {seconds:.1} s at {} Hz; {} lost, {} broken stacks{pause}",
+        origin.rate_hz, cost.samples_lost, cost.stacks_broken
+    )
+}
+
+/// Samples of a node that count: of the root only the running ones, if no others are asked for.
+fn total(tree: &Tree, node: usize, states: States) -> u64 {
+    match (node, states) {
+        (0, States::Running) => children(tree, 0)
+            .filter(|child| is_shown(tree, *child, states))
+            .map(|child| tree.nodes[child].total_samples)
+            .sum(),
+        _ => tree.nodes[node].total_samples,
+    }
+}
+
+fn is_shown(tree: &Tree, node: usize, states: States) -> bool {
+    states == States::All || !matches!(tree.function(node).kind, Kind::Spinning | Kind::Idle)
+}
+
+fn children(tree: &Tree, node: usize) -> impl Iterator<Item = usize> + '_ {
+    let end = tree.nodes.get(node).map_or(0, |node| node.end);
+    let first = (node + 1 < end).then_some(node + 1);
+    std::iter::successors(first, move |child| {
+        let next = tree.nodes[*child].end;
+        (next < end).then_some(next)
+    })
+}
+
+/// Where the boxes are, and how many are too small to be drawn.
+fn place(tree: &Tree, states: States) -> (Vec<Shown>, usize) {
+    let mut boxes: Vec<Shown> = Vec::new();
+    let mut hidden = 0;
+    let all = if tree.nodes.is_empty() { 0 } else { total(tree, 0, states) };
+    if all == 0 {
+        return (boxes, hidden);
+    }
+    let scale = (WIDTH - 2.0 * MARGIN) / all as f64;
+    boxes.push(Shown { node: 0, row: 0, left: MARGIN, width: WIDTH - 2.0 * MARGIN });
+    let mut next = 0;
+    while next < boxes.len() {
+        let Shown { node, row, mut left, .. } = boxes[next];
+        next += 1;
+        // In order of name, so that the same code is in the same place in two pictures.
+        let mut callees: Vec<usize> = children(tree, node).filter(|child| is_shown(tree, *child, states)).collect();
+        callees.sort_by_key(|child| &tree.function(*child).name);
+        for child in callees {
+            let Node { total_samples, end, .. } = tree.nodes[child];
+            let width = total_samples as f64 * scale;
+            if width < BOX_WIDTH_MIN || row + 1 >= ROWS_MAX {
+                hidden += end - child;
+            } else {
+                boxes.push(Shown { node: child, row: row + 1, left, width });
+            }
+            left += width;
+        }
+    }
+    (boxes, hidden)
+}
+
+fn draw(tree: &Tree, shown: &Shown, all: u64, bottom: f64, states: States, output: &mut dyn Write) -> io::Result<()> {
+    let Shown { node, row, left, width } = *shown;
+    let function = tree.function(node);
+    let total = total(tree, node, states);
+    let percent = total as f64 * 100.0 / all.max(1) as f64;
+    let top = bottom - (row + 1) as f64 * ROW;
+    write!(output, "<g><title>")?;
+    escape(output, &function.name)?;
+    if let Some(location) = tree.nodes[node].location {
+        output.write_all(b"\n")?;
+        escape(output, &tree.locations[location].to_string())?;
+    }
+    if !function.image.is_empty() {
+        output.write_all(b"\n")?;
+        escape(output, &function.image)?;
+    }
+    let own = tree.nodes[node].self_samples;
+    write!(output, "\n{total} samples ({percent:.1} %), {own} of its own</title>")?;
+    let fill = colour::of(function);
+    write!(
+        output,
+        "<rect x=\"{left:.1}\" y=\"{top:.0}\" width=\"{:.1}\" height=\"{:.0}\" fill=\"{fill}\"/>",
+        (width - 0.7).max(0.4),
+        ROW - 1.0
+    )?;
+    let letters = ((width - 8.0) / LETTER).max(0.0) as usize;
+    if letters >= 3 {
+        let name =
+            if function.name.chars().count() > letters { names::short(&function.name) } else { function.name.clone() };
+        text(output, "", left + 4.0, top + 13.0, &cut(&name, letters))?;
+    }
+    output.write_all(b"</g>")
+}
+
+/// The first letters, with a mark where something is missing.
+fn cut(text: &str, letters: usize) -> String {
+    if text.chars().count() <= letters {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(letters.saturating_sub(1)).collect();
+    kept + "\u{2026}"
+}
+
+fn text(output: &mut dyn Write, class: &str, left: f64, base: f64, text: &str) -> io::Result<()> {
+    write!(output, "<text x=\"{left:.1}\" y=\"{base:.0}\"")?;
+    if !class.is_empty() {
+        write!(output, " class=\"{class}\"")?;
+    }
+    output.write_all(b">")?;
+    escape(output, text)?;
+    output.write_all(b"</text>")
+}
+
+/// Names hold no control characters any more, so this makes them XML.
+fn escape(output: &mut dyn Write, text: &str) -> io::Result<()> {
+    let mut buffer = [0; 4];
+    for letter in text.chars() {
+        output.write_all(match letter {
+            '&' => b"&amp;",
+            '<' => b"&lt;",
+            '>' => b"&gt;",
+            '"' => b"&quot;",
+            // Not allowed in XML whatever the escape.
+            '\u{fffe}' | '\u{ffff}' => "\u{fffd}".as_bytes(),
+            letter => letter.encode_utf8(&mut buffer).as_bytes(),
+        })?;
+    }
+    Ok(())
+}
