@@ -15,11 +15,16 @@ export class Palette {
   }
 
   /** The colour of a box; the function's index moves the lightness a little. */
-  fill(fn, dark) {
+  fill({ fn }, dark) {
     if (fn.kind === "f") return groupColour(this.slot(this.groupOf(fn)), dark, ((fn.index * 7) % 5) - 2);
-    const special = { b: [0, 45], s: [42, 70], i: [220, 8], m: [220, 8], r: [220, 12] }[fn.kind];
-    return `hsl(${special[0]} ${special[1]}% ${dark ? 32 : 84}%)`;
+    return specialColour(fn.kind, dark);
   }
+}
+
+/** The colour of the report's own entries. */
+export function specialColour(kind, dark) {
+  const [hue, saturation] = { b: [0, 45], s: [42, 70], i: [220, 8], m: [220, 8], r: [220, 12] }[kind];
+  return `hsl(${hue} ${saturation}% ${dark ? 32 : 84}%)`;
 }
 
 export function groupColour(slot, dark, shade = 0) {

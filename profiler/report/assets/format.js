@@ -1,4 +1,4 @@
-// Numbers, shares and places as a person reads them. The text report has the same rules.
+// Numbers, shares, times and places as a person reads them. The text report has the same rules.
 
 const grouped = new Intl.NumberFormat("en-US");
 
@@ -17,6 +17,15 @@ export function formatPercent(part, whole) {
 
 export function formatSamples(value) {
   return `${formatCount(value)} ${value === 1 ? "sample" : "samples"}`;
+}
+
+const TIME_UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+
+/** The unit for times up to `longestNs`, and as many digits as tell times `stepNs` apart. */
+export function timeFormat(longestNs, stepNs) {
+  const [scale, unit] = TIME_UNITS.find(([scale]) => longestNs >= scale) ?? TIME_UNITS[3];
+  const digits = Math.max(0, Math.ceil(-Math.log10(stepNs / scale) - 1e-9));
+  return (ns) => `${(ns / scale).toFixed(digits)} ${unit}`;
 }
 
 /** `src/iface/interface.rs:512`, or "" where nothing is known. */

@@ -123,7 +123,7 @@ export class FlameGraph {
     const matched = this.matches?.[box.fn.index];
     const dimmed = (this.matches && !matched) || box.depth < this.zoomed.depth;
     context.globalAlpha = dimmed ? 0.45 : 1;
-    context.fillStyle = this.matches && !matched ? ink.faint : matched ? ink.match : this.palette.fill(box.fn, this.dark);
+    context.fillStyle = this.matches && !matched ? ink.faint : matched ? ink.match : this.palette.fill(box, this.dark);
     context.fillRect(x, y, width, ROW_PX - 1);
     context.globalAlpha = dimmed ? 0.75 : 1;
     const text = fitText(box.fn, Math.floor((width - 2 * CHAR_PADDING_PX) / ink.charWidth));

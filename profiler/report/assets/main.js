@@ -1,20 +1,36 @@
-// Wires the page: one state, one function that brings everything in line with it.
+// Wires the page: one state, and functions that bring everything that depends on a part of it in line.
 
 import { formatCount, formatPercent, formatSamples } from "./format.js";
 import { textSpan } from "./elements.js";
-import { decodeProfile, STATES, sumFunctions, sumGroups, sumMatches, sumNodes } from "./profile.js";
+import { decodeProfile, STATES } from "./profile.js";
+import { shapeTree } from "./shape.js";
+import { hottestLines, keepMatches, keepUnder, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumSelection } from "./sums.js";
 import { CallersFirst, followPath, LeavesFirst } from "./views.js";
 import { matchFunctions } from "./search.js";
 import { groupColour, Palette } from "./colours.js";
 import { FlameGraph } from "./graph.js";
-import { FunctionTable } from "./table.js";
-import { TrackBars } from "./tracks.js";
+import { functionColumn, imageColumn, placeColumn, samplesColumn, SortedTable } from "./table.js";
+import { CallTree } from "./calltree.js";
+import { Timeline } from "./timeline.js";
 import { describeBox, Tooltip } from "./tooltip.js";
 import { Crumbs } from "./crumbs.js";
+import { HidePanel } from "./hide.js";
+import { find, helpKey, startTabs, startTheme } from "./page.js";
 
-const find = (selector) => document.querySelector(selector);
 const profile = decodeProfile(find("#profile").textContent);
-const state = { tracks: null, states: new Set([0]), view: "flame", colour: "group", query: "", selected: null, dark: false };
+const state = {
+  tracks: null,
+  states: new Set([0]),
+  range: null,
+  hidden: null,
+  recursion: "keep",
+  view: "flame",
+  colour: "group",
+  query: "",
+  selected: null,
+  panel: "tree",
+  dark: false,
+};
 
 const tooltip = new Tooltip(find("#tooltip"));
 const crumbs = new Crumbs(find("#crumbs"), zoom);
@@ -28,35 +44,73 @@ const graph = new FlameGraph(find("#graph"), find("#graph canvas"), {
     find("#spoken").textContent = lines.map(([, text]) => text).join(", ");
   },
 });
-const table = new FunctionTable(find("#functions"), select);
-const bars = new TrackBars(find("#tracks"), profile.tracks, (tracks) => {
-  state.tracks = tracks;
-  sum();
+const tree = new CallTree(find("#tree"), profile, {
+  select,
+  zoom: (path) => zoom(followPath(graph.zoomed.path[0], path)),
+});
+const functionTable = new SortedTable(
+  find("#functions"),
+  [
+    samplesColumn("self", "Self", "Samples in which the function itself was running"),
+    samplesColumn("total", "Total", "Samples in which the function was anywhere on the stack"),
+    functionColumn(),
+    placeColumn("Hottest line", (row) => row.location),
+    imageColumn(),
+  ],
+  select,
+);
+const lineTable = new SortedTable(
+  find("#lines"),
+  [
+    samplesColumn("self", "Self", "Samples in which this line itself was running"),
+    samplesColumn("total", "Total", "Samples in which this line was running or had called"),
+    placeColumn("Line", (row) => row.location),
+    functionColumn(),
+    imageColumn(),
+  ],
+  select,
+);
+const timeline = new Timeline(find("#timeline"), profile, {
+  tracks: (tracks) => {
+    state.tracks = tracks;
+    sum();
+  },
+  range: (range) => {
+    state.range = range;
+    sum();
+  },
+});
+const hidePanel = new HidePanel(find("#hide"), profile.functions, (hidden) => {
+  state.hidden = hidden;
+  reshape();
 });
 
-/** Colours keep their meaning whatever is selected: what all tracks were running decides. */
-const running = sumNodes(profile, { tracks: null, states: new Set([0]) });
-const paletteBy = (field) => {
-  const groupOf = (fn) => fn[field];
-  return new Palette(sumGroups(profile, running, groupOf), groupOf);
-};
-const palettes = { group: paletteBy("group"), image: paletteBy("image") };
-
-/** What the current selection adds up to; made anew by `sum`. */
+/** The tree of functions that is asked for; made anew by `reshape`. */
+let shape = shapeTree(profile, state);
+/** What the selection adds up to, made anew by `sum`; and what of it the zoom leaves, by `refine`. */
 let sums;
-let functions;
+let zoomed;
+
+/** Colours keep their meaning whatever is selected: what all tracks were running decides. */
+const running = sumSelection(profile, shape, { tracks: null, range: null, states: new Set([0]) });
+const groupsBy = (field) => sumGroups(profile, shape, running, (fn) => fn[field]);
+const palettes = Object.fromEntries(["group", "image"].map((field) => [field, new Palette(groupsBy(field), (fn) => fn[field])]));
 
 function describe(box) {
-  return describeBox(box, profile, sums.all, state.view === "leaves");
+  return describeBox(box, { profile, shape, all: sums.all, zoomed: graph.zoomed, leavesFirst: state.view === "leaves" });
 }
 
-/** Tracks or states have changed: everything has. */
+/** Hidden functions or the merge of recursion have changed: the tree has. */
+function reshape() {
+  shape = shapeTree(profile, state);
+  find("#hide-button").textContent = hidePanel.count > 0 ? `Hide (${hidePanel.count})` : "Hide";
+  find("#hide-button").classList.toggle("active", hidePanel.count > 0);
+  sum();
+}
+
+/** Tracks, states or time have changed: everything has. */
 function sum() {
-  sums = sumNodes(profile, state);
-  functions = sumFunctions(profile, sums);
-  const chosen = STATES.filter((_, index) => state.states.has(index));
-  const tracks = state.tracks ? ` of ${[...state.tracks].map((track) => profile.tracks[track].name).join(", ")}` : "";
-  find("#whole").textContent = `100 % = ${formatCount(sums.all)} ${chosen.join(" + ")} samples${tracks}`;
+  sums = sumSelection(profile, shape, state);
   find("#graph").classList.toggle("empty", sums.all === 0);
   draw();
 }
@@ -64,32 +118,72 @@ function sum() {
 /** The view or its colours have changed: the graph is drawn anew, zoomed where it was. */
 function draw() {
   const View = state.view === "leaves" ? LeavesFirst : CallersFirst;
-  const { root } = new View(profile, sums);
+  const { root } = new View(profile, shape, sums);
   const sameOrder = graph.zoomed?.view instanceof View;
   const box = sameOrder ? followPath(root, graph.zoomed.path) : root;
   const palette = palettes[state.colour];
   graph.show(box, { upwards: state.view === "flame", palette });
   crumbs.show(box);
-  drawLegend(palette, sumGroups(profile, sums, palette.groupOf));
-  search();
+  drawLegend(palette, sumGroups(profile, shape, sums, palette.groupOf));
+  refine();
 }
 
 function zoom(box) {
   graph.zoomTo(box);
   crumbs.show(box);
   tooltip.hide();
+  refine();
 }
 
-function search() {
+/** The zoom or the search has changed: the tables have. */
+function refine() {
+  const box = graph.zoomed;
+  zoomed = box.parent ? sumKept(shape, sums, keepUnder(shape, box)) : sums;
   const matches = matchFunctions(profile.functions, state.query);
   graph.matches = matches;
   graph.draw();
-  table.show(functions, sums.all, matches);
+  const functions = sumFunctions(profile, shape, zoomed);
   const shown = matches ? functions.filter(({ fn }) => matches[fn.index]).length : functions.length;
   const count = `${formatCount(shown)} ${shown === 1 ? "function" : "functions"}`;
-  const samples = matches ? sumMatches(profile, sums, matches) : 0;
-  find("#matches").textContent = matches ? `${formatPercent(samples, sums.all)}, ${formatSamples(samples)}, in ${count}` : "";
+  const samples = matches ? sumMatches(shape, zoomed, matches) : 0;
+  find("#matches").textContent = matches ? `${formatPercent(samples, zoomed.all)}, ${formatSamples(samples)}, in ${count}` : "";
+  find("#hide-matches").hidden = !matches || shown === 0;
   find("#functions-count").textContent = matches ? `${count} of ${formatCount(functions.length)}` : count;
+  sayWhole(box);
+  fillPanel(functions, matches);
+}
+
+/** What 100 % is: everything that passes all filters but the search. */
+function sayWhole(box) {
+  const chosen = STATES.filter((_, index) => state.states.has(index));
+  const parts = [`100 % = ${formatCount(zoomed.all)} ${chosen.join(" + ")} samples`];
+  if (state.tracks) parts.push(` of ${[...state.tracks].map((track) => profile.tracks[track].name).join(", ")}`);
+  if (state.range) parts.push(`, ${timeline.describe(state.range)}`);
+  if (box.parent) parts.push(`, in ${box.fn.short}`);
+  find("#whole").textContent = parts.join("");
+}
+
+/** Only the panel that is shown is filled. */
+function fillPanel(functions, matches) {
+  const all = zoomed.all;
+  if (state.panel === "tree") {
+    const kept = matches ? sumKept(shape, zoomed, keepMatches(shape, matches)) : zoomed;
+    const View = state.view === "leaves" ? LeavesFirst : CallersFirst;
+    tree.show(new View(profile, shape, kept).root, all, matches, shape.nodes);
+    return;
+  }
+  const lines = sumLines(profile, shape, zoomed);
+  if (state.panel === "functions") {
+    const rows = matches ? functions.filter(({ fn }) => matches[fn.index]) : functions;
+    const hottest = hottestLines(lines);
+    functionTable.show(rows.map((row) => ({ ...row, location: hottest.get(row.fn.index)?.location ?? null })), all);
+  } else {
+    const only = state.selected;
+    const rows = lines.filter(({ fn }) => (only ? fn === only : !matches || matches[fn.index]));
+    lineTable.show(rows, all);
+    find("#lines-of").hidden = only === null;
+    find("#lines-of span").textContent = only ? `Lines of ${only.short}` : "";
+  }
 }
 
 /** Marks one function everywhere. */
@@ -97,7 +191,10 @@ function select(fn) {
   state.selected = fn;
   graph.selected = fn;
   graph.draw();
-  table.select(fn);
+  functionTable.select(fn);
+  lineTable.select(fn);
+  tree.select(fn);
+  if (state.panel === "lines") refine();
 }
 
 function drawLegend(palette, groups) {
@@ -131,50 +228,48 @@ function legendItem(name, samples, slot) {
 function setQuery(query) {
   state.query = query;
   find("#search").value = query;
-  search();
+  refine();
 }
 
-/** Back to how the page opened, but for tracks, states and view. */
+/** Back to how the page opened, but for tracks, states, time, what is hidden, and view. */
 function reset() {
-  setQuery("");
+  state.query = "";
+  find("#search").value = "";
+  tree.forget();
   select(null);
   zoom(graph.zoomed.path[0]);
 }
 
-function setDark(dark) {
-  state.dark = dark;
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  find("#theme").textContent = dark ? "Light" : "Dark";
-  find("#theme").setAttribute("aria-label", `Switch to ${dark ? "light" : "dark"} colours`);
-  graph.dark = dark;
-}
-
 function keyPressed(event) {
-  if (event.key === "/" && event.target !== find("#search")) {
+  if (helpKey(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.matches("input[type=search], input[type=text]");
+  if (event.key === "/" && !typing) {
     event.preventDefault();
     find("#search").focus();
     find("#search").select();
   } else if (event.key === "Escape") {
+    // The first Escape gives up search and zoom, the next one the range of time.
+    const idle = state.query === "" && state.selected === null && !graph.zoomed.parent;
+    if (idle && state.range) timeline.setRange(null);
     reset();
     find("#search").blur();
   } else if (event.key === "Enter" && event.target === find("#search")) {
     find("#graph canvas").focus();
+  } else if (event.key === "t" && !typing) {
+    find("#timeline canvas").focus();
   }
 }
 
-function start() {
-  const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
-  setDark(prefersDark.matches);
-  prefersDark.addEventListener("change", () => {
-    setDark(prefersDark.matches);
-    draw();
-  });
-  find("#theme").addEventListener("click", () => {
-    setDark(!state.dark);
-    draw();
-  });
+function listenToTools() {
   find("#search").addEventListener("input", (event) => setQuery(event.target.value));
   find("#reset").addEventListener("click", reset);
+  find("#hide-matches").addEventListener("click", () => {
+    const query = state.query;
+    setQuery("");
+    hidePanel.hideQuery(query);
+  });
+  find("#lines-of button").addEventListener("click", () => select(null));
+  find("#help-button").addEventListener("click", () => find("#help").showModal());
   document.addEventListener("keydown", keyPressed);
   for (const input of document.querySelectorAll("input[name=view]")) {
     input.addEventListener("change", () => {
@@ -186,11 +281,15 @@ function start() {
     state.colour = event.target.value;
     draw();
   });
-  const everything = profile.tracks.reduce((all, track) => all + track.running + track.spinning + track.idle, 0);
+  find("#recursion").addEventListener("change", (event) => {
+    state.recursion = event.target.value;
+    reshape();
+  });
+  const samples = (name) => profile.tracks.reduce((all, track) => all + track[name], 0);
+  const everything = STATES.reduce((all, name) => all + samples(name), 0);
   for (const input of document.querySelectorAll("input[name=state]")) {
     const index = STATES.indexOf(input.value);
-    const samples = profile.tracks.reduce((all, track) => all + track[input.value], 0);
-    input.parentElement.querySelector(".share").textContent = formatPercent(samples, everything);
+    input.parentElement.querySelector(".share").textContent = formatPercent(samples(input.value), everything);
     input.checked = state.states.has(index);
     input.addEventListener("change", () => {
       if (input.checked) state.states.add(index);
@@ -198,8 +297,23 @@ function start() {
       sum();
     });
   }
+}
+
+function start() {
   find("#report").hidden = false;
+  hidePanel.fill(groupsBy("image"), running.all);
+  listenToTools();
   sum();
+  startTabs(find("[role=tablist]"), (panel) => {
+    state.panel = panel;
+    refine();
+  });
+  startTheme((dark) => {
+    state.dark = dark;
+    graph.dark = dark;
+    timeline.draw();
+    draw();
+  });
 }
 
 start();

@@ -1,33 +1,28 @@
-// The table of functions: sortable, filtered by the search, a page of rows at a time.
+// A table that sorts: rows are made for what is in sight, a page at a time. Its columns say what they
+// show, so functions, lines and differences are the same table.
 
 import { formatCount, formatPercent, formatPlace, formatShortPath } from "./format.js";
 import { textSpan } from "./elements.js";
 
 const ROWS_STEP = 100;
 
-const SORT_KEYS = {
-  self: (row) => row.self,
-  total: (row) => row.total,
-  name: (row) => row.fn.name.toLowerCase(),
-  place: (row) => formatPlace(row.fn.location).toLowerCase(),
-  image: (row) => row.fn.image.toLowerCase(),
-};
-const NUMBERS = ["self", "total"];
-
-export class FunctionTable {
-  /** `onSelect` gets the function of a row that was chosen, or null when it was chosen again. */
-  constructor(section, onSelect) {
+export class SortedTable {
+  /**
+   * `columns` hold key, label, className, value(row) to sort by, cell(row, table), and descending where
+   * that is the first order. `onSelect` gets the function of a row that was chosen, or null when it was
+   * chosen again.
+   */
+  constructor(section, columns, onSelect) {
+    this.columns = columns;
+    this.head = section.querySelector("thead tr");
     this.body = section.querySelector("tbody");
     this.more = section.querySelector(".more");
-    this.heads = [...section.querySelectorAll("th[data-sort]")];
     this.onSelect = onSelect;
-    this.sort = { key: "self", descending: true };
+    this.sort = { key: columns[0].key, descending: columns[0].descending ?? false };
     this.limit = ROWS_STEP;
     this.rows = [];
     this.selected = null;
-    for (const head of this.heads) {
-      head.querySelector("button").addEventListener("click", () => this.sortBy(head.dataset.sort));
-    }
+    this.head.replaceChildren(...columns.map((column) => this.headCell(column)));
     this.more.addEventListener("click", () => {
       this.limit += ROWS_STEP;
       this.draw();
@@ -38,11 +33,24 @@ export class FunctionTable {
     });
   }
 
-  /** Rows are `{fn, self, total}`; `all` is 100 %; `matches` flags functions or is null. */
-  show(rows, all, matches) {
+  headCell({ key, label, className, title }) {
+    const head = document.createElement("th");
+    head.scope = "col";
+    head.className = className;
+    head.dataset.sort = key;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = label;
+    if (title) button.title = title;
+    button.addEventListener("click", () => this.sortBy(key));
+    head.append(button);
+    return head;
+  }
+
+  /** Rows have at least `fn`; `all` is 100 %. */
+  show(rows, all) {
     this.rows = rows;
     this.all = all;
-    this.matches = matches;
     this.limit = ROWS_STEP;
     this.draw();
   }
@@ -53,74 +61,42 @@ export class FunctionTable {
   }
 
   sortBy(key) {
-    const again = this.sort.key === key;
-    this.sort = { key, descending: again ? !this.sort.descending : NUMBERS.includes(key) };
+    const first = this.columns.find((column) => column.key === key).descending ?? false;
+    this.sort = { key, descending: this.sort.key === key ? !this.sort.descending : first };
     this.draw();
   }
 
   draw() {
     const { key, descending } = this.sort;
-    const value = SORT_KEYS[key];
+    const { value } = this.columns.find((column) => column.key === key);
     const sign = descending ? -1 : 1;
-    const filtered = this.matches ? this.rows.filter((row) => this.matches[row.fn.index]) : [...this.rows];
-    filtered.sort((a, b) => compareValues(value(a), value(b)) * sign || b.self - a.self || b.total - a.total);
-    this.shown = filtered.slice(0, this.limit);
-    this.most = {
-      self: filtered.reduce((most, row) => Math.max(most, row.self), 0),
-      total: filtered.reduce((most, row) => Math.max(most, row.total), 0),
-    };
+    const keyed = this.rows.map((row) => ({ row, key: value(row) }));
+    keyed.sort((a, b) => compareValues(a.key, b.key) * sign || (b.row.self ?? 0) - (a.row.self ?? 0) || (b.row.total ?? 0) - (a.row.total ?? 0));
+    this.shown = keyed.slice(0, this.limit).map(({ row }) => row);
+    this.most = {};
+    for (const row of this.rows) {
+      for (const column of ["self", "total"]) this.most[column] = Math.max(this.most[column] ?? 0, row[column] ?? 0);
+    }
     this.body.replaceChildren(...this.shown.map((row) => this.rowElement(row)));
-    const rest = filtered.length - this.shown.length;
+    const rest = this.rows.length - this.shown.length;
     this.more.hidden = rest === 0;
     this.more.textContent = `Show ${Math.min(rest, ROWS_STEP)} more of ${formatCount(rest)}`;
-    for (const head of this.heads) {
+    for (const head of this.head.cells) {
       head.setAttribute("aria-sort", head.dataset.sort === key ? (descending ? "descending" : "ascending") : "none");
     }
   }
 
-  rowElement({ fn, self, total }) {
-    const row = document.createElement("tr");
-    row.dataset.fn = fn.index;
-    row.append(
-      numberCell(self, this.all, this.most.self),
-      numberCell(total, this.all, this.most.total),
-      this.nameCell(fn),
-      this.placeCell(fn.location),
-      this.imageCell(fn.image),
-    );
-    markRow(row, this.selected === fn);
-    return row;
-  }
-
-  nameCell(fn) {
-    const cell = document.createElement("td");
-    cell.className = "name";
-    const button = document.createElement("button");
-    button.type = "button";
-    button.title = fn.name;
-    button.append(textSpan("short", fn.short));
-    if (fn.short !== fn.name) button.append(textSpan("full", fn.name));
-    cell.append(button);
-    return cell;
-  }
-
-  /** A long path gives way to its line. */
-  placeCell(location) {
-    const cell = document.createElement("td");
-    cell.className = "place";
-    cell.title = formatPlace(location);
-    const content = document.createElement("div");
-    if (location) content.append(textSpan("path", formatShortPath(location.file)), textSpan("line", location.line ? `:${location.line}` : ""));
-    cell.append(content);
-    return cell;
-  }
-
-  imageCell(image) {
-    const cell = document.createElement("td");
-    cell.className = "image";
-    cell.title = image;
-    cell.textContent = image;
-    return cell;
+  rowElement(row) {
+    const element = document.createElement("tr");
+    element.dataset.fn = row.fn.index;
+    for (const column of this.columns) {
+      const cell = document.createElement("td");
+      cell.className = column.className;
+      column.cell(cell, row, this);
+      element.append(cell);
+    }
+    markRow(element, this.selected === row.fn);
+    return element;
   }
 }
 
@@ -133,15 +109,53 @@ function markRow(row, selected) {
   row.querySelector("button").setAttribute("aria-pressed", String(selected));
 }
 
-/** Samples, and their share with a bar behind it; the longest bar is the column's largest. */
-function numberCell(part, all, most) {
-  const cell = document.createElement("td");
-  cell.className = "number";
+/** A column of samples and their share, with a bar behind it; the longest is the column's largest. */
+export function samplesColumn(key, label, title) {
+  const cell = (element, row, table) => element.append(shareCell(row[key], table.all, table.most[key]));
+  return { key, label, title, className: "number", descending: true, value: (row) => row[key], cell };
+}
+
+export function shareCell(part, all, most) {
   const content = document.createElement("div");
   content.className = "cell";
   const share = textSpan("share", formatPercent(part, all));
   share.style.setProperty("--share", `${most > 0 ? (part * 100) / most : 0}%`);
   content.append(textSpan("count", formatCount(part)), share);
-  cell.append(content);
-  return cell;
+  return content;
+}
+
+export function functionColumn(label = "Function") {
+  const cell = (element, { fn }) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.title = fn.name;
+    button.append(textSpan("short", fn.short));
+    if (fn.short !== fn.name) button.append(textSpan("full", fn.name));
+    element.append(button);
+  };
+  return { key: "name", label, className: "name", value: (row) => row.fn.name.toLowerCase(), cell };
+}
+
+/** A long path gives way to its line. */
+export function placeColumn(label, locationOf) {
+  const cell = (element, row) => {
+    const location = locationOf(row);
+    element.title = formatPlace(location);
+    const content = document.createElement("div");
+    if (location) content.append(textSpan("path", formatShortPath(location.file)), textSpan("line", location.line ? `:${location.line}` : ""));
+    element.append(content);
+  };
+  const value = (row) => {
+    const location = locationOf(row);
+    return location ? `${location.file.toLowerCase()}:${String(location.line).padStart(9, "0")}` : "";
+  };
+  return { key: "place", label, className: "place", value, cell };
+}
+
+export function imageColumn() {
+  const cell = (element, { fn }) => {
+    element.title = fn.image;
+    element.textContent = fn.image;
+  };
+  return { key: "image", label: "Image", className: "image", value: (row) => row.fn.image.toLowerCase(), cell };
 }

@@ -2,6 +2,7 @@
 
 import { formatCount, formatPercent, formatPlace, formatSamples } from "./format.js";
 import { textElement } from "./elements.js";
+import { INLINED } from "./profile.js";
 
 const MARGIN_PX = 12;
 
@@ -27,22 +28,25 @@ export class Tooltip {
   }
 }
 
-/** What there is to say about a box, as pairs of a class and a text. */
-export function describeBox(box, profile, all, leavesFirst) {
+/**
+ * What there is to say about a box, as pairs of a class and a text. `all` is everything that is
+ * selected, `zoomed` the box that the graph shows.
+ */
+export function describeBox(box, { profile, shape, all, zoomed, leavesFirst }) {
   const { fn } = box;
-  const share = `${formatPercent(box.total, all)}  ${formatSamples(box.total)}`;
-  const lines = [["tip-name", fn.name], ["tip-share", share]];
-  if (box.parent?.parent && box.parent.total > 0) {
+  const whole = box.depth >= zoomed.depth ? zoomed.total : all;
+  const lines = [["tip-name", fn.name], ["tip-share", `${formatPercent(box.total, whole)}  ${formatSamples(box.total)}`]];
+  if (whole !== all) lines.push(["tip-more", `${formatPercent(box.total, all)} of all that is selected`]);
+  if (box.parent?.parent && box.parent.total > 0 && box.parent !== zoomed) {
     lines.push(["tip-more", `${formatPercent(box.total, box.parent.total)} of ${box.parent.fn.short}`]);
   }
   if (!leavesFirst && box.self > 0 && box.self < box.total) {
-    lines.push(["tip-more", `${formatPercent(box.self, all)}  ${formatCount(box.self)} in the function itself`]);
+    lines.push(["tip-more", `${formatPercent(box.self, whole)}  ${formatCount(box.self)} in the function itself`]);
   }
   if (fn.kind !== "f") return lines;
-  const node = box.mainNode;
-  const place = formatPlace(profile.nodes.location(node));
+  const main = shape.nodes.main[box.mainNode];
+  const place = formatPlace(profile.locations[profile.nodes.location[main] - 1]);
   if (place) lines.push(["tip-place", place]);
-  const inlined = profile.nodes.inlined(node);
-  lines.push(["tip-more", [fn.image, inlined].filter(Boolean).join(" · ")]);
+  lines.push(["tip-more", [fn.image, INLINED[shape.nodes.inlined[box.mainNode]]].filter(Boolean).join(" · ")]);
   return lines;
 }

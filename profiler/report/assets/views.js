@@ -9,7 +9,10 @@ class Box {
     this.fn = fn;
     this.total = total;
     this.self = self;
-    /** Nodes of the call tree that are drawn as this box, with their samples. */
+    /**
+     * Nodes of the shape that are drawn as this box, with their samples; where leaves come first, those
+     * are the samples that end in `leaf`, else those of all below.
+     */
     this.members = members;
     this.known = null;
   }
@@ -24,6 +27,11 @@ class Box {
     return this.members.reduce((best, member) => (member.samples > best.samples ? member : best)).node;
   }
 
+  /** Samples of this box in other sums of the same shape. */
+  samplesIn(sums) {
+    return this.members.reduce((all, { node, leaf }) => all + (leaf === null ? sums.total[node] : sums.self[leaf]), 0);
+  }
+
   /** From the root to this box. */
   get path() {
     const path = [];
@@ -33,20 +41,21 @@ class Box {
 }
 
 class View {
-  constructor(profile, sums) {
+  constructor(profile, shape, sums) {
     this.profile = profile;
+    this.nodes = shape.nodes;
     this.sums = sums;
   }
 
   fnOf(node) {
-    return this.profile.functions[this.profile.nodes.fn[node]];
+    return this.profile.functions[this.nodes.fn[node]];
   }
 
   /** One box for each function among the members. */
   boxes(parent, members, selfOf) {
     const byFunction = new Map();
     for (const member of members) {
-      const fn = this.profile.nodes.fn[member.node];
+      const fn = this.nodes.fn[member.node];
       const known = byFunction.get(fn);
       if (known) known.push(member);
       else byFunction.set(fn, [member]);
@@ -61,16 +70,16 @@ class View {
 /** Callers first: a box's children are its callees. */
 export class CallersFirst extends View {
   get root() {
-    const members = [{ node: 0, samples: this.sums.all }];
+    const members = [{ node: 0, samples: this.sums.all, leaf: null }];
     return new Box(this, null, this.fnOf(0), members, this.sums.all, this.sums.self[0]);
   }
 
   childrenOf(box) {
-    const { end } = this.profile.nodes;
+    const { end } = this.nodes;
     const members = [];
     for (const { node } of box.members) {
       for (let child = node + 1; child < end[node]; child = end[child]) {
-        if (this.sums.total[child] > 0) members.push({ node: child, samples: this.sums.total[child] });
+        if (this.sums.total[child] > 0) members.push({ node: child, samples: this.sums.total[child], leaf: null });
       }
     }
     return this.boxes(box, members, (member) => this.sums.self[member.node]);
@@ -82,14 +91,14 @@ export class LeavesFirst extends View {
   get root() {
     const members = [];
     this.sums.self.forEach((samples, node) => {
-      if (samples > 0 && node > 0) members.push({ node, samples });
+      if (samples > 0 && node > 0) members.push({ node, samples, leaf: node });
     });
     return new Box(this, null, this.fnOf(0), members, this.sums.all, 0);
   }
 
   childrenOf(box) {
-    const { parent } = this.profile.nodes;
-    const callers = box.parent ? box.members.map(({ node, samples }) => ({ node: parent[node], samples })) : box.members;
+    const { parent } = this.nodes;
+    const callers = box.parent ? box.members.map(({ node, samples, leaf }) => ({ node: parent[node], samples, leaf })) : box.members;
     const members = callers.filter((member) => member.node !== 0);
     const children = this.boxes(box, members, (member) => (box.parent ? 0 : member.samples));
     return children.sort((a, b) => b.total - a.total);

@@ -1,21 +1,26 @@
 //! The aggregated profile as the page reads it: compact JSON, columns instead of objects.
 //!
 //! All texts are in one table, `strings`, and everything else refers to them by index. `nodes` are
-//! columns in the order of a walk, so `depth` alone gives the tree. Each track has the nodes' own
-//! samples as two columns, node (as the difference from the one before) and samples; the page adds
-//! up those tracks and states that the reader asks for. A future column set, for instance one for
-//! each slice of time, can be added up by the same code.
+//! columns in the order of a walk, so `depth` alone gives the tree; two siblings differ in function
+//! or line, and the page makes of it the tree of functions that its reader asks for. Samples are in
+//! `timeline.cells`, packed as [`pack`] says; the page adds up those slices, tracks and states that
+//! the reader selects.
 
 use std::collections::HashMap;
 
-use glass_profile::model::State;
+use base64::Engine as _;
+use glass_profile::model::{Profile, State};
 use serde::Serialize;
 
 use crate::names;
+use crate::timeline::Timeline;
 use crate::tree::{Inlined, Kind, Tree};
 
+/// Nodes of the call tree that the page shows; the smallest beyond are merged, and counted.
+pub const NODES_MAX: usize = 100_000;
+
 /// Raised with every change that an older page would misread.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Serialize)]
 struct Data<'a> {
@@ -25,6 +30,7 @@ struct Data<'a> {
     locations: Locations,
     nodes: Nodes,
     tracks: Vec<Track>,
+    timeline: Times,
     merged: MergedNodes,
 }
 
@@ -60,12 +66,16 @@ struct Nodes {
 struct Track {
     name: usize,
     id: Option<u64>,
-    running: u64,
-    spinning: u64,
-    idle: u64,
-    /// Difference from the node before.
-    node: Vec<usize>,
-    samples: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Times {
+    slice_ns: u64,
+    slices: usize,
+    duration_ns: u64,
+    rate_hz: u32,
+    /// Base64 of [`pack`].
+    cells: String,
 }
 
 #[derive(Serialize)]
@@ -93,8 +103,21 @@ impl Strings {
     }
 }
 
-/// The data of a page, safe to stand inside a `<script>` element.
-pub fn json(tree: &Tree) -> String {
+/// The data of the page that [`crate::html`] makes, safe to stand inside a `<script>` element.
+pub fn json(profile: &Profile) -> String {
+    let (tree, timeline) = by_line(profile);
+    write(&tree, &timeline)
+}
+
+/// What a page is made from: a tree by line, small enough to show, and its samples over time.
+pub(crate) fn by_line(profile: &Profile) -> (Tree, Timeline) {
+    let (tree, mut leaves) = Tree::build_by_line(profile);
+    let tree = tree.merge_small_with(NODES_MAX, &mut leaves);
+    let timeline = Timeline::build(profile, &leaves);
+    (tree, timeline)
+}
+
+pub(crate) fn write(tree: &Tree, timeline: &Timeline) -> String {
     let mut strings = Strings::default();
     let functions = functions(tree, &mut strings);
     let mut locations = Locations::default();
@@ -113,7 +136,7 @@ pub fn json(tree: &Tree) -> String {
             Inlined::Always => '2',
         });
     }
-    let tracks = tracks(tree, &mut strings);
+    let tracks = tree.tracks.iter().map(|track| Track { name: strings.add(&track.name), id: track.id }).collect();
     let data = Data {
         version: VERSION,
         strings: strings.list.iter().map(String::as_str).collect(),
@@ -121,6 +144,13 @@ pub fn json(tree: &Tree) -> String {
         locations,
         nodes,
         tracks,
+        timeline: Times {
+            slice_ns: timeline.slice_ns,
+            slices: timeline.slices,
+            duration_ns: timeline.duration_ns,
+            rate_hz: timeline.rate_hz,
+            cells: base64::engine::general_purpose::STANDARD.encode(pack(timeline)),
+        },
         merged: MergedNodes {
             nodes: tree.merged.nodes,
             samples: tree.merged.samples,
@@ -161,28 +191,40 @@ fn functions(tree: &Tree, strings: &mut Strings) -> Functions {
     columns
 }
 
-fn tracks(tree: &Tree, strings: &mut Strings) -> Vec<Track> {
-    let mut tracks: Vec<Track> = tree
-        .tracks
-        .iter()
-        .map(|track| Track {
-            name: strings.add(&track.name),
-            id: track.id,
-            running: track.running,
-            spinning: track.spinning,
-            idle: track.idle,
-            node: Vec::new(),
-            samples: Vec::new(),
-        })
-        .collect();
-    let mut last = vec![0; tracks.len()];
-    for own in &tree.own {
-        let track = &mut tracks[own.track];
-        track.node.push(own.node - last[own.track]);
-        track.samples.push(own.samples);
-        last[own.track] = own.node;
+/// Entries as numbers of seven bits a byte, the lowest first, the highest bit of a byte set where
+/// more follow.
+///
+/// Entries of one slice and track are a cell: slices since the cell before, track, entries, and for
+/// each entry twice the nodes since the entry before, plus 1 where it has more than one sample; how
+/// many more than two comes next. Most entries have one sample, so most take one or two bytes.
+fn pack(timeline: &Timeline) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(timeline.entries.len() * 2);
+    let mut last_slice = 0;
+    for cell in timeline.entries.chunk_by(|a, b| (a.slice, a.track) == (b.slice, b.track)) {
+        let (slice, track) = (cell[0].slice, cell[0].track);
+        for number in [slice - last_slice, track, cell.len() as u32] {
+            push_number(&mut bytes, number.into());
+        }
+        last_slice = slice;
+        let mut last_node = 0;
+        for entry in cell {
+            let several = u64::from(entry.samples > 1);
+            push_number(&mut bytes, u64::from(entry.node - last_node) * 2 + several);
+            if several == 1 {
+                push_number(&mut bytes, u64::from(entry.samples) - 2);
+            }
+            last_node = entry.node;
+        }
     }
-    tracks
+    bytes
+}
+
+fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
 }
 
 /// Writes what could end a `<script>` element, or a line of an old parser, as JSON escapes. Such

@@ -16,9 +16,6 @@ use crate::names::printable;
 use crate::text::{origin_line, summary, symbols_line};
 use crate::tree::{Kind, Merged, Tree};
 
-/// Nodes of the call tree that the page shows; the smallest beyond are merged, and counted.
-pub const NODES_MAX: usize = 100_000;
-
 /// Functions in the summary for readers without JavaScript.
 const TEXT_TOP: usize = 50;
 
@@ -31,22 +28,26 @@ const MODULES: &[(&str, &str)] = &[
     ("format.js", include_str!("../assets/format.js")),
     ("elements.js", include_str!("../assets/elements.js")),
     ("profile.js", include_str!("../assets/profile.js")),
+    ("shape.js", include_str!("../assets/shape.js")),
+    ("sums.js", include_str!("../assets/sums.js")),
     ("views.js", include_str!("../assets/views.js")),
     ("search.js", include_str!("../assets/search.js")),
     ("colours.js", include_str!("../assets/colours.js")),
     ("graph.js", include_str!("../assets/graph.js")),
     ("table.js", include_str!("../assets/table.js")),
-    ("tracks.js", include_str!("../assets/tracks.js")),
+    ("calltree.js", include_str!("../assets/calltree.js")),
+    ("timeline.js", include_str!("../assets/timeline.js")),
     ("tooltip.js", include_str!("../assets/tooltip.js")),
     ("crumbs.js", include_str!("../assets/crumbs.js")),
+    ("hide.js", include_str!("../assets/hide.js")),
+    ("page.js", include_str!("../assets/page.js")),
     ("main.js", include_str!("../assets/main.js")),
 ];
 
 /// A page with an interactive flame graph and a table of functions. It needs nothing but itself.
 pub fn html(profile: &Profile) -> String {
-    let tree = Tree::build(profile);
-    let text = summary(profile, &tree, TEXT_TOP);
-    let tree = tree.merge_small(NODES_MAX);
+    let text = summary(profile, &Tree::build(profile), TEXT_TOP);
+    let (tree, timeline) = data::by_line(profile);
     let script = script();
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
@@ -65,7 +66,7 @@ pub fn html(profile: &Profile) -> String {
         "warnings" => warnings(&profile.warnings),
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
-        "data" => data::json(&tree),
+        "data" => data::write(&tree, &timeline),
         _ => unreachable!("assets/report.html names only what is above"),
     })
 }

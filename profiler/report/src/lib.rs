@@ -15,6 +15,7 @@ mod format;
 mod html;
 pub mod names;
 mod text;
+pub mod timeline;
 pub mod tree;
 
 pub use html::html;

@@ -11,7 +11,11 @@ mod totals;
 
 pub use totals::FunctionTotal;
 
-use glass_profile::model::{Profile, StackEnd, State};
+use std::collections::HashMap;
+
+use glass_profile::model::{Profile, Sample, StackEnd, State};
+
+use build::Detail;
 
 /// A call tree. Nodes are in the order of a walk: each before its callees, siblings next to each
 /// other with the largest first.
@@ -214,10 +218,27 @@ pub struct Merged {
     pub below_samples: u64,
 }
 
+/// The node of each sample: an index into [`Tree::nodes`] by stack and state.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Leaves(HashMap<(usize, State), usize>);
+
+impl Leaves {
+    /// The node of a sample of the profile that the tree was built from.
+    pub(crate) fn node(&self, sample: &Sample) -> usize {
+        self.0[&(sample.stack as usize, sample.state)]
+    }
+}
+
 impl Tree {
     /// Counts the samples of a profile. The cost grows with samples plus distinct stacks times depth.
     pub fn build(profile: &Profile) -> Tree {
-        build::build(profile)
+        build::build(profile, Detail::Functions).0
+    }
+
+    /// A finer tree: siblings differ in function or line, and the location of a node is that of all its
+    /// samples. Also gives the node of each sample.
+    pub(crate) fn build_by_line(profile: &Profile) -> (Tree, Leaves) {
+        build::build(profile, Detail::Lines)
     }
 
     /// The function of a node.

@@ -8,7 +8,6 @@ mod support;
 use std::path::Path;
 
 use glass_profile::model::StackEnd;
-use glass_report::tree::Tree;
 use support::{HOSTILE, service, small};
 
 fn compare(name: &str, made: &str) {
@@ -35,7 +34,7 @@ fn the_data_is_as_it_was_read() {
     profile.frames[2].function = HOSTILE[0].into();
     profile.frames[1].line = None;
     profile.stacks[3].end = StackEnd::TooDeep;
-    let json = glass_report::data::json(&Tree::build(&profile));
+    let json = glass_report::data::json(&profile);
     // One line for each column, so that a difference can be seen.
     compare("service.json", &(json.replace("],\"", "],\n\"").replace("},\"", "},\n\"") + "\n"));
 }
@@ -43,7 +42,7 @@ fn the_data_is_as_it_was_read() {
 #[test]
 fn hostile_names_stay_inside_their_strings() {
     let profile = service(3_000, 1);
-    let json = glass_report::data::json(&Tree::build(&profile));
+    let json = glass_report::data::json(&profile);
     assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{2029}', '\u{1b}', '\u{202e}']));
     // They are still the same names for whoever reads the JSON.
     let data: serde_json::Value = serde_json::from_str(&json).expect("the data is JSON");

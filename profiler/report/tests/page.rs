@@ -22,18 +22,25 @@ fn crumbs(browser: &mut Browser) -> serde_json::Value {
     browser.eval("[...document.querySelectorAll('#crumbs button')].map((b) => b.textContent)")
 }
 
-fn first_column(browser: &mut Browser) -> serde_json::Value {
+/// The page of a profile, with the table of functions in sight.
+fn open(profile: &Profile) -> Option<Browser> {
+    let mut browser = Browser::open(&glass_report::html(profile))?;
+    browser.click("#functions-tab");
+    Some(browser)
+}
+
+fn names(browser: &mut Browser) -> serde_json::Value {
     browser.eval("[...document.querySelectorAll('#functions td.name button')].map((button) => button.title)")
 }
 
 #[test]
 fn a_page_full_of_hostile_names_stays_quiet() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&service(20_000, 1))) else { return };
+    let Some(mut browser) = open(&service(20_000, 1)) else { return };
     assert_eq!(browser.eval("document.title"), json!("upload-queue (VM, KVM) · Glasshouse profile"));
     while browser.eval("document.querySelector('#functions .more').hidden") == json!(false) {
         browser.click("#functions .more");
     }
-    let names = first_column(&mut browser);
+    let names = names(&mut browser);
     let names: Vec<&str> = names.as_array().expect("rows").iter().filter_map(|name| name.as_str()).collect();
     for name in HOSTILE {
         let printable = glass_report::names::printable(name);
@@ -55,7 +62,7 @@ fn a_page_full_of_hostile_names_stays_quiet() {
 
 #[test]
 fn the_policy_stops_a_script_that_gets_in() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    let Some(mut browser) = open(&small()) else { return };
     browser.eval(
         "document.body.append(Object.assign(document.createElement('script'), {textContent: 'document.title = \"owned\"'}))",
     );
@@ -69,7 +76,7 @@ fn the_policy_stops_a_script_that_gets_in() {
 #[test]
 fn the_table_says_what_the_tree_says() {
     let profile = service(20_000, 3);
-    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
+    let Some(mut browser) = open(&profile) else { return };
     while browser.eval("document.querySelector('#functions .more').hidden") == json!(false) {
         browser.click("#functions .more");
     }
@@ -95,11 +102,11 @@ fn the_table_says_what_the_tree_says() {
 fn a_search_finds_the_right_share() {
     let mut profile = small();
     profile.frames[3].function = "app::Work".into();
-    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
+    let Some(mut browser) = open(&profile) else { return };
     browser.key("/");
     browser.type_text("wORK");
     assert_eq!(browser.text("#matches"), "55.0 %, 55 samples, in 1 function");
-    assert_eq!(first_column(&mut browser), json!(["app::Work"]));
+    assert_eq!(names(&mut browser), json!(["app::Work"]));
     // What is above a match counts once, whatever it matches.
     browser.eval("document.querySelector('#search').select()");
     browser.type_text("left");
@@ -117,7 +124,7 @@ fn a_search_finds_the_right_share() {
 
 #[test]
 fn clicks_and_keys_zoom() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    let Some(mut browser) = open(&small()) else { return };
     browser.click("input[value=icicle] + span");
     click_box(&mut browser, 2, 0.8);
     assert_eq!(crumbs(&mut browser), json!(["All", "app::main", "app::right"]));
@@ -145,7 +152,7 @@ fn clicks_and_keys_zoom() {
 
 #[test]
 fn inverted_the_leaves_come_first() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    let Some(mut browser) = open(&small()) else { return };
     browser.click("input[value=leaves] + span");
     // Of 100 samples 55 end in work, 30 in right, 15 in left: the first box is work, and 45 of its 55
     // were called by left.
@@ -161,7 +168,7 @@ fn inverted_the_leaves_come_first() {
 
 #[test]
 fn a_hover_tells_everything() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    let Some(mut browser) = open(&small()) else { return };
     let [left, top, width, height] = browser.place("#graph");
     // A flame graph stands on its root: the third row from the floor holds left and right, the
     // fourth work.
@@ -183,7 +190,7 @@ fn a_hover_tells_everything() {
 
 #[test]
 fn idle_and_spinning_count_when_asked() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
+    let Some(mut browser) = open(&small()) else { return };
     assert_eq!(browser.text("#whole"), "100 % = 100 running samples");
     browser.click("input[value=idle]");
     assert_eq!(browser.text("#whole"), "100 % = 120 running + idle samples");
@@ -193,26 +200,26 @@ fn idle_and_spinning_count_when_asked() {
     browser.type_text("[idle]");
     assert_eq!(browser.text("#matches"), "16.0 %, 20 samples, in 0 functions");
     browser.key("Escape");
-    browser.click("#tracks li:nth-child(2) button");
+    browser.click("#timeline .tracks li:nth-child(2) button");
     assert_eq!(browser.text("#whole"), "100 % = 25 running + spinning + idle samples of vcpu 1");
     browser.click("input[value=idle]");
     browser.click("input[value=spinning]");
     assert_eq!(browser.eval("getComputedStyle(document.querySelector('.nothing')).display"), json!("grid"));
-    browser.click("#tracks li:nth-child(2) button");
+    browser.click("#timeline .tracks li:nth-child(2) button");
     assert_eq!(browser.text("#whole"), "100 % = 100 running samples");
     browser.assert_quiet();
 }
 
 #[test]
 fn the_table_sorts_and_marks() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&small())) else { return };
-    assert_eq!(first_column(&mut browser), json!(["app::work", "app::right", "app::left", "app::main"]));
+    let Some(mut browser) = open(&small()) else { return };
+    assert_eq!(names(&mut browser), json!(["app::work", "app::right", "app::left", "app::main"]));
     browser.click("th[data-sort=total] button");
-    assert_eq!(first_column(&mut browser), json!(["app::main", "app::left", "app::work", "app::right"]));
+    assert_eq!(names(&mut browser), json!(["app::main", "app::left", "app::work", "app::right"]));
     browser.click("th[data-sort=total] button");
-    assert_eq!(first_column(&mut browser), json!(["app::right", "app::work", "app::left", "app::main"]));
+    assert_eq!(names(&mut browser), json!(["app::right", "app::work", "app::left", "app::main"]));
     browser.click("th[data-sort=name] button");
-    assert_eq!(first_column(&mut browser), json!(["app::left", "app::main", "app::right", "app::work"]));
+    assert_eq!(names(&mut browser), json!(["app::left", "app::main", "app::right", "app::work"]));
     let sorted = "document.querySelector('th[data-sort=name]').getAttribute('aria-sort')";
     assert_eq!(browser.eval(sorted), json!("ascending"));
 
@@ -227,7 +234,7 @@ fn the_table_sorts_and_marks() {
 
 #[test]
 fn an_empty_profile_has_a_page_too() {
-    let Some(mut browser) = Browser::open(&glass_report::html(&Profile::default())) else { return };
+    let Some(mut browser) = open(&Profile::default()) else { return };
     assert_eq!(browser.text("h1"), "unnamed guest");
     assert_eq!(browser.text("#whole"), "100 % = 0 running samples");
     for key in ["/", "x", "Enter", "ArrowUp", "ArrowLeft", "Enter", "Backspace", "Escape"] {
@@ -240,7 +247,7 @@ fn an_empty_profile_has_a_page_too() {
 fn a_very_deep_stack_can_be_reached() {
     let mut profile = small();
     profile.stacks[1].frames = (0..3_000).map(|level| [1, 2, 3][level % 3]).collect();
-    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
+    let Some(mut browser) = open(&profile) else { return };
     browser.click("input[value=icicle] + span");
     // No canvas is as tall as that: only what is in sight is drawn, and the rest is scrolled to.
     browser.eval("document.querySelector('#graph').scrollTop = 1e9");
@@ -264,7 +271,7 @@ fn the_largest_page_answers_at_once() {
         "document.querySelector('input[value=leaves]').click()",
         "document.querySelector('input[value=icicle]').click()",
         "document.querySelector('input[value=idle]').click()",
-        "document.querySelector('#tracks li button').click()",
+        "document.querySelector('#timeline .tracks li button').click()",
         "document.querySelector('th[data-sort=name] button').click()",
         "(() => { const s = document.querySelector('#search'); s.value = 'smoltcp'; s.dispatchEvent(new Event('input')); })()",
         "document.querySelector('#theme').click()",
@@ -289,7 +296,7 @@ fn the_largest_page_answers_at_once() {
 #[test]
 fn pictures() {
     let Some(folder) = std::env::var_os("GLASS_SCREENSHOTS").map(std::path::PathBuf::from) else { return };
-    let Some(mut browser) = Browser::open(&glass_report::html(&service(100_000, 1))) else { return };
+    let Some(mut browser) = open(&service(100_000, 1)) else { return };
     let shoot = |browser: &mut Browser, name: &str| {
         std::thread::sleep(std::time::Duration::from_millis(150));
         std::fs::write(folder.join(name), browser.screenshot()).expect("a picture can be written");

@@ -10,10 +10,19 @@ use std::ops::Range;
 
 use glass_profile::model::{Frame, Profile, State};
 
-use super::{Broken, Function, Inlined, Kind, LineCount, Location, Merged, Node, Own, TrackShare, Tree};
+use super::{Broken, Function, Inlined, Kind, Leaves, LineCount, Location, Merged, Node, Own, TrackShare, Tree};
 use crate::names::printable;
 
-pub(super) fn build(profile: &Profile) -> Tree {
+/// What makes two calls one node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// The same functions.
+    Functions,
+    /// The same lines of the same functions.
+    Lines,
+}
+
+pub(super) fn build(profile: &Profile, detail: Detail) -> (Tree, Leaves) {
     let mut tracks: Vec<TrackShare> = profile
         .tracks
         .iter()
@@ -34,19 +43,19 @@ pub(super) fn build(profile: &Profile) -> Tree {
     }
 
     let names = Names::new(profile);
-    let mut paths = Paths::default();
+    let mut paths = Paths { detail, steps: Vec::new(), keys: Vec::new() };
     let mut calls: Vec<Call> =
         groups.into_iter().map(|(group, samples)| paths.add(profile, &names, group, samples)).collect();
     calls.sort_unstable_by(|a, b| {
-        let functions = |call: &Call| &paths.functions[call.path.clone()];
-        functions(a).cmp(functions(b)).then_with(|| (a.stack, a.track).cmp(&(b.stack, b.track)))
+        let keys = |call: &Call| &paths.keys[call.path.clone()];
+        keys(a).cmp(keys(b)).then_with(|| (a.group.stack, a.group.track).cmp(&(b.group.stack, b.group.track)))
     });
     let mut growing = Growing::default();
-    growing.open(0);
+    growing.open(0, (0, 0));
     for call in &calls {
         growing.add(call, &paths);
     }
-    growing.finish(names, tracks)
+    growing.finish(names, tracks, &calls)
 }
 
 /// Samples that differ only in time.
@@ -118,20 +127,22 @@ impl Names {
     }
 }
 
+/// What one node has in common: a function, and a location plus 1 where lines are told apart.
+type Key = (usize, usize);
+
 /// The ways from the root to the innermost functions, one after the other.
-#[derive(Default)]
 struct Paths {
+    detail: Detail,
     steps: Vec<Step>,
-    /// The functions of `steps` alone, for comparing.
-    functions: Vec<usize>,
+    /// One for each of `steps`, for comparing.
+    keys: Vec<Key>,
 }
 
 /// Samples with one path.
 struct Call {
     /// Where in [`Paths`].
     path: Range<usize>,
-    stack: usize,
-    track: usize,
+    group: Group,
     samples: u64,
 }
 
@@ -155,8 +166,10 @@ impl Paths {
         self.steps.extend(broken.map(|broken| names.entry(Kind::Broken(broken))));
         let frames = sound.map_or(&[][..], |stack| &stack.frames);
         self.steps.extend(frames.iter().map(|frame| names.frames[*frame as usize]));
-        self.functions.extend(self.steps[start..].iter().map(|step| step.function));
-        Call { path: start..self.steps.len(), stack: group.stack, track: group.track, samples }
+        let by_line = self.detail == Detail::Lines;
+        let line = |step: &Step| if by_line { step.location.map_or(0, |location| location + 1) } else { 0 };
+        self.keys.extend(self.steps[start..].iter().map(|step| (step.function, line(step))));
+        Call { path: start..self.steps.len(), group, samples }
     }
 }
 
@@ -172,6 +185,7 @@ struct Growing {
 
 struct Sprout {
     function: usize,
+    key: Key,
     parent: usize,
     self_samples: u64,
     total_samples: u64,
@@ -186,9 +200,9 @@ struct Open {
 }
 
 impl Growing {
-    fn open(&mut self, function: usize) {
+    fn open(&mut self, function: usize, key: Key) {
         let parent = self.path.last().map_or(0, |open| open.node);
-        self.nodes.push(Sprout { function, parent, self_samples: 0, total_samples: 0, inlined_samples: 0 });
+        self.nodes.push(Sprout { function, key, parent, self_samples: 0, total_samples: 0, inlined_samples: 0 });
         self.path.push(Open { node: self.nodes.len() - 1, lines: Vec::new() });
     }
 
@@ -206,14 +220,12 @@ impl Growing {
 
     fn add(&mut self, call: &Call, paths: &Paths) {
         let steps = &paths.steps[call.path.clone()];
-        let same = steps
-            .iter()
-            .zip(&self.path[1..])
-            .take_while(|(step, open)| self.nodes[open.node].function == step.function)
-            .count();
+        let keys = &paths.keys[call.path.clone()];
+        let same =
+            keys.iter().zip(&self.path[1..]).take_while(|(key, open)| self.nodes[open.node].key == **key).count();
         self.close(1 + same);
-        for step in &steps[same..] {
-            self.open(step.function);
+        for (step, key) in steps.iter().zip(keys).skip(same) {
+            self.open(step.function, *key);
         }
         for (depth, step) in steps.iter().enumerate() {
             let Open { node, lines } = &mut self.path[1 + depth];
@@ -232,11 +244,11 @@ impl Growing {
         }
         let leaf = self.path.last().map_or(0, |open| open.node);
         self.nodes[leaf].self_samples += call.samples;
-        self.own.push(Own { track: call.track, node: leaf, samples: call.samples });
+        self.own.push(Own { track: call.group.track, node: leaf, samples: call.samples });
     }
 
     /// Sums up, and puts siblings in order.
-    fn finish(mut self, names: Names, tracks: Vec<TrackShare>) -> Tree {
+    fn finish(mut self, names: Names, tracks: Vec<TrackShare>, calls: &[Call]) -> (Tree, Leaves) {
         self.close(0);
         for index in (0..self.nodes.len()).rev() {
             let total = self.nodes[index].total_samples + self.nodes[index].self_samples;
@@ -265,9 +277,13 @@ impl Growing {
         for own in &mut self.own {
             own.node = place[own.node];
         }
+        // There is one entry for each call up to here.
+        let leaf = |(call, own): (&Call, &Own)| ((call.group.stack, call.group.state), own.node);
+        let leaves = Leaves(calls.iter().zip(&self.own).map(leaf).collect());
         super::add_up(&mut self.own);
         let Names { functions, locations, .. } = names;
-        Tree { functions, locations, nodes, own: self.own, lines: self.lines, tracks, merged: Merged::default() }
+        let merged = Merged::default();
+        (Tree { functions, locations, nodes, own: self.own, lines: self.lines, tracks, merged }, leaves)
     }
 
     /// The order in which nodes are walked, and each node's place in it: siblings by kind, then by
@@ -281,9 +297,9 @@ impl Growing {
             first_child[node.parent] = index;
         }
         let rank = |index: &usize| {
-            let Sprout { function, total_samples, .. } = self.nodes[*index];
+            let Sprout { function, total_samples, key, .. } = self.nodes[*index];
             let Function { name, image, kind } = &names.functions[function];
-            (*kind, Reverse(total_samples), name, image)
+            (*kind, Reverse(total_samples), name, image, key)
         };
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut place = vec![0; self.nodes.len()];

@@ -1,12 +1,17 @@
 //! Keeping a tree small enough to show: the smallest nodes become one for each caller.
 
-use super::{Function, Inlined, Kind, LineCount, Merged, Node, Own, Tree};
+use super::{Function, Inlined, Kind, Leaves, LineCount, Merged, Node, Own, Tree};
 
 impl Tree {
     /// Merges the nodes with the fewest samples until at most `nodes_max` others are left; each
     /// caller gets one `[small nodes, merged]` for those of its callees that are gone. How many nodes
     /// and samples that concerns is in [`Tree::merged`]. A tree within the limit stays as it is.
     pub fn merge_small(self, nodes_max: usize) -> Tree {
+        self.merge_small_with(nodes_max, &mut Leaves::default())
+    }
+
+    /// [`Tree::merge_small`] that keeps `leaves` in line.
+    pub(crate) fn merge_small_with(self, nodes_max: usize, leaves: &mut Leaves) -> Tree {
         if self.nodes.len() <= nodes_max {
             return self;
         }
@@ -63,6 +68,7 @@ impl Tree {
         }
         super::find_ends(&mut nodes);
 
+        leaves.0.values_mut().for_each(|node| *node = place[*node]);
         let mut own: Vec<Own> = self.own.iter().map(|own| Own { node: place[own.node], ..*own }).collect();
         super::add_up(&mut own);
         let lines = self.lines.iter().filter(|line| kept[line.node]);

@@ -55,12 +55,16 @@ impl Browser {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the browser can be made");
+        // The browser leaves folders behind where it finds its temporary files.
+        let scratch = folder.join("tmp");
+        std::fs::create_dir_all(&scratch).expect("a folder for temporary files can be made");
         let page = folder.join("report.html");
         std::fs::write(&page, html).expect("the page can be written");
         let mut process = Command::new("sh")
             // The protocol is spoken on file descriptors 3 and 4.
             .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
             .arg(program)
+            .env("TMPDIR", &scratch)
             .args([
                 "--headless",
                 "--no-sandbox",
