@@ -58,6 +58,9 @@ pub(crate) struct MapsLine {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) executable: bool,
+    pub(crate) is_writable: bool,
+    pub(crate) is_shared: bool,
+    pub(crate) inode: u64,
     pub(crate) offset: u64,
     pub(crate) path: String,
 }
@@ -69,11 +72,15 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
         let (start, end) = fields.next()?.split_once('-')?;
         let permissions = fields.next()?;
         let offset = fields.next()?;
-        let rest = fields.nth(2).unwrap_or("");
+        let inode = fields.nth(1)?;
+        let rest = fields.next().unwrap_or("");
         Some(MapsLine {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
             executable: permissions.contains('x'),
+            is_writable: permissions.contains('w'),
+            is_shared: permissions.contains('s'),
+            inode: inode.parse().ok()?,
             offset: u64::from_str_radix(offset, 16).ok()?,
             path: rest.trim_start().trim_end_matches(" (deleted)").to_owned(),
         })

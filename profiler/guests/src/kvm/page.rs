@@ -26,6 +26,7 @@ const CS_SELECTOR: usize = SYSTEM + 12;
 const CR0: usize = SYSTEM + 8 * 24 + 2 * 16;
 const CR3: usize = CR0 + 16;
 const CR4: usize = CR0 + 24;
+const EFER: usize = CR0 + 40;
 
 /// The shared page of one vCPU.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ fn parse(bytes: &[u8; END]) -> CoreRegisters {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
     CoreRegisters {
         registers: Registers { rip: word(RIP), rsp: word(RSP), rbp: word(RBP) },
-        paging: Paging { cr0: word(CR0), cr3: word(CR3), cr4: word(CR4) },
+        paging: Paging { cr0: word(CR0), cr3: word(CR3), cr4: word(CR4), efer: Some(word(EFER)) },
         ring: bytes[CS_SELECTOR] & 3,
     }
 }
@@ -77,13 +78,13 @@ mod tests {
         // Numbers from a C program that printed offsetof() of linux/kvm.h.
         assert_eq!((VALID_REGISTERS, GENERAL, SYSTEM, END), (288, 304, 448, 760));
         let mut bytes = [0u8; END];
-        for (at, value) in [(352, 1), (360, 2), (432, 3), (672, 4), (688, 5), (696, 6)] {
+        for (at, value) in [(352, 1), (360, 2), (432, 3), (672, 4), (688, 5), (696, 6), (712, 7)] {
             bytes[at] = value;
         }
         bytes[460] = 0x33;
         let core = parse(&bytes);
         assert_eq!(core.registers, Registers { rsp: 1, rbp: 2, rip: 3 });
-        assert_eq!(core.paging, Paging { cr0: 4, cr3: 5, cr4: 6 });
+        assert_eq!(core.paging, Paging { cr0: 4, cr3: 5, cr4: 6, efer: Some(7) });
         assert_eq!(core.ring, 3);
     }
 }

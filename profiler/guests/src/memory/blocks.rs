@@ -1,0 +1,112 @@
+//! Which memory of a VMM may be its guest's RAM: large, writable, not code; a shared file is the best.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use crate::process::{MapsLine, parse_maps};
+
+/// The smallest RAM that is looked for: an ordinary VMM has many smaller pieces of memory.
+const RAM_BYTES_MIN: u64 = 4 << 20;
+/// The most descriptors of a process that are looked at.
+const DESCRIPTORS_MAX: usize = 65_536;
+
+/// A piece of a VMM's memory without gaps.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// Where the VMM has it.
+    pub(super) host: u64,
+    pub(super) bytes: u64,
+    /// What it is mapped from, and where in that it begins; none if only the VMM has it.
+    pub(super) file: Option<(File, u64)>,
+}
+
+/// The memory map of a VMM, and the blocks in it that may be RAM: files first, then by size.
+pub(super) fn of(pid: u32) -> io::Result<(Vec<MapsLine>, Vec<Block>)> {
+    let lines = parse_maps(&fs::read_to_string(format!("/proc/{pid}/maps"))?);
+    let mut blocks = Vec::new();
+    for piece in join(&lines) {
+        let file =
+            if is_shared_file(&piece) { descriptor(pid, &piece)?.map(|file| (file, piece.offset)) } else { None };
+        blocks.push(Block { host: piece.start, bytes: piece.end - piece.start, file });
+    }
+    blocks.sort_by_key(|block| (block.file.is_none(), std::cmp::Reverse(block.bytes)));
+    Ok((lines, blocks))
+}
+
+fn is_shared_file(line: &MapsLine) -> bool {
+    line.is_shared && line.inode != 0
+}
+
+/// Neighbours that continue each other, of which the kernel had to make two because something differs
+/// that does not matter here; those that are large enough.
+fn join(lines: &[MapsLine]) -> Vec<MapsLine> {
+    let mut joined: Vec<MapsLine> = Vec::new();
+    for line in lines {
+        let may_be_ram =
+            line.is_writable && !line.executable && !line.path.starts_with(['[']) && !is_device(&line.path);
+        if !may_be_ram {
+            continue;
+        }
+        match joined.last_mut() {
+            Some(last)
+                if is_shared_file(line)
+                    && is_shared_file(last)
+                    && last.inode == line.inode
+                    && last.end == line.start
+                    && last.offset + (last.end - last.start) == line.offset =>
+            {
+                last.end = line.end;
+            }
+            _ => joined.push(line.clone()),
+        }
+    }
+    joined.retain(|line| line.end.saturating_sub(line.start) >= RAM_BYTES_MIN);
+    joined
+}
+
+fn is_device(path: &str) -> bool {
+    path.starts_with("anon_inode:")
+        || (path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && !path.starts_with("/dev/hugepages"))
+}
+
+/// Opens the file of a mapping by one of the VMM's descriptors of it. By its path it might be another
+/// one since, or none, as with a memfd.
+fn descriptor(pid: u32, line: &MapsLine) -> io::Result<Option<File>> {
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.take(DESCRIPTORS_MAX) {
+        let path = entry?.path();
+        // Opening a device or a pipe could do something; a plain file's metadata tells first.
+        let is_it = fs::metadata(&path)
+            .is_ok_and(|data| data.is_file() && data.ino() == line.inode && names(&path, &line.path));
+        if is_it && let Ok(file) = File::open(&path) {
+            return Ok(Some(file));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a descriptor's link names this path: inodes are unique within one file system only.
+fn names(link: &std::path::Path, path: &str) -> bool {
+    fs::read_link(link).is_ok_and(|target| target.to_string_lossy().trim_end_matches(" (deleted)") == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+55b05ee4e000-55b06f8b4000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0002000000 rw-s 00000000 00:01 2048                       /memfd:memory-backend-memfd (deleted)
+7f0002000000-7f0004000000 rw-s 02000000 00:01 2048                       /memfd:memory-backend-memfd (deleted)
+7f0010000000-7f0012000000 rwxp 00000000 00:00 0
+7f0020000000-7f0022000000 rw-s 00000000 00:0f 99                         /dev/dri/card0
+7f0030000000-7f0032000000 rw-p 00000000 00:00 0
+7f0040000000-7f0040001000 rw-s 00000000 00:0f 12                         anon_inode:kvm-vcpu:0
+";
+
+    #[test]
+    fn what_may_be_ram() {
+        let found: Vec<_> = join(&parse_maps(MAPS)).iter().map(|line| (line.start, line.end)).collect();
+        assert_eq!(found, [(0x7f00_0000_0000, 0x7f00_0400_0000), (0x7f00_3000_0000, 0x7f00_3200_0000)]);
+    }
+}

@@ -1,0 +1,219 @@
+//! The RAM of a VM, read while its VMM has it mapped: through our own mapping of the same file, by
+//! reading that file, or out of the VMM's memory.
+//!
+//! One sample's reads (5 page table entries of some 8 bytes, 2 KiB of stack) take 0.1, 1.6 and 4.7 us
+//! in these ways (2026-11-21, AMD EPYC, medians).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use super::Physical;
+use super::blocks::{self, Block};
+use super::layout::{self, SAME_EVERYWHERE_BYTES, Split};
+use crate::process::MapsLine;
+use crate::sys::{Map, cannot_shrink, read_process};
+
+/// The most blocks of a VMM's memory that are considered.
+const CANDIDATES_MAX: usize = 8;
+/// The most bytes of a VMM's heap that are searched: QEMU's has some 15 MiB.
+const HEAP_BYTES_MAX: u64 = 256 << 20;
+
+/// How bytes are got.
+#[derive(Debug)]
+enum Backing {
+    /// Mapped here. Only a file that is sealed against shrinking: reading beyond the end of one that
+    /// has shrunk would raise SIGBUS.
+    Mapped(Map),
+    /// Read from a file at this offset.
+    File(File, u64),
+    /// Read out of the VMM.
+    Process { pid: u32, host: u64 },
+}
+
+/// A range of physical addresses and where in a backing it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    address: u64,
+    bytes: u64,
+    backing: usize,
+    offset: u64,
+}
+
+/// The RAM of a VM.
+#[derive(Debug)]
+pub struct Ram {
+    backings: Vec<Backing>,
+    pieces: Vec<Piece>,
+    is_file: bool,
+    is_whole: bool,
+}
+
+impl Ram {
+    /// The RAM of a process, if it is a file that the VMM shares. `Ok(None)` if it has no such file.
+    pub fn open(pid: u32) -> io::Result<Option<Ram>> {
+        Ok(Ram::candidates(pid)?.into_iter().find(|ram| ram.is_file))
+    }
+
+    /// What may be the RAM of a process, the most probable first. Which of it is, its content has to tell.
+    pub fn candidates(pid: u32) -> io::Result<Vec<Ram>> {
+        let (lines, mut blocks) = blocks::of(pid)?;
+        blocks.truncate(CANDIDATES_MAX);
+        let splits = layout::find_splits(&heap(pid, &lines));
+        (0..blocks.len()).map(|first| Ram::of(pid, &blocks, first, &splits)).collect()
+    }
+
+    /// RAM that begins with the block `first`.
+    fn of(pid: u32, blocks: &[Block], first: usize, splits: &[Split]) -> io::Result<Ram> {
+        let block = &blocks[first];
+        let split_of = |bytes: u64| splits.iter().find(|split| split.low + split.high == bytes).copied();
+        let mut used = vec![first];
+        let mut split = split_of(block.bytes);
+        if split.is_none() && block.file.is_some() {
+            // Two nodes: the content tells which is the first, so the rest is the other's.
+            for (index, other) in blocks.iter().enumerate().filter(|(_, other)| other.file.is_some()) {
+                if index != first
+                    && let Some(known) = split_of(block.bytes.saturating_add(other.bytes))
+                {
+                    (used, split) = (vec![first, index], Some(known));
+                    break;
+                }
+            }
+        }
+        let bytes: Vec<u64> = used.iter().map(|index| blocks[*index].bytes).collect();
+        let pieces = pieces(&bytes, split);
+        let backings = used.iter().map(|index| backing(pid, &blocks[*index])).collect::<io::Result<_>>()?;
+        let is_whole = split.is_some() || block.bytes <= SAME_EVERYWHERE_BYTES;
+        Ok(Ram { backings, pieces, is_file: block.file.is_some(), is_whole })
+    }
+
+    /// Whether it is a file that the VMM shares; otherwise it is read out of the VMM, which takes longer.
+    pub fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    /// Whether all of it is known: if the VMM's layout is not, what lies above 2 GiB is not read.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+impl Physical for Ram {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let piece = self.pieces.iter().find_map(|piece| {
+            let inside = address.checked_sub(piece.address)?;
+            let end = inside.checked_add(into.len() as u64)?;
+            (end <= piece.bytes).then_some((piece, inside))
+        });
+        let Some((piece, inside)) = piece else { return false };
+        let offset = piece.offset + inside;
+        match &self.backings[piece.backing] {
+            Backing::Mapped(map) => map.read(offset, into),
+            Backing::File(file, start) => file.read_exact_at(into, start + offset).is_ok(),
+            Backing::Process { pid, host } => read_process(*pid, host + offset, into) == into.len(),
+        }
+    }
+}
+
+fn backing(pid: u32, block: &Block) -> io::Result<Backing> {
+    let Some((file, start)) = &block.file else { return Ok(Backing::Process { pid, host: block.host }) };
+    let metadata = file.metadata()?;
+    // Huge pages that nobody has touched may not exist, which raises SIGBUS too: these files are read.
+    let is_plain = metadata.blksize() == 4096 && *start == 0 && metadata.len() >= block.bytes;
+    if is_plain
+        && cannot_shrink(file.as_fd())
+        && let Ok(bytes) = usize::try_from(block.bytes)
+        && let Ok(map) = Map::new(file.as_fd(), bytes, false)
+    {
+        return Ok(Backing::Mapped(map));
+    }
+    Ok(Backing::File(file.try_clone()?, *start))
+}
+
+/// The pieces of RAM that lies in blocks of these sizes, one after the other.
+fn pieces(blocks: &[u64], split: Option<Split>) -> Vec<Piece> {
+    let known = split.unwrap_or(Split { low: blocks[0].min(SAME_EVERYWHERE_BYTES), high: 0 });
+    let mut pieces = Vec::new();
+    for range in layout::ranges(known) {
+        let mut block_start = 0;
+        for (backing, bytes) in blocks.iter().enumerate() {
+            let start = range.offset.max(block_start);
+            let end = (range.offset + range.bytes).min(block_start + bytes);
+            if start < end {
+                let address = range.address + (start - range.offset);
+                pieces.push(Piece { address, bytes: end - start, backing, offset: start - block_start });
+            }
+            block_start += bytes;
+        }
+    }
+    pieces
+}
+
+/// The VMM's heap, or nothing if it may not be read.
+fn heap(pid: u32, lines: &[MapsLine]) -> Vec<u8> {
+    let Some(line) = lines.iter().find(|line| line.path == "[heap]") else { return Vec::new() };
+    let mut bytes = vec![0; (line.end - line.start).min(HEAP_BYTES_MAX) as usize];
+    let read = read_process(pid, line.start, &mut bytes);
+    bytes.truncate(read);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn as_tuples(blocks: &[u64], split: Option<Split>) -> Vec<(u64, u64, usize, u64)> {
+        pieces(blocks, split).iter().map(|piece| (piece.address, piece.bytes, piece.backing, piece.offset)).collect()
+    }
+
+    #[test]
+    fn only_what_is_known_is_read() {
+        let low = (0, 0xa_0000, 0, 0);
+        assert_eq!(as_tuples(&[32 * MIB], None), [low, (MIB, 31 * MIB, 0, MIB)]);
+        assert_eq!(as_tuples(&[8 * GIB], None), [low, (MIB, 2 * GIB - MIB, 0, MIB)]);
+        let split = Some(Split { low: 3 * GIB, high: 5 * GIB });
+        let expected = [low, (MIB, 3 * GIB - MIB, 0, MIB), (4 * GIB, 5 * GIB, 0, 3 * GIB)];
+        assert_eq!(as_tuples(&[8 * GIB], split), expected);
+    }
+
+    #[test]
+    fn two_nodes_follow_each_other() {
+        let split = Some(Split { low: 3 * GIB, high: GIB });
+        let expected =
+            [(0, 0xa_0000, 0, 0), (MIB, GIB - MIB, 0, MIB), (GIB, 2 * GIB, 1, 0), (4 * GIB, GIB, 1, 2 * GIB)];
+        assert_eq!(as_tuples(&[GIB, 3 * GIB], split), expected);
+    }
+
+    /// A VMM may give its memory back, or lie about it: that must not end us by SIGBUS.
+    #[test]
+    fn a_file_that_shrinks_is_read_up_to_its_end() {
+        let path = std::env::temp_dir().join(format!("glass-ram-test-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(64 * MIB).unwrap();
+        file.write_all_at(&[7; 16], 2 * MIB).unwrap();
+        let block = Block { host: 0, bytes: 64 * MIB, file: Some((file.try_clone().unwrap(), 0)) };
+        let ram = Ram::of(0, &[block], 0, &[]).unwrap();
+        let mut bytes = [0; 16];
+        assert!(ram.read(2 * MIB, &mut bytes) && bytes == [7; 16]);
+        file.set_len(MIB).unwrap();
+        assert!(!ram.read(2 * MIB, &mut bytes));
+        assert!(!ram.read(u64::MAX - 3, &mut bytes) && !ram.read(64 * MIB - 8, &mut bytes));
+    }
+
+    #[test]
+    fn our_own_memory_as_that_of_a_vmm() {
+        let mut memory = vec![0u8; 8 << 20];
+        memory[3 << 20] = 9;
+        let block = Block { host: memory.as_ptr() as u64, bytes: memory.len() as u64, file: None };
+        let ram = Ram::of(std::process::id(), &[block], 0, &[]).unwrap();
+        let mut bytes = [0; 4];
+        assert!(ram.read(3 << 20, &mut bytes) && bytes[0] == 9);
+        assert!(!ram.read(8 << 20, &mut bytes));
+        assert!(!ram.is_file() && ram.is_whole());
+    }
+}

@@ -1,0 +1,242 @@
+//! A guest's own page tables, walked from outside: virtual to physical addresses.
+
+use super::Physical;
+
+const CR0_PAGING: u64 = 1 << 31;
+const CR4_PHYSICAL_EXTENSION: u64 = 1 << 5;
+const CR4_FIVE_LEVELS: u64 = 1 << 12;
+const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
+const ENTRY_PRESENT: u64 = 1;
+const ENTRY_LARGE: u64 = 1 << 7;
+const ENTRY_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+const PAGE_BYTES: u64 = 4096;
+
+/// The registers that say how addresses are translated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Paging {
+    /// CR0.
+    pub cr0: u64,
+    /// CR3.
+    pub cr3: u64,
+    /// CR4.
+    pub cr4: u64,
+    /// EFER, if it is known.
+    pub efer: Option<u64>,
+}
+
+impl Paging {
+    /// Paging of another mode than the 64-bit one: a guest that still boots, or one of 32 bits. Its
+    /// tables have other entries, so they are not walked.
+    fn is_legacy(&self) -> bool {
+        self.cr4 & CR4_PHYSICAL_EXTENSION == 0 || self.efer.is_some_and(|efer| efer & EFER_LONG_MODE_ACTIVE == 0)
+    }
+}
+
+/// Translates and reads virtual addresses while a guest is held. The cache is good for one stop only:
+/// the guest may change its page tables whenever it runs.
+#[derive(Debug)]
+pub struct Translator {
+    paging: Paging,
+    /// Virtual and physical page, by the virtual page's low bits.
+    cache: [Option<(u64, u64)>; Translator::CACHE_PAGES],
+}
+
+impl Translator {
+    const CACHE_PAGES: usize = 16;
+
+    /// A translator for the address space that these registers select.
+    pub fn new(paging: Paging) -> Translator {
+        Translator { paging, cache: [None; Translator::CACHE_PAGES] }
+    }
+
+    fn translate_page(&mut self, memory: &impl Physical, page: u64) -> Option<u64> {
+        let slot = (page / PAGE_BYTES) as usize % Translator::CACHE_PAGES;
+        if let Some((known, physical)) = self.cache[slot]
+            && known == page
+        {
+            return Some(physical);
+        }
+        let physical = self.walk(memory, page)?;
+        self.cache[slot] = Some((page, physical));
+        Some(physical)
+    }
+
+    fn walk(&self, memory: &impl Physical, page: u64) -> Option<u64> {
+        if self.paging.cr0 & CR0_PAGING == 0 {
+            return Some(page);
+        }
+        if self.paging.is_legacy() {
+            return None;
+        }
+        let levels = if self.paging.cr4 & CR4_FIVE_LEVELS != 0 { 5 } else { 4 };
+        let mut table = self.paging.cr3 & ENTRY_ADDRESS;
+        for level in (0..levels).rev() {
+            let shift = 12 + 9 * level;
+            let index = (page >> shift) & 511;
+            let mut entry = [0; 8];
+            if !memory.read(table + index * 8, &mut entry) {
+                return None;
+            }
+            let entry = u64::from_le_bytes(entry);
+            if entry & ENTRY_PRESENT == 0 {
+                return None;
+            }
+            // A page of 1 GiB or 2 MiB ends the walk early; larger ones do not exist.
+            if level == 0 || (level <= 2 && entry & ENTRY_LARGE != 0) {
+                let inside = (1u64 << shift) - 1;
+                return Some((entry & ENTRY_ADDRESS & !inside) | (page & inside));
+            }
+            table = entry & ENTRY_ADDRESS;
+        }
+        None
+    }
+
+    /// Copies from a virtual address; returns how many bytes there were up to the first page that is
+    /// not mapped or not RAM.
+    pub fn read(&mut self, memory: &impl Physical, address: u64, into: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < into.len() {
+            let Some(at) = address.checked_add(done as u64) else { break };
+            let in_page = (PAGE_BYTES - at % PAGE_BYTES).min((into.len() - done) as u64) as usize;
+            let Some(page) = self.translate_page(memory, at & !(PAGE_BYTES - 1)) else { break };
+            if !memory.read(page + at % PAGE_BYTES, &mut into[done..done + in_page]) {
+                break;
+            }
+            done += in_page;
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    struct Fake {
+        bytes: Vec<u8>,
+        reads: Cell<usize>,
+    }
+
+    impl Fake {
+        fn new() -> Fake {
+            Fake { bytes: vec![0; 64 << 10], reads: Cell::new(0) }
+        }
+
+        fn set(&mut self, address: u64, value: u64) {
+            self.bytes[address as usize..address as usize + 8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    impl Physical for Fake {
+        fn read(&self, address: u64, into: &mut [u8]) -> bool {
+            self.reads.set(self.reads.get() + 1);
+            let Some(bytes) = self.bytes.get(address as usize..).and_then(|rest| rest.get(..into.len())) else {
+                return false;
+            };
+            into.copy_from_slice(bytes);
+            true
+        }
+    }
+
+    const PAGING: Paging = Paging { cr0: CR0_PAGING, cr3: 0x1000, cr4: CR4_PHYSICAL_EXTENSION, efer: None };
+
+    /// 0xffff_8000_0040_0000 and the page after it, mapped to 0x8000 and 0x6000.
+    fn upper_half() -> Fake {
+        let mut fake = Fake::new();
+        fake.set(0x1000 + 256 * 8, 0x2003);
+        fake.set(0x2000, 0x3003);
+        fake.set(0x3000 + 2 * 8, 0x4003);
+        fake.set(0x4000, 0x8003);
+        fake.set(0x4008, 0x6003);
+        fake.set(0x8ff8, 11);
+        fake.set(0x6000, 22);
+        fake
+    }
+
+    #[test]
+    fn four_levels_and_a_page_boundary() {
+        let fake = upper_half();
+        let mut translator = Translator::new(PAGING);
+        let mut bytes = [0; 16];
+        assert_eq!(translator.read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 16);
+        assert_eq!((bytes[0], bytes[8]), (11, 22));
+        let walked = fake.reads.replace(0);
+        assert_eq!(translator.read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 16);
+        assert_eq!((walked, fake.reads.get()), (10, 2), "the second read uses the cache");
+    }
+
+    #[test]
+    fn five_levels() {
+        let mut fake = upper_half();
+        fake.set(0x9000 + 0x1ff * 8, 0x1003);
+        let paging = Paging { cr3: 0x9000, cr4: CR4_FIVE_LEVELS | CR4_PHYSICAL_EXTENSION, ..PAGING };
+        let mut bytes = [0; 8];
+        assert_eq!(Translator::new(paging).read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 8);
+        assert_eq!(bytes[0], 11);
+    }
+
+    #[test]
+    fn large_pages() {
+        let mut fake = Fake::new();
+        fake.set(0x1000, 0x2003);
+        fake.set(0x2000, ENTRY_LARGE | 3);
+        fake.set(0x5008, 33);
+        let mut bytes = [0; 8];
+        assert_eq!(Translator::new(PAGING).read(&fake, 0x5008, &mut bytes), 8);
+        assert_eq!(bytes[0], 33);
+    }
+
+    #[test]
+    fn pages_of_a_gibibyte() {
+        let mut fake = Fake::new();
+        fake.set(0x1000 + 256 * 8, 0x2003);
+        fake.set(0x2000 + 511 * 8, ENTRY_LARGE | 3);
+        // Bit 12 of the entry is not part of the address, but a memory type.
+        fake.set(0x2000, ENTRY_LARGE | 0x1003);
+        fake.set(0x5008, 44);
+        for address in [0xffff_807f_c000_5008, 0xffff_8000_0000_5008] {
+            let mut bytes = [0; 8];
+            assert_eq!(Translator::new(PAGING).read(&fake, address, &mut bytes), 8);
+            assert_eq!(bytes[0], 44, "{address:x}");
+        }
+    }
+
+    #[test]
+    fn tables_of_other_modes_are_not_walked() {
+        let fake = upper_half();
+        let mut bytes = [0; 8];
+        for paging in [Paging { cr4: 0, ..PAGING }, Paging { efer: Some(0x100), ..PAGING }] {
+            assert_eq!(Translator::new(paging).read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 0);
+        }
+        let paging = Paging { efer: Some(0x500), ..PAGING };
+        assert_eq!(Translator::new(paging).read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 8);
+        // Without paging, addresses are physical.
+        assert_eq!(Translator::new(Paging::default()).read(&fake, 0x8ff8, &mut bytes), 8);
+        assert_eq!(bytes[0], 11);
+    }
+
+    #[test]
+    fn what_is_not_mapped_or_not_ram_ends_the_copy() {
+        let mut fake = upper_half();
+        let mut bytes = [0; 0x3000];
+        assert_eq!(Translator::new(PAGING).read(&fake, 0xffff_8000_0040_0000, &mut bytes), 0x2000);
+        assert_eq!(Translator::new(PAGING).read(&fake, 0x1000, &mut bytes), 0);
+        assert_eq!(Translator::new(PAGING).read(&fake, u64::MAX - 3, &mut bytes), 0);
+        // A table far outside of RAM.
+        fake.set(0x1000, 0x7fff_ffff_f003);
+        assert_eq!(Translator::new(PAGING).read(&fake, 0, &mut bytes), 0);
+        assert_eq!(Translator::new(Paging { cr3: u64::MAX, ..PAGING }).read(&fake, 0, &mut bytes), 0);
+    }
+
+    #[test]
+    fn a_table_that_points_to_itself_is_walked_once_a_level() {
+        let mut fake = Fake::new();
+        for index in 0..512 {
+            fake.set(0x1000 + index * 8, 0x1003);
+        }
+        let mut bytes = [0; 8];
+        assert_eq!(Translator::new(PAGING).read(&fake, 0, &mut bytes), 8);
+        assert_eq!(fake.reads.get(), 5);
+    }
+}
