@@ -61,7 +61,7 @@ struct Piece {
 fn pieces(chains: &Chains<'_>, samples: &[u32], states: States) -> Vec<Piece> {
     let period_ns = chains.period_ns();
     let mut pieces: Vec<Piece> = Vec::new();
-    let mut now_ns = 0;
+    let mut now_ns = 0u64;
     for index in samples {
         let sample = &chains.profile.samples[*index as usize];
         if !is_exported(sample, states) {
