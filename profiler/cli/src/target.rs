@@ -2,7 +2,6 @@
 //! all commands that sample.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
@@ -11,7 +10,7 @@ use glass_guests::gdbstub::QemuVm;
 use glass_guests::kvm::KvmVm;
 use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
-use glass_guests::{Source, VmSettings};
+use glass_guests::{Source, SymbolFile, VmSettings, parse_address};
 use glass_profile::model::Origin;
 
 /// Highest rate that is tried.
@@ -26,9 +25,17 @@ pub struct TargetArgs {
     /// VM to look into, by the name that `glass run` gave it.
     #[arg(long, conflicts_with = "command")]
     pub name: Option<String>,
-    /// ELF file with the symbols of the VM's image, if glass cannot know it.
-    #[arg(long)]
-    pub symbols: Option<PathBuf>,
+    /// What the VM runs, if glass cannot know it: an ELF file or a map (nm -n, System.map, a copy of
+    /// the guest's /proc/kallsyms). @0xADDRESS says where it is loaded, if not where it was linked
+    /// for; may be given several times.
+    #[arg(long, value_name = "FILE[@0xADDRESS]", value_parser = SymbolFile::parse, conflicts_with = "command")]
+    pub symbols: Vec<SymbolFile>,
+    /// Where the first of the --symbols is loaded, if not where it was linked for.
+    #[arg(long, value_name = "0xADDRESS", value_parser = parse_address, requires = "symbols")]
+    pub load_address: Option<u64>,
+    /// Use symbols that do not fit what the VM runs, with a warning.
+    #[arg(long, requires = "symbols")]
+    pub force_symbols: bool,
     /// Samples per second. The default is not a divisor of usual timer rates.
     #[arg(long, default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: u32,
@@ -127,18 +134,33 @@ fn command(arguments: &TargetArgs, program: &str, rest: &[String]) -> Result<Tar
 }
 
 fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
-    let Some(symbols) = arguments.symbols.clone().or(vm.elf.clone()) else {
-        bail!("what the VM in process {} runs is unknown: give the guest's ELF file with --symbols", vm.pid);
+    let mut symbols = arguments.symbols.clone();
+    match (symbols.first_mut(), &vm.elf, arguments.load_address) {
+        (Some(first), _, Some(_)) if first.address.is_some() => {
+            bail!("{} has two load addresses: leave out --load-address", first.path.display())
+        }
+        (Some(first), _, Some(address)) => first.address = Some(address),
+        (Some(_), _, None) => {}
+        (None, Some(elf), _) => symbols.push(elf.clone().into()),
+        (None, None, _) => bail!(
+            "what the VM in process {} runs is unknown: give the guest's ELF file or System.map with --symbols",
+            vm.pid
+        ),
+    }
+    let files: Vec<String> = symbols.iter().map(|file| file.path.display().to_string()).collect();
+    let settings = VmSettings {
+        stack_bytes: arguments.stack_bytes,
+        symbols,
+        vcpus: arguments.vcpus.clone(),
+        force: arguments.force_symbols,
     };
-    let settings =
-        VmSettings { stack_bytes: arguments.stack_bytes, symbols: symbols.clone(), vcpus: arguments.vcpus.clone() };
     let (source, backend) = attach_by(arguments, vm, settings)?;
     let accel = match vm.accel.as_str() {
         "" => String::new(),
         accel => format!(", {}", accel.to_uppercase()),
     };
     let title = format!("{} (VM{accel})", vm.name);
-    let origin = origin(arguments, title, backend, symbols.display().to_string());
+    let origin = origin(arguments, title, backend, files.join(", "));
     Ok(Target { source, origin, is_guest: true, pid: vm.pid })
 }
 

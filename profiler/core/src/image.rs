@@ -206,9 +206,11 @@ impl Image {
         self
     }
 
-    /// Whether there is anything by which it can be unwound without frame pointers.
-    pub fn has_tables(&self) -> bool {
-        !self.covered.is_empty() || self.orc.is_some()
+    /// The image with unwind tables that a kernel has in its memory.
+    #[must_use]
+    pub fn with_orc(mut self, orc: Arc<OrcTable>) -> Image {
+        self.orc = Some(orc);
+        self
     }
 
     /// The address of one of the symbols that were to be kept.

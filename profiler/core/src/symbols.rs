@@ -134,6 +134,14 @@ impl Symbols {
     }
 }
 
+/// Whether there are names in an ELF file: fails with [`ImageError::Stripped`] if not. Reads none of
+/// the debug information, so it costs little.
+pub fn check_names(bytes: &[u8]) -> Result<(), ImageError> {
+    let file = parse_elf(bytes)?;
+    let has_debug = file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
+    if has_debug || !symbol_table(&file).is_empty() { Ok(()) } else { Err(ImageError::Stripped) }
+}
+
 /// Functions sorted by address, one name an address. A symbol without a size (assembly) reaches to
 /// the next symbol or to the end of its section.
 fn symbol_table(file: &object::File<'_>) -> Vec<Symbol> {

@@ -39,6 +39,8 @@ pub enum GuestError {
         /// What differs.
         difference: String,
     },
+    /// The symbol files contradict each other or the guest: one sentence.
+    Symbols(String),
     /// QEMU runs without gdbstub, and without a monitor that could switch one on.
     NoGdbstub(u32),
     /// The VM is run by a program that glass has no way into.
@@ -121,6 +123,7 @@ impl fmt::Display for GuestError {
                 f,
                 "the RAM of VM {pid} is no memfd: start QEMU with `-object memory-backend-memfd,share=on` (glass run does)"
             ),
+            GuestError::Symbols(what) => write!(f, "{what}"),
             GuestError::Unsupported(what) => write!(f, "{what}"),
             GuestError::Command { program, error } => write!(f, "cannot start {program}: {error}"),
             GuestError::Monitor(why) => write!(f, "QEMU's monitor: {why}"),

@@ -15,6 +15,7 @@ pub mod files;
 pub mod find;
 pub mod gdbstub;
 pub mod kvm;
+mod linux;
 pub mod memory;
 pub mod monitor;
 pub mod paced;
@@ -22,12 +23,14 @@ pub mod process;
 pub mod registry;
 mod stream;
 // The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
+mod symbols;
 #[allow(unsafe_code)]
 mod sys;
 mod vm;
 
 pub use error::GuestError;
 pub use stream::SocketAddress;
+pub use symbols::{SymbolFile, parse_address};
 pub use sys::{cpu_time_ns, read_clocks};
 pub use vm::VmSettings;
 

@@ -1,38 +1,42 @@
 //! What every way of holding a VM shares: the image is compared with memory, a core's state is read,
 //! and code in a ring-0 service is seen through to its caller.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::cell::OnceCell;
+use std::path::PathBuf;
 
 use glass_formats as formats;
-use glass_profile::event::{Event, Mapping, Placement, RawSample, Registers};
-use glass_profile::image::Image;
+use glass_profile::event::{Event, RawSample, Registers};
 use glass_profile::model::State;
 
 use crate::error::GuestError;
-use crate::files;
+use crate::linux::{self, Linux};
 use crate::memory::Paging;
+use crate::symbols::{self, GuestProgram, SymbolFile};
 
 /// The most vCPUs that are looked at.
 pub(crate) const VCPUS_MAX: usize = 256;
 /// Bytes of code that are compared with the guest if the image has no build id that is loaded.
 const CODE_BYTES_COMPARED: usize = 64;
+/// The most that is copied of the stack that an interrupt left: Linux's are of 16 KiB.
+const LEFT_STACK_BYTES_MAX: usize = 16 << 10;
 
 /// How a VM is sampled.
 #[derive(Debug, Clone)]
 pub struct VmSettings {
     /// How much of the stack is copied.
     pub stack_bytes: u32,
-    /// The image that the guest runs, with symbols.
-    pub symbols: PathBuf,
+    /// What the guest runs: images, maps of symbols.
+    pub symbols: Vec<SymbolFile>,
     /// The vCPUs to sample by their index, all if empty.
     pub vcpus: Vec<u32>,
+    /// Symbols that do not fit what the guest runs are used all the same, with a warning.
+    pub force: bool,
 }
 
 impl VmSettings {
     /// All vCPUs of a guest that runs `symbols`.
     pub fn new(stack_bytes: u32, symbols: PathBuf) -> VmSettings {
-        VmSettings { stack_bytes, symbols, vcpus: Vec::new() }
+        VmSettings { stack_bytes, symbols: vec![symbols.into()], vcpus: Vec::new(), force: false }
     }
 
     /// Whether a vCPU is to be sampled.
@@ -59,31 +63,25 @@ pub(crate) trait HeldCore {
     fn is_halted(&mut self) -> Result<bool, GuestError>;
 }
 
-/// The image that a VM runs.
+/// What a VM runs.
 pub(crate) struct VmImage {
     pid: u32,
-    image: Image,
+    programs: Vec<GuestProgram>,
     settings: VmSettings,
     /// Address of the guest's per-core state, if it is one of ours.
     cores: Option<u64>,
+    /// The kernel, if the guest is a Linux, once it has been looked at; by its place in `programs`.
+    linux: OnceCell<(usize, Linux)>,
 }
 
 impl VmImage {
-    /// Reads and parses the image of a guest.
+    /// Reads and parses the symbol files of a guest.
     pub(crate) fn load(pid: u32, settings: VmSettings) -> Result<VmImage, GuestError> {
-        let path = &settings.symbols;
-        let file = |error| GuestError::File { path: path.clone(), error };
-        let metadata = fs::metadata(path).map_err(file)?;
-        if !metadata.is_file() || metadata.len() > files::FILE_BYTES_MAX {
-            return Err(file(std::io::Error::other("not a file of a usual size")));
-        }
-        let bytes = fs::read(path).map_err(file)?;
-        let wrong = |error| GuestError::Image { path: path.clone(), error };
-        // Names come later; but without any there is no point in recording.
-        glass_profile::symbols::Symbols::parse(&bytes).map_err(wrong)?;
-        let image = Image::parse(&bytes, &[formats::CORES_SYMBOL]).map_err(wrong)?;
-        let cores = image.symbol(formats::CORES_SYMBOL);
-        Ok(VmImage { pid, image, settings, cores })
+        let programs = symbols::load(&settings.symbols)?;
+        let cores = programs.iter().find_map(|program| {
+            program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias))
+        });
+        Ok(VmImage { pid, programs, settings, cores, linux: OnceCell::new() })
     }
 
     /// Whether the guest itself says when a core is idle.
@@ -91,43 +89,44 @@ impl VmImage {
         self.cores.is_some()
     }
 
-    /// Compares the image with what the guest has in memory. `Ok` holds a warning if that could not be done.
+    /// Compares the images with what the guest has in memory, and reads the unwind tables that a Linux
+    /// keeps there. `Ok` holds a warning for what could not be done.
     pub(crate) fn check(&self, core: &mut impl HeldCore) -> Result<Option<String>, GuestError> {
-        let path = &self.settings.symbols;
-        let wrong = |path: &Path, difference: &str| GuestError::WrongImage {
-            path: path.to_owned(),
-            difference: difference.to_owned(),
-        };
-        if let (Some(address), Some(build_id)) = (self.image.build_id_address, &self.image.build_id) {
-            let mut found = vec![0; build_id.len()];
-            if core.read(address, &mut found)? == found.len() {
-                return if found == *build_id { Ok(None) } else { Err(wrong(path, "it has another build id")) };
+        let mut warnings = Vec::new();
+        for (index, program) in self.programs.iter().enumerate() {
+            let checked = if program.is_linux() && self.linux.get().is_none() {
+                Linux::find(program, core).map(|mut linux| {
+                    let warning = linux.warning.take();
+                    let _ = self.linux.set((index, linux));
+                    warning
+                })
+            } else {
+                check_program(program, core)
+            };
+            match checked {
+                Ok(warning) => warnings.extend(warning),
+                Err(error @ (GuestError::WrongImage { .. } | GuestError::Symbols(_))) if self.settings.force => {
+                    warnings.push(format!("names may be wrong: {error}"));
+                }
+                Err(error) => return Err(error),
             }
         }
-        if let Some((address, code)) = self.image.code_segments().next() {
-            let code = &code[..code.len().min(CODE_BYTES_COMPARED)];
-            let mut found = vec![0; code.len()];
-            let read = core.read(address, &mut found)?;
-            if read == found.len() && found == code {
-                return Ok(None);
-            }
-            if read == found.len() {
-                return Err(wrong(path, "the code in its memory differs"));
-            }
-        }
-        Ok(Some(format!("whether the guest runs {} could not be checked", path.display())))
+        Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
     }
 
-    /// The tracks and the mapping of the image.
+    /// The tracks, and where what the guest runs is.
     pub(crate) fn announce(&self, cores: usize, sink: &mut dyn FnMut(Event)) {
         for core in 0..cores {
             let name = format!("vcpu {core}");
             sink(Event::Track { track: core as u32, id: core as u64, process: self.pid, name });
         }
-        let range = self.image.linked_range();
-        let path = self.settings.symbols.display().to_string();
-        let mapping = Mapping { start: range.start, end: range.end, path, placement: Placement::AsLinked };
-        sink(Event::Map { process: self.pid, mapping });
+        for (index, program) in self.programs.iter().enumerate() {
+            let linux = self.linux.get().filter(|(kernel, _)| *kernel == index).map(|(_, linux)| linux);
+            let slide = linux.map_or(program.bias, |linux| linux.slide);
+            for (range, bias, program) in program.programs(slide, linux.and_then(|linux| linux.orc.as_ref())) {
+                sink(Event::Place { process: self.pid, range, bias, program });
+            }
+        }
     }
 
     /// Room for the stack of a sample, all of it touched: a page fault would be part of the pause.
@@ -152,10 +151,30 @@ impl VmImage {
                 registers = caller;
             }
         }
-        let copied = core.read(registers.rsp, &mut stack)?;
+        let linux = self.linux.get().map(|(_, linux)| linux);
+        // A process of a guest has a stack that nobody could unwind.
+        let in_process =
+            linux.is_some() && ring == 3 && !self.programs.iter().any(|p| p.range().contains(&registers.rip));
+        let copied = if in_process { 0 } else { core.read(registers.rsp, &mut stack)? };
+        let room = stack.len() - copied;
         stack.truncate(copied);
-        let state = self.state(core, index)?;
-        Ok(RawSample { track: index as u32, process: self.pid, registers, stack, inner, state, ..Default::default() })
+        let mut left_stack = None;
+        if linux.is_some()
+            && let Some(start) = linux::left_stack(registers.rsp, &stack)
+        {
+            let mut left = vec![0; room.min(LEFT_STACK_BYTES_MAX)];
+            let copied = core.read(start, &mut left)?;
+            left.truncate(copied);
+            left_stack = Some((start, left));
+        }
+        let waits = linux.and_then(|linux| if ring == 3 { Some(false) } else { linux.waits(registers.rip) });
+        let state = match waits {
+            Some(true) => State::Idle,
+            Some(false) => State::Running,
+            None => self.state(core, index)?,
+        };
+        let (track, process) = (index as u32, self.pid);
+        Ok(RawSample { track, process, registers, stack, left_stack, inner, state, ..Default::default() })
     }
 
     fn state(&self, core: &mut impl HeldCore, index: usize) -> Result<State, GuestError> {
@@ -178,6 +197,13 @@ impl VmImage {
         })
     }
 
+    fn has_code(&self, address: u64) -> bool {
+        self.programs.iter().any(|program| {
+            let code = program.elf.as_ref().and_then(|image| image.code(address.wrapping_sub(program.bias)));
+            code.is_some()
+        })
+    }
+
     /// Our images run in ring 3; ring 0 holds only services on a stack of their own, which return by
     /// `iret`. Finds the registers of the code in ring 3 that called one.
     fn caller_of_service(&self, core: &mut impl HeldCore, service: Registers) -> Result<Option<Registers>, GuestError> {
@@ -194,7 +220,7 @@ impl VmImage {
             let [rip, code_segment, _flags, rsp, stack_segment] =
                 [0, 1, 2, 3, 4].map(|at| u64::from_le_bytes(words[at]));
             let is_selector = |segment: u64, ring: u64| segment < 0x100 && segment & 3 == ring;
-            if is_selector(code_segment, 3) && is_selector(stack_segment, 3) && self.image.code(rip).is_some() {
+            if is_selector(code_segment, 3) && is_selector(stack_segment, 3) && self.has_code(rip) {
                 return Ok(Some(Registers { rip, rsp, rbp: service.rbp }));
             }
             if !is_selector(code_segment, 0) {
@@ -204,4 +230,29 @@ impl VmImage {
         }
         Ok(None)
     }
+}
+
+/// Compares an image with memory. `Ok` holds a warning if that could not be done.
+fn check_program(program: &GuestProgram, core: &mut impl HeldCore) -> Result<Option<String>, GuestError> {
+    let wrong = |difference: &str| {
+        let place = program.address.map(|address| format!(" at the load address {address:#x}")).unwrap_or_default();
+        GuestError::WrongImage { path: program.path.clone(), difference: format!("{difference}{place}") }
+    };
+    if let Some(image) = &program.elf {
+        if let (Some(address), Some(build_id)) = (image.build_id_address, &image.build_id) {
+            let mut found = vec![0; build_id.len()];
+            if core.read(address.wrapping_add(program.bias), &mut found)? == found.len() {
+                return if found == *build_id { Ok(None) } else { Err(wrong("it has another build id")) };
+            }
+        }
+        if let Some((address, code)) = image.code_segments().next() {
+            let code = &code[..code.len().min(CODE_BYTES_COMPARED)];
+            let mut found = vec![0; code.len()];
+            let read = core.read(address.wrapping_add(program.bias), &mut found)?;
+            if read == found.len() {
+                return if found == code { Ok(None) } else { Err(wrong("the code in its memory differs")) };
+            }
+        }
+    }
+    Ok(Some(format!("whether the guest runs {} could not be checked", program.path.display())))
 }

@@ -1,0 +1,168 @@
+//! A Linux guest: how far its kernel is from where its map says (KASLR), the unwind tables in its
+//! memory, and whether a core waits for work.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use glass_profile::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
+
+use crate::error::GuestError;
+use crate::symbols::GuestProgram;
+use crate::vm::HeldCore;
+
+const BANNER: &str = "linux_banner";
+const BANNER_TEXT: &[u8] = b"Linux version ";
+/// The first and last addresses of the two arrays of the unwind tables.
+const ORC: [&str; 4] = ["__start_orc_unwind_ip", "__stop_orc_unwind_ip", "__start_orc_unwind", "__stop_orc_unwind"];
+/// What handles the exception of number 0, by its names from Linux 5.8 on and before.
+const DIVIDE: [&str; 2] = ["asm_exc_divide_error", "divide_error"];
+/// Symbols that only a Linux kernel has, and that are needed here.
+pub(crate) const LANDMARKS: [&str; 7] = [BANNER, ORC[0], ORC[1], ORC[2], ORC[3], DIVIDE[0], DIVIDE[1]];
+/// Where every x86-64 kernel since 4.15 maps its interrupt table, whatever its slide
+/// (`Documentation/arch/x86/x86_64/mm.rst`: the CPU entry area).
+const INTERRUPT_TABLE: u64 = 0xffff_fe00_0000_0000;
+/// What a slide is a multiple of (`CONFIG_PHYSICAL_ALIGN`).
+const SLIDE_BYTES: u64 = 2 << 20;
+/// Functions in which a core halts, or waits for a write, until an interrupt comes.
+const IDLE: [&str; 16] = [
+    "default_idle",
+    "native_safe_halt",
+    "pv_native_safe_halt",
+    "native_halt",
+    "default_idle_call",
+    "acpi_safe_halt",
+    "acpi_idle_do_entry",
+    "mwait_idle",
+    "mwait_idle_with_hints",
+    "intel_idle",
+    "intel_idle_irq",
+    "intel_idle_xstate",
+    "intel_idle_hlt",
+    "xen_safe_halt",
+    "native_play_dead",
+    "hlt_play_dead",
+];
+
+/// What is known of the kernel of a guest.
+pub(crate) struct Linux {
+    /// What is added to the addresses of the map.
+    pub(crate) slide: u64,
+    /// Where a core waits for work.
+    idle: Vec<Range<u64>>,
+    /// The kernel's code and data.
+    range: Range<u64>,
+    pub(crate) orc: Option<Arc<OrcTable>>,
+    pub(crate) warning: Option<String>,
+}
+
+impl Linux {
+    /// Looks at a kernel in the memory of its VM.
+    pub(crate) fn find(program: &GuestProgram, core: &mut impl HeldCore) -> Result<Linux, GuestError> {
+        let (slide, mut warning) = slide(program, core)?;
+        let orc = match orc(program, slide, core)? {
+            Ok(orc) => Some(Arc::new(orc)),
+            Err(reason) => {
+                warning = Some(format!("stacks of the guest's kernel will be short: {reason}"));
+                None
+            }
+        };
+        let idle = program.map.as_ref().map(|map| map.functions(&IDLE)).unwrap_or_default();
+        let place = |range: &Range<u64>| range.start.wrapping_add(slide)..range.end.wrapping_add(slide);
+        Ok(Linux { slide, idle: idle.iter().map(place).collect(), range: place(&program.linked), orc, warning })
+    }
+
+    /// Whether a core at this address waits for work; `None` if it is not in the kernel.
+    pub(crate) fn waits(&self, address: u64) -> Option<bool> {
+        self.range.contains(&address).then(|| self.idle.iter().any(|range| range.contains(&address)))
+    }
+}
+
+/// How much of the stack that an interrupt left for its own can be copied too: where that begins. The
+/// last word of an interrupt stack, which an unmapped page follows, is where the other stack was.
+pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
+    const KERNEL_START: u64 = 0xffff_8000_0000_0000;
+    let end = start.checked_add(copied.len() as u64).filter(|end| end.is_multiple_of(4096))?;
+    let pointer = u64::from_le_bytes(*copied.last_chunk::<8>()?);
+    let is_other = pointer >= KERNEL_START && pointer.is_multiple_of(8) && !(start..end).contains(&pointer);
+    is_other.then_some(pointer)
+}
+
+fn has_banner(address: u64, core: &mut impl HeldCore) -> Result<bool, GuestError> {
+    let mut found = [0; BANNER_TEXT.len()];
+    Ok(core.read(address, &mut found)? == found.len() && found == BANNER_TEXT)
+}
+
+/// What is to be added to the addresses of a map, and a warning if that could not be checked.
+fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Option<String>), GuestError> {
+    let path = program.path.display();
+    let banner = program.landmark(BANNER);
+    let fits = |slide: u64, core: &mut _| match banner {
+        Some(address) => has_banner(address.wrapping_add(slide), core).map(Some),
+        None => Ok(None),
+    };
+    if program.address.is_some() {
+        return match fits(program.bias, core)? {
+            Some(true) => Ok((program.bias, None)),
+            Some(false) => Err(GuestError::Symbols(format!(
+                "the guest's kernel is not where {path} was said to be loaded: leave the address out to have it found"
+            ))),
+            None => Ok((program.bias, Some(format!("whether the guest runs {path} could not be checked")))),
+        };
+    }
+    if fits(0, core)? == Some(true) {
+        return Ok((0, None));
+    }
+    let cannot = |why: &str| {
+        GuestError::Symbols(format!(
+            "the guest's kernel is not where {path} says, and {why}: take the map of the kernel that runs, boot it with `nokaslr`, or say where it is with --load-address"
+        ))
+    };
+    let Some(handler) = DIVIDE.iter().find_map(|name| program.landmark(name)) else {
+        return Err(cannot("the map does not name asm_exc_divide_error, by which it is looked for"));
+    };
+    let mut gate = [0; 16];
+    if core.read(INTERRUPT_TABLE, &mut gate)? < gate.len() {
+        return Err(cannot("its interrupt table is not where Linux keeps it"));
+    }
+    // A gate has its address in three pieces.
+    let target = u64::from_le_bytes([gate[0], gate[1], gate[6], gate[7], gate[8], gate[9], gate[10], gate[11]]);
+    let slide = target.wrapping_sub(handler);
+    if !slide.is_multiple_of(SLIDE_BYTES) {
+        return Err(cannot("its interrupt table belongs to another kernel"));
+    }
+    match fits(slide, core)? {
+        Some(true) => Ok((slide, None)),
+        Some(false) => Err(cannot("its interrupt table belongs to another kernel")),
+        None => {
+            Ok((slide, Some(format!("whether the guest runs {path} could not be checked (no linux_banner in it)"))))
+        }
+    }
+}
+
+/// Reads the unwind tables, or says why there are none.
+fn orc(program: &GuestProgram, slide: u64, core: &mut impl HeldCore) -> Result<Result<OrcTable, String>, GuestError> {
+    let [Some(addresses), Some(addresses_end), Some(entries), Some(entries_end)] =
+        ORC.map(|name| program.landmark(name))
+    else {
+        return Ok(Err(format!(
+            "{} does not say where its unwind tables are (__start_orc_unwind)",
+            program.path.display()
+        )));
+    };
+    let mut array = |start: u64, end: u64, item_bytes: usize| {
+        let bytes = end.checked_sub(start).and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+        if bytes > ENTRIES_MAX * item_bytes {
+            return Ok(Err("its unwind tables are absurdly large".to_owned()));
+        }
+        let mut found = vec![0; bytes];
+        let read = core.read(start.wrapping_add(slide), &mut found)?;
+        Ok(if read == bytes { Ok(found) } else { Err("its unwind tables cannot be read".to_owned()) })
+    };
+    let (addresses_bytes, entries_bytes) =
+        match (array(addresses, addresses_end, ADDRESS_BYTES)?, array(entries, entries_end, ENTRY_BYTES)?) {
+            (Ok(addresses), Ok(entries)) => (addresses, entries),
+            (Err(reason), _) | (_, Err(reason)) => return Ok(Err(reason)),
+        };
+    let parsed = OrcTable::parse(addresses, &addresses_bytes, &entries_bytes);
+    Ok(parsed.map_err(|error| format!("its unwind tables cannot be used ({error})")))
+}

@@ -1,0 +1,261 @@
+//! The symbol files that a user names for a VM: what each is, which belong together, and where the
+//! programs that they describe run.
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use glass_formats as formats;
+use glass_profile::image::{Image, ImageError};
+use glass_profile::map::SymbolMap;
+use glass_profile::orc::OrcTable;
+use glass_profile::program::{NamesFrom, Parts, Program};
+use glass_profile::symbols;
+
+use crate::error::GuestError;
+use crate::files;
+use crate::linux;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// A file with symbols, or with unwind tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SymbolFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Where the first byte of the program really is, if not where it was linked for.
+    pub address: Option<u64>,
+}
+
+impl From<PathBuf> for SymbolFile {
+    fn from(path: PathBuf) -> SymbolFile {
+        SymbolFile { path, address: None }
+    }
+}
+
+impl SymbolFile {
+    /// Reads `FILE` or `FILE@0xADDRESS`. Fails with one sentence if what follows `@0x` is no address.
+    pub fn parse(text: &str) -> Result<SymbolFile, String> {
+        match text.rsplit_once("@0x") {
+            Some((path, digits)) => {
+                let address = parse_address(digits).map_err(|error| format!("{error} after the @ of {text}"))?;
+                Ok(SymbolFile { path: path.into(), address: Some(address) })
+            }
+            None => Ok(SymbolFile { path: text.into(), address: None }),
+        }
+    }
+}
+
+/// Reads an address in hexadecimal, with or without 0x, at which something can be loaded.
+pub fn parse_address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let address = u64::from_str_radix(digits, 16).map_err(|_| format!("{text} is no hexadecimal address"))?;
+    if !address.is_multiple_of(PAGE_BYTES) {
+        return Err(format!("the load address {address:#x} is not at the start of a page (a multiple of 0x1000)"));
+    }
+    Ok(address)
+}
+
+/// What a file turned out to be.
+enum Content {
+    Elf { image: Box<Image>, has_names: bool },
+    Map(Arc<SymbolMap>),
+}
+
+/// A program that the guest runs, as far as the files tell.
+pub(crate) struct GuestProgram {
+    pub(crate) path: PathBuf,
+    /// The ELF file, with the roots of the map that belongs to it.
+    pub(crate) elf: Option<Arc<Image>>,
+    pub(crate) map: Option<Arc<SymbolMap>>,
+    has_names: bool,
+    /// The addresses that it was linked for.
+    pub(crate) linked: Range<u64>,
+    /// Where it is loaded, if the user says.
+    pub(crate) address: Option<u64>,
+    /// What is added to linked addresses.
+    pub(crate) bias: u64,
+}
+
+impl GuestProgram {
+    /// The linked address of one of the symbols that are looked for.
+    pub(crate) fn landmark(&self, name: &str) -> Option<u64> {
+        let of_elf = self.elf.as_ref().and_then(|image| image.symbol(name));
+        of_elf.or_else(|| self.map.as_ref()?.symbol(name))
+    }
+
+    pub(crate) fn is_linux(&self) -> bool {
+        linux::LANDMARKS.iter().any(|name| self.landmark(name).is_some())
+    }
+
+    /// Where it runs.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.linked.start.wrapping_add(self.bias)..self.linked.end.wrapping_add(self.bias)
+    }
+
+    fn place(&mut self, address: u64) {
+        self.bias = address.wrapping_sub(self.linked.start & !(PAGE_BYTES - 1));
+    }
+
+    fn names(&self) -> Vec<NamesFrom> {
+        let Some(map) = &self.map else { return Vec::new() };
+        let file = self.has_names.then(|| NamesFrom::File(self.path.display().to_string()));
+        file.into_iter().chain([NamesFrom::Map(map.clone())]).collect()
+    }
+
+    /// All that is to be placed in the guest: the program, and the modules of a kernel's map.
+    pub(crate) fn programs(&self, bias: u64, orc: Option<&Arc<OrcTable>>) -> Vec<(Range<u64>, u64, Program)> {
+        let is_kernel = self.is_linux();
+        let image = match (&self.elf, &self.map, orc) {
+            (Some(elf), _, None) => elf.clone(),
+            (Some(elf), _, Some(orc)) => Arc::new(Image::clone(elf).with_orc(orc.clone())),
+            (None, Some(map), orc) => Arc::new(Image::of_map(map, self.linked.clone(), orc.cloned())),
+            (None, None, _) => return Vec::new(),
+        };
+        let name = self.path.display().to_string();
+        let program = Program::new(Parts { name, image, names: self.names(), is_kernel });
+        let main = self.linked.start.wrapping_add(bias)..self.linked.end.wrapping_add(bias);
+        let mut placed = vec![(main.clone(), bias, program)];
+        // Modules are where the running kernel put them: a map of another boot says nothing of them.
+        if let Some(map) = self.map.as_ref().filter(|_| self.elf.is_none() && bias == 0) {
+            let mut end = 0;
+            for (module, range) in map.modules().into_iter().filter(|(module, _)| !module.is_empty()) {
+                let range = range.start.max(end)..range.end;
+                if range.is_empty() || overlap(&range, &main).is_some() {
+                    continue;
+                }
+                end = range.end;
+                let image = Arc::new(Image::of_map(map, range.clone(), None));
+                let names = vec![NamesFrom::Map(map.clone())];
+                let program = Program::new(Parts { name: module.to_owned(), image, names, is_kernel });
+                placed.push((range, 0, program));
+            }
+        }
+        placed
+    }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
+    let common = a.start.max(b.start)..a.end.min(b.end);
+    (!common.is_empty()).then_some(common)
+}
+
+fn read(path: &Path) -> Result<Content, GuestError> {
+    let file = |error| GuestError::File { path: path.to_owned(), error };
+    let metadata = fs::metadata(path).map_err(file)?;
+    if metadata.len() > files::FILE_BYTES_MAX || metadata.is_dir() {
+        return Err(file(std::io::Error::other("not a file of a usual size")));
+    }
+    // A copy of it, since names are asked for again at the end: what /proc shows has no size.
+    if !metadata.is_file() || path.starts_with("/proc") {
+        return Err(GuestError::Symbols(format!(
+            "{} is not an ordinary file: copy what is in it to one, and give that with --symbols",
+            path.display()
+        )));
+    }
+    let bytes = fs::read(path).map_err(file)?;
+    let mut landmarks = linux::LANDMARKS.to_vec();
+    landmarks.push(formats::CORES_SYMBOL);
+    if !bytes.starts_with(b"\x7fELF") {
+        let map = SymbolMap::parse(&bytes, &landmarks)
+            .map_err(|error| GuestError::Symbols(format!("{} {error}", path.display())))?;
+        return Ok(Content::Map(Arc::new(map)));
+    }
+    let wrong = |error| GuestError::Image { path: path.to_owned(), error };
+    let has_names = match symbols::check_names(&bytes) {
+        Ok(()) => true,
+        Err(ImageError::Stripped) => false,
+        Err(error) => return Err(wrong(error)),
+    };
+    let image = Box::new(Image::parse(&bytes, &landmarks).map_err(wrong)?);
+    Ok(Content::Elf { image, has_names })
+}
+
+fn map_range(map: &SymbolMap) -> Range<u64> {
+    // A list of modules alone has no part without a name.
+    map.modules().into_iter().min_by_key(|(module, _)| !module.is_empty()).map_or(0..0, |(_, range)| range)
+}
+
+/// Reads all files and finds out which belong together: an image and a map of the same addresses are
+/// one program.
+pub(crate) fn load(files: &[SymbolFile]) -> Result<Vec<GuestProgram>, GuestError> {
+    let mut programs: Vec<GuestProgram> = Vec::new();
+    let mut maps = Vec::new();
+    for file in files {
+        let (path, address) = (file.path.clone(), file.address);
+        match read(&file.path)? {
+            Content::Elf { image, has_names } => {
+                let linked = image.linked_range();
+                let elf = Some(Arc::from(image));
+                programs.push(GuestProgram { path, elf, map: None, has_names, linked, address, bias: 0 });
+            }
+            Content::Map(map) => maps.push((path, map, address)),
+        }
+    }
+    for (path, map, address) in maps {
+        let linked = map_range(&map);
+        let same = |program: &&mut GuestProgram| {
+            let agrees = address.is_none() || address == program.address;
+            program.map.is_none() && program.elf.is_some() && agrees && overlap(&program.linked, &linked).is_some()
+        };
+        match programs.iter_mut().find(same) {
+            Some(program) => {
+                program.elf = program.elf.take().map(|image| Arc::new(Image::clone(&image).with_map(&map)));
+                program.map = Some(map);
+            }
+            None => programs.push(GuestProgram {
+                path,
+                elf: None,
+                map: Some(map),
+                has_names: true,
+                linked,
+                address,
+                bias: 0,
+            }),
+        }
+    }
+    for program in &mut programs {
+        if !program.has_names && program.map.is_none() {
+            return Err(GuestError::Image { path: program.path.clone(), error: ImageError::Stripped });
+        }
+        if let Some(address) = program.address {
+            program.place(address);
+        }
+    }
+    check_apart(&programs)?;
+    Ok(programs)
+}
+
+/// Fails with one sentence if two programs are at the same addresses.
+pub(crate) fn check_apart(programs: &[GuestProgram]) -> Result<(), GuestError> {
+    for (index, a) in programs.iter().enumerate() {
+        for b in &programs[index + 1..] {
+            if let Some(common) = overlap(&a.range(), &b.range()) {
+                return Err(GuestError::Symbols(format!(
+                    "{} and {} are both at {:#x} to {:#x}: say where each is loaded (--symbols FILE@0xADDRESS)",
+                    a.path.display(),
+                    b.path.display(),
+                    common.start,
+                    common.end
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_or_without_address() {
+        let parse = SymbolFile::parse;
+        assert_eq!(parse("app.elf"), Ok(SymbolFile { path: "app.elf".into(), address: None }));
+        assert_eq!(parse("a@b/c@0x200000"), Ok(SymbolFile { path: "a@b/c".into(), address: Some(0x20_0000) }));
+        assert!(parse("app@0x2000zz").unwrap_err().contains("2000zz is no hexadecimal address"));
+        assert!(parse("app@0x2010").unwrap_err().contains("0x2010 is not at the start of a page"));
+        assert_eq!(parse_address("0xffffffff81000000"), Ok(0xffff_ffff_8100_0000));
+    }
+}
