@@ -2,12 +2,19 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod completions;
+mod diff;
+mod export;
+mod info;
 mod last_words;
+mod man;
+mod ps;
 mod queue;
 mod record;
 mod report;
 mod run;
 mod target;
+mod top;
 
 use std::process::ExitCode;
 
@@ -25,16 +32,30 @@ struct Arguments {
 enum Command {
     Build(build::Args),
     Run(run::Args),
+    Ps(ps::Args),
     Record(record::Args),
+    Top(top::Args),
     Report(report::Args),
+    Diff(diff::Args),
+    Export(export::Args),
+    Info(info::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Build(args) => build::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
+        Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Info(args) => info::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Completions(args) => completions::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         // The whole chain in one line: what failed, and what made it fail.

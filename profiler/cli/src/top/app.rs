@@ -1,0 +1,229 @@
+//! What the screen shows and what keys do to it. Pure: keys and pictures in, state out.
+
+use std::sync::Arc;
+
+use glass_profile::live::names::Function;
+use glass_profile::live::view::{Query, Row};
+use glass_profile::model::Origin;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::text;
+use super::work::Picture;
+
+/// The longest text to filter by.
+const FILTER_CHARACTERS_MAX: usize = 100;
+/// Rows that one press of a page key moves by.
+const PAGE_ROWS: isize = 10;
+
+/// The column that rows are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Sort {
+    #[default]
+    Own,
+    Total,
+    Name,
+}
+
+/// What a key asks of others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Nothing but another look.
+    Draw,
+    /// A picture of something else.
+    Query(Query),
+    /// Forget all samples.
+    Reset,
+    Quit,
+}
+
+/// A row, whatever its shares are by now.
+type RowId = (Arc<Function>, Option<(Arc<str>, u32)>);
+
+/// Everything that the screen shows.
+#[derive(Debug, Default)]
+pub(super) struct App {
+    pub(super) origin: Origin,
+    pub(super) picture: Arc<Picture>,
+    pub(super) query: Query,
+    pub(super) sort: Sort,
+    pub(super) lines: bool,
+    pub(super) filter: String,
+    /// Keys go into the filter.
+    pub(super) typing: bool,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    selected: Option<RowId>,
+}
+
+fn id(row: &Row, lines: bool) -> RowId {
+    (row.function.clone(), if lines { row.place.clone() } else { None })
+}
+
+impl App {
+    pub(super) fn new(origin: Origin) -> App {
+        App { origin, ..Default::default() }
+    }
+
+    /// Takes a newer picture, unless the display is paused. True if there is something to draw.
+    pub(super) fn show(&mut self, picture: Arc<Picture>) -> bool {
+        let is_new = !Arc::ptr_eq(&picture, &self.picture);
+        // What was asked for while paused is shown nevertheless.
+        if !is_new || (self.paused && picture.view.query == self.picture.view.query) {
+            return false;
+        }
+        self.picture = picture;
+        true
+    }
+
+    /// The rows that pass the filter, sorted.
+    pub(super) fn rows(&self) -> Vec<&Row> {
+        let view = &self.picture.view;
+        let wanted = self.filter.to_lowercase();
+        let matches = |row: &&Row| {
+            wanted.is_empty()
+                || row.function.name.to_lowercase().contains(&wanted)
+                || row.function.image.to_lowercase().contains(&wanted)
+                || text::place(&row.place).to_lowercase().contains(&wanted)
+        };
+        let rows = if self.lines { &view.lines } else { &view.functions };
+        let mut rows: Vec<&Row> = rows.iter().filter(matches).collect();
+        match self.sort {
+            // They come sorted by self.
+            Sort::Own => {}
+            Sort::Total => rows.sort_by(|a, b| b.total_share.total_cmp(&a.total_share)),
+            Sort::Name => rows.sort_by(|a, b| a.function.name.cmp(&b.function.name)),
+        }
+        rows
+    }
+
+    /// The index of the selected row in `rows`.
+    pub(super) fn selected(&self, rows: &[&Row]) -> Option<usize> {
+        let selected = self.selected.as_ref()?;
+        rows.iter().position(|row| id(row, self.lines) == *selected)
+    }
+
+    /// Moves the selection; without one, to the first row.
+    fn select(&mut self, by: isize) {
+        let rows = self.rows();
+        let index = match self.selected(&rows) {
+            Some(index) => index.saturating_add_signed(by).min(rows.len().saturating_sub(1)),
+            None => 0,
+        };
+        self.selected = rows.get(index).map(|row| id(row, self.lines));
+    }
+
+    /// What a key does.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Action {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') { Action::Quit } else { Action::Draw };
+        }
+        if self.typing {
+            return self.type_key(key.code);
+        }
+        if self.help {
+            self.help = false;
+            return if key.code == KeyCode::Char('q') { Action::Quit } else { Action::Draw };
+        }
+        match key.code {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Esc => return self.back(),
+            KeyCode::Char('s') => self.sort = Sort::Own,
+            KeyCode::Char('t') => self.sort = Sort::Total,
+            KeyCode::Char('n') => self.sort = Sort::Name,
+            KeyCode::Right => self.sort = next_sort(self.sort),
+            KeyCode::Left => self.sort = next_sort(next_sort(self.sort)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(1),
+            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
+            KeyCode::PageDown => self.select(PAGE_ROWS),
+            KeyCode::PageUp => self.select(-PAGE_ROWS),
+            KeyCode::Home => self.select(isize::MIN),
+            KeyCode::End => self.select(isize::MAX),
+            KeyCode::Char('l') => {
+                self.lines = !self.lines;
+                self.selected = None;
+            }
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Char('p') => self.paused = !self.paused,
+            KeyCode::Char('?' | 'h') => self.help = true,
+            KeyCode::Char('r') => return Action::Reset,
+            KeyCode::Char('i') => {
+                self.query.idle = !self.query.idle;
+                return Action::Query(self.query.clone());
+            }
+            KeyCode::Char('c') => return self.next_track(true),
+            KeyCode::Char('C') => return self.next_track(false),
+            KeyCode::Enter => return self.open(),
+            _ => {}
+        }
+        Action::Draw
+    }
+
+    fn type_key(&mut self, code: KeyCode) -> Action {
+        match code {
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => {
+                self.typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace if self.filter.pop().is_none() => self.typing = false,
+            KeyCode::Char(c) if self.filter.chars().count() < FILTER_CHARACTERS_MAX => self.filter.push(c),
+            KeyCode::Up => self.select(-1),
+            KeyCode::Down => self.select(1),
+            _ => {}
+        }
+        Action::Draw
+    }
+
+    /// One step out: of the surroundings, of the filter, of the selection, at last of the program.
+    fn back(&mut self) -> Action {
+        if self.query.focus.take().is_some() {
+            return Action::Query(self.query.clone());
+        }
+        if !self.filter.is_empty() {
+            self.filter.clear();
+        } else if self.selected.is_some() {
+            self.selected = None;
+        } else {
+            return Action::Quit;
+        }
+        Action::Draw
+    }
+
+    /// The surroundings of the selected function, or of the first.
+    fn open(&mut self) -> Action {
+        if self.query.focus.is_some() {
+            return self.back();
+        }
+        let rows = self.rows();
+        let Some(row) = self.selected(&rows).or(Some(0)).and_then(|index| rows.get(index)) else {
+            return Action::Draw;
+        };
+        let (selected, function) = (id(row, self.lines), (*row.function).clone());
+        self.selected = Some(selected);
+        self.query.focus = Some(function);
+        Action::Query(self.query.clone())
+    }
+
+    /// All tracks, then one after the other.
+    fn next_track(&mut self, forward: bool) -> Action {
+        let tracks = self.picture.tracks.iter().map(|track| Some(track.track));
+        let mut choices: Vec<Option<u32>> = std::iter::once(None).chain(tracks).collect();
+        if !forward {
+            choices.reverse();
+        }
+        let current = choices.iter().position(|choice| *choice == self.query.track);
+        self.query.track = choices[current.map_or(0, |index| (index + 1) % choices.len())];
+        Action::Query(self.query.clone())
+    }
+}
+
+fn next_sort(sort: Sort) -> Sort {
+    match sort {
+        Sort::Own => Sort::Total,
+        Sort::Total => Sort::Name,
+        Sort::Name => Sort::Own,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

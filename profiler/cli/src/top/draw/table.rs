@@ -1,0 +1,97 @@
+//! The table of functions or lines.
+
+use glass_profile::live::view::Row;
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::Theme;
+use crate::top::app::{App, Sort};
+use crate::top::text::{columns, count, cut_end, cut_start, pad, percent, place, squeeze};
+
+/// Columns of a share.
+const SHARE: usize = 8;
+
+/// Widths of the three columns of text.
+struct Widths {
+    name: usize,
+    image: usize,
+    place: usize,
+}
+
+impl Widths {
+    /// Images and places take what they need of the shown rows, within bounds; names get the rest.
+    fn of(rows: &[&Row], width: u16) -> Widths {
+        let room = usize::from(width).saturating_sub(2 * SHARE + 6);
+        let longest = |text: &dyn Fn(&Row) -> usize| rows.iter().map(|row| text(row)).max().unwrap_or(0);
+        let image = longest(&|row| columns(&row.function.image)).max(5).min(room / 5);
+        let place = longest(&|row| columns(&place(&row.place))).max(12).min(room * 3 / 10);
+        Widths { name: room.saturating_sub(image + place), image, place }
+    }
+}
+
+/// Draws the rows that fit, the selected one among them.
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
+    let rows = app.rows();
+    let selected = app.selected(&rows);
+    let height = usize::from(area.height).saturating_sub(1);
+    let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(height));
+    let shown = &rows[first..rows.len().min(first + height)];
+    let widths = Widths::of(shown, area.width);
+    let mut lines = vec![title(app, rows.len(), &widths, theme, area.width)];
+    for (index, row) in shown.iter().enumerate() {
+        lines.push(line(row, &widths, selected == Some(first + index), theme));
+    }
+    if rows.is_empty() {
+        lines.push(Line::raw(""));
+        lines.push(Line::styled(nothing(app), theme.quiet()));
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn nothing(app: &App) -> String {
+    if !app.filter.is_empty() {
+        format!("   nothing matches {:?}: Esc clears the filter", app.filter)
+    } else if app.picture.progress.samples_taken > 0 {
+        "   nothing ran here: c goes to the next core or thread, i shows idle time too".to_owned()
+    } else {
+        "   no samples yet: nothing ran since we look".to_owned()
+    }
+}
+
+fn title(app: &App, rows: usize, widths: &Widths, theme: &Theme, width: u16) -> Line<'static> {
+    let mark = |sort: Sort, text: &str| if app.sort == sort { format!("▼{text}") } else { text.to_owned() };
+    let what = if app.lines { "line" } else { "function" };
+    let mut name = mark(Sort::Name, what);
+    match app.filter.is_empty() {
+        true => name += &format!(" ({})", count(rows as u64)),
+        false => name += &format!(" ({} with {:?})", count(rows as u64), app.filter),
+    }
+    if let Some(track) = app.query.track {
+        let name_of = app.picture.tracks.iter().find(|known| known.track == track).map(|known| known.name.as_str());
+        name += &format!(" on {}", name_of.unwrap_or("a track that is gone"));
+    }
+    let text = format!(
+        "{:>SHARE$}{:>SHARE$}  {}  {}  {}",
+        mark(Sort::Own, "self %"),
+        mark(Sort::Total, "total %"),
+        pad(&cut_end(&name, widths.name), widths.name),
+        pad(&cut_end("image", widths.image), widths.image),
+        pad(&cut_end(if app.lines { "place" } else { "hottest line" }, widths.place), widths.place),
+    );
+    Line::styled(pad(&text, width.into()), theme.bar())
+}
+
+fn line(row: &Row, widths: &Widths, is_selected: bool, theme: &Theme) -> Line<'static> {
+    let style = |style: Style| if is_selected { theme.bar().add_modifier(style.add_modifier) } else { style };
+    let (own, total) = (percent(row.self_share), percent(row.total_share));
+    Line::from(vec![
+        Span::styled(format!("{own:>SHARE$}"), style(theme.share(row.self_share))),
+        Span::styled(format!("{total:>SHARE$}  "), style(Style::new())),
+        Span::styled(pad(&squeeze(&row.function.name, widths.name), widths.name) + "  ", style(Style::new())),
+        Span::styled(pad(&cut_end(&row.function.image, widths.image), widths.image) + "  ", style(theme.image())),
+        Span::styled(pad(&cut_start(&place(&row.place), widths.place), widths.place), style(theme.place())),
+    ])
+}

@@ -1,0 +1,103 @@
+//! Whole frames against golden files in `src/top/golden`. To write what is drawn now into them, run the
+//! tests with GLASS_GOLDEN=write and look at the difference.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+
+use super::*;
+use crate::top::app::tests::{app, picture, press};
+
+fn frame(app: &App, theme: &Theme, columns: u16, rows: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+    terminal.draw(|frame| draw(frame, app, theme)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn text(buffer: &Buffer) -> String {
+    let area = buffer.area();
+    let row = |y: u16| (0..area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (0..area.height).map(|y| row(y).trim_end().to_owned() + "\n").collect()
+}
+
+fn golden(name: &str, drawn: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/golden").join(name);
+    if std::env::var("GLASS_GOLDEN").is_ok_and(|value| value == "write") {
+        std::fs::write(&path, drawn).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(drawn, expected, "{} differs; it is now:\n{drawn}", path.display());
+}
+
+#[test]
+fn the_table_in_a_small_and_a_wide_window() {
+    let mut app = app();
+    golden("table-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+    golden("table-140x40.txt", &text(&frame(&app, &Theme::plain(), 140, 40)));
+    press(&mut app, "lt/poll");
+    golden("lines-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+}
+
+#[test]
+fn the_surroundings_of_a_function() {
+    let mut app = app();
+    app.query.focus = picture().view.focus.map(|focus| focus.function);
+    golden("focus-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+    golden("focus-140x40.txt", &text(&frame(&app, &Theme::plain(), 140, 40)));
+    // One that is not sampled any more is named.
+    app.picture = Arc::default();
+    assert!(text(&frame(&app, &Theme::plain(), 80, 24)).contains("no samples of it now"));
+}
+
+#[test]
+fn the_keys() {
+    let mut app = app();
+    press(&mut app, "?");
+    golden("help-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+}
+
+#[test]
+fn a_warning_and_a_pause_are_shown() {
+    let mut warned = picture();
+    warned.warnings.push("libfoo.so has no symbols: its functions have no names".to_owned());
+    let mut app = app();
+    app.show(Arc::new(warned));
+    press(&mut app, "p");
+    let drawn = text(&frame(&app, &Theme::plain(), 80, 24));
+    assert!(drawn.contains("! libfoo.so has no symbols") && drawn.contains("[PAUSED]"), "{drawn}");
+}
+
+#[test]
+fn colours_only_where_they_are_wanted() {
+    let has_colour = |buffer: &Buffer| buffer.content().iter().any(|cell| cell.fg != Color::Reset);
+    assert!(has_colour(&frame(&app(), &Theme::colourful(), 80, 24)));
+    assert!(!has_colour(&frame(&app(), &Theme::plain(), 80, 24)));
+    // The background is the terminal's own in both.
+    assert!(frame(&app(), &Theme::colourful(), 80, 24).content().iter().all(|cell| cell.bg == Color::Reset));
+}
+
+#[test]
+fn no_size_of_window_is_too_much() {
+    let mut apps = vec![app(), app(), app(), App::default()];
+    apps[1].query.focus = picture().view.focus.map(|focus| focus.function);
+    press(&mut apps[2], "/xyz");
+    for app in &apps {
+        for (columns, rows) in [(1, 1), (10, 3), (30, 8), (31, 9), (45, 12), (79, 23), (300, 100)] {
+            frame(app, &Theme::colourful(), columns, rows);
+        }
+    }
+}
+
+#[test]
+fn many_threads_leave_room_for_the_table() {
+    let mut many = picture();
+    let track = many.tracks[0].clone();
+    many.tracks = (0..500).map(|index| glass_profile::live::LiveTrack { track: index, ..track.clone() }).collect();
+    let mut app = app();
+    app.show(Arc::new(many));
+    let drawn = text(&frame(&app, &Theme::plain(), 80, 24));
+    assert!(drawn.contains("and 495 more") && drawn.contains("memcpy"), "{drawn}");
+}

@@ -1,0 +1,143 @@
+//! The table as text: for pipes, scripts, and for what is left on the normal screen at the end.
+
+use std::fmt::Write as _;
+
+use glass_profile::model::Origin;
+
+use super::text::{count, cut_end, cut_start, duration, pad, percent, place, squeeze};
+use super::work::Picture;
+
+/// Tracks that get a line.
+const TRACKS_MAX: usize = 8;
+/// Columns of a share.
+const SHARE: usize = 9;
+
+/// The table with its head; `columns` is the width that must not be exceeded, if there is one.
+pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns: Option<u16>) -> String {
+    let mut lines = head(picture, origin);
+    let rows = &picture.view.functions[..rows_max.min(picture.view.functions.len())];
+    let name_columns = |text: &dyn Fn(usize) -> String, title: &str| {
+        (0..rows.len()).map(|index| super::text::columns(&text(index))).max().unwrap_or(0).max(title.len())
+    };
+    let mut name = name_columns(&|index| rows[index].function.name.clone(), "function");
+    let mut image = name_columns(&|index| rows[index].function.image.clone(), "image");
+    let mut line = name_columns(&|index| place(&rows[index].place), "hottest line");
+    if let Some(columns) = columns {
+        // Two shares, and two spaces before each of the three texts.
+        let room = usize::from(columns).saturating_sub(2 * SHARE + 2 + 3 * 2);
+        image = image.min(room / 5);
+        line = line.min(room * 3 / 10);
+        name = name.min(room.saturating_sub(image + line));
+    }
+    lines.push(String::new());
+    lines.push(format!(
+        "  {:>SHARE$}{:>SHARE$}  {}  {}  {}",
+        "self %",
+        "total %",
+        pad("function", name),
+        pad("image", image),
+        "hottest line"
+    ));
+    for row in rows {
+        let (own, total) = (percent(row.self_share), percent(row.total_share));
+        lines.push(format!(
+            "  {own:>SHARE$}{total:>SHARE$}  {}  {}  {}",
+            pad(&squeeze(&row.function.name, name), name),
+            pad(&cut_end(&row.function.image, image), image),
+            cut_start(&place(&row.place), line)
+        ));
+    }
+    if rows.is_empty() {
+        lines.push("  no samples: nothing ran while we looked".to_owned());
+    }
+    let mut out = String::new();
+    for line in lines {
+        let line = line.trim_end();
+        let line = columns.map_or_else(|| line.to_owned(), |columns| cut_end(line, columns.into()));
+        let _ = writeln!(out, "{line}");
+    }
+    out
+}
+
+fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
+    let progress = &picture.progress;
+    let lost = picture.status.counts.lost + picture.status.dropped + progress.samples_dropped;
+    let mut lines = vec![
+        format!("{} by {}, {} Hz", origin.guest, origin.backend, origin.rate_hz),
+        format!(
+            "{} samples, {:.0}/s, {} lost, {} stacks broken, {}",
+            count(progress.samples_taken),
+            picture.samples_per_sec,
+            count(lost),
+            count(progress.stacks_broken),
+            pause(picture)
+        ),
+    ];
+    lines.extend(picture.warnings.iter().map(|warning| format!("! {warning}")));
+    let mut tracks: Vec<_> = picture.tracks.iter().map(|track| (track, track.activity.lately())).collect();
+    tracks.sort_by(|a, b| b.1.running.total_cmp(&a.1.running).then_with(|| a.0.track.cmp(&b.0.track)));
+    for (track, now) in tracks.iter().take(TRACKS_MAX) {
+        lines.push(format!(
+            "{}  running {:>5} %  spinning {:>5} %  idle {:>5} %",
+            pad(&cut_end(&track.name, 20), 20),
+            percent(now.running),
+            percent(now.spinning),
+            percent(now.idle)
+        ));
+    }
+    if tracks.len() > TRACKS_MAX {
+        lines.push(format!("and {} more", tracks.len() - TRACKS_MAX));
+    }
+    lines
+}
+
+/// How long the guest stands still for a sample, and what part of its time that is.
+pub(super) fn pause(picture: &Picture) -> String {
+    let pause = &picture.progress.pause;
+    if pause.count == 0 {
+        return "guest not stopped".to_owned();
+    }
+    let share = share_of_the_guests_time(picture) * 100.0;
+    format!("pause {} (p99 {}), {share:.1} % of its time", duration(pause.median_ns), duration(pause.p99_ns))
+}
+
+/// How much of its time the guest stood still.
+fn share_of_the_guests_time(picture: &Picture) -> f64 {
+    let time_ns = picture.covered_ns as f64 * picture.tracks.len().max(1) as f64;
+    if time_ns > 0.0 { (picture.progress.pause.sum_ns as f64 / time_ns).min(1.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::app::tests::picture;
+    use super::*;
+
+    fn origin() -> Origin {
+        let (guest, backend) = ("queue (VM, TCG)".to_owned(), "QEMU's gdbstub".to_owned());
+        Origin { guest, backend, rate_hz: 997, ..Default::default() }
+    }
+
+    #[test]
+    fn a_pipe_gets_whole_names_in_columns() {
+        let table = table(&picture(), &origin(), 20, None);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/golden/plain.txt");
+        if std::env::var("GLASS_GOLDEN").is_ok_and(|value| value == "write") {
+            std::fs::write(path, &table).unwrap();
+        }
+        let expected = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(table, expected, "GLASS_GOLDEN=write writes what it is now to {path}");
+    }
+
+    #[test]
+    fn a_terminal_is_not_exceeded() {
+        for columns in [20, 40, 80, 100] {
+            let table = table(&picture(), &origin(), 20, Some(columns));
+            assert!(table.lines().all(|line| crate::top::text::columns(line) <= usize::from(columns)), "{table}");
+        }
+    }
+
+    #[test]
+    fn no_samples_is_said() {
+        assert!(table(&Picture::default(), &origin(), 20, None).contains("no samples"));
+    }
+}

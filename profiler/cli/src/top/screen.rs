@@ -1,0 +1,79 @@
+//! The terminal: taken over, drawn on, given back whatever happens.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use glass_profile::model::Origin;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::{event, terminal};
+
+use super::app::{Action, App};
+use super::draw::{self, Theme};
+use super::work::{Shared, start_painting};
+use crate::target::Target;
+
+/// How long a key or a new picture may wait for the screen.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// Columns and rows of the terminal.
+pub(super) fn size() -> (u16, u16) {
+    terminal::size().unwrap_or((80, 24))
+}
+
+/// Takes over the terminal and starts the thread that serves it. It ends at the key to quit, when the
+/// terminal is gone or when `stop` is set, and gives the terminal back. So does a panic.
+pub(super) fn start(shared: Arc<Shared>, target: &Target, stop: Arc<AtomicBool>) -> Result<JoinHandle<Result<()>>> {
+    let terminal = ratatui::try_init().context("cannot draw on this terminal; --once prints a table instead")?;
+    let origin = target.origin.clone();
+    let thread = std::thread::Builder::new().name("screen".to_owned()).spawn(move || {
+        let result = serve(terminal, &shared, origin, &stop);
+        ratatui::restore();
+        result
+    });
+    thread.inspect_err(|_| ratatui::restore()).context("cannot start a thread")
+}
+
+fn serve(mut terminal: DefaultTerminal, shared: &Arc<Shared>, origin: Origin, stop: &Arc<AtomicBool>) -> Result<()> {
+    let (queries, receiver) = channel();
+    let painter = start_painting(shared.clone(), receiver, stop.clone())?;
+    let mut app = App::new(origin);
+    let theme = Theme::from_environment();
+    let mut is_old = true;
+    while !stop.load(Ordering::Relaxed) {
+        is_old |= app.show(shared.picture());
+        if is_old {
+            terminal.draw(|frame| draw::draw(frame, &app, &theme)).context("the terminal is gone")?;
+        }
+        is_old = false;
+        let Some(action) = next_action(&mut app).context("the terminal is gone")? else { continue };
+        is_old = true;
+        match action {
+            Action::Draw => {}
+            // The painter ends only if it panicked, which has been told then.
+            Action::Query(query) => drop(queries.send(query)),
+            Action::Reset => shared.reset(),
+            Action::Quit => break,
+        }
+    }
+    drop(queries);
+    // If it is reading names it may take a while, and nobody needs its picture.
+    drop(painter);
+    Ok(())
+}
+
+/// What the next key asks for, if there is one soon.
+fn next_action(app: &mut App) -> io::Result<Option<Action>> {
+    if !event::poll(LOOK_PERIOD)? {
+        return Ok(None);
+    }
+    Ok(match event::read()? {
+        event::Event::Key(key) if key.kind != event::KeyEventKind::Release => Some(app.key(key)),
+        event::Event::Resize(..) => Some(Action::Draw),
+        _ => None,
+    })
+}

@@ -1,0 +1,200 @@
+//! Numbers and names in little room.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// `1234567` as `1,234,567`.
+pub(super) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A duration with the unit that fits.
+pub(super) fn duration(ns: u64) -> String {
+    match ns as f64 {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e4 => format!("{:.1} µs", ns / 1e3),
+        ns if ns < 1e6 => format!("{:.0} µs", ns / 1e3),
+        ns if ns < 1e7 => format!("{:.1} ms", ns / 1e6),
+        ns if ns < 1e9 => format!("{:.0} ms", ns / 1e6),
+        ns => format!("{:.1} s", ns / 1e9),
+    }
+}
+
+/// A share as a number of percent with one digit after the point; nothing is never `0.0`.
+pub(super) fn percent(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent <= 0.0 => "-".to_owned(),
+        percent if percent < 0.05 => "<0.1".to_owned(),
+        percent => format!("{percent:.1}"),
+    }
+}
+
+/// The columns that a text takes.
+pub(super) fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// The first characters of `text` that fit.
+fn fit<'a>(text: impl Iterator<Item = char> + 'a, room: usize) -> impl Iterator<Item = char> + 'a {
+    let mut used = 0;
+    text.take_while(move |c| {
+        used += c.width().unwrap_or(0);
+        used <= room
+    })
+}
+
+/// The text in at most `room` columns, with `…` for what is missing at its end.
+pub(super) fn cut_end(text: &str, room: usize) -> String {
+    cut(text, room, room.saturating_sub(1))
+}
+
+/// The text in at most `room` columns, with `…` for what is missing at its start.
+pub(super) fn cut_start(text: &str, room: usize) -> String {
+    cut(text, room, 0)
+}
+
+/// The text in at most `room` columns, with `…` for what is missing in its middle. Names of functions
+/// say where they belong at their start and what they do at their end; the end says more.
+pub(super) fn cut_middle(text: &str, room: usize) -> String {
+    cut(text, room, room.saturating_sub(1) / 3)
+}
+
+/// The name of a function in at most `room` columns: without its trait, without what is in angle
+/// brackets, or cut in its middle, as little as is needed.
+pub(super) fn squeeze(name: &str, room: usize) -> String {
+    if columns(name) <= room {
+        return name.to_owned();
+    }
+    let of_type = without_trait(name);
+    if columns(&of_type) <= room {
+        return of_type;
+    }
+    cut_middle(&without_brackets(&of_type), room)
+}
+
+/// `<A as B>::c` as `A::c`; other names as they are.
+fn without_trait(name: &str) -> String {
+    let Some(rest) = name.strip_prefix('<') else { return name.to_owned() };
+    let (mut depth, mut end_of_type) = (1, None);
+    for (index, c) in rest.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' if rest[..index].ends_with('-') => {}
+            '>' => depth -= 1,
+            ' ' if depth == 1 && end_of_type.is_none() && rest[index..].starts_with(" as ") => {
+                end_of_type = Some(index)
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            return rest[..end_of_type.unwrap_or(index)].to_owned() + &rest[index + 1..];
+        }
+    }
+    name.to_owned()
+}
+
+fn without_brackets(name: &str) -> String {
+    let mut plain = String::new();
+    let mut depth = 0;
+    for c in name.chars() {
+        match c {
+            '<' => depth += 1,
+            '>' if depth > 0 => depth -= 1,
+            c if depth == 0 => plain.push(c),
+            _ => {}
+        }
+    }
+    plain
+}
+
+fn cut(text: &str, room: usize, before: usize) -> String {
+    if columns(text) <= room {
+        return text.to_owned();
+    }
+    if room == 0 {
+        return String::new();
+    }
+    let start: String = fit(text.chars(), before).collect();
+    let end: Vec<char> = fit(text.chars().rev(), room - 1 - before).collect();
+    start + "…" + &end.into_iter().rev().collect::<String>()
+}
+
+/// Fills a text up to `room` columns; one that is longer stays.
+pub(super) fn pad(text: &str, room: usize) -> String {
+    format!("{text}{}", " ".repeat(room.saturating_sub(columns(text))))
+}
+
+/// Source file and line: at most the last two parts of the path.
+pub(super) fn place(place: &Option<(std::sync::Arc<str>, u32)>) -> String {
+    let Some((file, line)) = place else { return String::new() };
+    let parts: Vec<&str> = file.rsplitn(3, '/').collect();
+    match parts[..] {
+        [name, folder, _] => format!("{folder}/{name}:{line}"),
+        _ => format!("{file}:{line}"),
+    }
+}
+
+/// The last two parts of a path of names, without what is in angle brackets: enough to know a function
+/// again in a chain of calls.
+pub(super) fn short(name: &str) -> String {
+    let plain = without_brackets(&without_trait(name));
+    let parts: Vec<&str> = plain.split("::").map(str::trim).filter(|part| !part.is_empty()).collect();
+    match parts[..] {
+        [] => name.to_owned(),
+        [only] => only.to_owned(),
+        [.., module, last] => format!("{module}::{last}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!([0, 999, 1000, 1234567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        let durations = [0, 999, 1500, 62_400, 8_230_000, 45_000_000, 1_530_000_000];
+        assert_eq!(durations.map(duration), ["0 ns", "999 ns", "1.5 µs", "62 µs", "8.2 ms", "45 ms", "1.5 s"]);
+        assert_eq!([0.0, 0.0001, 0.0312, 1.0].map(percent), ["-", "<0.1", "3.1", "100.0"]);
+    }
+
+    #[test]
+    fn texts_are_cut_where_it_is_said() {
+        assert_eq!(cut_end("abcdef", 6), "abcdef");
+        assert_eq!(cut_end("abcdef", 4), "abc…");
+        assert_eq!(cut_start("abcdef", 4), "…def");
+        assert_eq!(cut_middle("abcdefghij", 7), "ab…ghij");
+        for room in 0..12 {
+            for text in ["abcdefghij", "日本語テキスト", ""] {
+                for cut in [cut_end(text, room), cut_start(text, room), cut_middle(text, room)] {
+                    assert!(columns(&cut) <= room, "{cut:?} in {room}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_in_chains_are_short() {
+        assert_eq!(short("smoltcp::iface::interface::Interface::poll"), "Interface::poll");
+        assert_eq!(short("<alloc::vec::Vec<T> as core::ops::Drop>::drop"), "Vec::drop");
+        assert_eq!(short("core::ptr::drop_in_place<foo::Bar>"), "ptr::drop_in_place");
+        assert_eq!(short("memcpy"), "memcpy");
+        assert_eq!(short("<>"), "<>");
+        let name = "<queue::Service<vm::Vm> as core::future::Future>::poll";
+        assert_eq!(squeeze(name, 80), name);
+        assert_eq!(squeeze(name, 40), "queue::Service<vm::Vm>::poll");
+        assert_eq!(squeeze(name, 25), "queue::Service::poll");
+        assert_eq!(squeeze(name, 10), "que…::poll");
+        assert_eq!(without_trait("<fn() -> u8 as Call>::call"), "fn() -> u8::call");
+        assert_eq!(without_trait("<unclosed"), "<unclosed");
+        assert_eq!(place(&Some((std::sync::Arc::from("/home/me/src/store/log.rs"), 7))), "store/log.rs:7");
+        assert_eq!(place(&Some((std::sync::Arc::from("a.c"), 7))), "a.c:7");
+    }
+}
