@@ -1,5 +1,6 @@
 //! `glass record`: samples a guest or a process into a recording.
 
+mod output;
 mod pipeline;
 mod progress;
 
@@ -13,6 +14,7 @@ use glass_guests::{Flow, read_clocks};
 use glass_profile::event::Event;
 
 use crate::target::{self, TargetArgs};
+use output::Output;
 use pipeline::Pipeline;
 use progress::Progress;
 
@@ -40,17 +42,32 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Has Ctrl-C, a request to end and the loss of the terminal end the recording. A second one while we
+/// are attached changes nothing: the guest comes first. Once it is rid of us, a second one ends us at
+/// once, and the recording lacks the names, which a report then takes from the files.
+fn watch_signals(interrupted: &Arc<AtomicBool>, is_detached: &Arc<AtomicBool>) -> std::io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+    use signal_hook::flag;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register_conditional_shutdown(signal, 130, is_detached.clone())?;
+        flag::register(signal, interrupted.clone())?;
+    }
+    // A limit of file sizes (ulimit -f) is then an error like a full disk instead of our death.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    Ok(())
+}
+
 /// Records until the time is over, the guest ends or Ctrl-C.
 pub fn run(arguments: Args) -> Result<()> {
     // Before anything is attached to: from here on Ctrl-C ends the recording, not us.
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
-    }
+    let is_detached = Arc::new(AtomicBool::new(false));
+    watch_signals(&interrupted, &is_detached).context("cannot watch for Ctrl-C")?;
+    let output = Output::prepare(&arguments.output)?;
     let mut target = target::find(&arguments.target)?;
     let clocks = read_clocks();
     let start = Instant::now();
-    let mut pipeline = Pipeline::start(&arguments.output, clocks, &target)?;
+    let mut pipeline = Pipeline::start(output, clocks, &target)?;
     let mut progress = Progress::start(&target.origin, arguments.duration);
     let mut result = target.source.announce(&mut |event| pipeline.event(event)).map(|()| Flow::More);
     let mut checkpoint = Instant::now();
@@ -61,7 +78,7 @@ pub fn run(arguments: Args) -> Result<()> {
         }
         let wait = left.map_or(ROUND, |left| left.min(ROUND));
         result = target.source.collect(wait, &mut |event| pipeline.event(event));
-        progress.show(start.elapsed(), &pipeline.progress());
+        progress.show(start.elapsed(), &pipeline.progress(), pipeline.lost(target.source.counts()));
         if checkpoint.elapsed() >= Duration::from_secs(1) {
             checkpoint = Instant::now();
             pipeline.checkpoint(target.source.counts());
@@ -69,6 +86,7 @@ pub fn run(arguments: Args) -> Result<()> {
     }
     // What was recorded is kept, whatever happened.
     let detached = target.source.detach(&mut |event| pipeline.event(event));
+    is_detached.store(true, Ordering::Relaxed);
     let counts = target.source.counts();
     let elapsed = start.elapsed();
     if let Err(error) = &result {

@@ -15,6 +15,7 @@ use glass_profile::model::Cost;
 use glass_profile::recorder::{Progress, Recorder};
 use glass_profile::recording::Clocks;
 
+use super::output::Output;
 use crate::queue::{Consumer, Sender, queue};
 use crate::target::Target;
 
@@ -42,17 +43,18 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Creates the file and starts the thread.
-    pub(super) fn start(path: &Path, clocks: Clocks, target: &Target) -> Result<Pipeline> {
+    /// Writes the recording's start and starts the thread.
+    pub(super) fn start(output: Output, clocks: Clocks, target: &Target) -> Result<Pipeline> {
+        let path = output.path().to_owned();
         let cannot = || format!("cannot write {}", path.display());
-        let file = BufWriter::new(File::create(path).with_context(cannot)?);
+        let file = BufWriter::new(output.begin().with_context(cannot)?);
         let mut origin = target.origin.clone();
         origin.start_unix_ns = clocks.realtime_ns;
         let recorder = Recorder::start(file, clocks, &origin, target.is_guest, target.pid).with_context(cannot)?;
         let (queue, messages) = queue();
         let progress = Arc::new(Mutex::new(Progress::default()));
         let failed = Arc::new(AtomicBool::new(false));
-        let (shared, flag, path) = (progress.clone(), failed.clone(), path.to_owned());
+        let (shared, flag, path) = (progress.clone(), failed.clone(), path.clone());
         let thread = std::thread::spawn(move || {
             let result = work(recorder, &messages, &shared, &path);
             flag.store(result.is_err(), Ordering::Relaxed);
@@ -72,6 +74,11 @@ impl Pipeline {
 
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Samples that were wanted and are not in the recording, so far.
+    pub(super) fn lost(&self, counts: Counts) -> u64 {
+        counts.lost + self.queue.dropped() + self.progress().samples_dropped
     }
 
     fn cost(&self, counts: Counts) -> Cost {
@@ -103,7 +110,8 @@ fn work(
     progress: &Mutex<Progress>,
     path: &Path,
 ) -> Result<Cost> {
-    let cannot = || format!("cannot write {}", path.display());
+    let cannot =
+        || format!("cannot write {} any further; what was recorded until then can be reported", path.display());
     let mut files = HostFiles;
     let mut events = 0u64;
     while let Some(message) = messages.next() {

@@ -8,13 +8,10 @@ use glass_profile::model::{Cost, Distribution, Origin};
 use glass_profile::recorder;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Without a terminal, a line this often.
-const LINE_PERIOD: Duration = Duration::from_secs(5);
-
-/// The line that is shown while sampling.
+/// The line that is shown while sampling, if there is a terminal to show it on.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
-    last: Duration,
+    duration: Option<Duration>,
 }
 
 fn microseconds(nanoseconds: u64) -> String {
@@ -43,28 +40,16 @@ impl Progress {
             }
             bar
         });
-        Progress { bar, last: Duration::ZERO }
+        Progress { bar, duration }
     }
 
-    pub(super) fn show(&mut self, elapsed: Duration, progress: &recorder::Progress) {
-        let rate = progress.samples_taken as f64 / elapsed.as_secs_f64().max(0.001);
-        let line = format!(
-            "{:.0} s: {} samples, {rate:.0}/s, {}",
-            elapsed.as_secs_f64(),
-            progress.samples_taken,
-            pause(&progress.pause)
-        );
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(line);
-                bar.tick();
-            }
-            None if elapsed - self.last >= LINE_PERIOD => {
-                self.last = elapsed;
-                eprintln!("glass: {line}");
-            }
-            None => {}
-        }
+    pub(super) fn show(&mut self, elapsed: Duration, progress: &recorder::Progress, lost: u64) {
+        let Some(bar) = &self.bar else { return };
+        // The spinner, and a column that stays free so that nothing wraps.
+        let room =
+            ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).saturating_sub(3);
+        bar.set_message(line(elapsed, self.duration, progress, lost, room));
+        bar.tick();
     }
 
     pub(super) fn clear(&mut self) {
@@ -72,6 +57,28 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// What is told while sampling, most important first: what does not fit into `room` columns is left out.
+fn line(elapsed: Duration, of: Option<Duration>, progress: &recorder::Progress, lost: u64, room: usize) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let of = of.map_or(String::new(), |of| format!(" of {:.0}", of.as_secs_f64()));
+    let taken = progress.samples_taken;
+    let mut line = format!("{seconds:.0}{of} s: {taken} samples");
+    let mut parts = vec![format!("{:.0}/s", taken as f64 / seconds.max(0.001))];
+    if lost > 0 {
+        parts.push(format!("{lost} lost"));
+    }
+    parts.push(pause(&progress.pause));
+    if progress.stacks_broken > 0 {
+        parts.push(format!("{} stacks broken", percent(progress.stacks_broken, taken)));
+    }
+    for part in parts {
+        if line.len() + 2 + part.len() <= room {
+            line = format!("{line}, {part}");
+        }
+    }
+    line
 }
 
 /// What was recorded and what it cost.
@@ -99,4 +106,23 @@ pub(super) fn summary(path: &Path, elapsed: Duration, cost: &Cost) {
         cpu.as_secs_f64(),
         percent(cpu.as_millis() as u64, elapsed.as_millis() as u64)
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_as_much_as_there_is_room_for() {
+        let pause = Distribution { count: 9, median_ns: 51_300, p99_ns: 210_000, max_ns: 300_000, sum_ns: 500_000 };
+        let progress = recorder::Progress { samples_taken: 4985, samples_dropped: 0, stacks_broken: 10, pause };
+        let line = |room| line(Duration::from_secs(5), Some(Duration::from_secs(60)), &progress, 7, room);
+        assert_eq!(
+            line(100),
+            "5 of 60 s: 4985 samples, 997/s, 7 lost, pause median 51.3 us p99 210.0 us, 0.20 % stacks broken"
+        );
+        assert_eq!(line(77), "5 of 60 s: 4985 samples, 997/s, 7 lost, pause median 51.3 us p99 210.0 us");
+        assert_eq!(line(45), "5 of 60 s: 4985 samples, 997/s, 7 lost");
+        assert_eq!(line(10), "5 of 60 s: 4985 samples");
+    }
 }

@@ -90,9 +90,10 @@ impl Activity {
         self.buckets.iter().all(|bucket| *bucket == Bucket::default())
     }
 
-    /// Whole buckets, oldest first.
+    /// Whole buckets, oldest first: not the newest, nor the oldest, in which sampling may have begun.
     fn whole(&self) -> impl DoubleEndedIterator<Item = &Bucket> {
-        self.buckets.iter().take(self.buckets.len().saturating_sub(1))
+        let count = self.buckets.len();
+        self.buckets.iter().take(count.saturating_sub(1)).skip(usize::from(count > 2))
     }
 
     fn shares(&self, buckets: &[Bucket]) -> Shares {
@@ -122,6 +123,15 @@ impl Activity {
         self.shares(&last)
     }
 
+    /// The shares of all that is kept, 20 s at most.
+    pub fn lately(&self) -> Shares {
+        let mut all: Vec<Bucket> = self.whole().copied().collect();
+        if all.is_empty() {
+            all.extend(self.buckets.iter());
+        }
+        self.shares(&all)
+    }
+
     /// The shares of each half second, oldest first, at most [`BUCKETS`].
     pub fn history(&self) -> Vec<Shares> {
         self.whole().map(|bucket| self.shares(std::slice::from_ref(bucket))).collect()
@@ -145,7 +155,7 @@ mod tests {
         }
         let now = activity.now();
         assert!(close(now.running, 0.25) && close(now.spinning, 0.25) && close(now.idle, 0.5), "{now:?}");
-        assert_eq!(activity.history().len(), 7);
+        assert_eq!(activity.history().len(), 6);
     }
 
     #[test]
@@ -157,8 +167,9 @@ mod tests {
         }
         activity.advance(3_100_000_000);
         assert!(close(activity.now().running, 0.5), "{:?}", activity.now());
+        assert!(close(activity.lately().running, 0.6), "{:?}", activity.lately());
         let history = activity.history();
-        assert_eq!(history.iter().map(|shares| shares.running).collect::<Vec<_>>(), [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
+        assert_eq!(history.iter().map(|shares| shares.running).collect::<Vec<_>>(), [1.0, 1.0, 1.0, 0.0, 0.0]);
         activity.advance(3_600_000_000_000);
         assert!(activity.is_quiet() && activity.now().running == 0.0);
     }
