@@ -234,6 +234,7 @@ function placeChildren(place, scale, next) {
   let strip = null;
   for (const box of place.box.children) {
     const width = box.total * scale;
+    if (width === 0) continue;
     if (width >= BOX_MIN_PX) {
       next.push({ box, x, width });
       strip = null;

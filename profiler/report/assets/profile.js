@@ -89,6 +89,7 @@ function decodeTimeline({ slice_ns: sliceNs, slices, duration_ns: durationNs, ra
     }
   }
   cells.start.push(entries);
+  for (const column of Object.keys(cells)) cells[column] = Uint32Array.from(cells[column]);
   return { sliceNs, slices, durationNs, rateHz, cells, entryNode, entrySamples };
 }
 

@@ -102,6 +102,10 @@ function sumByKey(nodes, keyOf, selfOf, totalOf, keys) {
   const open = new Uint32Array(keys);
   const path = [];
   for (let node = 1; node < nodes.count; node += 1) {
+    if (totalOf[node] === 0) {
+      node = nodes.end[node] - 1;
+      continue;
+    }
     while (path.length > 0 && nodes.end[path[path.length - 1]] <= node) open[keyOf[path.pop()]] -= 1;
     const key = keyOf[node];
     self[key] += selfOf[node];

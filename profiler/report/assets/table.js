@@ -4,7 +4,7 @@
 import { formatCount, formatPercent, formatPlace, formatShortPath } from "./format.js";
 import { textSpan } from "./elements.js";
 
-const ROWS_STEP = 100;
+const ROWS_STEP = 60;
 
 export class SortedTable {
   /**

@@ -306,8 +306,9 @@ export class Timeline {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     const style = getComputedStyle(canvas);
     const ink = Object.fromEntries(
-      ["running", "spinning", "idle", "lane", "line", "soft", "ink", "accent", "veil"].map((name) => [name, style.getPropertyValue(`--${name}`)]),
+      ["running", "spinning", "idle", "lane", "hatch", "line", "soft", "ink", "accent", "veil"].map((name) => [name, style.getPropertyValue(`--${name}`)]),
     );
+    ink.none = hatchPattern(context, ink);
     this.drawAxis(context, ink, height);
     this.lanes.forEach((track, lane) => this.drawLane(context, ink, track, AXIS_PX + lane * LANE_PX + (LANE_PX - BAR_PX) / 2));
     this.drawRange(context, ink, height);
@@ -339,7 +340,7 @@ export class Timeline {
     const left = Math.max(0, this.placeOf(0));
     const right = Math.min(this.width, this.placeOf(durationNs / sliceNs || slices));
     context.globalAlpha = this.chosen === null || this.chosen.has(track) ? 1 : 0.3;
-    context.fillStyle = ink.lane;
+    context.fillStyle = ink.none;
     context.fillRect(left, top, right - left, BAR_PX);
     const columns = Math.min(Math.ceil(this.width), end - first);
     for (let column = 0; column < columns; column += 1) {
@@ -388,6 +389,18 @@ export class Timeline {
       context.globalAlpha = 1;
     }
   }
+}
+
+/** Diagonal lines for times without samples, so that they look like nothing that was seen. */
+function hatchPattern(context, ink) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 5;
+  const pen = tile.getContext("2d");
+  pen.fillStyle = ink.lane;
+  pen.fillRect(0, 0, 5, 5);
+  pen.fillStyle = ink.hatch;
+  for (let step = 0; step < 5; step += 1) pen.fillRect(step, 4 - step, 1, 1);
+  return context.createPattern(tile, "repeat");
 }
 
 /** 1, 2 or 5 times a power of ten, at least as much as is asked for. */

@@ -41,10 +41,12 @@ class Box {
 }
 
 class View {
-  constructor(profile, shape, sums) {
+  /** Boxes are as large as `sums` say, and there is one for whatever is in `present`. */
+  constructor(profile, shape, sums, present = sums) {
     this.profile = profile;
     this.nodes = shape.nodes;
     this.sums = sums;
+    this.present = present;
   }
 
   fnOf(node) {
@@ -79,7 +81,7 @@ export class CallersFirst extends View {
     const members = [];
     for (const { node } of box.members) {
       for (let child = node + 1; child < end[node]; child = end[child]) {
-        if (this.sums.total[child] > 0) members.push({ node: child, samples: this.sums.total[child], leaf: null });
+        if (this.present.total[child] > 0) members.push({ node: child, samples: this.sums.total[child], leaf: null });
       }
     }
     return this.boxes(box, members, (member) => this.sums.self[member.node]);
@@ -90,8 +92,8 @@ export class CallersFirst extends View {
 export class LeavesFirst extends View {
   get root() {
     const members = [];
-    this.sums.self.forEach((samples, node) => {
-      if (samples > 0 && node > 0) members.push({ node, samples, leaf: node });
+    this.present.self.forEach((samples, node) => {
+      if (samples > 0 && node > 0) members.push({ node, samples: this.sums.self[node], leaf: node });
     });
     return new Box(this, null, this.fnOf(0), members, this.sums.all, 0);
   }

@@ -1,4 +1,4 @@
-//! Writes a report of a made-up profile: `synthetic SAMPLES FILE.html [wide]`. Prints what it took.
+//! Writes a report of a made-up profile: `synthetic SAMPLES FILE.html [wide | phases | deep | diff]`. Prints what it took.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -15,10 +15,18 @@ fn main() -> Result<(), String> {
         None => support::service(samples, 1),
         // Nearly as many stacks as samples.
         Some("wide") => support::wide(samples, 1),
-        Some(other) => return Err(format!("{other:?} is not a kind of profile: there is only \"wide\"")),
+        Some("phases") => support::phases(samples, 0, 1),
+        // Tens of thousands of stacks of up to 50 frames.
+        Some("deep") => support::phases(samples, 40, 1),
+        Some("diff") => {
+            let (a, b) = (support::service(samples, 1), support::faster(samples * 3 / 2, 2));
+            print!("{}", glass_report::difference_text(&a, &b, 30));
+            return write(&file, &glass_report::difference_html(&a, &b));
+        }
+        Some(other) => return Err(format!("{other:?} is not a kind of profile")),
     };
     let started = Instant::now();
-    let text = glass_report::text(&profile, 20);
+    let text = glass_report::text_with_tree(&profile, 20, 1.0);
     let text_time = started.elapsed();
     let started = Instant::now();
     let html = glass_report::html(&profile);
@@ -33,5 +41,9 @@ fn main() -> Result<(), String> {
         tree.nodes.len(),
         html.len()
     );
-    std::fs::write(&file, html).map_err(|error| format!("cannot write {file}: {error}"))
+    write(&file, &html)
+}
+
+fn write(file: &str, html: &str) -> Result<(), String> {
+    std::fs::write(file, html).map_err(|error| format!("cannot write {file}: {error}"))
 }

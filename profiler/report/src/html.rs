@@ -11,10 +11,11 @@ use sha2::Digest as _;
 
 use crate::cost::{Card, cards};
 use crate::data;
-use crate::format::count;
+use crate::difference;
+use crate::format::{count, date, percent};
 use crate::names::printable;
-use crate::text::{origin_line, summary, symbols_line};
-use crate::tree::{Kind, Merged, Tree};
+use crate::text::{difference as difference_text, origin_line, summary, symbols_line};
+use crate::tree::{Kind, Merged, TrackShare, Tree};
 
 /// Functions in the summary for readers without JavaScript.
 const TEXT_TOP: usize = 50;
@@ -22,6 +23,11 @@ const TEXT_TOP: usize = 50;
 const STYLE: &str = include_str!("../assets/report.css");
 
 const PAGE: &str = include_str!("../assets/report.html");
+
+const DIFFERENCE_PAGE: &str = include_str!("../assets/difference.html");
+
+/// Keys and gestures, a dialog that every page has.
+const HELP: &str = include_str!("../assets/help.html");
 
 /// In the order of their imports: each uses only those before it.
 const MODULES: &[(&str, &str)] = &[
@@ -33,6 +39,7 @@ const MODULES: &[(&str, &str)] = &[
     ("views.js", include_str!("../assets/views.js")),
     ("search.js", include_str!("../assets/search.js")),
     ("colours.js", include_str!("../assets/colours.js")),
+    ("compare.js", include_str!("../assets/compare.js")),
     ("graph.js", include_str!("../assets/graph.js")),
     ("table.js", include_str!("../assets/table.js")),
     ("calltree.js", include_str!("../assets/calltree.js")),
@@ -41,34 +48,90 @@ const MODULES: &[(&str, &str)] = &[
     ("crumbs.js", include_str!("../assets/crumbs.js")),
     ("hide.js", include_str!("../assets/hide.js")),
     ("page.js", include_str!("../assets/page.js")),
-    ("main.js", include_str!("../assets/main.js")),
 ];
 
-/// A page with an interactive flame graph and a table of functions. It needs nothing but itself.
+/// The module that wires a page; it comes after all others.
+const REPORT: (&str, &str) = ("main.js", include_str!("../assets/main.js"));
+const DIFFERENCE: (&str, &str) = ("difference.js", include_str!("../assets/difference.js"));
+
+/// A page with a timeline, an interactive flame graph, a call tree and tables of functions and
+/// lines. It needs nothing but itself.
 pub fn html(profile: &Profile) -> String {
     let text = summary(profile, &Tree::build(profile), TEXT_TOP);
     let (tree, timeline) = data::by_line(profile);
-    let script = script();
-    let policy = format!(
-        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
-        hash(&script),
-        hash(STYLE)
-    );
-    let guest = if profile.origin.guest.is_empty() { "unnamed guest" } else { &profile.origin.guest };
-    fill(PAGE, |name| match name {
-        "policy" => policy.clone(),
-        "style" => STYLE.to_string(),
-        "script" => script.clone(),
-        "guest" => escape(&printable(guest)),
+    page(PAGE, REPORT, |name| match name {
+        "guest" => escape(&guest(profile)),
         "origin" => escape(&origin_line(&profile.origin)),
         "symbols" => escape(&symbols_line(&profile.origin)),
         "cost" => cards(&profile.cost, profile.origin.duration_ns).iter().map(card).collect(),
-        "warnings" => warnings(&profile.warnings),
+        "warnings" => list("warnings", "Warnings", &profile.warnings),
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
         "data" => data::write(&tree, &timeline),
         _ => unreachable!("assets/report.html names only what is above"),
     })
+}
+
+/// A page that compares two recordings: a flame graph coloured by the change of shares from A to B,
+/// and a table of functions with the change of each and its noise.
+pub fn difference(a: &Profile, b: &Profile) -> String {
+    let joined = difference::join(a, b);
+    let (tree, timeline) = data::by_line(&joined);
+    page(DIFFERENCE_PAGE, DIFFERENCE, |name| match name {
+        "guest" => escape(&guest(b)),
+        "sides" => [a, b].iter().zip(&tree.tracks).map(|(profile, share)| side(profile, share)).collect(),
+        "warnings" => list("warnings", "Remarks", &difference::remarks(a, b)),
+        "text" => escape(&difference_text(a, b, TEXT_TOP)),
+        "merged" => merged(&tree.merged),
+        "data" => data::write(&tree, &timeline),
+        _ => unreachable!("assets/difference.html names only what is above"),
+    })
+}
+
+fn guest(profile: &Profile) -> String {
+    let guest = &profile.origin.guest;
+    if guest.is_empty() { "unnamed guest".to_string() } else { printable(guest) }
+}
+
+/// Fills a template with a script, a style sheet and what `value` knows.
+fn page(template: &str, main: (&str, &str), value: impl Fn(&str) -> String) -> String {
+    let script = script(main);
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
+        hash(&script),
+        hash(STYLE)
+    );
+    fill(template, |name| match name {
+        "policy" => policy.clone(),
+        "style" => STYLE.to_string(),
+        "script" => script.clone(),
+        "help" => HELP.to_string(),
+        _ => value(name),
+    })
+}
+
+/// One of two recordings, as a row.
+fn side(profile: &Profile, share: &TrackShare) -> String {
+    let all = share.samples();
+    let mut row = format!("<tr><th scope=\"row\">{}</th>", escape(&share.name));
+    for text in [
+        guest(profile),
+        date(profile.origin.start_unix_ns),
+        difference::length(profile),
+        printable(if profile.origin.backend.is_empty() { "unknown" } else { &profile.origin.backend }),
+    ] {
+        row.push_str(&format!("<td>{}</td>", escape(&text)));
+    }
+    for number in [
+        count(all),
+        percent(share.running, all),
+        percent(share.spinning, all),
+        percent(share.idle, all),
+        percent(profile.cost.samples_lost, profile.cost.samples_wanted),
+    ] {
+        row.push_str(&format!("<td class=\"number\">{number}</td>"));
+    }
+    row + "</tr>"
 }
 
 /// Replaces each `{{name}}` of the template; what is put in is not looked at again.
@@ -102,12 +165,12 @@ fn keep_units(text: &str) -> String {
         .fold(text.to_string(), |text, unit| text.replace(unit, &unit.replace(' ', "&nbsp;")))
 }
 
-fn warnings(warnings: &[String]) -> String {
-    if warnings.is_empty() {
+fn list(class: &str, label: &str, sentences: &[String]) -> String {
+    if sentences.is_empty() {
         return String::new();
     }
-    let items: String = warnings.iter().map(|warning| format!("<li>{}</li>", escape(&printable(warning)))).collect();
-    format!("<ul class=\"warnings\" aria-label=\"Warnings\">{items}</ul>")
+    let items: String = sentences.iter().map(|sentence| format!("<li>{}</li>", escape(&printable(sentence)))).collect();
+    format!("<ul class=\"{class}\" aria-label=\"{label}\">{items}</ul>")
 }
 
 /// Says what is not drawn by itself; nothing is left out in silence.
@@ -127,9 +190,9 @@ fn merged(merged: &Merged) -> String {
 
 /// All modules as one script: imports between them are left out, and what they export is simply
 /// there.
-fn script() -> String {
+fn script(main: (&str, &str)) -> String {
     let mut script = String::new();
-    for (name, source) in MODULES {
+    for (name, source) in MODULES.iter().chain([&main]) {
         script.push_str(&format!("\n// {name}\n"));
         for line in source.lines().filter(|line| !line.starts_with("import ")) {
             script.push_str(line.strip_prefix("export ").unwrap_or(line));
@@ -164,8 +227,9 @@ mod tests {
     use super::*;
 
     /// Names that stand at the beginning of a line in some module.
-    fn top_level_names() -> Vec<&'static str> {
-        let lines = MODULES.iter().flat_map(|(_, source)| source.lines());
+    fn top_level_names(main: (&'static str, &'static str)) -> Vec<&'static str> {
+        let modules = MODULES.iter().copied().chain([main]);
+        let lines = modules.flat_map(|(_, source)| source.lines());
         lines
             .map(|line| line.strip_prefix("export ").unwrap_or(line))
             .filter_map(|line| {
@@ -177,18 +241,23 @@ mod tests {
 
     #[test]
     fn modules_can_be_joined() {
-        let mut names = top_level_names();
-        let count = names.len();
-        assert!(count > 30, "{names:?}");
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count, "two modules use one name at their top level");
-        for (index, (module, source)) in MODULES.iter().enumerate() {
+        for main in [REPORT, DIFFERENCE] {
+            let mut names = top_level_names(main);
+            let count = names.len();
+            assert!(count > 30, "{names:?}");
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "two modules use one name at their top level");
+            assert!(!script(main).contains("</script"));
+        }
+        assert!(!STYLE.contains("</style"));
+        for (index, (module, source)) in MODULES.iter().chain([&REPORT, &DIFFERENCE]).enumerate() {
+            let before = &MODULES[..index.min(MODULES.len())];
             for line in source.lines().filter(|line| line.starts_with("import ")) {
                 let (imported, from) = line.split_once("} from \"./").expect("an import is one line of names");
                 let from = from.strip_suffix("\";").expect("an import ends its line");
                 let (_, exporter) =
-                    MODULES[..index].iter().find(|(name, _)| *name == from).expect("an import is of a module before");
+                    before.iter().find(|(name, _)| *name == from).expect("an import is of a module before");
                 for name in imported.strip_prefix("import {").expect("names in braces").split(',') {
                     let exported = ["function", "class", "const"].map(|word| format!("export {word} {}", name.trim()));
                     assert!(exported.iter().any(|line| exporter.contains(line.as_str())), "{module}: {name} of {from}");
@@ -196,7 +265,6 @@ mod tests {
             }
             assert!(!source.contains("export default") && !source.contains("export {"), "{module}");
         }
-        assert!(!script().contains("</script") && !STYLE.contains("</style"));
     }
 
     #[test]

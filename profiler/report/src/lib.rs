@@ -11,6 +11,7 @@
 
 mod cost;
 pub mod data;
+pub mod difference;
 mod format;
 mod html;
 pub mod names;
@@ -18,5 +19,5 @@ mod text;
 pub mod timeline;
 pub mod tree;
 
-pub use html::html;
-pub use text::text;
+pub use html::{difference as difference_html, html};
+pub use text::{difference as difference_text, text, text_with_tree};

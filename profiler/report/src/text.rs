@@ -1,5 +1,10 @@
 //! The summary for a terminal.
 
+mod calltree;
+mod difference;
+
+pub use difference::text as difference;
+
 use std::fmt::Write as _;
 
 use glass_profile::model::{Origin, Profile, State};
@@ -17,6 +22,14 @@ const NAME_COLUMNS: usize = 35;
 const PLACE_COLUMNS: usize = 25;
 /// Tracks that get a line of their own; the rest share one.
 const TRACKS_MAX: usize = 16;
+
+/// [`text`] with the call tree below it, without nodes that have less than `min_percent` of the running samples.
+pub fn text_with_tree(profile: &Profile, top: usize, min_percent: f64) -> String {
+    let tree = Tree::build(profile);
+    let mut out = summary(profile, &tree, top);
+    calltree::call_tree(&mut out, &tree, min_percent);
+    out
+}
 
 /// A summary of at most 100 columns: where the profile comes from, what looking cost, what each
 /// track was doing, and the `top` hottest functions by self.
@@ -150,10 +163,7 @@ fn functions(out: &mut String, tree: &Tree, top: usize) {
 
 fn function_line(out: &mut String, tree: &Tree, total: &FunctionTotal, running: u64) {
     let function = &tree.functions[total.function];
-    let name = match function.name.width() > NAME_COLUMNS {
-        true => cut_end(&crate::names::short(&function.name), NAME_COLUMNS),
-        false => function.name.clone(),
-    };
+    let name = fit_name(&function.name, NAME_COLUMNS);
     let place = total.location.map_or_else(|| function.image.clone(), |location| tree.locations[location].to_string());
     line(
         out,
@@ -167,6 +177,14 @@ fn function_line(out: &mut String, tree: &Tree, total: &FunctionTotal, running: 
             cut_path(&place, PLACE_COLUMNS)
         ),
     );
+}
+
+/// The name, or its short form where it is too wide.
+fn fit_name(name: &str, columns: usize) -> String {
+    match name.width() > columns {
+        true => cut_end(&crate::names::short(name), columns),
+        false => name.to_string(),
+    }
 }
 
 /// Cuts a path at its front, at a directory if one is left.

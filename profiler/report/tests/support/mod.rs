@@ -204,6 +204,30 @@ pub fn service(samples: usize, seed: u64) -> Profile {
     profile
 }
 
+/// [`service`] after a change: hashing takes a third of what it took, by another function, and the network
+/// gets what is left.
+pub fn faster(samples: usize, seed: u64) -> Profile {
+    let mut profile = service(samples, seed);
+    let mut dice = Dice::new(seed + 1);
+    let hashing = profile.frames.iter().position(|frame| frame.function.contains("RawHasher::write"));
+    let (Some(hashing), stacks) = (hashing, profile.stacks.len()) else { return profile };
+    let hashes = |profile: &Profile, stack: u32| profile.stacks[stack as usize].frames.contains(&(hashing as u32));
+    for index in 0..profile.samples.len() {
+        let sample = profile.samples[index];
+        if sample.state == State::Running && hashes(&profile, sample.stack) && dice.below(3) > 0 {
+            profile.samples[index].stack = dice.below(stacks) as u32;
+        }
+    }
+    for frame in &mut profile.frames {
+        if frame.function.contains("xxhash3_64::avx2::Impl") {
+            frame.function = "crc32fast::specialized::pclmulqdq::calculate".into();
+        }
+    }
+    profile.origin.guest = "upload-queue (VM, TCG)".into();
+    profile.warnings.clear();
+    profile
+}
+
 /// A profile in which nearly every sample has a stack of its own: the worst that can be asked of a report.
 pub fn wide(samples: usize, seed: u64) -> Profile {
     let mut dice = Dice::new(seed);
@@ -218,6 +242,80 @@ pub fn wide(samples: usize, seed: u64) -> Profile {
         profile.stacks.push(Stack { frames, end: StackEnd::Complete });
     }
     profile
+}
+
+/// A profile whose load comes and goes: two vCPUs start late, one phase hashes, one works the network, and
+/// for a moment nobody looks. `depth` more frames lie on each stack, so that many stacks are distinct.
+pub fn phases(samples: usize, depth: usize, seed: u64) -> Profile {
+    let mut dice = Dice::new(seed);
+    let mut profile = service(1_000, seed);
+    let duration_ns = profile.origin.duration_ns;
+    profile.origin.rate_hz = (samples as u64 * 1_000_000_000 / duration_ns / 4) as u32;
+    let idle = profile.samples.iter().find(|sample| sample.state == State::Idle).map_or(0, |sample| sample.stack);
+    let stacks = profile.stacks.len();
+    // The first stacks of each path have the most samples; the paths are in the order of `PATHS`.
+    let of_path = |path: usize, dice: &mut Dice| (path * 60 + dice.below(60) * dice.below(60) / 60) as u32;
+    let deep = (depth > 0).then(|| deepen(&mut profile, stacks, depth, &mut dice));
+    profile.samples.clear();
+    for index in 0..samples {
+        let time_ns = index as u64 * duration_ns / samples as u64;
+        let part = index * 1_000 / samples;
+        let track = dice.below(4) as u32;
+        let busy = match (part, track) {
+            (640..660, _) => continue,
+            (0..120, 2..) => 2,
+            (0..120, _) => 30,
+            (120..400, 0) => 97,
+            (120..400, _) => 45,
+            (400..640, 3) => 10,
+            (400..640, _) => 80,
+            (_, 0 | 1) => 60 + (part * 7 % 100) / 3,
+            _ => 35,
+        };
+        let path = match part {
+            120..400 => [0, 0, 0, 1, 2][dice.below(5)],
+            400..640 => [2, 2, 3, 4, 4, 5][dice.below(6)],
+            _ => dice.below(8),
+        };
+        let (state, stack) = match dice.below(100) {
+            chance if chance < busy => (State::Running, of_path(path, &mut dice)),
+            chance if chance < busy + 8 => (State::Spinning, idle),
+            _ => (State::Idle, idle),
+        };
+        let stack = match deep {
+            Some(copies) if state == State::Running => {
+                stacks as u32 + stack * copies + dice.below(copies as usize) as u32
+            }
+            _ => stack,
+        };
+        profile.samples.push(Sample { time_ns, track, stack, state });
+    }
+    profile.cost.samples_taken = profile.samples.len() as u64;
+    profile.cost.samples_wanted = samples as u64;
+    profile.cost.samples_lost = (samples - profile.samples.len()) as u64;
+    profile.cost.pause.count = profile.cost.samples_taken;
+    profile.warnings.clear();
+    profile
+}
+
+/// Adds deeper copies of each stack, all different; returns how many each has.
+fn deepen(profile: &mut Profile, stacks: usize, depth: usize, dice: &mut Dice) -> u32 {
+    const COPIES: u32 = 100;
+    for stack in 0..stacks {
+        for _ in 0..COPIES {
+            let mut copy = profile.stacks[stack].clone();
+            let frames = profile.frames.len();
+            let mut last = stack;
+            for _ in 0..1 + dice.below(depth) {
+                // Most calls go where the last one went, so stacks share long ways, as in life.
+                let turn = if dice.below(8) > 0 { 0 } else { dice.below(4) };
+                last = (last * 31 + turn * 7 + 1) % frames;
+                copy.frames.push(last as u32);
+            }
+            profile.stacks.push(copy);
+        }
+    }
+    COPIES
 }
 
 /// Stacks with weights that fall off steeply, as they do in life.
