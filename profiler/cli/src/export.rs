@@ -1,0 +1,100 @@
+//! `glass export`: turns a recording into what other viewers read.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
+use glass_export::{Format, Options, States};
+
+use crate::info::open;
+
+/// Turns a recording into what other viewers read.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The recording.
+    file: PathBuf,
+    /// What to make.
+    #[arg(short, long, value_parser = formats())]
+    format: Format,
+    /// Where to write it, `-` for standard output; without it, under the name that the format's viewers expect.
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Which samples: those of running tracks, or also those of spinning and idle ones, under roots of their own.
+    #[arg(long, value_enum, default_value_t = StatesArg::Running)]
+    states: StatesArg,
+    /// Tell functions apart by file and line; only for folded, the other formats have lines anyway.
+    #[arg(long)]
+    lines: bool,
+}
+
+/// [`States`] on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum StatesArg {
+    Running,
+    All,
+}
+
+fn formats() -> impl clap::builder::TypedValueParser<Value = Format> {
+    let values = Format::ALL.map(|format| PossibleValue::new(format.name()).help(format.viewer()));
+    let by_name = |name: String| Format::ALL.into_iter().find(|format| format.name() == name);
+    PossibleValuesParser::new(values).map(move |name| by_name(name).unwrap_or(Format::Folded))
+}
+
+/// Writes the file.
+pub fn run(arguments: Args) -> Result<()> {
+    let Args { file, format, output, states, lines } = arguments;
+    ensure!(!lines || format == Format::Folded, "--lines is for --format folded: {} has lines anyway", format.name());
+    let states = match states {
+        StatesArg::Running => States::Running,
+        StatesArg::All => States::All,
+    };
+    let options = Options { states, lines };
+    let output = output.unwrap_or_else(|| format.file_name().into());
+    let to_standard_output = output == Path::new("-");
+    if to_standard_output && format.is_binary() && io::stdout().is_terminal() {
+        bail!("{} is binary and would garble the terminal: give a file with --output, or a pipe", format.name());
+    }
+    let (bytes, recording) = open(&file)?;
+    for warning in &recording.profile.warnings {
+        eprintln!("glass: warning: {warning}");
+    }
+    if to_standard_output {
+        let mut stdout = BufWriter::new(io::stdout().lock());
+        let written =
+            glass_export::write(format, &recording, &bytes, options, &mut stdout).and_then(|()| stdout.flush());
+        return match written {
+            // Whoever reads has seen enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("cannot write to standard output"),
+        };
+    }
+    let is_recording = match (fs::canonicalize(&file), fs::canonicalize(&output)) {
+        (Ok(file), Ok(output)) => file == output,
+        _ => false,
+    };
+    ensure!(!is_recording, "{} is the recording itself: give another name with --output", output.display());
+    let cannot = || format!("cannot write {}", output.display());
+    let mut writer = BufWriter::new(File::create(&output).with_context(cannot)?);
+    let written = glass_export::write(format, &recording, &bytes, options, &mut writer).and_then(|()| writer.flush());
+    if let Err(error) = written {
+        // Half a file would look like a whole one.
+        let _ = fs::remove_file(&output);
+        return Err(error).with_context(cannot);
+    }
+    eprintln!(
+        "glass: {} samples in {}; open it with {}",
+        exported(&recording, states),
+        output.display(),
+        format.viewer()
+    );
+    Ok(())
+}
+
+fn exported(recording: &glass_profile::recording::Recording, states: States) -> usize {
+    let is_exported = |sample: &&glass_profile::model::Sample| {
+        states == States::All || sample.state == glass_profile::model::State::Running
+    };
+    recording.profile.samples.iter().filter(is_exported).count()
+}

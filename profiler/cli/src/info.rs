@@ -1,0 +1,242 @@
+//! `glass info`: what is in a recording, and what taking it cost.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use glass_guests::files::HostFiles;
+use glass_profile::model::{Profile, State};
+use glass_profile::recording::{self, NameSource, RecordedImage, Recording};
+use glass_report::names::printable;
+use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr as _;
+
+/// No line is wider.
+const COLUMNS: usize = 100;
+/// For the path of an image.
+const PATH_COLUMNS: usize = 40;
+/// Images that get a line of their own.
+const IMAGES_MAX: usize = 24;
+/// Characters of a build id: enough to tell two builds apart.
+const BUILD_ID_CHARS: usize = 16;
+
+/// Shows what is in a recording: guest, tracks, images, and what looking cost and missed.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The recording.
+    file: PathBuf,
+    /// Print JSON, for scripts.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints it.
+pub fn run(arguments: Args) -> Result<()> {
+    let (bytes, recording) = open(&arguments.file)?;
+    let file = printable(&arguments.file.display().to_string());
+    if arguments.json {
+        println!("{:#}", to_json(&file, bytes.len() as u64, &recording));
+    } else {
+        print!("{}", to_text(&file, bytes.len() as u64, &recording));
+    }
+    Ok(())
+}
+
+/// Reads a recording with all that is in it.
+pub fn open(file: &Path) -> Result<(Vec<u8>, Recording)> {
+    let path = file.display();
+    let bytes =
+        fs::read(file).with_context(|| format!("cannot read {path} (give a file that `glass record` wrote)"))?;
+    let recording = recording::open(&bytes, &mut HostFiles).map_err(|error| anyhow!("{path} {error}"))?;
+    Ok((bytes, recording))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Images of which code was seen, those with most addresses first.
+fn seen(recording: &Recording) -> Vec<&RecordedImage> {
+    let mut images: Vec<_> = recording.images.iter().filter(|image| image.addresses > 0).collect();
+    images.sort_by(|a, b| b.addresses.cmp(&a.addresses).then_with(|| a.path.cmp(&b.path)));
+    images
+}
+
+/// Where an image's names come from, in a few words.
+fn names_of(image: &RecordedImage) -> String {
+    match &image.names {
+        NameSource::Missing(reason) => format!("none: the file {reason}"),
+        _ if image.named == 0 => "none".to_owned(),
+        source => {
+            let from = if *source == NameSource::File { ", from the file" } else { "" };
+            match (image.named == image.addresses, image.with_line) {
+                (false, _) => format!("{} of {}{from}", image.named, image.addresses),
+                (true, 0) => format!("all, no lines{from}"),
+                (true, _) => format!("all, with lines{from}"),
+            }
+        }
+    }
+}
+
+/// In 100 columns.
+fn to_text(file: &str, file_bytes: u64, recording: &Recording) -> String {
+    let profile = &recording.profile;
+    // Our report begins with what this page is about, and goes on with functions.
+    let report = glass_report::text(profile, 0);
+    let about = ["\nHottest functions", "\nNo sample found"].iter().filter_map(|title| report.find(title)).min();
+    let mut out = report[..about.unwrap_or(report.len())].to_owned();
+    let images = seen(recording);
+    if !images.is_empty() {
+        let _ = writeln!(out, "\n{:<PATH_COLUMNS$}  {:>9}  {:<16}  names", "Images", "addresses", "build id");
+    }
+    for image in images.iter().take(IMAGES_MAX) {
+        let path = cut_start(&printable(&image.path), PATH_COLUMNS - 2);
+        let id = match image.build_id.is_empty() {
+            true => "none".to_owned(),
+            false => hex(&image.build_id).chars().take(BUILD_ID_CHARS).collect(),
+        };
+        let fill = " ".repeat((PATH_COLUMNS - 2).saturating_sub(path.width()));
+        let row =
+            format!("  {path}{fill}  {:>9}  {id:<BUILD_ID_CHARS$}  {}", image.addresses, printable(&names_of(image)));
+        let _ = writeln!(out, "{}", row.chars().take(COLUMNS).collect::<String>().trim_end());
+    }
+    if images.len() > IMAGES_MAX {
+        let _ = writeln!(out, "  and {} more", images.len() - IMAGES_MAX);
+    }
+    let _ = writeln!(out, "\nIn words");
+    for sentence in in_words(profile) {
+        let _ = writeln!(out, "  {sentence}");
+    }
+    let state = if recording.is_complete { "complete" } else { "not complete" };
+    let per_sample = file_bytes / (profile.samples.len() as u64).max(1);
+    let _ = writeln!(
+        out,
+        "\n{} distinct stacks of {} functions; {} bytes a sample",
+        profile.stacks.len(),
+        profile.frames.len(),
+        per_sample
+    );
+    let place = cut_start(file, COLUMNS - 50);
+    let _ = writeln!(out, "{place}: {}, format version {}, {state}", size(file_bytes), recording.version);
+    out
+}
+
+/// What the numbers of the cost mean for whoever reads the profile.
+fn in_words(profile: &Profile) -> Vec<String> {
+    let cost = &profile.cost;
+    let share = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
+    let stood = share(cost.pause.sum_ns, profile.origin.duration_ns);
+    let mut said = vec![match cost.pause.count {
+        0 => "The guest was never stopped: looking cost it only what the profiler took of the machine.".to_owned(),
+        _ => format!(
+            "Each look stopped the guest for {} (half of them shorter); all together {stood:.2} % of the time.",
+            micros(cost.pause.median_ns)
+        ),
+    }];
+    let lost = share(cost.samples_lost, cost.samples_wanted);
+    said.push(match (cost.samples_lost, lost > 1.0) {
+        (0, _) => "Nothing was lost: every sample that was wanted is here.".to_owned(),
+        (_, false) => format!("{lost:.2} % of the wanted samples are missing, too few to shift a share."),
+        (_, true) => format!("{lost:.1} % of the wanted samples are missing: busy moments may be under-represented."),
+    });
+    let broken = share(cost.stacks_broken, cost.samples_taken);
+    said.push(match broken {
+        broken if broken > 1.0 => {
+            format!("{broken:.1} % of the stacks are broken: totals of outer functions are too low by up to that.")
+        }
+        _ => "Practically every stack reaches its start: totals can be trusted as well as self.".to_owned(),
+    });
+    said
+}
+
+fn micros(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} \u{b5}s", ns as f64 / 1e3),
+        _ => format!("{:.2} ms", ns as f64 / 1e6),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} bytes"),
+        10_000..10_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
+/// The end of a path, marked where something is missing.
+fn cut_start(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut kept: Vec<char> = Vec::new();
+    let mut used = 1;
+    for letter in text.chars().rev() {
+        used += letter.to_string().width();
+        if used > columns {
+            break;
+        }
+        kept.push(letter);
+    }
+    kept.push('\u{2026}');
+    kept.iter().rev().collect()
+}
+
+fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
+    let profile = &recording.profile;
+    let (origin, cost) = (&profile.origin, &profile.cost);
+    let mut states = vec![[0u64; 3]; profile.tracks.len()];
+    for sample in &profile.samples {
+        let state = match sample.state {
+            State::Running => 0,
+            State::Spinning => 1,
+            State::Idle => 2,
+        };
+        if let Some(counts) = states.get_mut(sample.track as usize) {
+            counts[state] += 1;
+        }
+    }
+    let tracks: Vec<Value> = profile
+        .tracks
+        .iter()
+        .zip(states)
+        .map(|(track, [running, spinning, idle])| {
+            json!({"name": track.name, "id": track.id, "running": running, "spinning": spinning, "idle": idle})
+        })
+        .collect();
+    let images: Vec<Value> = recording.images.iter().map(image_json).collect();
+    json!({
+        "file": file, "file_bytes": file_bytes, "format_version": recording.version,
+        "is_complete": recording.is_complete,
+        "guest": origin.guest, "backend": origin.backend, "host": origin.host, "recorder": origin.recorder,
+        "symbols": origin.symbols, "start_unix_ns": origin.start_unix_ns, "duration_ns": origin.duration_ns,
+        "rate_hz": origin.rate_hz,
+        "samples": profile.samples.len(), "stacks": profile.stacks.len(), "functions": profile.frames.len(),
+        "tracks": tracks, "images": images,
+        "cost": {
+            "samples_wanted": cost.samples_wanted, "samples_taken": cost.samples_taken,
+            "samples_lost": cost.samples_lost, "samples_late": cost.samples_late,
+            "stacks_broken": cost.stacks_broken, "profiler_cpu_ns": cost.profiler_cpu_ns,
+            "pause": {
+                "count": cost.pause.count, "median_ns": cost.pause.median_ns, "p99_ns": cost.pause.p99_ns,
+                "max_ns": cost.pause.max_ns, "sum_ns": cost.pause.sum_ns,
+            },
+        },
+        "warnings": profile.warnings,
+    })
+}
+
+fn image_json(image: &RecordedImage) -> Value {
+    let (source, problem) = match &image.names {
+        NameSource::Recording => ("recording", Value::Null),
+        NameSource::File => ("file", Value::Null),
+        NameSource::Missing(reason) => ("missing", Value::from(reason.as_str())),
+    };
+    json!({
+        "path": image.path, "build_id": hex(&image.build_id), "start": image.range.0, "end": image.range.1,
+        "addresses": image.addresses, "named": image.named, "with_line": image.with_line,
+        "names_from": source, "names_problem": problem,
+    })
+}
