@@ -1,0 +1,52 @@
+"""Reads a trace with Perfetto's published schema and prints, as JSON, how often each function is innermost.
+
+Joins what Perfetto's trace processor joins: perf_sample -> callstack -> frame -> mapping -> module_symbols.
+"""
+
+import collections
+import json
+import sys
+
+from google.protobuf.unknown_fields import UnknownFieldSet
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+
+def unknown_fields(message):
+    """How many fields the schema does not know, in all messages."""
+    count = len(UnknownFieldSet(message))
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            values = value if field.is_repeated else [value]
+            count += sum(unknown_fields(inner) for inner in values)
+    return count
+
+
+trace = Trace()
+with open(sys.argv[1], "rb") as file:
+    trace.ParseFromString(file.read())
+assert trace.IsInitialized()
+paths, build_ids, mappings, frames, callstacks, names = {}, {}, {}, {}, {}, {}
+for packet in trace.packet:
+    data = packet.interned_data
+    paths.update((entry.iid, entry.str.decode()) for entry in data.mapping_paths)
+    build_ids.update((entry.iid, entry.str) for entry in data.build_ids)
+    for mapping in data.mappings:
+        path = "".join("/" + paths[iid] for iid in mapping.path_string_ids)
+        mappings[mapping.iid] = (path, build_ids.get(mapping.build_id, b""))
+    frames.update((frame.iid, frame) for frame in data.frames)
+    callstacks.update((stack.iid, list(stack.frame_ids)) for stack in data.callstacks)
+    module = packet.module_symbols
+    for symbols in module.address_symbols:
+        key = (module.path, module.build_id.encode("latin-1") if isinstance(module.build_id, str) else module.build_id)
+        names[key + (symbols.address,)] = symbols.lines[0].function_name
+counts = collections.Counter()
+for packet in trace.packet:
+    if not packet.HasField("perf_sample"):
+        continue
+    stack = callstacks[packet.perf_sample.callstack_iid]
+    if not stack:
+        continue
+    frame = frames[stack[-1]]
+    key = mappings.get(frame.mapping_id, ("", b"")) + (frame.rel_pc,)
+    counts[names.get(key, hex(frame.rel_pc))] += 1
+print(json.dumps({"unknown_fields": unknown_fields(trace), "self": counts}))
