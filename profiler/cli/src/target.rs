@@ -5,10 +5,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
+use glass_guests::choose::{self, Attached, Wanted, Way};
 use glass_guests::find::{self, Found, Vm};
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::kvm::KvmVm;
-use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
 use glass_guests::{Source, SymbolFile, VmSettings, parse_address};
 use glass_profile::model::Origin;
@@ -133,7 +131,19 @@ fn command(arguments: &TargetArgs, program: &str, rest: &[String]) -> Result<Tar
     Ok(process_target(arguments, process, name))
 }
 
+fn wanted(backend: Backend) -> Wanted {
+    match backend {
+        Backend::Auto | Backend::Process => Wanted::Any,
+        Backend::Kvm => Wanted::Kvm,
+        Backend::Gdbstub => Wanted::Gdbstub,
+    }
+}
+
 fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
+    // Nobody should look for symbols for nothing.
+    if let Some(error) = choose::plan(vm, wanted(arguments.backend)).refusal() {
+        return Err(error.into());
+    }
     let mut symbols = arguments.symbols.clone();
     match (symbols.first_mut(), &vm.elf, arguments.load_address) {
         (Some(first), _, Some(_)) if first.address.is_some() => {
@@ -154,7 +164,7 @@ fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
         vcpus: arguments.vcpus.clone(),
         force: arguments.force_symbols,
     };
-    let (source, backend) = attach_by(arguments, vm, settings)?;
+    let (source, backend) = attach_by(arguments, vm, &settings)?;
     let accel = match vm.accel.as_str() {
         "" => String::new(),
         accel => format!(", {}", accel.to_uppercase()),
@@ -165,26 +175,18 @@ fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
 }
 
 /// Attaches to a VM by the backend that was asked for, or by the gentlest that works.
-fn attach_by(arguments: &TargetArgs, vm: &Vm, settings: VmSettings) -> Result<(Box<dyn Source>, &'static str)> {
-    let wants_kvm = match arguments.backend {
-        Backend::Kvm => true,
-        Backend::Auto => vm.accel == "kvm",
-        Backend::Gdbstub | Backend::Process => false,
-    };
-    if wants_kvm {
-        match KvmVm::attach(vm, settings.clone()) {
-            Ok(guest) => {
-                let source = Box::new(Paced::new(guest, arguments.rate));
-                return Ok((source, "ptrace and KVM's shared registers"));
-            }
-            Err(error) if arguments.backend == Backend::Auto && error.is_of_the_backend() && vm.gdb.is_some() => {
-                eprintln!("glass: {error}; using QEMU's gdbstub, which holds the VM longer");
-            }
-            Err(error) => return Err(error.into()),
-        }
+fn attach_by(arguments: &TargetArgs, vm: &Vm, settings: &VmSettings) -> Result<(Box<dyn Source>, &'static str)> {
+    let Attached { source, way, passed_over } =
+        choose::attach(vm, wanted(arguments.backend), settings, arguments.rate)?;
+    for error in passed_over {
+        eprintln!("glass: {error}; using QEMU's gdbstub, which holds the VM longer");
     }
-    let guest = QemuVm::attach(vm, settings)?;
-    Ok((Box::new(Paced::new(guest, arguments.rate)), "QEMU's gdbstub"))
+    let backend = match way {
+        Way::Kvm => "ptrace and KVM's shared registers",
+        Way::Gdbstub => "QEMU's gdbstub",
+        Way::Monitor => "QEMU's gdbstub, switched on through its monitor",
+    };
+    Ok((source, backend))
 }
 
 fn attach(arguments: &TargetArgs, pid: u32) -> Result<Target> {

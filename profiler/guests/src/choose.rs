@@ -38,10 +38,17 @@ impl fmt::Display for Way {
 pub struct Plan {
     /// Those that should work, the gentlest first.
     pub ways: Vec<Way>,
-    /// What bars the others, in the same order; each says what would help.
+    /// What bars those that would be gentler, in the same order; each says what would help.
     pub obstacles: Vec<(Way, GuestError)>,
     /// The VM can be sampled, but something makes it worse than it could be.
-    pub drawback: Option<GuestError>,
+    pub drawback: Option<String>,
+}
+
+impl Plan {
+    /// Why the VM cannot be sampled, if no way is left: what bars the gentlest, as that is the one worth clearing.
+    pub fn refusal(self) -> Option<GuestError> {
+        if self.ways.is_empty() { self.obstacles.into_iter().map(|(_, error)| error).next() } else { None }
+    }
 }
 
 /// Which ways are to be considered.
@@ -70,6 +77,8 @@ pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     let mut plan = Plan::default();
     let mut consider = |way, result| match result {
         Ok(()) => plan.ways.push(way),
+        // What bars a way that would not be taken does not matter.
+        Err(_) if !plan.ways.is_empty() => {}
         Err(error) => plan.obstacles.push((way, error)),
     };
     if wanted == Wanted::Kvm || (wanted == Wanted::Any && vm.accel == "kvm") {
@@ -86,7 +95,8 @@ pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     }
     let is_slow = plan.ways.first().is_some_and(|way| *way != Way::Kvm);
     if is_slow && !has_ram_file(vm.pid).unwrap_or(true) {
-        plan.drawback = Some(GuestError::NoRamFile(vm.pid));
+        let what = "RAM that is no shared memfd is read through the gdbstub, which makes pauses some times longer";
+        plan.drawback = Some(format!("{what}: start QEMU with `-object memory-backend-memfd,share=on`"));
     }
     plan
 }

@@ -43,11 +43,18 @@ pub enum GuestError {
     Symbols(String),
     /// QEMU runs without gdbstub, and without a monitor that could switch one on.
     NoGdbstub(u32),
+    /// A file is no dump of a guest that can be read.
+    Dump {
+        /// Which.
+        path: PathBuf,
+        /// What follows its name in a sentence.
+        what: String,
+    },
     /// The VM is run by a program that glass has no way into.
     UnknownVmm(String),
     /// The process has no vCPU whose thread could be found.
     NoVcpu(u32),
-    /// The RAM of a VM is in no file that could be mapped.
+    /// None of a VMM's memory could be recognised as RAM.
     NoRamFile(u32),
     /// The machine cannot do what a backend needs.
     Unsupported(String),
@@ -112,6 +119,7 @@ impl fmt::Display for GuestError {
                 f,
                 "QEMU {pid} has neither a gdbstub nor a monitor on a socket: start it with `-gdb unix:PATH,server=on,wait=off` (glass run does) or `-qmp unix:PATH,server=on,wait=off`"
             ),
+            GuestError::Dump { path, what } => write!(f, "{} {what}", path.display()),
             GuestError::UnknownVmm(vmm) => write!(
                 f,
                 "glass has no way into a VM of {vmm}: it looks into QEMU and whatever else uses KVM (--backend process samples {vmm} itself)"
@@ -121,7 +129,7 @@ impl fmt::Display for GuestError {
             }
             GuestError::NoRamFile(pid) => write!(
                 f,
-                "the RAM of VM {pid} is no memfd: start QEMU with `-object memory-backend-memfd,share=on` (glass run does)"
+                "no memory of process {pid} could be recognised as the RAM of its VM: give the image that the guest runs with --symbols, or start QEMU with `-object memory-backend-memfd,share=on` (glass run does)"
             ),
             GuestError::Symbols(what) => write!(f, "{what}"),
             GuestError::Unsupported(what) => write!(f, "{what}"),

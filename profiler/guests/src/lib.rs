@@ -11,6 +11,7 @@ use glass_profile::event::Event;
 
 pub mod choose;
 mod error;
+pub mod file;
 pub mod files;
 pub mod find;
 pub mod gdbstub;

@@ -23,6 +23,8 @@ pub(super) struct Layout {
     cr0: usize,
     cr3: usize,
     cr4: usize,
+    /// Old versions of QEMU do not send it.
+    efer: Option<usize>,
 }
 
 fn read_file(client: &mut Client, name: &str) -> Result<String, GuestError> {
@@ -103,6 +105,7 @@ impl Layout {
             cr0: offset("cr0")?,
             cr3: offset("cr3")?,
             cr4: offset("cr4")?,
+            efer: offset("efer"),
         })
     }
 

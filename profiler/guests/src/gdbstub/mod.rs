@@ -51,7 +51,14 @@ struct Core<'a> {
 impl HeldCore for Core<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         match self.memory {
-            Some(memory) => Ok(self.translator.read(memory, address, into)),
+            Some(memory) => {
+                let done = self.translator.read(memory, address, into);
+                if done == into.len() || memory.is_whole() {
+                    return Ok(done);
+                }
+                // Perhaps in the part of the RAM whose place in the file is not known.
+                Ok(done + self.client.read_memory(address.wrapping_add(done as u64), &mut into[done..])?)
+            }
             None => self.client.read_memory(address, into),
         }
     }

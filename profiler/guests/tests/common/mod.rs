@@ -2,6 +2,8 @@
 // Each test program uses its own part of this.
 #![allow(dead_code)]
 
+pub mod gdb;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -267,9 +269,14 @@ impl Judge {
         self.torn += u32::from(missing || rounds.windows(2).any(|pair| pair[0] != pair[1]));
     }
 
-    pub fn check(&self, samples: u32) {
+    /// No stack is torn, broken or one that cannot be.
+    pub fn assert_whole(&self) {
         assert!(self.wrong.is_empty(), "{} wrong chains, the first: {:?}", self.wrong.len(), self.wrong[0]);
         assert_eq!((self.torn, self.broken), (0, 0));
+    }
+
+    pub fn check(&self, samples: u32) {
+        self.assert_whole();
         let total: u32 = self.counts.iter().sum();
         assert_eq!(total + self.repeated, samples);
         for (count, share) in self.counts[1..].iter().zip([0.1, 0.3, 0.6]) {

@@ -1,0 +1,249 @@
+//! `glass ps`: the VMs of this machine, and how each would be sampled.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use glass_guests::choose::{self, Plan, Wanted, Way};
+use glass_guests::find::{self, Vm};
+use serde_json::json;
+
+/// Columns of the screen that the table fits.
+const WIDTH: usize = 100;
+const NAME_WIDTH_MAX: usize = 28;
+const VMM_WIDTH_MAX: usize = 24;
+/// Under a row, what is to be said about it begins here.
+const REMARK_INDENT: usize = 9;
+
+/// Lists the VMs on this machine, and how each would be sampled
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print JSON, for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// A VM as it is shown.
+struct Row {
+    pid: u32,
+    name: String,
+    vmm: String,
+    version: Option<String>,
+    accel: String,
+    vcpus: Option<u32>,
+    ram_bytes: Option<u64>,
+    symbols: Option<PathBuf>,
+    way: Option<Way>,
+    /// Why not by a better way, and what would help.
+    remarks: Vec<String>,
+}
+
+fn row(vm: Vm, version: Option<String>) -> Row {
+    let Plan { ways, obstacles, drawback } = choose::plan(&vm, Wanted::Any);
+    Row {
+        remarks: obstacles.iter().map(|(_, error)| error.to_string()).chain(drawback).collect(),
+        way: ways.first().copied(),
+        pid: vm.pid,
+        name: vm.name,
+        vmm: vm.vmm,
+        version,
+        accel: vm.accel,
+        vcpus: vm.vcpus,
+        ram_bytes: vm.ram_bytes,
+        symbols: vm.elf,
+    }
+}
+
+/// Lists what runs now.
+pub fn run(arguments: Args) -> Result<()> {
+    let listing = find::list()?;
+    // A program is asked once, however many VMs it runs.
+    let mut versions: HashMap<PathBuf, Option<String>> = HashMap::new();
+    let rows: Vec<Row> = listing
+        .vms
+        .into_iter()
+        .map(|vm| {
+            let program = std::fs::read_link(format!("/proc/{}/exe", vm.pid)).unwrap_or_default();
+            let version = versions.entry(program).or_insert_with(|| find::version(vm.pid)).clone();
+            row(vm, version)
+        })
+        .collect();
+    let text = if arguments.json { json(&rows, listing.hidden)? } else { table(&rows, listing.hidden) };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Who reads only the first lines has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot print the list"),
+    }
+}
+
+fn json(rows: &[Row], hidden: usize) -> Result<String> {
+    let vms: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "pid": row.pid,
+                "name": row.name,
+                "vmm": row.vmm,
+                "version": row.version,
+                "accel": Some(&row.accel).filter(|accel| !accel.is_empty()),
+                "vcpus": row.vcpus,
+                "ram_bytes": row.ram_bytes,
+                "symbols": row.symbols,
+                "backend": row.way.map(|way| way.to_string()),
+                "remarks": row.remarks,
+            })
+        })
+        .collect();
+    Ok(serde_json::to_string_pretty(&json!({ "vms": vms, "processes_not_seen": hidden }))? + "\n")
+}
+
+fn ram(bytes: Option<u64>) -> String {
+    match bytes {
+        None => "-".to_owned(),
+        Some(bytes) if bytes >= 1 << 30 && bytes % (1 << 30) == 0 => format!("{} GiB", bytes >> 30),
+        Some(bytes) if bytes >= 10 << 30 => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+        Some(bytes) => format!("{} MiB", bytes >> 20),
+    }
+}
+
+/// At most `width` characters.
+fn fit(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width - 1).chain(['…']).collect()
+}
+
+/// Breaks a sentence into lines, each indented. A word that is longer than a line stays whole.
+fn wrap(text: &str, out: &mut String) {
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if used == 0 || used + 1 + length > WIDTH {
+            if used > 0 {
+                out.push('\n');
+            }
+            out.push_str(&" ".repeat(REMARK_INDENT));
+            used = REMARK_INDENT;
+        } else {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+    }
+    out.push('\n');
+}
+
+fn table(rows: &[Row], hidden: usize) -> String {
+    const TITLES: [&str; 7] = ["PID", "NAME", "VMM", "ACCEL", "VCPUS", "RAM", "BACKEND"];
+    const IS_NUMBER: [bool; 7] = [true, false, false, false, true, true, false];
+    let mut out = String::new();
+    if rows.is_empty() {
+        out.push_str("no VM runs here that glass can see\n");
+    } else {
+        let cells: Vec<[String; 7]> = rows.iter().map(cells).collect();
+        let width = |column: usize| {
+            let widths = cells.iter().map(|row| row[column].chars().count());
+            widths.max().unwrap_or(0).max(TITLES[column].len())
+        };
+        let widths: [usize; 7] =
+            std::array::from_fn(|column| if column == 0 { width(0).max(7) } else { width(column) });
+        let line = |cells: [&str; 7], out: &mut String| {
+            let mut text = String::new();
+            for (column, cell) in cells.iter().enumerate() {
+                let width = widths[column];
+                // Writing to a string does not fail.
+                let _ =
+                    if IS_NUMBER[column] { write!(text, "{cell:>width$}  ") } else { write!(text, "{cell:<width$}  ") };
+            }
+            out.push_str(text.trim_end());
+            out.push('\n');
+        };
+        line(TITLES, &mut out);
+        for (row, cells) in rows.iter().zip(&cells) {
+            line(std::array::from_fn(|column| cells[column].as_str()), &mut out);
+            row.remarks.iter().for_each(|remark| wrap(remark, &mut out));
+        }
+    }
+    if hidden > 0 {
+        let processes = if hidden == 1 { "1 process".to_owned() } else { format!("{hidden} processes") };
+        let _ = writeln!(out, "{processes} may not be looked at as this user, so VMs may be missing (root sees most)");
+    }
+    out
+}
+
+fn cells(row: &Row) -> [String; 7] {
+    let vmm = row.version.as_ref().map_or(row.vmm.clone(), |version| format!("{} {version}", row.vmm));
+    [
+        row.pid.to_string(),
+        fit(&row.name, NAME_WIDTH_MAX),
+        fit(&vmm, VMM_WIDTH_MAX),
+        if row.accel.is_empty() { "-".to_owned() } else { fit(&row.accel, 6) },
+        row.vcpus.map_or("-".to_owned(), |count| count.to_string()),
+        ram(row.ram_bytes),
+        row.way.map_or("none".to_owned(), |way| way.to_string()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(pid: u32, name: &str, way: Option<Way>, remark: &str) -> Row {
+        let remarks = if remark.is_empty() { Vec::new() } else { vec![remark.to_owned()] };
+        let (vmm, version, accel) = ("QEMU".to_owned(), Some("7.2.22".to_owned()), "kvm".to_owned());
+        let (vcpus, ram_bytes) = (Some(2), Some(64 << 20));
+        Row { pid, name: name.to_owned(), vmm, version, accel, vcpus, ram_bytes, symbols: None, way, remarks }
+    }
+
+    #[test]
+    fn columns_are_aligned_and_fit() {
+        let long = "a-name-that-nobody-would-give-to-a-vm-but-somebody-did";
+        let rows = [
+            row(7, "web", Some(Way::Kvm), ""),
+            row(4_194_303, long, Some(Way::Monitor), &"needs something that takes many words ".repeat(8)),
+            Row { ram_bytes: Some(2 << 40), vcpus: None, vmm: "x".repeat(50), ..row(8, "ü", None, "") },
+        ];
+        let text = table(&rows, 3);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{text}");
+        let at = |line: &str, word: &str| line.split_once(word).map(|(before, _)| before.chars().count());
+        let backend = at(lines[0], "BACKEND");
+        assert!(backend.is_some());
+        assert_eq!(at(lines[1], "kvm\u{0}").or(lines[1].rfind("kvm")), backend, "{text}");
+        assert_eq!(at(lines[2], "gdbstub via monitor"), backend, "{text}");
+        assert_eq!(
+            lines[1],
+            "      7  web                           QEMU 7.2.22               kvm        2    64 MiB  kvm"
+        );
+        assert!(lines[3].starts_with("         needs"), "{text}");
+        assert_eq!(
+            lines.last(),
+            Some(&"3 processes may not be looked at as this user, so VMs may be missing (root sees most)")
+        );
+    }
+
+    #[test]
+    fn nothing_to_show() {
+        assert_eq!(table(&[], 0), "no VM runs here that glass can see\n");
+    }
+
+    #[test]
+    fn sizes_of_ram() {
+        let shown = [None, Some(64 << 20), Some(2 << 30), Some(1500 << 20), Some((20 << 30) + (512 << 20))].map(ram);
+        assert_eq!(shown, ["-", "64 MiB", "2 GiB", "1500 MiB", "20.5 GiB"]);
+    }
+
+    #[test]
+    fn json_says_what_is_unknown() {
+        let row =
+            Row { version: None, vcpus: None, ram_bytes: None, accel: String::new(), ..row(7, "web", None, "no") };
+        let value: serde_json::Value = serde_json::from_str(&json(&[row], 0).unwrap()).unwrap();
+        let vm = &value["vms"][0];
+        assert_eq!((&vm["pid"], &vm["name"], &vm["remarks"][0]), (&json!(7), &json!("web"), &json!("no")));
+        assert!(["version", "vcpus", "ram_bytes", "accel", "backend"].iter().all(|key| vm[key].is_null()), "{value}");
+    }
+}

@@ -1,0 +1,57 @@
+//! The gdb protocol as far as a test speaks it itself, on either side.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use glass_profile::event::Registers;
+
+/// A packet with its checksum.
+pub fn packet(body: &str) -> String {
+    let sum = body.bytes().fold(0u8, |sum, byte| sum.wrapping_add(byte));
+    format!("${body}#{sum:02x}")
+}
+
+/// A debugger of a guest that stands still already, and that never lets it go on.
+pub struct Gdb(UnixStream);
+
+impl Gdb {
+    pub fn connect(path: &Path) -> Gdb {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Gdb(stream)
+    }
+
+    fn ask(&mut self, body: &str) -> String {
+        self.0.write_all(format!("+{}", packet(body)).as_bytes()).unwrap();
+        let mut text = String::new();
+        let mut byte = [0];
+        while !text.contains('#') {
+            self.0.read_exact(&mut byte).unwrap();
+            if byte[0] == b'$' || !text.is_empty() {
+                text.push(char::from(byte[0]));
+            }
+        }
+        self.0.read_exact(&mut [0; 2]).unwrap();
+        self.0.write_all(b"+").unwrap();
+        text.trim_matches(['$', '#']).to_owned()
+    }
+
+    /// In the order of QEMU's x86-64: rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8 to r15, rip.
+    pub fn registers(&mut self) -> Registers {
+        let digits = self.ask("g");
+        let word = |index: usize| {
+            let bytes = (0..8).rev().map(|byte| &digits[index * 16 + byte * 2..][..2]).collect::<String>();
+            u64::from_str_radix(&bytes, 16).unwrap()
+        };
+        Registers { rip: word(16), rsp: word(7), rbp: word(6) }
+    }
+
+    pub fn memory(&mut self, address: u64, bytes: usize) -> Vec<u8> {
+        let digits = self.ask(&format!("m{address:x},{bytes:x}"));
+        let pairs = digits.as_bytes().chunks_exact(2);
+        let bytes = pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
+        bytes.collect()
+    }
+}
