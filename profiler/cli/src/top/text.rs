@@ -145,7 +145,9 @@ pub(super) fn place(place: &Option<(std::sync::Arc<str>, u32)>) -> String {
 /// again in a chain of calls.
 pub(super) fn short(name: &str) -> String {
     let plain = without_brackets(&without_trait(name));
-    let parts: Vec<&str> = plain.split("::").map(str::trim).filter(|part| !part.is_empty()).collect();
+    // The body of an async function is a closure in it; the function says more.
+    let is_named = |part: &&str| !part.is_empty() && *part != "{{closure}}";
+    let parts: Vec<&str> = plain.split("::").map(str::trim).filter(is_named).collect();
     match parts[..] {
         [] => name.to_owned(),
         [only] => only.to_owned(),
@@ -186,6 +188,7 @@ mod tests {
         assert_eq!(short("<alloc::vec::Vec<T> as core::ops::Drop>::drop"), "Vec::drop");
         assert_eq!(short("core::ptr::drop_in_place<foo::Bar>"), "ptr::drop_in_place");
         assert_eq!(short("memcpy"), "memcpy");
+        assert_eq!(short("queue::serve::{{closure}}::{{closure}}"), "queue::serve");
         assert_eq!(short("<>"), "<>");
         let name = "<queue::Service<vm::Vm> as core::future::Future>::poll";
         assert_eq!(squeeze(name, 80), name);

@@ -14,6 +14,9 @@ use crate::top::text::{columns, count, cut_end, cut_start, pad, percent, place, 
 /// Columns of a share.
 const SHARE: usize = 8;
 
+/// A window that has room for everything.
+const COLUMNS_WIDE: u16 = 100;
+
 /// Widths of the three columns of text.
 struct Widths {
     name: usize,
@@ -26,7 +29,12 @@ impl Widths {
     fn of(rows: &[&Row], width: u16) -> Widths {
         let room = usize::from(width).saturating_sub(2 * SHARE + 6);
         let longest = |text: &dyn Fn(&Row) -> usize| rows.iter().map(|row| text(row)).max().unwrap_or(0);
-        let image = longest(&|row| columns(&row.function.image)).max(5).min(room / 5);
+        // One image in a narrow window goes without saying.
+        let is_one = rows.windows(2).all(|pair| pair[0].function.image == pair[1].function.image);
+        let image = match is_one && width < COLUMNS_WIDE {
+            true => 0,
+            false => longest(&|row| columns(&row.function.image)).max(5).min(room / 5),
+        };
         let place = longest(&|row| columns(&place(&row.place))).max(12).min(room * 3 / 10);
         Widths { name: room.saturating_sub(image + place), image, place }
     }
