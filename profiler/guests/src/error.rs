@@ -76,6 +76,13 @@ pub enum GuestError {
         /// Why it failed.
         error: io::Error,
     },
+    /// The VM has no vCPU of this number.
+    NoSuchVcpu {
+        /// The number.
+        index: u32,
+        /// Those that there are.
+        there: Vec<u32>,
+    },
     /// A registry entry names nothing that runs.
     NotFound(String),
 }
@@ -137,6 +144,10 @@ impl fmt::Display for GuestError {
             GuestError::Monitor(why) => write!(f, "QEMU's monitor: {why}"),
             GuestError::Protocol(why) => write!(f, "QEMU's gdbstub: {why}"),
             GuestError::System { action, error } => write!(f, "cannot {action}: {error}"),
+            GuestError::NoSuchVcpu { index, there } => {
+                let there = there.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+                write!(f, "the VM has no vCPU {index}: choose of {there} with --vcpu")
+            }
             GuestError::NotFound(what) => write!(f, "{what}"),
         }
     }

@@ -1,6 +1,6 @@
 //! A VM under KVM, whichever program runs it: each vCPU's thread is stopped by ptrace, its registers
-//! are read from the page that KVM shares with the VMM, its RAM from the memfd that backs it. The VMM
-//! is not asked and does not notice.
+//! are read from the page that KVM shares with the VMM, its RAM from the file that backs it or out of
+//! the VMM's memory. The VMM is not asked and does not notice.
 //!
 //! What happens to the guest if we die, at whatever moment (SIGKILL is meant):
 //! - The kernel lets all threads that we trace go on when our thread ends. None stays stopped, and a
@@ -14,8 +14,11 @@
 //! What a VMM could notice while it is sampled: a system call of a vCPU's thread other than `KVM_RUN`
 //! that fails with `EINTR` after any stop (signal(7) lists them) does so.
 
+mod attach;
+mod inject;
 mod page;
 pub(crate) mod permission;
+mod polling;
 mod threads;
 mod vcpu;
 
@@ -28,37 +31,73 @@ use glass_profile::event::{Event, RawSample};
 
 use crate::Guest;
 use crate::error::GuestError;
-use crate::find::Vm;
-use crate::memory::{RamFile, Translator};
-use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
-use crate::vm::{HeldCore, VmImage, VmSettings};
+use crate::memory::{Ram, Translator};
+use crate::sys::{ChildSignals, monotonic_ns};
+use crate::vm::{CoreRegisters, HeldCore, VmImage};
+use inject::Injector;
 use page::RunPage;
-use threads::{Found, Search};
-use vcpu::{Hold, Vcpu};
+use vcpu::{Call, Hold, Thread};
 
 /// How long a vCPU is waited for: it may be stuck in the kernel, or wait for a CPU of a loaded host.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same when letting go for good.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a vCPU is stopped until one stop has ended a `KVM_RUN`.
-const FIRST_STOPS_MAX: u32 = 1000;
-/// `KVM_CAP_SYNC_REGS` of `linux/kvm.h`.
-const CAP_SYNC_REGS: i32 = 74;
 
 /// A VM that is attached to.
 pub struct KvmVm {
     // Threads that are dropped before they are let go need the signals: declared after them.
     vcpus: Vec<Vcpu>,
-    memory: RamFile,
+    memory: Ram,
     image: VmImage,
     signals: ChildSignals,
-    ended: bool,
     warnings: Vec<String>,
+}
+
+/// How registers are read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RegistersBy {
+    /// From the shared page; where there is none, by calls.
+    #[default]
+    Page,
+    /// By calls that the VMM's threads make for us.
+    Calls,
+}
+
+/// A vCPU and its thread.
+struct Vcpu {
+    /// Its number, which names its track too.
+    index: u32,
+    view: View,
+    thread: Thread,
+    /// `KVM_RUN` has returned since registers were asked for.
+    is_synced: bool,
+    /// `/proc/PID/task/TID/stat`, for guests that do not say themselves when they sleep.
+    stat: Option<File>,
+}
+
+/// Where a vCPU's registers come from.
+enum View {
+    Page(RunPage),
+    Calls(Injector),
+    /// Given back, before the thread is let go.
+    None,
+}
+
+impl Vcpu {
+    /// The registers of a held vCPU, once they are known.
+    fn registers(&mut self, call: Call, signals: &ChildSignals) -> Result<Option<CoreRegisters>, GuestError> {
+        self.is_synced |= call.interrupted;
+        match &mut self.view {
+            View::Page(page) => Ok(self.is_synced.then(|| page.registers())),
+            View::Calls(injector) => injector.registers(&mut self.thread, signals),
+            View::None => Ok(None),
+        }
+    }
 }
 
 /// A vCPU that stands still.
 struct Core<'a> {
-    memory: &'a RamFile,
+    memory: &'a Ram,
     translator: Translator,
     is_halted: bool,
 }
@@ -83,111 +122,28 @@ pub(crate) fn vcpu_count(pid: u32) -> io::Result<usize> {
     Ok(threads::descriptors(pid)?.0.len())
 }
 
-/// Fails unless KVM writes the registers that are wanted: asking for others would make `KVM_RUN` fail.
-fn check_kvm(process: &Process, kvm: Option<i32>, refused: impl Fn(io::Error) -> GuestError) -> Result<(), GuestError> {
-    let device = match kvm {
-        Some(number) => process.descriptor(number).map_err(refused)?,
-        None => File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/kvm")
-            .map_err(|error| GuestError::Unsupported(format!("/dev/kvm cannot be asked what it can ({error})")))?
-            .into(),
-    };
-    match kvm_extension(&device, CAP_SYNC_REGS) {
-        Ok(fields) if fields & page::WANTED == page::WANTED => Ok(()),
-        _ => Err(GuestError::Unsupported("this host's KVM does not share registers (KVM_CAP_SYNC_REGS)".to_owned())),
-    }
-}
-
 impl KvmVm {
-    /// Attaches. Each vCPU's thread is stopped some times for some 10 us; when this returns it runs.
-    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KvmVm, GuestError> {
-        let pid = vm.pid;
-        let image = VmImage::load(pid, settings)?;
-        let refused = |error: io::Error| match error.kind() {
-            io::ErrorKind::PermissionDenied => permission::explain(pid),
-            io::ErrorKind::NotFound => GuestError::NoProcess(pid),
-            _ => GuestError::System { action: format!("trace the VMM {pid}"), error },
-        };
-        let (descriptors, kvm) = threads::descriptors(pid).map_err(refused)?;
-        if descriptors.is_empty() {
-            return Err(GuestError::NoVcpu(pid));
-        }
-        let memory = RamFile::open(pid).map_err(refused)?.ok_or(GuestError::NoRamFile(pid))?;
-        let process = Process::open(pid).map_err(refused)?;
-        check_kvm(&process, kvm, refused)?;
-        let signals =
-            ChildSignals::block().map_err(|error| GuestError::System { action: "block SIGCHLD".to_owned(), error })?;
-        let found = Search { pid, vcpus: &descriptors, signals: &signals, refused: &refused }.run()?;
-        let mut vcpus = Vec::with_capacity(found.len());
-        for Found { descriptor, id, thread } in found {
-            let page = process.descriptor(descriptor.number).and_then(|vcpu| RunPage::open(&vcpu)).map_err(refused)?;
-            let stat = if image.tells_state() { None } else { File::open(format!("/proc/{pid}/task/{id}/stat")).ok() };
-            vcpus.push(Vcpu { page: Some(page), thread, is_synced: false, stat });
-        }
-        let warnings = Vec::new();
-        let mut attached = KvmVm { vcpus, memory, image, signals, ended: false, warnings };
-        attached.check_image(pid)?;
-        Ok(attached)
-    }
-
-    /// Stops the first vCPU until its registers are known, and compares memory with the image.
-    fn check_image(&mut self, pid: u32) -> Result<(), GuestError> {
-        for _ in 0..FIRST_STOPS_MAX {
-            let vcpu = &mut self.vcpus[0];
-            match vcpu.thread.hold(&self.signals, DETACH_TIMEOUT)? {
-                Hold::Yes(call) => vcpu.is_synced |= call.interrupted,
-                Hold::Late => return Err(GuestError::NoVcpu(pid)),
-                Hold::Ended => return Err(GuestError::NoProcess(pid)),
-            }
-            let checked = match &vcpu.page {
-                Some(page) if vcpu.is_synced => {
-                    let translator = Translator::new(page.registers().paging);
-                    Some(self.image.check(&mut Core { memory: &self.memory, translator, is_halted: false }))
-                }
-                _ => None,
-            };
-            vcpu.thread.release()?;
-            if let Some(checked) = checked {
-                self.warnings.extend(checked?);
-                return Ok(());
-            }
-            self.rest(monotonic_ns() + 1_000_000)?;
-        }
-        Err(GuestError::NoVcpu(pid))
-    }
-
     /// One sample of a vCPU; `Ok(None)` if there is none to be had now.
-    fn sample_vcpu(&mut self, index: usize) -> Result<Option<RawSample>, GuestError> {
-        let vcpu = &mut self.vcpus[index];
-        // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
+    fn sample_vcpu(&mut self, position: usize) -> Result<Option<RawSample>, GuestError> {
+        let vcpu = &mut self.vcpus[position];
         // Allocated while the guest runs.
         let room = self.image.room();
+        // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
         let sleeps = vcpu.stat.as_ref().is_some_and(is_asleep);
         let start_ns = monotonic_ns();
-        let call = match vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? {
-            Hold::Yes(call) => call,
-            Hold::Late => return Ok(None),
-            Hold::Ended => {
-                self.ended = true;
-                return Ok(None);
-            }
-        };
-        vcpu.is_synced |= call.interrupted;
-        let sample = match &vcpu.page {
-            Some(page) if vcpu.is_synced => {
-                let state = page.registers();
-                let translator = Translator::new(state.paging);
-                let is_halted = sleeps && call.run_on.is_some();
-                Some(self.image.sample(index, state, &mut Core { memory: &self.memory, translator, is_halted }, room))
-            }
-            _ => None,
-        };
+        let Hold::Yes(call) = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? else { return Ok(None) };
+        let state = vcpu.registers(call, &self.signals);
+        let sample = state.and_then(|state| {
+            let Some(state) = state else { return Ok(None) };
+            let translator = Translator::new(state.paging);
+            let is_halted = sleeps && call.run_on.is_some();
+            let mut core = Core { memory: &self.memory, translator, is_halted };
+            self.image.sample(vcpu.index as usize, state, &mut core, room).map(Some)
+        });
+        // Whatever came of it, it goes on.
         vcpu.thread.release()?;
         let pause_ns = monotonic_ns() - start_ns;
-        let Some(sample) = sample else { return Ok(None) };
-        Ok(Some(RawSample { time_ns: start_ns, pause_ns, ..sample? }))
+        Ok(sample?.map(|sample| RawSample { time_ns: start_ns, pause_ns, ..sample }))
     }
 
     /// Stops and lets go each vCPU without reading anything: the floor that samples are measured against.
@@ -212,6 +168,17 @@ impl KvmVm {
     pub fn signals_handed_on(&self) -> u64 {
         self.vcpus.iter().map(|vcpu| vcpu.thread.signals()).sum()
     }
+
+    /// For measurements: how long a stop is polled for before we sleep until it is told. 0 is never.
+    #[doc(hidden)]
+    pub fn poll_for(&mut self, limit: Duration) {
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.thread.poll_for(limit.as_nanos() as u64));
+    }
+
+    /// A VM goes on while one of its vCPUs does.
+    fn has_ended(&self) -> bool {
+        self.vcpus.iter().all(|vcpu| vcpu.thread.has_ended())
+    }
 }
 
 fn is_asleep(stat: &File) -> bool {
@@ -224,24 +191,24 @@ fn is_asleep(stat: &File) -> bool {
 impl Guest for KvmVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        self.image.announce(self.vcpus.len(), sink);
+        let highest = self.vcpus.iter().map(|vcpu| vcpu.index as usize).max();
+        self.image.announce(highest.map_or(0, |highest| highest + 1), sink);
         Ok(())
     }
 
     fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
         let mut samples = Vec::with_capacity(self.vcpus.len());
         // One after the other: each stands still only for its own sample.
-        for index in 0..self.vcpus.len() {
-            samples.extend(self.sample_vcpu(index)?.map(Event::Sample));
+        for position in 0..self.vcpus.len() {
+            samples.extend(self.sample_vcpu(position)?.map(Event::Sample));
         }
-        Ok((!self.ended).then_some(samples))
+        Ok((!self.has_ended()).then_some(samples))
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
         loop {
             for vcpu in &mut self.vcpus {
                 vcpu.thread.settle()?;
-                self.ended |= vcpu.thread.has_ended();
             }
             let left_ns = until_ns.saturating_sub(monotonic_ns());
             if left_ns == 0 {
@@ -259,7 +226,7 @@ impl Guest for KvmVm {
         let mut result = Ok(());
         for vcpu in &mut self.vcpus {
             // Given back first: the thread runs on as soon as it is let go.
-            vcpu.page = None;
+            vcpu.view = View::None;
             let detached = vcpu.thread.detach(&self.signals, DETACH_TIMEOUT);
             result = result.and(detached);
         }

@@ -16,8 +16,11 @@ pub(super) const WANTED: u64 = 1 | 2;
 // Offsets in bytes. They are the kernel's interface to programs and never change.
 const VALID_REGISTERS: usize = 288;
 const GENERAL: usize = 304;
-const SYSTEM: usize = GENERAL + 18 * 8;
-const END: usize = SYSTEM + 312;
+const SYSTEM: usize = GENERAL + GENERAL_BYTES;
+const END: usize = SYSTEM + SYSTEM_BYTES;
+/// Bytes of `struct kvm_regs` and `struct kvm_sregs`.
+pub(super) const GENERAL_BYTES: usize = 18 * 8;
+pub(super) const SYSTEM_BYTES: usize = 312;
 
 const RSP: usize = GENERAL + 6 * 8;
 const RBP: usize = GENERAL + 7 * 8;
@@ -58,6 +61,14 @@ impl Drop for RunPage {
     fn drop(&mut self) {
         self.map.store(VALID_REGISTERS, self.previous);
     }
+}
+
+/// The same, of the two structures apart.
+pub(super) fn parse_parts(general: &[u8; GENERAL_BYTES], system: &[u8; SYSTEM_BYTES]) -> CoreRegisters {
+    let mut bytes = [0; END];
+    bytes[GENERAL..SYSTEM].copy_from_slice(general);
+    bytes[SYSTEM..].copy_from_slice(system);
+    parse(&bytes)
 }
 
 fn parse(bytes: &[u8; END]) -> CoreRegisters {

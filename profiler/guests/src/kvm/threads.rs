@@ -104,6 +104,13 @@ fn glance(pid: u32, thread: u32) -> io::Result<Glance> {
     }
 }
 
+/// The vCPU that a thread's name speaks of: "CPU 3/KVM" (QEMU), "fc_vcpu 3" (Firecracker), "vcpu3".
+fn named_vcpu(name: &str) -> Option<u32> {
+    let name = name.trim_end().trim_end_matches("/KVM");
+    let digits = name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    name.to_ascii_lowercase().contains("cpu").then(|| digits.parse().ok())?
+}
+
 /// A thread that runs a vCPU.
 pub(super) struct Found {
     pub(super) descriptor: Descriptor,
@@ -130,7 +137,9 @@ impl Search<'_> {
                 fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|_| GuestError::NoProcess(self.pid))?;
             for entry in folder.take(ENTRIES_MAX).flatten() {
                 let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-                if found.iter().all(|known| known.id != id) {
+                // Names are only the VMM's word; who is still missing later may have any.
+                let may_be_wanted = start.elapsed() > PATIENCE / 2 || self.is_wanted_by_name(id);
+                if may_be_wanted && found.iter().all(|known| known.id != id) {
                     found.extend(self.look_at(id, &found)?);
                 }
                 if found.len() == self.vcpus.len() {
@@ -144,6 +153,13 @@ impl Search<'_> {
             std::thread::sleep(Duration::from_millis(2));
         }
         Err(GuestError::NoVcpu(self.pid))
+    }
+
+    /// Whether a thread's name does not say that it runs another vCPU: those are not even stopped.
+    fn is_wanted_by_name(&self, id: u32) -> bool {
+        let name = fs::read(format!("/proc/{}/task/{id}/comm", self.pid)).unwrap_or_default();
+        let named = named_vcpu(&String::from_utf8_lossy(&name));
+        named.is_none_or(|index| self.vcpus.iter().any(|vcpu| vcpu.index == index))
     }
 
     /// Traces a thread if it runs one of the vCPUs that are still missing; it runs on in any case.
@@ -187,6 +203,16 @@ mod tests {
         assert_eq!(parse_syscall("-1 0x7f 0x7f"), Glance::Other);
         assert_eq!(parse_syscall("16 0x11"), Glance::Other);
         assert_eq!(parse_syscall(""), Glance::Other);
+    }
+
+    #[test]
+    fn names_of_threads() {
+        for (name, vcpu) in [("CPU 3/KVM\n", Some(3)), ("fc_vcpu 12", Some(12)), ("vcpu0", Some(0))] {
+            assert_eq!(named_vcpu(name), vcpu, "{name}");
+        }
+        for name in ["qemu-system-x86", "CPU 0/TCG", "worker 3", "cpu", "", "vcpu 99999999999"] {
+            assert_eq!(named_vcpu(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libc::user_regs_struct;
 
-use super::page::RunPage;
+use super::polling::Polling;
 use crate::error::GuestError;
 use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns};
 
@@ -17,9 +17,7 @@ use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns};
 pub(super) const KVM_RUN: u64 = 0xae80;
 /// Bytes of the `syscall` instruction.
 const SYSCALL_BYTES: u64 = 2;
-/// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed. Polling instead, for
-/// 30 to 150 us, was no better where host threads compete for CPUs (2026-11-21, 2 cores under load,
-/// examples/kvm_pause.rs: 90 % of the pauses within 357 us without, 369 to 618 us with).
+/// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 /// How long a thread that nobody detached from may take to stop.
 const DROP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +31,7 @@ pub(super) struct Call {
     pub(super) interrupted: bool,
 }
 
-const IOCTL: u64 = libc::SYS_ioctl as u64;
+pub(super) const IOCTL: u64 = libc::SYS_ioctl as u64;
 const INTERRUPTED: u64 = -(libc::EINTR as i64) as u64;
 
 /// What the registers of a stopped thread say.
@@ -86,19 +84,11 @@ pub(super) struct Thread {
     /// Where it was put back to last.
     rewound: Option<u64>,
     ended: bool,
+    /// A stop signal that came while the thread made a call for us: it gets it when it goes on.
+    owed: i32,
     /// Signals that were handed on.
     signals: u64,
-}
-
-/// A vCPU and its thread.
-pub(super) struct Vcpu {
-    /// The shared page, until it is given back: before the thread is let go.
-    pub(super) page: Option<RunPage>,
-    pub(super) thread: Thread,
-    /// `KVM_RUN` has returned since registers were asked for.
-    pub(super) is_synced: bool,
-    /// `/proc/PID/task/TID/stat`, for guests that do not say themselves when they sleep.
-    pub(super) stat: Option<std::fs::File>,
+    polling: Polling,
 }
 
 fn failed(action: &str) -> impl FnOnce(io::Error) -> GuestError {
@@ -108,7 +98,16 @@ fn failed(action: &str) -> impl FnOnce(io::Error) -> GuestError {
 impl Thread {
     pub(super) fn seize(thread: u32) -> io::Result<Thread> {
         let tracee = Tracee::seize(thread)?;
-        Ok(Thread { tracee, asked: false, held: None, rewound: None, ended: false, signals: 0 })
+        Ok(Thread {
+            tracee,
+            asked: false,
+            held: None,
+            rewound: None,
+            ended: false,
+            owed: 0,
+            signals: 0,
+            polling: Polling::default(),
+        })
     }
 
     /// Stops it, within `limit`.
@@ -129,15 +128,25 @@ impl Thread {
                 return Ok(Hold::Ended);
             }
             self.look()?;
+            let waited_ns = monotonic_ns() - start_ns;
             if let Some((_, registers)) = &self.held {
+                self.polling.stopped(waited_ns);
                 return Ok(Hold::Yes(call_of(registers)));
             }
-            let waited_ns = monotonic_ns() - start_ns;
             if waited_ns >= limit_ns && !self.ended {
                 return Ok(Hold::Late);
             }
+            if self.polling.goes_on(waited_ns) {
+                std::hint::spin_loop();
+                continue;
+            }
             signals.wait(Duration::from_nanos(limit_ns.saturating_sub(waited_ns).min(SLEEP_NS_MAX)));
         }
+    }
+
+    /// How long a stop is polled for before we sleep, in nanoseconds.
+    pub(super) fn poll_for(&mut self, limit_ns: u64) {
+        self.polling = Polling::new(limit_ns);
     }
 
     /// An error of ptrace: fine if the thread is gone, which the kernel tells at its own time.
@@ -163,6 +172,8 @@ impl Thread {
                 Ok(())
             }
             Ok(Some(Stop::Signal(signal))) => self.hand_on(signal),
+            // Left over from a call that somebody else had it make.
+            Ok(Some(Stop::Call)) => self.tracee.resume(0),
             Ok(Some(Stop::Event(signal))) => {
                 self.asked = false;
                 self.tracee.registers().map(|registers| self.held = Some((signal, registers)))
@@ -200,7 +211,7 @@ impl Thread {
     pub(super) fn release(&mut self) -> Result<(), GuestError> {
         let resumed = self.mend().and_then(|held| match held {
             None => Ok(()),
-            Some(libc::SIGTRAP) => self.tracee.resume(0),
+            Some(libc::SIGTRAP) => self.tracee.resume(std::mem::take(&mut self.owed)),
             // The whole process was stopped by somebody, and shall stay so.
             Some(_) => self.tracee.listen(),
         });
@@ -219,6 +230,27 @@ impl Thread {
         Ok(())
     }
 
+    /// What it stands still by, and its registers, if it is held.
+    pub(super) fn held(&self) -> Option<(i32, user_regs_struct)> {
+        self.held
+    }
+
+    pub(super) fn tracee(&self) -> &Tracee {
+        &self.tracee
+    }
+
+    /// Notes that it has ended while somebody else waited for it.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.held = None;
+    }
+
+    /// Has it get a signal when it goes on.
+    pub(super) fn owe(&mut self, signal: i32) {
+        self.owed = signal;
+        self.signals += 1;
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -234,7 +266,7 @@ impl Thread {
         loop {
             match self.hold(signals, limit)? {
                 Hold::Yes(_) => {
-                    let done = self.mend().and_then(|_| self.tracee.detach(0));
+                    let done = self.mend().and_then(|_| self.tracee.detach(std::mem::take(&mut self.owed)));
                     self.ended = true;
                     return done.or_else(|error| self.lost(error, "detach from"));
                 }

@@ -41,8 +41,8 @@ struct Piece {
     offset: u64,
 }
 
-/// The RAM of a VM.
-#[derive(Debug)]
+/// The RAM of a VM; by default none.
+#[derive(Debug, Default)]
 pub struct Ram {
     backings: Vec<Backing>,
     pieces: Vec<Piece>,

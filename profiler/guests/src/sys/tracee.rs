@@ -21,9 +21,14 @@ pub(crate) enum Stop {
     Event(i32),
     /// It is about to receive a signal, which is lost unless it is handed back.
     Signal(i32),
+    /// It begins or ends a system call, see [`Tracee::resume_to_call`].
+    Call,
     /// It is gone.
     Ended,
 }
+
+/// By this bit the kernel marks stops at system calls, if asked to.
+const CALL_MARK: i32 = 0x80;
 
 /// A thread that this thread traces.
 #[derive(Debug)]
@@ -34,10 +39,10 @@ pub(crate) struct Tracee {
 }
 
 impl Tracee {
-    /// Traces a thread without stopping it.
+    /// Traces a thread without stopping it. Stops at system calls, if there are any, are told as such.
     pub(crate) fn seize(thread: u32) -> io::Result<Tracee> {
         let tracee = Tracee { thread: thread as libc::pid_t, _here: PhantomData };
-        tracee.request(libc::PTRACE_SEIZE, null_mut())?;
+        tracee.request(libc::PTRACE_SEIZE, libc::PTRACE_O_TRACESYSGOOD as usize as *mut c_void)?;
         Ok(tracee)
     }
 
@@ -65,6 +70,8 @@ impl Tracee {
             Stop::Ended
         } else if status >> 16 == libc::PTRACE_EVENT_STOP {
             Stop::Event(libc::WSTOPSIG(status))
+        } else if libc::WSTOPSIG(status) == libc::SIGTRAP | CALL_MARK {
+            Stop::Call
         } else {
             Stop::Signal(libc::WSTOPSIG(status))
         }))
@@ -98,6 +105,25 @@ impl Tracee {
     /// Lets a stopped tracee go on, with a signal unless it is 0.
     pub(crate) fn resume(&self, signal: i32) -> io::Result<()> {
         self.request(libc::PTRACE_CONT, signal as usize as *mut c_void)
+    }
+
+    /// Lets a stopped tracee go on until it begins or ends a system call.
+    pub(crate) fn resume_to_call(&self) -> io::Result<()> {
+        self.request(libc::PTRACE_SYSCALL, null_mut())
+    }
+
+    /// The signals that a stopped tracee blocks, a bit each.
+    pub(crate) fn blocked_signals(&self) -> io::Result<u64> {
+        let mut mask = 0u64;
+        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as the third argument says: those of `mask`.
+        check(unsafe { libc::ptrace(libc::PTRACE_GETSIGMASK, self.thread, 8usize, &raw mut mask) })?;
+        Ok(mask)
+    }
+
+    /// Sets them. SIGKILL and SIGSTOP cannot be blocked.
+    pub(crate) fn block_signals(&self, mask: u64) -> io::Result<()> {
+        // SAFETY: PTRACE_SETSIGMASK reads as many bytes as the third argument says: those of `mask`.
+        check(unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK, self.thread, 8usize, &raw const mask) }).map(|_| ())
     }
 
     /// Leaves a tracee stopped as part of its process, and has us told when that changes.

@@ -3,7 +3,9 @@
 #![allow(dead_code)]
 
 pub mod gdb;
+pub mod vmm;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -214,6 +216,8 @@ pub struct Judge {
     repeated: u32,
     counts_repeated: bool,
     last_round: Option<u64>,
+    /// The cores that marks told of, a bit each.
+    pub cores: u8,
     torn: u32,
     broken: u32,
     wrong: Vec<Vec<String>>,
@@ -234,6 +238,7 @@ impl Judge {
             repeated: 0,
             counts_repeated,
             last_round: None,
+            cores: 0,
             torn: 0,
             broken: 0,
             wrong: Vec::new(),
@@ -255,6 +260,7 @@ impl Judge {
         let marks = sample.stack.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let marks: Vec<u64> = marks.filter(|word| word >> 44 == 0xc0ded).collect();
         let round = marks.iter().map(|word| word & 0xff_ffff_ffff).max();
+        marks.iter().for_each(|word| self.cores |= 1 << (word >> 39 & 1));
         if round.is_some() && round == self.last_round && !self.counts_repeated {
             self.repeated += 1;
         } else {
@@ -290,8 +296,20 @@ impl Judge {
 
 /// Takes samples at a rate and checks all of them.
 pub fn take(fixture: &Fixture, guest: impl Guest, rate_hz: u32, samples: usize) -> (Judge, Durations) {
+    let (mut judges, pauses) = take_of(&fixture.elf, fixture.rounds_are_long, guest, rate_hz, samples);
+    (judges.remove(&0).unwrap(), pauses)
+}
+
+/// The same of a guest that runs `elf`, with a judge for each vCPU.
+pub fn take_of(
+    elf: &Path,
+    rounds_are_long: bool,
+    guest: impl Guest,
+    rate_hz: u32,
+    samples: usize,
+) -> (BTreeMap<u32, Judge>, Durations) {
     let mut source = Paced::new(guest, rate_hz);
-    let mut judge = Judge::new(&fixture.elf, fixture.rounds_are_long);
+    let mut judges: BTreeMap<u32, (Judge, u32)> = BTreeMap::new();
     let mut pauses = Durations::default();
     let mut taken = 0;
     source.announce(&mut |_| ()).unwrap();
@@ -302,7 +320,10 @@ pub fn take(fixture: &Fixture, guest: impl Guest, rate_hz: u32, samples: usize) 
             if let Event::Sample(sample) = event {
                 assert_eq!(sample.state, State::Running);
                 pauses.add(sample.pause_ns);
+                let (judge, count) =
+                    judges.entry(sample.track).or_insert_with(|| (Judge::new(elf, rounds_are_long), 0));
                 judge.judge(&sample);
+                *count += 1;
                 taken += 1;
             }
         };
@@ -311,6 +332,9 @@ pub fn take(fixture: &Fixture, guest: impl Guest, rate_hz: u32, samples: usize) 
     let counts = source.counts();
     assert_eq!(counts.wanted - counts.lost, taken as u64);
     source.detach(&mut |_| ()).unwrap();
-    judge.check(taken as u32);
-    (judge, pauses)
+    let check = |(track, (judge, count)): (u32, (Judge, u32))| {
+        judge.check(count);
+        (track, judge)
+    };
+    (judges.into_iter().map(check).collect(), pauses)
 }

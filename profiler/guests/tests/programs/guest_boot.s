@@ -9,9 +9,15 @@
 
     .section .text.entry, "ax"
     .code32
-    .globl entry
+    .globl entry, entry_second
+entry_second:                   # a VMM may start a second core here
+    movl $stack_second_top, %esi
+    movl $1, %edi
+    jmp 1f
 entry:
-    cli
+    movl $stack_top, %esi
+    xorl %edi, %edi
+1:  cli
     movl $0x620, %eax           # CR4: PAE and SSE
     movl %eax, %cr4
     movl $level4, %eax
@@ -31,7 +37,10 @@ long_mode:
     movl %eax, %ds
     movl %eax, %es
     movl %eax, %ss
-    movabsq $0xffff800000000000 + stack_top, %rsp
+    movl %edi, %edi             # upper halves are undefined after 32-bit code
+    movl %esi, %esi
+    movabsq $0xffff800000000000, %rsp
+    addq %rsi, %rsp
     xorl %ebp, %ebp
     pushq $0                    # a return address of 0 ends every call chain
     jmp run
@@ -59,3 +68,5 @@ gdt_pointer:
     .align 16
     .skip 65536
 stack_top:
+    .skip 65536
+stack_second_top:
