@@ -35,12 +35,27 @@ pub struct RawSample {
     /// Where the track really was, if that was code with a stack of its own (a service in ring 0)
     /// which the code at `registers` had called.
     pub inner: Option<u64>,
+    /// How far the registers are from where the time went.
+    pub skid: Skid,
     /// What the track was doing.
     pub state: State,
     /// The operating system's kernel was running on behalf of the track.
     pub in_kernel: bool,
     /// How long the guest stood still for this sample, zero if it did not.
     pub pause_ns: u64,
+}
+
+/// How far the registers of a sample are from where the time went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Skid {
+    /// They say where the track was.
+    #[default]
+    None,
+    /// They stand at the begin of a block of instructions, and the track was in the one before.
+    NextBlock {
+        /// That one was the end of a function which was called from in front of the instruction pointer.
+        has_returned: bool,
+    },
 }
 
 /// A file in an address space.

@@ -10,6 +10,7 @@ use crate::image::Image;
 use crate::model::StackEnd;
 use crate::program::{NamesFrom, Program};
 use crate::recording::FileSource;
+use crate::skid::{self, Correction};
 use crate::symbols::{Location, Symbols};
 use crate::unwind::{AddressSpace, CallAddress, CallChain, StackMemory, UnwindCache};
 
@@ -130,7 +131,12 @@ impl Images {
         }
         let left = sample.left_stack.as_ref().map(|(address, bytes)| (*address, &bytes[..]));
         let memory = StackMemory { start: sample.registers.rsp, bytes: &sample.stack, left };
-        let mut chain = space.unwind_in(&mut self.cache, sample.registers, &memory);
+        let correction = skid::correction(space, sample.registers, &sample.stack, sample.skid);
+        let registers = if let Correction::InCaller(caller) = correction { caller } else { sample.registers };
+        let mut chain = space.unwind_in(&mut self.cache, registers, &memory);
+        if let Correction::InCallee(callee) = correction {
+            chain.calls.insert(0, space.at(callee));
+        }
         if let Some(address) = sample.inner {
             chain.calls.insert(0, space.at(address));
         }

@@ -16,5 +16,6 @@ pub mod orc;
 pub mod program;
 pub mod recorder;
 pub mod recording;
+pub mod skid;
 pub mod symbols;
 pub mod unwind;

@@ -139,6 +139,12 @@ impl AddressSpace {
         }
     }
 
+    /// The machine code at an address, if that much of it is known.
+    pub fn code<const BYTES: usize>(&self, address: u64) -> Option<[u8; BYTES]> {
+        let placed = self.find(address)?;
+        placed.image.code(address.wrapping_sub(placed.bias))?.first_chunk().copied()
+    }
+
     /// Whether `return_address` follows a direct call of the small function that `address` is in.
     fn is_called_from(&self, address: u64, return_address: u64) -> bool {
         /// Assembly without a frame (memcpy and the like) is shorter.

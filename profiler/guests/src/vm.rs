@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::path::PathBuf;
 
 use glass_formats as formats;
-use glass_profile::event::{Event, RawSample, Registers};
+use glass_profile::event::{Event, RawSample, Registers, Skid};
 use glass_profile::model::State;
 
 use crate::error::GuestError;
@@ -61,6 +61,11 @@ pub(crate) trait HeldCore {
 
     /// Whether the VMM's side knows the core to be asleep; asked only if the guest does not say.
     fn is_halted(&mut self) -> Result<bool, GuestError>;
+
+    /// Whether the core stands wherever it was, and not only between two blocks of instructions.
+    fn is_exact(&self) -> bool {
+        true
+    }
 }
 
 /// What a VM runs.
@@ -173,8 +178,9 @@ impl VmImage {
             Some(false) => State::Running,
             None => self.state(core, index)?,
         };
+        let skid = if core.is_exact() || inner.is_some() { Skid::None } else { skid(core, registers)? };
         let (track, process) = (index as u32, self.pid);
-        Ok(RawSample { track, process, registers, stack, left_stack, inner, state, ..Default::default() })
+        Ok(RawSample { track, process, registers, stack, left_stack, inner, skid, state, ..Default::default() })
     }
 
     fn state(&self, core: &mut impl HeldCore, index: usize) -> Result<State, GuestError> {
@@ -255,4 +261,11 @@ fn check_program(program: &GuestProgram, core: &mut impl HeldCore) -> Result<Opt
         }
     }
     Ok(Some(format!("whether the guest runs {} could not be checked", program.path.display())))
+}
+
+/// A return leaves its address below the stack pointer.
+fn skid(core: &mut impl HeldCore, registers: Registers) -> Result<Skid, GuestError> {
+    let mut left = [0; 8];
+    let read = core.read(registers.rsp.wrapping_sub(8), &mut left)?;
+    Ok(Skid::NextBlock { has_returned: read == left.len() && u64::from_le_bytes(left) == registers.rip })
 }

@@ -35,6 +35,8 @@ pub struct QemuVm {
     layout: Layout,
     memory: Option<RamFile>,
     threads: Vec<String>,
+    /// A KVM stops anywhere, an emulator only between two blocks.
+    is_exact: bool,
     image: VmImage,
     detached: bool,
     warnings: Vec<String>,
@@ -46,6 +48,7 @@ struct Core<'a> {
     memory: Option<&'a RamFile>,
     translator: Translator,
     thread: &'a str,
+    is_exact: bool,
 }
 
 impl HeldCore for Core<'_> {
@@ -65,6 +68,10 @@ impl HeldCore for Core<'_> {
 
     fn is_halted(&mut self) -> Result<bool, GuestError> {
         self.client.is_halted(self.thread)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.is_exact
     }
 }
 
@@ -97,8 +104,20 @@ impl QemuVm {
         client.greet()?;
         let layout = Layout::read(&mut client)?;
         let threads = read_threads(&mut client)?;
-        let mut attached =
-            QemuVm { pid: vm.pid, client, watchdog, switch, layout, memory, threads, image, detached: false, warnings };
+        let is_exact = vm.accel == "kvm";
+        let mut attached = QemuVm {
+            pid: vm.pid,
+            client,
+            watchdog,
+            switch,
+            layout,
+            memory,
+            threads,
+            is_exact,
+            image,
+            detached: false,
+            warnings,
+        };
         let (_, mut core, image) = attached.core(0)?;
         let warning = image.check(&mut core)?;
         attached.warnings.extend(warning);
@@ -116,7 +135,13 @@ impl QemuVm {
         let state =
             self.layout.registers(bytes).ok_or_else(|| GuestError::Protocol("sent too few registers".to_owned()))?;
         let translator = Translator::new(state.paging);
-        let core = Core { client: &mut self.client, memory: self.memory.as_ref(), translator, thread };
+        let core = Core {
+            client: &mut self.client,
+            memory: self.memory.as_ref(),
+            translator,
+            thread,
+            is_exact: self.is_exact,
+        };
         Ok((state, core, &self.image))
     }
 
