@@ -30,12 +30,14 @@ export class CallTree {
 
   /** `root` is a box, `all` is 100 %, `matches` flags functions or is null. */
   show(root, all, matches, nodes) {
+    const searched = matches !== null && matches !== this.matches;
     this.root = root;
     this.all = all;
     this.matches = matches;
     this.nodes = nodes;
     this.limits.clear();
-    if (!this.touched) this.openHeaviest("", root, true);
+    // What was searched for should be in sight.
+    if (!this.touched || searched) this.openHeaviest("", root, !this.touched);
     this.draw();
   }
 

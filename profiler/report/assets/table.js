@@ -71,7 +71,8 @@ export class SortedTable {
     const { value } = this.columns.find((column) => column.key === key);
     const sign = descending ? -1 : 1;
     const keyed = this.rows.map((row) => ({ row, key: value(row) }));
-    keyed.sort((a, b) => compareValues(a.key, b.key) * sign || (b.row.self ?? 0) - (a.row.self ?? 0) || (b.row.total ?? 0) - (a.row.total ?? 0));
+    const largest = (a, b) => b.self - a.self || b.total - a.total || compareValues(a.fn.name, b.fn.name);
+    keyed.sort((a, b) => compareValues(a.key, b.key) * sign || largest(a.row, b.row));
     this.shown = keyed.slice(0, this.limit).map(({ row }) => row);
     this.most = {};
     for (const row of this.rows) {

@@ -5,27 +5,18 @@
 
 mod support;
 
-use std::path::Path;
-
 use glass_profile::model::StackEnd;
-use support::{HOSTILE, service, small};
-
-fn compare(name: &str, made: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var("GLASS_GOLDEN").is_ok_and(|value| value == "write") {
-        std::fs::write(&path, made).expect("the golden file can be written");
-        return;
-    }
-    let golden = std::fs::read_to_string(&path).expect("the golden file can be read");
-    for (number, (made, golden)) in made.lines().zip(golden.lines()).enumerate() {
-        assert_eq!(made, golden, "{name}, line {}", number + 1);
-    }
-    assert_eq!(made, golden, "{name}");
-}
+use support::{HOSTILE, compare_golden, service, small};
 
 #[test]
 fn the_text_is_as_it_was_read() {
-    compare("service.txt", &glass_report::text(&service(3_000, 1), 25));
+    compare_golden("service.txt", &glass_report::text(&service(3_000, 1), 25));
+}
+
+#[test]
+fn the_call_tree_is_as_it_was_read() {
+    let text = glass_report::text_with_tree(&service(3_000, 1), 0, 2.0);
+    compare_golden("calltree.txt", &text[text.find("Call tree").expect("there is a call tree")..]);
 }
 
 #[test]
@@ -36,7 +27,7 @@ fn the_data_is_as_it_was_read() {
     profile.stacks[3].end = StackEnd::TooDeep;
     let json = glass_report::data::json(&profile);
     // One line for each column, so that a difference can be seen.
-    compare("service.json", &(json.replace("],\"", "],\n\"").replace("},\"", "},\n\"") + "\n"));
+    compare_golden("service.json", &(json.replace("],\"", "],\n\"").replace("},\"", "},\n\"") + "\n"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use glass_profile::model::{Profile, State};
 use glass_report::tree::Tree;
 use serde_json::json;
 use support::browser::Browser;
-use support::profiles::{HOSTILE, service, small, wide};
+use support::profiles::{HOSTILE, phases, service, small, wide};
 
 /// Clicks a box by its row from the top and its place from 0 to 1 in an icicle graph.
 fn click_box(browser: &mut Browser, row: u32, across: f64) {
@@ -77,20 +77,13 @@ fn the_policy_stops_a_script_that_gets_in() {
 fn the_table_says_what_the_tree_says() {
     let profile = service(20_000, 3);
     let Some(mut browser) = open(&profile) else { return };
-    while browser.eval("document.querySelector('#functions .more').hidden") == json!(false) {
-        browser.click("#functions .more");
-    }
-    let rows = browser.eval(
-        "[...document.querySelectorAll('#functions tbody tr')].map((row) => [row.querySelector('.name button').title, \
-         ...[...row.querySelectorAll('.count')].map((cell) => Number(cell.textContent.replaceAll(',', '')))])",
-    );
+    let mut shown = browser.rows("#functions");
     let tree = Tree::build(&profile);
     let mut expected: Vec<(String, u64, u64)> = tree
         .function_totals(&[State::Running])
         .iter()
         .map(|total| (tree.functions[total.function].name.clone(), total.self_samples, total.total_samples))
         .collect();
-    let mut shown: Vec<(String, u64, u64)> = serde_json::from_value(rows).expect("rows of a name and two numbers");
     assert!(shown.is_sorted_by(|a, b| a.1 >= b.1), "the hottest come first");
     shown.sort();
     expected.sort();
@@ -292,38 +285,40 @@ fn the_largest_page_answers_at_once() {
     browser.assert_quiet();
 }
 
-/// Not a check: pictures to look at. `GLASS_SCREENSHOTS=folder cargo test -p glass-report --test page pictures`.
+/// Not a check: pictures to look at. `GLASS_SCREENSHOTS=folder cargo test -p glass-report pictures`.
 #[test]
 fn pictures() {
     let Some(folder) = std::env::var_os("GLASS_SCREENSHOTS").map(std::path::PathBuf::from) else { return };
-    let Some(mut browser) = open(&service(100_000, 1)) else { return };
-    let shoot = |browser: &mut Browser, name: &str| {
-        std::thread::sleep(std::time::Duration::from_millis(150));
-        std::fs::write(folder.join(name), browser.screenshot()).expect("a picture can be written");
-    };
+    let Some(mut browser) = Browser::open(&glass_report::html(&phases(100_000, 0, 1))) else { return };
     browser.resize(1280, 1400);
-    shoot(&mut browser, "light.png");
+    browser.picture(&folder, "light.png");
+    let [left, top, width, _] = browser.place("#timeline canvas");
+    browser.drag((left + width * 0.4, top + 60.0), (left + width * 0.62, top + 70.0));
+    browser.picture(&folder, "range.png");
     browser.prefer("dark");
-    shoot(&mut browser, "dark.png");
+    browser.picture(&folder, "dark.png");
+    browser.resize(2560, 1300);
+    browser.picture(&folder, "wide.png");
     browser.prefer("light");
+    browser.resize(1280, 1400);
     browser.key("/");
     browser.type_text("smoltcp");
     let [left, top, width, height] = browser.place("#graph");
-    browser.hover_at(left + width * 0.6, top + height - 130.0);
-    shoot(&mut browser, "search.png");
-    browser.click_at(left + width * 0.6, top + height - 90.0);
+    browser.hover_at(left + width * 0.1, top + height - 130.0);
+    browser.picture(&folder, "search.png");
+    browser.key("Escape");
+    browser.click_at(left + width * 0.1, top + height - 90.0);
     browser.hover_at(5.0, 5.0);
-    shoot(&mut browser, "zoomed.png");
+    browser.click("#lines-tab");
+    browser.picture(&folder, "zoomed.png");
     browser.key("Escape");
     browser.click("input[value=leaves] + span");
     browser.click("input[value=idle]");
-    shoot(&mut browser, "leaves.png");
+    browser.click("#functions-tab");
+    browser.picture(&folder, "leaves.png");
+    browser.key("?");
+    browser.picture(&folder, "help.png");
+    browser.key("Escape");
     browser.resize(400, 2600);
-    shoot(&mut browser, "narrow.png");
-    browser.click("input[value=flame] + span");
-    browser.click("input[value=idle]");
-    browser.eval("document.querySelector('.warnings').remove(); scrollTo(0, 0)");
-    browser.resize(1120, 1000);
-    browser.hover_at(5.0, 5.0);
-    shoot(&mut browser, "report.png");
+    browser.picture(&folder, "narrow.png");
 }

@@ -1,4 +1,5 @@
-//! Made-up profiles that look like real ones: a service in a VM under load, with hostile names.
+//! Made-up profiles that look like real ones: a service in a VM under load, with hostile names. And the comparison
+//! of what is made of them with files that a person has read.
 #![allow(dead_code)]
 
 use glass_profile::model::{Cost, Distribution, Frame, Origin, Profile, Sample, Stack, StackEnd, State, Track};
@@ -64,6 +65,28 @@ pub fn small() -> Profile {
         (5, 2, State::Spinning, 1),
     ] {
         profile.samples.extend(std::iter::repeat_n(Sample { time_ns: 0, track, stack, state }, count));
+    }
+    profile
+}
+
+/// Ten seconds of [`small`] at 100 Hz. vcpu 0 runs left and work until 4 s, is idle until 6 s, and runs right and
+/// work to the end; vcpu 1 is there from 5 s on and runs left by itself.
+pub fn timed() -> Profile {
+    let mut profile = small();
+    profile.origin.duration_ns = 10_000_000_000;
+    profile.origin.rate_hz = 100;
+    profile.samples.clear();
+    for step in 0..1_000_u64 {
+        let time_ns = step * 10_000_000;
+        let (stack, state) = match step {
+            0..400 => (1, State::Running),
+            400..600 => (0, State::Idle),
+            _ => (3, State::Running),
+        };
+        profile.samples.push(Sample { time_ns, track: 0, stack, state });
+        if step >= 500 {
+            profile.samples.push(Sample { time_ns, track: 1, stack: 0, state: State::Running });
+        }
     }
     profile
 }
@@ -388,4 +411,18 @@ fn frame(profile: &mut Profile, function: &str, depth: usize, dice: &mut Dice) -
     }
     profile.frames.push(frame);
     profile.frames.len() as u32 - 1
+}
+
+/// Compares with `tests/golden/NAME`, or writes it where `GLASS_GOLDEN` is `write`.
+pub fn compare_golden(name: &str, made: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var("GLASS_GOLDEN").is_ok_and(|value| value == "write") {
+        std::fs::write(&path, made).expect("the golden file can be written");
+        return;
+    }
+    let golden = std::fs::read_to_string(&path).expect("the golden file can be read");
+    for (number, (made, golden)) in made.lines().zip(golden.lines()).enumerate() {
+        assert_eq!(made, golden, "{name}, line {}", number + 1);
+    }
+    assert_eq!(made, golden, "{name}");
 }
