@@ -97,8 +97,10 @@ pub struct Image {
     segments: Vec<Segment>,
     pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
     pub(crate) debug_frame: Option<Arc<[u8]>>,
-    /// Addresses with unwind tables, sorted, not overlapping.
+    /// Addresses in `eh_frame`, sorted, not overlapping.
     covered: Vec<Range<u64>>,
+    /// The same of `debug_frame`: a linker mixes objects that have the one with such that have the other.
+    covered_by_debug: Vec<Range<u64>>,
     roots: Vec<Range<u64>>,
     symbols: Vec<(String, u64)>,
     /// The addresses of a program of which only a map is known.
@@ -149,7 +151,7 @@ impl Image {
             Some((section.address()..section.address().checked_add(data.len() as u64)?, Arc::from(data)))
         });
         let debug_frame = section_bytes(&file, ".debug_frame").filter(|data| !data.is_empty());
-        let covered = covered_ranges(&file, &eh_frame, &debug_frame);
+        let (covered, covered_by_debug) = covered_ranges(&file, &eh_frame, &debug_frame);
         let build_id = file.build_id()?.map(<[u8]>::to_vec);
         let build_id_address = file.section_by_name(".note.gnu.build-id").and_then(|section| {
             let loaded = matches!(section.flags(), object::SectionFlags::Elf { sh_flags, .. }
@@ -176,6 +178,7 @@ impl Image {
             eh_frame,
             debug_frame,
             covered,
+            covered_by_debug,
             roots,
             symbols,
             mapped: None,
@@ -192,6 +195,7 @@ impl Image {
             eh_frame: None,
             debug_frame: None,
             covered: Vec::new(),
+            covered_by_debug: Vec::new(),
             roots: map.functions(&ROOTS),
             symbols: Vec::new(),
             mapped: Some(range),
@@ -241,9 +245,14 @@ impl Image {
         Some(start.wrapping_sub(linked))
     }
 
-    /// Whether the unwind tables have an entry for a linked address.
+    /// Whether `.eh_frame` has an entry for a linked address.
     pub fn is_covered(&self, address: u64) -> bool {
         find(&self.covered, address)
+    }
+
+    /// Whether `.debug_frame` has an entry for a linked address.
+    pub fn is_covered_by_debug(&self, address: u64) -> bool {
+        find(&self.covered_by_debug, address)
     }
 
     /// Whether a linked address lies in a function that nobody called.
@@ -274,7 +283,7 @@ fn covered_ranges(
     file: &object::File<'_>,
     eh_frame: &Option<(Range<u64>, Arc<[u8]>)>,
     debug_frame: &Option<Arc<[u8]>>,
-) -> Vec<Range<u64>> {
+) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let address = |name| file.section_by_name(name).map_or(0, |section| section.address());
     let text = file.sections().find(|section| section.kind() == SectionKind::Text).map_or(0, |s| s.address());
     let bases = gimli::BaseAddresses::default()
@@ -282,15 +291,16 @@ fn covered_ranges(
         .set_text(text)
         .set_got(address(".got"))
         .set_eh_frame_hdr(address(".eh_frame_hdr"));
-    let mut ranges = match (eh_frame, debug_frame) {
-        (Some((_, data)), _) => ranges_of(&gimli::EhFrame::new(data, gimli::LittleEndian), &bases),
-        (None, Some(data)) => {
-            let mut section = gimli::DebugFrame::new(data, gimli::LittleEndian);
-            section.set_address_size(8);
-            ranges_of(&section, &bases)
-        }
-        (None, None) => Vec::new(),
-    };
+    let of_eh = eh_frame.as_ref().map(|(_, data)| ranges_of(&gimli::EhFrame::new(data, gimli::LittleEndian), &bases));
+    let of_debug = debug_frame.as_ref().map(|data| {
+        let mut section = gimli::DebugFrame::new(data, gimli::LittleEndian);
+        section.set_address_size(8);
+        ranges_of(&section, &bases)
+    });
+    (merge(of_eh.unwrap_or_default()), merge(of_debug.unwrap_or_default()))
+}
+
+fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {
         let overlaps = next.start <= last.end;

@@ -88,7 +88,9 @@ struct Placed {
 #[derive(Clone, Default)]
 pub struct AddressSpace {
     placed: Vec<Placed>,
+    /// By `.eh_frame`, and by `.debug_frame`: framehop looks into one table of an image only.
     unwinder: UnwinderX86_64<Arc<[u8]>>,
+    debug_unwinder: UnwinderX86_64<Arc<[u8]>>,
 }
 
 /// Unwind rules that were used lately. One for all address spaces.
@@ -106,19 +108,28 @@ impl AddressSpace {
         for placed in &self.placed {
             if overlaps(&placed.range) {
                 self.unwinder.remove_module(placed.range.start);
+                self.debug_unwinder.remove_module(placed.range.start);
             }
         }
         self.placed.retain(|placed| !overlaps(&placed.range));
         let linked = image.linked_range();
-        let sections = ExplicitModuleSectionInfo {
-            base_svma: linked.start,
-            eh_frame_svma: image.eh_frame.as_ref().map(|(range, _)| range.clone()),
-            eh_frame: image.eh_frame.as_ref().map(|(_, data)| data.clone()),
-            debug_frame: image.debug_frame.clone(),
-            ..Default::default()
-        };
         let base = linked.start.wrapping_add(bias);
-        self.unwinder.add_module(Module::new(String::new(), range.clone(), base, sections));
+        let module = |sections| Module::new(String::new(), range.clone(), base, sections);
+        if let Some((svma, data)) = &image.eh_frame {
+            self.unwinder.add_module(module(ExplicitModuleSectionInfo {
+                base_svma: linked.start,
+                eh_frame_svma: Some(svma.clone()),
+                eh_frame: Some(data.clone()),
+                ..Default::default()
+            }));
+        }
+        if let Some(data) = &image.debug_frame {
+            self.debug_unwinder.add_module(module(ExplicitModuleSectionInfo {
+                base_svma: linked.start,
+                debug_frame: Some(data.clone()),
+                ..Default::default()
+            }));
+        }
         self.placed.push(Placed { range, bias, image_index, image });
         self.placed.sort_by_key(|placed| placed.range.start);
     }
@@ -213,9 +224,11 @@ impl AddressSpace {
                 return CallChain { calls, end };
             }
             interrupted = None;
-            let covered = placed.is_some_and(|placed| placed.image.is_covered(call.address));
+            let by_eh = placed.is_some_and(|placed| placed.image.is_covered(call.address));
+            let covered = by_eh || placed.is_some_and(|placed| placed.image.is_covered_by_debug(call.address));
             let next = if covered {
-                self.unwinder.unwind_frame(frame, &mut unwound, &mut cache.0, &mut read)
+                let unwinder = if by_eh { &self.unwinder } else { &self.debug_unwinder };
+                unwinder.unwind_frame(frame, &mut unwound, &mut cache.0, &mut read)
             } else {
                 let innermost = placed.filter(|_| calls.len() == 1);
                 match innermost.and_then(|placed| caller_by_instruction(self, placed, &mut unwound, &mut read)) {

@@ -10,7 +10,8 @@ use glass_profile::event::Registers;
 use glass_profile::image::Image;
 use glass_profile::model::StackEnd;
 use glass_profile::symbols::Symbols;
-use glass_profile::unwind::{AddressSpace, CallChain, UnwindCache};
+use glass_profile::unwind::{AddressSpace, CallChain, DEPTH_MAX, UnwindCache};
+use proptest::prelude::*;
 
 const COMMON: [&str; 5] = ["-O2", "-static", "-no-pie", "-fcf-protection=none", "-fno-optimize-sibling-calls"];
 const FRAME_POINTERS: [&str; 2] = ["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"];
@@ -68,6 +69,50 @@ fn tables_without_frame_pointers() {
     let chain = snapshot.unwind(snapshot.registers);
     assert_eq!(snapshot.names(&chain), ["c", "b", "a", "main"]);
     assert_eq!(chain.end, StackEnd::Complete, "{chain:?}");
+}
+
+#[test]
+fn tables_for_debuggers_only() {
+    // The C library has .eh_frame all the same: both kinds of table are in one file.
+    let flags = [&["-fomit-frame-pointer", "-g"][..], &NO_TABLES].concat();
+    let Some(snapshot) = Snapshot::take("debug-frame", &flags) else { return };
+    assert!(!snapshot.image.is_covered(snapshot.registers.rip));
+    assert!(snapshot.image.is_covered_by_debug(snapshot.registers.rip));
+    let chain = snapshot.unwind(Registers { rbp: 12, ..snapshot.registers });
+    assert_eq!(snapshot.names(&chain), ["c", "b", "a", "main"]);
+    assert_eq!(chain.end, StackEnd::Complete, "{chain:?}");
+}
+
+#[test]
+fn hostile_memory_and_registers_cost_a_bounded_time() {
+    const CASES: u32 = 2000;
+    let with_tables = Snapshot::take("hostile-tables", &["-fomit-frame-pointer"]);
+    let with_pointers = Snapshot::take("hostile-pointers", &[FRAME_POINTERS, NO_TABLES].concat());
+    let (Some(with_tables), Some(with_pointers)) = (with_tables, with_pointers) else { return };
+    let base = with_tables.registers.rsp;
+    let functions: Vec<u64> = ["a", "b", "c"].iter().map(|name| with_tables.image.symbol(name).unwrap()).collect();
+    // Words of the stack: addresses in functions, of other words of the stack, small numbers, anything.
+    let word = prop_oneof![
+        (0..3usize, 0..60u64).prop_map(move |(function, offset)| functions[function] + offset),
+        (0..256u64).prop_map(move |index| base + index * 8),
+        0..4u64,
+        any::<u64>(),
+    ];
+    let stack = proptest::collection::vec(word.clone(), 0..256);
+    let start = std::time::Instant::now();
+    let cache = std::cell::RefCell::new(UnwindCache::default());
+    proptest!(ProptestConfig::with_cases(CASES), |(stack in stack, rip in word.clone(), rbp in word.clone(), rsp in word.clone())| {
+        let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for snapshot in [&with_tables, &with_pointers] {
+            for rsp in [base, rsp] {
+                let chain = snapshot.space.unwind(&mut cache.borrow_mut(), Registers { rip, rsp, rbp }, &bytes);
+                prop_assert!(!chain.calls.is_empty() && chain.calls.len() <= DEPTH_MAX);
+                prop_assert_eq!(chain.end == StackEnd::TooDeep, chain.calls.len() == DEPTH_MAX);
+            }
+        }
+    });
+    // A stack takes some microseconds; most of the time goes into making up cases.
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
 
 #[test]

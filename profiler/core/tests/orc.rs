@@ -1,0 +1,175 @@
+//! Steps through made-up tables of the three layouts that Linux's have had.
+
+use glass_profile::event::Registers;
+use glass_profile::image::Image;
+use glass_profile::map::SymbolMap;
+use glass_profile::model::StackEnd;
+use glass_profile::orc::{OrcError, OrcRegisters, OrcStep, OrcTable};
+use glass_profile::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const STACK: u64 = 0xffff_c900_0000_0000;
+
+/// `ORC_REG_*`.
+const PREV_SP: u8 = 1;
+const BP: u8 = 4;
+const SP: u8 = 5;
+const R10: u8 = 6;
+const BP_INDIRECT: u8 = 8;
+const SP_INDIRECT: u8 = 9;
+
+/// What a layout writes for a call, all registers, an interrupt's frame, and the end.
+const LAYOUTS: [[u8; 4]; 3] = [[0, 1, 2, 4], [0, 5, 6, 8], [2, 3 | 8, 4 | 8, 1]];
+
+struct Entry(i16, i16, u8, u8, u8);
+
+/// One function of 16 bytes for each entry.
+fn table(entries: &[Entry]) -> OrcTable {
+    let address = KERNEL + 0x10_0000;
+    let relative = |index: usize| (KERNEL + index as u64 * 16).wrapping_sub(address + index as u64 * 4) as i32;
+    let addresses: Vec<u8> = (0..entries.len()).flat_map(|index| relative(index).to_le_bytes()).collect();
+    let bytes = entries.iter().flat_map(|Entry(sp_offset, bp_offset, sp, bp, kind)| {
+        let (sp_offset, bp_offset) = (sp_offset.to_le_bytes(), bp_offset.to_le_bytes());
+        [sp_offset[0], sp_offset[1], bp_offset[0], bp_offset[1], sp | bp << 4, *kind]
+    });
+    OrcTable::parse(address, &addresses, &bytes.collect::<Vec<_>>()).unwrap()
+}
+
+/// A function by the place of its entry.
+fn function(index: u64) -> u64 {
+    KERNEL + index * 16 + 5
+}
+
+/// Memory in which only these words are not zero.
+fn words(words: &[(u64, u64)]) -> Vec<u8> {
+    let mut bytes = vec![0; 1024];
+    for (offset, word) in words {
+        bytes[*offset as usize..*offset as usize + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn from_an_interrupted_function_to_the_entry_of_a_system_call_in_each_layout() {
+    for [call, all, frame, end] in LAYOUTS {
+        let table = Arc::new(table(&[
+            Entry(8, 0, SP, 0, call),
+            Entry(16, -16, BP, PREV_SP, call),
+            Entry(8, 0, SP, 0, frame),
+            Entry(0, 0, SP, 0, all),
+            Entry(0, 0, 0, 0, end),
+            // Calls are what most entries are: by this the layout is known.
+            Entry(8, 0, SP, 0, call),
+            Entry(8, 0, SP, 0, call),
+        ]));
+        let map = SymbolMap::parse(format!("{KERNEL:x} T _stext\n").as_bytes(), &[]).unwrap();
+        let image = Arc::new(Image::of_map(&map, KERNEL..KERNEL + 0x1000, Some(table)));
+        let bias = 0x20_0000;
+        let mut space = AddressSpace::default();
+        space.add(KERNEL + bias..KERNEL + bias + 0x1000, bias, 7, image);
+        // A function, called by the handler, whose caller pushed an error code before the processor's
+        // frame; that interrupted a function with a frame pointer, called from the entry, where all
+        // registers of a process lie.
+        let memory = words(&[
+            (0, function(2) + bias),
+            (16, function(1) + bias),
+            (24, 0x10),
+            (40, STACK + 100 * 8),
+            (50 * 8, STACK + 60 * 8),
+            (51 * 8, function(3) + bias),
+            (52 * 8 + 16 * 8, 0x40_1000),
+            (52 * 8 + 17 * 8, 0x33),
+        ]);
+        let registers = Registers { rip: function(0) + bias, rsp: STACK, rbp: STACK + 50 * 8 };
+        let chain = space.unwind(&mut UnwindCache::default(), registers, &memory);
+        let addresses: Vec<u64> = chain.calls.iter().map(|call| call.address).collect();
+        // Return addresses are looked up one byte before, that of the interrupted function is not.
+        assert_eq!(addresses, [function(0), function(2) - 1, function(1), function(3) - 1], "{call}");
+        assert_eq!(chain.end, StackEnd::Complete);
+        assert!(chain.calls.iter().all(|call| call.image == Some(7)));
+        // Where nothing calls.
+        let chain = space.unwind(&mut UnwindCache::default(), Registers { rip: function(4) + bias, ..registers }, &[]);
+        assert_eq!((chain.calls.len(), chain.end), (1, StackEnd::Complete));
+        // A copy that is too short keeps what it has.
+        let chain = space.unwind(&mut UnwindCache::default(), registers, &memory[..48]);
+        assert_eq!((chain.calls.len(), chain.end), (3, StackEnd::CopyEnded));
+    }
+}
+
+#[test]
+fn registers_that_point_to_where_the_stack_pointer_is() {
+    let table = table(&[
+        Entry(-8, 0, BP_INDIRECT, 0, 0),
+        Entry(8, 0, SP_INDIRECT, 0, 0),
+        Entry(0, 0, R10, 0, 0),
+        Entry(0, 0, SP, 0, 1),
+    ]);
+    let memory = words(&[(64, STACK + 200), (192, function(1)), (0, STACK + 300), (300, function(0))]);
+    let mut read = |address: u64| {
+        let offset = usize::try_from(address.checked_sub(STACK)?).ok()?;
+        Some(u64::from_le_bytes(*memory.get(offset..)?.first_chunk::<8>()?))
+    };
+    let mut registers = OrcRegisters::new(function(0), STACK, STACK + 72);
+    assert_eq!(table.step(function(0), &mut registers, &mut read), OrcStep::Caller);
+    assert_eq!((registers.ip, registers.sp, registers.bp), (function(1), STACK + 200, STACK + 72));
+    // The stack of an interrupt keeps where the other was.
+    let mut registers = OrcRegisters::new(function(1), STACK, 0);
+    assert_eq!(table.step(function(1), &mut registers, &mut read), OrcStep::Caller);
+    assert_eq!((registers.ip, registers.sp), (function(0), STACK + 308));
+    // A register that nobody saved.
+    assert_eq!(table.step(function(2), &mut registers, &mut read), OrcStep::Unknown);
+    // No entry there.
+    assert_eq!(table.step(KERNEL - 1, &mut registers, &mut read), OrcStep::Unknown);
+    assert_eq!(table.step(0, &mut registers, &mut read), OrcStep::Unknown);
+}
+
+#[test]
+fn an_interrupts_stack_leads_to_the_one_that_it_left() {
+    let table = Arc::new(table(&[Entry(8, 0, SP_INDIRECT, 0, 0), Entry(0, 0, 0, 0, 4)]));
+    let map = SymbolMap::parse(format!("{KERNEL:x} T _stext\n").as_bytes(), &[]).unwrap();
+    let mut space = AddressSpace::default();
+    space.add(KERNEL..KERNEL + 32, 0, 0, Arc::new(Image::of_map(&map, KERNEL..KERNEL + 32, Some(table))));
+    let (task, memory) = (STACK + 0x10_0000, words(&[(0, STACK + 0x10_0000)]));
+    let left = words(&[(0, function(1))]);
+    let registers = Registers { rip: function(0), rsp: STACK, rbp: 0 };
+    let unwind = |left| {
+        let stack = StackMemory { start: STACK, bytes: &memory, left };
+        let chain = space.unwind_in(&mut UnwindCache::default(), registers, &stack);
+        (chain.calls.len(), chain.end)
+    };
+    assert_eq!(unwind(Some((task, &left[..]))), (2, StackEnd::Complete));
+    assert_eq!(unwind(None), (1, StackEnd::CopyEnded));
+}
+
+#[test]
+fn tables_that_contradict_themselves_are_refused() {
+    let parse = |addresses: &[i32], entries: usize| {
+        let addresses: Vec<u8> = addresses.iter().flat_map(|address| address.to_le_bytes()).collect();
+        OrcTable::parse(KERNEL, &addresses, &vec![0; entries * 6]).err()
+    };
+    assert_eq!(parse(&[], 0), Some(OrcError::Lengths));
+    assert_eq!(parse(&[0], 2), Some(OrcError::Lengths));
+    assert_eq!(parse(&[64, 0], 2), Some(OrcError::NotSorted));
+    assert_eq!(parse(&[0, 64], 2), None);
+}
+
+proptest! {
+    #[test]
+    fn whatever_lies_in_memory_ends(
+        entries in proptest::collection::vec((-64..64i16, -64..64i16, any::<u8>(), any::<u8>()), 1..40),
+        stack in proptest::collection::vec(prop_oneof![(0..40u64).prop_map(function), (0..300u64).prop_map(|i| STACK + i * 8), any::<u64>()], 0..300),
+        rip in 0..40u64, rbp in 0..300u64,
+    ) {
+        let entries: Vec<Entry> = entries.into_iter().map(|(a, b, c, d)| Entry(a, b, c & 15, c >> 4, d & 15)).collect();
+        let map = SymbolMap::parse(format!("{KERNEL:x} T _stext\n").as_bytes(), &[]).unwrap();
+        let mut space = AddressSpace::default();
+        let range = KERNEL..KERNEL + 0x1000;
+        space.add(range.clone(), 0, 0, Arc::new(Image::of_map(&map, range, Some(Arc::new(table(&entries))))));
+        let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let registers = Registers { rip: function(rip), rsp: STACK, rbp: STACK + rbp * 8 };
+        let chain = space.unwind(&mut UnwindCache::default(), registers, &bytes);
+        prop_assert!(!chain.calls.is_empty() && chain.calls.len() <= DEPTH_MAX);
+    }
+}
