@@ -80,7 +80,8 @@ impl Linux {
 /// How much of the stack that an interrupt left for its own can be copied too: where that begins. The
 /// last word of an interrupt stack, which an unmapped page follows, is where the other stack was.
 pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
-    const KERNEL_START: u64 = 0xffff_8000_0000_0000;
+    // With four levels of page tables the kernel begins higher than with five.
+    const KERNEL_START: u64 = 0xff00_0000_0000_0000;
     let end = start.checked_add(copied.len() as u64).filter(|end| end.is_multiple_of(4096))?;
     let pointer = u64::from_le_bytes(*copied.last_chunk::<8>()?);
     let is_other = pointer >= KERNEL_START && pointer.is_multiple_of(8) && !(start..end).contains(&pointer);

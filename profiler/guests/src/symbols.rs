@@ -100,7 +100,7 @@ impl GuestProgram {
 
     fn names(&self) -> Vec<NamesFrom> {
         let Some(map) = &self.map else { return Vec::new() };
-        let file = self.has_names.then(|| NamesFrom::File(self.path.display().to_string()));
+        let file = (self.has_names && self.elf.is_some()).then(|| NamesFrom::File(self.path.display().to_string()));
         file.into_iter().chain([NamesFrom::Map(map.clone())]).collect()
     }
 
