@@ -3,6 +3,7 @@
 //! Runs in a thread of its own while the guest runs, so nothing here is on the way of a stopped guest.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 
 use crate::durations::Durations;
@@ -54,7 +55,9 @@ pub struct Recorder<W> {
     written: BTreeMap<u32, WrittenImage>,
     tracks: HashMap<u32, KnownTrack>,
     frames: HashMap<CallAddress, u64>,
-    callstacks: HashMap<Vec<u64>, u64>,
+    /// By a fingerprint of 128 bits with secret keys: the frames themselves would be ten times as much.
+    callstacks: HashMap<u128, u64>,
+    fingerprints: [RandomState; 2],
     pauses: Durations,
     progress: Progress,
     first_ns: u64,
@@ -74,6 +77,7 @@ impl<W: Write> Recorder<W> {
             tracks: HashMap::new(),
             frames: HashMap::new(),
             callstacks: HashMap::new(),
+            fingerprints: [RandomState::new(), RandomState::new()],
             pauses: Durations::default(),
             progress: Progress::default(),
             first_ns: clocks.monotonic_ns,
@@ -124,11 +128,13 @@ impl<W: Write> Recorder<W> {
         for call in calls.iter().rev() {
             frames.push(self.frame(*call)?);
         }
-        let callstack = match self.callstacks.get(&frames) {
+        let [high, low] = self.fingerprints.each_ref().map(|state| u128::from(state.hash_one(&frames)));
+        let fingerprint = high << 64 | low;
+        let callstack = match self.callstacks.get(&fingerprint) {
             Some(iid) => *iid,
             None => {
                 let iid = self.writer.callstack(&frames)?;
-                self.callstacks.insert(frames, iid);
+                self.callstacks.insert(fingerprint, iid);
                 iid
             }
         };

@@ -7,6 +7,7 @@ mod records;
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use records::{Record, Sorter};
 /// Buffer for each CPU, in bytes: the first that the kernel grants. The last is what it grants to
 /// everybody by default (`perf_event_mlock_kb`).
 const RING_BYTES: [usize; 3] = [8 << 20, 2 << 20, 512 << 10];
+/// All buffers together, in bytes, on a machine with many CPUs; but none is smaller than the least.
+const RINGS_BYTES_MAX: usize = 64 << 20;
 /// How often the buffers are emptied.
 const DRAIN_PERIOD: Duration = Duration::from_millis(10);
 /// The most threads that are opened one by one.
@@ -101,13 +104,26 @@ fn is_permission(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
+/// Sizes of a CPU's buffer that are tried, largest first, so that all together stay bounded.
+fn ring_sizes(cpus: usize) -> impl Iterator<Item = usize> {
+    let least = RING_BYTES[RING_BYTES.len() - 1];
+    RING_BYTES.into_iter().filter(move |bytes| *bytes <= least || bytes * cpus <= RINGS_BYTES_MAX)
+}
+
+/// Whether a process runs as the same user as we do.
+fn is_own(pid: u32) -> bool {
+    let user = |path: String| fs::metadata(path).ok().map(|metadata| metadata.uid());
+    user(format!("/proc/{pid}")).is_some_and(|owner| user("/proc/self".to_owned()) == Some(owner))
+}
+
 fn not_permitted(pid: u32) -> GuestError {
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let remedy = match paranoid.trim().parse::<i32>() {
         Ok(level) if level > 2 => format!(
-            "kernel.perf_event_paranoid is {level}; set it to 2 (sysctl) for your own processes, or use root or CAP_PERFMON"
+            "kernel.perf_event_paranoid is {level}; permit it for your own processes with `sysctl kernel.perf_event_paranoid=2`, or run glass as root or with CAP_PERFMON"
         ),
-        _ => "it belongs to another user or is protected; use root or CAP_PERFMON with CAP_SYS_PTRACE".to_owned(),
+        _ if is_own(pid) => "it is your own, so a security filter forbids perf_event_open: allow it in the container's seccomp profile, or run glass outside of the container".to_owned(),
+        _ => "it belongs to another user or is protected: run glass as root, or give it CAP_PERFMON and CAP_SYS_PTRACE (setcap cap_perfmon,cap_sys_ptrace+ep on its file)".to_owned(),
     };
     GuestError::NotPermitted { action: format!("sample process {pid}"), remedy }
 }
@@ -213,7 +229,7 @@ impl Process {
                 Err(error) => return Err(system("open a perf event")(error)),
             };
             if first {
-                let grants = RING_BYTES.iter().map(|bytes| event.make_ring(*bytes));
+                let grants = ring_sizes(cpus.len()).map(|bytes| event.make_ring(bytes));
                 let mut last = Err(io::Error::other("no size was tried"));
                 for grant in grants {
                     last = grant;
@@ -360,6 +376,14 @@ mod tests {
         assert!(lines[0].executable && !lines[1].executable);
         assert_eq!(lines[1].path, "");
         assert_eq!(lines[2].path, "[vdso]");
+    }
+
+    #[test]
+    fn buffers_are_bounded_on_large_machines() {
+        assert_eq!(ring_sizes(2).collect::<Vec<_>>(), RING_BYTES);
+        assert_eq!(ring_sizes(8).next(), Some(8 << 20));
+        assert_eq!(ring_sizes(9).next(), Some(2 << 20));
+        assert_eq!(ring_sizes(256).collect::<Vec<_>>(), [512 << 10]);
     }
 
     #[test]
