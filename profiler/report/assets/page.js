@@ -23,9 +23,13 @@ export function startTheme(onChange) {
   apply();
 }
 
-/** `?` opens the list of keys. True if the key was meant for it. */
+/** `?` opens the list of keys, Escape closes it. True if the key was meant for it. */
 export function helpKey(event) {
   const typing = event.target.matches("input[type=search], input[type=text]");
+  if (event.key === "Escape" && find("#help").open) {
+    find("#help").close();
+    return true;
+  }
   if (event.key !== "?" || typing) return find("#help").open;
   event.preventDefault();
   find("#help").showModal();
