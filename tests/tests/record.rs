@@ -4,7 +4,7 @@
 
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
-use glass_tests::limit::say;
+use glass_tests::limit::{say, within};
 use glass_tests::process::Process;
 use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World};
@@ -14,6 +14,9 @@ use std::time::Duration;
 glass_tests::in_every_world! {
     a_recording_names_what_the_queue_does within 240;
 }
+
+/// How long the test of the live screen may take.
+const LIVE_LIMIT: Duration = Duration::from_secs(120);
 
 /// The most stacks that may be broken, in percent.
 const BROKEN_PERCENT_MAX: f64 = 1.0;
@@ -58,6 +61,49 @@ fn a_recording_names_what_the_queue_does(world: World) {
     let broken = broken_percent(&text).unwrap_or_else(|| panic!("the table does not tell broken stacks:\n{text}"));
     say(&format!("record {world}: {seed} items moved meanwhile, {broken} % of the stacks broken"));
     assert!(broken < BROKEN_PERCENT_MAX, "{broken} % of the stacks are broken:\n{text}");
+}
+
+#[test]
+fn the_live_screen_leaves_the_queue_running() {
+    within(LIVE_LIMIT, || {
+        let folder = Folder::new("top").unwrap();
+        let Some(queue) = Queue::start(World::Tcg, &folder.file("queue.img"), &Options::default()).unwrap() else {
+            return;
+        };
+        let Some(glass) = programs::built("glass") else { return };
+        if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            return programs::skip("there is no program `script` to give us a terminal");
+        }
+        // The key to quit is pressed after some seconds; `script` ends with its command.
+        let line = format!(
+            "(sleep 5; printf q; sleep 1) | script -qec 'stty cols 100 rows 30; {} top --rate 199 --pid {}' /dev/null",
+            glass.display(),
+            queue.service_pid().unwrap()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).env("TERM", "xterm");
+        let mut top = Process::spawn(&mut command, &folder.file("top.log")).unwrap();
+        let mut seed = 0;
+        let status = loop {
+            seed += 1;
+            assert!(seed < 100_000, "glass top does not end at its key");
+            let item = Content { seed, length_bytes: 200_000 };
+            assert_eq!(queue.put(item).unwrap().status(), 200);
+            queue.get(item).unwrap();
+            queue.delete().unwrap();
+            if let Some(status) = top.wait(Duration::ZERO) {
+                break status;
+            }
+        };
+        let shown = top.output();
+        assert!(status.success(), "{shown:?}");
+        for text in ["vcpu 0", "running", "glass_start", "smoltcp", "pause"] {
+            assert!(shown.contains(text), "{text} was not shown: {shown:?}");
+        }
+        let (taken, given_back) = (shown.find("\x1b[?1049h"), shown.rfind("\x1b[?1049l"));
+        assert!(taken.is_some() && taken < given_back, "the terminal was not given back: {shown:?}");
+        say(&format!("top: {seed} items moved meanwhile"));
+    });
 }
 
 /// The number in `0.3 % broken`.
