@@ -2,10 +2,12 @@
 //! all commands that sample.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 use glass_guests::choose::{self, Attached, Wanted, Way};
+use glass_guests::file::DumpedVm;
 use glass_guests::find::{self, Found, Vm};
 use glass_guests::process::{Process, ProcessSettings};
 use glass_guests::{Source, SymbolFile, VmSettings, parse_address};
@@ -23,6 +25,10 @@ pub struct TargetArgs {
     /// VM to look into, by the name that `glass run` gave it.
     #[arg(long, conflicts_with = "command")]
     pub name: Option<String>,
+    /// Guest in a file: what QEMU's `dump-guest-memory` or `virsh dump --memory-only` wrote. Gives one
+    /// sample of each vCPU.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "backend"])]
+    pub post_mortem: Option<PathBuf>,
     /// What the VM runs, if glass cannot know it: an ELF file or a map (nm -n, System.map, a copy of
     /// the guest's /proc/kallsyms). @0xADDRESS says where it is loaded, if not where it was linked
     /// for; may be given several times.
@@ -93,10 +99,13 @@ pub fn find(arguments: &TargetArgs) -> Result<Target> {
     if let [program, rest @ ..] = &arguments.command[..] {
         return command(arguments, program, rest);
     }
+    if let Some(file) = &arguments.post_mortem {
+        return post_mortem(arguments, file);
+    }
     let found = match (&arguments.name, arguments.pid) {
         (Some(name), _) => Found::Vm(find::by_name(name)?),
         (None, Some(pid)) => find::by_pid(pid)?,
-        (None, None) => bail!("nothing to record: give --pid, --name or `-- COMMAND`"),
+        (None, None) => bail!("nothing to record: give --pid, --name, --post-mortem or `-- COMMAND`"),
     };
     match (found, arguments.backend) {
         (Found::Vm(vm), Backend::Process) => attach(arguments, vm.pid),
@@ -139,23 +148,19 @@ fn wanted(backend: Backend) -> Wanted {
     }
 }
 
-fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
-    // Nobody should look for symbols for nothing.
-    if let Some(error) = choose::plan(vm, wanted(arguments.backend)).refusal() {
-        return Err(error.into());
-    }
+/// How a VM is sampled, and the names of its symbol files; `known` is one that needs not be given.
+fn vm_settings(arguments: &TargetArgs, known: Option<&Path>, what: &str) -> Result<(VmSettings, String)> {
     let mut symbols = arguments.symbols.clone();
-    match (symbols.first_mut(), &vm.elf, arguments.load_address) {
+    match (symbols.first_mut(), known, arguments.load_address) {
         (Some(first), _, Some(_)) if first.address.is_some() => {
             bail!("{} has two load addresses: leave out --load-address", first.path.display())
         }
         (Some(first), _, Some(address)) => first.address = Some(address),
         (Some(_), _, None) => {}
-        (None, Some(elf), _) => symbols.push(elf.clone().into()),
-        (None, None, _) => bail!(
-            "what the VM in process {} runs is unknown: give the guest's ELF file or System.map with --symbols",
-            vm.pid
-        ),
+        (None, Some(elf), _) => symbols.push(elf.to_owned().into()),
+        (None, None, _) => {
+            bail!("what {what} runs is unknown: give the guest's ELF file or System.map with --symbols")
+        }
     }
     let files: Vec<String> = symbols.iter().map(|file| file.path.display().to_string()).collect();
     let settings = VmSettings {
@@ -164,13 +169,31 @@ fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
         vcpus: arguments.vcpus.clone(),
         force: arguments.force_symbols,
     };
+    Ok((settings, files.join(", ")))
+}
+
+/// A guest in a file.
+fn post_mortem(arguments: &TargetArgs, file: &Path) -> Result<Target> {
+    let (settings, files) = vm_settings(arguments, None, &format!("the guest in {}", file.display()))?;
+    let source = Box::new(DumpedVm::open(file, settings)?);
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let origin = origin(arguments, format!("{name} (dump of a VM)"), "a file, one sample of each vCPU", files);
+    Ok(Target { source, origin, is_guest: true, pid: glass_guests::file::PROCESS })
+}
+
+fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
+    // Nobody should look for symbols for nothing.
+    if let Some(error) = choose::plan(vm, wanted(arguments.backend)).refusal() {
+        return Err(error.into());
+    }
+    let (settings, files) = vm_settings(arguments, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
     let (source, backend) = attach_by(arguments, vm, &settings)?;
     let accel = match vm.accel.as_str() {
         "" => String::new(),
         accel => format!(", {}", accel.to_uppercase()),
     };
     let title = format!("{} (VM{accel})", vm.name);
-    let origin = origin(arguments, title, backend, files.join(", "));
+    let origin = origin(arguments, title, backend, files);
     Ok(Target { source, origin, is_guest: true, pid: vm.pid })
 }
 

@@ -203,7 +203,8 @@ impl DumpedVm {
         let cache = ReadCache::new(file.try_clone().map_err(failed)?);
         let parts = parse(&cache, metadata.len(), &start[..read])
             .map_err(|what| GuestError::Dump { path: path.to_owned(), what })?;
-        let cores: Vec<_> = parts.cores.into_iter().enumerate().filter(|(index, _)| settings.wants(*index)).collect();
+        let wanted = settings.choose(parts.cores.len())?;
+        let cores = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
         let image = VmImage::load(PROCESS, settings)?;
         let ram = FileRam { file, pieces: parts.pieces };
         let mut vm = DumpedVm { ram, cores, image, warnings: parts.warning.into_iter().collect(), delivered: false };
@@ -224,12 +225,7 @@ impl DumpedVm {
 impl Source for DumpedVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        let cores: Vec<usize> = self.cores.iter().map(|(index, _)| *index).collect();
-        let count = cores.last().map_or(0, |last| last + 1);
-        self.image.announce(count, &mut |event| match event {
-            Event::Track { track, .. } if !cores.contains(&(track as usize)) => {}
-            event => sink(event),
-        });
+        self.image.announce(self.cores.last().map_or(0, |(last, _)| last + 1), sink);
         Ok(())
     }
 

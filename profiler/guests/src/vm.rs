@@ -43,6 +43,14 @@ impl VmSettings {
     pub fn wants(&self, vcpu: usize) -> bool {
         self.vcpus.is_empty() || self.vcpus.iter().any(|wanted| *wanted as usize == vcpu)
     }
+
+    /// The vCPUs to sample, of so many. Fails if one is wanted that does not exist.
+    pub(crate) fn choose(&self, count: usize) -> Result<Vec<usize>, GuestError> {
+        match self.vcpus.iter().find(|wanted| **wanted as usize >= count) {
+            Some(index) => Err(GuestError::NoSuchVcpu { index: *index, there: (0..count as u32).collect() }),
+            None => Ok((0..count).filter(|vcpu| self.wants(*vcpu)).collect()),
+        }
+    }
 }
 
 /// What a core's registers say.
@@ -121,7 +129,7 @@ impl VmImage {
 
     /// The tracks, and where what the guest runs is.
     pub(crate) fn announce(&self, cores: usize, sink: &mut dyn FnMut(Event)) {
-        for core in 0..cores {
+        for core in (0..cores).filter(|core| self.settings.wants(*core)) {
             let name = format!("vcpu {core}");
             sink(Event::Track { track: core as u32, id: core as u64, process: self.pid, name });
         }

@@ -4,6 +4,8 @@
 //! Connecting stops the VM, and QEMU does not start it again when the connection ends. So a small
 //! process of our own keeps the connection too and detaches if we die at whatever moment.
 //!
+//! A gdbstub stops all vCPUs at once, also those that are not wanted.
+//!
 //! A QEMU that was started without gdbstub is asked for one through its monitor.
 
 mod client;
@@ -34,7 +36,10 @@ pub struct QemuVm {
     switch: Option<Switch>,
     layout: Layout,
     memory: Option<RamFile>,
+    /// QEMU's name of each vCPU.
     threads: Vec<String>,
+    /// Which of them are read; all are stopped.
+    wanted: Vec<usize>,
     /// A KVM stops anywhere, an emulator only between two blocks.
     is_exact: bool,
     image: VmImage,
@@ -78,6 +83,7 @@ impl HeldCore for Core<'_> {
 impl QemuVm {
     /// Attaches. The VM stands still for some milliseconds; when this returns it runs.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<QemuVm, GuestError> {
+        let vcpus = settings.clone();
         let image = VmImage::load(vm.pid, settings)?;
         let (address, switch) = match (&vm.gdb, &vm.monitor) {
             (Some(address), _) => (address.clone(), None),
@@ -104,7 +110,7 @@ impl QemuVm {
         client.greet()?;
         let layout = Layout::read(&mut client)?;
         let threads = read_threads(&mut client)?;
-        let is_exact = vm.accel == "kvm";
+        let wanted = vcpus.choose(threads.len())?;
         let mut attached = QemuVm {
             pid: vm.pid,
             client,
@@ -113,12 +119,13 @@ impl QemuVm {
             layout,
             memory,
             threads,
-            is_exact,
+            wanted,
+            is_exact: vm.accel == "kvm",
             image,
             detached: false,
             warnings,
         };
-        let (_, mut core, image) = attached.core(0)?;
+        let (_, mut core, image) = attached.core(attached.wanted[0])?;
         let warning = image.check(&mut core)?;
         attached.warnings.extend(warning);
         attached.client.resume()?;
@@ -135,13 +142,8 @@ impl QemuVm {
         let state =
             self.layout.registers(bytes).ok_or_else(|| GuestError::Protocol("sent too few registers".to_owned()))?;
         let translator = Translator::new(state.paging);
-        let core = Core {
-            client: &mut self.client,
-            memory: self.memory.as_ref(),
-            translator,
-            thread,
-            is_exact: self.is_exact,
-        };
+        let (memory, is_exact) = (self.memory.as_ref(), self.is_exact);
+        let core = Core { client: &mut self.client, memory, translator, thread, is_exact };
         Ok((state, core, &self.image))
     }
 
@@ -193,9 +195,9 @@ impl Guest for QemuVm {
             self.detached = true;
             return Ok(None);
         }
-        let mut samples = Vec::with_capacity(self.threads.len());
-        for core in 0..self.threads.len() {
-            samples.push(self.sample_core(core)?);
+        let mut samples = Vec::with_capacity(self.wanted.len());
+        for index in 0..self.wanted.len() {
+            samples.push(self.sample_core(self.wanted[index])?);
         }
         self.client.resume()?;
         // From before the request to stop until after the request to go on: the guest stands still for
@@ -210,7 +212,7 @@ impl Guest for QemuVm {
     }
 
     fn tracks(&self) -> u64 {
-        self.threads.len() as u64
+        self.wanted.len() as u64
     }
 
     fn detach(&mut self) -> Result<(), GuestError> {
