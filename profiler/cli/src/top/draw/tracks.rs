@@ -28,7 +28,7 @@ pub(super) fn rows(app: &App, area: Rect) -> u16 {
 }
 
 /// Cores in their order; threads by how much they run, since there can be many.
-fn order<'a>(app: &'a App) -> Vec<(&'a LiveTrack, Shares)> {
+fn order(app: &App) -> Vec<(&LiveTrack, Shares)> {
     let mut tracks: Vec<_> = app.picture.tracks.iter().map(|track| (track, track.activity.now())).collect();
     let are_cores = tracks.iter().any(|(_, now)| now.spinning > 0.0) || app.picture.progress.pause.count > 0;
     if !are_cores {
