@@ -56,25 +56,23 @@ pub fn run(arguments: Args) -> Result<()> {
     if to_standard_output && format.is_binary() && io::stdout().is_terminal() {
         bail!("{} is binary and would garble the terminal: give a file with --output, or a pipe", format.name());
     }
+    let is_recording = match (fs::canonicalize(&file), fs::canonicalize(&output)) {
+        (Ok(file), Ok(output)) => file == output,
+        _ => false,
+    };
+    ensure!(!is_recording, "{} is the recording itself: give another name with --output", output.display());
     let (bytes, recording) = open(&file)?;
-    for warning in &recording.profile.warnings {
-        eprintln!("glass: warning: {warning}");
-    }
     if to_standard_output {
         let mut stdout = BufWriter::new(io::stdout().lock());
         let written =
             glass_export::write(format, &recording, &bytes, options, &mut stdout).and_then(|()| stdout.flush());
+        warn(&recording);
         return match written {
             // Whoever reads has seen enough.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             written => written.context("cannot write to standard output"),
         };
     }
-    let is_recording = match (fs::canonicalize(&file), fs::canonicalize(&output)) {
-        (Ok(file), Ok(output)) => file == output,
-        _ => false,
-    };
-    ensure!(!is_recording, "{} is the recording itself: give another name with --output", output.display());
     let cannot = || format!("cannot write {}", output.display());
     let mut writer = BufWriter::new(File::create(&output).with_context(cannot)?);
     let written = glass_export::write(format, &recording, &bytes, options, &mut writer).and_then(|()| writer.flush());
@@ -83,6 +81,7 @@ pub fn run(arguments: Args) -> Result<()> {
         let _ = fs::remove_file(&output);
         return Err(error).with_context(cannot);
     }
+    warn(&recording);
     eprintln!(
         "glass: {} samples in {}; open it with {}",
         exported(&recording, states),
@@ -90,6 +89,13 @@ pub fn run(arguments: Args) -> Result<()> {
         format.viewer()
     );
     Ok(())
+}
+
+/// Says what a reader of the profile should know.
+fn warn(recording: &glass_profile::recording::Recording) {
+    for warning in &recording.profile.warnings {
+        eprintln!("glass: warning: {}", glass_report::names::printable(warning));
+    }
 }
 
 fn exported(recording: &glass_profile::recording::Recording, states: States) -> usize {
