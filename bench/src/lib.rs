@@ -10,6 +10,7 @@ pub mod figure;
 mod idle;
 mod nginx;
 pub mod outcome;
+mod sampling;
 mod size;
 pub mod statistics;
 mod transfer;
@@ -18,7 +19,7 @@ use anyhow::{Result, bail};
 use outcome::{Outcome, Progress};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 4] = ["boot", "queue", "idle", "size"];
+pub const NAMES: [&str; 5] = ["boot", "queue", "idle", "sampling", "size"];
 
 /// Runs the measurement `name`.
 pub fn run(name: &str, progress: Progress) -> Result<Outcome> {
@@ -26,6 +27,7 @@ pub fn run(name: &str, progress: Progress) -> Result<Outcome> {
         "boot" => boot::run(progress),
         "queue" => transfer::run(progress),
         "idle" => idle::run(progress),
+        "sampling" => sampling::run(progress),
         "size" => size::run(),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }

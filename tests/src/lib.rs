@@ -8,8 +8,10 @@ pub mod content;
 pub mod folder;
 pub mod http;
 pub mod limit;
+pub mod oracle;
 pub mod process;
 pub mod programs;
+pub mod qemu;
 pub mod queue;
 
 /// Makes a module for each world with a test for each of the functions, which take a

@@ -8,7 +8,7 @@ use glass_bench::figure;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure: boot, queue, idle or size
+    /// What to measure: boot, queue, idle, sampling or size
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
 }
@@ -21,8 +21,8 @@ pub fn run(options: &Options) -> Result<()> {
     let step = steps.begin("build glass and the queue as a process", None);
     build::processes()?;
     step.done("");
-    let step = steps.begin("build the queue as an image", None);
-    step.done(&build::queue_image()?);
+    let step = steps.begin("build the images", None);
+    step.done(&build::measured_images()?);
     // In percent, because the number of rounds is the benchmark's own business.
     let step = steps.begin(&format!("measure {name}"), Some(100));
     let outcome = glass_bench::run(name, &|done, total| step.set(done * 100 / total.max(1)))?;

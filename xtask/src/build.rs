@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
 /// The services that are run as processes.
-const PROCESSES: [&str; 1] = ["upload-queue"];
+const PROCESSES: [&str; 2] = ["upload-queue", "busy"];
 /// The services that are booted; `faults` goes wrong on purpose.
 const IMAGES: [&str; 4] = ["upload-queue", "hello", "busy", "faults"];
 
@@ -32,6 +32,14 @@ pub fn processes() -> Result<()> {
 /// Builds every image and returns what `glass build` says of the last.
 pub fn images() -> Result<String> {
     IMAGES.iter().try_fold(String::new(), |_, app| image(app))
+}
+
+/// Builds what benchmarks run and returns what `glass build` says of the last image.
+pub fn measured_images() -> Result<String> {
+    let examples = ["build", "--release", "--quiet", "--package", "glass-guests", "--example", "pauses"];
+    run::quiet(&mut run::cargo(&examples))?;
+    image("busy")?;
+    queue_image()
 }
 
 /// Builds the image of the queue alone and returns what `glass build` says of it.

@@ -22,15 +22,21 @@ const QEMU: Package =
 const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a foreign client" };
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
 const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
+const GDB: Package = Package { program: "gdb", package: "gdb", purpose: "a peer of the sampling benchmark" };
+const GCC: Package = Package { program: "gcc", package: "gcc", purpose: "test guests, and the plugin that counts in QEMU" };
+const GO: Package = Package { program: "go", package: "golang-go", purpose: "exports in go tool pprof" };
+const NODE: Package = Package { program: "node", package: "nodejs", purpose: "exports in their viewers" };
+const NPM: Package = Package { program: "npm", package: "npm", purpose: "the viewers that open exports" };
+const PIP: Package = Package { program: "pip3", package: "python3-pip", purpose: "exports in Perfetto's schema" };
 
 /// What `cargo xtask test` needs.
-pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM];
+pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, GO, NODE, NPM, PIP];
 /// What `cargo xtask demo` needs as a VM.
 pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
-pub const FOR_BENCH: &[Package] = &[QEMU, NGINX];
+pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC];
 
 /// Why missing packages cannot be installed here; `None` when they can.
 fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {

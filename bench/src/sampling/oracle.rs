@@ -1,0 +1,40 @@
+//! Whether the sampled shares are those that QEMU counts.
+
+use crate::figure::Figure;
+use crate::outcome::Outcome;
+use anyhow::Result;
+use glass_tests::oracle::comparison;
+
+/// Length of a run.
+const SECONDS: u32 = 10;
+/// Runs.
+const ROUNDS: usize = 5;
+/// Functions that are shown.
+const SHOWN: usize = 12;
+
+/// Measures.
+pub fn measure(outcome: &mut Outcome) -> Result<()> {
+    let mut differences = Vec::new();
+    for round in 0..ROUNDS {
+        let Some(comparison) = comparison::run(SECONDS)? else { return Ok(()) };
+        differences.extend(comparison.worst().map(|function| function.difference_points()));
+        if round + 1 == ROUNDS {
+            outcome.note(format!(
+                "oracle: {} samples of the upload queue under load (TCG) in the last of {ROUNDS} runs; sampled, time and instructions by QEMU's plugin, calls:",
+                comparison.samples
+            ));
+            for function in comparison.functions.iter().take(SHOWN) {
+                outcome.note(format!(
+                    "  {:5.1} % {:5.1} % {:5.1} % {:9}  {}",
+                    function.sampled_percent,
+                    function.time_percent,
+                    function.instructions_percent,
+                    function.calls,
+                    function.name
+                ));
+            }
+        }
+    }
+    outcome.add(Figure::of("sampling.oracle_difference_points", "points", &differences));
+    Ok(())
+}

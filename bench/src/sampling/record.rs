@@ -1,0 +1,96 @@
+//! What the profiler itself needs at ten times the usual rate, and that it tells what it lost.
+
+use super::guest::Guest;
+use crate::figure::Figure;
+use crate::outcome::Outcome;
+use anyhow::{Context, Result, bail};
+use glass_tests::folder::Folder;
+use glass_tests::process::Process;
+use glass_tests::programs;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const RATE_HZ: u32 = 10_000;
+const SECONDS: u64 = 60;
+/// How often the recorder's memory is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+/// `glass record` of a process.
+pub fn recorder(pid: u32, rate_hz: u32, seconds: f64, output: &Path) -> Result<Command> {
+    let mut command = Command::new(programs::built("glass").context("glass is not built")?);
+    command.args(["record", "--pid", &pid.to_string(), "--rate", &rate_hz.to_string()]);
+    command.args(["--duration", &seconds.to_string(), "--output"]).arg(output);
+    Ok(command)
+}
+
+/// Records a process, a VM under KVM and one under TCG.
+pub fn measure(outcome: &mut Outcome) -> Result<()> {
+    let folder = Folder::new("bench-record")?;
+    let mut command = Command::new(programs::built("busy").context("busy is not built")?);
+    let busy = Process::spawn(command.args(["--", "--seconds", "3600"]), &folder.file("busy.log"))?;
+    one(outcome, "process", busy.pid(), &folder)?;
+    drop(busy);
+    for accel in ["kvm", "tcg"] {
+        if accel == "kvm" && !programs::has_kvm() {
+            continue;
+        }
+        let guest = Guest::start(accel)?;
+        one(outcome, accel, guest.pid(), &folder)?;
+    }
+    outcome.note(format!("record: {RATE_HZ} samples per second wanted, for {SECONDS} s, of a guest that computes all the time; what is not taken is told as lost (the VM keeps three quarters of its time)"));
+    Ok(())
+}
+
+fn one(outcome: &mut Outcome, name: &str, pid: u32, folder: &Folder) -> Result<()> {
+    let recording = folder.file(&format!("{name}.pftrace"));
+    let mut command = recorder(pid, RATE_HZ, SECONDS as f64, &recording)?;
+    let mut process = Process::spawn(&mut command, &folder.file("record.log"))?;
+    let mut peak_bytes = 0;
+    let limit = Duration::from_secs(SECONDS + 60);
+    let begin = std::time::Instant::now();
+    let status = loop {
+        peak_bytes = peak_bytes.max(peak_memory_bytes(process.pid()).unwrap_or(0));
+        if let Some(status) = process.wait(POLL) {
+            break status;
+        }
+        if begin.elapsed() > limit {
+            bail!("glass record does not end after its duration");
+        }
+    };
+    if !status.success() {
+        bail!("glass record: {}", process.output());
+    }
+    let cost = cost(&recording)?;
+    let number = |key: &str| cost[key].as_f64().with_context(|| format!("glass info tells no {key}"));
+    let (wanted, taken, lost) = (number("samples_wanted")?, number("samples_taken")?, number("samples_lost")?);
+    let told = RATE_HZ as f64 * SECONDS as f64;
+    if (wanted - told).abs() > told * 0.02 || taken + lost < wanted * 0.99 {
+        bail!("{name}: of {told} samples {wanted} are told as wanted, {taken} as taken and {lost} as lost");
+    }
+    let single = |name: String, unit: &str, value: f64| Figure::of(&name, unit, &[value]);
+    outcome.add(single(format!("sampling.record_10khz.{name}.peak_mib"), "MiB", peak_bytes as f64 / 1048576.0));
+    outcome.add(single(format!("sampling.record_10khz.{name}.taken_percent"), "%", taken / wanted * 100.0));
+    let cpu_percent = number("profiler_cpu_ns")? / (SECONDS as f64 * 1e9) * 100.0;
+    outcome.add(single(format!("sampling.record_10khz.{name}.cpu_percent"), "% of a core", cpu_percent));
+    Ok(())
+}
+
+/// What `glass info` says of the cost.
+fn cost(recording: &Path) -> Result<Value> {
+    let mut command = Command::new(programs::built("glass").context("glass is not built")?);
+    let output = command.args(["info", "--json"]).arg(recording).output().context("cannot start glass")?;
+    if !output.status.success() {
+        bail!("glass info: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let info: Value = serde_json::from_slice(&output.stdout).context("glass info prints no JSON")?;
+    Ok(info["cost"].clone())
+}
+
+/// The most memory that a process has used.
+fn peak_memory_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,43 @@
+//! Whether stacks are torn: the tests of the profiler have a guest whose frames tell.
+
+use crate::figure::Figure;
+use crate::outcome::Outcome;
+use anyhow::{Context, Result, bail};
+use glass_tests::programs;
+use std::process::Command;
+
+/// Runs the test at its full size and adds up what it says: `torn 0 of 10000: kvm, frame pointers`.
+pub fn measure(outcome: &mut Outcome) -> Result<()> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--quiet", "--package", "glass-guests", "--test", "truth", "--", "--nocapture"]);
+    cargo.env("GLASS_TESTS_LONG", "1").current_dir(programs::root());
+    let output = cargo.output().context("cannot start cargo")?;
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    if !output.status.success() {
+        bail!("the test of the truth failed:\n{text}");
+    }
+    let (torn, samples) = text.lines().filter_map(parse).fold((0, 0), |sum, line| (sum.0 + line.0, sum.1 + line.1));
+    if samples == 0 {
+        bail!("the test of the truth says nothing:\n{text}");
+    }
+    outcome.note(format!("torn: {torn} of {samples} stacks of the guest whose frames carry tokens"));
+    outcome.add(Figure::of("sampling.torn_stacks", "stacks", &[torn as f64]));
+    Ok(())
+}
+
+fn parse(line: &str) -> Option<(u64, u64)> {
+    let (torn, rest) = line.trim().strip_prefix("torn ")?.split_once(" of ")?;
+    Some((torn.parse().ok()?, rest.split_once(':')?.0.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_test_are_understood() {
+        assert_eq!(parse("torn 1 of 10000: kvm, frame pointers"), Some((1, 10_000)));
+        assert_eq!(parse("running 4 tests"), None);
+        assert_eq!(parse("torn of"), None);
+    }
+}

@@ -1,0 +1,188 @@
+//! One run of the upload queue under TCG, sampled and counted at the same time.
+
+use super::{Counts, Oracle, between};
+use crate::content::Content;
+use crate::folder::Folder;
+use crate::http::Client;
+use crate::process::Process;
+use crate::programs;
+use crate::qemu::Qemu;
+use crate::queue::{answer, free_port};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// Samples per second.
+const RATE_HZ: &str = "997";
+/// Bytes of an item that goes up and down meanwhile.
+const ITEM_BYTES: u64 = 400_000;
+
+/// A function's share of the time in which the guest ran, in percent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// By the samples.
+    pub sampled_percent: f64,
+    /// By the plugin's clock.
+    pub time_percent: f64,
+    /// Of the instructions, by the plugin.
+    pub instructions_percent: f64,
+    /// How often it was called.
+    pub calls: u64,
+}
+
+/// What samples and counts say.
+#[derive(Debug)]
+pub struct Comparison {
+    /// All functions, the largest share of time first.
+    pub functions: Vec<Function>,
+    /// Samples in which the guest ran.
+    pub samples: u64,
+}
+
+impl Function {
+    /// Between its sampled and its counted share of time, in percentage points.
+    pub fn difference_points(&self) -> f64 {
+        (self.sampled_percent - self.time_percent).abs()
+    }
+}
+
+impl Comparison {
+    /// The function whose shares differ most.
+    pub fn worst(&self) -> Option<&Function> {
+        self.functions.iter().max_by(|a, b| a.difference_points().total_cmp(&b.difference_points()))
+    }
+}
+
+/// Runs the queue under load for `seconds`. `None` after saying why it cannot be had here.
+pub fn run(seconds: u32) -> Result<Option<Comparison>> {
+    if !programs::has_qemu() {
+        programs::skip("qemu-system-x86_64 is not installed");
+        return Ok(None);
+    }
+    let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("upload-queue")) else {
+        return Ok(None);
+    };
+    let folder = Folder::new("oracle")?;
+    let oracle = Oracle::new(folder.path(), &image)?;
+    let port = free_port()?;
+    let mut glass_run = Command::new(&glass);
+    glass_run.arg("run").arg(&image).args(["--accel", "tcg", "--memory", "64", "--port", &format!("{port}:8080")]);
+    glass_run.arg("--disk").arg(folder.file("disk")).args(["--disk-size", "128M"]);
+    let mut qemu = Qemu::start(&mut glass_run, &["--port", "8080"], &oracle.options(), &folder)?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let deadline = Instant::now() + START_LIMIT;
+    while answer(address, Duration::from_millis(500)).is_none() {
+        if qemu.process.ended().is_some() || Instant::now() > deadline {
+            bail!("the queue does not answer:\n{}", qemu.process.output());
+        }
+    }
+    // Code that runs for the first time is translated first, which is QEMU's time and not the guest's.
+    load(address, Instant::now() + Duration::from_secs(1))?;
+    let recording = folder.file("recording");
+    let mut record = Command::new(&glass);
+    record.args(["record", "--pid", &qemu.process.pid().to_string(), "--rate", RATE_HZ]);
+    record.args(["--duration", &seconds.to_string(), "--output"]).arg(&recording);
+    let mut recorder = Process::spawn(&mut record, &folder.file("record.log"))?;
+    let before = oracle.read()?;
+    load(address, Instant::now() + Duration::from_secs(seconds.into()))?;
+    let after = oracle.read()?;
+    let status = recorder.wait(Duration::from_secs(60)).context("glass record does not end")?;
+    if !status.success() {
+        bail!("glass record: {}", recorder.output());
+    }
+    let sampled = self_samples(&glass, &recording, &folder.file("profile.json"))?;
+    compare(&sampled, &between(&before, &after)).map(Some)
+}
+
+/// Items up, down and away until `end`.
+fn load(address: SocketAddr, end: Instant) -> Result<()> {
+    let mut seed = 0;
+    while Instant::now() < end {
+        seed += 1;
+        let item = Content { seed, length_bytes: ITEM_BYTES };
+        let status = Client::connect(address)?.put("/uploader", ITEM_BYTES, &mut item.reader())?.status();
+        let mut checker = item.checker();
+        Client::connect(address)?.get_into("/downloader", &mut checker)?;
+        let deleted = Client::connect(address)?.request("DELETE", "/downloader")?.status();
+        if status >= 300 || deleted >= 300 || checker.verdict().is_err() {
+            bail!("the queue answers {status} and {deleted} and may have given back something else");
+        }
+    }
+    Ok(())
+}
+
+/// Samples in which the guest was awake, by the function that was not inlined into another.
+fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMap<String, u64>> {
+    let mut export = Command::new(glass);
+    export.args(["export", "--format", "firefox", "--states", "all", "--output"]).arg(profile).arg(recording);
+    let output = export.output().context("cannot start glass")?;
+    if !output.status.success() {
+        bail!("glass export: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let profile: Value = serde_json::from_slice(&std::fs::read(profile)?).context("the export is no JSON")?;
+    let idle =
+        profile["meta"]["categories"].as_array().and_then(|all| all.iter().position(|one| one["name"] == "Idle"));
+    let mut counts = HashMap::new();
+    for thread in profile["threads"].as_array().context("the export has no threads")? {
+        let cell = |table: &str, column: &str, row: u64| thread[table][column][row as usize].as_u64();
+        for leaf in thread["samples"]["stack"].as_array().context("a thread has no samples")? {
+            // From the leaf outwards: the first frame that is not inlined, then the root, which has the category.
+            let Some(mut stack) = leaf.as_u64() else { continue };
+            let mut function = None;
+            let root = loop {
+                let frame = cell("stackTable", "frame", stack).context("a stack has no frame")?;
+                if function.is_none() && cell("frameTable", "inlineDepth", frame) == Some(0) {
+                    function = cell("frameTable", "func", frame);
+                }
+                match cell("stackTable", "prefix", stack) {
+                    // A caller is in front of what it calls; anything else would be a loop.
+                    Some(prefix) if prefix < stack => stack = prefix,
+                    Some(_) => bail!("a stack of the export comes before its caller"),
+                    None => break frame,
+                }
+            };
+            if cell("frameTable", "category", root) == idle.map(|index| index as u64) {
+                continue;
+            }
+            let name = function.and_then(|function| cell("funcTable", "name", function));
+            let name = name.and_then(|name| profile["shared"]["stringArray"][name as usize].as_str());
+            *counts.entry(name.context("a function has no name")?.to_owned()).or_default() += 1;
+        }
+    }
+    Ok(counts)
+}
+
+fn compare(sampled: &HashMap<String, u64>, counted: &Counts) -> Result<Comparison> {
+    let samples: u64 = sampled.values().sum();
+    let ticks: u64 = counted.values().map(|executed| executed.ticks).sum();
+    let instructions: u64 = counted.values().map(|executed| executed.instructions).sum();
+    if samples == 0 || ticks == 0 || instructions == 0 {
+        bail!("nothing ran: {samples} samples, {instructions} instructions");
+    }
+    let mut names: Vec<&String> = sampled.keys().chain(counted.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let percent = |part: u64, of: u64| part as f64 / of as f64 * 100.0;
+    let mut functions: Vec<Function> = names
+        .into_iter()
+        .map(|name| {
+            let executed = counted.get(name).copied().unwrap_or_default();
+            Function {
+                name: name.clone(),
+                sampled_percent: percent(sampled.get(name).copied().unwrap_or_default(), samples),
+                time_percent: percent(executed.ticks, ticks),
+                instructions_percent: percent(executed.instructions, instructions),
+                calls: executed.calls,
+            }
+        })
+        .collect();
+    functions.sort_by(|a, b| b.time_percent.total_cmp(&a.time_percent));
+    Ok(Comparison { functions, samples })
+}

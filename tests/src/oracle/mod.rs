@@ -1,0 +1,113 @@
+//! What a guest under TCG really executes: a plugin of QEMU counts every translation block.
+
+pub mod comparison;
+
+use anyhow::{Context, Result, bail};
+use object::{Object, ObjectSymbol};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The plugin's source; its first comment describes the file that it writes.
+const PLUGIN: &str = include_str!("plugin.c");
+const HEADER_BYTES: usize = 32;
+const RECORD_BYTES: usize = 32;
+
+/// What was executed of one function, without the functions it calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// How often its first instruction was: calls, tail calls included.
+    pub calls: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Time, in ticks of the time stamp counter.
+    pub ticks: u64,
+}
+
+/// The plugin and the image that it counts.
+#[derive(Debug)]
+pub struct Oracle {
+    plugin: PathBuf,
+    counts: PathBuf,
+    /// Functions by their start: end and name.
+    functions: Vec<(u64, u64, String)>,
+}
+
+/// All counts at one moment, by function.
+pub type Counts = HashMap<String, Executed>;
+
+impl Oracle {
+    /// Compiles the plugin into `folder`. `image` is the ELF file that the guest runs.
+    pub fn new(folder: &Path, image: &Path) -> Result<Oracle> {
+        let (source, plugin, counts) = (folder.join("plugin.c"), folder.join("plugin.so"), folder.join("counts"));
+        std::fs::write(&source, PLUGIN)?;
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&plugin).arg(&source);
+        let status = compiler.status().context("cannot start gcc")?;
+        if !status.success() {
+            bail!("gcc cannot compile the plugin: {status}");
+        }
+        let bytes = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+        let file = object::File::parse(&*bytes).with_context(|| format!("{} is no ELF file", image.display()))?;
+        let mut functions: Vec<_> = file
+            .symbols()
+            .filter(|symbol| symbol.kind() == object::SymbolKind::Text && symbol.size() > 0)
+            .filter_map(|symbol| {
+                let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
+                Some((symbol.address(), symbol.address() + symbol.size(), name))
+            })
+            .collect();
+        // Of several names for one address the profiler takes the longest function, then the first name.
+        functions.sort_by(|a, b| (a.0, b.1, &a.2).cmp(&(b.0, a.1, &b.2)));
+        functions.dedup_by_key(|function| function.0);
+        Ok(Oracle { plugin, counts, functions })
+    }
+
+    /// What QEMU has to be started with.
+    pub fn options(&self) -> [String; 2] {
+        ["-plugin".to_owned(), format!("{},counts={}", self.plugin.display(), self.counts.display())]
+    }
+
+    /// The counts since the guest's start. What lies in no function is under "".
+    pub fn read(&self) -> Result<Counts> {
+        let bytes = std::fs::read(&self.counts).context("the plugin has written nothing")?;
+        let word = |at: usize| {
+            let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.first_chunk()).copied();
+            bytes.map(u64::from_le_bytes).context("the plugin's file is too short")
+        };
+        let (blocks, lost) = (word(0)?, word(8)?);
+        if lost > 0 {
+            bail!("the plugin had no room for {lost} blocks");
+        }
+        let mut counts = Counts::new();
+        for index in 0..blocks as usize {
+            let at = HEADER_BYTES + index * RECORD_BYTES;
+            let (address, executions) = (word(at)?, word(at + 16)?);
+            let function = self.function(address);
+            let executed = counts.entry(function.map_or(String::new(), |(_, name)| name.to_owned())).or_default();
+            executed.calls += if function.is_some_and(|(start, _)| start == address) { executions } else { 0 };
+            executed.instructions += executions * word(at + 8)?;
+            executed.ticks += word(at + 24)?;
+        }
+        Ok(counts)
+    }
+
+    fn function(&self, address: u64) -> Option<(u64, &str)> {
+        let after = self.functions.partition_point(|(start, ..)| *start <= address);
+        let (start, _, name) = self.functions[..after].last().filter(|(_, end, _)| address < *end)?;
+        Some((*start, name))
+    }
+}
+
+/// What was executed from `before` to `after`.
+pub fn between(before: &Counts, after: &Counts) -> Counts {
+    let difference = |name: &String, after: &Executed| {
+        let before = before.get(name).copied().unwrap_or_default();
+        Executed {
+            calls: after.calls - before.calls,
+            instructions: after.instructions - before.instructions,
+            ticks: after.ticks - before.ticks,
+        }
+    };
+    after.iter().map(|(name, after)| (name.clone(), difference(name, after))).collect()
+}

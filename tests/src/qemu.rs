@@ -1,0 +1,74 @@
+//! A VM as `glass run` would start it, with more options for QEMU, run without `glass`.
+
+use crate::folder::Folder;
+use crate::process::Process;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A QEMU process. Dropping it ends it.
+#[derive(Debug)]
+pub struct Qemu {
+    /// The process.
+    pub process: Process,
+    /// The image that it runs, with symbols.
+    pub image: PathBuf,
+}
+
+impl Qemu {
+    /// Starts what `glass_run` (a `glass run` with its options, without the service's own arguments)
+    /// would start with the arguments `service`, and gives QEMU the `options` besides. Its gdbstub
+    /// listens in `folder`, where the log is too.
+    pub fn start(glass_run: &mut Command, service: &[&str], options: &[String], folder: &Folder) -> Result<Qemu> {
+        let output = glass_run.arg("--print-command").arg("--").args(service).output();
+        let output = output.context("cannot start glass")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().find(|line| line.starts_with("qemu-system"));
+        let Some(line) = line else {
+            bail!("glass run printed no command: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        let mut words = words(line);
+        for word in &mut words {
+            if word.ends_with("id=gdb") {
+                *word = format!("socket,path={},server=on,wait=off,id=gdb", folder.file("gdb").display());
+            }
+        }
+        let kernel = words.iter().position(|word| word == "-kernel").and_then(|at| words.get(at + 1));
+        let image = kernel.map(PathBuf::from).context("the command names no image")?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(options);
+        Ok(Qemu { process: Process::spawn(&mut command, &folder.file("qemu.log"))?, image })
+    }
+}
+
+/// The words of a shell command line in which only single quotes and backslashes quote.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut is_quoted = false;
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\'' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            '\\' if !is_quoted => word.get_or_insert_default().extend(characters.next()),
+            ' ' if !is_quoted => words.extend(word.take()),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_words_stay_together() {
+        assert_eq!(words("a -b 'c d'  '' e\\ f 'it'\\''s'"), ["a", "-b", "c d", "", "e f", "it's"]);
+        assert!(words("").is_empty());
+    }
+}
