@@ -146,6 +146,7 @@ fn the_wrong_file_is_refused_and_the_guest_runs_on() {
     let second = std::thread::spawn(move || KvmVm::attach(&vm, settings).err().unwrap());
     let error = second.join().unwrap();
     assert!(error.is_of_the_backend(), "{error}");
+    assert!(error.to_string().contains("traces it already"), "{error}");
     first.detach().unwrap();
     fixture.assert_runs("after both");
 }
@@ -181,17 +182,20 @@ fn attach_without_rights() {
 #[test]
 fn without_the_right_to_trace_the_error_says_what_to_do() {
     let Some(fixture) = start("rights", 1) else { return };
-    let rights = ["--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"];
-    let can_drop = Command::new("setpriv").args(rights).arg("true").stderr(Stdio::null()).status();
-    if !can_drop.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: rights can only be dropped by root, with setpriv");
-    }
-    let mut command = Command::new("setpriv");
-    command.args(rights).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "attach_without_rights", "--ignored"]);
-    command.env("GLASS_TEST_QEMU", fixture.qemu.id().to_string()).env("GLASS_TEST_ELF", &fixture.elf);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let refuse = |rights: &[&str]| {
+        let can_drop = Command::new("setpriv").args(rights).arg("true").stderr(Stdio::null()).status();
+        if !can_drop.is_ok_and(|status| status.success()) {
+            return eprintln!("skipped: rights can only be dropped by root, with setpriv");
+        }
+        let mut command = Command::new("setpriv");
+        command.args(rights).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "attach_without_rights", "--ignored"]);
+        command.env("GLASS_TEST_QEMU", fixture.qemu.id().to_string()).env("GLASS_TEST_ELF", &fixture.elf);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{rights:?}: {}", String::from_utf8_lossy(&output.stdout));
+    };
+    refuse(&["--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]);
+    refuse(&["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
     fixture.assert_runs("after the refusal");
 }
 

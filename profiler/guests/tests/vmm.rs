@@ -6,7 +6,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::vmm::{Order, Vmm};
-use common::{PATIENCE, take_of};
+use common::{PATIENCE, assert_survives_kills, take_of};
+use glass_guests::find::{self, Found};
 use glass_guests::kvm::{KvmVm, RegistersBy};
 use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
@@ -170,4 +171,25 @@ fn a_vmm_that_becomes_another_program_has_ended() {
     vmm.order(Order::Exec);
     sample_until(&mut guest, |events| events.is_none());
     guest.detach().unwrap();
+}
+
+/// Not a test of its own: what `a_killed_profiler_leaves_the_guest_running` kills.
+#[test]
+#[ignore = "runs in a process of its own, started by another test"]
+fn sample_until_killed() {
+    let (Ok(pid), Ok(elf)) = (std::env::var("GLASS_TEST_QEMU"), std::env::var("GLASS_TEST_ELF")) else { return };
+    let Ok(Found::Vm(vm)) = find::by_pid(pid.parse().unwrap()) else { return };
+    let mut guest = KvmVm::attach(&vm, VmSettings::new(2048, elf.into())).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
+}
+
+/// Two cores, signals and a filter: everything that could go wrong at once.
+#[test]
+fn a_killed_profiler_leaves_the_guest_running() {
+    let Some(mut vmm) = Vmm::start("killed", &["vcpus=2", "signals=1000", "seccomp"]) else { return };
+    assert_survives_kills(vmm.child.id(), &vmm.elf, "sample_until_killed", |moment| vmm.assert_runs(moment));
+    expect_all_signals(&mut vmm);
+    let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, attach(&vmm).unwrap(), 997, 200);
+    assert_eq!(judges.len(), 2);
 }

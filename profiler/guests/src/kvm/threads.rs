@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::permission;
 use super::vcpu::{Hold, KVM_RUN, Thread};
 use crate::error::GuestError;
 use crate::sys::ChildSignals;
@@ -152,7 +153,9 @@ impl Search<'_> {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Err(GuestError::NoVcpu(self.pid))
+        // Those that we trace ourselves are let go first.
+        drop(found);
+        Err(permission::explain_missing(self.pid))
     }
 
     /// Whether a thread's name does not say that it runs another vCPU: those are not even stopped.

@@ -4,6 +4,7 @@
 //! One sample's reads (5 page table entries of some 8 bytes, 2 KiB of stack) take 0.1, 1.6 and 4.7 us
 //! in these ways (2026-11-21, AMD EPYC, medians).
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -96,6 +97,17 @@ impl Ram {
     /// Whether all of it is known: if the VMM's layout is not, what lies above 2 GiB is not read.
     pub fn is_whole(&self) -> bool {
         self.is_whole
+    }
+}
+
+impl fmt::Display for Ram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.backings.first() {
+            Some(Backing::Mapped(_)) => "RAM mapped",
+            Some(Backing::File(..)) => "RAM read as a file",
+            Some(Backing::Process { .. }) => "RAM read out of the VMM",
+            None => "no RAM",
+        })
     }
 }
 

@@ -69,6 +69,11 @@ impl Translator {
             return None;
         }
         let levels = if self.paging.cr4 & CR4_FIVE_LEVELS != 0 { 5 } else { 4 };
+        // The bits above those that select entries are copies of the highest of these; others fault.
+        let unused = 64 - (12 + 9 * levels);
+        if ((page << unused) as i64 >> unused) as u64 != page {
+            return None;
+        }
         let mut table = self.paging.cr3 & ENTRY_ADDRESS;
         for level in (0..levels).rev() {
             let shift = 12 + 9 * level;
@@ -227,6 +232,48 @@ mod tests {
         fake.set(0x1000, 0x7fff_ffff_f003);
         assert_eq!(Translator::new(PAGING).read(&fake, 0, &mut bytes), 0);
         assert_eq!(Translator::new(Paging { cr3: u64::MAX, ..PAGING }).read(&fake, 0, &mut bytes), 0);
+    }
+
+    #[test]
+    fn addresses_that_no_processor_accepts() {
+        let mut fake = Fake::new();
+        fake.set(0x1000, 0x2003);
+        fake.set(0x2000, ENTRY_LARGE | 3);
+        let read = |paging, address| Translator::new(paging).read(&fake, address, &mut [0; 8]);
+        assert_eq!(read(PAGING, 0x5008), 8);
+        for address in [1 << 47, 1 << 48, 1 << 63, (u64::MAX << 47) ^ (1 << 60), u64::MAX - 7] {
+            assert_eq!(read(PAGING, address), 0, "{address:x}");
+        }
+        // With five levels, bit 48 selects.
+        let mut fake = upper_half();
+        fake.set(0x9000, 0x1003);
+        let paging = Paging { cr3: 0x9000, cr4: CR4_FIVE_LEVELS | CR4_PHYSICAL_EXTENSION, ..PAGING };
+        assert_eq!(Translator::new(paging).read(&fake, 0x8000_0040_0ff8, &mut [0; 8]), 8);
+        assert_eq!(Translator::new(paging).read(&fake, 1 << 57, &mut [0; 8]), 0);
+    }
+
+    /// Whatever the tables say, a copy takes a bounded number of reads.
+    #[test]
+    fn tables_that_lie_cost_no_more_than_honest_ones() {
+        const STACK_BYTES: usize = 16 << 10;
+        let mut fake = Fake::new();
+        let mut random = 88_172_645_463_325_252u64;
+        for address in (0..60 << 10).step_by(8) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            // Present, and mostly within memory: any page may be a table of any other.
+            fake.set(address, (random % (70 << 10)) | 1 | (random & ENTRY_LARGE));
+        }
+        for page in 0..1000u64 {
+            fake.reads.set(0);
+            let address = ((page << 40) | (page << 20) | 0xff8).wrapping_mul(if page & 1 == 0 { 1 } else { 0x1ff });
+            let mut stack = vec![0; STACK_BYTES];
+            let copied = Translator::new(PAGING).read(&fake, address, &mut stack);
+            assert!(copied <= stack.len());
+            let pages = STACK_BYTES / PAGE_BYTES as usize + 1;
+            assert!(fake.reads.get() <= pages * 5, "{} reads", fake.reads.get());
+        }
     }
 
     #[test]

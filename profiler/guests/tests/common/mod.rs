@@ -85,6 +85,8 @@ pub fn build(folder: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
     ]);
     cc.args(["-fno-optimize-sibling-calls", "-mgeneral-regs-only", "-nostdlib", "-static", "-no-pie"]);
     cc.args(["-Wl,--build-id=sha1", "-Wl,-z,max-page-size=4096", "-Wl,--no-eh-frame-hdr", "-Wl,-z,noexecstack"]);
+    // The code comes from the assembler's input or is found by its folder.
+    cc.arg("-I").arg(&programs);
     cc.args(flags).arg("-T").arg(programs.join("guest.ld"));
     cc.args(["-x", "assembler"]).arg(programs.join("guest_boot.s")).args(["-x", "c"]).arg(programs.join("guest.c"));
     let Ok(result) = cc.arg("-o").arg(&elf).output() else {
@@ -101,6 +103,31 @@ impl Fixture {
         Fixture::start_with(accel, name, flags, memfd, vcpus, |qemu, folder| {
             qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
         })
+    }
+
+    /// A guest under KVM, whose rounds take some milliseconds where ring 0 is emulated. Skipped where
+    /// `/dev/kvm` cannot be used.
+    pub fn start_kvm(name: &str, flags: &[&str], vcpus: u32) -> Option<Fixture> {
+        /// This host may emulate ring 0 and offer no MSR_ARCH_CAPABILITIES.
+        const KVM: &[&str] = &["-accel", "kvm", "-cpu", "host,-arch-capabilities"];
+        /// Iterations of the guest's loop for a weight of one where ring 0 is emulated, at some 0.6 us an
+        /// instruction.
+        const FEW: &str = "-DUNIT=40";
+        /// More rounds a second than emulation can do.
+        const EMULATED_ROUNDS_PER_SEC_MAX: u64 = 3_000;
+        if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
+            eprintln!("skipped: /dev/kvm cannot be used ({error})");
+            return None;
+        }
+        let mut emulated = Fixture::start(KVM, name, &[flags, &[FEW]].concat(), true, vcpus)?;
+        let before = emulated.rounds();
+        std::thread::sleep(Duration::from_millis(100));
+        if (emulated.rounds() - before) * 10 < EMULATED_ROUNDS_PER_SEC_MAX {
+            emulated.rounds_are_long = true;
+            return Some(emulated);
+        }
+        drop(emulated);
+        Fixture::start(KVM, name, flags, true, vcpus)
     }
 
     /// A guest whose QEMU gets more options; sockets go to its folder.
@@ -169,24 +196,9 @@ impl Fixture {
         }
     }
 
-    /// Kills 20 profilers of this guest (200 in a long run), each the ignored test `profiler` of this program, at moments
-    /// from before it attaches until long after.
+    /// Kills profilers of this guest, see [`assert_survives_kills`].
     pub fn assert_survives_kills(&self, profiler: &str) {
-        let kills = if is_long() { 200 } else { 20 };
-        for round in 0..kills {
-            let mut profiler = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", profiler, "--ignored"])
-                .env("GLASS_TEST_QEMU", self.qemu.id().to_string())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            // Primes, so that no moment is hit twice.
-            std::thread::sleep(Duration::from_millis(5 + round * 13 % 97));
-            profiler.kill().unwrap();
-            profiler.wait().unwrap();
-            self.assert_runs(&format!("after kill {round}"));
-        }
+        assert_survives_kills(self.qemu.id(), &self.elf, profiler, |moment| self.assert_runs(moment));
     }
 
     pub fn vm(&self) -> Vm {
@@ -205,6 +217,35 @@ impl Drop for Fixture {
     }
 }
 
+/// Kills 20 profilers of a guest (200 in a long run), each the ignored test `profiler` of this program, at
+/// random moments from before it attaches until long after; the guest has to run on each time.
+pub fn assert_survives_kills(vmm: u32, elf: &Path, profiler: &str, assert_runs: impl Fn(&str)) {
+    let kills = if is_long() { 200 } else { 20 };
+    let seed = match std::env::var("GLASS_TEST_SEED") {
+        Ok(text) => text.parse().expect("GLASS_TEST_SEED is a number"),
+        Err(_) => glass_guests::read_clocks().monotonic_ns,
+    };
+    eprintln!("seed {seed}: set GLASS_TEST_SEED to it to have the same moments again");
+    let mut random = seed | 1;
+    for round in 0..kills {
+        let mut profiler = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", profiler, "--ignored"])
+            .env("GLASS_TEST_QEMU", vmm.to_string())
+            .env("GLASS_TEST_ELF", elf)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        std::thread::sleep(Duration::from_micros(2_000 + random % 100_000));
+        profiler.kill().unwrap();
+        profiler.wait().unwrap();
+        assert_runs(&format!("after kill {round}, seed {seed}"));
+    }
+}
+
 /// Unwinds samples of the guest and checks them against what it is known to do.
 pub struct Judge {
     space: AddressSpace,
@@ -218,6 +259,8 @@ pub struct Judge {
     last_round: Option<u64>,
     /// The cores that marks told of, a bit each.
     pub cores: u8,
+    /// Samples in the smallest function.
+    pub leaves: u32,
     torn: u32,
     broken: u32,
     wrong: Vec<Vec<String>>,
@@ -239,6 +282,7 @@ impl Judge {
             counts_repeated,
             last_round: None,
             cores: 0,
+            leaves: 0,
             torn: 0,
             broken: 0,
             wrong: Vec::new(),
@@ -250,6 +294,11 @@ impl Judge {
         let name = |address| self.symbols.locate(address).pop().map_or("?".to_owned(), |location| location.function);
         let names: Vec<String> = chain.calls.iter().map(|call| name(call.address)).collect();
         self.broken += u32::from(chain.end != StackEnd::Complete);
+        let mut names = names;
+        if names.first().is_some_and(|name| name == "leaf") {
+            names.remove(0);
+            self.leaves += 1;
+        }
         let expected = ["run", "a", "b", "c"];
         let depth = names.len();
         if depth == 0 || depth > 4 || !names.iter().rev().eq(expected[..depth].iter()) {
@@ -273,6 +322,11 @@ impl Judge {
         let rounds: Vec<u64> = callers.collect();
         let missing = depth >= 3 && rounds.len() != depth - 2;
         self.torn += u32::from(missing || rounds.windows(2).any(|pair| pair[0] != pair[1]));
+    }
+
+    /// How many stacks were torn, and how many were broken or impossible.
+    pub fn bad(&self) -> (u32, u32) {
+        (self.torn, self.broken + self.wrong.len() as u32)
     }
 
     /// No stack is torn, broken or one that cannot be.
@@ -315,7 +369,7 @@ pub fn take_of(
     source.announce(&mut |_| ()).unwrap();
     let start = Instant::now();
     while taken < samples {
-        assert!(start.elapsed() < PATIENCE * 2, "{taken} samples");
+        assert!(start.elapsed() < PATIENCE * if is_long() { 20 } else { 2 }, "{taken} samples");
         let mut sink = |event| {
             if let Event::Sample(sample) = event {
                 assert_eq!(sample.state, State::Running);
