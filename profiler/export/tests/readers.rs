@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use common::{RATE_HZ, Top, expected_top, export, recording, top};
 use glass_export::{Format, States};
@@ -161,15 +162,10 @@ fn go_tool_pprof_agrees() {
     let mut found = BTreeMap::new();
     for line in table.lines().skip_while(|line| !line.trim_start().starts_with("flat")).skip(1) {
         // Count, percent, sum of percents, cumulated count and percent, name.
-        let mut rest = line.trim_start();
-        let mut count = None;
-        for _ in 0..5 {
-            let (word, after) = rest.split_once(' ').unwrap();
-            count.get_or_insert(word.parse::<u64>().unwrap());
-            rest = after.trim_start();
-        }
-        let name = rest.strip_suffix(" (inline)").or(rest.strip_suffix(" (partial-inline)")).unwrap_or(rest);
-        *found.entry(name.to_owned()).or_default() += count.unwrap();
+        let count: u64 = line.split_whitespace().next().unwrap().parse().unwrap_or_else(|_| panic!("{table}"));
+        let name = (0..5).fold(line, |rest, _| rest.trim_start().split_once(' ').unwrap().1).trim_start();
+        let name = name.strip_suffix(" (inline)").or(name.strip_suffix(" (partial-inline)")).unwrap_or(name);
+        *found.entry(name.to_owned()).or_default() += count;
     }
     assert_eq!(top(found), expected_top(&bytes), "{table}");
 
@@ -222,23 +218,44 @@ fn inferno_agrees() {
     assert_eq!(top(found), expected);
 }
 
-/// Ends the reader's daemon, whatever becomes of the test.
+/// The reader's process that holds a profile and answers commands. Its own `load` starts one in the background and gives it
+/// half a second, so we start it ourselves, and end it.
 struct Daemon<'a> {
+    process: std::process::Child,
     program: PathBuf,
     folder: &'a Path,
 }
 
 impl Daemon<'_> {
-    fn run(&self, arguments: &[&str]) -> Command {
+    fn start<'a>(program: &Path, folder: &'a Path, profile: &Path) -> Daemon<'a> {
+        let mut node = Command::new("node");
+        node.arg(program).arg("--daemon").arg(profile).args(["--session", "test"]);
+        node.env("PROFILER_CLI_SESSION_DIR", folder).env("PROFILER_CLI_NO_SYMBOLICATE", "1");
+        let process = node.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let daemon = Daemon { process, program: program.to_owned(), folder };
+        let start = Instant::now();
+        while !daemon.command(&["profile", "info"]).output().unwrap().status.success() {
+            assert!(start.elapsed() < Duration::from_secs(60), "the reader does not answer");
+        }
+        daemon
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut node = limited("node");
-        node.arg(&self.program).args(arguments).env("PROFILER_CLI_SESSION_DIR", self.folder);
+        node.arg(&self.program).args(arguments).args(["--session", "test"]);
+        node.env("PROFILER_CLI_SESSION_DIR", self.folder);
         node
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        output(&mut self.command(arguments))
     }
 }
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        let _ = self.run(&["stop", "--all"]).output();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -250,12 +267,11 @@ fn the_firefox_profiler_agrees() {
     let program = modules.join("@firefox-devtools/profiler-cli/dist/profiler-cli.js");
     for states in [States::Running, States::All] {
         let file = folder.file("profile.json", &export(Format::Firefox, &bytes, states));
-        let daemon = Daemon { program: program.clone(), folder: &folder.0 };
-        output(&mut daemon.run(&["load", file.to_str().unwrap()]));
+        let daemon = Daemon::start(&program, &folder.0, &file);
         let mut found = BTreeMap::new();
         let mut names = Vec::new();
         for track in 0..TRACKS {
-            let json = output(&mut daemon.run(&["thread", "functions", "--json", "--thread", &format!("t-{track}")]));
+            let json = daemon.run(&["thread", "functions", "--json", "--thread", &format!("t-{track}")]);
             let thread: Value = serde_json::from_str(&json).unwrap();
             names.push(thread["friendlyThreadName"].as_str().unwrap().to_owned());
             for function in thread["functions"].as_array().unwrap() {
@@ -268,14 +284,14 @@ fn the_firefox_profiler_agrees() {
             assert_eq!(top(found), expected_top(&bytes));
         } else {
             // It knows idle samples by their category and leaves them out by itself; spinning ones count.
-            let samples = output(&mut daemon.run(&["thread", "samples", "--thread", "t-0", "--include-idle"]));
+            let samples = daemon.run(&["thread", "samples", "--thread", "t-0", "--include-idle"]);
             for category in ["Running", "Spinning", "Idle"] {
                 assert!(samples.contains(category), "{samples}");
             }
-            let without = output(&mut daemon.run(&["thread", "samples", "--thread", "t-0"]));
+            let without = daemon.run(&["thread", "samples", "--thread", "t-0"]);
             assert!(!without.contains("[idle]"), "{without}");
         }
-        let meta = output(&mut daemon.run(&["profile", "meta"]));
+        let meta = daemon.run(&["profile", "meta"]);
         assert!(meta.contains("queue (VM, <KVM> & \"quotes\")"), "{meta}");
     }
 }

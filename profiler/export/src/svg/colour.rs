@@ -1,24 +1,24 @@
-//! Colours of boxes: one hue for each crate or library, quiet greys for what is no code.
+//! Colours of boxes: one hue for each crate or library, a shade of it for each function, quiet greys for what is no code.
 
 use glass_report::names;
 use glass_report::tree::{Function, Kind};
 
-/// Hues that are told apart easily, all light enough for dark letters.
-const PALETTE: [&str; 12] = [
-    "#f4a261", "#e9c46a", "#8ecae6", "#a3c98a", "#e5989b", "#b8a9d9", "#f2c6a0", "#7fc8b2", "#d4c27a", "#9fb7e8",
-    "#e8a0c0", "#bcd39c",
-];
+/// Hues that are told apart easily.
+const HUES: [u32; 12] = [28, 42, 200, 98, 355, 258, 12, 162, 52, 222, 332, 78];
+/// Lightness in percent: all light enough for dark letters.
+const SHADES: [u32; 4] = [70, 74, 78, 82];
 
 /// The fill of a function's boxes.
-pub(super) fn of(function: &Function) -> &'static str {
+pub(super) fn of(function: &Function) -> String {
     match function.kind {
-        Kind::Root | Kind::Merged => "#d6d3d1",
-        Kind::Broken(_) => "#e7bcbc",
-        Kind::Spinning => "#cfc8b8",
-        Kind::Idle => "#c9d3d8",
+        Kind::Root | Kind::Merged => "#d6d3d1".to_owned(),
+        Kind::Broken(_) => "#e7bcbc".to_owned(),
+        Kind::Spinning => "#cfc8b8".to_owned(),
+        Kind::Idle => "#c9d3d8".to_owned(),
         Kind::Function => {
-            let group = names::group(&function.name, &function.image);
-            PALETTE[hash(&group) as usize % PALETTE.len()]
+            let hue = HUES[hash(&names::group(&function.name, &function.image)) as usize % HUES.len()];
+            let shade = SHADES[hash(&function.name) as usize % SHADES.len()];
+            format!("hsl({hue},62%,{shade}%)")
         }
     }
 }
