@@ -5,8 +5,8 @@ mod common;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::{Fixture, PATIENCE, build, take};
-use glass_guests::find::{self, Found};
+use common::{Fixture, PATIENCE, attach_stub, build, take, take_of};
+use glass_guests::find;
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::{Guest, GuestError, VmSettings};
 use glass_profile::event::Event;
@@ -14,47 +14,18 @@ use glass_profile::model::State;
 
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
-fn attach(fixture: &Fixture) -> Result<QemuVm, GuestError> {
-    QemuVm::attach(&fixture.vm(), VmSettings::new(2048, fixture.elf.clone()))
-}
-
-#[test]
-fn whole_stacks_and_true_shares_with_frame_pointers() {
-    let Some(fixture) =
-        Fixture::start(TCG, "pointers", &["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"], true, 1)
-    else {
-        return;
-    };
-    let (judge, pauses) = take(&fixture, attach(&fixture).unwrap(), 1500, 1000);
-    eprintln!("run, a, b, c: {:?}; pause {:?}", judge.counts, pauses.distribution());
-    fixture.assert_runs("after detaching");
-}
-
-#[test]
-fn whole_stacks_and_true_shares_with_tables_only() {
-    let Some(fixture) =
-        Fixture::start(TCG, "tables", &["-fomit-frame-pointer", "-fasynchronous-unwind-tables"], true, 1)
-    else {
-        return;
-    };
-    take(&fixture, attach(&fixture).unwrap(), 1500, 1000);
-    // A second time: the first has left nothing behind.
-    take(&fixture, attach(&fixture).unwrap(), 1500, 100);
-    fixture.assert_runs("after detaching");
-}
-
 #[test]
 fn without_a_memfd_memory_comes_through_the_socket() {
     let Some(fixture) = Fixture::start(TCG, "socket", &["-fno-omit-frame-pointer"], false, 1) else { return };
     std::thread::sleep(Duration::from_secs(1));
-    let (_, pauses) = take(&fixture, attach(&fixture).unwrap(), 1500, 200);
+    let (_, pauses) = take(&fixture, attach_stub(&fixture).unwrap(), 1500, 200);
     eprintln!("pause {:?}", pauses.distribution());
 }
 
 #[test]
 fn a_core_that_never_started_is_idle() {
     let Some(fixture) = Fixture::start(TCG, "cores", &["-fno-omit-frame-pointer"], true, 2) else { return };
-    let mut guest = attach(&fixture).unwrap();
+    let mut guest = attach_stub(&fixture).unwrap();
     let mut names = Vec::new();
     let mut sink = |event| {
         if let Event::Track { track, name, .. } = event {
@@ -70,6 +41,26 @@ fn a_core_that_never_started_is_idle() {
     assert_eq!(states.collect::<Vec<_>>(), [(0, State::Running), (1, State::Idle)]);
     guest.detach().unwrap();
     fixture.assert_runs("after detaching");
+}
+
+#[test]
+fn two_cores_run_and_each_has_its_track() {
+    let flags = ["-fno-omit-frame-pointer", "-DSECOND_CORE"];
+    let Some(fixture) = Fixture::start(TCG, "two", &flags, true, 2) else { return };
+    // The second one has to be on its way.
+    std::thread::sleep(Duration::from_millis(300));
+    let (judges, _) = take_of(&fixture.elf, false, attach_stub(&fixture).unwrap(), 997, 600);
+    let cores = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>();
+    assert_eq!(cores, [(0, 1), (1, 2)], "marks tell which core it was");
+    // Only one of them.
+    let settings = VmSettings { vcpus: vec![1], ..VmSettings::new(2048, fixture.elf.clone()) };
+    let one = QemuVm::attach(&fixture.vm(), settings.clone()).unwrap();
+    let (judges, _) = take_of(&fixture.elf, false, one, 997, 200);
+    assert_eq!(judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>(), [(1, 2)]);
+    let none = VmSettings { vcpus: vec![2], ..settings };
+    let error = QemuVm::attach(&fixture.vm(), none).err().unwrap();
+    assert_eq!(error.to_string(), "the VM has no vCPU 2: choose of 0, 1 with --vcpu");
+    fixture.assert_runs("after a refusal");
 }
 
 #[test]
@@ -96,7 +87,7 @@ fn the_wrong_file_is_refused_and_the_guest_runs_on() {
 #[test]
 fn a_guest_that_ends_is_no_error() {
     let Some(mut fixture) = Fixture::start(TCG, "ends", &["-fno-omit-frame-pointer"], true, 1) else { return };
-    let mut guest = attach(&fixture).unwrap();
+    let mut guest = attach_stub(&fixture).unwrap();
     assert!(guest.sample().unwrap().is_some());
     fixture.qemu.kill().unwrap();
     fixture.qemu.wait().unwrap();
@@ -110,12 +101,7 @@ fn a_guest_that_ends_is_no_error() {
 #[test]
 #[ignore = "runs in a process of its own, started by another test"]
 fn sample_until_killed() {
-    let Ok(pid) = std::env::var("GLASS_TEST_QEMU") else { return };
-    let Found::Vm(vm) = find::by_pid(pid.parse().unwrap()).unwrap() else { panic!("no VM") };
-    let symbols = vm.elf.clone().unwrap();
-    let mut guest = QemuVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
-    let start = Instant::now();
-    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
+    common::sample_stub_until_killed();
 }
 
 #[test]
@@ -130,7 +116,7 @@ fn a_killed_profiler_leaves_the_guest_running() {
 }
 
 fn take_one(fixture: &Fixture) -> Result<(), GuestError> {
-    let mut guest = attach(fixture)?;
+    let mut guest = attach_stub(fixture)?;
     guest.sample()?;
     guest.detach()
 }

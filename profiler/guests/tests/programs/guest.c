@@ -3,6 +3,10 @@
 // can be told from a whole one.
 #include <stdint.h>
 
+#ifdef SECOND_CORE
+#include "guest_second.h"
+#endif
+
 #define KEPT __attribute__((noinline, noclone))
 #define MARK(function) volatile uint64_t mark = (0xc0dedull << 44) | ((uint64_t)(function) << 40) | (round & 0xffffffffff)
 
@@ -13,10 +17,22 @@ volatile uint64_t rounds[2];
 #endif
 volatile uint64_t unit = UNIT;
 
+#ifdef LEAVES
+// Two instructions without a frame: most samples hit it, at its entry or its return.
+KEPT uint64_t leaf(uint64_t value) {
+    __asm__ volatile("" : "+r"(value));
+    return value + 1;
+}
+
+static inline __attribute__((always_inline)) void spin(uint64_t units) {
+    for (uint64_t count = units * unit / 4; count; count--) leaf(count);
+}
+#else
 static inline __attribute__((always_inline)) void spin(uint64_t units) {
     uint64_t count = units * unit;
     __asm__ volatile("1: dec %0\n jnz 1b" : "+r"(count)::"cc");
 }
+#endif
 
 KEPT uint64_t c(uint64_t round) {
     MARK(3);
@@ -37,6 +53,9 @@ KEPT uint64_t a(uint64_t round) {
 }
 
 void run(uint64_t core) {
+#ifdef SECOND_CORE
+    if (core == 0) start_second_core();
+#endif
     for (;;) {
         a(core << 39 | (rounds[core] & 0x7fffffffff));
         rounds[core]++;
