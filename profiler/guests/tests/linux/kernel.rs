@@ -34,8 +34,8 @@ pub fn fetch() -> Result<Kernel, String> {
 
 fn download(folder: &Path) -> Result<(), String> {
     let depends = run(folder, "apt-cache", &["depends", KERNEL_PACKAGE])?;
-    let names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    let kernel = names.filter(|name| name.starts_with("linux-image")).last().ok_or("no kernel is offered")?;
+    let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let kernel = names.rfind(|name| name.starts_with("linux-image")).ok_or("no kernel is offered")?;
     run(folder, "apt-get", &["-q", "download", kernel, SHELL_PACKAGE])?;
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -53,9 +53,10 @@ impl Seen {
         let start = Instant::now();
         loop {
             assert_eq!(
-                source.collect(Duration::from_millis(100), &mut |event| match event {
-                    Event::Sample(sample) => samples.push(sample),
-                    _ => {}
+                source.collect(Duration::from_millis(100), &mut |event| {
+                    if let Event::Sample(sample) = event {
+                        samples.push(sample);
+                    }
                 })?,
                 Flow::More
             );
