@@ -10,6 +10,8 @@
 //!   `kvm_cpu_exec` goes once through its loop). One that had been put back enters it by itself.
 //! - `kvm_valid_regs` stays set: from then on KVM writes registers into the shared page when `KVM_RUN`
 //!   returns, which nobody reads. The next recording finds it set and leaves it so.
+//! - Only where registers are read by injected calls (`inject`) there are moments, some 50 us of each
+//!   sample, at which that is not so.
 //!
 //! What a VMM could notice while it is sampled: a system call of a vCPU's thread other than `KVM_RUN`
 //! that fails with `EINTR` after any stop (signal(7) lists them) does so.

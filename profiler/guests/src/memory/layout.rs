@@ -51,7 +51,7 @@ pub(super) fn find_splits(heap: &[u8]) -> Vec<Split> {
     // Allocations are aligned to 8 bytes, entries that follow the first to 4.
     let splits = (0..heap.len()).step_by(4).filter_map(|at| {
         let (0, low, [1, 0, 0, 0]) = entry(at)? else { return None };
-        if !(DEVICES_END..=FOUR_GIB).contains(&low) || low % 4096 != 0 {
+        if !(DEVICES_END..FOUR_GIB).contains(&low) || low % 4096 != 0 {
             return None;
         }
         let high = match entry(at + ENTRY_BYTES) {

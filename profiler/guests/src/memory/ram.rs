@@ -68,20 +68,19 @@ impl Ram {
     /// RAM that begins with the block `first`.
     fn of(pid: u32, blocks: &[Block], first: usize, splits: &[Split]) -> io::Result<Ram> {
         let block = &blocks[first];
-        let split_of = |bytes: u64| splits.iter().find(|split| split.low + split.high == bytes).copied();
-        let mut used = vec![first];
-        let mut split = split_of(block.bytes);
-        if split.is_none() && block.file.is_some() {
-            // Two nodes: the content tells which is the first, so the rest is the other's.
-            for (index, other) in blocks.iter().enumerate().filter(|(_, other)| other.file.is_some()) {
-                if index != first
-                    && let Some(known) = split_of(block.bytes.saturating_add(other.bytes))
-                {
-                    (used, split) = (vec![first, index], Some(known));
-                    break;
-                }
-            }
-        }
+        // Other bytes of the heap may look like the table: two that disagree are not believed.
+        let split_of = |bytes: u64| {
+            let mut fitting = splits.iter().filter(|split| split.low + split.high == bytes);
+            let first = *fitting.next()?;
+            fitting.all(|other| *other == first).then_some(first)
+        };
+        // Two nodes: the content tells which is the first, so the rest is the other's.
+        let is_other = |index: &usize| *index != first && block.file.is_some() && blocks[*index].file.is_some();
+        let pairs = (0..blocks.len()).filter(is_other).find_map(|other| {
+            let split = split_of(block.bytes.saturating_add(blocks[other].bytes))?;
+            Some((vec![first, other], Some(split)))
+        });
+        let (used, split) = pairs.unwrap_or_else(|| (vec![first], split_of(block.bytes)));
         let bytes: Vec<u64> = used.iter().map(|index| blocks[*index].bytes).collect();
         let pieces = pieces(&bytes, split);
         let backings = used.iter().map(|index| backing(pid, &blocks[*index])).collect::<io::Result<_>>()?;

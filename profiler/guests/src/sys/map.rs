@@ -17,8 +17,8 @@ pub(crate) struct Map {
 unsafe impl Send for Map {}
 
 impl Map {
-    /// Maps the first `bytes` of `file`. The file may shrink later: a read then raises SIGBUS, which
-    /// ends the process; QEMU's RAM files are never truncated while it runs.
+    /// Maps the first `bytes` of `file`. It must not shrink later: a read would then raise SIGBUS, which
+    /// ends the process. `cannot_shrink` tells.
     pub(crate) fn new(file: BorrowedFd<'_>, bytes: usize, writable: bool) -> io::Result<Map> {
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice; no existing memory is touched.
