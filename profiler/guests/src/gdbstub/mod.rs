@@ -166,7 +166,9 @@ impl QemuVm {
 fn read_threads(client: &mut Client) -> Result<Vec<String>, GuestError> {
     let mut threads = Vec::new();
     let mut answer = client.ask("qfThreadInfo")?;
-    while let Some(list) = answer.strip_prefix('m') {
+    // A stub may send one name at a time, or none.
+    for _ in 0..VCPUS_MAX {
+        let Some(list) = answer.strip_prefix('m') else { break };
         threads.extend(list.split(',').filter(|id| !id.is_empty() && id.len() <= 64).map(str::to_owned));
         if threads.len() >= VCPUS_MAX {
             break;
