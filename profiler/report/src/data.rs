@@ -3,7 +3,7 @@
 //! All texts are in one table, `strings`, and everything else refers to them by index. `nodes` are
 //! columns in the order of a walk, so `depth` alone gives the tree; two siblings differ in function
 //! or line, and the page makes of it the tree of functions that its reader asks for. Samples are in
-//! `timeline.cells`, packed as [`pack`] says; the page adds up those slices, tracks and states that
+//! `timeline.cells`, packed as `pack` says; the page adds up those slices, tracks and states that
 //! the reader selects.
 
 use std::collections::HashMap;
