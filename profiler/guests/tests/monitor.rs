@@ -123,7 +123,7 @@ fn asked_of(name: &str, language: Language, serve: impl FnOnce(UnixStream) + Sen
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
     server.join().unwrap();
     std::fs::remove_file(&path).unwrap();
-    result.err().expect("a monitor that lies was believed")
+    result.expect_err("a monitor that lies was believed")
 }
 
 #[test]
