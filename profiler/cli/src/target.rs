@@ -4,17 +4,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use glass_guests::choose::{self, Attached, Wanted, Way};
 use glass_guests::file::DumpedVm;
 use glass_guests::find::{self, Found, Vm};
 use glass_guests::process::{Process, ProcessSettings};
-use glass_guests::{Source, SymbolFile, VmSettings, parse_address};
+use glass_guests::{GuestError, Source, SymbolFile, VmSettings, parse_address};
 use glass_profile::model::Origin;
 
 /// Highest rate that is tried.
 const RATE_HZ_MAX: i64 = 100_000;
+
+/// How long after a look that did not find a guest's kernel the next one is taken.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(7);
 
 /// The guest, and how it is sampled.
 #[derive(clap::Args)]
@@ -199,8 +203,16 @@ fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {
 
 /// Attaches to a VM by the backend that was asked for, or by the gentlest that works.
 fn attach_by(arguments: &TargetArgs, vm: &Vm, settings: &VmSettings) -> Result<(Box<dyn Source>, &'static str)> {
-    let Attached { source, way, passed_over } =
-        choose::attach(vm, wanted(arguments.backend), settings, arguments.rate)?;
+    // Half of them find a busy guest in its kernel; one that is never there has nothing to show of it.
+    const LOOKS_MAX: u32 = 20;
+    let mut looks = 0;
+    let Attached { source, way, passed_over } = loop {
+        looks += 1;
+        match choose::attach(vm, wanted(arguments.backend), settings, arguments.rate) {
+            Err(GuestError::KernelNotFound(_)) if looks < LOOKS_MAX => std::thread::sleep(BETWEEN_LOOKS),
+            attached => break attached?,
+        }
+    };
     for error in passed_over {
         eprintln!("glass: {error}; using QEMU's gdbstub, which holds the VM longer");
     }

@@ -41,6 +41,9 @@ pub enum GuestError {
     },
     /// The symbol files contradict each other or the guest: one sentence.
     Symbols(String),
+    /// A Linux guest's kernel is not where it was looked for. Another look may find it: a core that runs
+    /// a process sees no kernel if their page tables are isolated.
+    KernelNotFound(String),
     /// QEMU runs without gdbstub, and without a monitor that could switch one on.
     NoGdbstub(u32),
     /// A file is no dump of a guest that can be read.
@@ -138,7 +141,7 @@ impl fmt::Display for GuestError {
                 f,
                 "no memory of process {pid} could be recognised as the RAM of its VM: give the image that the guest runs with --symbols, or start QEMU with `-object memory-backend-memfd,share=on` (glass run does)"
             ),
-            GuestError::Symbols(what) => write!(f, "{what}"),
+            GuestError::Symbols(what) | GuestError::KernelNotFound(what) => write!(f, "{what}"),
             GuestError::Unsupported(what) => write!(f, "{what}"),
             GuestError::Command { program, error } => write!(f, "cannot start {program}: {error}"),
             GuestError::Monitor(why) => write!(f, "QEMU's monitor: {why}"),

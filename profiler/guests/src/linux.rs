@@ -114,7 +114,7 @@ fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Optio
         return Ok((0, None));
     }
     let cannot = |why: &str| {
-        GuestError::Symbols(format!(
+        GuestError::KernelNotFound(format!(
             "the guest's kernel is not where {path} says, and {why}: take the map of the kernel that runs, boot it with `nokaslr`, or say where it is with --load-address"
         ))
     };

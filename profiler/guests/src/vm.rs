@@ -118,7 +118,9 @@ impl VmImage {
             };
             match checked {
                 Ok(warning) => warnings.extend(warning),
-                Err(error @ (GuestError::WrongImage { .. } | GuestError::Symbols(_))) if self.settings.force => {
+                Err(
+                    error @ (GuestError::WrongImage { .. } | GuestError::Symbols(_) | GuestError::KernelNotFound(_)),
+                ) if self.settings.force => {
                     warnings.push(format!("names may be wrong: {error}"));
                 }
                 Err(error) => return Err(error),
