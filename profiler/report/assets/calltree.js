@@ -6,7 +6,7 @@ import { textSpan } from "./elements.js";
 import { shareCell } from "./table.js";
 
 /** Callees shown at first, and added by each "more". */
-const CHILDREN_STEP = 12;
+const CHILDREN_STEP = 6;
 const ROWS_MAX = 2_000;
 const DEPTH_OPENED_MAX = 48;
 /** Rows are indented by their level up to here; deeper ones say their level. */
