@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use glass_tests::programs;
 use std::process::Command;
 
-/// Runs the test at its full size and adds up what it says: `torn 0 of 10000: kvm, frame pointers`.
+/// Runs the test at its full size and adds up what it says: `kvm with frame pointers: torn 0 / 10000, ...`.
 pub fn measure(outcome: &mut Outcome) -> Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--quiet", "--package", "glass-guests", "--test", "truth", "--", "--nocapture"]);
@@ -26,8 +26,8 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
 }
 
 fn parse(line: &str) -> Option<(u64, u64)> {
-    let (torn, rest) = line.trim().strip_prefix("torn ")?.split_once(" of ")?;
-    Some((torn.parse().ok()?, rest.split_once(':')?.0.parse().ok()?))
+    let (torn, rest) = line.split_once(": torn ")?.1.split_once(" / ")?;
+    Some((torn.parse().ok()?, rest.split_once(',')?.0.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -36,8 +36,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_test_are_understood() {
-        assert_eq!(parse("torn 1 of 10000: kvm, frame pointers"), Some((1, 10_000)));
+        assert_eq!(parse("kvm with frame pointers: torn 1 / 10000, broken or impossible 0"), Some((1, 10_000)));
         assert_eq!(parse("running 4 tests"), None);
-        assert_eq!(parse("torn of"), None);
+        assert_eq!(parse("x: torn of"), None);
     }
 }

@@ -282,7 +282,7 @@ mod tests {
         let (mut held_ns, mut slow, samples) = (0, 0, 20_000);
         for _ in 0..samples {
             let begun = pacer.deadline_ns();
-            let is_slow = (begun - held_ns) / 5_000_000 % 2 == 0;
+            let is_slow = ((begun - held_ns) / 5_000_000).is_multiple_of(2);
             let pause_ns = if is_slow { 2_000_000 } else { 100_000 };
             slow += u64::from(is_slow);
             held_ns += pause_ns;
