@@ -23,7 +23,8 @@ const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
 const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
 const GDB: Package = Package { program: "gdb", package: "gdb", purpose: "a peer of the sampling benchmark" };
-const GCC: Package = Package { program: "gcc", package: "gcc", purpose: "test guests, and the plugin that counts in QEMU" };
+const GCC: Package =
+    Package { program: "gcc", package: "gcc", purpose: "test guests, and the plugin that counts in QEMU" };
 const GO: Package = Package { program: "go", package: "golang-go", purpose: "exports in go tool pprof" };
 const NODE: Package = Package { program: "node", package: "nodejs", purpose: "exports in their viewers" };
 const NPM: Package = Package { program: "npm", package: "npm", purpose: "the viewers that open exports" };

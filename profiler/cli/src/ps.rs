@@ -12,8 +12,8 @@ use serde_json::json;
 
 /// Columns of the screen that the table fits.
 const WIDTH: usize = 100;
-const NAME_WIDTH_MAX: usize = 28;
-const VMM_WIDTH_MAX: usize = 24;
+const NAME_WIDTH_MAX: usize = 22;
+const VMM_WIDTH_MAX: usize = 20;
 /// Under a row, what is to be said about it begins here.
 const REMARK_INDENT: usize = 9;
 
@@ -215,10 +215,7 @@ mod tests {
         assert!(backend.is_some());
         assert_eq!(at(lines[1], "kvm\u{0}").or(lines[1].rfind("kvm")), backend, "{text}");
         assert_eq!(at(lines[2], "gdbstub via monitor"), backend, "{text}");
-        assert_eq!(
-            lines[1],
-            "      7  web                           QEMU 7.2.22               kvm        2    64 MiB  kvm"
-        );
+        assert_eq!(lines[1], "      7  web                     QEMU 7.2.22           kvm        2    64 MiB  kvm");
         assert!(lines[3].starts_with("         needs"), "{text}");
         assert_eq!(
             lines.last(),

@@ -341,9 +341,25 @@ struct SocketFolder(PathBuf);
 
 impl SocketFolder {
     fn make() -> Result<SocketFolder> {
-        let folder = registry::folder()?.join(format!("run-{}", std::process::id()));
+        let parent = registry::folder()?;
+        remove_orphans(&parent);
+        let folder = parent.join(format!("run-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(SocketFolder(folder))
+    }
+}
+
+/// Removes the folders of runs that were killed.
+fn remove_orphans(parent: &Path) {
+    /// There are some more the next time.
+    const FOLDERS_MAX: usize = 1000;
+    for folder in fs::read_dir(parent).into_iter().flatten().flatten().take(FOLDERS_MAX) {
+        let name = folder.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("run-")?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // One that stays does no harm.
+            let _ = fs::remove_dir_all(folder.path());
+        }
     }
 }
 
@@ -367,6 +383,21 @@ mod tests {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
         assert!(parse_memory("4").is_err());
+    }
+
+    #[test]
+    fn only_folders_of_dead_runs_are_removed() {
+        let parent = std::env::temp_dir().join(format!("glass-orphans-{}", std::process::id()));
+        let ours = parent.join(format!("run-{}", std::process::id()));
+        // No process has the highest id that Linux gives to none.
+        let dead = parent.join(format!("run-{}", 1 << 22 | 1));
+        let other = parent.join("run-x");
+        for folder in [&ours, &dead, &other] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        remove_orphans(&parent);
+        assert_eq!([&ours, &dead, &other].map(|folder| folder.exists()), [true, false, true]);
+        fs::remove_dir_all(&parent).unwrap();
     }
 
     #[test]

@@ -38,7 +38,8 @@ fn judge(backend: &str, build: &str, fixture: &Fixture, guest: impl Guest, rate_
         judge.counts,
         judge.leaves
     );
-    assert_eq!(judge.leaves > samples() as u32 / 20, build.ends_with("leaves"));
+    // An emulator spends most of such a guest's time between its many small blocks.
+    assert_eq!(judge.leaves > samples() as u32 / 100, build.ends_with("leaves"));
     fixture.assert_runs("after detaching");
 }
 

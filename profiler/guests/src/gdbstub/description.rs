@@ -10,6 +10,8 @@ use crate::vm::CoreRegisters;
 
 /// The longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
+/// The most parts in which a file is asked for; QEMU sends 2 KiB at a time.
+const PARTS_MAX: usize = 1024;
 /// The most files of one description.
 const FILES_MAX: usize = 16;
 
@@ -29,7 +31,10 @@ pub(super) struct Layout {
 
 fn read_file(client: &mut Client, name: &str) -> Result<String, GuestError> {
     let mut text = String::new();
-    while text.len() < DESCRIPTION_BYTES_MAX {
+    for _ in 0..PARTS_MAX {
+        if text.len() >= DESCRIPTION_BYTES_MAX {
+            break;
+        }
         let answer = client.ask(&format!("qXfer:features:read:{name}:{:x},7f0", text.len()))?;
         match answer.split_at_checked(1) {
             Some(("l", rest)) => {

@@ -74,6 +74,7 @@ impl Switch {
             }
             None => {}
         }
+        remove_orphans(pid);
         let folder = make_folder(pid)
             .map_err(|error| GuestError::System { action: "make a folder for a socket".to_owned(), error })?;
         Ok(Found::Off(Switch { monitor: address.clone(), folder }))
@@ -132,6 +133,21 @@ impl Switch {
             })
         };
         prepare().map_err(|error: io::Error| GuestError::System { action: "prepare the watchdog".to_owned(), error })
+    }
+}
+
+/// Removes the folders of those who were killed before they had a watchdog.
+fn remove_orphans(pid: u32) {
+    /// There are some more the next time.
+    const FOLDERS_MAX: usize = 1000;
+    let prefix = format!("{FOLDER_PREFIX}{pid}-");
+    for folder in registry::folder().and_then(fs::read_dir).into_iter().flatten().flatten().take(FOLDERS_MAX) {
+        let name = folder.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.split('-').next()?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true)) {
+            // One that stays is empty and does no harm.
+            let _ = fs::remove_dir_all(folder.path());
+        }
     }
 }
 

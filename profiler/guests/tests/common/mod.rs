@@ -8,20 +8,21 @@ pub mod vmm;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use glass_guests::files::HostFiles;
 use glass_guests::find::{self, Found, Vm};
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::memory::{Physical, RamFile};
 use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
 use glass_profile::durations::Durations;
-use glass_profile::event::{Event, RawSample};
+use glass_profile::event::{Event, Mapping, Placement, RawSample};
 use glass_profile::image::Image;
+use glass_profile::images::Images;
 use glass_profile::model::{StackEnd, State};
 use glass_profile::symbols::Symbols;
-use glass_profile::unwind::{AddressSpace, UnwindCache};
 
 pub const QEMU: &str = "qemu-system-x86_64";
 /// Time until the guest has started, and for anything that it is waited for.
@@ -248,9 +249,10 @@ pub fn assert_survives_kills(vmm: u32, elf: &Path, profiler: &str, assert_runs: 
 
 /// Unwinds samples of the guest and checks them against what it is known to do.
 pub struct Judge {
-    space: AddressSpace,
+    images: Images,
+    /// What the guest runs, until a sample tells its process.
+    unmapped: Option<Mapping>,
     symbols: Symbols,
-    cache: UnwindCache,
     pub counts: [u32; 4],
     /// Samples in a round of the guest that the sample before had seen already: the host let the
     /// guest wait in between, so they are no second look at it and do not count for the shares.
@@ -269,14 +271,14 @@ pub struct Judge {
 impl Judge {
     pub fn new(elf: &Path, counts_repeated: bool) -> Judge {
         let bytes = std::fs::read(elf).unwrap();
-        let image = Arc::new(Image::parse(&bytes, &[]).unwrap());
-        let mut space = AddressSpace::default();
-        space.add(image.linked_range(), 0, 0, image);
         let symbols = Symbols::parse(&bytes).unwrap();
+        let range = Image::parse(&bytes, &[]).unwrap().linked_range();
+        let path = elf.display().to_string();
+        let unmapped = Some(Mapping { start: range.start, end: range.end, path, placement: Placement::AsLinked });
         Judge {
-            space,
+            images: Images::default(),
+            unmapped,
             symbols,
-            cache: UnwindCache::default(),
             counts: [0; 4],
             repeated: 0,
             counts_repeated,
@@ -290,7 +292,10 @@ impl Judge {
     }
 
     pub fn judge(&mut self, sample: &RawSample) {
-        let chain = self.space.unwind(&mut self.cache, sample.registers, &sample.stack);
+        if let Some(mapping) = self.unmapped.take() {
+            self.images.map(sample.process, &mapping, &mut HostFiles);
+        }
+        let chain = self.images.unwind(sample);
         let name = |address| self.symbols.locate(address).pop().map_or("?".to_owned(), |location| location.function);
         let names: Vec<String> = chain.calls.iter().map(|call| name(call.address)).collect();
         self.broken += u32::from(chain.end != StackEnd::Complete);
