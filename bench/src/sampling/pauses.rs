@@ -80,8 +80,8 @@ fn look_at(accel: &str) -> Result<Times> {
             ours("kvm", &guest, &mut times)?;
         }
         ours("gdbstub", &guest, &mut times)?;
-        hmp(&guest, &mut times)?;
-        gdb(&guest, &mut times)?;
+        hmp(&guest, &mut times).context("cannot measure `info registers`")?;
+        gdb(&guest, &mut times).context("cannot measure gdb")?;
     }
     Ok(times)
 }

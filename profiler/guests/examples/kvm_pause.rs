@@ -15,7 +15,7 @@ use glass_profile::event::Event;
 use glass_profile::model::State;
 
 const TURN_SAMPLES: usize = 100;
-const DEFAULT_POLL_US: u64 = 20;
+const DEFAULT_POLL_US: u64 = 200;
 
 fn show(what: &str, mut values: Vec<f64>) {
     values.sort_unstable_by(f64::total_cmp);

@@ -5,6 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use common::gdb::Gdb;
 use common::{Fixture, PATIENCE, attach_stub, build, take, take_of};
 use glass_guests::find;
 use glass_guests::gdbstub::QemuVm;
@@ -20,6 +21,16 @@ fn without_a_memfd_memory_comes_through_the_socket() {
     std::thread::sleep(Duration::from_secs(1));
     let (_, pauses) = take(&fixture, attach_stub(&fixture).unwrap(), 1500, 200);
     eprintln!("pause {:?}", pauses.distribution());
+}
+
+#[test]
+fn the_guest_runs_on_after_a_debugger_was_there_before() {
+    let Some(fixture) = Fixture::start(TCG, "visited", &["-fno-omit-frame-pointer"], true, 1) else { return };
+    Gdb::connect(&fixture.folder.join("gdb")).visit();
+    fixture.assert_runs("after the debugger");
+    take(&fixture, attach_stub(&fixture).unwrap(), 1500, 50);
+    fixture.assert_runs("after detaching");
+    fixture.assert_survives_kills("sample_until_killed");
 }
 
 #[test]

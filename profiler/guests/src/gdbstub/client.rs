@@ -227,7 +227,16 @@ impl Client {
         }
         self.send("D")?;
         // The answer may be lost with the connection; the guest runs either way.
-        self.receive().map(|_| ())
+        if !self.receive()? || !self.packet.starts_with(b"E") {
+            return Ok(());
+        }
+        // QEMU 7.2 remembers for ever that a debugger before us spoke of several processes, and then
+        // wants to be told which one to let go: the first, as that is what it attaches to.
+        self.send("D;1")?;
+        if self.receive()? && self.packet.starts_with(b"E") {
+            return Err(protocol("refuses to let the guest go on: continue it by QEMU's monitor (`cont`)"));
+        }
+        Ok(())
     }
 
     /// Selects the vCPU that `registers` reads.

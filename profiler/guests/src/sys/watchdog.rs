@@ -32,6 +32,8 @@ pub(crate) struct Cleanup {
 /// running one eats any byte and stops.
 const STOP: &[u8] = b"\x03";
 const DETACH: &[u8] = b"$D#44";
+/// The same for a stub that answers with an error, because a debugger before us spoke of several processes.
+const DETACH_FIRST: &[u8] = b"$D;1#b0";
 /// How many reads a watchdog spends on answers: a stub that never stops talking does not keep it.
 const READS_MAX: usize = 64;
 
@@ -67,24 +69,28 @@ impl Drop for Watchdog {
     }
 }
 
-/// Reads and forgets what comes until nothing has come for some time.
+/// Reads what comes until nothing has come for some time; whether an error was in it.
 ///
 /// # Safety
 /// None beyond that `descriptor` is open or the call does nothing: only async-signal-safe calls on
 /// numbers and a local array.
-fn read_away(descriptor: i32, milliseconds: i32) {
+fn read_away(descriptor: i32, milliseconds: i32) -> bool {
     let mut answers = [0u8; 8192];
+    let mut is_error = false;
     for _ in 0..READS_MAX {
         let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
         // SAFETY: `poll` is one valid structure.
         if unsafe { libc::poll(&mut poll, 1, milliseconds) } <= 0 {
-            return;
+            break;
         }
         // SAFETY: `answers` has room for its length.
-        if unsafe { libc::read(descriptor, answers.as_mut_ptr().cast(), answers.len()) } <= 0 {
-            return;
+        let count = unsafe { libc::read(descriptor, answers.as_mut_ptr().cast(), answers.len()) };
+        if count <= 0 {
+            break;
         }
+        is_error |= answers[..count as usize].windows(2).any(|pair| pair == b"$E");
     }
+    is_error
 }
 
 /// The life of the watchdog. Only async-signal-safe calls: its parent may have had threads.
@@ -122,7 +128,10 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
         libc::write(connection, STOP.as_ptr().cast(), STOP.len());
         read_away(connection, 50);
         libc::write(connection, DETACH.as_ptr().cast(), DETACH.len());
-        read_away(connection, 200);
+        if read_away(connection, 200) {
+            libc::write(connection, DETACH_FIRST.as_ptr().cast(), DETACH_FIRST.len());
+            read_away(connection, 200);
+        }
         if let Some(cleanup) = cleanup {
             switch_off(cleanup);
         }

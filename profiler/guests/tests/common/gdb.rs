@@ -13,7 +13,7 @@ pub fn packet(body: &str) -> String {
     format!("${body}#{sum:02x}")
 }
 
-/// A debugger of a guest that stands still already, and that never lets it go on.
+/// A debugger of a guest, which stands still when it connects.
 pub struct Gdb(UnixStream);
 
 impl Gdb {
@@ -23,8 +23,21 @@ impl Gdb {
         Gdb(stream)
     }
 
+    /// Does as gdb does: speaks of several processes, looks, and lets the guest go on.
+    pub fn visit(&mut self) {
+        self.ask("qSupported:multiprocess+");
+        self.registers();
+        assert_eq!(self.ask("D;1"), "OK");
+    }
+
     fn ask(&mut self, body: &str) -> String {
         self.0.write_all(format!("+{}", packet(body)).as_bytes()).unwrap();
+        let answer = self.receive();
+        // That the guest has stopped may be told at any moment.
+        if answer.starts_with('T') { self.receive() } else { answer }
+    }
+
+    fn receive(&mut self) -> String {
         let mut text = String::new();
         let mut byte = [0];
         while !text.contains('#') {
