@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Samples per second, in turn; at 0 nobody looks.
 const RATES_HZ: [u32; 3] = [0, 100, 1000];
 /// Windows for each rate.
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 9;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_millis(1500);
 /// From the start of the recorder until it samples, and from its end until all is as before.

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 
+use super::aside::Aside;
 use super::inject::{self, Injector};
 use super::page::{self, RunPage};
 use super::threads::{self, Descriptor, Found, Search};
@@ -93,10 +94,10 @@ impl KvmVm {
                     View::Calls(Injector::new(pid, descriptor.number))
                 }
             };
-            let stat = if image.tells_state() { None } else { File::open(format!("/proc/{pid}/task/{id}/stat")).ok() };
+            let stat = File::open(format!("/proc/{pid}/task/{id}/stat")).ok();
             vcpus.push(Vcpu { index: descriptor.index, view, thread, is_synced: false, stat });
         }
-        let mut attached = KvmVm { vcpus, memory: Ram::default(), image, signals, warnings };
+        let mut attached = KvmVm { vcpus, memory: Ram::default(), image, signals, aside: Aside::new(), warnings };
         attached.choose_memory(pid, candidates)?;
         Ok(attached)
     }

@@ -16,6 +16,7 @@
 //! What a VMM could notice while it is sampled: a system call of a vCPU's thread other than `KVM_RUN`
 //! that fails with `EINTR` after any stop (signal(7) lists them) does so.
 
+mod aside;
 mod attach;
 mod inject;
 mod page;
@@ -36,6 +37,7 @@ use crate::error::GuestError;
 use crate::memory::{Ram, Translator};
 use crate::sys::{ChildSignals, monotonic_ns};
 use crate::vm::{CoreRegisters, HeldCore, VmImage};
+use aside::Aside;
 use inject::Injector;
 use page::RunPage;
 use vcpu::{Call, Hold, Thread};
@@ -52,6 +54,7 @@ pub struct KvmVm {
     memory: Ram,
     image: VmImage,
     signals: ChildSignals,
+    aside: Aside,
     warnings: Vec<String>,
 }
 
@@ -73,7 +76,7 @@ struct Vcpu {
     thread: Thread,
     /// `KVM_RUN` has returned since registers were asked for.
     is_synced: bool,
-    /// `/proc/PID/task/TID/stat`, for guests that do not say themselves when they sleep.
+    /// `/proc/PID/task/TID/stat`: where it runs, and for guests that do not say so whether it sleeps.
     stat: Option<File>,
 }
 
@@ -131,7 +134,7 @@ impl KvmVm {
         // Allocated while the guest runs.
         let room = self.image.room();
         // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
-        let sleeps = vcpu.stat.as_ref().is_some_and(is_asleep);
+        let sleeps = !self.image.tells_state() && vcpu.stat.as_ref().is_some_and(is_asleep);
         let start_ns = monotonic_ns();
         let Hold::Yes(call) = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? else { return Ok(None) };
         let state = vcpu.registers(call, &self.signals);
@@ -208,6 +211,7 @@ impl Guest for KvmVm {
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        self.aside.look(self.vcpus.iter().filter_map(|vcpu| vcpu.stat.as_ref()));
         loop {
             for vcpu in &mut self.vcpus {
                 vcpu.thread.settle()?;

@@ -1,5 +1,6 @@
 //! System calls without a safe form in the standard library. The only module with `unsafe`.
 
+mod affinity;
 mod fork;
 mod map;
 mod perf;
@@ -8,6 +9,7 @@ mod socket;
 mod tracee;
 mod watchdog;
 
+pub(crate) use affinity::Cpus;
 pub(crate) use fork::Held;
 pub(crate) use map::Map;
 pub(crate) use perf::{PerfEvent, PerfSettings};

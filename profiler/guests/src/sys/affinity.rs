@@ -1,0 +1,65 @@
+//! The CPUs that this thread may run on.
+
+use std::io;
+
+use super::check;
+
+/// A set of CPUs.
+#[derive(Clone, Copy)]
+pub(crate) struct Cpus(libc::cpu_set_t);
+
+impl PartialEq for Cpus {
+    fn eq(&self, other: &Cpus) -> bool {
+        // SAFETY: both are whole sets.
+        unsafe { libc::CPU_EQUAL(&self.0, &other.0) }
+    }
+}
+
+impl Cpus {
+    /// Those that this thread may run on now.
+    pub(crate) fn of_this_thread() -> io::Result<Cpus> {
+        // SAFETY: a set of zeros is an empty one.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a valid place of the size that is given; 0 is this thread.
+        check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) }.into())?;
+        Ok(Cpus(set))
+    }
+
+    /// These without one; the same if that would leave none.
+    pub(crate) fn without(self, cpu: usize) -> Cpus {
+        let mut rest = self.0;
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return self;
+        }
+        // SAFETY: `cpu` lies within the set, which was checked above; both sets are whole ones.
+        let count = unsafe {
+            libc::CPU_CLR(cpu, &mut rest);
+            libc::CPU_COUNT(&rest)
+        };
+        if count == 0 { self } else { Cpus(rest) }
+    }
+
+    /// Has this thread run on them only.
+    pub(crate) fn apply(&self) -> io::Result<()> {
+        // SAFETY: the set is a whole one of the size that is given; 0 is this thread.
+        check(unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) }.into()).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_cpu_is_never_given_up() {
+        let all = Cpus::of_this_thread().unwrap();
+        let mut rest = all;
+        for cpu in 0..libc::CPU_SETSIZE as usize + 1 {
+            rest = rest.without(cpu);
+        }
+        rest.apply().unwrap();
+        assert!(Cpus::of_this_thread().unwrap() == rest);
+        all.apply().unwrap();
+        assert!(Cpus::of_this_thread().unwrap() == all);
+    }
+}
