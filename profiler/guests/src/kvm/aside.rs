@@ -1,5 +1,6 @@
-//! Keeps the sampling thread off the CPUs on which the vCPUs run: where both share one, the scheduler
-//! lets one wait for the other, and a stop takes milliseconds.
+//! Keeps us off the CPUs on which the vCPUs run: where the sampling thread shares one with a vCPU, the
+//! scheduler lets one wait for the other, and a stop takes milliseconds; where our other threads do, they
+//! take the guest's time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,7 +12,7 @@ const EVERY: u32 = 16;
 /// The number of the word after the thread's name in `/proc/PID/task/TID/stat` that is its CPU (proc(5)).
 const PROCESSOR_WORD: usize = 36;
 
-/// Where this thread was allowed to run, and where it runs.
+/// Where we were allowed to run, and where we run.
 pub(super) struct Aside {
     allowed: Option<Cpus>,
     now: Option<Cpus>,

@@ -1,6 +1,6 @@
 //! The CPUs that this thread may run on.
 
-use std::io;
+use std::{fs, io};
 
 use super::check;
 
@@ -39,10 +39,19 @@ impl Cpus {
         if count == 0 { self } else { Cpus(rest) }
     }
 
-    /// Has this thread run on them only.
+    /// Has all threads of this process run on them only.
     pub(crate) fn apply(&self) -> io::Result<()> {
-        // SAFETY: the set is a whole one of the size that is given; 0 is this thread.
-        check(unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) }.into()).map(|_| ())
+        for thread in fs::read_dir("/proc/self/task")? {
+            let Some(thread) = thread?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // SAFETY: the set is a whole one of the size that is given, and only read.
+            let result = unsafe { libc::sched_setaffinity(thread, size_of_val(&self.0), &self.0) };
+            match check(result.into()) {
+                // It has ended meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                result => drop(result?),
+            }
+        }
+        Ok(())
     }
 }
 
