@@ -9,7 +9,7 @@
 //! assert!(svg.starts_with(b"<svg"));
 //! ```
 //!
-//! Each format is a module. All see the same stacks, which [`chains`] makes of the profile, so their numbers agree with
+//! Each format is a module. All see the same stacks, which `chains` makes of the profile, so their numbers agree with
 //! each other and with `glass report`. Writers stream: beside the recording they hold tables of distinct frames and
 //! stacks, and a few bytes for each sample.
 #![forbid(unsafe_code)]
