@@ -58,8 +58,24 @@ impl Tracee {
         self.request(libc::PTRACE_INTERRUPT, null_mut())
     }
 
-    /// A stop that was not told yet. Does not wait.
+    /// A stop that was not told yet. Does not wait. A stop by a signal is told until the tracee is resumed.
     pub(crate) fn stop(&self) -> io::Result<Option<Stop>> {
+        // Looked at first: once the kernel has told of a signal it leaves it to us, and if we die before
+        // we have handed it on, nobody gets it.
+        // SAFETY: zeros are a valid value of this structure of numbers.
+        let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WNOHANG | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL;
+        // SAFETY: `information` is a valid place for one such structure.
+        check(unsafe { libc::waitid(libc::P_PID, self.thread as libc::id_t, &raw mut information, flags) }.into())?;
+        // SAFETY: the fields of a child's signal, which are zero if there was none.
+        let (pid, status) = unsafe { (information.si_pid(), information.si_status()) };
+        if pid == 0 {
+            return Ok(None);
+        }
+        let is_plain = status >> 8 == 0 && status != libc::SIGTRAP | CALL_MARK;
+        if information.si_code == libc::CLD_TRAPPED && is_plain {
+            return Ok(Some(Stop::Signal(status)));
+        }
         let mut status = 0;
         // SAFETY: `status` is a valid place for one number.
         let result = unsafe { libc::waitpid(self.thread, &raw mut status, libc::WNOHANG | libc::__WALL) };
