@@ -15,7 +15,7 @@ const SAMPLES: usize = 2000;
 /// Looks per second by the quick ways.
 const RATE_HZ: u32 = 500;
 /// A slow way has this time for all its samples, on the VM where all ways are compared and on the other.
-const SLOW_LIMITS: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(30)];
+const SLOW_LIMITS: [Duration; 2] = [Duration::from_secs(480), Duration::from_secs(30)];
 /// Parts into which the samples of each way are divided, so that all see the same noise.
 const TURNS: usize = 4;
 
