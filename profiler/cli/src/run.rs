@@ -351,16 +351,7 @@ impl SocketFolder {
 
 /// Removes the folders of runs that were killed.
 fn remove_orphans(parent: &Path) {
-    /// There are some more the next time.
-    const FOLDERS_MAX: usize = 1000;
-    for folder in fs::read_dir(parent).into_iter().flatten().flatten().take(FOLDERS_MAX) {
-        let name = folder.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix("run-")?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // One that stays does no harm.
-            let _ = fs::remove_dir_all(folder.path());
-        }
-    }
+    registry::remove_orphans(parent, |name| name.strip_prefix("run-")?.parse().ok());
 }
 
 impl Drop for SocketFolder {

@@ -9,9 +9,6 @@
 use crate::event::{Registers, Skid};
 use crate::unwind::AddressSpace;
 
-const CALL: u8 = 0xe8;
-const CALL_BYTES: u64 = 5;
-
 /// What a sample's registers have to be corrected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Correction {
@@ -28,24 +25,16 @@ pub fn correction(space: &AddressSpace, registers: Registers, stack: &[u8], skid
     let Skid::NextBlock { has_returned } = skid else { return Correction::None };
     if has_returned {
         // An indirect call does not say what it called.
-        return target_of_call_before(space, registers.rip).map_or(Correction::None, Correction::InCallee);
+        let callee = space.target_of_call_before(registers.rip).filter(|target| space.code::<1>(*target).is_some());
+        return callee.map_or(Correction::None, Correction::InCallee);
     }
     let Some(return_address) = stack.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else {
         return Correction::None;
     };
-    if target_of_call_before(space, return_address) != Some(registers.rip) {
+    if space.target_of_call_before(return_address) != Some(registers.rip) || space.code::<1>(registers.rip).is_none() {
         return Correction::None;
     }
     // Within the call, so that what is looked up is the line of the call and not the one after it.
     let rip = return_address.wrapping_sub(1);
     Correction::InCaller(Registers { rip, rsp: registers.rsp.wrapping_add(8), ..registers })
-}
-
-/// Where the direct call goes that ends in front of `address`.
-fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> {
-    let [CALL, offset @ ..] = space.code::<{ CALL_BYTES as usize }>(address.wrapping_sub(CALL_BYTES))? else {
-        return None;
-    };
-    let target = address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset)));
-    space.code::<1>(target).map(|_| target)
 }

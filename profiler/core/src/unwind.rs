@@ -156,18 +156,22 @@ impl AddressSpace {
         placed.image.code(address.wrapping_sub(placed.bias))?.first_chunk().copied()
     }
 
+    /// Where the direct call goes that ends in front of `address`, if there is one.
+    pub fn target_of_call_before(&self, address: u64) -> Option<u64> {
+        const CALL: u8 = 0xe8;
+        const CALL_BYTES: usize = 5;
+        let [CALL, offset @ ..] = self.code::<CALL_BYTES>(address.wrapping_sub(CALL_BYTES as u64))? else {
+            return None;
+        };
+        Some(address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
+    }
+
     /// Whether `return_address` follows a direct call of the small function that `address` is in.
     fn is_called_from(&self, address: u64, return_address: u64) -> bool {
         /// Assembly without a frame (memcpy and the like) is shorter.
         const FUNCTION_BYTES_MAX: u64 = 4096;
-        const CALL: u8 = 0xe8;
-        const CALL_BYTES: u64 = 5;
-        let call = return_address.wrapping_sub(CALL_BYTES);
-        let Some(placed) = self.find(call) else { return false };
-        let code = placed.image.code(call.wrapping_sub(placed.bias)).and_then(|code| code.first_chunk::<5>());
-        let Some([CALL, offset @ ..]) = code else { return false };
-        let target = return_address.wrapping_add_signed(i64::from(i32::from_le_bytes(*offset)));
-        address.wrapping_sub(target) < FUNCTION_BYTES_MAX
+        self.target_of_call_before(return_address)
+            .is_some_and(|target| address.wrapping_sub(target) < FUNCTION_BYTES_MAX)
     }
 
     /// The call address for an instruction that is being executed.

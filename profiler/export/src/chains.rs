@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use glass_profile::model::{Profile, Sample, StackEnd, State};
+use glass_profile::model::{Profile, Sample, State};
 use glass_profile::recording::{Place, Recording};
 use glass_report::names::printable;
 use glass_report::tree::{Broken, Kind};
@@ -98,8 +98,8 @@ impl<'a> Chains<'a> {
             None => Some(Broken::Missing),
             // A track that sleeps or spins need not say where.
             Some(stack) if stack.frames.is_empty() && state != State::Running => None,
-            Some(stack) if stack.frames.is_empty() => Some(broken(stack.end).unwrap_or(Broken::NoFrames)),
-            Some(stack) => broken(stack.end),
+            Some(stack) if stack.frames.is_empty() => Some(Broken::of(stack.end).unwrap_or(Broken::NoFrames)),
+            Some(stack) => Broken::of(stack.end),
         };
         let second = broken.map(|broken| self.root(Kind::Broken(broken)));
         let frames = sound.map_or(&[][..], |stack| &stack.frames);
@@ -154,16 +154,6 @@ impl Group {
 /// Whether a sample is asked for.
 pub(crate) fn is_exported(sample: &Sample, states: States) -> bool {
     states == States::All || sample.state == State::Running
-}
-
-fn broken(end: StackEnd) -> Option<Broken> {
-    match end {
-        StackEnd::Complete => None,
-        StackEnd::CopyEnded => Some(Broken::CopyEnded),
-        StackEnd::TooDeep => Some(Broken::TooDeep),
-        StackEnd::NoUnwindInfo => Some(Broken::NoUnwindInfo),
-        StackEnd::BadAddress => Some(Broken::BadAddress),
-    }
 }
 
 /// What looking cost, in one line for formats that have room for a comment.

@@ -69,6 +69,20 @@ fn folder_in(base: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// Removes folders in `parent` that belong to processes which are gone. `owner` tells a folder's process
+/// by its name, `None` for what is to stay.
+pub fn remove_orphans(parent: &Path, owner: impl Fn(&str) -> Option<u32>) {
+    /// There are some more the next time.
+    const FOLDERS_MAX: usize = 1000;
+    for folder in fs::read_dir(parent).into_iter().flatten().flatten().take(FOLDERS_MAX) {
+        let owner = folder.file_name().to_str().and_then(&owner);
+        if owner.is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true)) {
+            // One that stays does no harm.
+            let _ = fs::remove_dir_all(folder.path());
+        }
+    }
+}
+
 /// Announces a VM until the result is dropped.
 pub fn register(entry: &Entry) -> io::Result<Registered> {
     register_in(&folder()?, entry)

@@ -3,7 +3,7 @@
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn count(value: u64) -> String {
+pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -17,7 +17,7 @@ pub(crate) fn count(value: u64) -> String {
 
 /// A share in percent with one digit after the point; never `0.0 %` for something, never
 /// `100.0 %` for less than everything.
-pub(crate) fn percent(part: u64, whole: u64) -> String {
+pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_string();
     }
@@ -32,7 +32,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// A duration with three digits and the unit that fits: `14.2 µs`, `1.03 s`.
-pub(crate) fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     let (value, unit) = match ns {
         0..=999 => return format!("{ns} ns"),
         1_000..=999_499 => (ns as f64 / 1e3, "µs"),
@@ -47,7 +47,7 @@ pub(crate) fn duration(ns: u64) -> String {
 }
 
 /// `2026-03-01 12:34:56 UTC`, from nanoseconds since 1970.
-pub(crate) fn date(unix_ns: u64) -> String {
+pub fn date(unix_ns: u64) -> String {
     let seconds = unix_ns / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // The calendar repeats every 400 years (146,097 days); years begin in March, so that the leap
@@ -64,7 +64,7 @@ pub(crate) fn date(unix_ns: u64) -> String {
 }
 
 /// The first `columns` columns of a text, marked with `…` where something is missing.
-pub(crate) fn cut_end(text: &str, columns: usize) -> String {
+pub fn cut_end(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_string();
     }
@@ -81,7 +81,7 @@ pub(crate) fn cut_end(text: &str, columns: usize) -> String {
 }
 
 /// The last `columns` columns of a text, marked with `…` where something is missing.
-pub(crate) fn cut_start(text: &str, columns: usize) -> String {
+pub fn cut_start(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_string();
     }
@@ -98,7 +98,7 @@ pub(crate) fn cut_start(text: &str, columns: usize) -> String {
 }
 
 /// Fills up with spaces on the right.
-pub(crate) fn pad(text: &str, columns: usize) -> String {
+pub fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(text.width())))
 }
 

@@ -12,7 +12,7 @@
 mod cost;
 pub mod data;
 pub mod difference;
-mod format;
+pub mod format;
 mod html;
 pub mod names;
 mod text;

@@ -83,7 +83,8 @@ pub enum Broken {
 }
 
 impl Broken {
-    fn of(end: StackEnd) -> Option<Broken> {
+    /// Why a stack with this end is broken; `None` if it is whole.
+    pub fn of(end: StackEnd) -> Option<Broken> {
         match end {
             StackEnd::Complete => None,
             StackEnd::CopyEnded => Some(Broken::CopyEnded),

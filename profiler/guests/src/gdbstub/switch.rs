@@ -138,16 +138,9 @@ impl Switch {
 
 /// Removes the folders of those who were killed before they had a watchdog.
 fn remove_orphans(pid: u32) {
-    /// There are some more the next time.
-    const FOLDERS_MAX: usize = 1000;
     let prefix = format!("{FOLDER_PREFIX}{pid}-");
-    for folder in registry::folder().and_then(fs::read_dir).into_iter().flatten().flatten().take(FOLDERS_MAX) {
-        let name = folder.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.split('-').next()?.parse::<u32>().ok());
-        if owner.is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true)) {
-            // One that stays is empty and does no harm.
-            let _ = fs::remove_dir_all(folder.path());
-        }
+    if let Ok(parent) = registry::folder() {
+        registry::remove_orphans(&parent, |name| name.strip_prefix(&prefix)?.split('-').next()?.parse().ok());
     }
 }
 
