@@ -6,6 +6,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod trace;
+
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Name of the ELF note that marks an image as one of ours.

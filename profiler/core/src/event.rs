@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::model::State;
 use crate::program::Program;
+use crate::trace::raw::Piece;
 
 /// The registers that unwinding needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -131,4 +132,6 @@ pub enum Event {
     Sample(RawSample),
     /// Something that a reader of the profile should know.
     Warning(String),
+    /// A piece of what the guest traces itself.
+    Trace(Piece),
 }

@@ -18,4 +18,5 @@ pub mod recorder;
 pub mod recording;
 pub mod skid;
 pub mod symbols;
+pub mod trace;
 pub mod unwind;

@@ -122,6 +122,8 @@ impl Live {
             Event::Exec { process } => self.images.exec(process),
             Event::Sample(sample) => self.sample(&sample),
             Event::Warning(text) => self.warn(text),
+            // A live profile is of samples; `glass top --tasks` looks at traces.
+            Event::Trace(_) => (),
         }
     }
 

@@ -111,6 +111,7 @@ impl<W: Write> Recorder<W> {
             }
             Event::Sample(sample) => self.sample(&sample),
             Event::Warning(text) => self.writer.warning(&text),
+            Event::Trace(piece) => self.writer.trace(&piece),
         }
     }
 

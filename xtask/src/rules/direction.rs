@@ -22,11 +22,12 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
+    Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["platform/sim"] },
-    Part { prefix: "drivers", may_use: &["api", "drivers"], tests_may_use: &[] },
+    Part { prefix: "drivers", may_use: &["api", "drivers", "lib/trace"], tests_may_use: &[] },
     Part { prefix: "platform/vm", may_use: &["api", "lib", "formats", "drivers"], tests_may_use: &[] },
     Part { prefix: "platform", may_use: &["api", "lib", "formats"], tests_may_use: &[] },
     Part { prefix: "glasshouse", may_use: &["api", "lib", "platform"], tests_may_use: &[] },

@@ -1,6 +1,7 @@
 //! A recording in memory: its profile, and the addresses and files behind the profile's names.
 
 use crate::model::{Frame, Profile};
+use crate::trace::raw::RawTrace;
 
 /// What [`open`](super::open) reads from a recording.
 #[derive(Debug, Clone, Default)]
@@ -11,6 +12,8 @@ pub struct Recording {
     pub images: Vec<RecordedImage>,
     /// Where the code of each of the profile's frames is: as many as there are frames.
     pub places: Vec<Place>,
+    /// What the guest traced itself; empty if nothing of it was recorded.
+    pub trace: RawTrace,
     /// Version of the recording's format.
     pub version: u32,
     /// The recorder ended as it should: nothing is missing at the end.

@@ -1,0 +1,340 @@
+//! The events of a trace: what each kind means, and in which group it is.
+
+use super::EVENT_WORDS;
+
+/// A set of kinds that is switched on and off together: a bit of [`super::Control::groups`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Group {
+    /// Tasks: spawn, polls, what they wait for, who wakes them.
+    Tasks = 1 << 0,
+    /// Cores: idle, spinning, interrupts, timers.
+    Cores = 1 << 1,
+    /// Requests to devices, from submit to complete.
+    Devices = 1 << 2,
+    /// TCP segments and connections.
+    Net = 1 << 3,
+    /// Counters and gauges.
+    Counters = 1 << 4,
+    /// Spans and messages of the `tracing` macros.
+    Spans = 1 << 5,
+    /// Entry and exit of functions, in an image built for it.
+    Functions = 1 << 6,
+}
+
+/// Every group with the name that users give it.
+pub const GROUPS: [(Group, &str); 7] = [
+    (Group::Tasks, "tasks"),
+    (Group::Cores, "cores"),
+    (Group::Devices, "devices"),
+    (Group::Net, "net"),
+    (Group::Counters, "counters"),
+    (Group::Spans, "spans"),
+    (Group::Functions, "functions"),
+];
+
+impl Group {
+    /// The bits of a list of names with commas between them; `all` is everything but functions. The word that
+    /// is no group if there is one.
+    pub fn parse_list(text: &str) -> Result<u32, &str> {
+        let mut bits = 0;
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            bits |= match GROUPS.iter().find(|(_, name)| *name == word) {
+                Some((group, _)) => *group as u32,
+                None if word == "all" => {
+                    GROUPS.iter().map(|(group, _)| *group as u32).sum::<u32>() & !(Group::Functions as u32)
+                }
+                None => return Err(word),
+            };
+        }
+        Ok(bits)
+    }
+}
+
+/// What happened. The fields are those of [`Event`]; names are numbers in the table of names, 0 for none.
+/// Kinds of one core or thread nest as their names say, whatever is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Kind {
+    /// A task exists. `a` task number (from 1 on, never used twice), `b` its name | parent task << 32 (0: none),
+    /// `detail` 1 if it was there before tracing began.
+    TaskSpawn = 1,
+    /// A task is polled. `a` task, `b` its name.
+    PollBegin = 2,
+    /// The poll is over. `a` task, `detail` an [`Outcome`].
+    PollEnd = 3,
+    /// The task that is being polled on this core waits for something; several in a poll that waits for any of
+    /// them. `a` name of what it waits for, `detail` a [`BlockKind`], `b` the object: deadline in nanoseconds of
+    /// the guest's clock, request, connection, or a number that tells it from others of its kind.
+    Block = 4,
+    /// A task was made ready. `a` the task. Who did it: the task that is being polled on this core, else
+    /// the last event of this core that can be a cause ([`Kind::Complete`], [`Kind::SegmentIn`],
+    /// [`Kind::TimersFire`], [`Kind::Interrupt`]).
+    Wake = 5,
+    /// The core has nothing to do and halts (a process: waits for events). `b` deadline in nanoseconds of the guest's
+    /// clock, u64::MAX if there is none.
+    IdleBegin = 16,
+    /// It goes on. `detail` a [`WakeSource`], `a` name of the device.
+    IdleEnd = 17,
+    /// An interrupt was taken. `a` name of the device, 0 for the timer; `b` vector.
+    Interrupt = 18,
+    /// The core looks for work before it halts.
+    SpinBegin = 19,
+    /// It has found some or gives up.
+    SpinEnd = 20,
+    /// Deadlines were reached. `a` how many.
+    TimersFire = 21,
+    /// A request was given to a device. `a` name of the device, `detail` an [`Operation`], `b` request number (not used
+    /// twice among those under way), `c` bytes (low 32) | requests under way including this one << 32.
+    Submit = 32,
+    /// The device has done it. `a`, `b`, `c` as in [`Kind::Submit`] (without this one under way); `detail` 0, or 1 if it failed.
+    Complete = 33,
+    /// The device was told to look at its queue. `a` name of the device.
+    Kick = 34,
+    /// A TCP segment came. `a` connection number, `detail` flags as in the header (FIN 1, SYN 2, RST 4, PSH 8, ACK 16),
+    /// `b` sequence number | acknowledgement << 32, `c` payload bytes | window in bytes << 32.
+    SegmentIn = 48,
+    /// A TCP segment left, with the same fields.
+    SegmentOut = 49,
+    /// The segment that leaves next was sent before. Fields as in [`Kind::SegmentOut`].
+    Retransmit = 50,
+    /// A connection begins or ends. `a` connection number, `detail` 1 it begins, 2 it ends, `b` remote address (IPv4, high byte
+    /// first in the low 32 bits; 0 if it is none), `c` local port | remote port << 16.
+    Connection = 51,
+    /// A counter or gauge has a new value. `a` its name, `b` the value as i64, `detail` 0 a counter that only grows,
+    /// 1 a gauge.
+    Counter = 64,
+    /// A span exists. `a` name, `b` span number, `c` parent span (0: none), `detail` level 1 (error) to 5 (trace).
+    SpanBegin = 72,
+    /// The task or core that runs is in the span from now on. `b` span.
+    SpanEnter = 73,
+    /// No longer. `b` span.
+    SpanExit = 74,
+    /// The span is over. `b` span.
+    SpanEnd = 75,
+    /// A message. `a` name of the place that says it, `b` span it belongs to (0: none), `c` bytes of text that follow
+    /// in [`Kind::Text`] events, `detail` level.
+    Message = 76,
+    /// A field of the span or message before. `a` name, `b` value, `c` span (0: of the message), `detail` a [`ValueType`].
+    Field = 77,
+    /// More of the text of the message or field before, on the same core: `detail` bytes (at most 20), in `a`, `b`, `c`, in this order,
+    /// low byte first.
+    Text = 78,
+    /// A function begins. `a` its number in the image's table of sleds.
+    FunctionEnter = 96,
+    /// It returns. `a` its number.
+    FunctionExit = 97,
+    /// It ends by jumping to another function, which returns in its stead. `a` its number.
+    FunctionTailExit = 98,
+    /// Groups were switched. `b` the groups that are on now.
+    Groups = 112,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 30] = [
+        Kind::TaskSpawn,
+        Kind::PollBegin,
+        Kind::PollEnd,
+        Kind::Block,
+        Kind::Wake,
+        Kind::IdleBegin,
+        Kind::IdleEnd,
+        Kind::Interrupt,
+        Kind::SpinBegin,
+        Kind::SpinEnd,
+        Kind::TimersFire,
+        Kind::Submit,
+        Kind::Complete,
+        Kind::Kick,
+        Kind::SegmentIn,
+        Kind::SegmentOut,
+        Kind::Retransmit,
+        Kind::Connection,
+        Kind::Counter,
+        Kind::SpanBegin,
+        Kind::SpanEnter,
+        Kind::SpanExit,
+        Kind::SpanEnd,
+        Kind::Message,
+        Kind::Field,
+        Kind::Text,
+        Kind::FunctionEnter,
+        Kind::FunctionExit,
+        Kind::FunctionTailExit,
+        Kind::Groups,
+    ];
+
+    /// The kind with this number.
+    pub fn from_number(number: u16) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// How a poll ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Outcome {
+    /// The task waits.
+    Pending = 0,
+    /// The task is over.
+    Ready = 1,
+}
+
+/// What a task waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum BlockKind {
+    /// Something that has only a name.
+    Other = 0,
+    /// A time; the object is the deadline in nanoseconds of the guest's clock.
+    Timer = 1,
+    /// Another task; the object is what they share.
+    Notify = 2,
+    /// A request to a device; the object is its number.
+    Request = 3,
+    /// Bytes from a connection; the object is its number.
+    Receive = 4,
+    /// Room to send on a connection; the object is its number.
+    Send = 5,
+    /// A new connection; the object is the port.
+    Accept = 6,
+    /// A resource of which there is a bounded amount (memory, a slot).
+    Resource = 7,
+    /// The task only lets others have their turn.
+    Yield = 8,
+}
+
+impl BlockKind {
+    /// The kind with this number; [`BlockKind::Other`] for one that is unknown.
+    pub fn from_number(number: u16) -> BlockKind {
+        use BlockKind::*;
+        [Timer, Notify, Request, Receive, Send, Accept, Resource, Yield]
+            .into_iter()
+            .find(|kind| *kind as u16 == number)
+            .unwrap_or(Other)
+    }
+}
+
+/// What a device is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Operation {
+    /// Something else.
+    Other = 0,
+    /// Bytes from the device.
+    Read = 1,
+    /// Bytes to the device.
+    Write = 2,
+    /// All that was written is to be stable.
+    Flush = 3,
+    /// A frame to the network.
+    Transmit = 4,
+    /// A frame from the network.
+    Receive = 5,
+}
+
+impl Operation {
+    /// The operation with this number; [`Operation::Other`] for one that is unknown.
+    pub fn from_number(number: u16) -> Operation {
+        use Operation::*;
+        [Read, Write, Flush, Transmit, Receive].into_iter().find(|kind| *kind as u16 == number).unwrap_or(Other)
+    }
+}
+
+/// Why a core goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum WakeSource {
+    /// Something else.
+    Other = 0,
+    /// A deadline.
+    Timer = 1,
+    /// A device (a process: one of its descriptors).
+    Device = 2,
+    /// Another core or thread.
+    Core = 3,
+}
+
+impl WakeSource {
+    /// The source with this number; [`WakeSource::Other`] for one that is unknown.
+    pub fn from_number(number: u16) -> WakeSource {
+        use WakeSource::*;
+        [Timer, Device, Core].into_iter().find(|kind| *kind as u16 == number).unwrap_or(Other)
+    }
+}
+
+/// What [`Kind::Field`] holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum ValueType {
+    /// u64.
+    Unsigned = 0,
+    /// i64.
+    Signed = 1,
+    /// 0 or 1.
+    Bool = 2,
+    /// Bits of an f64.
+    Float = 3,
+    /// Bytes of text that follow in [`Kind::Text`] events.
+    Text = 4,
+}
+
+impl ValueType {
+    /// The type with this number.
+    pub fn from_number(number: u16) -> Option<ValueType> {
+        use ValueType::*;
+        [Unsigned, Signed, Bool, Float, Text].into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// One event as it lies in a ring: 32 bytes, little endian.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Event {
+    /// When, in ticks of the TSC.
+    pub ticks: u64,
+    /// A [`Kind`].
+    pub kind: u16,
+    /// See the kind.
+    pub detail: u16,
+    /// See the kind.
+    pub a: u32,
+    /// See the kind.
+    pub b: u64,
+    /// See the kind.
+    pub c: u64,
+}
+
+impl Event {
+    /// As words of a ring.
+    #[inline(always)]
+    pub fn to_words(self) -> [u64; EVENT_WORDS] {
+        [self.ticks, u64::from(self.kind) | u64::from(self.detail) << 16 | u64::from(self.a) << 32, self.b, self.c]
+    }
+
+    /// From words of a ring.
+    pub fn from_words([ticks, kind, b, c]: [u64; EVENT_WORDS]) -> Event {
+        Event { ticks, kind: kind as u16, detail: (kind >> 16) as u16, a: (kind >> 32) as u32, b, c }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_back() {
+        let event = Event { ticks: 1 << 63, kind: Kind::Counter as u16, detail: 1, a: u32::MAX, b: 2, c: 3 };
+        assert_eq!(Event::from_words(event.to_words()), event);
+        assert_eq!(Kind::from_number(64), Some(Kind::Counter));
+        assert_eq!(Kind::from_number(0), None);
+    }
+
+    #[test]
+    fn lists_of_groups() {
+        assert_eq!(Group::parse_list("tasks, devices"), Ok(5));
+        assert_eq!(Group::parse_list("all"), Ok(63));
+        assert_eq!(Group::parse_list("all,functions"), Ok(127));
+        assert_eq!(Group::parse_list("tasks,disks"), Err("disks"));
+    }
+}

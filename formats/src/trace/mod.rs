@@ -1,0 +1,14 @@
+//! The trace that a guest keeps of itself: a control page, a ring of events for each core or thread,
+//! and a table of names. `docs/formats/trace.md` has them byte by byte.
+
+mod control;
+mod event;
+mod ring;
+
+pub use control::{
+    CONTROL_BYTES, CONTROL_MAGIC, Control, FUNCTIONS_MAX, FUNCTIONS_OFFSET, HOST_LINE_OFFSET, NAME_BYTES,
+    NAME_TEXT_BYTES, NAMES_MAX, NAMES_OFFSET, NameEntry, RING_BYTES, RING_NAME_NONE, RINGS_MAX, RINGS_OFFSET,
+    RingEntry, TRACE_SYMBOL, TRACE_VERSION, words_of_name,
+};
+pub use event::{BlockKind, Event, GROUPS, Group, Kind, Operation, Outcome, ValueType, WakeSource};
+pub use ring::{EVENT_BYTES, EVENT_WORDS, Ring, readable};

@@ -1,0 +1,124 @@
+//! A ring that keeps the newest events: one writer, any number of readers, no locks.
+//!
+//! The number of events written so far, the head, is the only thing that is shared besides the events
+//! themselves. The writer fills slot `head % capacity`, then adds one to the head. A reader copies, then
+//! looks at the head again: what the writer may have overwritten meanwhile is known from it, and left out.
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+use core::ops::Range;
+
+/// Words of an event.
+pub const EVENT_WORDS: usize = 4;
+/// Size of an event in bytes.
+pub const EVENT_BYTES: usize = EVENT_WORDS * 8;
+
+/// A ring's memory, for the one who writes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Ring<'a> {
+    head: &'a AtomicU64,
+    words: &'a [AtomicU64],
+    /// Capacity in events, a power of two, minus one.
+    mask: u64,
+}
+
+impl<'a> Ring<'a> {
+    /// A ring of as many events as `words` holds. `None` unless that is a power of two above one.
+    pub fn new(head: &'a AtomicU64, words: &'a [AtomicU64]) -> Option<Ring<'a>> {
+        let capacity = words.len() / EVENT_WORDS;
+        let is_whole = words.len().is_multiple_of(EVENT_WORDS) && capacity.is_power_of_two() && capacity > 1;
+        is_whole.then(|| Ring { head, words, mask: capacity as u64 - 1 })
+    }
+
+    /// Events that it holds.
+    pub fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Writes an event over the oldest one. Only one thread may write a ring.
+    #[inline(always)]
+    pub fn push(&self, event: [u64; EVENT_WORDS]) {
+        let head = self.head.load(Ordering::Relaxed);
+        let start = (head & self.mask) as usize * EVENT_WORDS;
+        // Pairs with the fence in `read`: whoever sees a word of this event sees a head of at least `head`,
+        // and so knows that the slot's last event is gone.
+        fence(Ordering::Release);
+        if let Some(slot) = self.words.get(start..start + EVENT_WORDS) {
+            for (word, value) in slot.iter().zip(event) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+        self.head.store(head.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Copies the events from number `from` on that are whole, and tells the number of the first. A reader in
+    /// another process does the same with copies of memory, see [`readable`].
+    pub fn read(&self, from: u64, mut event: impl FnMut([u64; EVENT_WORDS])) -> Range<u64> {
+        let before = self.head.load(Ordering::Acquire);
+        let wanted = before.saturating_sub(self.capacity()).max(from)..before;
+        for number in wanted.clone() {
+            let start = (number & self.mask) as usize * EVENT_WORDS;
+            let mut copy = [0; EVENT_WORDS];
+            for (index, word) in copy.iter_mut().enumerate() {
+                *word = self.words[start + index].load(Ordering::Relaxed);
+            }
+            fence(Ordering::Acquire);
+            let after = self.head.load(Ordering::Relaxed);
+            if readable(after, self.capacity()).contains(&number) {
+                event(copy);
+            }
+        }
+        let after = self.head.load(Ordering::Relaxed);
+        wanted.start.max(readable(after, self.capacity()).start).min(wanted.end)..wanted.end
+    }
+}
+
+/// Numbers of the events that are whole in a ring of `capacity` events if its head was `head_after` when the
+/// copy was complete: the writer may be writing event `head_after`, over event `head_after - capacity`.
+pub fn readable(head_after: u64, capacity: u64) -> Range<u64> {
+    (head_after + 1).saturating_sub(capacity)..head_after
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::vec::Vec;
+
+    fn read(ring: &Ring, from: u64) -> (Range<u64>, Vec<u64>) {
+        let mut seen = Vec::new();
+        let range = ring.read(from, |event| seen.push(event[0]));
+        (range, seen)
+    }
+
+    #[test]
+    fn keeps_the_newest_and_tells_what_is_gone() {
+        let head = AtomicU64::new(0);
+        let words: Vec<AtomicU64> = (0..4 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let ring = Ring::new(&head, &words).unwrap();
+        assert_eq!(read(&ring, 0), (0..0, Vec::new()));
+        for number in 0..3 {
+            ring.push([number; EVENT_WORDS]);
+        }
+        assert_eq!(read(&ring, 0), (0..3, Vec::from([0, 1, 2])));
+        for number in 3..10 {
+            ring.push([number; EVENT_WORDS]);
+        }
+        // The slot of event 6 is the one that event 10 is being written to for all a reader knows.
+        assert_eq!(read(&ring, 0), (7..10, Vec::from([7, 8, 9])));
+        assert_eq!(read(&ring, 9), (9..10, Vec::from([9])));
+    }
+
+    #[test]
+    fn odd_sizes_are_refused() {
+        let head = AtomicU64::new(0);
+        let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
+        for count in [0, 4, 7, 12, 63] {
+            assert!(Ring::new(&head, &words[..count]).is_none(), "{count}");
+        }
+        assert!(Ring::new(&head, &words[..8]).is_some());
+    }
+}

@@ -1,0 +1,173 @@
+//! One function for each kind of event. All return at once while the kind's group is off.
+
+use crate::name::Name;
+use crate::sys::{self, CONTROL};
+use core::sync::atomic::Ordering;
+use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, WakeSource};
+
+/// Whether a group is on: a load and a test.
+#[inline(always)]
+pub fn is_on(group: Group) -> bool {
+    CONTROL.groups.load(Ordering::Relaxed) & group as u32 != 0
+}
+
+/// Writes an event if its group is on.
+#[inline(always)]
+pub fn emit(group: Group, event: Event) {
+    if is_on(group) {
+        write(event);
+    }
+}
+
+/// Out of line, so that an event which is off costs its callers few instructions.
+#[cold]
+#[inline(never)]
+fn write(event: Event) {
+    if let Some(writer) = sys::current() {
+        writer.write(event);
+    }
+}
+
+#[inline(always)]
+fn event(kind: Kind, detail: u16, a: u32, b: u64, c: u64) -> Event {
+    Event { ticks: 0, kind: kind as u16, detail, a, b, c }
+}
+
+/// [`Kind::TaskSpawn`]: a task with this number and name exists, made by `parent` (0: by none). `was_there`: since
+/// before tracing began.
+#[inline]
+pub fn task_spawn(task: u32, name: u32, parent: u32, was_there: bool) {
+    let b = u64::from(name) | u64::from(parent) << 32;
+    emit(Group::Tasks, event(Kind::TaskSpawn, was_there.into(), task, b, 0));
+}
+
+/// [`Kind::PollBegin`].
+#[inline]
+pub fn poll_begin(task: u32, name: u32) {
+    emit(Group::Tasks, event(Kind::PollBegin, 0, task, name.into(), 0));
+}
+
+/// [`Kind::PollEnd`].
+#[inline]
+pub fn poll_end(task: u32, outcome: Outcome) {
+    emit(Group::Tasks, event(Kind::PollEnd, outcome as u16, task, 0, 0));
+}
+
+/// [`Kind::Block`]: what the task that is being polled waits for.
+#[inline]
+pub fn block(kind: BlockKind, name: &Name, object: u64) {
+    if is_on(Group::Tasks) {
+        write(event(Kind::Block, kind as u16, name.number(), object, 0));
+    }
+}
+
+/// [`Kind::Wake`].
+#[inline]
+pub fn wake(task: u32) {
+    emit(Group::Tasks, event(Kind::Wake, 0, task, 0, 0));
+}
+
+/// [`Kind::IdleBegin`], with the deadline in nanoseconds of the guest's clock.
+#[inline]
+pub fn idle_begin(deadline_ns: Option<u64>) {
+    emit(Group::Cores, event(Kind::IdleBegin, 0, 0, deadline_ns.unwrap_or(u64::MAX), 0));
+}
+
+/// [`Kind::IdleEnd`], with the device's name if one woke the core.
+#[inline]
+pub fn idle_end(source: WakeSource, device: u32) {
+    emit(Group::Cores, event(Kind::IdleEnd, source as u16, device, 0, 0));
+}
+
+/// [`Kind::Interrupt`].
+#[inline]
+pub fn interrupt(device: u32, vector: u64) {
+    emit(Group::Cores, event(Kind::Interrupt, 0, device, vector, 0));
+}
+
+/// [`Kind::SpinBegin`].
+#[inline]
+pub fn spin_begin() {
+    emit(Group::Cores, event(Kind::SpinBegin, 0, 0, 0, 0));
+}
+
+/// [`Kind::SpinEnd`].
+#[inline]
+pub fn spin_end() {
+    emit(Group::Cores, event(Kind::SpinEnd, 0, 0, 0, 0));
+}
+
+/// [`Kind::TimersFire`].
+#[inline]
+pub fn timers_fire(count: u32) {
+    emit(Group::Cores, event(Kind::TimersFire, 0, count, 0, 0));
+}
+
+fn request_size(bytes: u32, under_way: u32) -> u64 {
+    u64::from(bytes) | u64::from(under_way) << 32
+}
+
+/// [`Kind::Submit`]: `under_way` requests including this one.
+#[inline]
+pub fn submit(device: u32, operation: Operation, request: u64, bytes: u32, under_way: u32) {
+    emit(Group::Devices, event(Kind::Submit, operation as u16, device, request, request_size(bytes, under_way)));
+}
+
+/// [`Kind::Complete`]: `under_way` requests without this one.
+#[inline]
+pub fn complete(device: u32, request: u64, bytes: u32, under_way: u32, has_failed: bool) {
+    emit(Group::Devices, event(Kind::Complete, has_failed.into(), device, request, request_size(bytes, under_way)));
+}
+
+/// [`Kind::Kick`].
+#[inline]
+pub fn kick(device: u32) {
+    emit(Group::Devices, event(Kind::Kick, 0, device, 0, 0));
+}
+
+fn segment(kind: Kind, connection: u32, flags: u16, sequence: (u32, u32), bytes: u32, window: u32) {
+    let b = u64::from(sequence.0) | u64::from(sequence.1) << 32;
+    emit(Group::Net, event(kind, flags, connection, b, u64::from(bytes) | u64::from(window) << 32));
+}
+
+/// [`Kind::SegmentIn`]: `sequence` is the sequence number and the acknowledgement.
+#[inline]
+pub fn segment_in(connection: u32, flags: u16, sequence: (u32, u32), bytes: u32, window: u32) {
+    segment(Kind::SegmentIn, connection, flags, sequence, bytes, window);
+}
+
+/// [`Kind::SegmentOut`].
+#[inline]
+pub fn segment_out(connection: u32, flags: u16, sequence: (u32, u32), bytes: u32, window: u32) {
+    segment(Kind::SegmentOut, connection, flags, sequence, bytes, window);
+}
+
+/// [`Kind::Retransmit`].
+#[inline]
+pub fn retransmit(connection: u32, flags: u16, sequence: (u32, u32), bytes: u32, window: u32) {
+    segment(Kind::Retransmit, connection, flags, sequence, bytes, window);
+}
+
+/// [`Kind::Connection`]: it begins, or ends.
+#[inline]
+pub fn connection(connection: u32, begins: bool, remote: u32, local_port: u16, remote_port: u16) {
+    let ports = u64::from(local_port) | u64::from(remote_port) << 16;
+    let detail = if begins { 1 } else { 2 };
+    emit(Group::Net, event(Kind::Connection, detail, connection, remote.into(), ports));
+}
+
+/// [`Kind::Counter`]: a counter that only grows has this value.
+#[inline]
+pub fn counter(name: &Name, value: i64) {
+    if is_on(Group::Counters) {
+        write(event(Kind::Counter, 0, name.number(), value as u64, 0));
+    }
+}
+
+/// [`Kind::Counter`]: a gauge has this value.
+#[inline]
+pub fn gauge(name: &Name, value: i64) {
+    if is_on(Group::Counters) {
+        write(event(Kind::Counter, 1, name.number(), value as u64, 0));
+    }
+}

@@ -1,0 +1,63 @@
+//! What the host asks for, and the memory that it looks at.
+
+use crate::emit::emit;
+use crate::sys::{CONTROL, ticks};
+use core::sync::atomic::{AtomicU64, Ordering};
+use glass_formats::trace::{CONTROL_MAGIC, Event, Group, Kind, TRACE_VERSION};
+
+/// What [`follow_host`] has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Groups that were off and are on now.
+    pub begun: u32,
+    /// Groups that are on now.
+    pub groups: u32,
+}
+
+/// Makes tracing possible. `rings` is the memory that the platform will give to rings, `origin_ticks` the zero of the
+/// guest's clock.
+pub fn start(is_process: bool, rings: &'static [AtomicU64], origin_ticks: u64, ticks_per_second: u64) {
+    CONTROL.area_address.store(rings.as_ptr() as u64, Ordering::Relaxed);
+    CONTROL.area_bytes.store(size_of_val(rings) as u64, Ordering::Relaxed);
+    CONTROL.version.store(TRACE_VERSION, Ordering::Relaxed);
+    CONTROL.is_process.store(is_process.into(), Ordering::Relaxed);
+    CONTROL.origin_ticks.store(origin_ticks, Ordering::Relaxed);
+    CONTROL.ticks_per_second.store(ticks_per_second, Ordering::Relaxed);
+    CONTROL.magic.store(CONTROL_MAGIC, Ordering::Release);
+}
+
+/// Switches groups on and off from the inside, for example as the command line says.
+pub fn switch(groups: u32) -> Change {
+    let before = CONTROL.groups.load(Ordering::Relaxed);
+    // The last event of the old groups and the first of the new ones both say what is on.
+    CONTROL.groups.store(groups | before, Ordering::Relaxed);
+    emit_groups(groups);
+    CONTROL.groups.store(groups, Ordering::Relaxed);
+    Change { begun: groups & !before, groups }
+}
+
+fn emit_groups(groups: u32) {
+    for (group, _) in glass_formats::trace::GROUPS {
+        if crate::is_on(group) {
+            emit(group, Event { kind: Kind::Groups as u16, b: groups.into(), ..Event::default() });
+            return;
+        }
+    }
+}
+
+/// Carries out what the host has asked for since the last call; a platform calls it in each round and after each
+/// sleep. Costs two loads while there is nothing. `functions` patches the functions of the host's map.
+pub fn follow_host(functions: impl FnOnce()) -> Option<Change> {
+    let request = CONTROL.request.load(Ordering::Acquire);
+    if request == CONTROL.answered.load(Ordering::Relaxed) {
+        return None;
+    }
+    CONTROL.answer_ticks.store(ticks(), Ordering::Relaxed);
+    let groups = CONTROL.groups_wanted.load(Ordering::Relaxed);
+    if (groups | CONTROL.groups.load(Ordering::Relaxed)) & Group::Functions as u32 != 0 {
+        functions();
+    }
+    let change = switch(groups);
+    CONTROL.answered.store(request, Ordering::Release);
+    Some(change)
+}

@@ -1,0 +1,25 @@
+//! Tracing from the inside: every part of a service calls these functions, whatever it runs on.
+//!
+//! An event costs a load and a branch while its group is off. While it is on, it is 32 bytes into the ring of the core
+//! (in a process: of the thread) that runs; nothing blocks, nothing is allocated, and the oldest event makes room. What the bytes mean is in
+//! `glass_formats::trace`, which the profiler reads. A platform gives the memory ([`start`]), one [`Writer`] to each
+//! core ([`Writer::claim`]) and a look at the host's wishes in each round ([`follow_host`]).
+#![no_std]
+#![deny(unsafe_code)]
+
+mod emit;
+mod host;
+mod name;
+#[allow(unsafe_code)]
+mod sys;
+mod writer;
+
+pub use emit::{
+    block, complete, connection, counter, emit, gauge, idle_begin, idle_end, interrupt, is_on, kick, poll_begin,
+    poll_end, retransmit, segment_in, segment_out, spin_begin, spin_end, submit, task_spawn, timers_fire, wake,
+};
+pub use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, ValueType, WakeSource};
+pub use host::{Change, follow_host, start, switch};
+pub use name::{Name, intern};
+pub use sys::{CONTROL, ticks};
+pub use writer::{Writer, set_current};

@@ -1,0 +1,93 @@
+//! Names are sent once: events carry their numbers in a table.
+
+use crate::sys::CONTROL;
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use glass_formats::trace::{NAME_BYTES, NAMES_MAX, words_of_name};
+
+/// A power of two, at least twice the names.
+const BUCKETS: usize = 2 * NAMES_MAX;
+
+/// Numbers of names by the hash of their texts, 0 for none.
+static NUMBERS: [AtomicU32; BUCKETS] = [const { AtomicU32::new(0) }; BUCKETS];
+static IS_ADDING: AtomicBool = AtomicBool::new(false);
+
+/// A name that is looked up once.
+#[derive(Debug)]
+pub struct Name {
+    text: &'static str,
+    number: AtomicU32,
+}
+
+impl Name {
+    /// A name that has no number yet.
+    pub const fn new(text: &'static str) -> Name {
+        Name { text, number: AtomicU32::new(0) }
+    }
+
+    /// Its number; 0 while tracing is impossible or if the table is full.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        match self.number.load(Ordering::Relaxed) {
+            0 => {
+                let number = intern(self.text);
+                self.number.store(number, Ordering::Relaxed);
+                number
+            }
+            number => number,
+        }
+    }
+}
+
+/// The number of a name, which is added to the table if it is new. Some 50 ns, so keep it. 0 before
+/// [`crate::start`] and if the table is full, which is counted. Names with the same first 62 bytes are one.
+pub fn intern(text: &str) -> u32 {
+    if CONTROL.magic.load(Ordering::Acquire) == 0 {
+        return 0;
+    }
+    let words = words_of_name(text);
+    if let Ok(number) = find(&words) {
+        return number;
+    }
+    while IS_ADDING.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        spin_loop();
+    }
+    // Another thread may have added it meanwhile.
+    let number = find(&words).unwrap_or_else(|bucket| add(&words, bucket));
+    IS_ADDING.store(false, Ordering::Release);
+    number
+}
+
+/// The name's number, or the bucket that it would be put in; [`BUCKETS`] if there is none.
+fn find(words: &[u64; NAME_BYTES / 8]) -> Result<u32, usize> {
+    // FNV-1a over words instead of bytes.
+    let hash = words.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3));
+    let first = (hash ^ hash >> 32) as usize;
+    for bucket in (0..BUCKETS).map(|step| first.wrapping_add(step) % BUCKETS) {
+        // Acquire: the entry was written before its number.
+        match NUMBERS[bucket].load(Ordering::Acquire) {
+            0 => return Err(bucket),
+            number => {
+                let entry = &CONTROL.names[number as usize % NAMES_MAX];
+                if entry.iter().zip(words).all(|(stored, word)| stored.load(Ordering::Relaxed) == *word) {
+                    return Ok(number);
+                }
+            }
+        }
+    }
+    Err(BUCKETS)
+}
+
+fn add(words: &[u64; NAME_BYTES / 8], bucket: usize) -> u32 {
+    let number = CONTROL.names_used.load(Ordering::Relaxed).max(1);
+    if number as usize >= NAMES_MAX || bucket >= BUCKETS {
+        CONTROL.names_lost.fetch_add(1, Ordering::Relaxed);
+        return 0;
+    }
+    for (word, value) in CONTROL.names[number as usize].iter().zip(words) {
+        word.store(*value, Ordering::Relaxed);
+    }
+    CONTROL.names_used.store(number + 1, Ordering::Release);
+    NUMBERS[bucket].store(number, Ordering::Release);
+    number
+}

@@ -1,0 +1,43 @@
+//! A core's or thread's place to write events.
+
+use crate::sys::{self, CONTROL};
+use core::sync::atomic::{AtomicU64, Ordering};
+use glass_formats::trace::{EVENT_WORDS, Event, Ring, RingEntry};
+
+/// Writes the ring of one core or thread.
+#[derive(Debug)]
+pub struct Writer {
+    ring: Ring<'static>,
+}
+
+impl Writer {
+    /// Takes a ring for the core or thread that calls, with `words` for its events, 32 bytes each; their number must
+    /// be a power of two above one. `None` if there is no ring left, which is counted, or the memory is of no use.
+    pub fn claim(name: &str, words: &'static [AtomicU64]) -> Option<Writer> {
+        let free =
+            |entry: &&RingEntry| entry.taken.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let Some(entry) = CONTROL.rings.iter().find(free) else {
+            CONTROL.rings_lost.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let Some(ring) = Ring::new(&entry.head, words) else {
+            entry.taken.store(0, Ordering::Relaxed);
+            return None;
+        };
+        entry.name.store(crate::intern(name), Ordering::Relaxed);
+        entry.address.store(words.as_ptr() as u64, Ordering::Relaxed);
+        entry.capacity.store((words.len() / EVENT_WORDS) as u64, Ordering::Release);
+        Some(Writer { ring })
+    }
+
+    /// Writes an event with the time that it is now.
+    #[inline(always)]
+    pub fn write(&self, event: Event) {
+        self.ring.push(Event { ticks: sys::ticks(), ..event }.to_words());
+    }
+}
+
+/// Says how the writer of the core or thread that runs is found. It must be quick, and must not trace.
+pub fn set_current(current: fn() -> Option<&'static Writer>) {
+    sys::set_current(current);
+}

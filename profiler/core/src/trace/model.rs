@@ -1,0 +1,414 @@
+//! What a trace means: tables of what happened, in order of time, that refer to each other by index.
+//!
+//! All times are nanoseconds since the start of the recording, the same as those of `model::Sample`. An
+//! interval that was under way when the trace began or ended, or beside a loss, is cut there and says so.
+
+pub use glass_formats::trace::{BlockKind, Operation, WakeSource};
+
+/// A trace, ready to be looked at.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    /// First and last moment that the trace covers.
+    pub start_ns: u64,
+    /// See `start_ns`.
+    pub end_ns: u64,
+    /// Texts that others refer to by index ([`NameId`]).
+    pub names: Vec<String>,
+    /// One for each core of a VM or thread of a process.
+    pub cores: Vec<Core>,
+    /// In order of their first appearance.
+    pub tasks: Vec<Task>,
+    /// In order of their begin.
+    pub polls: Vec<Poll>,
+    /// The gaps between a task's polls, in order of their begin.
+    pub waits: Vec<Wait>,
+    /// What the waits are for; [`Wait::reasons`] are ranges of it.
+    pub reasons: Vec<Reason>,
+    /// Every time that a task was made ready, in order.
+    pub wakes: Vec<Wake>,
+    /// Halted cores, in order of their begin.
+    pub idles: Vec<Idle>,
+    /// Cores that looked for work, in order of their begin.
+    pub spins: Vec<Interval>,
+    /// In order.
+    pub interrupts: Vec<Interrupt>,
+    /// By name.
+    pub devices: Vec<Device>,
+    /// In order of their submission.
+    pub requests: Vec<Request>,
+    /// In order of their first appearance.
+    pub connections: Vec<Connection>,
+    /// In order.
+    pub segments: Vec<Segment>,
+    /// By name.
+    pub counters: Vec<Counter>,
+    /// In order of their begin.
+    pub spans: Vec<Span>,
+    /// When a core was in a span, in order of their begin.
+    pub span_visits: Vec<SpanVisit>,
+    /// In order.
+    pub messages: Vec<Message>,
+    /// Functions that were traced.
+    pub functions: Vec<Function>,
+    /// In order of their begin; a call comes before the calls that it makes.
+    pub calls: Vec<Call>,
+    /// Events that are missing, in order.
+    pub losses: Vec<Loss>,
+    /// Events that the tables were made from.
+    pub event_count: u64,
+    /// What a reader should know before trusting the trace, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Index into [`Trace::names`]; 0 is the empty name.
+pub type NameId = u32;
+
+/// A core or thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Core {
+    /// "core 0", or the thread's name.
+    pub name: String,
+}
+
+/// A task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Task {
+    /// The number that the guest gave it.
+    pub number: u32,
+    /// Its name.
+    pub name: NameId,
+    /// The task that spawned it: index into [`Trace::tasks`].
+    pub parent: Option<u32>,
+    /// When it was spawned; `None` if that was before the trace.
+    pub spawned_ns: Option<u64>,
+    /// When it was over; `None` if it was not.
+    pub ended_ns: Option<u64>,
+}
+
+/// A task runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Poll {
+    /// Index into [`Trace::tasks`].
+    pub task: u32,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// Begin.
+    pub start_ns: u64,
+    /// End.
+    pub end_ns: u64,
+    /// The task was over.
+    pub is_last: bool,
+    /// Its begin or end is missing.
+    pub is_cut: bool,
+}
+
+/// A task waits: from the end of a poll to the begin of its next, or from its spawn to its first poll.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// Index into [`Trace::tasks`].
+    pub task: u32,
+    /// Begin.
+    pub start_ns: u64,
+    /// Begin of the next poll, or the end of the trace.
+    pub end_ns: u64,
+    /// When it was woken and from then on waited only for its turn; `None` if nobody saw that.
+    pub woken_ns: Option<u64>,
+    /// What it waits for, any of them: [`Trace::reasons`]`[first..first + count]`.
+    pub first_reason: u32,
+    /// See `first_reason`.
+    pub reason_count: u32,
+    /// Index into [`Trace::wakes`] of what ended it.
+    pub wake: Option<u32>,
+    /// Its begin or end is missing.
+    pub is_cut: bool,
+}
+
+/// What a task waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reason {
+    /// What kind of thing.
+    pub kind: BlockKind,
+    /// Its name.
+    pub name: NameId,
+    /// Which one: a deadline, a request, a connection, see [`BlockKind`].
+    pub object: u64,
+}
+
+/// A task was made ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wake {
+    /// When.
+    pub time_ns: u64,
+    /// On which core: index into [`Trace::cores`].
+    pub core: u32,
+    /// Who was woken: index into [`Trace::tasks`].
+    pub task: u32,
+    /// By whom.
+    pub cause: Cause,
+}
+
+/// Who wakes a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// A task that ran: index into [`Trace::tasks`].
+    Task(u32),
+    /// A request that was complete: index into [`Trace::requests`].
+    Request(u32),
+    /// A segment that came: index into [`Trace::segments`].
+    Segment(u32),
+    /// A deadline.
+    Timer,
+    /// An interrupt: index into [`Trace::interrupts`].
+    Interrupt(u32),
+}
+
+/// An interval on a core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Interval {
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// Begin.
+    pub start_ns: u64,
+    /// End.
+    pub end_ns: u64,
+}
+
+/// A core halts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idle {
+    /// Where and when.
+    pub interval: Interval,
+    /// What ended it.
+    pub source: WakeSource,
+    /// The device that ended it, 0 if none did.
+    pub device: NameId,
+}
+
+/// An interrupt was taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Interrupt {
+    /// When.
+    pub time_ns: u64,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// The device, 0 for the timer.
+    pub device: NameId,
+    /// The CPU's number of it.
+    pub vector: u64,
+}
+
+/// A device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: NameId,
+}
+
+/// A request to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Index into [`Trace::devices`].
+    pub device: u32,
+    /// The number that the guest gave it.
+    pub number: u64,
+    /// What was asked for.
+    pub operation: Operation,
+    /// Bytes.
+    pub bytes: u32,
+    /// Requests of the device under way when this one was submitted, including it.
+    pub depth: u32,
+    /// When it was submitted.
+    pub submit_ns: u64,
+    /// When it was complete; `None` if it was not.
+    pub complete_ns: Option<u64>,
+    /// The device said that it failed.
+    pub has_failed: bool,
+    /// The task that ran when it was submitted: index into [`Trace::tasks`].
+    pub task: Option<u32>,
+}
+
+/// A TCP connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Connection {
+    /// The number that the guest gave it.
+    pub number: u32,
+    /// IPv4 address of the other side, high byte first; 0 if it is not known.
+    pub remote: u32,
+    /// Port on this side, 0 if it is not known.
+    pub local_port: u16,
+    /// Port on the other side, 0 if it is not known.
+    pub remote_port: u16,
+    /// When it began; `None` if that was before the trace.
+    pub start_ns: Option<u64>,
+    /// When it ended; `None` if it did not.
+    pub end_ns: Option<u64>,
+}
+
+/// Which way a segment went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the guest.
+    In,
+    /// From the guest.
+    Out,
+    /// From the guest, not for the first time.
+    Again,
+}
+
+/// A TCP segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// When.
+    pub time_ns: u64,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// Index into [`Trace::connections`].
+    pub connection: u32,
+    /// Which way.
+    pub direction: Direction,
+    /// Flags as in the header.
+    pub flags: u16,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement.
+    pub acknowledgement: u32,
+    /// Payload in bytes.
+    pub bytes: u32,
+    /// Window in bytes that its sender offers.
+    pub window: u32,
+}
+
+/// A counter or gauge.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Its name.
+    pub name: NameId,
+    /// It can go down.
+    pub is_gauge: bool,
+    /// Times and values, in order.
+    pub points: Vec<(u64, i64)>,
+}
+
+/// A span of the `tracing` macros.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Span {
+    /// The number that the guest gave it.
+    pub number: u64,
+    /// Its name.
+    pub name: NameId,
+    /// 1 (error) to 5 (trace).
+    pub level: u8,
+    /// Index into [`Trace::spans`].
+    pub parent: Option<u32>,
+    /// The task that made it: index into [`Trace::tasks`].
+    pub task: Option<u32>,
+    /// Begin; the begin of the trace if it was before.
+    pub start_ns: u64,
+    /// End; `None` if it did not end.
+    pub end_ns: Option<u64>,
+    /// What the service said of it.
+    pub fields: Vec<(NameId, Value)>,
+}
+
+/// A value of a field.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A number from 0 on.
+    Unsigned(u64),
+    /// A number.
+    Signed(i64),
+    /// True or false.
+    Bool(bool),
+    /// A floating-point number.
+    Float(f64),
+    /// A text; cut if the guest had no more room.
+    Text(String),
+}
+
+/// A core is in a span.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpanVisit {
+    /// Index into [`Trace::spans`].
+    pub span: u32,
+    /// Where and when.
+    pub interval: Interval,
+    /// The task that ran: index into [`Trace::tasks`].
+    pub task: Option<u32>,
+}
+
+/// A message of the `tracing` macros.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Message {
+    /// When.
+    pub time_ns: u64,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// Index into [`Trace::tasks`].
+    pub task: Option<u32>,
+    /// Index into [`Trace::spans`].
+    pub span: Option<u32>,
+    /// 1 (error) to 5 (trace).
+    pub level: u8,
+    /// Who says it.
+    pub place: NameId,
+    /// The text.
+    pub text: String,
+    /// What the service said besides.
+    pub fields: Vec<(NameId, Value)>,
+}
+
+/// A function that was traced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Function {
+    /// Demangled.
+    pub name: String,
+    /// Source file as the compiler wrote it.
+    pub file: Option<String>,
+    /// Line in `file`, from 1 on.
+    pub line: Option<u32>,
+    /// The crate or library that it belongs to, as far as its name tells: "core", "upload_queue".
+    pub library: String,
+}
+
+/// A call of a function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Index into [`Trace::functions`].
+    pub function: u32,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// The task that ran: index into [`Trace::tasks`].
+    pub task: Option<u32>,
+    /// The traced call that made this one: index into [`Trace::calls`]. A function that was jumped to (tail call) has the
+    /// caller of the one that jumped.
+    pub parent: Option<u32>,
+    /// How many traced calls are around it.
+    pub depth: u32,
+    /// Begin.
+    pub start_ns: u64,
+    /// End.
+    pub end_ns: u64,
+    /// It ended by jumping to another function.
+    pub is_tail: bool,
+    /// Its begin or end is missing.
+    pub is_cut: bool,
+}
+
+/// Events of a core that are missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Between which moments.
+    pub interval: Interval,
+    /// How many.
+    pub events: u64,
+}
+
+impl Trace {
+    /// A name, empty if there is none with this index.
+    pub fn name(&self, id: NameId) -> &str {
+        self.names.get(id as usize).map_or("", String::as_str)
+    }
+}
