@@ -138,11 +138,11 @@ impl Default for RingEntry {
 }
 
 impl Control {
-    /// A page of a guest that does not trace yet.
+    /// A page of a guest that does not trace yet: zero in every bit, so that an image need not hold it.
     pub const fn new() -> Control {
         Control {
             magic: AtomicU64::new(0),
-            version: AtomicU32::new(TRACE_VERSION),
+            version: AtomicU32::new(0),
             is_process: AtomicU32::new(0),
             ticks_per_second: AtomicU64::new(0),
             origin_ticks: AtomicU64::new(0),

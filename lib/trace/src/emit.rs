@@ -62,6 +62,12 @@ pub fn block(kind: BlockKind, name: &Name, object: u64) {
     }
 }
 
+/// [`block`] with a name that only the run of the program tells, as [`crate::intern`] has numbered it.
+#[inline]
+pub fn block_numbered(kind: BlockKind, name: u32, object: u64) {
+    emit(Group::Tasks, event(Kind::Block, kind as u16, name, object, 0));
+}
+
 /// [`Kind::Wake`].
 #[inline]
 pub fn wake(task: u32) {

@@ -26,6 +26,16 @@ pub fn start(is_process: bool, rings: &'static [AtomicU64], origin_ticks: u64, t
     CONTROL.magic.store(CONTROL_MAGIC, Ordering::Release);
 }
 
+/// Says where the clock of events stood at zero of the guest's clock.
+pub fn set_origin(ticks: u64) {
+    CONTROL.origin_ticks.store(ticks, Ordering::Relaxed);
+}
+
+/// Says how fast the clock of events is, as well as it is known by now.
+pub fn set_rate(ticks_per_second: u64) {
+    CONTROL.ticks_per_second.store(ticks_per_second, Ordering::Relaxed);
+}
+
 /// Switches groups on and off from the inside, for example as the command line says.
 pub fn switch(groups: u32) -> Change {
     let before = CONTROL.groups.load(Ordering::Relaxed);

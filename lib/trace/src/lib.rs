@@ -15,11 +15,12 @@ mod sys;
 mod writer;
 
 pub use emit::{
-    block, complete, connection, counter, emit, gauge, idle_begin, idle_end, interrupt, is_on, kick, poll_begin,
-    poll_end, retransmit, segment_in, segment_out, spin_begin, spin_end, submit, task_spawn, timers_fire, wake,
+    block, block_numbered, complete, connection, counter, emit, gauge, idle_begin, idle_end, interrupt, is_on, kick,
+    poll_begin, poll_end, retransmit, segment_in, segment_out, spin_begin, spin_end, submit, task_spawn, timers_fire,
+    wake,
 };
 pub use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, ValueType, WakeSource};
-pub use host::{Change, follow_host, start, switch};
+pub use host::{Change, follow_host, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
 pub use sys::{CONTROL, ticks};
 pub use writer::{Writer, set_current};

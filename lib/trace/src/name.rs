@@ -16,8 +16,12 @@ static IS_ADDING: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub struct Name {
     text: &'static str,
+    /// 0 unknown yet, [`NO_ROOM`] or its number.
     number: AtomicU32,
 }
+
+/// The table was full when the name was looked up: asking again would only count the same loss again.
+const NO_ROOM: u32 = u32::MAX;
 
 impl Name {
     /// A name that has no number yet.
@@ -25,24 +29,41 @@ impl Name {
         Name { text, number: AtomicU32::new(0) }
     }
 
+    /// The name itself.
+    pub const fn text(&self) -> &'static str {
+        self.text
+    }
+
     /// Its number; 0 while tracing is impossible or if the table is full.
     #[inline]
     pub fn number(&self) -> u32 {
         match self.number.load(Ordering::Relaxed) {
-            0 => {
-                let number = intern(self.text);
-                self.number.store(number, Ordering::Relaxed);
-                number
-            }
+            0 => self.look_up(),
+            NO_ROOM => 0,
             number => number,
         }
     }
+
+    #[cold]
+    fn look_up(&self) -> u32 {
+        let was_possible = is_possible();
+        let number = intern(self.text);
+        if was_possible {
+            self.number.store(if number == 0 { NO_ROOM } else { number }, Ordering::Relaxed);
+        }
+        number
+    }
+}
+
+fn is_possible() -> bool {
+    // Acquire: pairs with the store in `start`.
+    CONTROL.magic.load(Ordering::Acquire) != 0
 }
 
 /// The number of a name, which is added to the table if it is new. Some 50 ns, so keep it. 0 before
 /// [`crate::start`] and if the table is full, which is counted. Names with the same first 62 bytes are one.
 pub fn intern(text: &str) -> u32 {
-    if CONTROL.magic.load(Ordering::Acquire) == 0 {
+    if !is_possible() {
         return 0;
     }
     let words = words_of_name(text);
