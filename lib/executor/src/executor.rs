@@ -8,8 +8,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell, RefMut};
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::{Context, Poll, Waker};
 use glass_api::{Instant, SpawnError};
+use glass_trace::{Group, Name, Outcome, is_on};
 
 /// Tasks that can exist at once.
 pub const TASKS_MAX: usize = SLOTS_MAX;
@@ -30,10 +32,18 @@ struct Inner {
     timers: RefCell<Timers>,
     /// Slot that is being polled.
     current: Cell<Option<usize>>,
+    /// Number of the task that is being polled, 0 for none.
+    current_number: Cell<u32>,
 }
 
+/// Number of the task that was spawned last on any core: each task of a program has its own.
+static LAST_NUMBER: AtomicU32 = AtomicU32::new(0);
+
 struct Slot {
-    name: &'static str,
+    name: Name,
+    /// 0 if the slot is free.
+    number: u32,
+    own: Arc<SlotWaker>,
     /// `None` while the task is polled, or when the slot is free.
     task: Option<Task>,
     waker: Waker,
@@ -49,6 +59,7 @@ impl Executor {
                 free: RefCell::new(Vec::new()),
                 timers: RefCell::new(Timers::default()),
                 current: Cell::new(None),
+                current_number: Cell::new(0),
             }),
         }
     }
@@ -57,22 +68,37 @@ impl Executor {
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
         let mut slots = self.inner.slots.borrow_mut();
         let task: Task = Box::pin(task);
+        let (name, number) = (Name::new(name), next_number());
         let slot = match self.inner.free.borrow_mut().pop() {
             Some(slot) => {
-                slots[slot].name = name;
-                slots[slot].task = Some(task);
+                let entry = &mut slots[slot];
+                (entry.name, entry.number, entry.task) = (name, number, Some(task));
+                entry.own.task.store(number, Ordering::Relaxed);
                 slot
             }
             None if slots.len() < TASKS_MAX => {
                 let slot = slots.len();
-                let waker = Waker::from(Arc::new(SlotWaker { slot, ready: self.inner.ready.clone() }));
-                slots.push(Slot { name, task: Some(task), waker });
+                let (task_number, ready) = (AtomicU32::new(number), self.inner.ready.clone());
+                let own = Arc::new(SlotWaker { slot, task: task_number, ready });
+                let waker = Waker::from(own.clone());
+                slots.push(Slot { name, number, own, task: Some(task), waker });
                 slot
             }
             None => return Err(SpawnError { tasks_max: TASKS_MAX }),
         };
+        if is_on(Group::Tasks) {
+            let parent = self.inner.current_number.get();
+            glass_trace::task_spawn(number, slots[slot].name.number(), parent, false);
+        }
         self.inner.ready.set(slot);
         Ok(())
+    }
+
+    /// Tells the trace of every task that is there: call it when tracing of tasks was switched on.
+    pub fn announce(&self) {
+        for slot in self.inner.slots.borrow().iter().filter(|slot| slot.number != 0) {
+            glass_trace::task_spawn(slot.number, slot.name.number(), 0, true);
+        }
     }
 
     /// Polls every task that is ready, each at most once, and tells how many were polled.
@@ -86,25 +112,40 @@ impl Executor {
 
     fn poll_slot(&self, slot: usize) -> bool {
         // The task leaves the table for the poll, so that it may spawn others.
-        let (mut task, waker) = {
+        let (mut task, waker, number) = {
             let mut slots = self.inner.slots.borrow_mut();
             let entry = &mut slots[slot];
             match entry.task.take() {
-                Some(task) => (task, entry.waker.clone()),
+                Some(task) => {
+                    if is_on(Group::Tasks) {
+                        glass_trace::poll_begin(entry.number, entry.name.number());
+                    }
+                    (task, entry.waker.clone(), entry.number)
+                }
                 None => return false,
             }
         };
         self.inner.current.set(Some(slot));
+        self.inner.current_number.set(number);
         let poll = task.as_mut().poll(&mut Context::from_waker(&waker));
-        self.inner.current.set(None);
         match poll {
-            Poll::Pending => self.inner.slots.borrow_mut()[slot].task = Some(task),
+            Poll::Pending => {
+                self.inner.slots.borrow_mut()[slot].task = Some(task);
+                glass_trace::poll_end(number, Outcome::Pending);
+            }
             Poll::Ready(()) => {
-                // Dropped outside of any borrow: a task's captured values may use the executor.
+                // Dropped outside of any borrow: a task's captured values may use the executor. Whom the drop wakes,
+                // the task has woken.
                 drop(task);
+                let entry = &mut self.inner.slots.borrow_mut()[slot];
+                entry.number = 0;
+                entry.own.task.store(0, Ordering::Relaxed);
                 self.inner.free.borrow_mut().push(slot);
+                glass_trace::poll_end(number, Outcome::Ready);
             }
         }
+        self.inner.current.set(None);
+        self.inner.current_number.set(0);
         true
     }
 
@@ -115,6 +156,12 @@ impl Executor {
 
     /// Wakes everything whose deadline is `now` or earlier and tells how many.
     pub fn fire_timers(&self, now: Instant) -> usize {
+        if is_on(Group::Cores) {
+            let due = self.timers().count_due(now);
+            if due > 0 {
+                glass_trace::timers_fire(u32::try_from(due).unwrap_or(u32::MAX));
+            }
+        }
         let mut fired = 0;
         loop {
             let due = self.timers().pop_due(now);
@@ -142,11 +189,21 @@ impl Executor {
     /// Name of the task that is being polled.
     pub fn current_task(&self) -> Option<&'static str> {
         let slot = self.inner.current.get()?;
-        Some(self.inner.slots.borrow()[slot].name)
+        Some(self.inner.slots.borrow()[slot].name.text())
     }
 
     pub(crate) fn timers(&self) -> RefMut<'_, Timers> {
         self.inner.timers.borrow_mut()
+    }
+}
+
+/// Counts from 1 on; 0 is no task, also after 4 billion.
+fn next_number() -> u32 {
+    loop {
+        let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if number != 0 {
+            return number;
+        }
     }
 }
 

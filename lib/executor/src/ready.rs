@@ -2,7 +2,8 @@
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use glass_trace::{Group, is_on};
 
 const WORD_BITS: usize = 64;
 /// One summary word of 64 words of 64 bits.
@@ -37,6 +38,10 @@ impl ReadySet {
         }
     }
 
+    fn is_set(&self, slot: usize) -> bool {
+        self.words[slot / WORD_BITS].load(Ordering::Relaxed) & 1 << (slot % WORD_BITS) != 0
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.summary.load(Ordering::Acquire) == 0
     }
@@ -61,15 +66,31 @@ impl ReadySet {
 /// The waker of one slot. It outlives the task: a late wake polls the slot's next task once for nothing.
 pub(crate) struct SlotWaker {
     pub(crate) slot: usize,
+    /// Number of the task in the slot, 0 while there is none.
+    pub(crate) task: AtomicU32,
     pub(crate) ready: Arc<ReadySet>,
+}
+
+impl SlotWaker {
+    /// The event comes first: once the bit is set, another thread may poll the task.
+    #[cold]
+    fn trace(&self) {
+        let task = self.task.load(Ordering::Relaxed);
+        if task != 0 && !self.ready.is_set(self.slot) {
+            glass_trace::wake(task);
+        }
+    }
 }
 
 impl Wake for SlotWaker {
     fn wake(self: Arc<Self>) {
-        self.ready.set(self.slot);
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        if is_on(Group::Tasks) {
+            self.trace();
+        }
         self.ready.set(self.slot);
     }
 }

@@ -3,27 +3,64 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
+use glass_trace::{BlockKind, Name, block};
+
+static STATE: Name = Name::new("change of state");
+static TURN: Name = Name::new("turn");
 
 /// Wakes tasks that wait for a state to change. Clones share it.
 ///
 /// Use it as a condition variable: make the [`Notified`] future, look at the state, then await.
-#[derive(Clone, Default)]
+///
+/// A trace shows what a task waits for by the name:
+/// ```
+/// use glass_executor::sync::Notify;
+/// use glass_trace::Name;
+///
+/// static COMMIT: Name = Name::new("commit of the index");
+/// let committed = Notify::named(&COMMIT);
+/// # let _ = committed;
+/// ```
+#[derive(Clone)]
 pub struct Notify {
     inner: Rc<Inner>,
 }
 
-#[derive(Default)]
 struct Inner {
+    name: &'static Name,
+    kind: BlockKind,
     generation: Cell<u64>,
     waiters: RefCell<Vec<Waker>>,
+}
+
+impl Default for Notify {
+    fn default() -> Notify {
+        Notify::new()
+    }
 }
 
 impl Notify {
     /// Nobody waits yet.
     pub fn new() -> Notify {
-        Notify::default()
+        Notify::named(&STATE)
+    }
+
+    /// One whose waits have a name in traces: what is waited for, such as "commit of the index".
+    pub fn named(name: &'static Name) -> Notify {
+        Notify::with_kind(name, BlockKind::Notify)
+    }
+
+    /// Waits for it are waits for some of a bounded amount, such as "free buffer".
+    pub fn of_resource(name: &'static Name) -> Notify {
+        Notify::with_kind(name, BlockKind::Resource)
+    }
+
+    fn with_kind(name: &'static Name, kind: BlockKind) -> Notify {
+        let inner = Inner { name, kind, generation: Cell::new(0), waiters: RefCell::default() };
+        Notify { inner: Rc::new(inner) }
     }
 
     /// Completes every [`Notified`] that was made before this call.
@@ -58,6 +95,22 @@ impl Future for Notified {
         if !waiters.iter().any(|waiter| waiter.will_wake(context.waker())) {
             waiters.push(context.waker().clone());
         }
+        // The address tells it from others that have the same name.
+        block(self.inner.kind, self.inner.name, Rc::as_ptr(&self.inner).addr() as u64);
         Poll::Pending
     }
+}
+
+/// Lets every other task that is ready have its turn first.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if core::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        block(BlockKind::Yield, &TURN, 0);
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }

@@ -5,6 +5,10 @@ use alloc::collections::BTreeMap;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use glass_api::Instant;
+use glass_trace::{BlockKind, Name, block};
+
+/// What a task waits for that only lets time pass.
+static TIMER: Name = Name::new("timer");
 
 /// The number makes equal deadlines distinct and keeps their order.
 pub(crate) type TimerKey = (Instant, u64);
@@ -25,6 +29,10 @@ impl Timers {
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.pending.keys().next().map(|key| key.0)
+    }
+
+    pub(crate) fn count_due(&self, now: Instant) -> usize {
+        self.pending.range(..=(now, u64::MAX)).count()
     }
 
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
@@ -53,18 +61,14 @@ impl Future for Sleep {
         let this = &mut *self;
         let mut timers = this.executor.timers();
         match this.key {
-            None => {
-                this.key = Some(timers.insert(this.deadline, context.waker().clone()));
-                Poll::Pending
-            }
+            None => this.key = Some(timers.insert(this.deadline, context.waker().clone())),
             Some(key) => match timers.pending.get_mut(&key) {
-                Some(waker) => {
-                    waker.clone_from(context.waker());
-                    Poll::Pending
-                }
-                None => Poll::Ready(()),
+                Some(waker) => waker.clone_from(context.waker()),
+                None => return Poll::Ready(()),
             },
         }
+        block(BlockKind::Timer, &TIMER, this.deadline.0);
+        Poll::Pending
     }
 }
 
