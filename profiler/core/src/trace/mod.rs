@@ -4,7 +4,9 @@
 //! [`model::Trace`] is what it means. Nothing is interpreted while a guest is watched.
 
 mod build;
+pub mod filter;
 pub mod model;
 pub mod raw;
+pub mod sleds;
 
 pub use build::build;
