@@ -4,6 +4,7 @@
 mod error;
 mod names;
 mod packets;
+mod pieces;
 mod plain;
 mod proto;
 mod reader;

@@ -217,6 +217,8 @@ pub(crate) struct Glass {
     pub cost: Option<Cost>,
     #[prost(bytes = "vec", optional, tag = "5")]
     pub warning: Option<Vec<u8>>,
+    #[prost(message, optional, tag = "6")]
+    pub trace: Option<TracePiece>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -298,4 +300,87 @@ pub(crate) struct Pause {
     pub max_ns: Option<u64>,
     #[prost(uint64, optional, tag = "5")]
     pub sum_ns: Option<u64>,
+}
+
+/// A piece of what the guest traced itself: one of its fields.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TracePiece {
+    #[prost(message, optional, tag = "1")]
+    pub ring: Option<TraceRing>,
+    #[prost(message, optional, tag = "2")]
+    pub names: Option<TraceNames>,
+    #[prost(message, optional, tag = "3")]
+    pub chunk: Option<TraceChunk>,
+    #[prost(message, optional, tag = "4")]
+    pub clock: Option<TraceClock>,
+    #[prost(message, optional, tag = "5")]
+    pub functions: Option<TraceFunctions>,
+    #[prost(message, optional, tag = "6")]
+    pub shortage: Option<TraceShortage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TraceRing {
+    #[prost(uint32, optional, tag = "1")]
+    pub index: Option<u32>,
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub name: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TraceNames {
+    #[prost(uint32, optional, tag = "1")]
+    pub first: Option<u32>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub names: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TraceChunk {
+    #[prost(uint32, optional, tag = "1")]
+    pub ring: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    pub first: Option<u64>,
+    /// Events of 32 bytes, as they lay in the ring.
+    #[prost(bytes = "vec", optional, tag = "3")]
+    pub events: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TraceClock {
+    #[prost(uint64, optional, tag = "1")]
+    pub ticks: Option<u64>,
+    /// As [`TracePacket::timestamp`].
+    #[prost(uint64, optional, tag = "2")]
+    pub timestamp: Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    pub ticks_per_second: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub error_ns: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TraceFunctions {
+    #[prost(message, repeated, tag = "1")]
+    pub functions: Vec<TraceFunction>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TraceFunction {
+    #[prost(uint32, optional, tag = "1")]
+    pub number: Option<u32>,
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub name: Option<Vec<u8>>,
+    #[prost(bytes = "vec", optional, tag = "3")]
+    pub file: Option<Vec<u8>>,
+    #[prost(uint32, optional, tag = "4")]
+    pub line: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TraceShortage {
+    #[prost(uint32, optional, tag = "1")]
+    pub names_lost: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub rings_lost: Option<u32>,
 }

@@ -9,7 +9,7 @@ use super::names::{self, Builder, Recorded, STACK_ENTRIES_MAX};
 use super::packets::{Next, next_packet};
 use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
-use super::{ENDS, STATES, VERSION, perfetto_path};
+use super::{ENDS, STATES, VERSION, perfetto_path, pieces};
 use crate::model::{Cost, Distribution, Origin, Profile, Sample, StackEnd, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
@@ -117,7 +117,10 @@ impl Collected {
         }
     }
 
-    fn packet(&mut self, packet: TracePacket) -> Result<(), ReadError> {
+    fn packet(&mut self, mut packet: TracePacket) -> Result<(), ReadError> {
+        if let Some(message) = packet.glass.as_mut().and_then(|glass| glass.trace.take()) {
+            self.trace(message);
+        }
         if let Some(glass) = &packet.glass {
             self.glass(glass)?;
         }
@@ -180,6 +183,17 @@ impl Collected {
             self.warn(text(&glass.warning));
         }
         Ok(())
+    }
+
+    fn trace(&mut self, message: proto::TracePiece) {
+        if message == proto::TracePiece::default() {
+            // Of a kind that a later version has added.
+            return;
+        }
+        let piece = pieces::piece(message, self.start_timestamp);
+        if !piece.is_some_and(|piece| self.recording.trace.add(piece)) {
+            self.dropped += 1;
+        }
     }
 
     fn track(&mut self, index: u32, id: u64, name: String) {
@@ -299,7 +313,9 @@ impl Collected {
     fn count_again(&mut self) {
         let profile = &mut self.recording.profile;
         let taken = profile.samples.len() as u64;
-        let end_ns = profile.samples.last().map_or(0, |sample| sample.time_ns);
+        let sampled_ns = profile.samples.last().map_or(0, |sample| sample.time_ns);
+        let traced_ns = self.recording.trace.clock.last().map_or(0, |point| point.time_ns);
+        let end_ns = sampled_ns.max(traced_ns);
         let broken = profile.samples.iter().filter(|sample| {
             profile.stacks.get(sample.stack as usize).is_some_and(|stack| stack.end != StackEnd::Complete)
         });

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::proto::{self, TracePacket};
-use super::{ENDS, PACKET_BYTES_MAX, STATES, VERSION, perfetto_path};
+use super::{ENDS, PACKET_BYTES_MAX, STATES, VERSION, perfetto_path, pieces};
 use crate::model::{Cost, Origin, StackEnd, State};
 use crate::symbols::Location;
+use crate::trace::raw::Piece;
 
 /// The one packet sequence that we write; interned data belongs to it.
 pub(super) const SEQUENCE: u32 = 1;
@@ -268,7 +269,11 @@ impl<W: Write> Writer<W> {
     }
 
     /// Appends a piece of a trace.
-    pub fn trace(&mut self, _piece: &crate::trace::raw::Piece) -> io::Result<()> {
+    pub fn trace(&mut self, piece: &Piece) -> io::Result<()> {
+        for message in pieces::messages(piece, |monotonic_ns| self.timestamp(monotonic_ns)) {
+            let glass = proto::Glass { trace: Some(message), ..Default::default() };
+            self.packet(TracePacket { glass: Some(glass), ..Default::default() })?;
+        }
         Ok(())
     }
 
