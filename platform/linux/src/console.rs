@@ -1,5 +1,8 @@
 //! Lines to standard output, by a thread of its own: a reader that stops must not stop the service.
 
+use crate::requests::{Device, Request};
+use crate::trace;
+use glass_trace::Operation;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -14,7 +17,7 @@ const LINES_MAX: usize = 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 enum Message {
-    Line(String),
+    Line(String, Request),
     /// Everything before was written when the answer comes.
     Drain(SyncSender<()>),
 }
@@ -23,6 +26,7 @@ enum Message {
 pub(crate) struct Lines {
     sender: SyncSender<Message>,
     lost: Arc<AtomicU64>,
+    device: Device,
 }
 
 impl Lines {
@@ -31,11 +35,15 @@ impl Lines {
         let lost = Arc::new(AtomicU64::new(0));
         let counted = lost.clone();
         thread::Builder::new().name("glass-console".into()).spawn(move || write(out, &receiver, &counted))?;
-        Ok(Lines { sender, lost })
+        Ok(Lines { sender, lost, device: Device::new("console") })
     }
 
     pub(crate) fn print(&self, line: fmt::Arguments) {
-        if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Line(format!("{line}\n"))) {
+        let text = format!("{line}\n");
+        let request = self.device.request(Operation::Write, text.len());
+        request.submitted();
+        if let Err(TrySendError::Full(Message::Line(_, request))) = self.sender.try_send(Message::Line(text, request)) {
+            request.completed(true);
             // Relaxed: a statistic.
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -58,10 +66,15 @@ impl Lines {
 }
 
 fn write(mut out: impl Write, lines: &Receiver<Message>, lost: &AtomicU64) {
+    trace::attach("console thread");
     while let Ok(message) = lines.recv() {
         // Nobody can be told when standard output is closed.
         let _ = match message {
-            Message::Line(line) => out.write_all(line.as_bytes()).and_then(|()| out.flush()),
+            Message::Line(line, request) => {
+                let written = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+                request.completed(written.is_err());
+                written
+            }
             Message::Drain(answer) => answer.try_send(()).map_err(io::Error::other),
         };
         let count = lost.swap(0, Ordering::Relaxed);

@@ -1,8 +1,10 @@
 //! A file or a block device as a disk.
 
 use crate::options::DiskOption;
+use crate::requests::{Device, Request};
 use crate::workers::Workers;
 use glass_api::{Block, BlockError, BlockInfo, Buf, check_request};
+use glass_trace::Operation;
 use rustix::io::Errno;
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -21,6 +23,7 @@ pub struct Disk {
     file: Arc<File>,
     info: BlockInfo,
     workers: Workers,
+    device: Device,
 }
 
 /// Why a disk cannot be used. `Display` is one sentence with what to do.
@@ -77,12 +80,13 @@ impl From<io::Error> for Why {
 }
 
 impl Disk {
-    pub(crate) fn open(option: &DiskOption, workers: Workers) -> Result<Disk, DiskError> {
-        let opened = Disk::try_open(option, workers);
+    /// Opens the disk that is number `index` of the service.
+    pub(crate) fn open(index: usize, option: &DiskOption, workers: Workers) -> Result<Disk, DiskError> {
+        let opened = Disk::try_open(Device::new(&format!("disk {index}")), option, workers);
         opened.map_err(|why| DiskError { path: option.path.clone(), why })
     }
 
-    fn try_open(option: &DiskOption, workers: Workers) -> Result<Disk, Why> {
+    fn try_open(device: Device, option: &DiskOption, workers: Workers) -> Result<Disk, Why> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let (mut file, is_new) = match (options.open(&option.path), option.create_bytes) {
@@ -118,16 +122,22 @@ impl Disk {
             return Err(Why::TooSmall { is_bytes });
         }
         let info = BlockInfo { sector_bytes: SECTOR_BYTES, size_bytes, read_only: false };
-        Ok(Disk { file: Arc::new(file), info, workers })
+        Ok(Disk { file: Arc::new(file), info, workers, device })
     }
 
-    /// Runs `request` on the file by a worker.
+    /// Carries out `request` by `work` on the file, by a worker.
     async fn run<T: Send + 'static>(
         &self,
-        request: impl FnOnce(&File) -> (io::Result<()>, T) + Send + 'static,
+        request: Request,
+        work: impl FnOnce(&File) -> (io::Result<()>, T) + Send + 'static,
     ) -> (Result<(), BlockError>, T) {
-        let file = self.file.clone();
-        let (done, rest) = self.workers.run(move || request(&file)).await;
+        let (file, own) = (self.file.clone(), request.clone());
+        let work = move || {
+            let outcome = work(&file);
+            own.completed(outcome.0.is_err());
+            outcome
+        };
+        let (done, rest) = self.workers.run(request, work).await;
         (done.map_err(block_error), rest)
     }
 }
@@ -149,23 +159,26 @@ impl Block for Disk {
         if buf.as_mut().is_none() {
             return (Err(BlockError::Shared), buf);
         }
+        let request = self.device.request(Operation::Read, buf.len());
         let read = move |file: &File| {
             // Nobody can have shared it since: we are its owner.
             let done =
                 buf.as_mut().ok_or_else(|| io::Error::other("shared")).and_then(|b| file.read_exact_at(b, offset));
             (done, buf)
         };
-        self.run(read).await
+        self.run(request, read).await
     }
 
     async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
         if let Err(error) = check_request(self.info, offset, buf.len()) {
             return (Err(error), buf);
         }
-        self.run(move |file| (file.write_all_at(&buf, offset), buf)).await
+        let request = self.device.request(Operation::Write, buf.len());
+        self.run(request, move |file| (file.write_all_at(&buf, offset), buf)).await
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
-        self.run(|file| (file.sync_data(), ())).await.0
+        let request = self.device.request(Operation::Flush, 0);
+        self.run(request, |file| (file.sync_data(), ())).await.0
     }
 }

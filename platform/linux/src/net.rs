@@ -1,7 +1,7 @@
 //! The host's TCP.
 
 use crate::platform::Host;
-use crate::reactor::{Interest, Watched};
+use crate::reactor::{Interest, Role, Watched};
 use glass_api::{Listener, Net, NetError, NetInfo, Stream};
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -39,6 +39,7 @@ pub struct HostListener {
 /// One connection.
 pub struct HostStream {
     socket: Watched,
+    local_port: u16,
     peer: SocketAddr,
     /// Our half ended in order, so a drop need not reset.
     closed: bool,
@@ -76,7 +77,7 @@ impl HostNet {
         rustix::net::bind(&socket, &address)?;
         rustix::net::listen(&socket, BACKLOG)?;
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-        let socket = self.host.reactor.watch(socket, false)?;
+        let socket = self.host.reactor.watch(socket, Role::Listener(address.port()), false)?;
         Ok(HostListener { host: self.host.clone(), socket, address })
     }
 
@@ -89,10 +90,11 @@ impl HostNet {
             Err(Errno::INPROGRESS | Errno::INTR) => false,
             Err(error) => return Err(error),
         };
-        let socket = self.host.reactor.watch(socket, connected)?;
+        let socket = self.host.reactor.watch(socket, Role::Connection, connected)?;
         let established = |socket: &Watched| sockopt::socket_error(socket.fd())?;
         poll_fn(|context| socket.poll(Interest::Write, context, || established(&socket))).await?;
-        Ok(HostStream { socket, peer: remote, closed: false })
+        let local = rustix::net::getsockname(socket.fd()).ok().and_then(|local| SocketAddr::try_from(local).ok());
+        Ok(HostStream::new(socket, local.map_or(0, |local| local.port()), remote))
     }
 }
 
@@ -130,8 +132,8 @@ impl HostListener {
         let (socket, peer) = poll_fn(|context| self.socket.poll(Interest::Read, context, accept)).await?;
         let unknown = SocketAddr::new(self.address.ip(), 0);
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).unwrap_or(unknown);
-        let socket = self.host.reactor.watch(socket, true)?;
-        Ok(HostStream { socket, peer, closed: false })
+        let socket = self.host.reactor.watch(socket, Role::Connection, true)?;
+        Ok(HostStream::new(socket, self.address.port(), peer))
     }
 }
 
@@ -151,6 +153,20 @@ impl Listener for HostListener {
 
     fn port(&self) -> u16 {
         self.address.port()
+    }
+}
+
+impl HostStream {
+    fn new(socket: Watched, local_port: u16, peer: SocketAddr) -> HostStream {
+        let stream = HostStream { socket, local_port, peer, closed: false };
+        stream.trace(true);
+        stream
+    }
+
+    /// The connection begins, or ends.
+    fn trace(&self, begins: bool) {
+        let remote = if let IpAddr::V4(address) = self.peer.ip() { address.to_bits() } else { 0 };
+        glass_trace::connection(self.socket.number(), begins, remote, self.local_port, self.peer.port());
     }
 }
 
@@ -198,6 +214,7 @@ impl Stream for HostStream {
 
 impl Drop for HostStream {
     fn drop(&mut self) {
+        self.trace(false);
         if !self.closed {
             // Closing with a linger time of zero sends a reset. If this fails, so did the connection.
             let _ = sockopt::set_socket_linger(self.socket.fd(), Some(Duration::ZERO));

@@ -4,7 +4,8 @@ use crate::console::Lines;
 use crate::disk::{Disk, DiskError};
 use crate::net::HostNet;
 use crate::options::Options;
-use crate::reactor::Reactor;
+use crate::reactor::{Deadline, Reactor};
+use crate::trace::{self, Rate};
 use crate::workers::Workers;
 use glass_api::{Clock, Console, Instant, Platform, Random, Spawn, SpawnError};
 use glass_executor::Executor;
@@ -26,7 +27,7 @@ pub(crate) struct Host {
     pub(crate) executor: Executor,
     pub(crate) reactor: Reactor,
     pub(crate) bind: IpAddr,
-    started: std::time::Instant,
+    rate: Rate,
     args: Vec<String>,
     disks: Vec<Disk>,
     lines: Lines,
@@ -34,7 +35,7 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn now(&self) -> Instant {
-        Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant(u64::try_from(self.rate.origin().elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
@@ -63,7 +64,8 @@ impl LinuxPlatform {
     pub fn new(options: &Options) -> Result<LinuxPlatform, StartError> {
         let host = |error| StartError::Host(error);
         let workers = Workers::new();
-        let disks = options.disks.iter().map(|disk| Disk::open(disk, workers.clone()).map_err(StartError::Disk));
+        let disks = options.disks.iter().enumerate();
+        let disks = disks.map(|(index, disk)| Disk::open(index, disk, workers.clone()).map_err(StartError::Disk));
         let disks = disks.collect::<Result<_, _>>()?;
         let reactor = Reactor::new().map_err(|errno| host(errno.into()))?;
         Ok(LinuxPlatform {
@@ -71,7 +73,7 @@ impl LinuxPlatform {
                 executor: Executor::new(reactor.bell()),
                 reactor,
                 bind: options.bind,
-                started: std::time::Instant::now(),
+                rate: Rate::begin(),
                 args: options.service_args.clone(),
                 disks,
                 lines: Lines::new(io::stdout()).map_err(host)?,
@@ -88,21 +90,20 @@ impl LinuxPlatform {
             let output = task.await;
             *result.borrow_mut() = Some(output);
         };
-        let Host { executor, reactor, .. } = &*self.host;
+        let Host { executor, reactor, rate, .. } = &*self.host;
         executor.spawn("main", main).map_err(io::Error::other)?;
         loop {
             executor.run_ready();
             if let Some(output) = outcome.borrow_mut().take() {
                 return Ok(output);
             }
-            let timeout = match executor.next_deadline() {
-                Some(deadline) => {
-                    let now = self.now();
-                    if executor.fire_timers(now) > 0 { Some(Duration::ZERO) } else { Some(deadline.since(now)) }
-                }
-                None => None,
-            };
-            reactor.turn(timeout, || executor.has_ready())?;
+            let deadline = executor.next_deadline().map(|deadline| {
+                let now = self.now();
+                let timeout = if executor.fire_timers(now) > 0 { Duration::ZERO } else { deadline.since(now) };
+                Deadline { timeout, clock_ns: deadline.0 }
+            });
+            reactor.turn(deadline, || executor.has_ready(), || trace::follow_host(executor))?;
+            rate.refine();
         }
     }
 

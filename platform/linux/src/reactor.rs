@@ -1,6 +1,7 @@
 //! Which sockets are ready: epoll, edge-triggered, and the bell that other threads ring.
 
 use glass_executor::Unpark;
+use glass_trace::{BlockKind, Group, Name, WakeSource, block, idle_begin, idle_end, interrupt, is_on};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,11 @@ const EVENTS_MAX: usize = 256;
 
 /// Operations that one source completes in a row before other tasks have their turn.
 const TURN_OPERATIONS_MAX: u32 = 64;
+
+static LISTENER: Name = Name::new("listener");
+static CONNECTION: Name = Name::new("connection");
+static SOCKETS: Name = Name::new("sockets");
+static TURN: Name = Name::new("turn");
 
 /// The bell's data in an event; no source has so high a number.
 const BELL: u64 = u64::MAX;
@@ -78,6 +84,23 @@ pub(crate) struct Source {
     operations: Cell<u32>,
 }
 
+/// What a descriptor is.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Role {
+    /// It listens on this port.
+    Listener(u16),
+    Connection,
+}
+
+/// When a sleep ends at the latest.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    /// Time from now on.
+    pub(crate) timeout: Duration,
+    /// The same by the clock of the guest, for the trace.
+    pub(crate) clock_ns: u64,
+}
+
 /// A direction.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Interest {
@@ -89,6 +112,7 @@ pub(crate) enum Interest {
 pub(crate) struct Watched {
     fd: OwnedFd,
     source: Rc<Source>,
+    role: Role,
     index: u32,
     reactor: Reactor,
 }
@@ -108,22 +132,28 @@ impl Reactor {
     }
 
     /// Watches a non-blocking descriptor. `writable` is what is assumed until the kernel tells.
-    pub(crate) fn watch(&self, fd: OwnedFd, writable: bool) -> Result<Watched, Errno> {
+    pub(crate) fn watch(&self, fd: OwnedFd, role: Role, writable: bool) -> Result<Watched, Errno> {
         let (index, source) = self.inner.slots.borrow_mut().insert(writable);
         let data = epoll::EventData::new_u64(u64::from(index) | u64::from(source.generation) << 32);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         // Made first, so that a failure gives the slot back.
-        let watched = Watched { fd, source, index, reactor: self.clone() };
+        let watched = Watched { fd, source, role, index, reactor: self.clone() };
         epoll::add(&self.inner.epoll, &watched.fd, data, flags)?;
         Ok(watched)
     }
 
-    /// Waits until a source is ready, the bell rings or `timeout` is over, and wakes whoever waits.
-    /// `has_work` is asked when every later wake is certain to ring the bell.
-    pub(crate) fn turn(&self, timeout: Option<Duration>, has_work: impl FnOnce() -> bool) -> Result<(), Errno> {
+    /// Waits until a source is ready, the bell rings or the deadline is there, and wakes whoever waits. `has_work` is
+    /// asked when every later wake is certain to ring the bell, `awake` is called before the first wake.
+    pub(crate) fn turn(
+        &self,
+        deadline: Option<Deadline>,
+        has_work: impl FnOnce() -> bool,
+        awake: impl FnOnce(),
+    ) -> Result<(), Errno> {
         let bell = &self.inner.bell;
         bell.fall_asleep();
-        let timeout = if has_work() { Some(Duration::ZERO) } else { timeout };
+        let timeout = if has_work() { Some(Duration::ZERO) } else { deadline.map(|deadline| deadline.timeout) };
+        let is_idle = timeout != Some(Duration::ZERO);
         let timeout = timeout.map(|time| Timespec {
             // Longer sleeps end early, which costs a look at the timers.
             tv_sec: time.as_secs().min(3600) as i64,
@@ -131,11 +161,25 @@ impl Reactor {
         });
         let mut events = self.inner.events.borrow_mut();
         events.clear();
+        if is_idle {
+            idle_begin(deadline.map(|deadline| deadline.clock_ns));
+        }
         let waited = epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
         bell.asleep.store(false, Ordering::Relaxed);
-        match waited {
-            Ok(_) | Err(Errno::INTR) => (),
-            Err(error) => return Err(error),
+        let source = match (waited, &events[..]) {
+            (Err(Errno::INTR), _) => WakeSource::Other,
+            (Err(error), _) => return Err(error),
+            (Ok(_), []) => WakeSource::Timer,
+            (Ok(_), [event]) if event.data.u64() == BELL => WakeSource::Core,
+            (Ok(_), _) => WakeSource::Device,
+        };
+        if is_idle {
+            idle_end(source, if source == WakeSource::Device { SOCKETS.number() } else { 0 });
+        }
+        awake();
+        if source == WakeSource::Device && is_on(Group::Cores) {
+            // What a process has instead of one: the cause of the wakes that follow.
+            interrupt(SOCKETS.number(), 0);
         }
         for event in events.drain(..) {
             self.dispatch(event.data.u64(), event.flags);
@@ -209,6 +253,11 @@ impl Drop for Watched {
 }
 
 impl Watched {
+    /// A number that no other descriptor had, nor will have before 4 billion more.
+    pub(crate) fn number(&self) -> u32 {
+        self.source.generation
+    }
+
     pub(crate) fn fd(&self) -> impl AsFd + '_ {
         &self.fd
     }
@@ -227,6 +276,7 @@ impl Watched {
         };
         if self.source.operations.get() >= TURN_OPERATIONS_MAX {
             self.source.operations.set(0);
+            block(BlockKind::Yield, &TURN, 0);
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -242,6 +292,11 @@ impl Watched {
         }
         self.source.operations.set(0);
         waiter.set(Some(context.waker().clone()));
+        match (self.role, interest) {
+            (Role::Listener(port), _) => block(BlockKind::Accept, &LISTENER, port.into()),
+            (Role::Connection, Interest::Read) => block(BlockKind::Receive, &CONNECTION, self.number().into()),
+            (Role::Connection, Interest::Write) => block(BlockKind::Send, &CONNECTION, self.number().into()),
+        }
         Poll::Pending
     }
 
@@ -275,11 +330,12 @@ mod tests {
     fn watched(reactor: &Reactor) -> (Watched, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (reactor.watch(ours.into(), true).unwrap(), theirs)
+        (reactor.watch(ours.into(), Role::Connection, true).unwrap(), theirs)
     }
 
     fn turn(reactor: &Reactor) {
-        reactor.turn(Some(Duration::from_secs(10)), || false).unwrap();
+        let deadline = Deadline { timeout: Duration::from_secs(10), clock_ns: 0 };
+        reactor.turn(Some(deadline), || false, || ()).unwrap();
     }
 
     #[test]

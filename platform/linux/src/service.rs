@@ -2,8 +2,10 @@
 
 use crate::options::{Options, OptionsError, help};
 use crate::platform::LinuxPlatform;
+use crate::trace;
 use glass_api::NetError;
 use std::error::Error;
+use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -28,6 +30,17 @@ where
         }
         Err(error) => return fail(name, &error, UNUSABLE),
     };
+    let traced = trace::wanted_groups().map(trace::start);
+    match traced {
+        Ok(Ok(())) => (),
+        Ok(Err(error)) => {
+            tell(name, format_args!("this runs without a trace: {error}"))
+        }
+        Err(error) => {
+            tell(name, format_args!("{error}"));
+            return ExitCode::from(UNUSABLE);
+        }
+    }
     let platform = match LinuxPlatform::new(&options) {
         Ok(platform) => platform,
         Err(error) => return fail(name, &error, UNUSABLE),
@@ -53,7 +66,11 @@ fn fail(name: &str, error: &(dyn Error + 'static), code: u8) -> ExitCode {
         }
         _ => String::new(),
     };
-    // Nobody can be told when standard error is closed.
-    let _ = writeln!(io::stderr(), "{name}: {error}{advice}");
+    tell(name, format_args!("{error}{advice}"));
     ExitCode::from(code)
+}
+
+fn tell(name: &str, what: fmt::Arguments) {
+    // Nobody can be told when standard error is closed.
+    let _ = writeln!(io::stderr(), "{name}: {what}");
 }

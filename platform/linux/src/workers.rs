@@ -1,5 +1,8 @@
 //! A few threads for calls that block, with a bounded queue before them.
 
+use crate::requests::Request;
+use crate::trace;
+use glass_trace::{BlockKind, Name, WakeSource, block};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,6 +14,9 @@ const THREADS_MAX: usize = 4;
 
 /// Jobs that wait for a thread. Who brings one more waits until there is room.
 const QUEUE_MAX: usize = 256;
+
+/// What a request waits for while the queue is full.
+static ROOM: Name = Name::new("room in the disk queue");
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -47,9 +53,13 @@ impl Workers {
         Workers { handle: Arc::new(Handle { shared: Arc::default() }) }
     }
 
-    /// Runs `work` on one of the threads. When the future is dropped, work that was begun ends
-    /// all the same.
-    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+    /// Runs `work`, which is what `request` asks for, on one of the threads. When the future is dropped, work that was
+    /// begun ends all the same.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        request: Request,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Running<T> {
         let slot = Arc::new(Mutex::new(Slot::default()));
         let result = slot.clone();
         let job = Box::new(move || {
@@ -61,7 +71,7 @@ impl Workers {
                 waker.wake();
             }
         });
-        Running { shared: self.handle.shared.clone(), job: Some(job), slot }
+        Running { shared: self.handle.shared.clone(), request, job: Some(job), slot }
     }
 }
 
@@ -79,18 +89,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// Takes the job if there is room for it.
-    fn submit(self: &Arc<Shared>, job: &mut Option<Job>, waker: &Waker) {
+    fn submit(self: &Arc<Shared>, request: &Request, job: &mut Option<Job>, waker: &Waker) {
         let mut state = lock(&self.state);
         if state.jobs.len() >= QUEUE_MAX {
             if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
                 state.waiting.push(waker.clone());
             }
+            block(BlockKind::Resource, &ROOM, 0);
             return;
         }
+        request.submitted();
         state.jobs.extend(job.take());
         if state.idle < state.jobs.len() && state.threads < THREADS_MAX {
-            let shared = self.clone();
-            let begun = thread::Builder::new().name("glass-disk".into()).spawn(move || shared.work());
+            let (shared, number) = (self.clone(), state.threads);
+            let begun = thread::Builder::new().name("glass-disk".into()).spawn(move || shared.work(number));
             state.threads += usize::from(begun.is_ok());
         }
         if state.threads == 0 {
@@ -104,7 +116,8 @@ impl Shared {
         self.job_came.notify_one();
     }
 
-    fn work(&self) {
+    fn work(&self, number: usize) {
+        trace::attach(&format!("disk thread {number}"));
         let mut state = lock(&self.state);
         loop {
             if let Some(job) = state.jobs.pop_front() {
@@ -117,7 +130,9 @@ impl Shared {
                 return;
             } else {
                 state.idle += 1;
+                glass_trace::idle_begin(None);
                 state = self.job_came.wait(state).unwrap_or_else(PoisonError::into_inner);
+                glass_trace::idle_end(WakeSource::Core, 0);
                 state.idle -= 1;
             }
         }
@@ -138,6 +153,7 @@ impl<T> Default for Slot<T> {
 /// Completes with what the work returned.
 pub(crate) struct Running<T> {
     shared: Arc<Shared>,
+    request: Request,
     /// `None` once a thread has it.
     job: Option<Job>,
     slot: Arc<Mutex<Slot<T>>>,
@@ -150,22 +166,31 @@ impl<T> Future for Running<T> {
         let this = &mut *self;
         lock(&this.slot).waker = Some(context.waker().clone());
         if this.job.is_some() {
-            this.shared.submit(&mut this.job, context.waker());
+            this.shared.submit(&this.request, &mut this.job, context.waker());
         }
-        match lock(&this.slot).value.take() {
-            Some(value) => Poll::Ready(value),
-            None => Poll::Pending,
+        if let Some(value) = lock(&this.slot).value.take() {
+            return Poll::Ready(value);
         }
+        if this.job.is_none() {
+            this.request.block();
+        }
+        Poll::Pending
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::requests::Device;
+    use glass_trace::Operation;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::task::Wake;
     use std::time::{Duration, Instant};
+
+    fn request() -> Request {
+        Device::new("disk").request(Operation::Other, 0)
+    }
 
     struct Unparker(thread::Thread);
     impl Wake for Unparker {
@@ -203,7 +228,7 @@ mod tests {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let jobs = (0..QUEUE_MAX * 3).map(|number| {
             let (now, most) = (now.clone(), most.clone());
-            workers.run(move || {
+            workers.run(request(), move || {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 thread::yield_now();
                 now.fetch_sub(1, Ordering::SeqCst);
@@ -220,7 +245,7 @@ mod tests {
     fn work_ends_although_nobody_waits_and_threads_end_with_the_handle() {
         let workers = Workers::new();
         let (sender, receiver) = mpsc::channel();
-        let mut running = workers.run(move || {
+        let mut running = workers.run(request(), move || {
             thread::sleep(Duration::from_millis(50));
             sender.send(()).unwrap();
         });

@@ -1,0 +1,62 @@
+//! Requests to the devices of a process, as its trace shows them.
+
+use glass_trace::{BlockKind, Operation, block_numbered, complete, intern, submit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A number for each request of the process, whatever its device.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A device. Clones are handles to it.
+#[derive(Clone)]
+pub(crate) struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Number of its name.
+    name: u32,
+    under_way: AtomicU32,
+}
+
+/// A request that was made or is about to be.
+#[derive(Clone)]
+pub(crate) struct Request {
+    device: Device,
+    number: u64,
+    operation: Operation,
+    bytes: u32,
+}
+
+impl Device {
+    pub(crate) fn new(name: &str) -> Device {
+        Device { inner: Arc::new(Inner { name: intern(name), under_way: AtomicU32::new(0) }) }
+    }
+
+    pub(crate) fn request(&self, operation: Operation, bytes: usize) -> Request {
+        let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
+        Request { device: self.clone(), number, operation, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
+    }
+}
+
+impl Request {
+    /// The device has it: before whoever carries it out can see it.
+    pub(crate) fn submitted(&self) {
+        let Inner { name, under_way } = &*self.device.inner;
+        // Relaxed: a statistic. It counts while nobody looks, too, so that it is right when somebody does.
+        let count = under_way.fetch_add(1, Ordering::Relaxed) + 1;
+        submit(*name, self.operation, self.number, self.bytes, count);
+    }
+
+    /// It is done: before whoever waits for it is woken.
+    pub(crate) fn completed(&self, has_failed: bool) {
+        let Inner { name, under_way } = &*self.device.inner;
+        let count = under_way.fetch_sub(1, Ordering::Relaxed).saturating_sub(1);
+        complete(*name, self.number, self.bytes, count, has_failed);
+    }
+
+    /// The task that runs waits for it.
+    pub(crate) fn block(&self) {
+        block_numbered(BlockKind::Request, self.device.inner.name, self.number);
+    }
+}

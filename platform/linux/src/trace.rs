@@ -1,0 +1,151 @@
+//! The trace of this process: its memory, a ring for each thread, its clock.
+
+use crate::sys;
+use glass_executor::Executor;
+use glass_formats::trace::{EVENT_WORDS, GROUPS, Group, RINGS_MAX};
+use glass_trace::{CONTROL, Writer, ticks};
+use std::arch::x86_64::__cpuid;
+use std::cell::Cell;
+use std::env;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The variable that names groups to be on from the start.
+const VARIABLE: &str = "GLASS_TRACE";
+
+/// The ring of the thread that runs the tasks: 262,144 events.
+const MAIN_RING_WORDS: usize = 8 * 1024 * 1024 / 8;
+/// The ring of every other thread: 32,768 events.
+const THREAD_RING_WORDS: usize = 1024 * 1024 / 8;
+const AREA_WORDS: usize = MAIN_RING_WORDS + (RINGS_MAX - 1) * THREAD_RING_WORDS;
+
+/// The memory for rings and how much of it was given away.
+struct Area {
+    words: &'static [AtomicU64],
+    used: AtomicUsize,
+}
+
+static AREA: OnceLock<Area> = OnceLock::new();
+
+thread_local! {
+    static WRITER: Cell<Option<&'static Writer>> = const { Cell::new(None) };
+}
+
+/// The groups that the environment wants; why it cannot be followed, in one sentence.
+pub(crate) fn wanted_groups() -> Result<u32, String> {
+    let Some(list) = env::var_os(VARIABLE) else { return Ok(0) };
+    let text = list.to_string_lossy();
+    Group::parse_list(&text).map_err(|word| {
+        let names: Vec<&str> = GROUPS.iter().map(|(_, name)| *name).collect();
+        format!("{VARIABLE} names the group {word}, which there is not: take all or some of {}", names.join(","))
+    })
+}
+
+/// Makes the trace visible from outside, and gives the thread that calls the main ring. Without it the process runs
+/// as well. Once a process.
+pub(crate) fn start(groups: u32) -> io::Result<()> {
+    let words = sys::share(&CONTROL, AREA_WORDS * size_of::<AtomicU64>())?;
+    if AREA.set(Area { words, used: AtomicUsize::new(0) }).is_err() {
+        return Ok(());
+    }
+    glass_trace::set_current(|| WRITER.get());
+    glass_trace::start(true, words, ticks(), nominal_rate().unwrap_or(0));
+    attach_with("main", MAIN_RING_WORDS);
+    if groups != 0 {
+        glass_trace::switch(groups);
+    }
+    Ok(())
+}
+
+/// Gives the thread that calls a ring of its own, if the process can be traced and there is one left.
+pub(crate) fn attach(name: &str) {
+    attach_with(name, THREAD_RING_WORDS);
+}
+
+fn attach_with(name: &str, word_count: usize) {
+    let Some(area) = AREA.get() else { return };
+    let first = area.used.fetch_add(word_count, Ordering::Relaxed);
+    // Beyond the area there is no memory, and the claim counts the thread as one without a ring.
+    let words = area.words.get(first..first.saturating_add(word_count)).unwrap_or_default();
+    // A thread's ring is kept after its end, since what it did is still of interest. `RINGS_MAX` bounds them.
+    WRITER.set(Writer::claim(name, words).map(|writer| &*Box::leak(Box::new(writer))));
+}
+
+/// Carries out what the host asks for.
+pub(crate) fn follow_host(executor: &Executor) {
+    let change = glass_trace::follow_host(|| ());
+    if change.is_some_and(|change| change.begun & Group::Tasks as u32 != 0) {
+        executor.announce();
+    }
+}
+
+/// What the CPU says about its clock, until it is measured.
+fn nominal_rate() -> Option<u64> {
+    let leaf_max = __cpuid(0).eax;
+    // Intel's manual, volume 2, CPUID: leaf 0x15 has the ratio to a crystal and the crystal's rate, leaf 0x16 has MHz.
+    if leaf_max >= 0x15 {
+        let leaf = __cpuid(0x15);
+        let product = u64::from(leaf.ecx) * u64::from(leaf.ebx);
+        if let Some(rate) = product.checked_div(leaf.eax.into()).filter(|rate| *rate > 0) {
+            return Some(rate);
+        }
+    }
+    let mhz = if leaf_max >= 0x16 { __cpuid(0x16).eax & 0xffff } else { 0 };
+    (mhz > 0).then(|| u64::from(mhz) * 1_000_000)
+}
+
+/// The rate of the clock of events, measured while the service runs, so that its start need not wait.
+pub(crate) struct Rate {
+    begin: Instant,
+    begin_ticks: u64,
+    /// Measurements that were made.
+    done: Cell<usize>,
+}
+
+/// When it is measured: an error of 100 ns in each reading is 10^-5 after the first and 10^-8 after the last.
+const MEASURED_AFTER: [Duration; 3] = [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(10)];
+
+impl Rate {
+    /// Zero of the guest's clock is now.
+    pub(crate) fn begin() -> Rate {
+        let (begin, begin_ticks) = now();
+        glass_trace::set_origin(begin_ticks);
+        Rate { begin, begin_ticks, done: Cell::new(0) }
+    }
+
+    /// Zero of the guest's clock.
+    pub(crate) fn origin(&self) -> Instant {
+        self.begin
+    }
+
+    /// Measures if it is time to.
+    pub(crate) fn refine(&self) {
+        let Some(after) = MEASURED_AFTER.get(self.done.get()) else { return };
+        if self.begin.elapsed() < *after {
+            return;
+        }
+        let (end, end_ticks) = now();
+        let elapsed_ns = (end - self.begin).as_nanos().max(1);
+        let rate = u128::from(end_ticks.saturating_sub(self.begin_ticks)) * 1_000_000_000 / elapsed_ns;
+        glass_trace::set_rate(u64::try_from(rate).unwrap_or(0));
+        let passed = MEASURED_AFTER.iter().filter(|after| elapsed_ns >= after.as_nanos()).count();
+        self.done.set(passed);
+    }
+}
+
+/// Both clocks at the same moment: the best of three looks.
+fn now() -> (Instant, u64) {
+    let look = || {
+        let before = ticks();
+        let time = Instant::now();
+        let after = ticks();
+        (after.wrapping_sub(before), time, before.wrapping_add(after.wrapping_sub(before) / 2))
+    };
+    let best = [look(), look(), look()].into_iter().min_by_key(|(took, ..)| *took);
+    best.map_or_else(|| (Instant::now(), ticks()), |(_, time, ticks)| (time, ticks))
+}
+
+const _: () = assert!((MAIN_RING_WORDS / EVENT_WORDS).is_power_of_two());
+const _: () = assert!((THREAD_RING_WORDS / EVENT_WORDS).is_power_of_two());
