@@ -23,6 +23,7 @@ pub fn start(is_process: bool, rings: &'static [AtomicU64], origin_ticks: u64, t
     CONTROL.is_process.store(is_process.into(), Ordering::Relaxed);
     CONTROL.origin_ticks.store(origin_ticks, Ordering::Relaxed);
     CONTROL.ticks_per_second.store(ticks_per_second, Ordering::Relaxed);
+    CONTROL.functions.store(crate::functions::count(), Ordering::Relaxed);
     CONTROL.magic.store(CONTROL_MAGIC, Ordering::Release);
 }
 
@@ -53,6 +54,11 @@ fn emit_groups(groups: u32) {
             return;
         }
     }
+}
+
+/// Whether the host has asked for something that [`follow_host`] has not carried out.
+pub fn is_asked() -> bool {
+    CONTROL.request.load(Ordering::Relaxed) != CONTROL.answered.load(Ordering::Relaxed)
 }
 
 /// Carries out what the host has asked for since the last call; a platform calls it in each round and after each

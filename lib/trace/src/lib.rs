@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod emit;
+pub mod functions;
 mod host;
 mod name;
 #[allow(unsafe_code)]
@@ -20,7 +21,7 @@ pub use emit::{
     wake,
 };
 pub use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, ValueType, WakeSource};
-pub use host::{Change, follow_host, set_origin, set_rate, start, switch};
+pub use host::{Change, follow_host, is_asked, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
 pub use sys::{CONTROL, ticks};
 pub use writer::{Writer, set_current};
