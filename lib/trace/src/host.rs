@@ -44,6 +44,9 @@ pub fn switch(groups: u32) -> Change {
     CONTROL.groups.store(groups | before, Ordering::Relaxed);
     emit_groups(groups);
     CONTROL.groups.store(groups, Ordering::Relaxed);
+    if (groups ^ before) & Group::Spans as u32 != 0 {
+        crate::tracing_subscriber::switched();
+    }
     Change { begun: groups & !before, groups }
 }
 

@@ -11,8 +11,11 @@ mod emit;
 pub mod functions;
 mod host;
 mod name;
+mod spans;
 #[allow(unsafe_code)]
 mod sys;
+pub mod tracing_subscriber;
+mod values;
 mod writer;
 
 pub use emit::{
@@ -24,4 +27,5 @@ pub use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome
 pub use host::{Change, follow_host, is_asked, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
 pub use sys::{CONTROL, ticks};
+pub use values::{Counter, Gauge};
 pub use writer::{Writer, set_current};

@@ -1,5 +1,11 @@
 //! What needs unsafe code: the clock, the control page's symbol and the way to the current core's ring.
 
+#[cfg(glass_functions)]
+pub(crate) mod functions;
+#[cfg(not(glass_functions))]
+#[path = "sys/functions_absent.rs"]
+pub(crate) mod functions;
+
 use crate::writer::Writer;
 use core::mem::transmute;
 use core::ptr;

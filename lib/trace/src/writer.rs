@@ -1,5 +1,6 @@
 //! A core's or thread's place to write events.
 
+use crate::spans::Entered;
 use crate::sys::{self, CONTROL};
 use core::sync::atomic::{AtomicU64, Ordering};
 use glass_formats::trace::{EVENT_WORDS, Event, Ring, RingEntry};
@@ -8,6 +9,7 @@ use glass_formats::trace::{EVENT_WORDS, Event, Ring, RingEntry};
 #[derive(Debug)]
 pub struct Writer {
     ring: Ring<'static>,
+    pub(crate) entered: Entered,
 }
 
 impl Writer {
@@ -27,7 +29,8 @@ impl Writer {
         entry.name.store(crate::intern(name), Ordering::Relaxed);
         entry.address.store(words.as_ptr() as u64, Ordering::Relaxed);
         entry.capacity.store((words.len() / EVENT_WORDS) as u64, Ordering::Release);
-        Some(Writer { ring })
+        sys::functions::set_ring(entry);
+        Some(Writer { ring, entered: Entered::new() })
     }
 
     /// Writes an event with the time that it is now.

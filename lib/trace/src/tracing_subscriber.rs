@@ -1,0 +1,253 @@
+//! The macros of the crate `tracing`: their spans and events become events of the trace.
+//!
+//! While the group of spans is off, a macro costs a load and a branch. `tracing::Span::current` knows nothing: a span
+//! is given on as a value.
+
+use crate::emit::emit;
+use crate::name::intern;
+use crate::spans::Shared;
+use crate::{Event, Group, Kind, ValueType, is_on, sys};
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU64, Ordering};
+use tracing_core::field::{Field, Visit};
+use tracing_core::span::{Attributes, Id, Record};
+use tracing_core::subscriber::Interest;
+use tracing_core::{Dispatch, Level, LevelFilter, Metadata, Subscriber, callsite, dispatcher};
+
+/// Bytes that are kept of a message or of a value that is text.
+pub const TEXT_BYTES_MAX: usize = 200;
+/// Bytes in a [`Kind::Text`].
+const CHUNK_BYTES: usize = 20;
+
+static LAST_SPAN: AtomicU64 = AtomicU64::new(0);
+static SHARED: Shared = Shared::new();
+static SUBSCRIBER: ToTrace = ToTrace;
+
+/// Makes the macros of `tracing` write to the trace of this program. A platform calls it once, before the service
+/// runs; further calls change nothing, and neither does one after another subscriber was chosen.
+pub fn install() {
+    let _ = dispatcher::set_global_default(Dispatch::from_static(&SUBSCRIBER));
+}
+
+/// The group of spans was switched on or off, so every macro is told whether it is wanted.
+pub(crate) fn switched() {
+    callsite::rebuild_interest_cache();
+}
+
+struct ToTrace;
+
+impl Subscriber for ToTrace {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        if is_on(Group::Spans) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        is_on(Group::Spans)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(if is_on(Group::Spans) { LevelFilter::TRACE } else { LevelFilter::OFF })
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let number = LAST_SPAN.fetch_add(1, Ordering::Relaxed) + 1;
+        if is_on(Group::Spans) {
+            let parent = parent(span.parent(), span.is_contextual());
+            let detail = level(span.metadata());
+            write(Event { detail, a: intern(span.metadata().name()), b: number, c: parent, ..kind(Kind::SpanBegin) });
+            span.record(&mut Fields { span: number });
+        }
+        Id::from_u64(number)
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        values.record(&mut Fields { span: span.into_u64() });
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &tracing_core::Event<'_>) {
+        if !is_on(Group::Spans) {
+            return;
+        }
+        let mut message = Message(Text::new());
+        event.record(&mut message);
+        let (text, place) = (message.0, intern(event.metadata().target()));
+        let span = parent(event.parent(), event.is_contextual());
+        let detail = level(event.metadata());
+        write(Event { detail, a: place, b: span, c: text.length as u64, ..kind(Kind::Message) });
+        text.write_out();
+        event.record(&mut Fields { span: 0 });
+    }
+
+    fn enter(&self, span: &Id) {
+        let number = span.into_u64();
+        if let Some(writer) = sys::current() {
+            writer.entered.enter(number);
+        }
+        write(Event { b: number, ..kind(Kind::SpanEnter) });
+    }
+
+    fn exit(&self, span: &Id) {
+        let number = span.into_u64();
+        write(Event { b: number, ..kind(Kind::SpanExit) });
+        if let Some(writer) = sys::current() {
+            writer.entered.exit(number);
+        }
+    }
+
+    fn clone_span(&self, span: &Id) -> Id {
+        SHARED.add(span.into_u64());
+        span.clone()
+    }
+
+    fn try_close(&self, span: Id) -> bool {
+        let number = span.into_u64();
+        let is_last = SHARED.remove(number);
+        if is_last {
+            write(Event { b: number, ..kind(Kind::SpanEnd) });
+        }
+        is_last
+    }
+}
+
+/// The span that something belongs to, 0 for none.
+fn parent(explicit: Option<&Id>, is_contextual: bool) -> u64 {
+    match explicit {
+        Some(span) => span.into_u64(),
+        None if is_contextual => sys::current().map_or(0, |writer| writer.entered.innermost()),
+        None => 0,
+    }
+}
+
+fn level(metadata: &Metadata<'_>) -> u16 {
+    match *metadata.level() {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        Level::DEBUG => 4,
+        Level::TRACE => 5,
+    }
+}
+
+fn kind(kind: Kind) -> Event {
+    Event { kind: kind as u16, ..Event::default() }
+}
+
+fn write(event: Event) {
+    emit(Group::Spans, event);
+}
+
+/// Writes each value as an event; `span` is 0 for those of a message.
+struct Fields {
+    span: u64,
+}
+
+impl Fields {
+    fn write(&self, field: &Field, value_type: ValueType, value: u64) {
+        if !self.is_text_of_message(field) {
+            let (detail, a) = (value_type as u16, intern(field.name()));
+            write(Event { detail, a, b: value, c: self.span, ..kind(Kind::Field) });
+        }
+    }
+
+    fn write_text(&self, field: &Field, value: fmt::Arguments) {
+        if self.is_text_of_message(field) {
+            return;
+        }
+        let text = Text::from(value);
+        self.write(field, ValueType::Text, text.length as u64);
+        text.write_out();
+    }
+
+    fn is_text_of_message(&self, field: &Field) -> bool {
+        self.span == 0 && field.name() == MESSAGE
+    }
+}
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.write(field, ValueType::Unsigned, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.write(field, ValueType::Signed, value as u64);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.write(field, ValueType::Bool, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.write(field, ValueType::Float, value.to_bits());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.write_text(field, format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.write_text(field, format_args!("{value:?}"));
+    }
+}
+
+/// The name that the macros give to the text of an event.
+const MESSAGE: &str = "message";
+
+/// Finds the text of an event.
+struct Message(Text);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == MESSAGE {
+            self.0 = Text::from(format_args!("{value:?}"));
+        }
+    }
+}
+
+/// Text of at most [`TEXT_BYTES_MAX`], cut between characters.
+struct Text {
+    bytes: [u8; TEXT_BYTES_MAX],
+    length: usize,
+    is_cut: bool,
+}
+
+impl Text {
+    fn new() -> Text {
+        Text { bytes: [0; TEXT_BYTES_MAX], length: 0, is_cut: false }
+    }
+
+    fn from(value: fmt::Arguments) -> Text {
+        let mut text = Text::new();
+        // It fails if a value's own formatting does, and then there is less of it.
+        let _ = text.write_fmt(value);
+        text
+    }
+
+    fn write_out(&self) {
+        for chunk in self.bytes[..self.length].chunks(CHUNK_BYTES) {
+            let mut bytes = [0; CHUNK_BYTES];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            let word =
+                |from: usize| u32::from_le_bytes([bytes[from], bytes[from + 1], bytes[from + 2], bytes[from + 3]]);
+            let long = |from: usize| u64::from(word(from)) | u64::from(word(from + 4)) << 32;
+            write(Event { detail: chunk.len() as u16, a: word(0), b: long(4), c: long(12), ..kind(Kind::Text) });
+        }
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let mut end = more.len().min(TEXT_BYTES_MAX - self.length);
+        if self.is_cut {
+            end = 0;
+        }
+        while !more.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.is_cut |= end < more.len();
+        self.bytes[self.length..self.length + end].copy_from_slice(&more.as_bytes()[..end]);
+        self.length += end;
+        Ok(())
+    }
+}
