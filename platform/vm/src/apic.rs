@@ -83,6 +83,17 @@ pub enum Wake {
     Other,
 }
 
+impl Wake {
+    /// The interrupt's vector.
+    pub fn vector(self) -> u8 {
+        match self {
+            Wake::Timer => TIMER_VECTOR,
+            Wake::Device(device) => FIRST_DEVICE_VECTOR.saturating_add(device as u8),
+            Wake::Other => SPURIOUS_VECTOR,
+        }
+    }
+}
+
 /// Halts the core until a device needs attention or `deadline` is reached.
 ///
 /// An interrupt raised since the caller last looked ends the halt at once, so arming the devices,

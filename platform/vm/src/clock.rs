@@ -16,6 +16,7 @@ pub fn initialize(origin: u64) {
     core.clock_origin.set(origin);
     core.clock_scale.set(scale(hz));
     core.state().tsc_hz.store(hz, Ordering::Relaxed);
+    glass_trace::set_rate(hz);
 }
 
 /// Nanoseconds per tick as a fixed-point number.

@@ -7,6 +7,10 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
+use glass_formats::trace::Group;
+
+/// The word that [`trace_groups`] reads.
+const TRACE_WORD: &str = "trace=";
 
 /// A command line, taken apart.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,6 +51,14 @@ pub struct MmioDevice {
     pub interrupt: u32,
 }
 
+/// The groups of events that `trace=GROUPS` in the command line `text` switches on, or the word that is no group.
+/// Allocates nothing: tracing begins before there is a heap.
+pub fn trace_groups(text: &str) -> Result<u32, &str> {
+    let words = text.split_ascii_whitespace().take_while(|word| *word != "--");
+    let mut groups = words.filter_map(|word| word.strip_prefix(TRACE_WORD));
+    groups.try_fold(0, |bits, list| Ok(bits | Group::parse_list(list)?))
+}
+
 impl CommandLine {
     /// Takes `text` apart. Never fails: what cannot be read lands in `unknown`.
     pub fn parse(text: &str) -> CommandLine {
@@ -64,7 +76,7 @@ impl CommandLine {
                 in_args = true;
             } else if let Some(address) = word.strip_prefix("ip=").and_then(parse_addressing) {
                 line.address = address;
-            } else {
+            } else if !word.starts_with(TRACE_WORD) {
                 line.unknown.push(word.to_string());
             }
         }
@@ -131,6 +143,14 @@ mod tests {
         assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
         assert_eq!(line.args, ["--port", "8080", "a b%", "%zz"]);
         assert_eq!(line.unknown, ["quiet"]);
+    }
+
+    #[test]
+    fn groups_of_events_are_found_among_the_platforms_words() {
+        assert_eq!(trace_groups("ip=dhcp trace=cores,devices trace=tasks -- trace=nonsense"), Ok(7));
+        assert_eq!(trace_groups("ip=dhcp"), Ok(0));
+        assert_eq!(trace_groups("trace=cores,disks"), Err("disks"));
+        assert!(CommandLine::parse("trace=cores,disks").unknown.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use core::cell::{Cell, OnceCell};
 use core::ptr;
 use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
+use glass_trace::Writer;
 use talc::{TalcCell, source::Manual};
 
 /// Cores that this version starts.
@@ -29,6 +30,12 @@ pub struct Core {
     pub apic_timer_hz: Cell<u64>,
     /// The core's tasks, once the platform runs.
     pub executor: OnceCell<Executor>,
+    /// Where the core's events go.
+    pub trace: OnceCell<Writer>,
+    /// Steps of the boot so far.
+    pub steps: Cell<u64>,
+    /// The step that is being done, 0 for none.
+    pub step: Cell<u64>,
 }
 
 struct Blocks([Core; CORES]);
@@ -48,6 +55,9 @@ static BLOCKS: Blocks = Blocks(
             clock_scale: Cell::new(0),
             apic_timer_hz: Cell::new(0),
             executor: OnceCell::new(),
+            trace: OnceCell::new(),
+            steps: Cell::new(0),
+            step: Cell::new(0),
         }
     }; CORES],
 );

@@ -4,6 +4,7 @@ use crate::apic;
 use crate::command_line::MmioDevice;
 use crate::serial::print_line;
 use crate::start::Boot;
+use alloc::format;
 use alloc::vec::Vec;
 use glass_virtio::{Blk, Console, ConsoleConfig, Disk, IdentityDma, MmioTransport, Net, NetConfig, Transport};
 use glass_virtio::{TransportError, device};
@@ -28,6 +29,17 @@ pub enum Owner {
     Console,
 }
 
+impl Owner {
+    /// The device's name in the trace.
+    fn name(self) -> u32 {
+        match self {
+            Owner::Disk(index) => glass_trace::intern(&format!("disk {index}")),
+            Owner::Net => glass_trace::intern("net"),
+            Owner::Console => glass_trace::intern("console"),
+        }
+    }
+}
+
 /// Every device that works.
 #[derive(Default)]
 pub struct Devices {
@@ -36,6 +48,8 @@ pub struct Devices {
     pub console: Option<VmConsole>,
     /// By the device index that [`apic::idle`] reports.
     pub owners: Vec<Owner>,
+    /// Their names in the trace, in the same order.
+    pub names: Vec<u32>,
 }
 
 /// Finds and starts all devices. One that does not work is reported and left out.
@@ -100,6 +114,7 @@ impl Devices {
         };
         match started {
             Ok(owner) => {
+                self.names.push(owner.name());
                 if !apic::route(&boot.io_apics, slot.interrupt, self.owners.len()) {
                     print_line(format_args!("interrupt {} reaches no I/O APIC", slot.interrupt));
                 }

@@ -30,8 +30,17 @@ unsafe impl GlobalAlloc for Heap {
 }
 
 /// The RAM after the image and below 4 GiB, by ranges.
-pub fn usable(ram: &[Ram], image_end: u64) -> impl Iterator<Item = Ram> {
+pub fn usable(ram: &[Ram], image_end: u64) -> impl Iterator<Item = Ram> + Clone {
     ram.iter().map(move |&(start, end)| (start.max(image_end), end.min(RAM_END_MAX))).filter(|(start, end)| start < end)
+}
+
+/// `ram` without the range `taken`, which lies inside of one of its ranges or nowhere.
+pub fn without(ram: impl Iterator<Item = Ram>, taken: Ram) -> impl Iterator<Item = Ram> {
+    let around = move |(start, end): Ram| match start <= taken.0 && taken.1 <= end {
+        true => [(start, taken.0), (taken.1, end)],
+        false => [(start, end), (end, end)],
+    };
+    ram.flat_map(around).filter(|(start, end)| start < end)
 }
 
 /// Gives `ram` to this core's heap.
@@ -58,5 +67,14 @@ mod tests {
         let ram = [(0, 0xa_0000), (0x10_0000, 0x200_0000), (1 << 32, 1 << 33)];
         assert!(usable(&ram, 0x28_0000).eq([(0x28_0000, 0x200_0000)]));
         assert!(usable(&[(0x10_0000, 1 << 33)], 0x28_0000).eq([(0x28_0000, 1 << 32)]));
+    }
+
+    #[test]
+    fn what_is_taken_is_not_given_to_the_heap() {
+        let ram = [(0x1000, 0x2800), (0x28_0800, 0x200_0000)];
+        let rest = |taken| without(ram.into_iter(), taken).collect::<alloc::vec::Vec<_>>();
+        assert_eq!(rest((0x28_1000, 0x2a_1000)), [(0x1000, 0x2800), (0x28_0800, 0x28_1000), (0x2a_1000, 0x200_0000)]);
+        assert_eq!(rest((0x1000, 0x2000)), [(0x2000, 0x2800), (0x28_0800, 0x200_0000)]);
+        assert_eq!(rest((0, 0)), ram);
     }
 }

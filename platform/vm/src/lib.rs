@@ -22,6 +22,7 @@ mod ports;
 mod pvh;
 mod random;
 mod serial;
+mod trace;
 
 // What refers to symbols that exist only in an image.
 #[cfg(not(test))]

@@ -3,12 +3,13 @@
 use crate::apic::{self, Wake};
 use crate::command_line::Addressing;
 use crate::cores::this_core;
-use crate::devices::{self, Owner, VmDisk, VmNet};
+use crate::devices::{self, Devices, Owner, VmDisk, VmNet};
 use crate::platform::{VmPlatform, World};
 use crate::ports::read_tsc;
 use crate::report::exit;
 use crate::serial::print_line;
 use crate::start::Boot;
+use crate::trace::step;
 use crate::{clock, random};
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -16,11 +17,13 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt::Display;
 use core::hint::spin_loop;
+use core::mem;
 use core::time::Duration;
 use glass_api::{Console, Instant};
 use glass_executor::{Executor, Unpark};
 use glass_formats::{Activity, CoreState, Exit};
 use glass_net::{Address, Config, Sockets, Stack};
+use glass_trace::WakeSource;
 use glass_virtio::Driver;
 
 /// How long a core without work looks for some before it halts. A halt and its wake-up cost 25 to
@@ -31,6 +34,8 @@ const SPIN_MIN: Duration = Duration::from_micros(50);
 const SPIN_MAX: Duration = Duration::from_micros(1000);
 /// A device that woke the core sooner than this after it halted would have been worth waiting for.
 const SHORT_HALT: Duration = Duration::from_micros(1500);
+/// How long a halted core does not look whether the host asks for another trace. A look costs some 10 us.
+const HOST_LOOK: Duration = Duration::from_millis(250);
 /// Looks at the console that the last lines of a service that has ended get: tens of milliseconds.
 const FAREWELL_LOOKS: usize = 5_000_000;
 
@@ -50,23 +55,25 @@ where
     let executor = Executor::new(Arc::new(AlwaysAwake));
     let _ = this_core().executor.set(executor.clone());
     let memory_bytes = this_core().heap_bytes.get();
-    let mut devices = devices::start(&boot, memory_bytes);
+    let mut devices = step("boot: devices", || devices::start(&boot, memory_bytes));
     for word in &boot.command_line.unknown {
         print_line(format_args!("the command line's `{word}` means nothing to this image"));
     }
-    let (stack, sockets) = start_network(devices.net.take(), boot.command_line.address, memory_bytes);
+    let net = devices.net.take();
+    let (stack, sockets) = step("boot: network", || start_network(net, boot.command_line.address, memory_bytes));
     let world = Rc::new(World {
         args: boot.command_line.args,
         executor,
-        disks: devices.disks,
+        disks: mem::take(&mut devices.disks),
         sockets,
-        console: RefCell::new(devices.console),
+        console: RefCell::new(devices.console.take()),
     });
     let platform = VmPlatform { world: world.clone() };
     let result = Rc::new(Cell::new(None));
     let (future, slot) = (serve(platform.clone()), result.clone());
     world.executor.spawn("main", async move { slot.set(Some(future.await)) }).expect("the first task has room");
-    let mut core = Loop { disks: world.disks.clone(), world, stack, owners: devices.owners, spin: SPIN_MIN };
+    let Devices { owners, names, .. } = devices;
+    let mut core = Loop { disks: world.disks.clone(), world, stack, owners, names, spin: SPIN_MIN };
     let result = core.run_until(|| result.take());
     let how = match result {
         Ok(()) => Exit::Success,
@@ -107,6 +114,8 @@ struct Loop {
     disks: Vec<VmDisk>,
     stack: Option<Stack<VmNet>>,
     owners: Vec<Owner>,
+    /// Their names in the trace.
+    names: Vec<u32>,
     spin: Duration,
 }
 
@@ -125,6 +134,7 @@ impl Loop {
 
     /// Everything once: timers, devices, tasks, one kick a device. Tells whether there is more to do.
     fn round(&mut self) -> bool {
+        self.follow_host();
         let now = clock::now();
         let executor = &self.world.executor;
         let mut progress = executor.fire_timers(now) > 0;
@@ -143,6 +153,13 @@ impl Loop {
         }
         self.for_each_driver(|driver| driver.kick());
         progress || polled > 0 || self.has_work()
+    }
+
+    /// Switches the events on and off that the host asks for.
+    fn follow_host(&mut self) {
+        if let Some(_change) = glass_trace::follow_host(|_| ()) {
+            // What exists already is told to those who have just begun to listen.
+        }
     }
 
     /// Whether the next round has something to do, whatever the devices say.
@@ -174,6 +191,7 @@ impl Loop {
         state.set_activity(Activity::Spinning);
         let deadline = self.next_deadline();
         let end = clock::now() + self.spin;
+        let mut is_traced = false;
         let found = loop {
             let mut found = false;
             self.for_each_driver(|driver| found |= driver.poll());
@@ -184,8 +202,15 @@ impl Loop {
             if now >= end {
                 break false;
             }
+            // One pair of events for each spin that lasts.
+            if !mem::replace(&mut is_traced, true) {
+                glass_trace::spin_begin();
+            }
             spin_loop();
         };
+        if is_traced {
+            glass_trace::spin_end();
+        }
         state.set_activity(Activity::Running);
         found
     }
@@ -201,7 +226,9 @@ impl Loop {
             let start = read_tsc();
             let start_time = clock::now();
             state.set_activity(Activity::Idle);
-            let wake = apic::idle(deadline);
+            glass_trace::idle_begin(deadline.map(|deadline| deadline.0));
+            let wake = halt(deadline);
+            self.trace_wake(wake);
             state.set_activity(Activity::Running);
             CoreState::add(&state.halts, 1);
             CoreState::add(&state.idle_ticks, read_tsc().saturating_sub(start));
@@ -209,6 +236,16 @@ impl Loop {
             self.acknowledge(wake);
         }
         self.for_each_driver(|driver| driver.disarm());
+    }
+
+    fn trace_wake(&self, wake: Wake) {
+        let (source, device) = match wake {
+            Wake::Timer => (WakeSource::Timer, 0),
+            Wake::Device(index) => (WakeSource::Device, self.names.get(index).copied().unwrap_or(0)),
+            Wake::Other => (WakeSource::Other, 0),
+        };
+        glass_trace::interrupt(device, wake.vector().into());
+        glass_trace::idle_end(source, device);
     }
 
     fn adapt_spin(&mut self, wake: Wake, halted: Duration) {
@@ -234,6 +271,22 @@ impl Loop {
                 }
             }
             None => {}
+        }
+    }
+}
+
+/// Halts until a device or `deadline` needs the core, or the host asks for something.
+fn halt(deadline: Option<Instant>) -> Wake {
+    loop {
+        let look = clock::now() + HOST_LOOK;
+        let wake = apic::idle(Some(deadline.map_or(look, |deadline| deadline.min(look))));
+        let is_early = wake == Wake::Timer && deadline.is_none_or(|deadline| clock::now() < deadline);
+        // An interrupt that came meanwhile ends the next halt at once.
+        if !is_early {
+            return wake;
+        }
+        if glass_trace::is_asked() {
+            return Wake::Other;
         }
     }
 }

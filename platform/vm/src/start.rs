@@ -5,8 +5,9 @@ use crate::command_line::CommandLine;
 use crate::cores::{initialize_boot_core, this_core};
 use crate::paging::{Builder, OutOfTables, Protection, Table};
 use crate::ports::load_page_tables;
-use crate::pvh::StartInfo;
-use crate::{apic, clock, heap, serial};
+use crate::pvh::{Ram, StartInfo};
+use crate::trace::{self, step};
+use crate::{apic, clock, command_line, heap, serial};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
@@ -49,17 +50,21 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     serial::initialize();
     // SAFETY: the address is what the VMM passed; memory below the image is never written.
     let info = unsafe { StartInfo::read(start_info) };
-    // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
-    let (io_apics, io_apic_count) = acpi::io_apics(info.rsdp, read_physical);
-    let io_apics = &io_apics[..io_apic_count];
-    build_page_tables(&info, io_apics).expect("the page tables cover 4 GiB and an image of 8 MiB");
-    // SAFETY: `build_page_tables` has mapped this memory for reading and writing, and it starts
-    // after everything the image uses itself.
-    unsafe { heap::initialize(heap::usable(info.ram(), address_of(&raw const glass_image_end))) };
-    assert!(this_core().heap_bytes.get() > 0, "the VMM's memory map has no RAM after the image");
     // SAFETY: boot.s wrote it once, before Rust ran.
-    clock::initialize(unsafe { glass_entry_tsc });
-    apic::initialize();
+    let entry_ticks = unsafe { glass_entry_tsc };
+    let ring = start_tracing(&info, entry_ticks);
+    // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
+    let (io_apics, io_apic_count) = step("boot: ACPI tables", || acpi::io_apics(info.rsdp, read_physical));
+    let io_apics = &io_apics[..io_apic_count];
+    let tables = step("boot: page tables", || build_page_tables(&info, io_apics));
+    tables.expect("the page tables cover 4 GiB and an image of 8 MiB");
+    let free = heap::without(heap::usable(info.ram(), address_of(&raw const glass_image_end)), ring);
+    // SAFETY: `build_page_tables` has mapped this memory for reading and writing, it starts after everything the
+    // image uses itself, and the ring is left out.
+    step("boot: heap", || unsafe { heap::initialize(free) });
+    assert!(this_core().heap_bytes.get() > 0, "the VMM's memory map has no RAM after the image");
+    step("boot: clock", || clock::initialize(entry_ticks));
+    step("boot: local APIC", apic::initialize);
     let boot = Boot {
         command_line: CommandLine::parse(info.command_line),
         io_apics: if io_apics.is_empty() { alloc::vec![apic::IO_APIC] } else { io_apics.to_vec() },
@@ -67,6 +72,23 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     };
     // SAFETY: `entry!` defines it with this signature.
     unsafe { glass_main(boot) }
+}
+
+/// Gives the core its ring before there is anything else, so that the boot is traced too. The memory that it takes.
+fn start_tracing(info: &StartInfo, entry_ticks: u64) -> Ram {
+    let groups = command_line::trace_groups(info.command_line);
+    if let Err(word) = groups {
+        serial::print_line(format_args!(
+            "`{word}` in the command line's `trace=` is no group of events: take {}",
+            trace::Groups
+        ));
+    }
+    let Some(ring) = trace::place(heap::usable(info.ram(), address_of(&raw const glass_image_end))) else {
+        return (0, 0);
+    };
+    // SAFETY: boot.s has mapped all RAM below 4 GiB, and so will `build_page_tables`; the heap leaves this part out.
+    unsafe { trace::start(ring, entry_ticks, groups.unwrap_or(0)) };
+    ring
 }
 
 fn address_of(symbol: *const u8) -> u64 {

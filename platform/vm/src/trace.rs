@@ -1,0 +1,97 @@
+//! Tracing in a VM: the ring of a core, the groups that the command line switches on, the steps of the boot.
+
+use crate::cores::this_core;
+use crate::pvh::Ram;
+use core::fmt;
+use core::slice;
+use core::sync::atomic::AtomicU64;
+use glass_formats::trace::GROUPS;
+use glass_trace::{Event, Group, Kind, Writer};
+
+/// One part in so many of the memory holds events.
+const RING_SHARE: u64 = 32;
+const RING_BYTES_MIN: u64 = 64 << 10;
+const RING_BYTES_MAX: u64 = 4 << 20;
+const PAGE_BYTES: u64 = 4096;
+/// The numbers of our own spans have this bit, those of the service's spans have not.
+const OWN_SPAN: u64 = 1 << 63;
+/// Level of the boot's steps: 3 is information.
+const LEVEL: u16 = 3;
+
+/// Where in `ram` the ring of the only core goes: whole pages, at the begin of the first range that has room for much
+/// more than that. `None` where memory is too short for tracing.
+pub fn place(ram: impl Iterator<Item = Ram> + Clone) -> Option<Ram> {
+    let total: u64 = ram.clone().map(|(start, end)| end - start).sum();
+    let share = (total / RING_SHARE).clamp(RING_BYTES_MIN, RING_BYTES_MAX);
+    let bytes = 1 << share.ilog2();
+    let mut starts = ram.map(|(start, end)| (start.next_multiple_of(PAGE_BYTES), end));
+    starts.find(|(start, end)| start + 4 * bytes <= *end).map(|(start, _)| (start, start + bytes))
+}
+
+/// Makes tracing possible on the boot core and switches `groups` on. `origin_ticks` is the TSC at time zero.
+///
+/// # Safety
+/// `ring` is mapped, writable RAM that nothing else uses, and starts and ends between pages.
+pub unsafe fn start(ring: Ram, origin_ticks: u64, groups: u32) {
+    let words = (ring.1 - ring.0) as usize / size_of::<AtomicU64>();
+    // SAFETY: the caller vouches for the memory, which is aligned and never given back; any bits are a number.
+    let words = unsafe { slice::from_raw_parts(ring.0 as *const AtomicU64, words) };
+    glass_trace::start(false, words, origin_ticks, 0);
+    if let Some(writer) = Writer::claim("core 0", words) {
+        let _ = this_core().trace.set(writer);
+    }
+    glass_trace::set_current(|| this_core().trace.get());
+    if groups != 0 {
+        glass_trace::switch(groups);
+    }
+}
+
+/// Prints the names of all groups.
+pub struct Groups;
+
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        GROUPS.iter().try_for_each(|(_, name)| write!(f, "{name}, "))?;
+        f.write_str("all")
+    }
+}
+
+/// Does a step of the boot and traces it as a span.
+pub fn step<R>(name: &str, work: impl FnOnce() -> R) -> R {
+    if !glass_trace::is_on(Group::Spans) {
+        return work();
+    }
+    let core = this_core();
+    let number = core.steps.get() + 1;
+    core.steps.set(number);
+    let parent = core.step.replace(number);
+    let emit = |kind: Kind, detail, a, c| {
+        glass_trace::emit(Group::Spans, Event { ticks: 0, kind: kind as u16, detail, a, b: number | OWN_SPAN, c });
+    };
+    let parent_span = if parent == 0 { 0 } else { parent | OWN_SPAN };
+    emit(Kind::SpanBegin, LEVEL, glass_trace::intern(name), parent_span);
+    emit(Kind::SpanEnter, 0, 0, 0);
+    let result = work();
+    emit(Kind::SpanExit, 0, 0, 0);
+    emit(Kind::SpanEnd, 0, 0, 0);
+    core.step.set(parent);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_is_a_share_of_the_memory() {
+        let place = |ram: &[Ram]| place(ram.iter().copied());
+        // 3 MiB, 64 MiB and 3 GiB behind an image that ends in the middle of a page.
+        assert_eq!(place(&[(0x28_0800, 0x58_0800)]), Some((0x28_1000, 0x29_1000)));
+        assert_eq!(place(&[(0x28_0800, 0x428_0800)]), Some((0x28_1000, 0x48_1000)));
+        assert_eq!(place(&[(0x28_0000, 0xc000_0000)]), Some((0x28_0000, 0x68_0000)));
+        // A range that is too short is passed over, and so is all if each is.
+        assert_eq!(place(&[(0x1000, 0x2000), (0x28_0000, 0x48_0000)]), Some((0x28_0000, 0x29_0000)));
+        assert_eq!(place(&[(0x28_0000, 0x2a_0000)]), None);
+        assert_eq!(place(&[]), None);
+    }
+}
