@@ -61,7 +61,7 @@ fn qemu_words(world: World, folder: &Folder) -> Result<Words> {
     let file = std::fs::File::create(&disk).context("cannot make a disk")?;
     file.set_len(64 << 20).context("cannot size a disk")?;
     let port = free_port()?;
-    let options = Options { disk_size: "64M".into(), memory_mib: 64 };
+    let options = Options { disk_size: "64M".into(), memory_mib: 64, program: None };
     let mut command = queue::command(world, &disk, port, &options).context("glass or the image is not built")?;
     let split = command.get_args().position(|word| word == "--").context("there are service arguments")?;
     let words: Vec<_> = command.get_args().map(|word| word.to_owned()).collect();

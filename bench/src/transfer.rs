@@ -65,7 +65,7 @@ impl Contestant {
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-queue")?;
-    let options = Options { disk_size: "512M".into(), memory_mib: 64 };
+    let options = Options { disk_size: "512M".into(), memory_mib: 64, program: None };
     let mut queues = Vec::new();
     let mut contestants = Vec::new();
     for world in WORLDS {
@@ -121,6 +121,6 @@ fn add_figures(outcome: &mut Outcome, contestants: &[Contestant]) {
 
 /// The queue in one world, for other measurements.
 pub(crate) fn start(world: World, folder: &Folder) -> Result<Queue> {
-    let options = Options { disk_size: "64M".into(), memory_mib: 64 };
+    let options = Options { disk_size: "64M".into(), memory_mib: 64, program: None };
     Queue::start(world, &folder.file(&format!("{world}.img")), &options)?.context("the queue is not built")
 }

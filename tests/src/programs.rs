@@ -39,6 +39,33 @@ pub fn built(name: &str) -> Option<PathBuf> {
     found(folder().join(name))
 }
 
+/// How a service was built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// As users build it.
+    Usual,
+    /// Without any trace event in its code, to compare with.
+    WithoutTrace,
+    /// For the tracing of functions.
+    Functions,
+}
+
+/// The service `name` of a variant, as a process or as an image; `None` after saying that it is not built.
+///
+/// # Panics
+/// When it is not built although `cargo xtask test` says that it was.
+pub fn variant(name: &str, variant: Variant, is_image: bool) -> Option<PathBuf> {
+    let target = folder().parent().map(Path::to_owned).unwrap_or_default();
+    let suffix = match variant {
+        Variant::Usual if is_image => return image(name),
+        Variant::Usual => return built(name),
+        Variant::WithoutTrace => "-glass_trace_absent",
+        Variant::Functions => "-functions",
+    };
+    let profile = if is_image { "image" } else { "release" };
+    found(target.join(format!("glass{suffix}/x86_64-unknown-linux-gnu/{profile}")).join(name))
+}
+
 fn found(path: PathBuf) -> Option<PathBuf> {
     if path.is_file() {
         return Some(path);

@@ -58,11 +58,13 @@ pub struct Options {
     pub disk_size: String,
     /// Memory of a VM in MiB.
     pub memory_mib: u32,
+    /// Program or image of the queue; the one that was built for all tests if it is `None`.
+    pub program: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { disk_size: "256M".into(), memory_mib: 32 }
+        Options { disk_size: "256M".into(), memory_mib: 32, program: None }
     }
 }
 
@@ -85,13 +87,13 @@ pub fn free_port() -> io::Result<u16> {
 pub fn command(world: World, disk: &Path, port: u16, options: &Options) -> Option<Command> {
     let mut command;
     if world == World::Process {
-        command = Command::new(programs::built("upload-queue")?);
+        command = Command::new(options.program.clone().or_else(|| programs::built("upload-queue"))?);
         command.arg("--disk").arg(disk).args(["--disk-size", &options.disk_size, "--bind", "127.0.0.1"]);
         command.args(["--", "--port", &port.to_string()]);
     } else {
         command = Command::new(programs::built("glass")?);
         let memory = options.memory_mib.to_string();
-        command.arg("run").arg(programs::image("upload-queue")?);
+        command.arg("run").arg(options.program.clone().or_else(|| programs::image("upload-queue"))?);
         command.args(["--accel", &world.to_string(), "--memory", &memory]);
         command.arg("--disk").arg(disk).args(["--disk-size", &options.disk_size]);
         command.args(["--port", &format!("{port}:8080"), "--", "--port", "8080"]);

@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const CLIENTS: u64 = 8;
 
 fn start(world: World, folder: &Folder, disk_mib: u64) -> Option<Queue> {
-    let options = Options { disk_size: format!("{disk_mib}M"), memory_mib: 32 };
+    let options = Options { disk_size: format!("{disk_mib}M"), memory_mib: 32, program: None };
     Queue::start(world, &folder.file("queue.img"), &options).unwrap()
 }
 

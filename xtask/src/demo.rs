@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
 
     let step = steps.begin(&format!("start the queue ({world})"), None);
     let begin = Instant::now();
-    let queue_options = QueueOptions { disk_size: "1G".into(), memory_mib: 64 };
+    let queue_options = QueueOptions { disk_size: "1G".into(), memory_mib: 64, program: None };
     let queue = Queue::start(world, &folder.file("queue.img"), &queue_options)?.context("the queue is not built")?;
     let boot = begin.elapsed();
     step.done(&format!("pid {}, answers after {} ms", queue.service_pid()?, boot.as_millis()));

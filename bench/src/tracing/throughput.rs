@@ -1,0 +1,213 @@
+//! How much slower a service is while it tells what it does: the queue and a TCP sender, as a process and
+//! as a VM, in five modes that take turns.
+
+use super::plot::Group;
+use super::service::Running;
+use crate::block::Body;
+use crate::figure::Figure;
+use crate::outcome::{Outcome, Progress};
+use crate::statistics::{Summary, turn};
+use anyhow::{Context, Result, bail};
+use glass_tests::folder::Folder;
+use glass_tests::http::Client;
+use glass_tests::process::{self, Process};
+use glass_tests::programs::{self, Variant};
+use glass_tests::queue::World;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Rounds in which each mode has its turn.
+const ROUNDS: usize = 11;
+/// What a turn moves, up and down for the queue.
+const QUEUE_MIB: u64 = 48;
+const TCP_MIB: u64 = 192;
+/// From the start of `glass trace` until it traces, however busy the machine is.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// No answer for that long is a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A mode: what was built, and what is traced meanwhile.
+struct Mode {
+    label: &'static str,
+    figure: &'static str,
+    variant: Variant,
+    trace: &'static [&'static str],
+}
+
+const MODES: [Mode; 5] = [
+    Mode { label: "absent", figure: "absent", variant: Variant::WithoutTrace, trace: &[] },
+    Mode { label: "off", figure: "off", variant: Variant::Usual, trace: &[] },
+    Mode {
+        label: "tasks+devices",
+        figure: "tasks",
+        variant: Variant::Usual,
+        trace: &["--groups", "tasks,devices"],
+    },
+    Mode { label: "sleds off", figure: "sleds_off", variant: Variant::Functions, trace: &[] },
+    Mode {
+        label: "functions",
+        figure: "functions",
+        variant: Variant::Functions,
+        trace: &["--groups", "tasks,devices,functions", "--functions", "*"],
+    },
+];
+
+/// The services that are measured.
+const SERVICES: [&str; 2] = ["queue", "tcp"];
+
+/// Adds the figures and returns what is to be drawn.
+pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<Vec<Group>> {
+    let worlds: Vec<World> =
+        [World::Process, World::Kvm].into_iter().filter(|world| world.obstacle().is_none()).collect();
+    if !worlds.contains(&World::Kvm) {
+        outcome.note("throughput on KVM left out: /dev/kvm cannot be opened");
+    }
+    let mut groups = Vec::new();
+    let steps = (worlds.len() * SERVICES.len()) as u64;
+    for world in worlds {
+        for service in SERVICES {
+            let speeds = speeds(world, service)?;
+            groups.push(add_figures(outcome, world, service, &speeds));
+            progress(groups.len() as u64, steps);
+        }
+    }
+    outcome.note(format!(
+        "throughput: {ROUNDS} rounds, each mode in turn, one client on loopback; queue {QUEUE_MIB} MiB up and down again, TCP sender {TCP_MIB} MiB; \
+         loss: within each round against the build without trace events; `glass trace` records meanwhile and shares the host's two cores"
+    ));
+    Ok(groups)
+}
+
+/// What a turn came to: MiB per second, and milliseconds of the service's CPU time for each MiB.
+#[derive(Clone, Copy)]
+struct Speed {
+    mib_s: f64,
+    cpu_ms_mib: f64,
+}
+
+/// Speeds of all rounds, by mode.
+fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
+    let folder = Folder::new("bench-tracing")?;
+    let mut running: Vec<Running> = Vec::new();
+    for variant in [Variant::WithoutTrace, Variant::Usual, Variant::Functions] {
+        running.push(Running::start(world, service, variant, &folder)?);
+    }
+    let mut speeds = vec![Vec::new(); MODES.len()];
+    // One round to warm up, which is not counted.
+    for round in 0..=ROUNDS {
+        for index in turn(MODES.len(), round) {
+            let mode = &MODES[index];
+            let service_of = running.iter().find(|running| running.variant == mode.variant);
+            let speed = one_turn(service_of.context("no service of this variant runs")?, mode, service, &folder);
+            let speed = speed.with_context(|| format!("{service} ({world}), {}, round {round}", mode.label))?;
+            if round > 0 {
+                speeds[index].push(speed);
+            }
+        }
+    }
+    Ok(speeds)
+}
+
+fn one_turn(running: &Running, mode: &Mode, service: &str, folder: &Folder) -> Result<Speed> {
+    let mut tracer = None;
+    if !mode.trace.is_empty() {
+        tracer = Some(trace(running, mode, folder)?);
+    }
+    let cpu_before = process::cpu_time(running.pid()).context("the service has ended")?;
+    let (mib, seconds) = match service {
+        "queue" => up_and_down(running.address)?,
+        _ => receive(running.address)?,
+    };
+    let cpu = process::cpu_time(running.pid()).context("the service has ended")?.saturating_sub(cpu_before);
+    if let Some(mut tracer) = tracer {
+        if !tracer.interrupt(PATIENCE) {
+            bail!("glass trace: {}", tracer.output());
+        }
+    }
+    Ok(Speed { mib_s: mib / seconds, cpu_ms_mib: cpu.as_secs_f64() * 1e3 / mib })
+}
+
+/// Starts `glass trace` and waits until it traces.
+fn trace(running: &Running, mode: &Mode, folder: &Folder) -> Result<Process> {
+    let glass = programs::built("glass").context("glass is not built")?;
+    let mut command = Command::new(glass);
+    command.args(["trace", "--pid", &running.pid().to_string()]).args(mode.trace);
+    let file = folder.file("bench.pftrace");
+    let _ = std::fs::remove_file(&file);
+    command.args(["--duration", "60", "--output"]).arg(&file);
+    let mut tracer = Process::spawn(&mut command, &folder.file("trace.log"))?;
+    let deadline = Instant::now() + SETTLE_MAX;
+    // The recording is there once the guest has been told what to trace.
+    while file.metadata().map_or(0, |metadata| metadata.len()) == 0 {
+        if tracer.wait(Duration::from_millis(5)).is_some() || Instant::now() > deadline {
+            bail!("glass trace does not trace: {}", tracer.output().trim());
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    Ok(tracer)
+}
+
+/// One item up, down and away: MiB moved, and seconds.
+fn up_and_down(address: SocketAddr) -> Result<(f64, f64)> {
+    let body = Body::new(QUEUE_MIB << 20);
+    let mut client = Client::connect(address)?;
+    let begin = Instant::now();
+    let status = client.put("/uploader", body.length_bytes(), &mut body.reader())?.status();
+    let mut seconds = begin.elapsed().as_secs_f64();
+    if status != 200 {
+        bail!("PUT was answered {status}");
+    }
+    let mut client = Client::connect(address)?;
+    let mut checker = body.checker();
+    let begin = Instant::now();
+    let status = client.get_into("/downloader", &mut checker)?.status();
+    seconds += begin.elapsed().as_secs_f64();
+    if status != 200 || !checker.is(&body) {
+        bail!("GET was answered {status} and brought something else");
+    }
+    let status = Client::connect(address)?.request("DELETE", "/downloader")?.status();
+    if status != 200 {
+        bail!("DELETE was answered {status}");
+    }
+    Ok((2.0 * QUEUE_MIB as f64, seconds))
+}
+
+/// Asks the sender for bytes: MiB that came, and seconds.
+fn receive(address: SocketAddr) -> Result<(f64, f64)> {
+    let bytes = TCP_MIB << 20;
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{bytes}\n").as_bytes())?;
+    let mut buffer = vec![0; 256 << 10];
+    let (mut seen, begin) = (0u64, Instant::now());
+    while seen < bytes {
+        match stream.read(&mut buffer)? {
+            0 => bail!("the sender ended after {seen} of {bytes} bytes"),
+            count => seen += count as u64,
+        }
+    }
+    Ok((TCP_MIB as f64, begin.elapsed().as_secs_f64()))
+}
+
+fn add_figures(outcome: &mut Outcome, world: World, service: &str, speeds: &[Vec<Speed>]) -> Group {
+    let prefix = match world {
+        World::Process => format!("tracing.{service}"),
+        _ => format!("tracing.{service}.{world}"),
+    };
+    let mut group = Group { title: format!("{service}, {world}"), unit: "MiB/s", bars: Vec::new() };
+    for (mode, speeds_of) in MODES.iter().zip(speeds) {
+        let mib_s: Vec<f64> = speeds_of.iter().map(|speed| speed.mib_s).collect();
+        outcome.add(Figure::of(&format!("{prefix}.{}_mib_s", mode.figure), "MiB/s", &mib_s));
+        group.bars.extend(Summary::of(&mib_s).map(|summary| (mode.label.to_owned(), summary)));
+    }
+    for (mode, speeds_of) in MODES.iter().zip(speeds).skip(1) {
+        let pairs = || speeds[0].iter().zip(speeds_of);
+        let losses: Vec<f64> = pairs().map(|(absent, speed)| (1.0 - speed.mib_s / absent.mib_s) * 100.0).collect();
+        outcome.add(Figure::of(&format!("{prefix}.{}_loss_percent", mode.figure), "%", &losses));
+        let cpu: Vec<f64> = pairs().map(|(absent, speed)| (speed.cpu_ms_mib / absent.cpu_ms_mib - 1.0) * 100.0).collect();
+        outcome.add(Figure::of(&format!("{prefix}.{}_cpu_percent", mode.figure), "%", &cpu));
+    }
+    group
+}
