@@ -18,6 +18,7 @@ pub mod names;
 mod text;
 pub mod timeline;
 pub mod tree;
+pub mod words;
 
 pub use html::{difference as difference_html, html};
 pub use text::{difference as difference_text, text, text_with_tree};

@@ -1,0 +1,10 @@
+//! Events of a trace in words, one line each: for `glass tail`, for details in viewers and for last words of a crash.
+//! Nothing else in the profiler words them.
+
+mod message;
+mod phrase;
+mod teller;
+
+pub use message::value;
+pub use phrase::{flags, kind_name, operation, wait, wait_object};
+pub use teller::{Line, Names, Teller};
