@@ -12,6 +12,9 @@ pub struct Trace {
     pub start_ns: u64,
     /// See `start_ns`.
     pub end_ns: u64,
+    /// By how much all times are later than in the recording, because the oldest events are older than its start: a
+    /// sample's time and this are the time here. 0 in most recordings.
+    pub shift_ns: u64,
     /// Texts that others refer to by index ([`NameId`]).
     pub names: Vec<String>,
     /// One for each core of a VM or thread of a process.
