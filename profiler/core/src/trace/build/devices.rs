@@ -1,0 +1,115 @@
+//! Requests to devices, from submit to complete.
+
+use std::collections::{BTreeSet, HashMap};
+
+use glass_formats::trace::Operation;
+
+use super::At;
+use crate::trace::model::{Device, NameId, Request, Trace};
+
+/// What is under way in the devices.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    by_name: HashMap<NameId, u32>,
+    /// Indices of requests by device and number.
+    under_way: HashMap<(u32, u64), u32>,
+    /// Requests whose submission was not seen.
+    begun_unseen: Vec<u32>,
+}
+
+/// The fields of an event of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestEvent {
+    pub(super) device: NameId,
+    pub(super) number: u64,
+    pub(super) detail: u16,
+    /// Bytes (low 32) and requests under way.
+    pub(super) size: u64,
+}
+
+impl Devices {
+    fn device(&mut self, name: NameId, trace: &mut Trace) -> u32 {
+        *self.by_name.entry(name).or_insert_with(|| {
+            trace.devices.push(Device { name });
+            trace.devices.len() as u32 - 1
+        })
+    }
+
+    pub(super) fn submit(&mut self, at: At, event: RequestEvent, task: Option<u32>, trace: &mut Trace) {
+        let device = self.device(event.device, trace);
+        self.under_way.insert((device, event.number), trace.requests.len() as u32);
+        trace.requests.push(Request {
+            device,
+            number: event.number,
+            operation: Operation::from_number(event.detail),
+            bytes: event.size as u32,
+            depth: (event.size >> 32) as u32,
+            submit_ns: at.time_ns,
+            complete_ns: None,
+            has_failed: false,
+            task,
+        });
+    }
+
+    /// The index of the request that is complete.
+    pub(super) fn complete(&mut self, at: At, event: RequestEvent, trace: &mut Trace) -> u32 {
+        let device = self.device(event.device, trace);
+        let has_failed = event.detail != 0;
+        match self.under_way.remove(&(device, event.number)) {
+            Some(index) => {
+                let request = &mut trace.requests[index as usize];
+                (request.complete_ns, request.has_failed) = (Some(at.time_ns), has_failed);
+                index
+            }
+            None => {
+                let index = trace.requests.len() as u32;
+                self.begun_unseen.push(index);
+                trace.requests.push(Request {
+                    device,
+                    number: event.number,
+                    operation: Operation::Other,
+                    bytes: event.size as u32,
+                    depth: ((event.size >> 32) as u32).saturating_add(1),
+                    submit_ns: at.time_ns,
+                    complete_ns: Some(at.time_ns),
+                    has_failed,
+                    task: None,
+                });
+                index
+            }
+        }
+    }
+
+    /// Nothing of devices is known after this moment, until there is something again.
+    pub(super) fn stop(&mut self) {
+        self.under_way.clear();
+    }
+
+    /// Puts the devices in the order of their names; how many requests are under way.
+    pub(super) fn finish(&mut self, names: &[String], trace: &mut Trace) -> u64 {
+        // A device that is never asked for anything but frames gives them of its own accord.
+        let asked: BTreeSet<u32> = trace
+            .requests
+            .iter()
+            .filter(|request| matches!(request.operation, Operation::Read | Operation::Write | Operation::Flush))
+            .map(|request| request.device)
+            .collect();
+        for index in &self.begun_unseen {
+            let request = &mut trace.requests[*index as usize];
+            if !asked.contains(&request.device) {
+                request.operation = Operation::Receive;
+            }
+        }
+        let mut order: Vec<u32> = (0..trace.devices.len() as u32).collect();
+        order.sort_by_key(|index| &names[trace.devices[*index as usize].name as usize]);
+        let mut places = vec![0; order.len()];
+        for (place, index) in order.iter().enumerate() {
+            places[*index as usize] = place as u32;
+        }
+        trace.devices = order.iter().map(|index| trace.devices[*index as usize].clone()).collect();
+        for request in &mut trace.requests {
+            request.device = places[request.device as usize];
+        }
+        self.under_way.len() as u64
+    }
+}

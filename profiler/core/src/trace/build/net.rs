@@ -1,0 +1,68 @@
+//! TCP connections and their segments.
+
+use std::collections::HashMap;
+
+use super::At;
+use crate::trace::model::{Connection, Direction, Segment, Trace};
+
+/// [`glass_formats::trace::Kind::Connection`]: it begins.
+const BEGINS: u16 = 1;
+
+/// The connections by number.
+#[derive(Debug, Default)]
+pub(super) struct Net {
+    by_number: HashMap<u32, u32>,
+}
+
+impl Net {
+    fn connection(&mut self, number: u32, trace: &mut Trace) -> u32 {
+        *self.by_number.entry(number).or_insert_with(|| {
+            trace.connections.push(Connection { number, ..Connection::default() });
+            trace.connections.len() as u32 - 1
+        })
+    }
+
+    /// It begins or ends.
+    pub(super) fn event(&mut self, at: At, number: u32, detail: u16, remote: u64, ports: u64, trace: &mut Trace) {
+        let begins = detail == BEGINS;
+        let known = self.by_number.get(&number).map(|index| &trace.connections[*index as usize]);
+        if begins && known.is_some_and(|known| known.start_ns.is_some() || known.end_ns.is_some()) {
+            // A number that is used again is another connection.
+            self.by_number.remove(&number);
+        }
+        let index = self.connection(number, trace);
+        let connection = &mut trace.connections[index as usize];
+        let or_known = |new: u16, known: u16| if new == 0 { known } else { new };
+        connection.remote = if remote as u32 == 0 { connection.remote } else { remote as u32 };
+        connection.local_port = or_known(ports as u16, connection.local_port);
+        connection.remote_port = or_known((ports >> 16) as u16, connection.remote_port);
+        match begins {
+            true => connection.start_ns = Some(at.time_ns),
+            false => connection.end_ns = Some(at.time_ns),
+        }
+    }
+
+    /// The index of the segment.
+    pub(super) fn segment(
+        &mut self,
+        at: At,
+        direction: Direction,
+        (number, flags): (u32, u16),
+        (b, c): (u64, u64),
+        trace: &mut Trace,
+    ) -> u32 {
+        let connection = self.connection(number, trace);
+        trace.segments.push(Segment {
+            time_ns: at.time_ns,
+            core: at.core,
+            connection,
+            direction,
+            flags,
+            sequence: b as u32,
+            acknowledgement: (b >> 32) as u32,
+            bytes: c as u32,
+            window: (c >> 32) as u32,
+        });
+        trace.segments.len() as u32 - 1
+    }
+}
