@@ -2,7 +2,7 @@
 
 use crate::sys::CONTROL;
 use core::hint::spin_loop;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use glass_formats::trace::{NAME_BYTES, NAMES_MAX, words_of_name};
 
 /// A power of two, at least twice the names.
@@ -10,6 +10,8 @@ const BUCKETS: usize = 2 * NAMES_MAX;
 
 /// Numbers of names by the hash of their texts, 0 for none.
 static NUMBERS: [AtomicU32; BUCKETS] = [const { AtomicU32::new(0) }; BUCKETS];
+/// Hashes of names that found no room.
+static LOST: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 static IS_ADDING: AtomicBool = AtomicBool::new(false);
 
 /// A name that is looked up once.
@@ -79,11 +81,15 @@ pub fn intern(text: &str) -> u32 {
     number
 }
 
+/// FNV-1a over words instead of bytes, and the better bits of it first.
+fn hash(words: &[u64; NAME_BYTES / 8]) -> u64 {
+    let hash = words.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3));
+    hash ^ hash >> 32
+}
+
 /// The name's number, or the bucket that it would be put in; [`BUCKETS`] if there is none.
 fn find(words: &[u64; NAME_BYTES / 8]) -> Result<u32, usize> {
-    // FNV-1a over words instead of bytes.
-    let hash = words.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3));
-    let first = (hash ^ hash >> 32) as usize;
+    let first = hash(words) as usize;
     for bucket in (0..BUCKETS).map(|step| first.wrapping_add(step) % BUCKETS) {
         // Acquire: the entry was written before its number.
         match NUMBERS[bucket].load(Ordering::Acquire) {
@@ -102,7 +108,11 @@ fn find(words: &[u64; NAME_BYTES / 8]) -> Result<u32, usize> {
 fn add(words: &[u64; NAME_BYTES / 8], bucket: usize) -> u32 {
     let number = CONTROL.names_used.load(Ordering::Relaxed).max(1);
     if number as usize >= NAMES_MAX || bucket >= BUCKETS {
-        CONTROL.names_lost.fetch_add(1, Ordering::Relaxed);
+        // Only the first of the uses of a name is counted, but names that share a place push each other out.
+        let hash = hash(words);
+        if LOST[hash as usize % LOST.len()].swap(hash, Ordering::Relaxed) != hash {
+            CONTROL.names_lost.fetch_add(1, Ordering::Relaxed);
+        }
         return 0;
     }
     for (word, value) in CONTROL.names[number as usize].iter().zip(words) {

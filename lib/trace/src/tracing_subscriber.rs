@@ -21,12 +21,12 @@ const CHUNK_BYTES: usize = 20;
 
 static LAST_SPAN: AtomicU64 = AtomicU64::new(0);
 static SHARED: Shared = Shared::new();
-static SUBSCRIBER: ToTrace = ToTrace;
 
 /// Makes the macros of `tracing` write to the trace of this program. A platform calls it once, before the service
-/// runs; further calls change nothing, and neither does one after another subscriber was chosen.
+/// runs and once memory can be allocated; further calls change nothing, and neither does one after another subscriber
+/// was chosen.
 pub fn install() {
-    let _ = dispatcher::set_global_default(Dispatch::from_static(&SUBSCRIBER));
+    let _ = dispatcher::set_global_default(Dispatch::new(ToTrace));
 }
 
 /// The group of spans was switched on or off, so every macro is told whether it is wanted.
