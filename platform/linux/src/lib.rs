@@ -19,6 +19,7 @@
 
 mod console;
 mod disk;
+mod functions;
 mod net;
 mod options;
 mod platform;

@@ -1,6 +1,6 @@
 //! The trace of this process: its memory, a ring for each thread, its clock.
 
-use crate::sys;
+use crate::{functions, sys};
 use glass_executor::Executor;
 use glass_formats::trace::{EVENT_WORDS, GROUPS, Group, RINGS_MAX};
 use glass_trace::{CONTROL, Writer, ticks};
@@ -51,9 +51,11 @@ pub(crate) fn start(groups: u32) -> io::Result<()> {
         return Ok(());
     }
     glass_trace::set_current(|| WRITER.get());
+    glass_trace::tracing_subscriber::install();
     glass_trace::start(true, words, ticks(), nominal_rate().unwrap_or(0));
     attach_with("main", MAIN_RING_WORDS);
     if groups != 0 {
+        functions::start(groups);
         glass_trace::switch(groups);
     }
     Ok(())
@@ -75,7 +77,7 @@ fn attach_with(name: &str, word_count: usize) {
 
 /// Carries out what the host asks for.
 pub(crate) fn follow_host(executor: &Executor) {
-    let change = glass_trace::follow_host(|| ());
+    let change = glass_trace::follow_host(functions::switch);
     if change.is_some_and(|change| change.begun & Group::Tasks as u32 != 0) {
         executor.announce();
     }

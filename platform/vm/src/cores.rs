@@ -4,6 +4,7 @@
 
 use core::arch::asm;
 use core::cell::{Cell, OnceCell};
+use core::mem::offset_of;
 use core::ptr;
 use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
@@ -11,12 +12,14 @@ use glass_trace::Writer;
 use talc::{TalcCell, source::Manual};
 
 /// Cores that this version starts.
-const CORES: usize = 1;
+pub const CORES: usize = 1;
 
 /// One core's block. `this` comes first: boot.s points %gs at it.
 #[repr(C, align(64))]
 pub struct Core {
     this: Cell<*const Core>,
+    /// Written by `glass_trace` alone, see `RING_OFFSET` there.
+    function_ring: Cell<usize>,
     index: Cell<usize>,
     /// Memory for everything allocated on this core.
     pub heap: TalcCell<Manual>,
@@ -38,6 +41,8 @@ pub struct Core {
     pub step: Cell<u64>,
 }
 
+const _: () = assert!(offset_of!(Core, function_ring) == glass_trace::functions::RING_OFFSET);
+
 struct Blocks([Core; CORES]);
 
 // SAFETY: `this_core` is the only way to a block, and gives each core its own.
@@ -48,6 +53,7 @@ static BLOCKS: Blocks = Blocks(
     [const {
         Core {
             this: Cell::new(ptr::null()),
+            function_ring: Cell::new(0),
             index: Cell::new(0),
             heap: TalcCell::new(Manual),
             heap_bytes: Cell::new(0),

@@ -28,6 +28,8 @@ mod trace;
 #[cfg(not(test))]
 mod devices;
 #[cfg(not(test))]
+mod functions;
+#[cfg(not(test))]
 mod platform;
 #[cfg(not(test))]
 mod report;

@@ -77,25 +77,34 @@ impl<'a> Builder<'a> {
     /// Maps the pages from `start` to `end` (both rounded outwards) at their own addresses, with
     /// large pages where they fit. A page that is mapped already keeps its mapping.
     pub fn map(&mut self, start: u64, end: u64, protection: Protection) -> Result<(), OutOfTables> {
-        let mut address = start & !(PAGE_BYTES - 1);
+        self.map_at(start, start, end, protection)
+    }
+
+    /// As [`Builder::map`], at `address`, which must be as far into a page as `start` is.
+    pub fn map_at(&mut self, address: u64, start: u64, end: u64, protection: Protection) -> Result<(), OutOfTables> {
+        let distance = address.wrapping_sub(start);
+        assert!(distance.is_multiple_of(PAGE_BYTES), "pages are mapped to pages");
+        let mut physical = start & !(PAGE_BYTES - 1);
         let end = end.next_multiple_of(PAGE_BYTES);
-        while address < end {
-            let large = address.is_multiple_of(LARGE_PAGE_BYTES) && end - address >= LARGE_PAGE_BYTES;
+        while physical < end {
+            let address = physical.wrapping_add(distance);
+            let is_large_place = (address | physical).is_multiple_of(LARGE_PAGE_BYTES);
+            let large = is_large_place && end - physical >= LARGE_PAGE_BYTES;
             let directory = self.table_for(address, 2)?;
             let entry = &mut self.tables[directory].0[index_at(address, 2)];
             if large && *entry == 0 {
-                *entry = address | protection.bits() | LARGE;
-                address += LARGE_PAGE_BYTES;
+                *entry = physical | protection.bits() | LARGE;
+                physical += LARGE_PAGE_BYTES;
                 continue;
             }
             if *entry & LARGE == 0 {
                 let table = self.table_for(address, 1)?;
                 let entry = &mut self.tables[table].0[index_at(address, 1)];
                 if *entry == 0 {
-                    *entry = address | protection.bits();
+                    *entry = physical | protection.bits();
                 }
             }
-            address += PAGE_BYTES;
+            physical += PAGE_BYTES;
         }
         Ok(())
     }
@@ -142,6 +151,11 @@ mod tests {
 
     /// What the CPU would find: the leaf entry for `address`.
     fn walk(tables: &[Table], address: u64) -> Option<u64> {
+        walk_to(tables, address, address)
+    }
+
+    /// The same for an address at which another place is mapped.
+    fn walk_to(tables: &[Table], address: u64, physical: u64) -> Option<u64> {
         let mut table = 0;
         for level in (1..=4).rev() {
             let entry = tables[table].0[index_at(address, level)];
@@ -150,7 +164,7 @@ mod tests {
             }
             if level == 1 || entry & LARGE != 0 {
                 let size = if level == 1 { PAGE_BYTES } else { LARGE_PAGE_BYTES };
-                assert_eq!(entry & ADDRESS & !(size - 1), address & !(size - 1), "one to one");
+                assert_eq!(entry & ADDRESS & !(size - 1), physical & !(size - 1));
                 return Some(entry);
             }
             table = ((entry & ADDRESS) - BASE) as usize / PAGE_BYTES as usize;
@@ -188,6 +202,22 @@ mod tests {
         builder.map(0, 0x80_0000, Protection::ReadWrite).unwrap();
         assert_eq!(walk(&tables, 0x20_0000).unwrap() & WRITABLE, 0);
         assert_ne!(walk(&tables, 0x20_1000).unwrap() & WRITABLE, 0);
+    }
+
+    #[test]
+    fn code_is_writable_only_where_it_cannot_be_run() {
+        const SECOND: u64 = 1 << 40;
+        let mut tables = [Table::EMPTY; 16];
+        let mut builder = Builder::new(&mut tables, BASE);
+        builder.map(0x20_0000, 0x40_3000, Protection::ReadExecute).unwrap();
+        builder.map_at(0x20_0000 + SECOND, 0x20_0000, 0x40_3000, Protection::ReadWrite).unwrap();
+        for physical in [0x20_0000, 0x3f_ffff, 0x40_2fff] {
+            assert_eq!(walk(&tables, physical).unwrap() & (WRITABLE | NO_EXECUTE), 0);
+            let second = walk_to(&tables, physical + SECOND, physical).unwrap();
+            assert_eq!(second & (WRITABLE | NO_EXECUTE), WRITABLE | NO_EXECUTE);
+        }
+        assert_eq!(walk(&tables, 0x40_3000 + SECOND), None);
+        assert_eq!(walk(&tables, 0x1f_ffff + SECOND), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::report::exit;
 use crate::serial::print_line;
 use crate::start::Boot;
 use crate::trace::step;
-use crate::{clock, random};
+use crate::{clock, functions, random};
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -157,7 +157,7 @@ impl Loop {
 
     /// Switches the events on and off that the host asks for.
     fn follow_host(&mut self) {
-        if let Some(_change) = glass_trace::follow_host(|_| ()) {
+        if let Some(_change) = glass_trace::follow_host(functions::switch) {
             // What exists already is told to those who have just begun to listen.
         }
     }

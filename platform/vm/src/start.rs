@@ -7,13 +7,13 @@ use crate::paging::{Builder, OutOfTables, Protection, Table};
 use crate::ports::load_page_tables;
 use crate::pvh::{Ram, StartInfo};
 use crate::trace::{self, step};
-use crate::{apic, clock, command_line, heap, serial};
+use crate::{apic, clock, command_line, functions, heap, serial};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
 /// Root, a directory pointer table, four directories for 4 GiB, and small pages for the low 2 MiB,
-/// an image of up to 8 MiB and odd ends of RAM.
-const TABLES: usize = 20;
+/// an image of up to 8 MiB and odd ends of RAM. Three more where the code is mapped a second time.
+const TABLES: usize = if cfg!(glass_functions) { 23 } else { 20 };
 
 #[repr(C, align(4096))]
 struct Tables(UnsafeCell<[Table; TABLES]>);
@@ -114,6 +114,7 @@ fn build_page_tables(info: &StartInfo, io_apics: &[IoApic]) -> Result<(), OutOfT
     let root = tables.as_ptr() as u64;
     let mut builder = Builder::new(tables, root);
     builder.map(text, constants, Protection::ReadExecute)?;
+    functions::map(&mut builder)?;
     builder.map(constants, data, Protection::Read)?;
     builder.map(data, image_end, Protection::ReadWrite)?;
     // The command line lies somewhere below the image.
@@ -131,5 +132,6 @@ fn build_page_tables(info: &StartInfo, io_apics: &[IoApic]) -> Result<(), OutOfT
     builder.unmap(address_of(&raw const glass_fault_stack_guard))?;
     // SAFETY: all that runs or is used lies in the ranges mapped above, at the same addresses.
     unsafe { load_page_tables(root) };
+    functions::start();
     Ok(())
 }
