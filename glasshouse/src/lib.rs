@@ -26,6 +26,28 @@ pub use glass_http as http;
 pub use glass_platform_linux as platform_linux;
 #[cfg(glass_vm)]
 pub use glass_platform_vm as platform_vm;
+/// Spans and messages: what a service says with these macros is in its trace, beside what the platform tells of
+/// tasks, devices and connections, and costs a load and a branch while nobody looks.
+///
+/// ```
+/// use glasshouse::tracing::{Instrument, info, info_span};
+///
+/// async fn answer(bytes: u64) {
+///     info!(bytes, "a request came");
+/// }
+///
+/// async fn serve() {
+///     // The span covers the whole request, across its waits.
+///     answer(5).instrument(info_span!("request", bytes = 5)).await;
+/// }
+/// # let _ = serve();
+/// ```
+pub use tracing;
+
+/// What else a service can tell its trace: counters, gauges and names of what is waited for.
+pub mod trace {
+    pub use glass_trace::{Counter, Gauge, Name};
+}
 
 /// Why a service ends before its time; its `Display` is for the person who runs it.
 pub type Error = alloc::boxed::Box<dyn core::error::Error>;
