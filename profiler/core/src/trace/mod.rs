@@ -4,6 +4,7 @@
 //! [`model::Trace`] is what it means. Nothing is interpreted while a guest is watched.
 
 mod build;
+pub mod example;
 pub mod filter;
 pub mod model;
 pub mod raw;
