@@ -64,7 +64,12 @@ pub struct Control {
     pub groups_wanted: AtomicU32,
     /// Counts up with each request of the host, after it has written what it wants.
     pub request: AtomicU32,
-    host_reserved: [AtomicU32; 14],
+    /// Process id of the recorder that switches groups at the moment, 0 if there is none. Only recorders read it: of one
+    /// that was killed they know by it that what is on was left on.
+    pub recorder: AtomicU32,
+    /// The groups that were on before that recorder came.
+    pub groups_before: AtomicU32,
+    host_reserved: [AtomicU32; 12],
 
     // At 128: what the guest writes now and then.
     /// Groups that are on: what each event looks at.
@@ -152,7 +157,9 @@ impl Control {
             reserved: [const { AtomicU32::new(0) }; 3],
             groups_wanted: AtomicU32::new(0),
             request: AtomicU32::new(0),
-            host_reserved: [const { AtomicU32::new(0) }; 14],
+            recorder: AtomicU32::new(0),
+            groups_before: AtomicU32::new(0),
+            host_reserved: [const { AtomicU32::new(0) }; 12],
             groups: AtomicU32::new(0),
             answered: AtomicU32::new(0),
             answer_ticks: AtomicU64::new(0),
@@ -203,6 +210,7 @@ mod tests {
         assert_eq!(offset_of!(Control, ticks_per_second), 16);
         assert_eq!(offset_of!(Control, functions), 48);
         assert_eq!(offset_of!(Control, groups_wanted), HOST_LINE_OFFSET);
+        assert_eq!(offset_of!(Control, recorder), 72);
         assert_eq!(offset_of!(Control, groups), 128);
         assert_eq!(offset_of!(Control, answer_ticks), 136);
         assert_eq!(offset_of!(Control, names_used), 144);

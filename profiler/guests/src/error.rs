@@ -88,6 +88,8 @@ pub enum GuestError {
     },
     /// A registry entry names nothing that runs.
     NotFound(String),
+    /// The guest has no trace that could be read: one sentence.
+    Trace(String),
 }
 
 impl GuestError {
@@ -151,7 +153,7 @@ impl fmt::Display for GuestError {
                 let there = there.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
                 write!(f, "the VM has no vCPU {index}: choose of {there} with --vcpu")
             }
-            GuestError::NotFound(what) => write!(f, "{what}"),
+            GuestError::NotFound(what) | GuestError::Trace(what) => write!(f, "{what}"),
         }
     }
 }

@@ -27,6 +27,7 @@ mod stream;
 mod symbols;
 #[allow(unsafe_code)]
 mod sys;
+pub mod trace;
 mod vm;
 
 pub use error::GuestError;

@@ -7,14 +7,14 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::Physical;
 use super::blocks::{self, Block};
 use super::layout::{self, SAME_EVERYWHERE_BYTES, Split};
 use crate::process::MapsLine;
-use crate::sys::{Map, cannot_shrink, read_process};
+use crate::sys::{Map, cannot_shrink, read_process, write_process};
 
 /// The most blocks of a VMM's memory that are considered.
 const CANDIDATES_MAX: usize = 8;
@@ -26,7 +26,7 @@ const HEAP_BYTES_MAX: u64 = 256 << 20;
 enum Backing {
     /// Mapped here. Only a file that is sealed against shrinking: reading beyond the end of one that
     /// has shrunk would raise SIGBUS.
-    Mapped(Map),
+    Mapped(Map, File),
     /// Read from a file at this offset.
     File(File, u64),
     /// Read out of the VMM.
@@ -102,7 +102,7 @@ impl Ram {
 impl fmt::Display for Ram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.backings.first() {
-            Some(Backing::Mapped(_)) => "RAM mapped",
+            Some(Backing::Mapped(..)) => "RAM mapped",
             Some(Backing::File(..)) => "RAM read as a file",
             Some(Backing::Process { .. }) => "RAM read out of the VMM",
             None => "no RAM",
@@ -110,17 +110,43 @@ impl fmt::Display for Ram {
     }
 }
 
+impl Ram {
+    /// Where these bytes are: in which backing, and at which offset.
+    fn place(&self, address: u64, bytes: usize) -> Option<(&Backing, u64)> {
+        self.pieces.iter().find_map(|piece| {
+            let inside = address.checked_sub(piece.address)?;
+            let end = inside.checked_add(bytes as u64)?;
+            (end <= piece.bytes).then(|| (&self.backings[piece.backing], piece.offset + inside))
+        })
+    }
+
+    /// Writes a word at an address that is a multiple of 8, so that the guest sees all of it or nothing.
+    pub(crate) fn write_word(&self, address: u64, value: u64) -> io::Result<()> {
+        let bytes = value.to_le_bytes();
+        let outside = || io::Error::other(format!("no RAM is known at {address:#x}"));
+        // The kernel copies 8 aligned bytes by one move (`copy_user_generic`).
+        match self.place(address, bytes.len()).filter(|_| address.is_multiple_of(8)).ok_or_else(outside)? {
+            (Backing::Mapped(_, file), offset) => writable(file)?.write_all_at(&bytes, offset),
+            (Backing::File(file, start), offset) => writable(file)?.write_all_at(&bytes, start + offset),
+            (Backing::Process { pid, host }, offset) => match write_process(*pid, host + offset, &bytes) {
+                8 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+        }
+    }
+}
+
+/// The same file, opened for writing: for sampling it is opened to be read only. Words are written some times in a
+/// trace, so it is not kept.
+fn writable(file: &File) -> io::Result<File> {
+    File::options().write(true).open(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+}
+
 impl Physical for Ram {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        let piece = self.pieces.iter().find_map(|piece| {
-            let inside = address.checked_sub(piece.address)?;
-            let end = inside.checked_add(into.len() as u64)?;
-            (end <= piece.bytes).then_some((piece, inside))
-        });
-        let Some((piece, inside)) = piece else { return false };
-        let offset = piece.offset + inside;
-        match &self.backings[piece.backing] {
-            Backing::Mapped(map) => map.read(offset, into),
+        let Some((backing, offset)) = self.place(address, into.len()) else { return false };
+        match backing {
+            Backing::Mapped(map, _) => map.read(offset, into),
             Backing::File(file, start) => file.read_exact_at(into, start + offset).is_ok(),
             Backing::Process { pid, host } => read_process(*pid, host + offset, into) == into.len(),
         }
@@ -137,7 +163,7 @@ fn backing(pid: u32, block: &Block) -> io::Result<Backing> {
         && let Ok(bytes) = usize::try_from(block.bytes)
         && let Ok(map) = Map::new(file.as_fd(), bytes, false)
     {
-        return Ok(Backing::Mapped(map));
+        return Ok(Backing::Mapped(map, file.try_clone()?));
     }
     Ok(Backing::File(file.try_clone()?, *start))
 }
@@ -211,6 +237,11 @@ mod tests {
         let ram = Ram::of(0, &[block], 0, &[]).unwrap();
         let mut bytes = [0; 16];
         assert!(ram.read(2 * MIB, &mut bytes) && bytes == [7; 16]);
+        ram.write_word(2 * MIB + 8, u64::from_le_bytes([9; 8])).unwrap();
+        assert!(ram.read(2 * MIB, &mut bytes) && bytes[..8] == [7; 8] && bytes[8..] == [9; 8]);
+        assert!(ram.write_word(2 * MIB + 4, 1).is_err() && ram.write_word(u64::MAX - 7, 1).is_err());
+        bytes = [7; 16];
+        file.write_all_at(&bytes, 2 * MIB).unwrap();
         file.set_len(MIB).unwrap();
         assert!(!ram.read(2 * MIB, &mut bytes));
         assert!(!ram.read(u64::MAX - 3, &mut bytes) && !ram.read(64 * MIB - 8, &mut bytes));

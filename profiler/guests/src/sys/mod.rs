@@ -6,6 +6,7 @@ mod map;
 mod perf;
 mod remote;
 mod socket;
+mod ticks;
 mod tracee;
 mod watchdog;
 
@@ -15,6 +16,7 @@ pub(crate) use map::Map;
 pub(crate) use perf::{PerfEvent, PerfSettings};
 pub(crate) use remote::{cannot_shrink, read_process, write_process};
 pub(crate) use socket::{Endpoint, RawAddress, connect_socket, open_socket};
+pub(crate) use ticks::{ClockPair, read_pair};
 pub(crate) use tracee::{ChildSignals, Process, Stop, Tracee, kvm_extension};
 pub(crate) use watchdog::{Cleanup, Watchdog};
 

@@ -1,0 +1,279 @@
+//! The trace of a running guest as a source of events.
+
+use std::time::{Duration, Instant};
+
+use glass_profile::event::Event;
+use glass_profile::trace::raw::{Function, Piece};
+
+use super::clock::{HostClock, Offset};
+use super::find::Guest;
+use super::memory::TraceMemory;
+use super::reader::{Drained, ReadCounts, Start, TraceReader};
+use super::switch::Switch;
+use crate::error::GuestError;
+use crate::sys::read_pair;
+use crate::{Counts, Flow, Source};
+
+/// Between two rounds: the least, and the most while little is written.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+const INTERVAL_MAX: Duration = Duration::from_millis(20);
+/// Shares of a ring from which on rounds become more frequent, or need not be as frequent.
+const FILL_HIGH: f64 = 1.0 / 8.0;
+const FILL_LOW: f64 = 1.0 / 64.0;
+/// Between two points of the clock.
+const POINT_PERIOD: Duration = Duration::from_millis(100);
+/// How often a VM is asked for its time, and how often while its clock jumps.
+const ASK_PERIOD: Duration = Duration::from_secs(1);
+const ASK_PERIOD_RESTLESS: Duration = Duration::from_millis(20);
+/// How long a guest may take to answer before that is told: it may just sleep.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(1500);
+/// How long we wait at the end for the guest to put back what was on before. Ours look within 250 ms while they sleep.
+const FAREWELL: Duration = Duration::from_millis(400);
+/// Rounds at the end.
+const LAST_ROUNDS_MAX: u32 = 256;
+/// Between the two looks from which the clock's rate is known at first.
+const RATE_LOOK: Duration = Duration::from_millis(5);
+
+/// What is wanted of a guest.
+#[derive(Debug, Clone)]
+pub struct LiveSettings {
+    /// Groups (`glass_formats::trace::Group`) that are on while we look; `None` leaves them as they are.
+    pub groups: Option<u32>,
+    /// The functions that are traced: words of `Control::functions_wanted`, and the names of what they choose.
+    pub functions: Option<(Vec<u64>, Vec<Function>)>,
+    /// Where reading begins.
+    pub start: Start,
+}
+
+/// What was counted so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LiveCounts {
+    /// Of the rings.
+    pub read: ReadCounts,
+    /// The error of the last point of the clock.
+    pub clock_error_ns: Option<u64>,
+    /// The guest has carried out what it was asked for.
+    pub has_answered: bool,
+    /// Groups that are on in the guest.
+    pub groups: u32,
+}
+
+/// A running guest whose trace is read.
+pub struct Live {
+    guest: Guest,
+    reader: TraceReader<Box<dyn TraceMemory>>,
+    settings: LiveSettings,
+    switch: Option<Switch>,
+    host: HostClock,
+    offset: Offset,
+    interval: Duration,
+    last_point: Option<Instant>,
+    last_asked: Instant,
+    is_told_asleep: bool,
+    counts: LiveCounts,
+}
+
+impl Live {
+    /// Prepares to read the trace of `guest`; nothing is switched before [`announce`](Source::announce).
+    pub fn new(mut guest: Guest, settings: LiveSettings) -> Result<Live, GuestError> {
+        let memory = guest.take_memory()?;
+        let title = guest.title.clone();
+        let reader = TraceReader::new(memory, settings.start).map_err(|no| no.about(&title))?;
+        let first = read_pair();
+        std::thread::sleep(RATE_LOOK);
+        Ok(Live {
+            guest,
+            reader,
+            settings,
+            switch: None,
+            host: HostClock::new(first, read_pair()),
+            offset: Offset::default(),
+            interval: INTERVAL_MIN,
+            last_point: None,
+            last_asked: Instant::now(),
+            is_told_asleep: false,
+            counts: LiveCounts::default(),
+        })
+    }
+
+    /// The guest.
+    pub fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    /// What was counted so far.
+    pub fn live_counts(&self) -> LiveCounts {
+        LiveCounts { read: self.reader.counts(), ..self.counts }
+    }
+
+    fn is_vm(&self) -> bool {
+        !self.reader.memory().has_host_ticks()
+    }
+
+    /// One look at everything.
+    fn round(&mut self, sink: &mut dyn FnMut(Event)) -> Drained {
+        self.follow_switch(sink);
+        let drained = self.reader.drain(sink);
+        let seen = read_pair();
+        if let Some(newest) = drained.newest_ticks.filter(|_| self.is_vm()) {
+            self.offset.seen(newest, seen);
+        }
+        if self.last_point.is_none_or(|last| last.elapsed() >= POINT_PERIOD) {
+            self.point(sink);
+        }
+        drained
+    }
+
+    fn follow_switch(&mut self, sink: &mut dyn FnMut(Event)) {
+        let Ok(page) = self.reader.page() else { return };
+        self.counts.groups = page.groups;
+        let is_vm = self.is_vm();
+        let Some(switch) = &mut self.switch else { return };
+        if let Some(answer) = switch.answer(&page, read_pair()) {
+            self.counts.has_answered = true;
+            if is_vm {
+                self.offset.answered(answer.ticks, answer.asked, answer.seen);
+            }
+        }
+        if switch.was_taken_over(&page) {
+            sink(Event::Warning(
+                "another recorder has switched the guest's groups of events meanwhile: from then on it has its own in this recording, and they are left as they are"
+                    .to_owned(),
+            ));
+        }
+        if !self.is_told_asleep && switch.waited().is_some_and(|waited| waited > ANSWER_PATIENCE) {
+            self.is_told_asleep = true;
+            sink(Event::Warning(
+                "the guest takes long to switch its events on or off: it sleeps or is very busy, and does so in its next round".to_owned(),
+            ));
+        }
+        let restless = self.offset.is_restless(read_pair().time_ns);
+        let period = if restless { ASK_PERIOD_RESTLESS } else { ASK_PERIOD };
+        if is_vm && self.last_asked.elapsed() >= period {
+            self.last_asked = Instant::now();
+            switch.ask_again(self.reader.memory());
+        }
+    }
+
+    fn point(&mut self, sink: &mut dyn FnMut(Event)) {
+        let now = read_pair();
+        self.host.refine(now);
+        let guest_hz = self.reader.page().map_or(0, |page| page.ticks_per_second);
+        let point = match self.is_vm() {
+            false => Some(self.host.own_point(now)),
+            true => self.offset.point(now, &self.host, guest_hz),
+        };
+        if let Some(point) = point {
+            self.last_point = Some(Instant::now());
+            self.counts.clock_error_ns = Some(point.error_ns);
+            sink(Event::Trace(Piece::Clock(point)));
+        }
+    }
+
+    /// The rest, and where the clock stood at the end.
+    fn finish(&mut self, sink: &mut dyn FnMut(Event)) {
+        for _ in 0..LAST_ROUNDS_MAX {
+            if !self.round(sink).is_more {
+                break;
+            }
+        }
+        self.point(sink);
+        if self.last_point.is_none()
+            && let Some(guess) = self.offset.guess(read_pair(), &self.host)
+        {
+            sink(Event::Trace(Piece::Clock(guess)));
+        }
+    }
+
+    fn adapt(&mut self, drained: Drained) {
+        self.interval = if drained.is_more || drained.fill > FILL_HIGH {
+            INTERVAL_MIN
+        } else if drained.fill < FILL_LOW {
+            (self.interval * 5 / 4).min(INTERVAL_MAX)
+        } else {
+            self.interval
+        };
+    }
+}
+
+impl Source for Live {
+    /// Switches groups on. The names and rings that are there already come with the first events.
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        let page = self.reader.page().map_err(|no| no.about(&self.guest.title))?;
+        if self.settings.functions.is_some() && page.functions == 0 {
+            return Err(GuestError::Trace(format!(
+                "{} cannot trace functions: build it with `glass build --trace-functions`",
+                self.guest.title
+            )));
+        }
+        // Whatever is there now is older than what is switched on.
+        self.reader.drain(sink);
+        let functions = self.settings.functions.take();
+        let words = functions.as_ref().map(|(words, _)| &words[..]);
+        if let Some(groups) = self.settings.groups {
+            let (switch, warning) = Switch::take(self.reader.memory(), &page, groups, words)?;
+            self.switch = Some(switch);
+            sink_warning(warning, sink);
+        }
+        if let Some((_, names)) = functions {
+            sink(Event::Trace(Piece::Functions(names)));
+        }
+        self.last_asked = Instant::now();
+        if !self.is_vm() {
+            self.point(sink);
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
+        let end = Instant::now() + wait;
+        loop {
+            let is_alive = self.guest.is_alive();
+            let drained = self.round(sink);
+            if !is_alive {
+                return Ok(Flow::Ended);
+            }
+            self.adapt(drained);
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Flow::More);
+            }
+            if !drained.is_more {
+                std::thread::sleep(self.interval.min(left));
+            }
+        }
+    }
+
+    /// Of samples, of which there are none; see [`Live::live_counts`].
+    fn counts(&self) -> Counts {
+        Counts::default()
+    }
+
+    fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        if let Some(mut switch) = self.switch.take()
+            && self.guest.is_alive()
+            && switch.give_back(self.reader.memory())
+        {
+            let begun = Instant::now();
+            while begun.elapsed() < FAREWELL && self.guest.is_alive() {
+                self.reader.drain(sink);
+                let answer = self.reader.page().ok().and_then(|page| switch.answer(&page, read_pair()));
+                if let Some(answer) = answer {
+                    if self.is_vm() {
+                        self.offset.answered(answer.ticks, answer.asked, answer.seen);
+                    }
+                    break;
+                }
+                std::thread::sleep(INTERVAL_MIN);
+            }
+        }
+        self.finish(sink);
+        Ok(())
+    }
+}
+
+fn sink_warning(warning: Option<String>, sink: &mut dyn FnMut(Event)) {
+    if let Some(text) = warning {
+        sink(Event::Warning(text));
+    }
+}

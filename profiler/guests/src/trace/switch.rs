@@ -1,0 +1,163 @@
+//! Asking a guest for groups of events, and putting back what was on before.
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use glass_formats::trace::{FUNCTIONS_MAX, FUNCTIONS_OFFSET};
+
+use super::memory::TraceMemory;
+use super::pages::{Page, RECORDER_OFFSET, REQUEST_OFFSET};
+use crate::error::GuestError;
+use crate::sys::{ClockPair, read_pair};
+
+/// Bytes of the map of functions.
+const FUNCTIONS_BYTES: usize = FUNCTIONS_MAX / 8;
+
+/// A request that was written and not answered yet.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    request: u32,
+    asked: ClockPair,
+    since: Instant,
+}
+
+/// What the guest is asked for.
+#[derive(Debug)]
+pub(super) struct Switch {
+    groups: u32,
+    /// What is to be on when we are gone.
+    before: u32,
+    /// The map of functions as it was, if we have changed it.
+    functions_before: Option<Vec<u64>>,
+    request: u32,
+    pending: Option<Pending>,
+    is_ours: bool,
+}
+
+/// An answer: guest ticks, and the host's clocks before the question and now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) ticks: u64,
+    pub(super) asked: ClockPair,
+    pub(super) seen: ClockPair,
+}
+
+fn cannot_write(error: io::Error) -> GuestError {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => GuestError::NotPermitted {
+            action: "write into the guest's control pages".to_owned(),
+            remedy: "run glass as the user who started the guest, or as root".to_owned(),
+        },
+        _ => GuestError::System { action: "write into the guest's control pages".to_owned(), error },
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok()
+}
+
+fn write_functions(memory: &impl TraceMemory, words: &[u64]) -> io::Result<()> {
+    for index in 0..FUNCTIONS_BYTES / 8 {
+        memory.write_control(FUNCTIONS_OFFSET + index * 8, words.get(index).copied().unwrap_or(0))?;
+    }
+    Ok(())
+}
+
+fn read_functions(memory: &impl TraceMemory) -> Option<Vec<u64>> {
+    let mut bytes = vec![0; FUNCTIONS_BYTES];
+    memory
+        .read_control(FUNCTIONS_OFFSET, &mut bytes)
+        .then(|| bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default())).collect())
+}
+
+impl Switch {
+    /// Takes the guest over, and asks for groups. Says in a sentence if somebody else had left or has groups on.
+    pub(super) fn take(
+        memory: &impl TraceMemory,
+        page: &Page,
+        groups: u32,
+        functions: Option<&[u64]>,
+    ) -> Result<(Switch, Option<String>), GuestError> {
+        let own = std::process::id();
+        let (before, warning) = match page.recorder {
+            0 => (page.groups, None),
+            pid if pid == own || !is_alive(pid) => {
+                let text = format!("a recorder that was killed (process {pid}) had left groups of events on");
+                (page.groups_before, (pid != own && page.groups != page.groups_before).then_some(text))
+            }
+            pid => {
+                let text =
+                    format!("process {pid} was tracing this guest too: it gets our groups of events from now on");
+                (page.groups_before, Some(text))
+            }
+        };
+        let functions_before = match functions {
+            None => None,
+            Some(words) => {
+                // Functions that a killed recorder has left on are not put back.
+                let before = read_functions(memory).filter(|_| page.recorder == 0).unwrap_or_default();
+                write_functions(memory, words).map_err(cannot_write)?;
+                Some(before)
+            }
+        };
+        memory.write_control(RECORDER_OFFSET, u64::from(own) | u64::from(before) << 32).map_err(cannot_write)?;
+        let mut switch =
+            Switch { groups, before, functions_before, request: page.request, pending: None, is_ours: true };
+        switch.ask(memory).map_err(cannot_write)?;
+        Ok((switch, warning))
+    }
+
+    /// Asks for the groups, again if they are on already: the answer tells the guest's time.
+    fn ask(&mut self, memory: &impl TraceMemory) -> io::Result<()> {
+        self.request = self.request.wrapping_add(1);
+        let asked = read_pair();
+        memory.write_control(REQUEST_OFFSET, u64::from(self.groups) | u64::from(self.request) << 32)?;
+        self.pending = Some(Pending { request: self.request, asked, since: Instant::now() });
+        Ok(())
+    }
+
+    /// Asks again, unless the guest has yet to answer or is somebody else's by now.
+    pub(super) fn ask_again(&mut self, memory: &impl TraceMemory) {
+        if self.pending.is_none() && self.is_ours {
+            // A guest that has ended cannot be asked, which is seen elsewhere.
+            let _ = self.ask(memory);
+        }
+    }
+
+    /// Looks for the answer.
+    pub(super) fn answer(&mut self, page: &Page, seen: ClockPair) -> Option<Answer> {
+        let pending = self.pending.filter(|pending| pending.request == page.answered)?;
+        self.pending = None;
+        Some(Answer { ticks: page.answer_ticks, asked: pending.asked, seen })
+    }
+
+    /// How long the guest has not answered.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.pending.map(|pending| pending.since.elapsed())
+    }
+
+    /// True once, when another recorder has taken the guest over.
+    pub(super) fn was_taken_over(&mut self, page: &Page) -> bool {
+        let is_taken = self.is_ours && (page.request != self.request || page.recorder != std::process::id());
+        if is_taken {
+            self.is_ours = false;
+            self.pending = None;
+        }
+        is_taken
+    }
+
+    /// Asks for what was on before. False if there is nothing to wait for.
+    pub(super) fn give_back(&mut self, memory: &impl TraceMemory) -> bool {
+        if !self.is_ours {
+            return false;
+        }
+        if let Some(before) = self.functions_before.take() {
+            let _ = write_functions(memory, &before);
+        }
+        self.groups = self.before;
+        let is_asked = self.ask(memory).is_ok();
+        let _ = memory.write_control(RECORDER_OFFSET, 0);
+        is_asked
+    }
+}
