@@ -1,9 +1,11 @@
 //! Computes all the time and says every 100 ms how much it got done: what profilers and tracers are
-//! measured with. Of its time, 10 % belong to `light`, 30 % to `medium`, 60 % to `heavy`.
+//! measured with. Of its time (unless `--calls` is given), 10 % belong to `light`, 30 % to `medium`, 60 % to `heavy`.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod calls;
 
 use alloc::format;
 use core::hint::black_box;
@@ -20,10 +22,11 @@ glasshouse::main!(serve);
 async fn serve(platform: impl Platform) -> Result<(), Error> {
     let seconds: u64 = match platform.args() {
         [] => u64::MAX,
+        [option] if option == "--calls" => return calls::serve(&platform).await,
         [option, number] if option == "--seconds" => {
             number.parse().map_err(|_| format!("{number} is no number of seconds"))?
         }
-        _ => return Err("the arguments are: [--seconds NUMBER]".into()),
+        _ => return Err("the arguments are: [--seconds NUMBER | --calls]".into()),
     };
     let start = platform.now();
     let mut seed = 1;
