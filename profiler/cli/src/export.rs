@@ -62,6 +62,17 @@ pub fn run(arguments: Args) -> Result<()> {
     };
     ensure!(!is_recording, "{} is the recording itself: give another name with --output", output.display());
     let (bytes, recording) = open(&file)?;
+    if format.is_of_trace() && recording.trace.is_empty() {
+        bail!(
+            "{} holds samples only, nothing for {}: record with `glass trace`, or give another --format",
+            file.display(),
+            format.name()
+        );
+    }
+    if format.is_folder() {
+        ensure!(!to_standard_output, "{} is a folder of files: name it with --output", format.name());
+        return export_folder(&recording, &output);
+    }
     if to_standard_output {
         let mut stdout = BufWriter::new(io::stdout().lock());
         let written =
@@ -82,12 +93,41 @@ pub fn run(arguments: Args) -> Result<()> {
         return Err(error).with_context(cannot);
     }
     warn(&recording);
-    eprintln!(
-        "glass: {} samples in {}; open it with {}",
-        exported(&recording, states),
-        output.display(),
-        format.viewer()
+    let samples = format!("{} samples", exported(&recording, states));
+    let events = format!("{} events", recording.trace.event_count());
+    let what = match (format.is_of_trace(), recording.trace.is_empty()) {
+        (true, _) => events,
+        (false, false) if format == Format::Perfetto => format!("{samples} and {events}"),
+        (false, _) => samples,
+    };
+    eprintln!("glass: {what} in {}; open it with {}", output.display(), format.viewer());
+    Ok(())
+}
+
+/// Writes a trace into a folder that is new or empty: old streams among new ones would be read as one trace.
+fn export_folder(recording: &glass_profile::recording::Recording, output: &Path) -> Result<()> {
+    let cannot = || format!("cannot write {}", output.display());
+    fs::create_dir_all(output).with_context(cannot)?;
+    ensure!(
+        fs::read_dir(output).with_context(cannot)?.next().is_none(),
+        "{} is not empty: name another folder with --output, or remove it",
+        output.display()
     );
+    let written = glass_export::ctf::write(recording, |name| File::create(output.join(name)).map(BufWriter::new));
+    let written = match written {
+        Ok(written) => written,
+        Err(error) => {
+            // Half a trace would look like a whole one; nothing but ours was in there.
+            let _ = fs::remove_dir_all(output);
+            return Err(error).with_context(cannot);
+        }
+    };
+    warn(recording);
+    if written.moved > 0 {
+        eprintln!("glass: warning: {} events have a time before that of the one before; they got that", written.moved);
+    }
+    let folder = output.display();
+    eprintln!("glass: {} events in {folder}; open it with {}", written.events, Format::Ctf.viewer());
     Ok(())
 }
 

@@ -11,13 +11,17 @@
 //!
 //! Each format is a module. All see the same stacks, which `chains` makes of the profile, so their numbers agree with
 //! each other and with `glass report`. Writers stream: beside the recording they hold tables of distinct frames and
-//! stacks, and a few bytes for each sample.
+//! stacks, and a few bytes for each sample. Formats of traces all show the lanes that `lanes` makes of the trace, which they
+//! hold beside the recording.
 #![forbid(unsafe_code)]
 
 mod chains;
+mod chrome;
+pub mod ctf;
 mod firefox;
 mod folded;
 mod json;
+mod lanes;
 mod perfetto;
 mod pprof;
 mod speedscope;
@@ -40,14 +44,26 @@ pub enum Format {
     Speedscope,
     /// A flame graph as a picture.
     Svg,
-    /// A Perfetto trace without our own fields: ui.perfetto.dev.
+    /// A Perfetto trace without our own fields, with lanes for what the guest traced: ui.perfetto.dev.
     Perfetto,
+    /// What the guest traced, as Chrome's JSON trace events.
+    Chrome,
+    /// What the guest traced, event by event: a folder, which [`ctf::write`] fills.
+    Ctf,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 6] =
-        [Format::Folded, Format::Pprof, Format::Firefox, Format::Speedscope, Format::Svg, Format::Perfetto];
+    pub const ALL: [Format; 8] = [
+        Format::Folded,
+        Format::Pprof,
+        Format::Firefox,
+        Format::Speedscope,
+        Format::Svg,
+        Format::Perfetto,
+        Format::Chrome,
+        Format::Ctf,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -58,6 +74,8 @@ impl Format {
             Format::Speedscope => "speedscope",
             Format::Svg => "svg",
             Format::Perfetto => "perfetto",
+            Format::Chrome => "chrome",
+            Format::Ctf => "ctf",
         }
     }
 
@@ -70,7 +88,19 @@ impl Format {
             Format::Speedscope => "profile.speedscope.json",
             Format::Svg => "flame.svg",
             Format::Perfetto => "profile.perfetto-trace",
+            Format::Chrome => "trace.json",
+            Format::Ctf => "trace.ctf",
         }
+    }
+
+    /// Holds what the guest traced, and nothing else.
+    pub fn is_of_trace(self) -> bool {
+        matches!(self, Format::Chrome | Format::Ctf)
+    }
+
+    /// A folder with several files.
+    pub fn is_folder(self) -> bool {
+        self == Format::Ctf
     }
 
     /// Not fit for a terminal.
@@ -87,6 +117,8 @@ impl Format {
             Format::Speedscope => "speedscope.app",
             Format::Svg => "any browser",
             Format::Perfetto => "ui.perfetto.dev",
+            Format::Chrome => "ui.perfetto.dev, chrome://tracing or speedscope.app",
+            Format::Ctf => "babeltrace2 or Trace Compass",
         }
     }
 }
@@ -110,7 +142,8 @@ pub struct Options {
     pub lines: bool,
 }
 
-/// Writes a recording in a format. `bytes` is the recording's file: only [`Format::Perfetto`] copies from it.
+/// Writes a recording in a format that is one file. `bytes` is the recording's file: only [`Format::Perfetto`] copies from
+/// it. [`Format::Ctf`] is an error: it needs [`ctf::write`].
 pub fn write(
     format: Format,
     recording: &Recording,
@@ -124,6 +157,11 @@ pub fn write(
         Format::Firefox => firefox::write(recording, options, output),
         Format::Speedscope => speedscope::write(recording, options, output),
         Format::Svg => svg::write(recording, options, output),
-        Format::Perfetto => perfetto::write(recording, bytes, options, output),
+        Format::Perfetto => {
+            let trace = (!recording.trace.is_empty()).then(|| glass_profile::trace::build(&recording.trace));
+            perfetto::write(recording, trace.as_ref(), bytes, options, output)
+        }
+        Format::Chrome => chrome::write(recording, &glass_profile::trace::build(&recording.trace), output),
+        Format::Ctf => Err(io::Error::new(io::ErrorKind::InvalidInput, "CTF is a folder, not a file")),
     }
 }

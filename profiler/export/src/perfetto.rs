@@ -1,17 +1,52 @@
-//! The recording as a plain Perfetto trace: a copy without our fields, with all names.
+//! The recording as a plain Perfetto trace: a copy without our fields, with all names, and what the guest traced as
+//! track events.
+
+mod encoder;
+mod proto;
 
 use std::io::{self, Write};
 
 use glass_profile::recording::{PlainSettings, Recording, write_plain};
+use glass_profile::trace::model::Trace;
+use prost::Message;
 
-use crate::{Options, States};
+use crate::{Options, States, lanes};
+use encoder::Encoder;
+
+/// The header is the second packet of a recording; behind this many none is looked for.
+const HEADER_PACKETS: usize = 16;
 
 pub(crate) fn write(
     recording: &Recording,
+    trace: Option<&Trace>,
     bytes: &[u8],
     options: Options,
     mut output: &mut dyn Write,
 ) -> io::Result<()> {
     let settings = PlainSettings { only_running: options.states == States::Running };
-    write_plain(bytes, recording, settings, &mut output)
+    write_plain(bytes, recording, settings, &mut output)?;
+    let Some(trace) = trace else { return Ok(()) };
+    let mut encoder = Encoder::start(output, start_timestamp(bytes))?;
+    lanes::draw(trace, &mut encoder)?;
+    encoder.finish()
+}
+
+/// What the clock of the file's packets showed when the recording began.
+fn start_timestamp(bytes: &[u8]) -> u64 {
+    let mut rest = bytes;
+    for _ in 0..HEADER_PACKETS {
+        let Some(after_tag) = rest.strip_prefix(&[proto::PACKET_TAG]) else { break };
+        let mut packet = after_tag;
+        let Ok(length) = prost::decode_length_delimiter(&mut packet) else { break };
+        if length > packet.len() {
+            break;
+        }
+        let (packet, after) = packet.split_at(length);
+        rest = after;
+        let header = proto::RecordedPacket::decode(packet).ok().and_then(|packet| packet.glass?.header);
+        if let Some(header) = header {
+            return header.start_timestamp.unwrap_or(0);
+        }
+    }
+    0
 }

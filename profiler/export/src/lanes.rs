@@ -1,0 +1,174 @@
+//! A trace as lanes on which something happens, which is what every viewer of traces shows.
+//!
+//! [`draw`] decides what is on which lane, once for all formats; a format is a [`Viewer`] that writes it down. Lanes are
+//! those of our own page: cores, tasks, devices with their requests, connections, counters.
+
+mod cores;
+mod devices;
+mod flows;
+mod lane;
+mod nest;
+mod spans;
+mod tasks;
+
+use std::collections::HashSet;
+use std::io;
+
+use glass_profile::trace::model::{Task, Trace, Value};
+use glass_report::names::printable;
+
+pub(crate) use flows::{Place, Step};
+pub(crate) use lane::Lane;
+pub(crate) use nest::Nest;
+
+/// A lane that is about to be used.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Description {
+    pub lane: Lane,
+    /// Printable.
+    pub name: String,
+    pub is_counter: bool,
+}
+
+/// Something on a lane.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark<'a> {
+    pub lane: Lane,
+    pub start_ns: u64,
+    /// The same as `start_ns` for a moment.
+    pub end_ns: u64,
+    pub category: &'static str,
+    /// Printable.
+    pub name: &'a str,
+    /// Arrows that begin, pass or end here.
+    pub steps: &'a [Step],
+    /// Names and values are as the guest gave them.
+    pub details: &'a [(&'a str, Value)],
+}
+
+/// Writes a format. Lanes are described before they are used; slices of a lane come in order of their begin.
+pub(crate) trait Viewer {
+    fn lane(&mut self, description: &Description) -> io::Result<()>;
+    /// Something that lasts.
+    fn slice(&mut self, mark: &Mark<'_>) -> io::Result<()>;
+    /// A moment.
+    fn instant(&mut self, mark: &Mark<'_>) -> io::Result<()>;
+    /// The value of a counter from a moment on.
+    fn value(&mut self, lane: Lane, time_ns: u64, value: i64) -> io::Result<()>;
+}
+
+/// Shows a trace. Arrows begin before they end, also where both have the same time.
+pub(crate) fn draw(trace: &Trace, viewer: &mut dyn Viewer) -> io::Result<()> {
+    let mut board = Board { trace, viewer, described: HashSet::new() };
+    cores::draw(&mut board)?;
+    devices::draw(&mut board)?;
+    tasks::draw(&mut board)?;
+    spans::draw(&mut board)?;
+    for (index, counter) in (0u32..).zip(&trace.counters) {
+        board.describe(Lane::Counter(index), || printable(trace.name(counter.name)), true)?;
+        for (time_ns, value) in &counter.points {
+            board.viewer.value(Lane::Counter(index), *time_ns, *value)?;
+        }
+    }
+    for text in &trace.warnings {
+        let name = printable(text);
+        let mark = Mark::moment(Lane::Warnings, trace.start_ns, "warning", &name);
+        board.instant(&mark, || "Warnings".to_owned())?;
+    }
+    Ok(())
+}
+
+impl<'a> Mark<'a> {
+    fn new(lane: Lane, start_ns: u64, end_ns: u64, category: &'static str, name: &'a str) -> Mark<'a> {
+        Mark { lane, start_ns, end_ns: end_ns.max(start_ns), category, name, steps: &[], details: &[] }
+    }
+
+    fn moment(lane: Lane, time_ns: u64, category: &'static str, name: &'a str) -> Mark<'a> {
+        Mark::new(lane, time_ns, time_ns, category, name)
+    }
+}
+
+/// A viewer, and the lanes that it knows already.
+struct Board<'a> {
+    trace: &'a Trace,
+    viewer: &'a mut dyn Viewer,
+    described: HashSet<Lane>,
+}
+
+impl Board<'_> {
+    /// Describes a lane at its first use, after the lanes that it is in.
+    fn describe(&mut self, lane: Lane, name: impl FnOnce() -> String, is_counter: bool) -> io::Result<()> {
+        if !self.described.insert(lane) {
+            return Ok(());
+        }
+        if let Some(parent) = lane.parent() {
+            let name = self.container_name(parent);
+            self.describe(parent, || name, false)?;
+        }
+        self.viewer.lane(&Description { lane, name: name(), is_counter })
+    }
+
+    /// The name of a lane that has others in it.
+    fn container_name(&self, lane: Lane) -> String {
+        match lane {
+            Lane::Group(group) => group.name().to_owned(),
+            Lane::Core(core) => core_name(self.trace, core),
+            Lane::Task(task) => task_name(self.trace, task),
+            Lane::Device(device) => device_name(self.trace, device),
+            _ => String::new(),
+        }
+    }
+
+    fn slice(&mut self, mark: &Mark<'_>, name: impl FnOnce() -> String) -> io::Result<()> {
+        self.describe(mark.lane, name, false)?;
+        self.viewer.slice(mark)
+    }
+
+    fn instant(&mut self, mark: &Mark<'_>, name: impl FnOnce() -> String) -> io::Result<()> {
+        self.describe(mark.lane, name, false)?;
+        self.viewer.instant(mark)
+    }
+}
+
+fn core_name(trace: &Trace, core: u32) -> String {
+    trace.cores.get(core as usize).map_or_else(|| format!("core {core}?"), |core| printable(&core.name))
+}
+
+/// "connection #4".
+fn task_name(trace: &Trace, task: u32) -> String {
+    match trace.tasks.get(task as usize) {
+        Some(Task { number, name: 0, .. }) => format!("task #{number}"),
+        Some(Task { number, name, .. }) => format!("{} #{number}", printable(trace.name(*name))),
+        None => "task".to_owned(),
+    }
+}
+
+fn device_name(trace: &Trace, device: u32) -> String {
+    trace.devices.get(device as usize).map_or_else(|| "device".to_owned(), |device| printable(trace.name(device.name)))
+}
+
+fn text(text: impl Into<String>) -> Value {
+    Value::Text(text.into())
+}
+
+/// Several lists that are in order of time each, as one.
+fn by_time<'a, T: Copy + 'a>(
+    mut lists: Vec<std::iter::Peekable<Box<dyn Iterator<Item = (u64, u64, T)> + 'a>>>,
+) -> impl Iterator<Item = T> + 'a {
+    std::iter::from_fn(move || {
+        let next = lists
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(index, list)| list.peek().map(|(start, end, _)| (*start, *end, index)))
+            .min()?;
+        lists[next.2].next().map(|(_, _, item)| item)
+    })
+}
+
+/// A list for [`by_time`].
+fn list<'a, T: Copy + 'a>(
+    items: impl Iterator<Item = (u64, u64, T)> + 'a,
+) -> std::iter::Peekable<Box<dyn Iterator<Item = (u64, u64, T)> + 'a>> {
+    let boxed: Box<dyn Iterator<Item = (u64, u64, T)> + 'a> = Box::new(items);
+    boxed.peekable()
+}

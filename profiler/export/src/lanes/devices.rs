@@ -1,0 +1,143 @@
+//! Lanes of devices, with a slice for each request, and of connections, with their segments.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::net::Ipv4Addr;
+
+use glass_profile::trace::model::{Connection, Direction, Request, Value};
+use glass_report::words;
+
+use super::flows::{Place, Step, Wakes, request_arrow};
+use super::nest::Rows;
+use super::{Board, Lane, Mark, device_name, task_name, text};
+
+/// Requests under way of one device that are followed at a time.
+const UNDER_WAY_MAX: usize = 1 << 16;
+
+pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
+    let trace = board.trace;
+    for device in 0..trace.devices.len() as u32 {
+        board.describe(Lane::Device(device), || device_name(trace, device), false)?;
+    }
+    let wakes = Wakes::new(trace);
+    submissions(board)?;
+    requests(board, &wakes)?;
+    under_way(board)?;
+    connections(board, &wakes)
+}
+
+/// On the lane of the task that asks: where the arrow to the request begins.
+fn submissions(board: &mut Board<'_>) -> io::Result<()> {
+    let trace = board.trace;
+    for (index, request) in (0u32..).zip(&trace.requests) {
+        let Some(task) = request.task else { continue };
+        let what = words::operation(request.operation);
+        let name = format!("{}: {what}", device_name(trace, request.device));
+        let steps = [Step { arrow: request_arrow(index), place: Place::Begin }];
+        let details = [("request", Value::Unsigned(request.number)), ("bytes", Value::Unsigned(request.bytes.into()))];
+        let mark = Mark::moment(Lane::Task(task), request.submit_ns, "submit", &name);
+        board.instant(&Mark { steps: &steps, details: &details, ..mark }, || task_name(trace, task))?;
+    }
+    Ok(())
+}
+
+fn requests(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
+    let trace = board.trace;
+    let mut rows: Vec<Rows> = trace.devices.iter().map(|_| Rows::default()).collect();
+    let mut steps = Vec::new();
+    for (index, request) in (0u32..).zip(&trace.requests) {
+        let Some(rows) = rows.get_mut(request.device as usize) else { continue };
+        let end_ns = request.complete_ns.unwrap_or(trace.end_ns).max(request.submit_ns);
+        let row = rows.place(request.submit_ns, end_ns, false);
+        steps.clear();
+        if request.task.is_some() {
+            steps.push(Step { arrow: request_arrow(index), place: Place::End });
+        }
+        wakes.of_request(index, &mut steps);
+        let mut details = vec![
+            ("request", Value::Unsigned(request.number)),
+            ("bytes", Value::Unsigned(request.bytes.into())),
+            ("under_way", Value::Unsigned(request.depth.into())),
+        ];
+        if let Some(task) = request.task {
+            details.push(("task", text(task_name(trace, task))));
+        }
+        if request.has_failed {
+            details.push(("has_failed", Value::Bool(true)));
+        }
+        let what = words::operation(request.operation);
+        let name = match request.complete_ns {
+            Some(_) => what.to_owned(),
+            None => format!("{what} (not complete)"),
+        };
+        let lane = Lane::Requests { device: request.device, row };
+        let mark = Mark::new(lane, request.submit_ns, end_ns, "request", &name);
+        board.slice(&Mark { steps: &steps, details: &details, ..mark }, || "requests".to_owned())?;
+    }
+    Ok(())
+}
+
+/// How many requests each device has at every moment.
+fn under_way(board: &mut Board<'_>) -> io::Result<()> {
+    let trace = board.trace;
+    for device in 0..trace.devices.len() as u32 {
+        let lane = Lane::UnderWay(device);
+        let mut ends: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
+        for Request { submit_ns, complete_ns, .. } in trace.requests.iter().filter(|other| other.device == device) {
+            board.describe(lane, || "requests under way".to_owned(), true)?;
+            while let Some(end) = ends.peek().copied().filter(|end| end.0 <= *submit_ns) {
+                ends.pop();
+                board.viewer.value(lane, end.0, ends.len() as i64)?;
+            }
+            if ends.len() < UNDER_WAY_MAX {
+                ends.push(Reverse(complete_ns.unwrap_or(u64::MAX)));
+            }
+            board.viewer.value(lane, *submit_ns, ends.len() as i64)?;
+        }
+        while let Some(end) = ends.pop().filter(|end| end.0 < u64::MAX) {
+            board.viewer.value(lane, end.0, ends.len() as i64)?;
+        }
+    }
+    Ok(())
+}
+
+fn connection_name(connection: &Connection) -> String {
+    let Connection { number, remote, local_port, remote_port, .. } = *connection;
+    match (remote, remote_port) {
+        (0, 0) => format!("connection {number}"),
+        _ => format!("connection {number}: {}:{remote_port} to port {local_port}", Ipv4Addr::from(remote)),
+    }
+}
+
+fn connections(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
+    let trace = board.trace;
+    for (index, connection) in (0u32..).zip(&trace.connections) {
+        let name = connection_name(connection);
+        let lane = Lane::Connection(index);
+        let (start_ns, end_ns) =
+            (connection.start_ns.unwrap_or(trace.start_ns), connection.end_ns.unwrap_or(trace.end_ns));
+        board.slice(&Mark::new(lane, start_ns, end_ns, "connection", "open"), || name)?;
+    }
+    let mut steps = Vec::new();
+    for (index, segment) in (0u32..).zip(&trace.segments) {
+        steps.clear();
+        wakes.of_segment(index, &mut steps);
+        let way = match segment.direction {
+            Direction::In => "in",
+            Direction::Out => "out",
+            Direction::Again => "sent again",
+        };
+        let details = [
+            ("bytes", Value::Unsigned(segment.bytes.into())),
+            ("window", Value::Unsigned(segment.window.into())),
+            ("sequence", Value::Unsigned(segment.sequence.into())),
+            ("acknowledgement", Value::Unsigned(segment.acknowledgement.into())),
+            ("flags", text(words::flags(segment.flags))),
+        ];
+        let name = if segment.bytes > 0 { way.to_owned() } else { format!("{way}, no data") };
+        let mark = Mark::moment(Lane::Connection(segment.connection), segment.time_ns, "segment", &name);
+        board.instant(&Mark { steps: &steps, details: &details, ..mark }, || "connection".to_owned())?;
+    }
+    Ok(())
+}
