@@ -52,6 +52,8 @@ pub struct Blk<T: Transport, D: Dma> {
     failed: bool,
     interrupted_for_nothing: bool,
     counters: BlkCounters,
+    /// Its name in the trace.
+    name: u32,
 }
 
 impl<T: Transport, D: Dma> Blk<T, D> {
@@ -105,7 +107,28 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             failed: false,
             interrupted_for_nothing: false,
             counters: BlkCounters::default(),
+            name: 0,
         })
+    }
+
+    /// Says what the trace calls the disk: a number of `glass_trace::intern`.
+    pub fn set_trace_name(&mut self, name: u32) {
+        self.name = name;
+    }
+
+    /// What the trace calls the disk.
+    pub fn trace_name(&self) -> u32 {
+        self.name
+    }
+
+    /// Requests under way.
+    fn under_way(&self) -> u32 {
+        (self.operations.len() - self.free.len()) as u32
+    }
+
+    /// The number in the trace of a request under way.
+    pub(crate) fn traced_number(&self, id: RequestId) -> u64 {
+        self.operations[id.index()].as_ref().map_or(0, |operation| operation.number)
     }
 
     /// Size and limits.
@@ -156,6 +179,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         self.count(&operation);
         let queue = if operation.unsent { &mut self.unsent } else { &mut self.finished };
         queue.push_back(id);
+        glass_trace::submit(self.name, operation.kind.traced(), operation.number, operation.bytes, self.under_way());
         self.operations[usize::from(id)] = Some(operation);
         self.send();
         Ok(RequestId(id))
@@ -175,7 +199,9 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         let new = |kind, offset, address, buf: Option<Buf>| {
             let left = buf.as_ref().map_or(0, |buf| buf.len());
             let unsent = if kind == Kind::Flush { self.has_flush } else { left > 0 };
-            Operation { kind, offset, address, left, unsent, pieces_in_flight: 0, result: Ok(()), buf }
+            let bytes = u32::try_from(left).unwrap_or(u32::MAX);
+            let number = self.counters.requests + 1;
+            Operation { kind, offset, address, left, unsent, bytes, number, pieces_in_flight: 0, result: Ok(()), buf }
         };
         let error = match &request {
             Request::Read { offset, buf } => check_request(self.info, *offset, buf.len()).err(),
@@ -261,22 +287,40 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     pub fn poll(&mut self, complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>)) -> usize {
         let mut count = 0;
         loop {
+            match self.poll_one(complete) {
+                0 => return count,
+                finished => count += finished,
+            }
+        }
+    }
+
+    /// As [`Blk::poll`], but for one request only, so that whoever waits for it can be woken before the next one
+    /// completes; all requests at once when the device has lied. 0 when there is none.
+    pub(crate) fn poll_one(
+        &mut self,
+        complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>),
+    ) -> usize {
+        loop {
             match self.queue.pop() {
                 Ok(Some(used)) => {
                     let id = self.operation_of[used.token.index()];
                     let status = self.areas.load_u32(used.token.index() * AREA_BYTES + STATUS_OFFSET) as u8;
-                    count += usize::from(self.end_piece(id, status, complete));
+                    if self.end_piece(id, status, complete) {
+                        return 1;
+                    }
                 }
                 Ok(None) => break,
-                Err(lie) => return count + self.fail_all(lie, complete),
+                Err(lie) => return self.fail_all(lie, complete),
             }
         }
         self.send();
-        while let Some(id) = self.finished.pop_front() {
-            self.end(id, complete);
-            count += 1;
+        match self.finished.pop_front() {
+            Some(id) => {
+                self.end(id, complete);
+                1
+            }
+            None => 0,
         }
-        count
     }
 
     /// Returns whether that was the operation's last piece.
@@ -305,7 +349,9 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     fn end(&mut self, id: u16, complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>)) {
         if let Some(operation) = self.operations[usize::from(id)].take() {
             self.free.push(id);
-            self.counters.errors += u64::from(operation.result.is_err());
+            let has_failed = operation.result.is_err();
+            self.counters.errors += u64::from(has_failed);
+            glass_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
             complete(RequestId(id), operation.result, operation.buf);
         }
     }
@@ -348,7 +394,9 @@ impl<T: Transport, D: Dma> Blk<T, D> {
 
     /// As [`Driver::kick`](crate::Driver::kick).
     pub fn kick(&mut self) {
-        self.queue.kick(&mut self.transport);
+        if self.queue.kick(&mut self.transport) {
+            glass_trace::kick(self.name);
+        }
     }
 
     /// As [`Driver::arm`](crate::Driver::arm).

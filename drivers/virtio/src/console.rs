@@ -1,7 +1,9 @@
 //! A console (virtio 1.2, section 5.3), port 0 only: text to the host, and input from it.
 //!
 //! Writing never waits. Text is gathered in a buffer that is sent when it is full or at the next
-//! kick; when the host does not read and all buffers are under way, text is dropped and counted.
+//! kick; when the host does not read and all buffers are under way, text is dropped and counted. Who
+//! would rather wait asks [`Console::has_room`] first and has the platform look again after each
+//! [`Driver::poll`] that tells of progress.
 
 use crate::Driver;
 use crate::dma::{Dma, DmaMemory};
@@ -10,6 +12,9 @@ use crate::queue::{Queue, QueueCounters, QueueOptions, Segment};
 use crate::transport::{self, Transport, device, feature};
 use alloc::vec::Vec;
 use core::mem;
+use glass_trace::{Group, Name, Operation};
+
+static WAITING_BYTES: Name = Name::new("console: bytes that the host has not read");
 
 const RECEIVE_QUEUE: u16 = 0;
 const TRANSMIT_QUEUE: u16 = 1;
@@ -51,6 +56,7 @@ pub struct Console<T: Transport> {
     transmit: Queue,
     input: Input,
     memory: DmaMemory,
+    buffers: u16,
     buffer_bytes: usize,
     free: Vec<u16>,
     /// The buffer that is being filled, and how far.
@@ -59,6 +65,14 @@ pub struct Console<T: Transport> {
     failed: bool,
     interrupted_for_nothing: bool,
     counters: ConsoleCounters,
+    /// By token: bytes and number in the trace of what is on its way to the host.
+    sent_of: Vec<(u32, u64)>,
+    /// Bytes that were taken for the host and that it has not read.
+    waiting_bytes: u64,
+    /// Somebody wants to hear when there is room.
+    wants_room: bool,
+    /// Its name in the trace.
+    name: u32,
 }
 
 /// Input: every descriptor of the queue has a buffer of the same number.
@@ -83,7 +97,8 @@ impl<T: Transport> Console<T> {
         // The receive queue is set up even if no input is wanted: some devices insist on both.
         let input = Input::new(&mut transport, dma, options(INPUT_BUFFERS))?;
         let transmit = Queue::new(&mut transport, dma, TRANSMIT_QUEUE, options(QUEUE_SIZE))?;
-        let count = config.buffers.clamp(1, transmit.size());
+        let descriptors = transmit.size();
+        let count = config.buffers.clamp(1, descriptors);
         let buffer_bytes = config.buffer_bytes.clamp(64, 1 << 16);
         let mut console = Console {
             memory: DmaMemory::new(dma, usize::from(count) * buffer_bytes)?,
@@ -91,12 +106,17 @@ impl<T: Transport> Console<T> {
             transport,
             transmit,
             input,
+            buffers: count,
             buffer_bytes,
             free: (0..count).rev().collect(),
             current: None,
             failed: false,
             interrupted_for_nothing: false,
             counters: ConsoleCounters::default(),
+            sent_of: alloc::vec![(0, 0); usize::from(descriptors)],
+            waiting_bytes: 0,
+            wants_room: false,
+            name: 0,
         };
         if config.receive {
             let count = INPUT_BUFFERS.min(console.input.queue.size());
@@ -105,6 +125,35 @@ impl<T: Transport> Console<T> {
         transport::go(&mut console.transport);
         console.kick();
         Ok(console)
+    }
+
+    /// Says what the trace calls the console: a number of `glass_trace::intern`.
+    pub fn set_trace_name(&mut self, name: u32) {
+        self.name = name;
+    }
+
+    /// Whether [`Console::write`] takes `bytes` bytes now, or if that is more than there ever is room for, whether
+    /// everything is free. True for a console that does not work: it drops what it gets.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        let is_enough = |console: &Console<T>| {
+            let current = console.current.map_or(0, |(_, filled)| console.buffer_bytes - filled);
+            let free = console.free.len() * console.buffer_bytes + current;
+            free >= bytes.min(usize::from(console.buffers) * console.buffer_bytes)
+        };
+        if !is_enough(self) {
+            self.reap();
+        }
+        is_enough(self) || self.lie().is_some()
+    }
+
+    /// Lets the next [`Driver::poll`] after the host has read something tell so, and [`Driver::arm`] ask for it.
+    pub fn want_room(&mut self) {
+        self.wants_room = true;
+    }
+
+    /// Bytes that were taken for the host and that it has not read, as far as we have looked.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
     }
 
     /// What the console has done so far.
@@ -149,8 +198,14 @@ impl<T: Transport> Console<T> {
     fn reap(&mut self) -> bool {
         let mut progress = false;
         while let Ok(Some(used)) = self.transmit.pop() {
+            let (bytes, number) = self.sent_of[used.token.index()];
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes.into());
+            glass_trace::complete(self.name, number, bytes, self.transmit.in_flight().into(), false);
             self.free.push(self.buffer_of[used.token.index()]);
             progress = true;
+        }
+        if progress {
+            glass_trace::gauge(&WAITING_BYTES, self.waiting_bytes as i64);
         }
         progress
     }
@@ -162,7 +217,14 @@ impl<T: Transport> Console<T> {
         // SAFETY: the memory lives until the device is reset; the buffer is neither free nor current
         // any more, so nobody touches it until its completion.
         match unsafe { self.transmit.add(&[segment]) } {
-            Ok(token) => self.buffer_of[token.index()] = index,
+            Ok(token) => {
+                self.buffer_of[token.index()] = index;
+                let (bytes, number) = (filled as u32, self.transmit.counters().requests);
+                self.sent_of[token.index()] = (bytes, number);
+                self.waiting_bytes += filled as u64;
+                glass_trace::submit(self.name, Operation::Write, number, bytes, self.transmit.in_flight().into());
+                glass_trace::gauge(&WAITING_BYTES, self.waiting_bytes as i64);
+            }
             // Only when the queue is broken: there are no more buffers than descriptors.
             Err(_) => {
                 self.counters.written_bytes -= (filled as u64).min(self.counters.written_bytes);
@@ -266,14 +328,22 @@ impl Input {
 
 impl<T: Transport> Driver for Console<T> {
     fn poll(&mut self) -> bool {
-        // Sent buffers are taken back when the next one is needed; nobody waits for them.
-        self.check() && self.input.has_input()
+        if !self.check() {
+            // Who waits for room need not wait any more.
+            return mem::take(&mut self.wants_room);
+        }
+        // Sent buffers are taken back when the next one is needed, unless somebody wants to know.
+        let looks = self.wants_room || glass_trace::is_on(Group::Devices) || glass_trace::is_on(Group::Counters);
+        let has_room = looks && self.reap() && mem::take(&mut self.wants_room);
+        self.input.has_input() || has_room
     }
 
     fn kick(&mut self) {
         self.send_current();
-        self.transmit.kick(&mut self.transport);
-        self.input.queue.kick(&mut self.transport);
+        let is_told = self.transmit.kick(&mut self.transport);
+        if self.input.queue.kick(&mut self.transport) | is_told {
+            glass_trace::kick(self.name);
+        }
     }
 
     fn arm(&mut self) -> bool {
@@ -282,7 +352,11 @@ impl<T: Transport> Driver for Console<T> {
         {
             self.transmit.break_with(lie);
         }
-        self.check() && (self.input.queue.arm() || self.input.current.is_some())
+        if !self.check() {
+            return self.wants_room;
+        }
+        let has_room = self.wants_room && self.transmit.arm();
+        self.input.queue.arm() || self.input.current.is_some() || has_room
     }
 
     fn disarm(&mut self) {

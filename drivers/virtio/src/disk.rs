@@ -16,6 +16,10 @@ use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use glass_api::{Block, BlockError, BlockInfo, Buf};
+use glass_trace::{BlockKind, Name};
+
+/// What a request waits for that the disk has no room for.
+static NO_ROOM: Name = Name::new("disk: no room for another request");
 
 /// A disk. Clones are handles to the same one: a task's, and the platform's own to drive it.
 pub struct Disk<T: Transport, D: Dma> {
@@ -72,6 +76,11 @@ impl<T: Transport, D: Dma> Disk<T, D> {
         Disk { shared: Rc::new(RefCell::new(shared)) }
     }
 
+    /// Says what the trace calls the disk: a number of `glass_trace::intern`.
+    pub fn set_trace_name(&self, name: u32) {
+        self.shared.borrow_mut().blk.set_trace_name(name);
+    }
+
     /// What the disk has done so far.
     pub fn counters(&self) -> BlkCounters {
         self.shared.borrow().blk.counters()
@@ -83,9 +92,10 @@ impl<T: Transport, D: Dma> Disk<T, D> {
 }
 
 impl<T: Transport, D: Dma> Shared<T, D> {
-    fn poll(&mut self) -> bool {
+    /// Takes one completion.
+    fn poll_one(&mut self) -> bool {
         let Shared { blk, slots, free, slot_of, woken, .. } = self;
-        let finished = blk.poll(&mut |id: RequestId, result, buf| {
+        let finished = blk.poll_one(&mut |id: RequestId, result, buf| {
             let index = slot_of[id.index()];
             match mem::replace(&mut slots[index], Slot::Free) {
                 Slot::Busy(waker) => {
@@ -97,9 +107,6 @@ impl<T: Transport, D: Dma> Shared<T, D> {
                 Slot::Free | Slot::Done(_) => unreachable!("a request completes once"),
             }
         });
-        if finished > 0 {
-            self.admit();
-        }
         finished > 0
     }
 
@@ -113,7 +120,9 @@ impl<T: Transport, D: Dma> Shared<T, D> {
                 });
                 self.slots[slot] = Slot::Busy(waker.clone());
                 self.slot_of[id.index()] = slot;
-                *state = State::Submitted(slot);
+                let number = self.blk.traced_number(id);
+                self.block_on(number);
+                *state = State::Submitted { slot, number };
                 Poll::Pending
             }
             Err((SubmitError::Refused(error), request)) => {
@@ -125,6 +134,16 @@ impl<T: Transport, D: Dma> Shared<T, D> {
             }
             Err((SubmitError::Full, _)) => unreachable!("room was looked for first"),
         }
+    }
+
+    /// Tells the trace that the task waits for a request.
+    fn block_on(&self, number: u64) {
+        glass_trace::block_numbered(BlockKind::Request, self.blk.trace_name(), number);
+    }
+
+    /// Tells the trace that the task waits for its turn to submit.
+    fn block_on_room(&self) {
+        glass_trace::block(BlockKind::Resource, &NO_ROOM, self.blk.trace_name().into());
     }
 
     /// Whether a request gets an answer from `submit` other than "full".
@@ -160,7 +179,15 @@ fn with_wakes<T: Transport, D: Dma, R>(shared: &RefCell<Shared<T, D>>, work: imp
 
 impl<T: Transport, D: Dma> Driver for Disk<T, D> {
     fn poll(&mut self) -> bool {
-        with_wakes(&self.shared, Shared::poll)
+        // One at a time: a wake follows its completion, so that a trace shows who was woken by what.
+        let mut progress = false;
+        while with_wakes(&self.shared, Shared::poll_one) {
+            progress = true;
+        }
+        if progress {
+            with_wakes(&self.shared, Shared::admit);
+        }
+        progress
     }
 
     fn kick(&mut self) {
@@ -209,8 +236,11 @@ struct Pending<T: Transport, D: Dma> {
 enum State {
     New(Request),
     Waiting(Request, Ticket),
-    /// The slot.
-    Submitted(usize),
+    Submitted {
+        slot: usize,
+        /// The request's number in the trace.
+        number: u64,
+    },
     Ended,
 }
 
@@ -227,6 +257,7 @@ impl<T: Transport, D: Dma> Future for Pending<T, D> {
                 shared.tickets += 1;
                 shared.waiting.push_back((shared.tickets, context.waker().clone()));
                 *state = State::Waiting(request, shared.tickets);
+                shared.block_on_room();
                 Poll::Pending
             }
             State::Waiting(request, ticket) => {
@@ -243,9 +274,10 @@ impl<T: Transport, D: Dma> Future for Pending<T, D> {
                 }
                 shared.waiting[place].1.clone_from(context.waker());
                 *state = State::Waiting(request, ticket);
+                shared.block_on_room();
                 Poll::Pending
             }
-            State::Submitted(slot) => match mem::replace(&mut shared.slots[slot], Slot::Free) {
+            State::Submitted { slot, number } => match mem::replace(&mut shared.slots[slot], Slot::Free) {
                 Slot::Done(answer) => {
                     shared.free.push(slot);
                     Poll::Ready(answer)
@@ -253,7 +285,8 @@ impl<T: Transport, D: Dma> Future for Pending<T, D> {
                 Slot::Busy(mut waker) => {
                     waker.clone_from(context.waker());
                     shared.slots[slot] = Slot::Busy(waker);
-                    *state = State::Submitted(slot);
+                    *state = State::Submitted { slot, number };
+                    shared.block_on(number);
                     Poll::Pending
                 }
                 Slot::Free | Slot::Abandoned => unreachable!("a request under way is known"),
@@ -272,7 +305,7 @@ impl<T: Transport, D: Dma> Drop for Pending<T, D> {
                     shared.admit();
                 }
             }
-            State::Submitted(slot) => match mem::replace(&mut shared.slots[slot], Slot::Abandoned) {
+            State::Submitted { slot, .. } => match mem::replace(&mut shared.slots[slot], Slot::Abandoned) {
                 Slot::Done(_) => {
                     shared.slots[slot] = Slot::Free;
                     shared.free.push(slot);

@@ -40,6 +40,8 @@ mod queue;
 #[cfg(test)]
 mod queue_tests;
 mod request;
+#[cfg(test)]
+mod trace_tests;
 mod transport;
 
 pub use blk::Blk;

@@ -10,14 +10,18 @@
 use crate::Driver;
 use crate::dma::Dma;
 use crate::error::{Lie, SetupError};
-use crate::net_buffers::{BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Transmitter};
+use crate::net_buffers::{BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Sent, Transmitter};
 use crate::offload::HEADER_BYTES;
 use crate::queue::{Queue, QueueCounters, QueueOptions};
 use crate::transport::{self, Transport, device, feature};
 use core::mem;
 use core::num::NonZeroUsize;
+use glass_trace::{Group, Name};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::Instant;
+
+static FRAMES_QUEUED: Name = Name::new("net: frames queued");
+static RECEIVE_BUFFERS: Name = Name::new("net: receive buffers free");
 
 const RECEIVE_QUEUE: u16 = 0;
 const TRANSMIT_QUEUE: u16 = 1;
@@ -83,6 +87,8 @@ pub struct Net<T: Transport> {
     features: u64,
     failed: bool,
     interrupted_for_nothing: bool,
+    /// What the trace knows of the queues: frames that are being sent, buffers to receive into.
+    traced_gauges: Option<(u16, u16)>,
 }
 
 /// Features worth having with this budget. Segmentation builds on checksums.
@@ -126,10 +132,13 @@ impl<T: Transport> Net<T> {
             queue,
             verify: has(feature::NET_GUEST_CSUM),
             counters: NetCounters::default(),
+            name: 0,
         };
         let queue = Queue::new(&mut transport, dma, TRANSMIT_QUEUE, options)?;
         let transmitter = Transmitter {
-            buffer_of: (0..queue.size()).map(|index| BufferId { large: false, index }).collect(),
+            sent_of: (0..queue.size())
+                .map(|index| Sent { buffer: BufferId { large: false, index }, bytes: 0, number: 0 })
+                .collect(),
             queue,
             small: Pool::new(dma, SMALL_BYTES, plan.small_count)?,
             large: match plan.large_count {
@@ -138,6 +147,7 @@ impl<T: Transport> Net<T> {
             },
             checksum_offload: has(feature::NET_CSUM),
             counters: NetCounters::default(),
+            name: 0,
         };
         let mut net = Net {
             transport,
@@ -148,6 +158,7 @@ impl<T: Transport> Net<T> {
             features,
             failed: false,
             interrupted_for_nothing: false,
+            traced_gauges: None,
         };
         while let Some(index) = net.receiver.pool.free.pop() {
             net.receiver.give(index);
@@ -155,6 +166,12 @@ impl<T: Transport> Net<T> {
         transport::go(&mut net.transport);
         net.kick();
         Ok(net)
+    }
+
+    /// Says what the trace calls the card: a number of `glass_trace::intern`.
+    pub fn set_trace_name(&mut self, name: u32) {
+        self.receiver.name = name;
+        self.transmitter.name = name;
     }
 
     /// The card's address.
@@ -193,6 +210,18 @@ impl<T: Transport> Net<T> {
         self.lie().is_none() && !self.transmitter.is_ready() && !self.transmitter.queue.has_used()
     }
 
+    /// Tells the trace how full the queues are, if that has changed.
+    fn trace_gauges(&mut self) {
+        let now = (self.transmitter.queue.in_flight(), self.receiver.queue.in_flight());
+        let before = self.traced_gauges.replace(now);
+        if before.is_none_or(|before| before.0 != now.0) {
+            glass_trace::gauge(&FRAMES_QUEUED, now.0.into());
+        }
+        if before.is_none_or(|before| before.1 != now.1) {
+            glass_trace::gauge(&RECEIVE_BUFFERS, now.1.into());
+        }
+    }
+
     /// Ends the use of the card after a lie: it is reset, so that it lets go of our memory.
     fn check(&mut self) -> bool {
         let Some(lie) = self.lie() else { return true };
@@ -226,12 +255,21 @@ impl<T: Transport> Driver for Net<T> {
         // Completed transmissions matter only to somebody who waits for a buffer; without that they
         // are taken when the next frame is sent.
         let unblocked = !self.transmitter.is_ready() && self.transmitter.reap();
+        if glass_trace::is_on(Group::Devices) {
+            // A trace wants to know when a frame has left, not when its buffer is wanted again.
+            self.transmitter.reap();
+        }
         self.receiver.queue.has_used() || unblocked
     }
 
     fn kick(&mut self) {
-        self.transmitter.queue.kick(&mut self.transport);
-        self.receiver.queue.kick(&mut self.transport);
+        let is_told = self.transmitter.queue.kick(&mut self.transport);
+        if self.receiver.queue.kick(&mut self.transport) | is_told {
+            glass_trace::kick(self.transmitter.name);
+        }
+        if glass_trace::is_on(Group::Counters) {
+            self.trace_gauges();
+        }
     }
 
     fn arm(&mut self) -> bool {

@@ -6,6 +6,7 @@ use crate::net::NetCounters;
 use crate::offload::{self, HEADER_BYTES, Verdict};
 use crate::queue::{Queue, Segment};
 use alloc::vec::Vec;
+use glass_trace::Operation;
 use smoltcp::phy::PacketMeta;
 
 /// Descriptors each way, as many as QEMU has by default.
@@ -69,6 +70,19 @@ pub struct BufferId {
     pub index: u16,
 }
 
+/// A frame on its way out.
+#[derive(Clone, Copy)]
+pub struct Sent {
+    pub buffer: BufferId,
+    pub bytes: u32,
+    /// Its number in the trace.
+    pub number: u64,
+}
+
+/// The numbers in the trace of received frames have this bit, those of sent frames have not: a card has one name
+/// for both.
+const RECEIVED: u64 = 1 << 63;
+
 pub struct Receiver {
     pub queue: Queue,
     pub pool: Pool,
@@ -76,6 +90,8 @@ pub struct Receiver {
     pub buffer_of: Vec<u16>,
     pub verify: bool,
     pub counters: NetCounters,
+    /// The card's name in the trace.
+    pub name: u32,
 }
 
 pub struct Transmitter {
@@ -83,9 +99,12 @@ pub struct Transmitter {
     pub small: Pool,
     /// For frames that the device cuts.
     pub large: Option<Pool>,
-    pub buffer_of: Vec<BufferId>,
+    /// Which frame a token stands for.
+    pub sent_of: Vec<Sent>,
     pub checksum_offload: bool,
     pub counters: NetCounters,
+    /// The card's name in the trace.
+    pub name: u32,
 }
 
 impl Receiver {
@@ -121,6 +140,10 @@ impl Receiver {
             }
             self.counters.received_frames += 1;
             self.counters.received_bytes += frame_bytes as u64;
+            // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. Under way are
+            // the buffers that the device has left.
+            let number = self.counters.received_frames | RECEIVED;
+            glass_trace::complete(self.name, number, frame_bytes as u32, self.queue.in_flight().into(), false);
             return Some((index, frame_bytes));
         }
         None
@@ -154,7 +177,8 @@ impl Transmitter {
     pub fn reap(&mut self) -> bool {
         let mut progress = false;
         while let Ok(Some(used)) = self.queue.pop() {
-            let BufferId { large, index } = self.buffer_of[used.token.index()];
+            let Sent { buffer: BufferId { large, index }, bytes, number } = self.sent_of[used.token.index()];
+            glass_trace::complete(self.name, number, bytes, self.queue.in_flight().into(), false);
             match &mut self.large {
                 Some(pool) if large => pool.free.push(index),
                 _ => self.small.free.push(index),
@@ -232,9 +256,11 @@ impl Transmitter {
         // completion puts it back, and no reference to it is left.
         match unsafe { self.queue.add(&[segment]) } {
             Ok(token) => {
-                self.buffer_of[token.index()] = buffer;
                 self.counters.sent_frames += 1;
                 self.counters.sent_bytes += frame_bytes as u64;
+                let (bytes, number) = (frame_bytes as u32, self.counters.sent_frames);
+                self.sent_of[token.index()] = Sent { buffer, bytes, number };
+                glass_trace::submit(self.name, Operation::Transmit, number, bytes, self.queue.in_flight().into());
             }
             // `is_ready` saw room, so the queue is broken and the frame lost with it.
             Err(_) => self.pool(buffer).free.push(buffer.index),

@@ -358,9 +358,11 @@ impl Queue {
     /// Notifies the device if it asked for that at any index since the last call (virtio 1.2,
     /// section 2.7.10). A device may leave any number in its field; a wrong one costs a
     /// notification too many or delays the device's own work, and cannot be told from an old one.
-    pub fn kick(&mut self, transport: &mut impl Transport) {
+    ///
+    /// Returns whether the device was notified.
+    pub fn kick(&mut self, transport: &mut impl Transport) -> bool {
         if self.added_since_kick == 0 || self.lie.is_some() {
-            return;
+            return false;
         }
         let added = core::mem::take(&mut self.added_since_kick);
         // The index was stored, the device's wish is loaded: only a full fence keeps them in order.
@@ -376,6 +378,7 @@ impl Queue {
             self.counters.kicks += 1;
             transport.notify(self.number);
         }
+        wanted
     }
 
     /// Asks for an interrupt at the next completion. Returns true if one waits already: an interrupt

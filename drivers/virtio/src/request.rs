@@ -80,6 +80,17 @@ pub enum Kind {
     Flush = 4,
 }
 
+impl Kind {
+    /// The trace's word for it.
+    pub fn traced(self) -> glass_trace::Operation {
+        match self {
+            Kind::Read => glass_trace::Operation::Read,
+            Kind::Write => glass_trace::Operation::Write,
+            Kind::Flush => glass_trace::Operation::Flush,
+        }
+    }
+}
+
 /// A request that was taken.
 pub struct Operation {
     pub kind: Kind,
@@ -88,6 +99,9 @@ pub struct Operation {
     pub address: u64,
     pub left: usize,
     pub unsent: bool,
+    /// What was asked for, for the trace: bytes, and a number that no other request of the disk has.
+    pub bytes: u32,
+    pub number: u64,
     pub pieces_in_flight: u16,
     pub result: Result<(), BlockError>,
     pub buf: Option<Buf>,

@@ -1,0 +1,223 @@
+//! What a trace shows of the drivers.
+
+use crate::console::{Console, ConsoleConfig};
+use crate::disk::Disk;
+use crate::fake::{Fake, GuardedDma};
+use crate::net::{Net, NetConfig};
+use crate::transport::{device, feature};
+use crate::{Blk, Driver};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+use core::task::{Context, Waker};
+use glass_api::{Block, Buf};
+use glass_trace::{BlockKind, Event, Group, Kind, Operation, Writer};
+use smoltcp::phy::{Device, TxToken};
+use smoltcp::time::Instant;
+use std::sync::{Mutex, OnceLock};
+
+/// Words of the ring that all tests share.
+const WORDS: usize = 4096;
+static MEMORY: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+static WRITER: OnceLock<Writer> = OnceLock::new();
+/// One test at a time: the ring and the groups are the process's.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn current() -> Option<&'static Writer> {
+    // The other tests' threads run into an empty place.
+    (std::thread::current().name()?.starts_with("trace_tests::")).then(|| WRITER.get())?
+}
+
+/// The events of `work`, without those that only say what is traced.
+fn traced(groups: &[Group], work: impl FnOnce()) -> Vec<Event> {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    WRITER.get_or_init(|| {
+        glass_trace::start(false, &MEMORY, 0, 1);
+        Writer::claim("test", &MEMORY).expect("the first writer gets a ring")
+    });
+    glass_trace::set_current(current);
+    let ring = glass_trace::CONTROL.rings.iter().find(|ring| ring.capacity.load(ORDER) != 0).unwrap();
+    let before = ring.head.load(ORDER);
+    glass_trace::switch(groups.iter().map(|group| *group as u32).sum());
+    work();
+    glass_trace::switch(0);
+    let numbers = before..ring.head.load(ORDER);
+    assert!(numbers.clone().count() < WORDS / 4, "the ring was too short for this test");
+    let word = |number: u64, index: usize| MEMORY[(number as usize * 4 + index) % WORDS].load(ORDER);
+    let events = numbers.map(|number| Event::from_words([0, 1, 2, 3].map(|index| word(number, index))));
+    events.filter(|event| event.kind != Kind::Groups as u16).collect()
+}
+
+const ORDER: core::sync::atomic::Ordering = core::sync::atomic::Ordering::SeqCst;
+
+fn of(events: &[Event], kind: Kind) -> Vec<Event> {
+    events.iter().filter(|event| event.kind == kind as u16).copied().collect()
+}
+
+/// Bytes, and requests under way.
+fn size(event: &Event) -> (u64, u64) {
+    (event.c & 0xffff_ffff, event.c >> 32)
+}
+
+/// Tells the trace when it wakes.
+struct Waking;
+impl Wake for Waking {
+    fn wake(self: Arc<Self>) {
+        glass_trace::wake(7);
+    }
+}
+
+fn disk() -> (Fake, Disk<Fake, GuardedDma>) {
+    let mut config = 64u64.to_le_bytes().to_vec();
+    config.resize(64, 0);
+    let fake = Fake::new(device::BLK, feature::INDIRECT | feature::EVENT_IDX | feature::BLK_FLUSH, &config);
+    let disk = Disk::new(Blk::new(fake.clone(), GuardedDma).unwrap());
+    disk.set_trace_name(glass_trace::intern("disk 0"));
+    (fake, disk)
+}
+
+/// The device answers its oldest request with `status`.
+fn answer(fake: &Fake, status: u8) {
+    fake.with(0, |queue| {
+        let chain = queue.take().expect("a request was sent");
+        let mut reply = vec![0; chain.writable_bytes() as usize - 1];
+        reply.push(status);
+        let written = chain.write(&reply);
+        queue.complete(chain.head, written);
+    });
+}
+
+#[test]
+fn a_request_is_submitted_and_completes_under_one_number() {
+    let mut name = 0;
+    let events = traced(&[Group::Devices, Group::Tasks], || {
+        let (fake, mut disk) = disk();
+        name = glass_trace::intern("disk 0");
+        let waker = Waker::from(Arc::new(Waking));
+        let mut context = Context::from_waker(&waker);
+        let reader = disk.clone();
+        let mut first = Box::pin(reader.read(0, Buf::zeroed(1024).unwrap()));
+        let mut second = Box::pin(reader.write(512, Buf::zeroed(512).unwrap()));
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        disk.kick();
+        disk.kick();
+        answer(&fake, 0);
+        answer(&fake, 1);
+        assert!(disk.poll());
+        assert!(first.as_mut().poll(&mut context).is_ready());
+        assert!(second.as_mut().poll(&mut context).is_ready());
+    });
+    let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
+    assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(1024, 1), (512, 2)]);
+    assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(1024, 1), (512, 0)]);
+    assert_eq!([submits[0].detail, submits[1].detail], [Operation::Read as u16, Operation::Write as u16]);
+    assert_ne!(submits[0].b, submits[1].b);
+    assert!(submits.iter().zip(&completes).all(|(submit, complete)| submit.b == complete.b));
+    // The second failed.
+    assert_eq!([completes[0].detail, completes[1].detail], [0, 1]);
+    assert!(name != 0 && submits.iter().chain(&completes).all(|event| event.a == name));
+    // Each waits for its own, and the device is told once.
+    let blocks = of(&events, Kind::Block);
+    assert_eq!(blocks.iter().map(|block| block.b).collect::<Vec<_>>(), [submits[0].b, submits[1].b]);
+    assert!(blocks.iter().all(|block| block.a == name && block.detail == BlockKind::Request as u16));
+    assert_eq!(of(&events, Kind::Kick).len(), 1);
+    // Who is woken stands behind what woke him.
+    let order: Vec<u16> = events.iter().map(|event| event.kind).filter(|kind| matches!(kind, 5 | 33)).collect();
+    assert_eq!(order, [33, 5, 33, 5]);
+}
+
+#[test]
+fn a_request_without_room_waits_for_it() {
+    let events = traced(&[Group::Tasks], || {
+        let (_fake, disk) = disk();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut requests: Vec<_> = (0..129).map(|_| Box::pin(disk.flush())).collect();
+        for request in &mut requests {
+            assert!(request.as_mut().poll(&mut context).is_pending());
+        }
+    });
+    let kinds: Vec<u16> = of(&events, Kind::Block).iter().map(|block| block.detail).collect();
+    assert_eq!(kinds.len(), 129);
+    assert!(kinds[..128].iter().all(|kind| *kind == BlockKind::Request as u16));
+    assert_eq!(kinds[128], BlockKind::Resource as u16);
+}
+
+#[test]
+fn frames_are_requests_too() {
+    let events = traced(&[Group::Devices, Group::Counters], || {
+        let fake = Fake::new(device::NET, feature::EVENT_IDX | feature::NET_MAC, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        let mut net =
+            Net::new(fake.clone(), &GuardedDma, NetConfig { memory_bytes: 64 << 10, ..NetConfig::default() }).unwrap();
+        net.set_trace_name(glass_trace::intern("net"));
+        for bytes in [60, 1514] {
+            net.transmit(Instant::ZERO).unwrap().consume(bytes, |_| ());
+        }
+        net.kick();
+        let chain = fake.with(1, |queue| queue.take().unwrap());
+        fake.with(1, |queue| queue.complete(chain.head, 0));
+        net.poll();
+        fake.with(0, |queue| {
+            let chain = queue.take().unwrap();
+            let written = chain.write(&[0; 12 + 100]);
+            queue.complete(chain.head, written);
+        });
+        assert!(net.poll());
+        assert!(net.receive(Instant::ZERO).is_some());
+        net.kick();
+    });
+    let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
+    assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(60, 1), (1514, 2)]);
+    assert!(submits.iter().all(|event| event.detail == Operation::Transmit as u16));
+    // One was sent; one came that nobody had submitted, into one of 16 buffers.
+    assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(60, 1), (100, 15)]);
+    assert_eq!(completes[0].b, submits[0].b);
+    assert!(submits.iter().all(|submit| submit.b != completes[1].b));
+    let gauges: Vec<i64> = of(&events, Kind::Counter).iter().map(|event| event.b as i64).collect();
+    // The new card sends nothing and has 16 buffers; then two frames wait, then one.
+    assert_eq!(gauges, [0, 16, 2, 1]);
+}
+
+#[test]
+fn text_that_the_host_does_not_read_is_under_way() {
+    let events = traced(&[Group::Devices, Group::Counters], || {
+        let fake = Fake::new(device::CONSOLE, feature::EVENT_IDX, &[]);
+        let config = ConsoleConfig { buffers: 2, buffer_bytes: 100, receive: false };
+        let mut console = Console::new(fake.clone(), &GuardedDma, config).unwrap();
+        console.set_trace_name(glass_trace::intern("console"));
+        for _ in 0..2 {
+            assert!(console.has_room(80));
+            console.write(&[b'x'; 80]);
+            console.kick();
+        }
+        assert!(!console.has_room(80));
+        console.want_room();
+        assert!(!console.arm() && !console.poll());
+        let chain = fake.with(1, |queue| queue.take().unwrap());
+        fake.with(1, |queue| queue.complete(chain.head, 0));
+        assert!(console.arm() && console.poll() && console.has_room(80));
+        assert!(!console.has_room(1000) && !console.poll());
+    });
+    let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
+    assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(80, 1), (80, 2)]);
+    assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(80, 1)]);
+    assert_eq!(completes[0].b, submits[0].b);
+    let gauges: Vec<i64> = of(&events, Kind::Counter).iter().map(|event| event.b as i64).collect();
+    assert_eq!(gauges, [80, 160, 80]);
+}
+
+#[test]
+fn nothing_is_written_while_nothing_is_on() {
+    let events = traced(&[], || {
+        let (fake, mut disk) = disk();
+        let writer = disk.clone();
+        let mut write = Box::pin(writer.write(0, Buf::zeroed(512).unwrap()));
+        assert!(write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        answer(&fake, 0);
+        assert!(disk.poll());
+    });
+    assert_eq!(events, []);
+}
