@@ -3,11 +3,13 @@
 
 use crate::state::{State, from_smoltcp, to_smoltcp, to_smoltcp_duration};
 use crate::table::{ConnectionId, Ends, Lingering, Role};
+use crate::trace::{CONNECT, RECEIVE, SEND};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, NetError};
+use glass_trace::{BlockKind, Group, Name, is_on};
 use smoltcp::socket::tcp::{self, RecvError};
 
 /// How long a reset may wait for room in the device, or for its destination's address.
@@ -90,6 +92,7 @@ impl State {
         match socket.state() {
             tcp::State::SynSent | tcp::State::SynReceived => {
                 socket.register_send_waker(waker);
+                self.block(BlockKind::Receive, &CONNECT, id);
                 Poll::Pending
             }
             tcp::State::Closed => Poll::Ready(Err(self.why_broken(id))),
@@ -122,6 +125,7 @@ impl State {
         match socket.recv_slice(buf) {
             Ok(0) => {
                 socket.register_recv_waker(context.waker());
+                self.block(BlockKind::Receive, &RECEIVE, id);
                 Poll::Pending
             }
             Ok(count) => {
@@ -147,6 +151,7 @@ impl State {
         match socket.send_slice(data) {
             Ok(0) => {
                 socket.register_send_waker(context.waker());
+                self.block(BlockKind::Send, &SEND, id);
                 Poll::Pending
             }
             Ok(count) => {
@@ -154,6 +159,13 @@ impl State {
                 Poll::Ready(Ok(count))
             }
             Err(_) => Poll::Ready(Err(self.why_broken(id))),
+        }
+    }
+
+    /// Tells the trace what of a connection the task waits for.
+    fn block(&mut self, kind: BlockKind, name: &Name, id: ConnectionId) {
+        if is_on(Group::Tasks) {
+            glass_trace::block(kind, name, self.table.get(id).flow.number.into());
         }
     }
 

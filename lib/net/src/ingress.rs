@@ -4,7 +4,9 @@ use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
 use crate::state::State;
 use crate::table::{ConnectionId, Ends};
+use crate::trace::{Flow, Traced, window_scale};
 use core::cell::Cell;
+use glass_trace::{Group, is_on};
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
@@ -23,6 +25,8 @@ pub(crate) enum Kind {
         opens: bool,
         /// It resets one.
         resets: bool,
+        /// The shift of windows that it offers.
+        scale: Option<u8>,
     },
     /// It may tell us a neighbour's address.
     Neighbour,
@@ -68,7 +72,8 @@ impl Kind {
         let local = IpEndpoint::new(addresses.0, packet.dst_port());
         let remote = IpEndpoint::new(addresses.1, packet.src_port());
         let opens = packet.syn() && !packet.ack() && !packet.rst();
-        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst() })
+        let scale = if packet.syn() { window_scale(&packet) } else { None };
+        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst(), scale })
     }
 }
 
@@ -87,10 +92,10 @@ impl State {
             self.acknowledge_large_frames();
         }
         let device = OneFrame { receive: Some((frame, meta)), transmit: Some(transmit), capabilities };
-        let (ends, opens, resets) = match Kind::of(frame) {
-            Kind::Segment { ends, opens, resets } => (ends, opens, resets),
+        let (ends, opens, resets, scale) = match Kind::of(frame) {
+            Kind::Segment { ends, opens, resets, scale } => (ends, opens, resets, scale),
             kind => {
-                self.receive_control(now, device);
+                self.receive_control(now, device, frame);
                 if kind == Kind::Neighbour {
                     // Some may have waited for that address.
                     self.table.touch_all();
@@ -103,16 +108,20 @@ impl State {
             found = None;
         }
         match (found, opens) {
-            (Some(id), _) => self.receive_segment(now, device, id, frame),
+            (Some(id), _) => {
+                self.note_scale(id, scale);
+                self.receive_segment(now, device, id, frame);
+            }
             (None, true) => match self.admit(ends) {
-                Admission::Refuse => return,
-                Admission::Pass => return self.receive_control(now, device),
+                Admission::Refuse => return trace_stray(frame),
+                Admission::Pass => return self.receive_control(now, device, frame),
                 Admission::Made(id) => {
+                    self.note_scale(id, scale);
                     self.receive_segment(now, device, id, frame);
                     return self.admitted(id);
                 }
             },
-            (None, false) => return self.receive_control(now, device),
+            (None, false) => return self.receive_control(now, device, frame),
         }
         if let (Some(id), true) = (found, resets) {
             self.note_reset(id);
@@ -120,17 +129,32 @@ impl State {
     }
 
     /// A frame for no connection: smoltcp answers it if it deserves an answer.
-    fn receive_control<T: TxToken>(&mut self, now: Instant, mut device: OneFrame<'_, T>) {
+    fn receive_control<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
+        trace_stray(frame);
+        let OneFrame { receive, transmit, capabilities } = device;
+        let flow = Cell::default();
+        let transmit = transmit.map(|transmit| Traced { transmit, flow: &flow });
+        let mut device = OneFrame { receive, transmit, capabilities };
         self.interface.poll_ingress_single(now, &mut device, &mut self.control);
     }
 
     fn receive_segment<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, id: ConnectionId, frame: &[u8]) {
         let OneFrame { receive, transmit, capabilities } = device;
         let expects = Cell::new(None);
-        let transmit = transmit.map(|transmit| Replying { transmit, expects: &expects });
-        let sockets = &mut self.table.get(id).sockets;
+        let connection = self.table.get(id);
+        let flow = Cell::default();
+        if is_on(Group::Net) {
+            connection.flow.received(frame);
+            flow.set(connection.flow);
+        }
+        let transmit =
+            transmit.map(|transmit| Replying { transmit: Traced { transmit, flow: &flow }, expects: &expects });
+        let sockets = &mut connection.sockets;
         let mut device = OneFrame { receive, transmit, capabilities };
         self.interface.poll_ingress_single(now, &mut device, sockets);
+        if is_on(Group::Net) {
+            connection.flow = flow.get();
+        }
         if let Some(acknowledgement) = expects.get().and_then(|expected| acknowledgement_in(frame, expected)) {
             self.counters.repeated_segments += 1;
             let receive = Some((&acknowledgement[..], PacketMeta::default()));
@@ -140,6 +164,14 @@ impl State {
         self.table.touch(id);
     }
 
+    /// Remembers how the windows of a connection are to be read, if it offers that just now.
+    fn note_scale(&mut self, id: ConnectionId, scale: Option<u8>) {
+        if let Some(scale) = scale {
+            let receive_bytes = self.config.window_bytes();
+            self.table.get(id).flow.set_scales(scale, receive_bytes);
+        }
+    }
+
     fn note_reset(&mut self, id: ConnectionId) {
         let connection = self.table.get(id);
         // A reset with a wrong sequence number changes nothing.
@@ -147,6 +179,13 @@ impl State {
             connection.reset = true;
             self.counters.reset_by_peer += 1;
         }
+    }
+}
+
+/// Tells the trace of a segment for no connection.
+fn trace_stray(frame: &[u8]) {
+    if is_on(Group::Net) {
+        Flow::default().received(frame);
     }
 }
 

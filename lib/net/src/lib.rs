@@ -50,6 +50,7 @@ mod stack;
 mod state;
 mod stream;
 mod table;
+mod trace;
 
 pub use config::{Address, Config, ConfigError, Congestion};
 pub use smoltcp;

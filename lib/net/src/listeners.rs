@@ -2,9 +2,11 @@
 
 use crate::state::State;
 use crate::table::{ConnectionId, Ends, Role};
+use crate::trace::ACCEPT;
 use alloc::collections::VecDeque;
 use core::task::{Poll, Waker};
 use glass_api::NetError;
+use glass_trace::BlockKind;
 use smoltcp::socket::tcp;
 use smoltcp::wire::IpEndpoint;
 
@@ -74,6 +76,7 @@ impl State {
             }
         }
         listener.waker = Some(waker.clone());
+        glass_trace::block(BlockKind::Accept, &ACCEPT, listener.port.into());
         Poll::Pending
     }
 

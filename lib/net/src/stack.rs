@@ -4,11 +4,13 @@ use crate::announce::announce;
 use crate::config::{Config, ConfigError};
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
+use crate::trace::{ADDRESS, Flow, Traced};
 use alloc::rc::Rc;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
+use glass_trace::{Group, is_on};
 use smoltcp::iface::{self, Interface, PollResult};
 use smoltcp::phy::{Device, DeviceCapabilities, RxToken};
 use smoltcp::time;
@@ -38,7 +40,7 @@ impl<D: Device> Stack<D> {
         settings.random_seed = seed;
         let interface = Interface::new(settings, &mut device, to_smoltcp(now));
         let state = RefCell::new(State::new(interface, config, seed, now));
-        let shared = Rc::new(Shared { state, address_changed: Notify::new() });
+        let shared = Rc::new(Shared { state, address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
 
@@ -76,7 +78,7 @@ impl<D: Device> Stack<D> {
                 (None, _) => state.announce = false,
             }
         }
-        let mut device = Watched { device: &mut self.device, blocked: false };
+        let mut device = Watched { device: &mut self.device, blocked: false, flow: Cell::default() };
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
         self.transmit_blocked = device.blocked;
@@ -117,6 +119,11 @@ impl<D: Device> Stack<D> {
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
     }
 
+    /// Tells the trace of what exists: call it when tracing of the network was switched on.
+    pub fn announce(&self) {
+        self.shared.state.borrow_mut().table.announce();
+    }
+
     /// Connections that exist, those being opened and closed included.
     pub fn connection_count(&self) -> usize {
         self.shared.state.borrow().table.len()
@@ -141,8 +148,15 @@ impl State {
             sending -= 1;
             budget -= 1;
             let Some(id) = self.table.pop() else { break };
-            let sockets = &mut self.table.get(id).sockets;
-            if self.interface.poll_egress(time, device, sockets) == PollResult::SocketStateChanged {
+            let connection = self.table.get(id);
+            if is_on(Group::Net) {
+                device.flow.set(connection.flow);
+            }
+            let result = self.interface.poll_egress(time, device, &mut connection.sockets);
+            if is_on(Group::Net) {
+                connection.flow = device.flow.get();
+            }
+            if result == PollResult::SocketStateChanged {
                 moved = true;
                 self.table.touch(id);
                 sending += 1;
@@ -156,10 +170,12 @@ impl State {
     }
 }
 
-/// Passes everything on and notices when there was no room for a frame.
+/// Passes everything on, notices when there was no room for a frame and tells the trace of those that leave.
 struct Watched<'d, D> {
     device: &'d mut D,
     blocked: bool,
+    /// The connection whose turn it is.
+    flow: Cell<Flow>,
 }
 
 impl<D: Device> Device for Watched<'_, D> {
@@ -168,18 +184,19 @@ impl<D: Device> Device for Watched<'_, D> {
     where
         Self: 'a;
     type TxToken<'a>
-        = D::TxToken<'a>
+        = Traced<'a, D::TxToken<'a>>
     where
         Self: 'a;
 
     fn receive(&mut self, now: time::Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
-        self.device.receive(now)
+        let (receive, transmit) = self.device.receive(now)?;
+        Some((receive, Traced { transmit, flow: &self.flow }))
     }
 
     fn transmit(&mut self, now: time::Instant) -> Option<Self::TxToken<'_>> {
         let token = self.device.transmit(now);
         self.blocked |= token.is_none();
-        token
+        Some(Traced { transmit: token?, flow: &self.flow })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

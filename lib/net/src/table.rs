@@ -4,6 +4,7 @@
 //! something only when it has something to do: a frame finds it by its two ends, what the
 //! application does puts it in a queue, and its deadline lies in an ordered set.
 
+use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use glass_api::Instant;
@@ -52,6 +53,8 @@ pub(crate) struct Connection {
     pub(crate) role: Role,
     /// The peer has reset it.
     pub(crate) reset: bool,
+    /// What the trace knows of it.
+    pub(crate) flow: Flow,
     queued: bool,
     deadline: Option<Instant>,
 }
@@ -59,6 +62,12 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn socket(&mut self) -> &mut tcp::Socket<'static> {
         self.sockets.get_mut(self.handle)
+    }
+
+    /// Tells the trace that it begins or ends.
+    fn trace(&self, begins: bool) {
+        let Ends { local, remote } = self.ends;
+        glass_trace::connection(self.flow.number, begins, address_number(remote.addr), local.port, remote.port);
     }
 }
 
@@ -70,6 +79,8 @@ pub(crate) struct Table {
     /// Connections that may have something to send or to end. May name some that are gone.
     queue: VecDeque<ConnectionId>,
     deadlines: BTreeSet<(Instant, ConnectionId)>,
+    /// Connections that there have been.
+    made: u32,
 }
 
 impl Table {
@@ -81,7 +92,10 @@ impl Table {
     pub(crate) fn insert(&mut self, socket: tcp::Socket<'static>, ends: Ends, role: Role) -> ConnectionId {
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
-        let connection = Connection { sockets, handle, ends, role, reset: false, queued: false, deadline: None };
+        self.made = self.made.wrapping_add(1);
+        let flow = Flow::new(self.made);
+        let connection = Connection { sockets, handle, ends, role, reset: false, flow, queued: false, deadline: None };
+        connection.trace(true);
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -95,6 +109,7 @@ impl Table {
 
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         if let Some(connection) = self.slots[id].take() {
+            connection.trace(false);
             self.by_ends.remove(&connection.ends);
             if let Some(deadline) = connection.deadline {
                 self.deadlines.remove(&(deadline, id));
@@ -111,6 +126,14 @@ impl Table {
 
     pub(crate) fn find(&self, ends: Ends) -> Option<ConnectionId> {
         self.by_ends.get(&ends).copied()
+    }
+
+    /// Tells the trace, which has just begun, of every connection.
+    pub(crate) fn announce(&mut self) {
+        for (_, connection) in self.iter_mut() {
+            connection.flow.begin();
+            connection.trace(true);
+        }
     }
 
     /// All of them.

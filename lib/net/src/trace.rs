@@ -1,0 +1,182 @@
+//! What a trace is told of connections: their segments on the way between smoltcp and the device.
+
+use core::cell::Cell;
+use glass_trace::{Group, Name, is_on};
+use smoltcp::phy::{PacketMeta, TxToken};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket, TcpSeqNumber,
+};
+
+/// What tasks wait for.
+pub(crate) static CONNECT: Name = Name::new("connect");
+pub(crate) static ACCEPT: Name = Name::new("accept");
+pub(crate) static RECEIVE: Name = Name::new("receive");
+pub(crate) static SEND: Name = Name::new("send");
+pub(crate) static ADDRESS: Name = Name::new("network address");
+
+/// Largest shift of a window (RFC 7323, section 2.3).
+const SCALE_MAX: u8 = 14;
+
+/// A connection as the trace knows it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Flow {
+    /// Never used twice; 0 for what belongs to no connection.
+    pub(crate) number: u32,
+    /// Shifts of the windows that the peer and we offer.
+    peer_scale: u8,
+    own_scale: u8,
+    /// The sequence number behind everything that we have sent since the trace began.
+    sent: Option<TcpSeqNumber>,
+    /// The peer's last acknowledgement since then.
+    acknowledged: Option<TcpSeqNumber>,
+}
+
+impl Flow {
+    pub(crate) fn new(number: u32) -> Flow {
+        Flow { number, ..Flow::default() }
+    }
+
+    /// Both sides scale their windows: `peer` is the peer's shift, and ours follows from the receive buffer as in smoltcp.
+    pub(crate) fn set_scales(&mut self, peer: u8, receive_bytes: usize) {
+        self.peer_scale = peer.min(SCALE_MAX);
+        self.own_scale = (usize::BITS - receive_bytes.leading_zeros()).saturating_sub(u16::BITS) as u8;
+    }
+
+    /// Forgets what another trace has seen.
+    pub(crate) fn begin(&mut self) {
+        self.sent = None;
+        self.acknowledged = None;
+    }
+
+    /// Tells the trace of a frame that came.
+    pub(crate) fn received(&mut self, frame: &[u8]) {
+        let Some(segment) = Segment::of(frame) else { return };
+        if segment.flags & ACK != 0 {
+            self.acknowledged = Some(segment.numbers.1);
+        }
+        let (numbers, window) = (segment.raw_numbers(), segment.window(self.peer_scale));
+        glass_trace::segment_in(self.number, segment.flags, numbers, segment.payload_bytes, window);
+    }
+
+    /// Tells the trace of a frame that leaves.
+    fn sends(&mut self, frame: &[u8]) {
+        let Some(segment) = Segment::of(frame) else { return };
+        let (numbers, window) = (segment.raw_numbers(), segment.window(self.own_scale));
+        if self.is_repeated(&segment) {
+            glass_trace::retransmit(self.number, segment.flags, numbers, segment.payload_bytes, window);
+        }
+        glass_trace::segment_out(self.number, segment.flags, numbers, segment.payload_bytes, window);
+        let end = segment.numbers.0 + segment.sequence_length;
+        if segment.flags & RST == 0 && self.sent.is_none_or(|sent| sent < end) {
+            self.sent = Some(end);
+        }
+    }
+
+    /// Whether it was sent before. What asks whether the peer is still there repeats a byte too, but only when
+    /// nothing is left to be acknowledged.
+    fn is_repeated(&self, segment: &Segment) -> bool {
+        let Some(sent) = self.sent else { return false };
+        let is_answered = self.acknowledged.is_some_and(|acknowledged| acknowledged >= sent);
+        segment.sequence_length > 0 && segment.numbers.0 < sent && !is_answered
+    }
+}
+
+const FIN: u16 = 1;
+const SYN: u16 = 2;
+const RST: u16 = 4;
+const PSH: u16 = 8;
+const ACK: u16 = 16;
+
+/// A TCP header, as far as a trace shows it.
+struct Segment {
+    flags: u16,
+    /// Sequence number and acknowledgement.
+    numbers: (TcpSeqNumber, TcpSeqNumber),
+    payload_bytes: u32,
+    /// The payload, and one each for SYN and FIN.
+    sequence_length: usize,
+    window: u16,
+}
+
+impl Segment {
+    /// Reads a frame's headers as far as they make sense. `None` if it holds no TCP segment.
+    fn of(frame: &[u8]) -> Option<Segment> {
+        let frame = EthernetFrame::new_checked(frame).ok()?;
+        let payload = match frame.ethertype() {
+            EthernetProtocol::Ipv4 => {
+                let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
+                (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?
+            }
+            EthernetProtocol::Ipv6 => {
+                let packet = Ipv6Packet::new_checked(frame.payload()).ok()?;
+                (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?
+            }
+            _ => return None,
+        };
+        let packet = TcpPacket::new_checked(payload).ok()?;
+        let flags =
+            [(packet.fin(), FIN), (packet.syn(), SYN), (packet.rst(), RST), (packet.psh(), PSH), (packet.ack(), ACK)];
+        Some(Segment {
+            flags: flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum(),
+            numbers: (packet.seq_number(), packet.ack_number()),
+            payload_bytes: packet.payload().len() as u32,
+            sequence_length: packet.segment_len(),
+            window: packet.window_len(),
+        })
+    }
+
+    fn raw_numbers(&self) -> (u32, u32) {
+        (self.numbers.0.0 as u32, self.numbers.1.0 as u32)
+    }
+
+    /// The window in bytes; that of a SYN is never scaled.
+    fn window(&self, scale: u8) -> u32 {
+        u32::from(self.window) << if self.flags & SYN != 0 { 0 } else { scale }
+    }
+}
+
+/// The shift that a SYN offers for its sender's windows.
+pub(crate) fn window_scale(packet: &TcpPacket<&[u8]>) -> Option<u8> {
+    let mut options = packet.options();
+    while !options.is_empty() {
+        let (rest, option) = TcpOption::parse(options).ok()?;
+        match option {
+            TcpOption::WindowScale(shift) => return Some(shift),
+            TcpOption::EndOfList => return None,
+            _ => options = rest,
+        }
+    }
+    None
+}
+
+/// The remote address as the trace has it: 0 unless it is IPv4.
+pub(crate) fn address_number(address: IpAddress) -> u32 {
+    match address {
+        IpAddress::Ipv4(address) => address.to_bits(),
+        IpAddress::Ipv6(_) => 0,
+    }
+}
+
+/// Tells the trace of the frame that is sent with this token.
+pub(crate) struct Traced<'c, T> {
+    pub(crate) transmit: T,
+    pub(crate) flow: &'c Cell<Flow>,
+}
+
+impl<T: TxToken> TxToken for Traced<'_, T> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+        self.transmit.consume(len, |frame| {
+            let result = write(frame);
+            if is_on(Group::Net) {
+                let mut flow = self.flow.get();
+                flow.sends(frame);
+                self.flow.set(flow);
+            }
+            result
+        })
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.transmit.set_meta(meta);
+    }
+}
