@@ -87,6 +87,17 @@ fn probe_list(boot: &Boot) -> Vec<MmioDevice> {
 }
 
 impl Devices {
+    /// Gives the driver the name by which the trace knows the device.
+    fn name(&mut self, owner: Owner) {
+        let name = owner.name();
+        self.names.push(name);
+        match owner {
+            Owner::Disk(index) => self.disks[index].set_trace_name(name),
+            Owner::Net => self.net.iter_mut().for_each(|net| net.set_trace_name(name)),
+            Owner::Console => self.console.iter_mut().for_each(|console| console.set_trace_name(name)),
+        }
+    }
+
     fn add(&mut self, boot: &Boot, slot: MmioDevice, transport: MmioTransport, memory_bytes: usize) {
         let id = transport.device_id();
         let started = match id {
@@ -114,7 +125,7 @@ impl Devices {
         };
         match started {
             Ok(owner) => {
-                self.names.push(owner.name());
+                self.name(owner);
                 if !apic::route(&boot.io_apics, slot.interrupt, self.owners.len()) {
                     print_line(format_args!("interrupt {} reaches no I/O APIC", slot.interrupt));
                 }

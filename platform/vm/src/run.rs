@@ -23,7 +23,7 @@ use glass_api::{Console, Instant};
 use glass_executor::{Executor, Unpark};
 use glass_formats::{Activity, CoreState, Exit};
 use glass_net::{Address, Config, Sockets, Stack};
-use glass_trace::WakeSource;
+use glass_trace::{Group, WakeSource};
 use glass_virtio::Driver;
 
 /// How long a core without work looks for some before it halts. A halt and its wake-up cost 25 to
@@ -157,8 +157,15 @@ impl Loop {
 
     /// Switches the events on and off that the host asks for.
     fn follow_host(&mut self) {
-        if let Some(_change) = glass_trace::follow_host(functions::switch) {
-            // What exists already is told to those who have just begun to listen.
+        let Some(change) = glass_trace::follow_host(functions::switch) else { return };
+        // What is there already is told to a trace that has just begun.
+        if change.begun & Group::Tasks as u32 != 0 {
+            self.world.executor.announce();
+        }
+        if change.begun & Group::Net as u32 != 0
+            && let Some(stack) = &self.stack
+        {
+            stack.announce();
         }
     }
 

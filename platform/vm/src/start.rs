@@ -63,6 +63,7 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     // image uses itself, and the ring is left out.
     step("boot: heap", || unsafe { heap::initialize(free) });
     assert!(this_core().heap_bytes.get() > 0, "the VMM's memory map has no RAM after the image");
+    glass_trace::tracing_subscriber::install();
     step("boot: clock", || clock::initialize(entry_ticks));
     step("boot: local APIC", apic::initialize);
     let boot = Boot {
