@@ -30,6 +30,7 @@ mod pool;
 mod routes;
 mod service;
 mod store;
+mod telemetry;
 mod upload;
 
 pub use config::{Config, ConfigError};

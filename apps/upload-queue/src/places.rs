@@ -6,6 +6,7 @@ use core::time::Duration;
 use embassy_futures::select::{Either, select};
 use glasshouse::Clock;
 use glasshouse::sync::Notify;
+use glasshouse::trace::{Gauge, Name};
 
 /// A number of places. Clones share them.
 #[derive(Clone)]
@@ -16,11 +17,14 @@ pub(crate) struct Places {
 struct Inner {
     free: Cell<usize>,
     freed: Notify,
+    /// How many wait with [`Places::wait_for`].
+    waiting: Option<&'static Gauge>,
 }
 
 impl Places {
-    pub(crate) fn new(count: usize) -> Places {
-        Places { inner: Rc::new(Inner { free: Cell::new(count), freed: Notify::new() }) }
+    /// `name` is what one of them is called in traces.
+    pub(crate) fn new(count: usize, name: &'static Name, waiting: Option<&'static Gauge>) -> Places {
+        Places { inner: Rc::new(Inner { free: Cell::new(count), freed: Notify::of_resource(name), waiting }) }
     }
 
     /// A place, if one is free now.
@@ -46,10 +50,27 @@ impl Places {
         if let Some(place) = self.take() {
             return Some(place);
         }
+        let _waiting = self.inner.waiting.map(Waiting::begin);
         match select(self.wait(), clock.sleep(time)).await {
             Either::First(place) => Some(place),
             Either::Second(()) => None,
         }
+    }
+}
+
+/// Somebody waits until this is dropped.
+struct Waiting(&'static Gauge);
+
+impl Waiting {
+    fn begin(gauge: &'static Gauge) -> Waiting {
+        gauge.add(1);
+        Waiting(gauge)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.add(-1);
     }
 }
 

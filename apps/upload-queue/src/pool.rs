@@ -1,6 +1,7 @@
 //! Chunk buffers that are used again, so that streaming does not clear memory for every chunk.
 
 use crate::limits::{CHUNK_BYTES, POOL_CHUNKS_MAX};
+use crate::telemetry::BUFFERS_FREE;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -16,9 +17,11 @@ impl Pool {
     /// A buffer of exactly `bytes` with unspecified contents. Full chunks come from the pool; a
     /// shorter piece is the last of its item and gets a buffer of its own size.
     pub(crate) fn take(&self, bytes: usize) -> Result<Buf, OutOfMemory> {
+        let mut idle = self.idle.borrow_mut();
         if bytes == CHUNK_BYTES
-            && let Some(buf) = self.idle.borrow_mut().pop()
+            && let Some(buf) = idle.pop()
         {
+            BUFFERS_FREE.set(idle.len() as i64);
             return Ok(buf);
         }
         Buf::zeroed(bytes)
@@ -29,6 +32,7 @@ impl Pool {
         let mut idle = self.idle.borrow_mut();
         if buf.len() == CHUNK_BYTES && idle.len() < POOL_CHUNKS_MAX && buf.as_mut().is_some() {
             idle.push(buf);
+            BUFFERS_FREE.set(idle.len() as i64);
         }
     }
 }

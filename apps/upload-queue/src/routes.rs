@@ -7,6 +7,7 @@ use crate::format::Entry;
 use crate::limits::{PLACE_WAIT, RETRY_AFTER_SECS, WAIT_SECS_MAX};
 use crate::places::Places;
 use crate::store::Store;
+use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
 use crate::upload::Upload;
 use alloc::format;
 use alloc::string::String;
@@ -15,6 +16,8 @@ use core::fmt;
 use core::time::Duration;
 use embassy_futures::select::{Either, Either3, select, select3};
 use glasshouse::http::{HttpError, Method, Request, RequestBody, Response, Status};
+use glasshouse::tracing::field::Empty;
+use glasshouse::tracing::{Instrument, Span, info_span};
 use glasshouse::{Instant, Net, Platform};
 
 type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
@@ -33,11 +36,17 @@ pub(crate) struct Queue<P: Platform> {
 impl<P: Platform> Queue<P> {
     pub(crate) async fn handle(&self, connection: &mut Connection<P>, request: Request) -> Result<(), HttpError> {
         match (request.path(), request.method()) {
-            ("/uploader", Method::Put) => self.put(connection, &request).await,
+            ("/uploader", Method::Put) => {
+                let span = info_span!("upload", bytes = body_bytes(&request), id = Empty);
+                self.put(connection, &request, &span).instrument(span.clone()).await
+            }
             ("/uploader", Method::Post) => not_allowed::<P>(connection, "PUT", "Use PUT, not POST\n").await,
             ("/uploader", _) => not_allowed::<P>(connection, "PUT", "Method not supported\n").await,
-            ("/downloader", Method::Get) => self.get(connection, &request).await,
-            ("/downloader", Method::Delete) => self.delete(connection, &request).await,
+            ("/downloader", Method::Get) => {
+                let span = info_span!("download", bytes = Empty, id = Empty);
+                self.get(connection, &request, &span).instrument(span.clone()).await
+            }
+            ("/downloader", Method::Delete) => self.delete(connection, &request).instrument(info_span!("delete")).await,
             ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,
             ("/healthz", Method::Get | Method::Head) => connection.respond_text(Status::OK, "ok\n").await,
             ("/", Method::Get | Method::Head) => connection.respond_text(Status::OK, &self.usage()).await,
@@ -46,7 +55,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    async fn put(&self, connection: &mut Connection<P>, request: &Request) -> Result<(), HttpError> {
+    async fn put(&self, connection: &mut Connection<P>, request: &Request, span: &Span) -> Result<(), HttpError> {
         let RequestBody::Length(length) = request.body() else {
             return connection.respond_text(Status::LENGTH_REQUIRED, "Missing Content-Length\n").await;
         };
@@ -62,7 +71,13 @@ impl<P: Platform> Queue<P> {
             return busy::<P>(connection, "Too many uploads\n").await;
         };
         match receive::<P>(connection, upload).await {
-            Ok(Ok(())) => connection.respond_text(Status::OK, "Accepted\n").await,
+            Ok(Ok(id)) => {
+                span.record("id", id);
+                let answer = connection.respond_text(Status::OK, "Accepted\n");
+                let answered = answer.instrument(info_span!("answer")).await;
+                UPLOADS_DONE.add(answered.is_ok().into());
+                answered
+            }
             Ok(Err(HttpError::BodyCut { missing_bytes })) => {
                 let text =
                     format!("Upload has wrong size: Content-Length said {length} but got {}\n", length - missing_bytes);
@@ -73,7 +88,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    async fn get(&self, connection: &mut Connection<P>, request: &Request) -> Result<(), HttpError> {
+    async fn get(&self, connection: &mut Connection<P>, request: &Request, span: &Span) -> Result<(), HttpError> {
         let Ok(wait) = wait_time(request.query()) else {
             return connection.respond_text(Status::BAD_REQUEST, "wait takes a number of seconds\n").await;
         };
@@ -85,13 +100,19 @@ impl<P: Platform> Queue<P> {
                     return busy::<P>(connection, "Too many downloads\n").await;
                 };
                 if let Some(download) = self.store.fetch() {
-                    return self.send(connection, download).await;
+                    let entry = download.entry();
+                    span.record("id", entry.id);
+                    span.record("bytes", entry.length);
+                    let sent = self.send(connection, download).instrument(info_span!("send")).await;
+                    DOWNLOADS_DONE.add(sent.is_ok().into());
+                    return sent;
                 }
             } else {
                 let Some(_place) = self.waiting.take() else {
                     return busy::<P>(connection, "Too many clients wait for an item\n").await;
                 };
-                if !self.wait_for_item(connection, deadline).await {
+                let wait = self.wait_for_item(connection, deadline).instrument(info_span!("wait for an item"));
+                if !wait.await {
                     return connection.respond(Response::new(Status::NO_CONTENT), &[]).await;
                 }
             }
@@ -192,18 +213,32 @@ impl<P: Platform> Queue<P> {
     }
 }
 
-/// Streams the body into `upload`. The outer error is the store's, the inner one the client's.
+/// Streams the body into `upload` and tells its id. The outer error is the store's, the inner one the client's.
 async fn receive<P: Platform>(
     connection: &mut Connection<P>,
     mut upload: Upload<P::Block>,
+) -> Result<Result<u64, HttpError>, StoreError> {
+    if let Err(error) = stream::<P>(connection, &mut upload).instrument(info_span!("receive")).await? {
+        return Ok(Err(error));
+    }
+    Ok(Ok(upload.finish().await?))
+}
+
+async fn stream<P: Platform>(
+    connection: &mut Connection<P>,
+    upload: &mut Upload<P::Block>,
 ) -> Result<Result<(), HttpError>, StoreError> {
     while upload.missing_bytes() > 0 {
         if let Err(error) = upload.receive(async |space| connection.read_body(space).await).await? {
             return Ok(Err(error));
         }
     }
-    upload.finish().await?;
     Ok(Ok(()))
+}
+
+/// Bytes that the head of a request announces.
+fn body_bytes(request: &Request) -> u64 {
+    if let RequestBody::Length(bytes) = request.body() { bytes } else { 0 }
 }
 
 async fn not_allowed<P: Platform>(connection: &mut Connection<P>, allow: &str, text: &str) -> Result<(), HttpError> {

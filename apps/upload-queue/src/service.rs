@@ -6,6 +6,7 @@ use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DOWNLOADS_MAX, HTTP, UPLOADS_
 use crate::places::Places;
 use crate::routes::Queue;
 use crate::store::Store;
+use crate::telemetry::{self, CONNECTION_PLACE, DOWNLOAD_PLACE, UPLOAD_PLACE, WAITING_PLACE};
 use alloc::rc::Rc;
 use core::fmt;
 use glasshouse::http::Connection;
@@ -62,9 +63,9 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     let queue = Rc::new(Queue {
         store,
         item_bytes_max: config.item_bytes_max.unwrap_or(usage.data_bytes).min(usage.data_bytes),
-        uploads: Places::new(UPLOADS_MAX),
-        downloads: Places::new(DOWNLOADS_MAX),
-        waiting: Places::new(WAITING_MAX),
+        uploads: Places::new(UPLOADS_MAX, &UPLOAD_PLACE, Some(&telemetry::UPLOADS_WAITING)),
+        downloads: Places::new(DOWNLOADS_MAX, &DOWNLOAD_PLACE, Some(&telemetry::DOWNLOADS_WAITING)),
+        waiting: Places::new(WAITING_MAX, &WAITING_PLACE, None),
         platform: p,
     });
     accept(queue, &mut listener).await;
@@ -72,7 +73,7 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
 }
 
 async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>::Listener) {
-    let connections = Places::new(CONNECTIONS_MAX);
+    let connections = Places::new(CONNECTIONS_MAX, &CONNECTION_PLACE, None);
     let mut last_error = None;
     loop {
         // At the bound, new clients wait in the listener.

@@ -7,6 +7,7 @@ use crate::format::{self, BLOCK_BYTES, Entry, Geometry, Index};
 use crate::inflight::InFlight;
 use crate::open;
 use crate::pool::Pool;
+use crate::telemetry::{ABANDONED, BYTES_QUEUED, CHANGE, COMMIT, COMMITS, ITEMS_QUEUED};
 use crate::upload::Upload;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -16,6 +17,7 @@ use core::cell::RefCell;
 use core::pin::Pin;
 use embassy_futures::select::{Either, select};
 use glasshouse::sync::{Notified, Notify};
+use glasshouse::tracing::{Instrument, info_span};
 use glasshouse::{Block, BlockError, Buf};
 
 /// A durable first-in first-out queue of items on a [`Block`]. Clones are handles to the same queue.
@@ -124,9 +126,9 @@ impl<B: Block> Store<B> {
             allocator,
             pool: Pool::default(),
             state: RefCell::new(state),
-            changed: Notify::new(),
-            dirty: Notify::new(),
-            abandoned: Notify::new(),
+            changed: Notify::named(&COMMIT),
+            dirty: Notify::named(&CHANGE),
+            abandoned: Notify::named(&ABANDONED),
         };
         Store { inner: Rc::new(inner) }
     }
@@ -148,13 +150,20 @@ impl<B: Block> Store<B> {
     /// the upload before [`Upload::finish`] gives the space back.
     pub fn upload(&self, length: u64) -> Result<Upload<B>, StoreError> {
         self.check_running()?;
-        match self.inner.allocator.take(length.div_ceil(BLOCK_BYTES as u64)) {
+        let taken = self.inner.allocator.take(length.div_ceil(BLOCK_BYTES as u64));
+        self.tell_bytes();
+        match taken {
             Ok(space) => Ok(Upload::new(self.clone(), space, length)),
             Err(Refused::Blocks) => {
                 Err(StoreError::DiskFull { wanted_bytes: length, free_bytes: self.inner.allocator.free_bytes() })
             }
             Err(Refused::Entries) => Err(StoreError::IndexFull { items_max: self.inner.geometry.items_max() }),
         }
+    }
+
+    fn tell_bytes(&self) {
+        let data_bytes = u64::from(self.inner.geometry.data_blocks()) * BLOCK_BYTES as u64;
+        BYTES_QUEUED.set(data_bytes.saturating_sub(self.inner.allocator.free_bytes()) as i64);
     }
 
     /// The oldest item.
@@ -262,7 +271,7 @@ impl<B: Block> Store<B> {
                 dirty.await;
                 continue;
             }
-            if let Err(error) = self.commit(&mut slot).await {
+            if let Err(error) = self.commit(&mut slot).instrument(info_span!("commit of changes")).await {
                 // After a failed write or flush nobody knows what is durable, and a flush that is
                 // tried again may succeed without having written anything.
                 self.inner.state.borrow_mut().stopped = Some(error);
@@ -303,6 +312,13 @@ impl<B: Block> Store<B> {
         state.adds_durable += adds.len() as u64;
         state.removes_durable += removes.len() as u64;
         state.items.extend(adds);
+        let items = state.items.len();
+        drop(state);
+        // The removed items give their space back here.
+        drop(removes);
+        COMMITS.add(1);
+        ITEMS_QUEUED.set(items as i64);
+        self.tell_bytes();
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::store::Store;
 use core::hash::Hasher;
 use embassy_futures::select::{Either, select};
+use glasshouse::tracing::{Instrument, info_span};
 use glasshouse::{Block, BlockError, Buf};
 use twox_hash::XxHash3_64;
 
@@ -92,6 +93,11 @@ impl<B: Block> Upload<B> {
         Ok(true)
     }
 
+    async fn finish_writes(&mut self) -> Result<(), StoreError> {
+        while self.finish_write().await? {}
+        Ok(())
+    }
+
     /// Starts to write a full chunk.
     async fn write(&mut self, mut chunk: Chunk) {
         let bytes = chunk.buf.as_mut().expect("a chunk that is being filled has one owner");
@@ -108,9 +114,9 @@ impl<B: Block> Upload<B> {
         if self.received != self.length {
             return Err(StoreError::Short { length: self.length, received: self.received });
         }
-        while self.finish_write().await? {}
+        self.finish_writes().instrument(info_span!("write")).await?;
         let space = self.space.take().expect("only this function takes the space of a live upload");
-        self.store.add(self.length, self.hasher.finish(), space).await
+        self.store.add(self.length, self.hasher.finish(), space).instrument(info_span!("commit")).await
     }
 }
 
