@@ -264,7 +264,9 @@ impl<T: Transport> Driver for Net<T> {
 
     fn kick(&mut self) {
         let is_told = self.transmitter.queue.kick(&mut self.transport);
-        if self.receiver.queue.kick(&mut self.transport) | is_told {
+        let is_told = self.receiver.queue.kick(&mut self.transport) | is_told;
+        // The first kick is that of a card that has no name yet.
+        if is_told && self.transmitter.name != 0 {
             glass_trace::kick(self.transmitter.name);
         }
         if glass_trace::is_on(Group::Counters) {

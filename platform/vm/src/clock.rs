@@ -26,8 +26,13 @@ fn scale(hz: u64) -> u64 {
 
 /// Time since the image was entered.
 pub fn now() -> Instant {
+    instant(read_tsc())
+}
+
+/// The time when the TSC was `ticks`.
+pub fn instant(ticks: u64) -> Instant {
     let core = this_core();
-    let ticks = read_tsc().saturating_sub(core.clock_origin.get());
+    let ticks = ticks.saturating_sub(core.clock_origin.get());
     Instant(((u128::from(ticks) * u128::from(core.clock_scale.get())) >> SCALE_BITS) as u64)
 }
 

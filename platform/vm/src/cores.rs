@@ -6,6 +6,7 @@ use core::arch::asm;
 use core::cell::{Cell, OnceCell};
 use core::mem::offset_of;
 use core::ptr;
+use core::sync::atomic::AtomicU64;
 use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
 use glass_trace::Writer;
@@ -35,6 +36,8 @@ pub struct Core {
     pub executor: OnceCell<Executor>,
     /// Where the core's events go.
     pub trace: OnceCell<Writer>,
+    /// The memory of that ring.
+    pub trace_memory: Cell<&'static [AtomicU64]>,
     /// Steps of the boot so far.
     pub steps: Cell<u64>,
     /// The step that is being done, 0 for none.
@@ -62,6 +65,7 @@ static BLOCKS: Blocks = Blocks(
             apic_timer_hz: Cell::new(0),
             executor: OnceCell::new(),
             trace: OnceCell::new(),
+            trace_memory: Cell::new(&[]),
             steps: Cell::new(0),
             step: Cell::new(0),
         }

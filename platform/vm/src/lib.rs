@@ -17,6 +17,7 @@ mod clock;
 mod command_line;
 mod cores;
 mod heap;
+mod last_events;
 mod paging;
 mod ports;
 mod pvh;

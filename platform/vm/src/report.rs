@@ -3,10 +3,10 @@
 //! It goes to the serial port, allocates nothing and takes no lock. Addresses are printed as
 //! `#N 0x...`, which `glass run` turns into functions and lines.
 
-use crate::clock;
 use crate::cores::this_core;
 use crate::ports::{halt, write_port8, write_port32};
 use crate::serial::print_line;
+use crate::{clock, last_events};
 use core::arch::asm;
 use core::fmt;
 use core::panic::PanicInfo;
@@ -73,6 +73,7 @@ pub fn panicked(info: &PanicInfo) -> ! {
     print_context();
     print_line(format_args!("call chain:"));
     print_callers(rbp, 0);
+    print_last_events();
     exit(Exit::Panic)
 }
 
@@ -89,6 +90,7 @@ extern "C" fn glass_exception() -> ! {
     print_line(format_args!("call chain:"));
     print_line(format_args!("  #0 {:#018x}", fault.rip));
     print_callers(fault.registers[RBP], 1);
+    print_last_events();
     exit(Exit::Exception)
 }
 
@@ -150,6 +152,17 @@ fn print_context() {
         clock::now(),
         core.heap_bytes.get() / 1024
     ));
+}
+
+/// What the core did just before, if that was traced.
+fn print_last_events() {
+    let mut is_first = true;
+    last_events::for_each(|line| {
+        if core::mem::replace(&mut is_first, false) {
+            print_line(format_args!("last events of the trace:"));
+        }
+        print_line(line);
+    });
 }
 
 fn print_registers(fault: &Fault) {

@@ -39,6 +39,7 @@ pub unsafe fn start(ring: Ram, origin_ticks: u64, groups: u32) {
     glass_trace::start(false, words, origin_ticks, 0);
     if let Some(writer) = Writer::claim("core 0", words) {
         let _ = this_core().trace.set(writer);
+        this_core().trace_memory.set(words);
     }
     glass_trace::set_current(|| this_core().trace.get());
     if groups != 0 {
