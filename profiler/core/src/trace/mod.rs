@@ -7,6 +7,7 @@ mod build;
 pub mod example;
 pub mod filter;
 pub mod model;
+pub mod path;
 pub mod raw;
 pub mod sleds;
 

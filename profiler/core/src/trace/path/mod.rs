@@ -1,0 +1,125 @@
+//! Where the time of a span went: the way back from its end, through the waits of its task and what ended them.
+//!
+//! The parts of a [`Path`] follow each other without gaps and sum up to the span's duration exactly. While the span's
+//! task waits, the path follows whoever ended the wait, back to the moment at which the wait began: a request
+//! to its submission and to the task that submitted it, a wake by another task through that task's own runs and waits.
+
+mod index;
+mod summary;
+mod walk;
+
+pub use index::Index;
+pub use summary::{Share, Summary, Topic, summarise};
+
+use super::model::{Span, Trace};
+
+/// The way through a span.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    /// Index into `Trace::spans`.
+    pub span: u32,
+    /// Begin of the span.
+    pub start_ns: u64,
+    /// Its end, or that of the trace.
+    pub end_ns: u64,
+    /// In order of time.
+    pub parts: Vec<Part>,
+    /// The trace had more parts than are followed: the rest is [`What::Unknown`].
+    pub is_cut: bool,
+}
+
+/// A part of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Begin.
+    pub start_ns: u64,
+    /// End.
+    pub end_ns: u64,
+    /// What happened.
+    pub what: What,
+    /// The wait of the span's own task during which it happened: index into `Trace::waits`.
+    pub wait: Option<u32>,
+    /// How many tasks the path has followed to come here: 0 for the span's own.
+    pub depth: u32,
+}
+
+/// What a span's time can go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum What {
+    /// A task runs.
+    Run {
+        /// Index into `Trace::tasks`.
+        task: u32,
+        /// Index into `Trace::cores`.
+        core: u32,
+    },
+    /// A core runs code of the span outside of any task.
+    Core {
+        /// Index into `Trace::cores`.
+        core: u32,
+    },
+    /// A task is ready and waits for its turn.
+    Ready {
+        /// Index into `Trace::tasks`.
+        task: u32,
+    },
+    /// A device works on a request.
+    Request {
+        /// Index into `Trace::requests`.
+        request: u32,
+    },
+    /// A task waits for a segment of a connection.
+    Network {
+        /// Index into `Trace::connections`.
+        connection: u32,
+        /// Index into `Trace::waits`.
+        wait: u32,
+    },
+    /// A task waits for a deadline.
+    Timer {
+        /// Index into `Trace::waits`.
+        wait: u32,
+    },
+    /// A task waits, and the trace does not tell who ended that.
+    Wait {
+        /// Index into `Trace::waits`.
+        wait: u32,
+    },
+    /// The trace does not tell.
+    Unknown,
+}
+
+impl Path {
+    /// The way through a span; `None` if there is no such span.
+    pub fn find(trace: &Trace, index: &Index, span: u32) -> Option<Path> {
+        let found = trace.spans.get(span as usize)?;
+        let end_ns = end_ns(trace, found);
+        let mut walk = walk::Walk::new(trace, index);
+        walk.through(span, found.start_ns, end_ns);
+        let (parts, is_cut) = walk.finish();
+        Some(Path { span, start_ns: found.start_ns, end_ns, parts, is_cut })
+    }
+
+    /// How long the span took.
+    pub fn duration_ns(&self) -> u64 {
+        self.end_ns - self.start_ns
+    }
+}
+
+/// The end of a span, or of the trace if it has none.
+fn end_ns(trace: &Trace, span: &Span) -> u64 {
+    span.end_ns.unwrap_or(trace.end_ns).max(span.start_ns)
+}
+
+/// Spans with this name that have an end, the longest first.
+pub fn spans_by_duration(trace: &Trace, name: &str) -> Vec<u32> {
+    let is_it = |span: &Span| span.end_ns.is_some() && trace.name(span.name) == name;
+    let mut found: Vec<u32> =
+        (0u32..).zip(&trace.spans).filter(|(_, span)| is_it(span)).map(|(index, _)| index).collect();
+    let duration = |index: &u32| {
+        let span = &trace.spans[*index as usize];
+        end_ns(trace, span) - span.start_ns
+    };
+    found.sort_by_key(|index| std::cmp::Reverse(duration(index)));
+    found
+}
