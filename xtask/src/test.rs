@@ -22,7 +22,7 @@ pub fn run(options: &Options) -> Result<()> {
         let programs: Vec<&str> = missing.iter().map(|package| package.program).collect();
         bail!("these programs are missing: {}", programs.join(", "));
     }
-    let mut steps = Steps::new(5);
+    let mut steps = Steps::new(6);
     let step = steps.begin("build glass and the services as processes", None);
     build::processes()?;
     step.done("");
@@ -36,6 +36,9 @@ pub fn run(options: &Options) -> Result<()> {
     run::streamed(&mut run::cargo(&["test", "--workspace", "--exclude", "glass-tests", "--quiet", "--no-fail-fast"]))?;
     step.done("");
 
+    let step = steps.begin("the trace ring under every order of memory accesses", None);
+    step.done(&check_ring()?);
+
     let step = steps.begin("tests end to end", None);
     // Two at a time: each runs a VM or a service of its own, and their time limits assume a quiet core.
     let mut command = run::cargo(&["test", "--package", "glass-tests", "--no-fail-fast", "--", "--test-threads=2"]);
@@ -46,4 +49,14 @@ pub fn run(options: &Options) -> Result<()> {
     // Nothing may follow the runner's closing lines, so the step ends before them.
     step.done("running");
     run::streamed(&mut command)
+}
+
+/// The crate `loom` replaces the atomics in a build of its own.
+fn check_ring() -> Result<String> {
+    let folder = run::target_dir().join("loom");
+    let mut command = run::cargo(&["test", "--package", "glass-formats", "--release", "--quiet", "--test", "ring"]);
+    command.arg("--target-dir").arg(folder).env("RUSTFLAGS", "--cfg loom").args(["--", "--nocapture"]);
+    let output = run::quiet(&mut command)?;
+    let counts = output.lines().filter_map(|line| line.split_once(" executions")?.0.parse::<u64>().ok());
+    Ok(format!("{} executions", counts.sum::<u64>()))
 }

@@ -54,25 +54,25 @@ impl<'a> Ring<'a> {
         self.head.store(head.wrapping_add(1), Ordering::Release);
     }
 
-    /// Copies the events from number `from` on that are whole, and tells the number of the first. A reader in
-    /// another process does the same with copies of memory, see [`readable`].
-    pub fn read(&self, from: u64, mut event: impl FnMut([u64; EVENT_WORDS])) -> Range<u64> {
+    /// Gives the events from number `from` on that are whole, each with its number, in order, and tells where to go on
+    /// the next time. Numbers that are left out were overwritten. A reader in another process does the same with
+    /// copies of memory, see [`readable`].
+    pub fn read(&self, from: u64, mut event: impl FnMut(u64, [u64; EVENT_WORDS])) -> u64 {
         let before = self.head.load(Ordering::Acquire);
-        let wanted = before.saturating_sub(self.capacity()).max(from)..before;
-        for number in wanted.clone() {
+        for number in readable(before, self.capacity()).start.max(from)..before {
             let start = (number & self.mask) as usize * EVENT_WORDS;
             let mut copy = [0; EVENT_WORDS];
             for (index, word) in copy.iter_mut().enumerate() {
                 *word = self.words[start + index].load(Ordering::Relaxed);
             }
+            // Pairs with the fence in `push`.
             fence(Ordering::Acquire);
             let after = self.head.load(Ordering::Relaxed);
             if readable(after, self.capacity()).contains(&number) {
-                event(copy);
+                event(number, copy);
             }
         }
-        let after = self.head.load(Ordering::Relaxed);
-        wanted.start.max(readable(after, self.capacity()).start).min(wanted.end)..wanted.end
+        before
     }
 }
 
@@ -88,10 +88,13 @@ mod tests {
     extern crate std;
     use std::vec::Vec;
 
-    fn read(ring: &Ring, from: u64) -> (Range<u64>, Vec<u64>) {
+    fn read(ring: &Ring, from: u64) -> (u64, Vec<u64>) {
         let mut seen = Vec::new();
-        let range = ring.read(from, |event| seen.push(event[0]));
-        (range, seen)
+        let next = ring.read(from, |number, event| {
+            assert_eq!(event, [number; EVENT_WORDS]);
+            seen.push(number);
+        });
+        (next, seen)
     }
 
     #[test]
@@ -99,17 +102,17 @@ mod tests {
         let head = AtomicU64::new(0);
         let words: Vec<AtomicU64> = (0..4 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect();
         let ring = Ring::new(&head, &words).unwrap();
-        assert_eq!(read(&ring, 0), (0..0, Vec::new()));
+        assert_eq!(read(&ring, 0), (0, Vec::new()));
         for number in 0..3 {
             ring.push([number; EVENT_WORDS]);
         }
-        assert_eq!(read(&ring, 0), (0..3, Vec::from([0, 1, 2])));
+        assert_eq!(read(&ring, 0), (3, Vec::from([0, 1, 2])));
         for number in 3..10 {
             ring.push([number; EVENT_WORDS]);
         }
         // The slot of event 6 is the one that event 10 is being written to for all a reader knows.
-        assert_eq!(read(&ring, 0), (7..10, Vec::from([7, 8, 9])));
-        assert_eq!(read(&ring, 9), (9..10, Vec::from([9])));
+        assert_eq!(read(&ring, 0), (10, Vec::from([7, 8, 9])));
+        assert_eq!(read(&ring, 9), (10, Vec::from([9])));
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Traced {
     pub fn events(&self) -> Vec<Event> {
         let ring = Ring::new(&CONTROL.rings[self.entry].head, self.words).unwrap();
         let mut events = Vec::new();
-        ring.read(0, |words| events.push(Event::from_words(words)));
+        ring.read(0, |_, words| events.push(Event::from_words(words)));
         events
     }
 
