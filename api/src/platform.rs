@@ -26,6 +26,13 @@ pub trait Console {
     /// Prints one line; a line end is added. Output may be delayed and, when the host does not read
     /// it, dropped: the console never blocks a service.
     fn print(&self, line: fmt::Arguments);
+
+    /// Completes when there is room for `bytes` bytes, so that a line of so many bytes, its end included, is not
+    /// dropped if it is printed next. For output that must be whole: it waits as long as the host does not read. A
+    /// console that never drops has room at once.
+    async fn room(&self, bytes: usize) {
+        let _ = bytes;
+    }
 }
 
 /// Unpredictable bytes.

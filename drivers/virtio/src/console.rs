@@ -2,8 +2,8 @@
 //!
 //! Writing never waits. Text is gathered in a buffer that is sent when it is full or at the next
 //! kick; when the host does not read and all buffers are under way, text is dropped and counted. Who
-//! would rather wait asks [`Console::has_room`] first and has the platform look again after each
-//! [`Driver::poll`] that tells of progress.
+//! would rather wait asks [`Console::has_room`] first, says [`Console::want_room`] and hears of it
+//! from [`Console::take_room`].
 
 use crate::Driver;
 use crate::dma::{Dma, DmaMemory};
@@ -71,6 +71,8 @@ pub struct Console<T: Transport> {
     waiting_bytes: u64,
     /// Somebody wants to hear when there is room.
     wants_room: bool,
+    /// There is some, and nobody has been told yet.
+    room_came: bool,
     /// Its name in the trace.
     name: u32,
 }
@@ -116,6 +118,7 @@ impl<T: Transport> Console<T> {
             sent_of: alloc::vec![(0, 0); usize::from(descriptors)],
             waiting_bytes: 0,
             wants_room: false,
+            room_came: false,
             name: 0,
         };
         if config.receive {
@@ -146,9 +149,15 @@ impl<T: Transport> Console<T> {
         is_enough(self) || self.lie().is_some()
     }
 
-    /// Lets the next [`Driver::poll`] after the host has read something tell so, and [`Driver::arm`] ask for it.
+    /// Asks to hear when the host has read something: [`Driver::poll`] then tells of progress, [`Driver::arm`] asks
+    /// for an interrupt, and [`Console::take_room`] answers once.
     pub fn want_room(&mut self) {
         self.wants_room = true;
+    }
+
+    /// Whether the host has read something since [`Console::want_room`], or never will. True once.
+    pub fn take_room(&mut self) -> bool {
+        mem::take(&mut self.room_came)
     }
 
     /// Bytes that were taken for the host and that it has not read, as far as we have looked.
@@ -205,6 +214,7 @@ impl<T: Transport> Console<T> {
             progress = true;
         }
         if progress {
+            self.room_came |= mem::take(&mut self.wants_room);
             glass_trace::gauge(&WAITING_BYTES, self.waiting_bytes as i64);
         }
         progress
@@ -330,12 +340,15 @@ impl<T: Transport> Driver for Console<T> {
     fn poll(&mut self) -> bool {
         if !self.check() {
             // Who waits for room need not wait any more.
-            return mem::take(&mut self.wants_room);
+            self.room_came |= mem::take(&mut self.wants_room);
+            return self.room_came;
         }
         // Sent buffers are taken back when the next one is needed, unless somebody wants to know.
         let looks = self.wants_room || glass_trace::is_on(Group::Devices) || glass_trace::is_on(Group::Counters);
-        let has_room = looks && self.reap() && mem::take(&mut self.wants_room);
-        self.input.has_input() || has_room
+        if looks {
+            self.reap();
+        }
+        self.input.has_input() || self.room_came
     }
 
     fn kick(&mut self) {
@@ -353,10 +366,10 @@ impl<T: Transport> Driver for Console<T> {
             self.transmit.break_with(lie);
         }
         if !self.check() {
-            return self.wants_room;
+            return self.wants_room || self.room_came;
         }
         let has_room = self.wants_room && self.transmit.arm();
-        self.input.queue.arm() || self.input.current.is_some() || has_room
+        self.input.queue.arm() || self.input.current.is_some() || has_room || self.room_came
     }
 
     fn disarm(&mut self) {

@@ -198,8 +198,8 @@ fn text_that_the_host_does_not_read_is_under_way() {
         assert!(!console.arm() && !console.poll());
         let chain = fake.with(1, |queue| queue.take().unwrap());
         fake.with(1, |queue| queue.complete(chain.head, 0));
-        assert!(console.arm() && console.poll() && console.has_room(80));
-        assert!(!console.has_room(1000) && !console.poll());
+        assert!(console.arm() && console.poll() && console.take_room() && console.has_room(80));
+        assert!(!console.has_room(1000) && !console.poll() && !console.take_room());
     });
     let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
     assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(80, 1), (80, 2)]);

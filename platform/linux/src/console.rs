@@ -2,11 +2,14 @@
 
 use crate::requests::{Device, Request};
 use crate::trace;
-use glass_trace::Operation;
+use glass_trace::{BlockKind, Name, Operation};
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,31 +25,85 @@ enum Message {
     Drain(SyncSender<()>),
 }
 
+/// What a task waits for that prints more than the reader takes.
+static ROOM: Name = Name::new("console: no room until the host reads");
+
+/// What both ends of the way know.
+#[derive(Default)]
+struct Shared {
+    lost: AtomicU64,
+    /// Lines that wait to be written, for those who would rather wait than lose one.
+    waiting: AtomicUsize,
+    /// Who waits for room; no more than there are tasks.
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Shared {
+    fn wakers(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) >= LINES_MAX
+    }
+
+    /// A line was written.
+    fn written(&self) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        let wakers = std::mem::take(&mut *self.wakers());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
 /// The way to the console's thread.
 pub(crate) struct Lines {
     sender: SyncSender<Message>,
-    lost: Arc<AtomicU64>,
+    shared: Arc<Shared>,
     device: Device,
 }
 
 impl Lines {
     pub(crate) fn new(out: impl Write + Send + 'static) -> io::Result<Lines> {
         let (sender, receiver) = mpsc::sync_channel(LINES_MAX);
-        let lost = Arc::new(AtomicU64::new(0));
-        let counted = lost.clone();
-        thread::Builder::new().name("glass-console".into()).spawn(move || write(out, &receiver, &counted))?;
-        Ok(Lines { sender, lost, device: Device::new("console") })
+        let shared = Arc::new(Shared::default());
+        let seen = shared.clone();
+        thread::Builder::new().name("glass-console".into()).spawn(move || write(out, &receiver, &seen))?;
+        Ok(Lines { sender, shared, device: Device::new("console") })
     }
 
     pub(crate) fn print(&self, line: fmt::Arguments) {
         let text = format!("{line}\n");
         let request = self.device.request(Operation::Write, text.len());
         request.submitted();
-        if let Err(TrySendError::Full(Message::Line(_, request))) = self.sender.try_send(Message::Line(text, request)) {
+        // Before it is sent: the thread may have written it before we go on.
+        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+        let Err(error) = self.sender.try_send(Message::Line(text, request)) else { return };
+        self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
+        if let TrySendError::Full(Message::Line(_, request)) = error {
             request.completed(true);
             // Relaxed: a statistic.
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Completes when there is room for one more line.
+    pub(crate) async fn room(&self) {
+        poll_fn(|context| {
+            if !self.shared.is_full() {
+                return Poll::Ready(());
+            }
+            let mut wakers = self.shared.wakers();
+            // Once more: the thread counts, then takes the list, so one of us sees what the other did.
+            if !self.shared.is_full() {
+                return Poll::Ready(());
+            }
+            if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                wakers.push(context.waker().clone());
+            }
+            glass_trace::block(BlockKind::Resource, &ROOM, LINES_MAX as u64);
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Waits a moment until everything is written.
@@ -65,7 +122,7 @@ impl Lines {
     }
 }
 
-fn write(mut out: impl Write, lines: &Receiver<Message>, lost: &AtomicU64) {
+fn write(mut out: impl Write, lines: &Receiver<Message>, shared: &Shared) {
     trace::attach("console thread");
     while let Ok(message) = lines.recv() {
         // Nobody can be told when standard output is closed.
@@ -73,11 +130,12 @@ fn write(mut out: impl Write, lines: &Receiver<Message>, lost: &AtomicU64) {
             Message::Line(line, request) => {
                 let written = out.write_all(line.as_bytes()).and_then(|()| out.flush());
                 request.completed(written.is_err());
+                shared.written();
                 written
             }
             Message::Drain(answer) => answer.try_send(()).map_err(io::Error::other),
         };
-        let count = lost.swap(0, Ordering::Relaxed);
+        let count = shared.lost.swap(0, Ordering::Relaxed);
         if count > 0 {
             let _ = writeln!(out, "({count} lines lost)");
         }
@@ -105,6 +163,47 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// Wakes a thread and says so.
+    struct Parker {
+        thread: thread::Thread,
+        woken: Sender<()>,
+    }
+
+    impl std::task::Wake for Parker {
+        fn wake(self: Arc<Self>) {
+            let _ = self.woken.send(());
+            self.thread.unpark();
+        }
+    }
+
+    #[test]
+    fn who_waits_for_room_loses_nothing() {
+        const LINES: usize = 3 * LINES_MAX;
+        let (written, texts) = mpsc::channel();
+        let (go, wait) = mpsc::channel();
+        let lines = Lines::new(Terminal { written, go: wait }).unwrap();
+        let (woken, wakes) = mpsc::channel();
+        let printer = thread::spawn(move || {
+            let waker = Waker::from(Arc::new(Parker { thread: thread::current(), woken }));
+            for number in 0..LINES {
+                let mut room = std::pin::pin!(lines.room());
+                while room.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending() {
+                    thread::park_timeout(Duration::from_secs(10));
+                }
+                lines.print(format_args!("line {number}"));
+            }
+            lines.drain();
+        });
+        // The terminal takes its first line only after everybody had time to run into the full queue.
+        thread::sleep(Duration::from_millis(100));
+        drop(go);
+        printer.join().unwrap();
+        assert!(wakes.try_recv().is_ok(), "nobody had to wait");
+        let all: Vec<String> = texts.try_iter().collect();
+        assert_eq!(all.len(), LINES);
+        assert!(all.iter().enumerate().all(|(number, text)| *text == format!("line {number}\n")));
     }
 
     #[test]

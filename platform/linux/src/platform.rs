@@ -144,6 +144,10 @@ impl Console for LinuxPlatform {
     fn print(&self, line: fmt::Arguments) {
         self.host.lines.print(line);
     }
+
+    async fn room(&self, _bytes: usize) {
+        self.host.lines.room().await;
+    }
 }
 
 impl Random for LinuxPlatform {

@@ -18,7 +18,7 @@ pub fn for_each(mut print: impl FnMut(fmt::Arguments)) {
     let Some(entry) = CONTROL.rings.get(core.index()) else { return };
     let Some(ring) = Ring::new(&entry.head, core.trace_memory.get()) else { return };
     let first = entry.head.load(Ordering::Relaxed).saturating_sub(EVENTS_MAX);
-    ring.read(first, |words| {
+    ring.read(first, |_, words| {
         let event = Event::from_words(words);
         print(format_args!("  {}  {}", clock::instant(event.ticks), InWords { event, name: &Name::numbered }));
     });

@@ -10,8 +10,13 @@ use core::cell::RefCell;
 use core::fmt;
 use glass_api::{Clock, Console, Instant, Platform, Random, Spawn, SpawnError};
 use glass_executor::Executor;
+use glass_executor::sync::Notify;
 use glass_net::Sockets;
+use glass_trace::Name;
 use glass_virtio::Driver;
+
+/// What a task waits for that prints more than the host reads.
+pub static CONSOLE_ROOM: Name = Name::new("console: no room until the host reads");
 
 /// The machine, for a service. Clones are handles.
 #[derive(Clone)]
@@ -25,6 +30,8 @@ pub(crate) struct World {
     pub disks: Vec<VmDisk>,
     pub sockets: Sockets,
     pub console: RefCell<Option<VmConsole>>,
+    /// Told when the host has read something.
+    pub console_room: Notify,
 }
 
 impl Platform for VmPlatform {
@@ -64,6 +71,22 @@ impl Console for VmPlatform {
                 console.kick();
             }
             None => serial::print_line(line),
+        }
+    }
+
+    /// The serial port takes each line at once, one exit after the other.
+    async fn room(&self, bytes: usize) {
+        loop {
+            let read = self.world.console_room.notified();
+            if let Some(console) = &mut *self.world.console.borrow_mut() {
+                if console.has_room(bytes) {
+                    return;
+                }
+                console.want_room();
+            } else {
+                return;
+            }
+            read.await;
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::apic::{self, Wake};
 use crate::command_line::Addressing;
 use crate::cores::this_core;
 use crate::devices::{self, Devices, Owner, VmDisk, VmNet};
-use crate::platform::{VmPlatform, World};
+use crate::platform::{CONSOLE_ROOM, VmPlatform, World};
 use crate::ports::read_tsc;
 use crate::report::exit;
 use crate::serial::print_line;
@@ -20,6 +20,7 @@ use core::hint::spin_loop;
 use core::mem;
 use core::time::Duration;
 use glass_api::{Console, Instant};
+use glass_executor::sync::Notify;
 use glass_executor::{Executor, Unpark};
 use glass_formats::{Activity, CoreState, Exit};
 use glass_net::{Address, Config, Sockets, Stack};
@@ -67,6 +68,7 @@ where
         disks: mem::take(&mut devices.disks),
         sockets,
         console: RefCell::new(devices.console.take()),
+        console_room: Notify::of_resource(&CONSOLE_ROOM),
     });
     let platform = VmPlatform { world: world.clone() };
     let result = Rc::new(Cell::new(None));
@@ -142,7 +144,10 @@ impl Loop {
             progress |= disk.poll();
         }
         if let Some(console) = &mut *self.world.console.borrow_mut() {
-            console.poll();
+            progress |= console.poll();
+            if console.take_room() {
+                self.world.console_room.notify_all();
+            }
         }
         let polled = executor.run_ready();
         CoreState::add(&this_core().state().polls, polled as u64);
