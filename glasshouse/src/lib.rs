@@ -44,9 +44,10 @@ pub use glass_platform_vm as platform_vm;
 /// ```
 pub use tracing;
 
-/// What else a service can tell its trace: counters, gauges and names of what is waited for.
+/// What else a service can tell its trace: counters, gauges and names of what is waited for. It may also switch groups
+/// of events on by itself, and measure what they cost.
 pub mod trace {
-    pub use glass_trace::{Counter, Gauge, Name};
+    pub use glass_trace::{Counter, Gauge, Group, Name, counter, gauge, is_on, switch, ticks};
 }
 
 /// Why a service ends before its time; its `Display` is for the person who runs it.

@@ -20,12 +20,19 @@ pub fn emit(group: Group, event: Event) {
     }
 }
 
-/// Out of line, so that an event which is off costs its callers few instructions.
+#[inline(always)]
+fn write(event: Event) {
+    let [_, kind, b, c] = event.to_words();
+    write_words(kind, b, c);
+}
+
+/// Out of line, so that an event which is off costs its callers few instructions. It takes registers: an event in memory
+/// would be stored in parts and loaded as a whole, which a CPU does slowly.
 #[cold]
 #[inline(never)]
-fn write(event: Event) {
+fn write_words(kind: u64, b: u64, c: u64) {
     if let Some(writer) = sys::current() {
-        writer.write(event);
+        writer.write_words(kind, b, c);
     }
 }
 

@@ -57,6 +57,28 @@ impl Name {
     }
 }
 
+/// Numbers of texts by their address, which spares looking at the text: address << 16 | length << 10 | number.
+static BY_ADDRESS: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+const _: () = assert!(NAMES_MAX <= 1 << 10 && NAME_BYTES <= 1 << 6);
+
+/// [`intern`] for a text that stays where it is; some 2 ns from the second time on.
+pub(crate) fn intern_static(text: &'static str) -> u32 {
+    let address = text.as_ptr().addr() as u64;
+    let key = address << 6 | text.len().min(NAME_BYTES - 1) as u64;
+    // Texts often begin at odd addresses close to each other.
+    let place = &BY_ADDRESS[(address ^ address >> 8) as usize % BY_ADDRESS.len()];
+    let known = place.load(Ordering::Relaxed);
+    if known >> 10 == key & u64::MAX >> 10 {
+        return known as u32 & (1 << 10) - 1;
+    }
+    let was_possible = is_possible();
+    let number = intern(text);
+    if was_possible {
+        place.store(key << 10 | u64::from(number), Ordering::Relaxed);
+    }
+    number
+}
+
 fn is_possible() -> bool {
     // Acquire: pairs with the store in `start`.
     CONTROL.magic.load(Ordering::Acquire) != 0

@@ -4,7 +4,7 @@
 //! is given on as a value.
 
 use crate::emit::emit;
-use crate::name::intern;
+use crate::name::intern_static;
 use crate::spans::Shared;
 use crate::{Event, Group, Kind, ValueType, is_on, sys};
 use core::fmt::{self, Write};
@@ -54,7 +54,13 @@ impl Subscriber for ToTrace {
         if is_on(Group::Spans) {
             let parent = parent(span.parent(), span.is_contextual());
             let detail = level(span.metadata());
-            write(Event { detail, a: intern(span.metadata().name()), b: number, c: parent, ..kind(Kind::SpanBegin) });
+            write(Event {
+                detail,
+                a: intern_static(span.metadata().name()),
+                b: number,
+                c: parent,
+                ..kind(Kind::SpanBegin)
+            });
             span.record(&mut Fields { span: number });
         }
         Id::from_u64(number)
@@ -72,7 +78,7 @@ impl Subscriber for ToTrace {
         }
         let mut message = Message(Text::new());
         event.record(&mut message);
-        let (text, place) = (message.0, intern(event.metadata().target()));
+        let (text, place) = (message.0, intern_static(event.metadata().target()));
         let span = parent(event.parent(), event.is_contextual());
         let detail = level(event.metadata());
         write(Event { detail, a: place, b: span, c: text.length as u64, ..kind(Kind::Message) });
@@ -146,7 +152,7 @@ struct Fields {
 impl Fields {
     fn write(&self, field: &Field, value_type: ValueType, value: u64) {
         if !self.is_text_of_message(field) {
-            let (detail, a) = (value_type as u16, intern(field.name()));
+            let (detail, a) = (value_type as u16, intern_static(field.name()));
             write(Event { detail, a, b: value, c: self.span, ..kind(Kind::Field) });
         }
     }

@@ -36,7 +36,13 @@ impl Writer {
     /// Writes an event with the time that it is now.
     #[inline(always)]
     pub fn write(&self, event: Event) {
-        self.ring.push(Event { ticks: sys::ticks(), ..event }.to_words());
+        let [_, kind, b, c] = event.to_words();
+        self.write_words(kind, b, c);
+    }
+
+    #[inline(always)]
+    pub(crate) fn write_words(&self, kind: u64, b: u64, c: u64) {
+        self.ring.push([sys::ticks(), kind, b, c]);
     }
 }
 
