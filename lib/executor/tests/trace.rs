@@ -1,0 +1,214 @@
+//! What an executor tells the trace, in which order, from which thread.
+
+use glass_api::Instant;
+use glass_executor::sync::{Notify, yield_now};
+use glass_executor::{Executor, Unpark};
+use glass_formats::trace::{EVENT_WORDS, Ring};
+use glass_trace::{BlockKind, CONTROL, Event, Group, Kind, Name, Outcome, Writer};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread;
+
+thread_local! {
+    static WRITER: Cell<Option<&'static Writer>> = const { Cell::new(None) };
+}
+
+/// The groups are those of the whole process, so one test at a time switches them.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static START: Once = Once::new();
+
+struct Nothing;
+impl Unpark for Nothing {
+    fn unpark(&self) {}
+}
+
+/// A ring, and an executor on this thread.
+struct World {
+    executor: Executor,
+    ring: Ring<'static>,
+    _guard: MutexGuard<'static, ()>,
+}
+
+fn attach() -> Ring<'static> {
+    let words: &'static [AtomicU64] = Vec::leak((0..256 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect());
+    WRITER.set(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
+    let address = words.as_ptr() as u64;
+    let entry = CONTROL.rings.iter().find(|entry| entry.address.load(Ordering::Relaxed) == address).unwrap();
+    Ring::new(&entry.head, words).unwrap()
+}
+
+fn world(groups: u32) -> World {
+    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    START.call_once(|| {
+        glass_trace::set_current(|| WRITER.get());
+        glass_trace::start(true, &[], 0, 0);
+    });
+    let ring = attach();
+    glass_trace::switch(groups);
+    World { executor: Executor::new(Arc::new(Nothing)), ring, _guard: guard }
+}
+
+/// What a ring holds beside the switches.
+fn events(ring: Ring<'static>) -> Vec<Event> {
+    let mut events = Vec::new();
+    ring.read(0, |_, words| events.push(Event::from_words(words)));
+    events.retain(|event| event.kind != Kind::Groups as u16);
+    events
+}
+
+/// Tasks by numbers from 0 on, since other tests take numbers, too.
+fn story(ring: Ring<'static>) -> Vec<(Kind, u32, u16)> {
+    let events = events(ring);
+    let is_task = |event: &Event| matches!(Kind::from_number(event.kind), Some(Kind::TaskSpawn));
+    let first = events.iter().find(|event| is_task(event)).map_or(0, |event| event.a);
+    let tell = |event: Event| {
+        let kind = Kind::from_number(event.kind).unwrap();
+        let is_about_a_task = matches!(kind, Kind::TaskSpawn | Kind::PollBegin | Kind::PollEnd | Kind::Wake);
+        (kind, if is_about_a_task { event.a - first } else { 0 }, event.detail)
+    };
+    events.into_iter().map(tell).collect()
+}
+
+const PENDING: u16 = Outcome::Pending as u16;
+const READY: u16 = Outcome::Ready as u16;
+
+#[test]
+fn a_life_from_spawn_to_end_comes_in_order() {
+    let world = world(Group::Tasks as u32 | Group::Cores as u32);
+    static DOOR: Name = Name::new("door");
+    let (door, executor) = (Notify::named(&DOOR), world.executor.clone());
+    let opened = door.notified();
+    let parent = async move {
+        executor.spawn("child", opened).unwrap();
+        executor.sleep_until(Instant(500)).await;
+        yield_now().await;
+        door.notify_all();
+    };
+    world.executor.spawn("parent", parent).unwrap();
+    world.executor.run_ready();
+    world.executor.run_ready();
+    assert_eq!(world.executor.fire_timers(Instant(499)), 0);
+    assert_eq!(world.executor.fire_timers(Instant(500)), 1);
+    for _ in 0..3 {
+        world.executor.run_ready();
+    }
+    assert_eq!(world.executor.task_count(), 0);
+    use Kind::*;
+    let wait = |kind: BlockKind| (Block, 0, kind as u16);
+    let expected = [
+        (TaskSpawn, 0, 0),
+        (PollBegin, 0, 0),
+        (TaskSpawn, 1, 0),
+        wait(BlockKind::Timer),
+        (PollEnd, 0, PENDING),
+        (PollBegin, 1, 0),
+        wait(BlockKind::Notify),
+        (PollEnd, 1, PENDING),
+        (TimersFire, 0, 0),
+        (Wake, 0, 0),
+        (PollBegin, 0, 0),
+        wait(BlockKind::Yield),
+        (Wake, 0, 0),
+        (PollEnd, 0, PENDING),
+        (PollBegin, 0, 0),
+        (Wake, 1, 0),
+        (PollEnd, 0, READY),
+        (PollBegin, 1, 0),
+        (PollEnd, 1, READY),
+    ];
+    assert_eq!(story(world.ring), expected);
+    let events = events(world.ring);
+    assert!(events.is_sorted_by_key(|event| event.ticks));
+    let (parent, child) = (events[0], events[2]);
+    assert_eq!((parent.b >> 32, child.b >> 32), (0, u64::from(parent.a)));
+    assert_eq!(child.b as u32, glass_trace::intern("child"));
+    assert_eq!((events[3].b, events[6].a), (500, glass_trace::intern("door")));
+    assert_eq!(events[8].a, 1);
+}
+
+#[test]
+fn numbers_are_never_used_again() {
+    let world = world(Group::Tasks as u32);
+    for _ in 0..5 {
+        world.executor.spawn("short", async {}).unwrap();
+        world.executor.run_ready();
+    }
+    let spawned: Vec<u32> =
+        story(world.ring).iter().filter(|told| told.0 == Kind::TaskSpawn).map(|told| told.1).collect();
+    assert_eq!(spawned, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_late_wake_is_the_next_tasks_or_nobodys() {
+    let world = world(Group::Tasks as u32);
+    let kept: Rc<Cell<Option<Waker>>> = Rc::default();
+    let keep = kept.clone();
+    let first = poll_fn(move |context| {
+        keep.set(Some(context.waker().clone()));
+        Poll::Ready(())
+    });
+    world.executor.spawn("first", first).unwrap();
+    world.executor.run_ready();
+    let waker = kept.take().unwrap();
+    waker.wake_by_ref();
+    world.executor.run_ready();
+    world.executor.spawn("second", std::future::pending()).unwrap();
+    world.executor.run_ready();
+    waker.wake_by_ref();
+    // It is ready already.
+    waker.wake();
+    world.executor.run_ready();
+    use Kind::*;
+    let first = [(TaskSpawn, 0, 0), (PollBegin, 0, 0), (PollEnd, 0, READY)];
+    let second = [(TaskSpawn, 1, 0), (PollBegin, 1, 0), (PollEnd, 1, PENDING)];
+    let woken = [(Wake, 1, 0), (PollBegin, 1, 0), (PollEnd, 1, PENDING)];
+    assert_eq!(story(world.ring), [first, second, woken].concat());
+}
+
+#[test]
+fn a_wake_is_told_by_the_thread_that_does_it() {
+    let world = world(Group::Tasks as u32);
+    let waker = Arc::new(Mutex::new(None));
+    let keep = waker.clone();
+    let task = poll_fn(move |context| {
+        *keep.lock().unwrap() = Some(context.waker().clone());
+        Poll::<()>::Pending
+    });
+    world.executor.spawn("task", task).unwrap();
+    world.executor.run_ready();
+    let task = events(world.ring)[0].a;
+    let waker = waker.lock().unwrap().take().unwrap();
+    let other = thread::spawn(move || {
+        let ring = attach();
+        waker.wake();
+        events(ring)
+    });
+    let other = other.join().unwrap();
+    assert_eq!(other.iter().map(|event| (event.kind, event.a)).collect::<Vec<_>>(), [(Kind::Wake as u16, task)]);
+    assert!(events(world.ring).iter().all(|event| event.kind != Kind::Wake as u16));
+    assert!(world.executor.has_ready());
+}
+
+#[test]
+fn a_trace_that_begins_late_hears_of_everyone_who_lives() {
+    let world = world(0);
+    world.executor.spawn("gone", async {}).unwrap();
+    for name in ["one", "two"] {
+        world.executor.spawn(name, std::future::pending()).unwrap();
+    }
+    world.executor.run_ready();
+    assert_eq!(story(world.ring), []);
+    glass_trace::switch(Group::Tasks as u32);
+    world.executor.announce();
+    assert_eq!(story(world.ring), [(Kind::TaskSpawn, 0, 1), (Kind::TaskSpawn, 1, 1)]);
+    let names: Vec<u32> = events(world.ring).iter().map(|event| event.b as u32).collect();
+    assert_eq!(names, [glass_trace::intern("one"), glass_trace::intern("two")]);
+    glass_trace::switch(0);
+    world.executor.spawn("untold", async {}).unwrap();
+    world.executor.run_ready();
+    assert_eq!(story(world.ring).len(), 2);
+}
