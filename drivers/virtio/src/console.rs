@@ -1,4 +1,4 @@
-//! A console (virtio 1.2, section 5.3), port 0 only: text to the host, and input from it.
+//! A console (virtio 1.2, section 5.3), one port of it: text to the host, and input from it.
 //!
 //! Writing never waits. Text is gathered in a buffer that is sent when it is full or at the next
 //! kick; when the host does not read and all buffers are under way, text is dropped and counted. Who
@@ -6,6 +6,7 @@
 //! from [`Console::take_room`].
 
 use crate::Driver;
+use crate::console_port::{self, Control};
 use crate::dma::{Dma, DmaMemory};
 use crate::error::{Lie, SetupError};
 use crate::queue::{Queue, QueueCounters, QueueOptions, Segment};
@@ -16,8 +17,6 @@ use glass_trace::{Group, Name, Operation};
 
 static WAITING_BYTES: Name = Name::new("console: bytes that the host has not read");
 
-const RECEIVE_QUEUE: u16 = 0;
-const TRANSMIT_QUEUE: u16 = 1;
 const QUEUE_SIZE: u16 = 64;
 
 /// How much a console may use.
@@ -29,11 +28,13 @@ pub struct ConsoleConfig {
     pub buffer_bytes: usize,
     /// Whether input from the host is wanted.
     pub receive: bool,
+    /// Which port, from 0 on.
+    pub port: u16,
 }
 
 impl Default for ConsoleConfig {
     fn default() -> ConsoleConfig {
-        ConsoleConfig { buffers: 16, buffer_bytes: 1024, receive: false }
+        ConsoleConfig { buffers: 16, buffer_bytes: 1024, receive: false, port: 0 }
     }
 }
 
@@ -55,6 +56,7 @@ pub struct Console<T: Transport> {
     transport: T,
     transmit: Queue,
     input: Input,
+    control: Option<Control>,
     memory: DmaMemory,
     buffers: u16,
     buffer_bytes: usize,
@@ -93,12 +95,18 @@ const INPUT_BUFFER_BYTES: usize = 256;
 impl<T: Transport> Console<T> {
     /// Starts the console behind `transport`.
     pub fn new(mut transport: T, dma: &impl Dma, config: ConsoleConfig) -> Result<Console<T>, SetupError> {
-        let features = transport::negotiate(&mut transport, device::CONSOLE, feature::EVENT_IDX, 0)?;
+        let ports = if config.port == 0 { 0 } else { feature::CONSOLE_MULTIPORT };
+        let features = transport::negotiate(&mut transport, device::CONSOLE, feature::EVENT_IDX | ports, ports)?;
         let event_idx = features & feature::EVENT_IDX != 0;
         let options = |size| QueueOptions { size, event_idx, table_entries: 0 };
         // The receive queue is set up even if no input is wanted: some devices insist on both.
-        let input = Input::new(&mut transport, dma, options(INPUT_BUFFERS))?;
-        let transmit = Queue::new(&mut transport, dma, TRANSMIT_QUEUE, options(QUEUE_SIZE))?;
+        let (receive_queue, transmit_queue) = console_port::queues(config.port);
+        let input = Input::new(&mut transport, dma, receive_queue, options(INPUT_BUFFERS))?;
+        let transmit = Queue::new(&mut transport, dma, transmit_queue, options(QUEUE_SIZE))?;
+        let control = match config.port {
+            0 => None,
+            port => Some(Control::new(&mut transport, dma, port, event_idx)?),
+        };
         let descriptors = transmit.size();
         let count = config.buffers.clamp(1, descriptors);
         let buffer_bytes = config.buffer_bytes.clamp(64, 1 << 16);
@@ -108,6 +116,7 @@ impl<T: Transport> Console<T> {
             transport,
             transmit,
             input,
+            control,
             buffers: count,
             buffer_bytes,
             free: (0..count).rev().collect(),
@@ -126,6 +135,9 @@ impl<T: Transport> Console<T> {
             (0..count).for_each(|index| console.input.give(index));
         }
         transport::go(&mut console.transport);
+        if let Some(control) = &mut console.control {
+            control.open(&mut console.transport);
+        }
         console.kick();
         Ok(console)
     }
@@ -283,12 +295,20 @@ impl<T: Transport> Console<T> {
         self.memory.leak();
         self.input.queue.leak();
         self.input.memory.leak();
+        if let Some(control) = &mut self.control {
+            control.leak();
+        }
     }
 }
 
 impl Input {
-    fn new(transport: &mut impl Transport, dma: &impl Dma, options: QueueOptions) -> Result<Input, SetupError> {
-        let queue = Queue::new(transport, dma, RECEIVE_QUEUE, options)?;
+    fn new(
+        transport: &mut impl Transport,
+        dma: &impl Dma,
+        number: u16,
+        options: QueueOptions,
+    ) -> Result<Input, SetupError> {
+        let queue = Queue::new(transport, dma, number, options)?;
         let memory = DmaMemory::new(dma, usize::from(INPUT_BUFFERS) * INPUT_BUFFER_BYTES)?;
         Ok(Input { buffer_of: (0..queue.size()).collect(), queue, memory, current: None })
     }

@@ -39,7 +39,7 @@ fn text_is_gathered_until_the_kick() {
 
 #[test]
 fn a_host_that_does_not_read_loses_text_and_it_is_counted() {
-    let config = ConsoleConfig { buffers: 3, buffer_bytes: 100, receive: false };
+    let config = ConsoleConfig { buffers: 3, buffer_bytes: 100, receive: false, port: 0 };
     let (fake, mut console) = console(config);
     let text: Vec<u8> = (0..350).map(|index| index as u8).collect();
     assert_eq!(console.write(&text), 300);
@@ -77,6 +77,30 @@ fn input_arrives_in_pieces_of_any_size() {
     let (fake, mut silent) = self::console(ConsoleConfig::default());
     assert!(fake.with(0, |queue| queue.take()).is_none());
     assert_eq!(silent.read(&mut bytes), 0);
+}
+
+#[test]
+fn another_port_is_opened_and_has_queues_of_its_own() {
+    let new = |features, port| {
+        // Columns and rows, then how many ports there may be.
+        let fake = Fake::new(device::CONSOLE, features, &[80, 0, 25, 0, 4, 0, 0, 0]);
+        let console = Console::new(fake.clone(), &GuardedDma, ConsoleConfig { port, ..ConsoleConfig::default() });
+        (fake, console)
+    };
+    let (fake, console) = new(feature::EVENT_IDX | feature::CONSOLE_MULTIPORT, 3);
+    let mut console = console.unwrap();
+    let mut messages = Vec::new();
+    while let Some(chain) = fake.with(3, |queue| queue.take()) {
+        messages.push(chain.read());
+    }
+    let message = |event| vec![3, 0, 0, 0, event, 0, 1, 0];
+    assert_eq!(messages, [message(0), message(3), message(6)]);
+    console.write(b"text");
+    console.kick();
+    assert_eq!(fake.notifications(), [3, 9]);
+    assert_eq!(fake.with(9, |queue| queue.take()).unwrap().read(), b"text");
+    assert!(new(feature::CONSOLE_MULTIPORT, 4).1.is_err(), "there are ports 0 to 3");
+    assert!(new(0, 1).1.is_err(), "there is port 0 only");
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod blk;
 mod blk_tests;
 mod checksum;
 mod console;
+mod console_port;
 #[cfg(test)]
 mod console_tests;
 mod disk;

@@ -185,7 +185,7 @@ fn frames_are_requests_too() {
 fn text_that_the_host_does_not_read_is_under_way() {
     let events = traced(&[Group::Devices, Group::Counters], || {
         let fake = Fake::new(device::CONSOLE, feature::EVENT_IDX, &[]);
-        let config = ConsoleConfig { buffers: 2, buffer_bytes: 100, receive: false };
+        let config = ConsoleConfig { buffers: 2, buffer_bytes: 100, receive: false, port: 0 };
         let mut console = Console::new(fake.clone(), &GuardedDma, config).unwrap();
         console.set_trace_name(glass_trace::intern("console"));
         for _ in 0..2 {

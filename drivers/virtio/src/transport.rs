@@ -33,6 +33,9 @@ pub mod feature {
     /// Disk: there is a volatile cache and a flush command.
     pub const BLK_FLUSH: u64 = 1 << 9;
 
+    /// Console: there are ports beyond the first, and queues to talk about them.
+    pub const CONSOLE_MULTIPORT: u64 = 1 << 1;
+
     /// Network: the device completes checksums of frames that we send.
     pub const NET_CSUM: u64 = 1 << 0;
     /// Network: the device may hand us frames with incomplete checksums.

@@ -17,6 +17,8 @@ const TRACE_WORD: &str = "trace=";
 pub struct CommandLine {
     /// `ip=`
     pub address: Addressing,
+    /// `console=PORT`: which port of the virtio console text goes to, 0 if nothing is said.
+    pub console_port: u16,
     /// `virtio_mmio.device=`, in order.
     pub devices: Vec<MmioDevice>,
     /// The service's arguments.
@@ -76,6 +78,8 @@ impl CommandLine {
                 in_args = true;
             } else if let Some(address) = word.strip_prefix("ip=").and_then(parse_addressing) {
                 line.address = address;
+            } else if let Some(port) = word.strip_prefix("console=").and_then(parse_port) {
+                line.console_port = port;
             } else if !word.starts_with(TRACE_WORD) {
                 line.unknown.push(word.to_string());
             }
@@ -88,6 +92,11 @@ fn parse_device(text: &str) -> Option<MmioDevice> {
     let (address, interrupt) = text.split_once("@0x")?.1.split_once(':')?;
     let interrupt = interrupt.split(':').next()?;
     Some(MmioDevice { address: u64::from_str_radix(address, 16).ok()?, interrupt: interrupt.parse().ok()? })
+}
+
+/// A virtio console has at most 511 ports, as it has 1024 queues.
+fn parse_port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port < 511)
 }
 
 fn parse_addressing(text: &str) -> Option<Addressing> {
@@ -130,7 +139,7 @@ mod tests {
     #[test]
     fn platform_words_and_arguments_are_told_apart() {
         let line = CommandLine::parse(
-            "ip=10.0.2.15/24,10.0.2.2 quiet -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "ip=10.0.2.15/24,10.0.2.2 quiet console=2 -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
         );
         assert_eq!(
             line.address,
@@ -141,6 +150,7 @@ mod tests {
             }
         );
         assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
+        assert_eq!(line.console_port, 2);
         assert_eq!(line.args, ["--port", "8080", "a b%", "%zz"]);
         assert_eq!(line.unknown, ["quiet"]);
     }
@@ -155,7 +165,15 @@ mod tests {
 
     #[test]
     fn nonsense_is_reported_and_changes_nothing() {
-        for word in ["ip=1.2.3.4", "ip=1.2.3.4/33", "ip=x/8", "virtio_mmio.device=512@feb:x", "ip=1.2.3.4/8,no"] {
+        for word in [
+            "ip=1.2.3.4",
+            "ip=1.2.3.4/33",
+            "ip=x/8",
+            "virtio_mmio.device=512@feb:x",
+            "ip=1.2.3.4/8,no",
+            "console=x",
+            "console=511",
+        ] {
             let line = CommandLine::parse(word);
             assert_eq!(line.unknown, [word]);
             assert_eq!(line.address, Addressing::Dhcp);

@@ -113,7 +113,8 @@ impl Devices {
                 })
             }
             device::CONSOLE if self.console.is_none() => {
-                Console::new(transport, &IdentityDma, ConsoleConfig::default()).map(|console| {
+                let config = ConsoleConfig { port: boot.command_line.console_port, ..ConsoleConfig::default() };
+                Console::new(transport, &IdentityDma, config).map(|console| {
                     self.console = Some(console);
                     Owner::Console
                 })
