@@ -5,9 +5,9 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
 /// The services that are run as processes.
-const PROCESSES: [&str; 2] = ["upload-queue", "busy"];
+const PROCESSES: [&str; 4] = ["upload-queue", "busy", "bench-tcp", "bench-console"];
 /// The services that are booted; `faults` goes wrong on purpose.
-const IMAGES: [&str; 4] = ["upload-queue", "hello", "busy", "faults"];
+const IMAGES: [&str; 6] = ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-console"];
 
 /// Folder of the built programs.
 pub fn programs() -> PathBuf {

@@ -1,0 +1,118 @@
+//! Sends bytes over TCP as fast as it can, or takes them: what the network is measured with. A client that connects
+//! says in one line what it wants: `send NUMBER` to get so many bytes, `take` to give some until it has no more.
+#![cfg_attr(glass_vm, no_std, no_main)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::{format, vec};
+use core::str;
+use core::time::Duration;
+use glasshouse::trace::Counter;
+use glasshouse::{Error, Listener, Net, NetError, Platform, Stream};
+
+const PORT_DEFAULT: u16 = 8090;
+/// All bytes are sent from one buffer of this size, and taken into one.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Longest line that a client may say.
+const LINE_BYTES_MAX: usize = 64;
+/// More than that is not sent to one client.
+const SEND_BYTES_MAX: u64 = 1 << 40;
+/// How long it stays quiet after an error, so that an error that stays does not keep the core busy.
+const PAUSE: Duration = Duration::from_millis(10);
+
+static SENT: Counter = Counter::new("bytes sent");
+static TAKEN: Counter = Counter::new("bytes taken");
+
+glasshouse::main!(serve);
+
+async fn serve(platform: impl Platform) -> Result<(), Error> {
+    let port = match platform.args() {
+        [] => PORT_DEFAULT,
+        [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is no port"))?,
+        _ => return Err("the arguments are: [--port NUMBER]".into()),
+    };
+    let address = platform.net().up().await?.address;
+    let mut listener = platform.net().listen(port).await?;
+    platform.print(format_args!("bench-tcp listens on {address} port {}", listener.port()));
+    loop {
+        let Ok(stream) = listener.accept().await else {
+            platform.sleep(PAUSE).await;
+            continue;
+        };
+        // A client that is one too many is reset by the drop of its connection.
+        let _ = platform.spawn("client", async move { _ = client(stream).await });
+    }
+}
+
+/// What a client wants.
+enum Wish {
+    Send(u64),
+    Take,
+}
+
+impl Wish {
+    fn parse(line: &[u8]) -> Option<Wish> {
+        match str::from_utf8(line).ok()?.trim().split_once(' ') {
+            Some(("send", number)) => number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Send),
+            None if line.trim_ascii() == b"take" => Some(Wish::Take),
+            _ => None,
+        }
+    }
+}
+
+async fn client(mut stream: impl Stream) -> Result<(), NetError> {
+    let mut line = [0; LINE_BYTES_MAX];
+    let (line_bytes, rest_bytes) = read_line(&mut stream, &mut line).await?;
+    match Wish::parse(&line[..line_bytes]) {
+        Some(Wish::Send(bytes)) => send(&mut stream, bytes).await?,
+        Some(Wish::Take) => take(&mut stream, rest_bytes).await?,
+        None => stream.write_all(b"say `send NUMBER` or `take`, and end the line\n").await?,
+    }
+    stream.close().await
+}
+
+/// Reads until the first line end, and tells how long the line is and how much was read behind it.
+async fn read_line(stream: &mut impl Stream, line: &mut [u8; LINE_BYTES_MAX]) -> Result<(usize, usize), NetError> {
+    let mut filled = 0;
+    while filled < line.len() {
+        let count = stream.read(&mut line[filled..]).await?;
+        filled += count;
+        if let Some(end) = line[..filled].iter().position(|byte| *byte == b'\n') {
+            return Ok((end, filled - end - 1));
+        }
+        if count == 0 {
+            break;
+        }
+    }
+    // Without its end it is no line.
+    Ok((0, 0))
+}
+
+async fn send(stream: &mut impl Stream, bytes: u64) -> Result<(), NetError> {
+    let buffer = vec![b'g'; BUFFER_BYTES];
+    let mut left = bytes;
+    while left > 0 {
+        let piece = left.min(BUFFER_BYTES as u64) as usize;
+        let sent = stream.write(&buffer[..piece]).await?;
+        left -= sent as u64;
+        SENT.add(sent as u32);
+    }
+    Ok(())
+}
+
+/// Takes everything and answers with the number of bytes.
+async fn take(stream: &mut impl Stream, had_bytes: usize) -> Result<(), NetError> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut bytes = had_bytes as u64;
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            count => {
+                bytes += count as u64;
+                TAKEN.add(count as u32);
+            }
+        }
+    }
+    stream.write_all(format!("{bytes}\n").as_bytes()).await
+}
