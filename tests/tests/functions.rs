@@ -71,15 +71,15 @@ fn check_shapes(guest: &Traced, calls: &[(Call, u32, u64)]) {
         assert!(*ticks >= last_ticks, "the clock of one core goes on");
         last_ticks = *ticks;
         assert!(!after_tail_exit || *call == Call::Begin, "after a jump comes the function that is jumped to");
-        after_tail_exit = *call == Call::TailCall;
+        after_tail_exit = *call == Call::Jump;
         if *call == Call::Begin {
             stack.push(name);
             depth = depth.max(stack.iter().filter(|name| **name == SHAPES[1]).count());
             continue;
         }
         assert_eq!(stack.pop(), Some(name), "what ends is what began last");
-        assert!(*call == Call::TailCall || name != SHAPES[2], "hand_over ends with a jump");
-        tail_exits += usize::from(*call == Call::TailCall && name == SHAPES[2]);
+        assert!(*call == Call::Jump || name != SHAPES[2], "hand_over ends with a jump");
+        tail_exits += usize::from(*call == Call::Jump && name == SHAPES[2]);
         rounds += usize::from(stack.is_empty() && name == SHAPES[0]);
     }
     assert!(rounds >= ROUNDS - 1, "{rounds} whole rounds");

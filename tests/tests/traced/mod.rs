@@ -35,7 +35,7 @@ const SLED_BYTES: usize = 11;
 pub enum Call {
     Begin,
     Return,
-    TailCall,
+    Jump,
 }
 
 struct Sled {
@@ -186,7 +186,7 @@ impl Traced {
 
     /// Waits for so many calls and ends since the last choice, and returns them with their functions and times.
     pub fn wait_for_calls(&self, count: usize) -> Vec<(Call, u32, u64)> {
-        self.wait("no function is traced", || self.event_count() >= self.first.get() + count as u64 + 1);
+        self.wait("no function is traced", || self.event_count() > self.first.get() + count as u64);
         let end = self.event_count();
         let ring = self.memory.control + RINGS;
         let address = read_u64(&self.memory.file, ring + 8);
@@ -204,7 +204,7 @@ impl Traced {
             let call = match what & 0xffff {
                 96 => Call::Begin,
                 97 => Call::Return,
-                98 => Call::TailCall,
+                98 => Call::Jump,
                 // The group was switched.
                 112 => continue,
                 kind => panic!("an event of kind {kind}"),
