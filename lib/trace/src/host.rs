@@ -65,8 +65,9 @@ pub fn is_asked() -> bool {
 }
 
 /// Carries out what the host has asked for since the last call; a platform calls it in each round and after each
-/// sleep. Costs two loads while there is nothing. `functions` patches the functions of the host's map.
-pub fn follow_host(functions: impl FnOnce()) -> Option<Change> {
+/// sleep. Costs two loads while there is nothing. `functions` is told the groups that are
+/// to be on, and switches the tracing of functions: see [`crate::functions::switch`].
+pub fn follow_host(functions: impl FnOnce(u32)) -> Option<Change> {
     let request = CONTROL.request.load(Ordering::Acquire);
     if request == CONTROL.answered.load(Ordering::Relaxed) {
         return None;
@@ -74,7 +75,7 @@ pub fn follow_host(functions: impl FnOnce()) -> Option<Change> {
     CONTROL.answer_ticks.store(ticks(), Ordering::Relaxed);
     let groups = CONTROL.groups_wanted.load(Ordering::Relaxed);
     if (groups | CONTROL.groups.load(Ordering::Relaxed)) & Group::Functions as u32 != 0 {
-        functions();
+        functions(groups);
     }
     let change = switch(groups);
     CONTROL.answered.store(request, Ordering::Release);

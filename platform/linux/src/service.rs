@@ -33,9 +33,7 @@ where
     let traced = trace::wanted_groups().map(trace::start);
     match traced {
         Ok(Ok(())) => (),
-        Ok(Err(error)) => {
-            tell(name, format_args!("this runs without a trace: {error}"))
-        }
+        Ok(Err(error)) => tell(name, format_args!("this runs without a trace: {error}")),
         Err(error) => {
             tell(name, format_args!("{error}"));
             return ExitCode::from(UNUSABLE);
