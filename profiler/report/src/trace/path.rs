@@ -1,0 +1,284 @@
+//! Where the time of one span went, and of all spans of a name.
+
+use glass_profile::trace::model::Trace;
+use glass_profile::trace::path::{Index, Part, Path, Share, Summary, Topic, What, spans_by_duration, summarise};
+
+use super::Settings;
+use super::label::{self, duration};
+use super::table::{Table, wrap};
+use crate::format::{count, percent};
+use crate::names::printable;
+
+/// Spans of a name whose paths are put together; of more, as many spread over all durations.
+const SPANS_MAX: usize = 1_000;
+/// Parts of one path that are shown.
+const PARTS_MAX: usize = 200;
+/// Names that an error lists.
+const CHOICES_MAX: usize = 10;
+
+/// The span that `NAME`, `NAME#3` or `NAME#median` means: the longest, the third, the one in the middle by duration.
+pub(super) fn chosen_span(trace: &Trace, wanted: &str) -> Result<u32, String> {
+    let (name, which) = match wanted.rsplit_once('#') {
+        Some((name, which)) => (name, which),
+        None => (wanted, "longest"),
+    };
+    let by_duration = spans_by_duration(trace, name);
+    if by_duration.is_empty() {
+        return Err(format!("no span `{}` has an end in this trace: {}", printable(name), choices(trace)));
+    }
+    let number = which.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    match (which, number) {
+        ("longest", _) => Ok(by_duration[0]),
+        ("median", _) => Ok(by_duration[by_duration.len() / 2]),
+        (_, Some(index)) => {
+            let mut by_time = by_duration;
+            by_time.sort_unstable();
+            by_time.get(index).copied().ok_or_else(|| {
+                format!("there are {} spans `{}` with an end, so #{which} is none", by_time.len(), printable(name))
+            })
+        }
+        _ => Err(format!("`#{}` is no number from 1 on, nor `longest` or `median`", printable(which))),
+    }
+}
+
+fn choices(trace: &Trace) -> String {
+    let mut names: Vec<String> =
+        trace.spans.iter().filter(|span| span.end_ns.is_some()).map(|span| printable(trace.name(span.name))).collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.len() {
+        0 => "it has none at all (trace the group spans, and give the service spans of the tracing macros)".into(),
+        number => format!(
+            "choose one of {}{}",
+            names[..number.min(CHOICES_MAX)].join(", "),
+            if number > CHOICES_MAX { ", …" } else { "" }
+        ),
+    }
+}
+
+/// The paths of all spans of a name, or of [`SPANS_MAX`] of them.
+fn all_paths(trace: &Trace, index: &Index, spans: &[u32]) -> Vec<Path> {
+    let step = spans.len().div_ceil(SPANS_MAX).max(1);
+    spans.iter().step_by(step).filter_map(|span| Path::find(trace, index, *span)).collect()
+}
+
+/// Which wait dominates the time of all spans of a name, in one paragraph; `None` if no such span has an end.
+pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
+    let spans = spans_by_duration(trace, span_name);
+    let median = trace.spans.get(*spans.get(spans.len() / 2)? as usize)?;
+    let median_ns = median.end_ns?.saturating_sub(median.start_ns);
+    let index = Index::new(trace);
+    let paths = all_paths(trace, &index, &spans);
+    let summary = summarise(trace, &paths);
+    let mut said = match spans.len() {
+        1 => format!("The span `{}` took {}.", printable(span_name), duration(median_ns)),
+        number => format!(
+            "The {} spans `{}` took {} in the middle, {} together{}.",
+            count(number as u64),
+            printable(span_name),
+            duration(median_ns),
+            duration(spans.iter().map(|span| span_ns(trace, *span)).sum()),
+            match paths.len() < number {
+                true =>
+                    format!(" ({} of them, spread over all durations, are looked at here)", count(paths.len() as u64)),
+                false => String::new(),
+            }
+        ),
+    };
+    let waits: Vec<(usize, &Share)> =
+        summary.own.iter().enumerate().filter(|(_, share)| share.topic.is_wait() && share.sum_ns > 0).collect();
+    match waits.first() {
+        Some((place, share)) => {
+            said.push_str(&format!(
+                " Most of that time, {}, they waited for {}{}",
+                percent(share.sum_ns, summary.sum_ns),
+                waited_for(trace, share.topic),
+                behind(trace, &summary, *place)
+            ));
+            said.push('.');
+        }
+        None => said.push_str(" They did not wait."),
+    }
+    for (place, share) in waits.iter().skip(1).take(2) {
+        said.push_str(&format!(
+            " {} went to {}{}.",
+            percent(share.sum_ns, summary.sum_ns),
+            waited_for(trace, share.topic),
+            behind(trace, &summary, *place)
+        ));
+    }
+    let ran_ns: u64 = summary
+        .own
+        .iter()
+        .filter(|share| matches!(share.topic, Topic::Run(_) | Topic::Core))
+        .map(|share| share.sum_ns)
+        .sum();
+    said.push_str(&format!(" Their own code ran for {}.", percent(ran_ns, summary.sum_ns)));
+    Some(said)
+}
+
+fn span_ns(trace: &Trace, span: u32) -> u64 {
+    trace.spans.get(span as usize).and_then(|span| Some(span.end_ns?.saturating_sub(span.start_ns))).unwrap_or(0)
+}
+
+fn waited_for(trace: &Trace, topic: Topic) -> String {
+    match topic {
+        Topic::Ready => "a core, being ready".into(),
+        topic => label::topic(trace, topic),
+    }
+}
+
+/// What happened during a wait, as far as that is not said already.
+fn behind(trace: &Trace, summary: &Summary, place: usize) -> String {
+    let share = &summary.own[place];
+    let behind = summary.behind.get(place).map_or(&[][..], Vec::as_slice);
+    let named: Vec<String> = behind
+        .iter()
+        .filter(|part| part.topic != share.topic && part.sum_ns * 20 >= share.sum_ns)
+        .take(3)
+        .map(|part| format!("{} {}", label::topic(trace, part.topic), percent(part.sum_ns, share.sum_ns)))
+        .collect();
+    let mean = share.sum_ns / share.count.max(1);
+    let often = format!(" ({} in the mean, {} at most", duration(mean), duration(share.max_ns));
+    match named.is_empty() {
+        true => format!("{often})"),
+        false => format!("{often}; behind it: {})", named.join(", ")),
+    }
+}
+
+pub(super) fn text(trace: &Trace, settings: &Settings) -> Result<String, String> {
+    let wanted = match &settings.span {
+        Some(wanted) => wanted.clone(),
+        None => longest_name(trace).ok_or_else(|| format!("no span has an end in this trace: {}", choices(trace)))?,
+    };
+    let span = chosen_span(trace, &wanted)?;
+    let index = Index::new(trace);
+    let Some(path) = Path::find(trace, &index, span) else { return Err("there is no such span".into()) };
+    let name = trace.name(trace.spans[span as usize].name);
+    let mut out = format!(
+        "Where the time of one span `{}` went: {} from {} on{}\n",
+        printable(name),
+        duration(path.duration_ns()),
+        label::moment(trace, path.start_ns),
+        fields(trace, span)
+    );
+    out.push_str(&parts(trace, &path, settings.min_ns));
+    out.push_str("\nBy what its own task did or waited for\n");
+    let summary = summarise(trace, [&path]);
+    out.push_str(&shares(trace, &summary.own, summary.sum_ns));
+    out.push_str("\nBy what was behind it: tasks, devices, waits\n");
+    out.push_str(&shares(trace, &summary.followed, summary.sum_ns));
+    if let Some(said) = dominating_wait(trace, name) {
+        out.push_str(&format!("\n{}", wrap(0, &said)));
+    }
+    Ok(out)
+}
+
+fn longest_name(trace: &Trace) -> Option<String> {
+    let longest = trace.spans.iter().filter(|span| span.end_ns.is_some());
+    let longest = longest.max_by_key(|span| span.end_ns.unwrap_or(0).saturating_sub(span.start_ns))?;
+    Some(trace.name(longest.name).to_owned())
+}
+
+fn fields(trace: &Trace, span: u32) -> String {
+    let fields: Vec<String> = trace.spans[span as usize]
+        .fields
+        .iter()
+        .take(4)
+        .map(|(name, value)| format!("{}={}", printable(trace.name(*name)), printable(&crate::words::value(value))))
+        .collect();
+    if fields.is_empty() { String::new() } else { format!(" ({})", fields.join(", ")) }
+}
+
+fn parts(trace: &Trace, path: &Path, min_ns: u64) -> String {
+    let is_long = |part: &&Part| part.end_ns - part.start_ns >= min_ns;
+    let mut table = Table::new(&["at", "took", "<what"]);
+    let mut out = String::new();
+    let long: Vec<&Part> = path.parts.iter().filter(is_long).collect();
+    for chunk in long[..long.len().min(PARTS_MAX)].chunks(super::table::ROWS_MAX) {
+        for part in chunk {
+            let indent = "  ".repeat(part.depth.min(8) as usize);
+            table.row(vec![
+                duration(part.start_ns - path.start_ns),
+                duration(part.end_ns - part.start_ns),
+                format!("{indent}{}", what(trace, part)),
+            ]);
+        }
+        let lines = std::mem::replace(&mut table, Table::new(&["at", "took", "<what"])).lines();
+        // One heading is enough.
+        let skip = if out.is_empty() { 0 } else { lines.find('\n').map_or(0, |end| end + 1) };
+        out.push_str(&lines[skip..]);
+    }
+    let shown: u64 = long.iter().take(PARTS_MAX).map(|part| part.end_ns - part.start_ns).sum();
+    let left_out = path.parts.len() - long.len().min(PARTS_MAX);
+    if left_out > 0 {
+        out.push_str(&format!(
+            "  {} more parts, {} together\n",
+            count(left_out as u64),
+            duration(path.duration_ns() - shown)
+        ));
+    }
+    if path.is_cut {
+        out.push_str("  The path has more parts than are followed; the rest is told as not known.\n");
+    }
+    out
+}
+
+fn what(trace: &Trace, part: &Part) -> String {
+    match part.what {
+        What::Run { task, core } => {
+            let core = trace.cores.get(core as usize).map_or("", |core| &core.name);
+            format!("{} runs on {}", label::task(trace, task), printable(core))
+        }
+        What::Core { core } => {
+            format!("runs on {}", printable(trace.cores.get(core as usize).map_or("", |core| &core.name)))
+        }
+        What::Ready { task } => format!("{} is ready and waits for its turn", label::task(trace, task)),
+        What::Request { request } => match trace.requests.get(request as usize) {
+            Some(request) => format!(
+                "{}: request {}{}{}",
+                label::device(trace, request.device, request.operation),
+                request.number,
+                match request.bytes {
+                    0 => String::new(),
+                    bytes => format!(" of {} bytes", count(bytes.into())),
+                },
+                match request.task {
+                    Some(task) => format!(", submitted by {}", label::task(trace, task)),
+                    None => String::new(),
+                }
+            ),
+            None => "a request".into(),
+        },
+        What::Network { wait, .. } => waiting(trace, wait, "until a segment came"),
+        What::Timer { wait } => waiting(trace, wait, "until its deadline"),
+        What::Wait { wait } => waiting(trace, wait, "and nobody knows who ended that"),
+        What::Unknown => "the trace does not tell".into(),
+    }
+}
+
+fn waiting(trace: &Trace, wait: u32, end: &str) -> String {
+    let Some(wait) = trace.waits.get(wait as usize) else { return "a wait".into() };
+    let first = wait.first_reason as usize;
+    let reasons = trace.reasons.get(first..first + wait.reason_count as usize).unwrap_or(&[]);
+    format!("{} waits for {} {end}", label::task(trace, wait.task), label::reasons(trace, reasons))
+}
+
+fn shares(trace: &Trace, shares: &[Share], sum_ns: u64) -> String {
+    let mut table = Table::new(&["share", "together", "times", "longest", "<what"]);
+    for share in shares {
+        table.row(vec![
+            percent(share.sum_ns, sum_ns),
+            duration(share.sum_ns),
+            count(share.count),
+            duration(share.max_ns),
+            match share.topic {
+                Topic::Device(..) | Topic::Run(_) | Topic::Core | Topic::Ready | Topic::Unknown => {
+                    label::topic(trace, share.topic)
+                }
+                topic => format!("waiting for {}", label::topic(trace, topic)),
+            },
+        ]);
+    }
+    table.lines()
+}
