@@ -12,6 +12,7 @@ use std::net::TcpStream;
 fn check_tasks(seen: &Seen) -> HashMap<u32, (String, u32)> {
     let mut tasks = HashMap::new();
     let mut running = None;
+    let mut has_reason = false;
     for event in seen.events("main") {
         match Kind::from_number(event.kind) {
             Some(Kind::TaskSpawn) => {
@@ -22,8 +23,15 @@ fn check_tasks(seen: &Seen) -> HashMap<u32, (String, u32)> {
                 assert_eq!(running.replace(event.a), None, "polls do not nest");
                 assert_eq!(tasks.get(&event.a).map(|task| &task.0), Some(&seen.name(event.b as u32)));
             }
-            Some(Kind::PollEnd) => assert_eq!(running.take(), Some(event.a)),
-            Some(Kind::Block) => assert!(running.is_some(), "only a task that is polled can wait"),
+            Some(Kind::PollEnd) => {
+                assert_eq!(running.take(), Some(event.a));
+                let is_over = event.detail == Outcome::Ready as u16;
+                assert!(std::mem::take(&mut has_reason) || is_over, "task {} waits for nothing", event.a);
+            }
+            Some(Kind::Block) => {
+                assert!(running.is_some(), "only a task that is polled can wait");
+                has_reason = true;
+            }
             Some(Kind::Wake) => assert!(tasks.contains_key(&event.a), "task {} is woken but was never there", event.a),
             _ => (),
         }
