@@ -15,7 +15,7 @@ import { changeColour, compareShares, formatPoints, VERDICTS } from "./compare.j
 import { Tooltip } from "./tooltip.js";
 import { Crumbs } from "./crumbs.js";
 import { HidePanel } from "./hide.js";
-import { find, helpKey, startTheme } from "./page.js";
+import { find, helpKey, searchKey, startTheme } from "./page.js";
 
 /** The strongest colour stands for at least this change. */
 const POINTS_MIN = 1;
@@ -227,11 +227,8 @@ function reset() {
 
 function keyPressed(event) {
   if (helpKey(event) || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "/" && !event.target.matches("input[type=search], input[type=text]")) {
-    event.preventDefault();
-    find("#search").focus();
-    find("#search").select();
-  } else if (event.key === "Escape") {
+  if (searchKey(event, find("#search"))) return;
+  if (event.key === "Escape") {
     reset();
     find("#search").blur();
   } else if (event.key === "Enter" && event.target === find("#search")) {

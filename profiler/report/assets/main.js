@@ -12,10 +12,11 @@ import { FlameGraph } from "./graph.js";
 import { functionColumn, imageColumn, placeColumn, samplesColumn, SortedTable } from "./table.js";
 import { CallTree } from "./calltree.js";
 import { Timeline } from "./timeline.js";
-import { describeBox, Tooltip } from "./tooltip.js";
+import { Tooltip } from "./tooltip.js";
+import { describeBox } from "./describe.js";
 import { Crumbs } from "./crumbs.js";
 import { HidePanel } from "./hide.js";
-import { find, helpKey, startTabs, startTheme } from "./page.js";
+import { find, helpKey, isTyping, searchKey, startTabs, startTheme } from "./page.js";
 
 const profile = decodeProfile(find("#profile").textContent);
 const state = {
@@ -241,13 +242,11 @@ function reset() {
 }
 
 function keyPressed(event) {
+  // Another view of the page has the keys.
+  if (find("#report").hidden) return;
   if (helpKey(event) || event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.matches("input[type=search], input[type=text]");
-  if (event.key === "/" && !typing) {
-    event.preventDefault();
-    find("#search").focus();
-    find("#search").select();
-  } else if (event.key === "Escape") {
+  if (searchKey(event, find("#search"))) return;
+  if (event.key === "Escape") {
     // The first Escape gives up search and zoom, the next one the range of time.
     const idle = state.query === "" && state.selected === null && !graph.zoomed.parent;
     if (idle && state.range) timeline.setRange(null);
@@ -255,7 +254,7 @@ function keyPressed(event) {
     find("#search").blur();
   } else if (event.key === "Enter" && event.target === find("#search")) {
     find("#graph canvas").focus();
-  } else if (event.key === "t" && !typing) {
+  } else if (event.key === "t" && !isTyping(event)) {
     find("#timeline canvas").focus();
   }
 }
@@ -299,12 +298,21 @@ function listenToTools() {
   }
 }
 
+/** Another view of the page has chosen a range of time, in nanoseconds of the samples' clock. */
+function rangeChosen({ detail: [from, to] }) {
+  const { sliceNs, slices } = profile.timeline;
+  if (slices < 2) return;
+  const first = Math.max(0, Math.min(slices - 1, Math.floor(from / sliceNs)));
+  timeline.setRange([first, Math.max(first + 1, Math.min(slices, Math.ceil(to / sliceNs)))]);
+}
+
 function start() {
-  find("#report").hidden = false;
+  find("#report").hidden = document.body.dataset.view === "trace";
+  document.addEventListener("samples-range", rangeChosen);
   hidePanel.fill(groupsBy("image"), running.all);
   listenToTools();
   sum();
-  startTabs(find("[role=tablist]"), (panel) => {
+  startTabs(find("#panels [role=tablist]"), (panel) => {
     state.panel = panel;
     refine();
   });

@@ -23,14 +23,27 @@ export function startTheme(onChange) {
   apply();
 }
 
+/** Whether keys are text for an input. */
+export function isTyping(event) {
+  return event.target.matches("input[type=search], input[type=text]");
+}
+
+/** `/` goes to the search. True if the key was that. */
+export function searchKey(event, search) {
+  if (event.key !== "/" || isTyping(event)) return false;
+  event.preventDefault();
+  search.focus();
+  search.select();
+  return true;
+}
+
 /** `?` opens the list of keys, Escape closes it. True if the key was meant for it. */
 export function helpKey(event) {
-  const typing = event.target.matches("input[type=search], input[type=text]");
   if (event.key === "Escape" && find("#help").open) {
     find("#help").close();
     return true;
   }
-  if (event.key !== "?" || typing) return find("#help").open;
+  if (event.key !== "?" || isTyping(event)) return find("#help").open;
   event.preventDefault();
   find("#help").showModal();
   return true;

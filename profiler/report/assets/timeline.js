@@ -5,6 +5,7 @@ import { formatCount, formatPercent, formatSamples, timeFormat } from "./format.
 import { textSpan } from "./elements.js";
 import { STATES } from "./profile.js";
 import { countSlices } from "./sums.js";
+import { roundStep, windowFrom, zoomWindow } from "./zoom.js";
 
 const LANES_FOLDED = 8;
 /** More lanes than this say nothing to anybody; those with most samples are shown. */
@@ -237,10 +238,8 @@ export class Timeline {
 
   /** Shows `factor` times as much, with one slice kept where it is. */
   zoomView(factor, fixed) {
-    const [first, end] = this.view;
-    const length = Math.max(Math.min(VIEW_MIN_SLICES, this.time.slices), Math.min(this.time.slices, (end - first) * factor));
-    const before = ((fixed - first) / (end - first)) * length;
-    this.showFrom(fixed - before, length);
+    this.view = zoomWindow(this.view, factor, fixed, VIEW_MIN_SLICES, this.time.slices);
+    this.draw();
   }
 
   moveView(slices) {
@@ -248,8 +247,7 @@ export class Timeline {
   }
 
   showFrom(first, length) {
-    const start = Math.max(0, Math.min(this.time.slices - length, first));
-    this.view = [start, start + length];
+    this.view = windowFrom(first, length, this.time.slices);
     this.draw();
   }
 
@@ -401,10 +399,4 @@ function hatchPattern(context, ink) {
   pen.fillStyle = ink.hatch;
   for (let step = 0; step < 5; step += 1) pen.fillRect(step, 4 - step, 1, 1);
   return context.createPattern(tile, "repeat");
-}
-
-/** 1, 2 or 5 times a power of ten, at least as much as is asked for. */
-function roundStep(least) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least * 0.999999);
 }

@@ -7,6 +7,7 @@
 
 use base64::Engine as _;
 use glass_profile::model::Profile;
+use glass_profile::trace::model::Trace;
 use sha2::Digest as _;
 
 use crate::cost::{Card, cards};
@@ -15,6 +16,7 @@ use crate::difference;
 use crate::format::{count, date, percent};
 use crate::names::printable;
 use crate::text::{difference as difference_text, origin_line, summary, symbols_line};
+use crate::trace_page::{Class, TracePage, trace_summary};
 use crate::tree::{Kind, Merged, TrackShare, Tree};
 
 /// Functions in the summary for readers without JavaScript.
@@ -26,13 +28,25 @@ const PAGE: &str = include_str!("../assets/report.html");
 
 const DIFFERENCE_PAGE: &str = include_str!("../assets/difference.html");
 
-/// Keys and gestures, a dialog that every page has.
+/// A page of a trace without samples.
+const TRACE_PAGE: &str = include_str!("../assets/trace_page.html");
+
+/// The view of a trace, and what it adds to the style of a page.
+const TRACE_VIEW: &str = include_str!("../assets/trace.html");
+/// The choice between samples and trace.
+const VIEWS: &str = include_str!("../assets/views.html");
+const TRACE_STYLE: &str = include_str!("../assets/trace.css");
+
+/// Keys and gestures, a dialog that every page has; and what it holds for samples and for a trace.
 const HELP: &str = include_str!("../assets/help.html");
+const SAMPLES_HELP: &str = include_str!("../assets/help_samples.html");
+const TRACE_HELP: &str = include_str!("../assets/trace_help.html");
 
 /// In the order of their imports: each uses only those before it.
 const MODULES: &[(&str, &str)] = &[
     ("format.js", include_str!("../assets/format.js")),
     ("elements.js", include_str!("../assets/elements.js")),
+    ("zoom.js", include_str!("../assets/zoom.js")),
     ("profile.js", include_str!("../assets/profile.js")),
     ("shape.js", include_str!("../assets/shape.js")),
     ("sums.js", include_str!("../assets/sums.js")),
@@ -45,31 +59,108 @@ const MODULES: &[(&str, &str)] = &[
     ("calltree.js", include_str!("../assets/calltree.js")),
     ("timeline.js", include_str!("../assets/timeline.js")),
     ("tooltip.js", include_str!("../assets/tooltip.js")),
+    ("describe.js", include_str!("../assets/describe.js")),
     ("crumbs.js", include_str!("../assets/crumbs.js")),
     ("hide.js", include_str!("../assets/hide.js")),
     ("page.js", include_str!("../assets/page.js")),
 ];
 
+/// The modules of a trace, which is a script of its own, in the order of their imports.
+const TRACE_MODULES: &[(&str, &str)] = &[
+    ("format.js", include_str!("../assets/format.js")),
+    ("elements.js", include_str!("../assets/elements.js")),
+    ("zoom.js", include_str!("../assets/zoom.js")),
+    ("tooltip.js", include_str!("../assets/tooltip.js")),
+    ("page.js", include_str!("../assets/page.js")),
+    ("trace_data.js", include_str!("../assets/trace_data.js")),
+    ("trace_colours.js", include_str!("../assets/trace_colours.js")),
+    ("trace_layout.js", include_str!("../assets/trace_layout.js")),
+    ("trace_raster.js", include_str!("../assets/trace_raster.js")),
+    ("trace_overlay.js", include_str!("../assets/trace_overlay.js")),
+    ("trace_timeline.js", include_str!("../assets/trace_timeline.js")),
+    ("trace_pick.js", include_str!("../assets/trace_pick.js")),
+    ("trace_details.js", include_str!("../assets/trace_details.js")),
+    ("trace_search.js", include_str!("../assets/trace_search.js")),
+    ("trace_series.js", include_str!("../assets/trace_series.js")),
+    ("trace_tables.js", include_str!("../assets/trace_tables.js")),
+    ("trace_paths.js", include_str!("../assets/trace_paths.js")),
+];
+
 /// The module that wires a page; it comes after all others.
 const REPORT: (&str, &str) = ("main.js", include_str!("../assets/main.js"));
 const DIFFERENCE: (&str, &str) = ("difference.js", include_str!("../assets/difference.js"));
+const TRACE: (&str, &str) = ("trace_main.js", include_str!("../assets/trace_main.js"));
 
 /// A page with a timeline, an interactive flame graph, a call tree and tables of functions and
 /// lines. It needs nothing but itself.
 pub fn html(profile: &Profile) -> String {
+    report(profile, None)
+}
+
+/// A page with the timeline of a trace: lanes for cores, tasks, devices, connections, spans, functions and counters,
+/// events over time, where the time of requests went, and tables. If the profile has samples, they are a second view
+/// of the same page, on the same clock. It needs nothing but itself.
+pub fn trace_html(profile: &Profile, trace: &Trace) -> String {
+    let parts = TracePage::new(trace);
+    if !profile.samples.is_empty() {
+        return report(profile, Some((trace, &parts)));
+    }
+    let script = script(TRACE_MODULES, TRACE);
+    page(TRACE_PAGE, &[&script], &(STYLE.to_string() + TRACE_STYLE), |name| match name {
+        "guest" => escape(&guest(profile)),
+        "origin" => escape(&trace_summary(trace)),
+        "warnings" => list("warnings", "Warnings", &warnings(profile, Some(trace))),
+        "help" => help(&[TRACE_HELP]),
+        "trace" => trace_view(&parts, &script),
+        _ => unreachable!("assets/trace_page.html names only what is above"),
+    })
+}
+
+/// A page of samples, and of a trace if there is one.
+fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
     let text = summary(profile, &Tree::build(profile), TEXT_TOP);
     let (tree, timeline) = data::by_line(profile);
-    page(PAGE, REPORT, |name| match name {
+    let main = script(MODULES, REPORT);
+    let trace_script = trace.map_or(String::new(), |_| script(TRACE_MODULES, TRACE));
+    let (scripts, style, sections): (&[&str], String, &[&str]) = match trace {
+        None => (&[&main], STYLE.to_string(), &[SAMPLES_HELP]),
+        Some(_) => (&[&main, &trace_script], STYLE.to_string() + TRACE_STYLE, &[SAMPLES_HELP, TRACE_HELP]),
+    };
+    page(PAGE, scripts, &style, |name| match name {
         "guest" => escape(&guest(profile)),
         "origin" => escape(&origin_line(&profile.origin)),
         "symbols" => escape(&symbols_line(&profile.origin)),
         "cost" => cards(&profile.cost, profile.origin.duration_ns).iter().map(card).collect(),
-        "warnings" => list("warnings", "Warnings", &profile.warnings),
+        "warnings" => list("warnings", "Warnings", &warnings(profile, trace.map(|(trace, _)| trace))),
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
         "data" => data::write(&tree, &timeline),
+        "help" => help(sections),
+        "script" => main.clone(),
+        "views" => trace.map_or("", |_| VIEWS).to_string(),
+        "trace" => trace.map_or(String::new(), |(_, parts)| trace_view(parts, &trace_script)),
         _ => unreachable!("assets/report.html names only what is above"),
     })
+}
+
+/// The view of a trace with its data and its script.
+fn trace_view(parts: &TracePage, script: &str) -> String {
+    fill(TRACE_VIEW, |name| match name {
+        "index" => parts.index.clone(),
+        "overview" => parts.elements(Class::Overview),
+        "details" => parts.elements(Class::Detail),
+        "script" => script.to_string(),
+        _ => unreachable!("assets/trace.html names only what is above"),
+    })
+}
+
+/// What a reader is warned of, of the samples and of the trace.
+fn warnings(profile: &Profile, trace: Option<&Trace>) -> Vec<String> {
+    profile.warnings.iter().chain(trace.into_iter().flat_map(|trace| &trace.warnings)).cloned().collect()
+}
+
+fn help(sections: &[&str]) -> String {
+    fill(HELP, |_| sections.concat())
 }
 
 /// A page that compares two recordings: a flame graph coloured by the change of shares from A to B,
@@ -77,13 +168,16 @@ pub fn html(profile: &Profile) -> String {
 pub fn difference(a: &Profile, b: &Profile) -> String {
     let joined = difference::join(a, b);
     let (tree, timeline) = data::by_line(&joined);
-    page(DIFFERENCE_PAGE, DIFFERENCE, |name| match name {
+    let script = script(MODULES, DIFFERENCE);
+    page(DIFFERENCE_PAGE, &[&script], STYLE, |name| match name {
         "guest" => escape(&guest(b)),
         "sides" => [a, b].iter().zip(&tree.tracks).map(|(profile, share)| side(profile, share)).collect(),
         "warnings" => list("warnings", "Remarks", &difference::remarks(a, b)),
         "text" => escape(&difference_text(a, b, TEXT_TOP)),
         "merged" => merged(&tree.merged),
         "data" => data::write(&tree, &timeline),
+        "help" => help(&[SAMPLES_HELP]),
+        "script" => script.clone(),
         _ => unreachable!("assets/difference.html names only what is above"),
     })
 }
@@ -93,19 +187,17 @@ fn guest(profile: &Profile) -> String {
     if guest.is_empty() { "unnamed guest".to_string() } else { printable(guest) }
 }
 
-/// Fills a template with a script, a style sheet and what `value` knows.
-fn page(template: &str, main: (&str, &str), value: impl Fn(&str) -> String) -> String {
-    let script = script(main);
+/// Fills a template with a style sheet, a policy that allows it and these scripts, and what `value` knows.
+fn page(template: &str, scripts: &[&str], style: &str, value: impl Fn(&str) -> String) -> String {
+    let hashes: Vec<String> = scripts.iter().map(|script| format!("'sha256-{}'", hash(script))).collect();
     let policy = format!(
-        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
-        hash(&script),
-        hash(STYLE)
+        "default-src 'none'; script-src {}; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
+        hashes.join(" "),
+        hash(style)
     );
     fill(template, |name| match name {
         "policy" => policy.clone(),
-        "style" => STYLE.to_string(),
-        "script" => script.clone(),
-        "help" => HELP.to_string(),
+        "style" => style.to_string(),
         _ => value(name),
     })
 }
@@ -190,9 +282,9 @@ fn merged(merged: &Merged) -> String {
 
 /// All modules as one script: imports between them are left out, and what they export is simply
 /// there.
-fn script(main: (&str, &str)) -> String {
+fn script(modules: &[(&str, &str)], main: (&str, &str)) -> String {
     let mut script = String::new();
-    for (name, source) in MODULES.iter().chain([&main]) {
+    for (name, source) in modules.iter().chain([&main]) {
         script.push_str(&format!("\n// {name}\n"));
         for line in source.lines().filter(|line| !line.starts_with("import ")) {
             script.push_str(line.strip_prefix("export ").unwrap_or(line));
@@ -226,14 +318,20 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
+    type Modules = &'static [(&'static str, &'static str)];
+
+    const SCRIPTS: [(Modules, (&str, &str)); 3] = [(MODULES, REPORT), (MODULES, DIFFERENCE), (TRACE_MODULES, TRACE)];
+
     /// Names that stand at the beginning of a line in some module.
-    fn top_level_names(main: (&'static str, &'static str)) -> Vec<&'static str> {
-        let modules = MODULES.iter().copied().chain([main]);
+    fn top_level_names(modules: Modules, main: (&'static str, &'static str)) -> Vec<&'static str> {
+        let modules = modules.iter().copied().chain([main]);
         let lines = modules.flat_map(|(_, source)| source.lines());
         lines
             .map(|line| line.strip_prefix("export ").unwrap_or(line))
             .filter_map(|line| {
-                let rest = ["function ", "class ", "const ", "let "].iter().find_map(|word| line.strip_prefix(word))?;
+                let rest = ["function ", "async function ", "class ", "const ", "let "]
+                    .iter()
+                    .find_map(|word| line.strip_prefix(word))?;
                 rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
             })
             .collect()
@@ -241,30 +339,33 @@ mod tests {
 
     #[test]
     fn modules_can_be_joined() {
-        for main in [REPORT, DIFFERENCE] {
-            let mut names = top_level_names(main);
+        for (modules, main) in SCRIPTS {
+            let mut names = top_level_names(modules, main);
             let count = names.len();
             assert!(count > 30, "{names:?}");
             names.sort_unstable();
-            names.dedup();
-            assert_eq!(names.len(), count, "two modules use one name at their top level");
-            assert!(!script(main).contains("</script"));
-        }
-        assert!(!STYLE.contains("</style"));
-        for (index, (module, source)) in MODULES.iter().chain([&REPORT, &DIFFERENCE]).enumerate() {
-            let before = &MODULES[..index.min(MODULES.len())];
-            for line in source.lines().filter(|line| line.starts_with("import ")) {
-                let (imported, from) = line.split_once("} from \"./").expect("an import is one line of names");
-                let from = from.strip_suffix("\";").expect("an import ends its line");
-                let (_, exporter) =
-                    before.iter().find(|(name, _)| *name == from).expect("an import is of a module before");
-                for name in imported.strip_prefix("import {").expect("names in braces").split(',') {
-                    let exported = ["function", "class", "const"].map(|word| format!("export {word} {}", name.trim()));
-                    assert!(exported.iter().any(|line| exporter.contains(line.as_str())), "{module}: {name} of {from}");
-                }
+            let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+            assert!(twice.is_empty(), "two modules use one name at their top level: {twice:?}");
+            assert!(!script(modules, main).contains("</script"));
+            for (index, (module, source)) in modules.iter().chain([&main]).enumerate() {
+                imports_come_before(module, source, &modules[..index.min(modules.len())]);
             }
-            assert!(!source.contains("export default") && !source.contains("export {"), "{module}");
         }
+        assert!(!STYLE.contains("</style") && !TRACE_STYLE.contains("</style"));
+    }
+
+    fn imports_come_before(module: &str, source: &str, before: &[(&str, &str)]) {
+        for line in source.lines().filter(|line| line.starts_with("import ")) {
+            let (imported, from) = line.split_once("} from \"./").expect("an import is one line of names");
+            let from = from.strip_suffix("\";").expect("an import ends its line");
+            let (_, exporter) = before.iter().find(|(name, _)| *name == from).expect("an import is of a module before");
+            for name in imported.strip_prefix("import {").expect("names in braces").split(',') {
+                let exported = ["function", "async function", "class", "const"]
+                    .map(|word| format!("export {word} {}", name.trim()));
+                assert!(exported.iter().any(|line| exporter.contains(line.as_str())), "{module}: {name} of {from}");
+            }
+        }
+        assert!(!source.contains("export default") && !source.contains("export {"), "{module}");
     }
 
     #[test]

@@ -17,8 +17,10 @@ mod html;
 pub mod names;
 mod text;
 pub mod timeline;
+pub mod trace;
+mod trace_page;
 pub mod tree;
 pub mod words;
 
-pub use html::{difference as difference_html, html};
+pub use html::{difference as difference_html, html, trace_html};
 pub use text::{difference as difference_text, text, text_with_tree};

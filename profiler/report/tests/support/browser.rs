@@ -55,7 +55,9 @@ impl Browser {
         let program = program()?;
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{}-{number}", std::process::id()));
+        // Examples, which use this file too, have no folder of their own from Cargo.
+        let base = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let folder = base.join(format!("browser-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the browser can be made");
         // The browser leaves folders behind where it finds its temporary files.
         let scratch = folder.join("tmp");
@@ -190,6 +192,28 @@ impl Browser {
         self.mouse("mouseMoved", x, y, 0);
         self.mouse("mousePressed", x, y, 1);
         self.mouse("mouseReleased", x, y, 1);
+    }
+
+    pub fn double_click_at(&mut self, x: f64, y: f64) {
+        self.click_at(x, y);
+        self.mouse("mousePressed", x, y, 2);
+        self.mouse("mouseReleased", x, y, 2);
+    }
+
+    pub fn shift_click_at(&mut self, x: f64, y: f64) {
+        for kind in ["mousePressed", "mouseReleased"] {
+            self.call(
+                "Input.dispatchMouseEvent",
+                json!({"type": kind, "x": x, "y": y, "button": "left", "buttons": 1, "clickCount": 1, "modifiers": 8}),
+            );
+        }
+    }
+
+    pub fn wheel(&mut self, x: f64, y: f64, across: f64, down: f64) {
+        self.call(
+            "Input.dispatchMouseEvent",
+            json!({"type": "mouseWheel", "x": x, "y": y, "deltaX": across, "deltaY": down, "button": "none"}),
+        );
     }
 
     /// Presses at one place, moves to another in steps, and lets go.

@@ -1,0 +1,100 @@
+// Which lanes are shown, and where: headings that fold, a filter, lanes that are hidden.
+
+const HEADING_PX = 26;
+const LANE_PX = 20;
+const NESTED_PX = 18;
+const COUNTER_PX = 46;
+
+/** Groups of more lanes than this are folded at first, but for those before. */
+const LANES_OPEN_MAX = 400;
+
+export class Layout {
+  constructor(data) {
+    this.data = data;
+    this.folded = new Set();
+    this.hidden = new Set();
+    this.filter = null;
+    this.top = new Float64Array(data.lanes.length);
+    let open = 0;
+    for (const group of data.groups) {
+      if (open > 0 && open + group.count > LANES_OPEN_MAX) this.folded.add(group.name);
+      else open += group.count;
+    }
+    this.make();
+  }
+
+  /** Sets the filter: a text that is a regex if it can be one. */
+  setFilter(text) {
+    this.filter = text === "" ? null : pattern(text);
+    this.make();
+  }
+
+  fold(group) {
+    if (!this.folded.delete(group.name)) this.folded.add(group.name);
+    this.make();
+  }
+
+  make() {
+    const { data, filter } = this;
+    this.rows = [];
+    this.top.fill(-1);
+    let y = 0;
+    for (const group of data.groups) {
+      const lanes = data.lanes.slice(group.first, group.first + group.count);
+      const shown = lanes.filter((lane) => !this.hidden.has(lane.number) && (!filter || filter.test(lane.name) || filter.test(group.name)));
+      if (shown.length === 0) continue;
+      this.rows.push({ heading: group, lanes: shown.length, y, height: HEADING_PX });
+      y += HEADING_PX;
+      if (this.folded.has(group.name)) continue;
+      for (const lane of shown) {
+        const height = this.heightOf(lane);
+        this.rows.push({ lane, y, height });
+        this.top[lane.number] = y;
+        y += height;
+      }
+      y += 6;
+    }
+    this.height = y;
+  }
+
+  heightOf(lane) {
+    if (this.data.isCounter(lane)) return COUNTER_PX;
+    return ["call", "span", "request"].includes(this.data.types[lane.kind].label) ? NESTED_PX : LANE_PX;
+  }
+
+  /** Rows of which some part is between two heights. */
+  visible(from, to) {
+    let low = 0;
+    let high = this.rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.rows[middle].y + this.rows[middle].height <= from) low = middle + 1;
+      else high = middle;
+    }
+    const rows = [];
+    for (; low < this.rows.length && this.rows[low].y < to; low += 1) rows.push(this.rows[low]);
+    return rows;
+  }
+
+  at(y) {
+    return this.visible(y, y + 1).find((row) => y >= row.y && y < row.y + row.height) ?? null;
+  }
+
+  /** Makes a lane one that is shown. */
+  reveal(lane) {
+    if (this.top[lane.number] >= 0) return;
+    this.hidden.delete(lane.number);
+    this.folded.delete(this.data.groups[lane.group].name);
+    this.make();
+    if (this.top[lane.number] < 0) this.setFilter("");
+  }
+}
+
+/** A text in any case, or a regex. */
+export function pattern(text) {
+  try {
+    return new RegExp(text, "i");
+  } catch {
+    return new RegExp(text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
+  }
+}

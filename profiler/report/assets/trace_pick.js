@@ -1,0 +1,70 @@
+// From a place of the timeline, or a lane and a moment, to the slice that is there.
+
+import { columnsOf, firstAbove } from "./trace_data.js";
+
+/**
+ * The slice of a lane at a time, or the nearest one within `reach`; null if there is none. An item has lane,
+ * start, end, name, kind, index, piece and the place of its piece.
+ */
+export async function sliceAt(data, lane, time, reach) {
+  if (lane.count === 0) return null;
+  const level = lane.levels[0];
+  let best = null;
+  for (let place = 0; place < level.pieces.length; place += 1) {
+    const [, , , start, end] = level.pieces[place];
+    if (end < time - reach || start > time + reach) continue;
+    const piece = await data.fetch(lane, level, level.pieces[place]);
+    const found = data.isCounter(lane) ? stepAt(piece, time) : nearest(piece, time, reach);
+    if (found && (best === null || found.distance < best.distance)) best = { ...found, piece, place };
+  }
+  return best && item(data, lane, best.piece, best.place, best.index);
+}
+
+function nearest(piece, time, reach) {
+  let best = null;
+  // What holds the time is the best; among marks the nearest.
+  for (let index = Math.max(0, firstAbove(piece.end, time - reach) - 1); index < piece.count && piece.start[index] <= time + reach; index += 1) {
+    const distance = Math.max(piece.start[index] - time, time - piece.end[index], 0);
+    const isEdge = piece.end[index] === time && piece.start[index] < time;
+    if (distance <= reach && (best === null || distance + (isEdge ? 0.5 : 0) < best.distance)) best = { index, distance: distance + (isEdge ? 0.5 : 0) };
+  }
+  return best;
+}
+
+function stepAt(piece, time) {
+  const index = firstAbove(piece.start, time) - 1;
+  return index < 0 ? null : { index, distance: 0 };
+}
+
+export function item(data, lane, piece, place, index) {
+  const base = { lane, piece, place, index, start: piece.start[index], end: piece.end?.[index] ?? piece.start[index] };
+  if (data.isCounter(lane)) {
+    const next = piece.start[index + 1] ?? data.durationNs;
+    return { ...base, end: next, value: piece.last[index], text: lane.name };
+  }
+  return { ...base, name: piece.name[index], kind: piece.kind[index], text: data.names[piece.name[index]] };
+}
+
+/** The slice before or after one in its lane. */
+export async function neighbour(data, { lane, place, index }, step) {
+  const level = lane.levels[0];
+  let [at, next] = [place, index + step];
+  if (next < 0) at -= 1;
+  else if (next >= level.pieces[place][2]) at += 1;
+  if (at < 0 || at >= level.pieces.length) return null;
+  const piece = await data.fetch(lane, level, level.pieces[at]);
+  if (at !== place) next = step > 0 ? 0 : piece.count - 1;
+  return item(data, lane, piece, at, next);
+}
+
+/** A value of a column of an item, by the column's label. */
+export function valueOf(data, { lane, piece, index }, label) {
+  const type = data.types[lane.kind];
+  const column = type.columns.findIndex((column) => column.label === label);
+  return column < 0 ? 0 : columnsOf(piece, type).columns[column][index];
+}
+
+export function textOf(data, { lane, piece, index }) {
+  const type = data.types[lane.kind];
+  return type.has_text ? columnsOf(piece, type).texts[index] : "";
+}

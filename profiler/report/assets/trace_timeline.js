@@ -1,0 +1,297 @@
+// The timeline: one canvas that draws the lanes in sight for the time in sight, and what pointer and keys do to it.
+
+import { Layout } from "./trace_layout.js";
+import { Raster } from "./trace_raster.js";
+import { TraceColours } from "./trace_colours.js";
+import { drawArrows, drawAxis, drawChosen, drawGrid, drawLabels, drawLosses, drawNames, drawRuler, drawWhole } from "./trace_overlay.js";
+import { windowFrom, zoomWindow } from "./zoom.js";
+
+const AXIS_PX = 34;
+const NAMES_PX = 210;
+const NAMES_NARROW_PX = 110;
+const VIEW_MIN_NS = 20;
+/** A press that moves less than this is a click. */
+const DRAG_MIN_PX = 4;
+const ZOOM_STEP = 1.35;
+const VIEWS_MAX = 100;
+
+export class TraceTimeline {
+  /** `on` holds click(x, y, event), double(x, y), hover(place or null), ruler(range or null), view(). */
+  constructor(box, data, on) {
+    this.box = box;
+    this.canvas = box.querySelector("canvas");
+    this.spacer = box.querySelector(".trace-spacer");
+    this.data = data;
+    this.on = on;
+    this.whole = data.durationNs;
+    this.layout = new Layout(data);
+    this.raster = new Raster(data);
+    this.view = [0, this.whole];
+    this.views = [];
+    this.matches = null;
+    this.chosen = null;
+    this.other = null;
+    this.ruler = null;
+    this.paths = null;
+    this.hover = null;
+    this.drag = null;
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(box);
+  }
+
+  setDark(dark) {
+    this.colours = new TraceColours(this.data, dark);
+    this.ink = null;
+    this.draw();
+  }
+
+  listen() {
+    const { canvas, box } = this;
+    canvas.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.pressed(event));
+    canvas.addEventListener("pointermove", (event) => this.moved(event));
+    canvas.addEventListener("pointerup", (event) => this.released(event));
+    canvas.addEventListener("pointercancel", () => (this.drag = null));
+    canvas.addEventListener("pointerleave", () => {
+      this.hover = null;
+      this.on.hover(null);
+      this.draw();
+    });
+    canvas.addEventListener("dblclick", (event) => event.offsetX >= this.plane.left && this.on.double(event.offsetX, event.offsetY));
+    box.addEventListener("scroll", () => this.draw());
+  }
+
+  timeAt(x) {
+    const { plane, view } = this;
+    return view[0] + ((x - plane.left) / plane.width) * (view[1] - view[0]);
+  }
+
+  rowAt(y) {
+    return y < AXIS_PX ? null : this.layout.at(y - AXIS_PX + this.box.scrollTop);
+  }
+
+  /** Shows a window of time. `isStep`: one can come back to the window before. */
+  show(view, isStep = false) {
+    if (isStep) this.views = [...this.views.slice(1 - VIEWS_MAX), this.view];
+    const length = Math.max(Math.min(VIEW_MIN_NS, this.whole), Math.min(this.whole, view[1] - view[0]));
+    this.view = windowFrom(view[0] - (length - (view[1] - view[0])) / 2, length, this.whole);
+    this.on.view();
+    this.draw();
+  }
+
+  back() {
+    if (this.views.length > 0) this.show(this.views.pop());
+  }
+
+  zoom(factor, fixed = this.hover ? this.timeAt(this.hover.x) : (this.view[0] + this.view[1]) / 2) {
+    this.view = zoomWindow(this.view, factor, fixed, VIEW_MIN_NS, this.whole);
+    this.on.view();
+    this.draw();
+  }
+
+  /** Moves by a part of what is shown. */
+  move(part) {
+    const length = this.view[1] - this.view[0];
+    this.view = windowFrom(this.view[0] + part * length, length, this.whole);
+    this.on.view();
+    this.draw();
+  }
+
+  scroll(px) {
+    this.box.scrollTop += px;
+  }
+
+  /** Brings a lane in sight. */
+  scrollTo(lane) {
+    this.layout.reveal(lane);
+    this.fit();
+    const top = this.layout.top[lane.number];
+    const height = this.box.clientHeight - AXIS_PX;
+    if (top < this.box.scrollTop || top + 40 > this.box.scrollTop + height) this.box.scrollTop = Math.max(0, top - height / 3);
+    this.draw();
+  }
+
+  wheeled(event) {
+    const overNames = event.offsetX < this.plane.left;
+    if ((overNames || event.shiftKey) && !event.ctrlKey) {
+      if (!overNames && event.deltaX === 0) {
+        event.preventDefault();
+        this.scroll(event.deltaY);
+      }
+      return;
+    }
+    event.preventDefault();
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.move(event.deltaX / this.plane.width);
+    else this.zoom(2 ** (Math.max(-240, Math.min(240, event.deltaY)) / 220), this.timeAt(event.offsetX));
+  }
+
+  pressed(event) {
+    if (event.button !== 0) return;
+    this.canvas.focus({ preventScroll: true, focusVisible: false });
+    const { offsetX: x, offsetY: y } = event;
+    if (x < this.plane.left) {
+      const row = this.rowAt(y);
+      if (row?.heading) {
+        this.layout.fold(row.heading);
+        this.on.view();
+        this.draw();
+      }
+      return;
+    }
+    this.canvas.setPointerCapture(event.pointerId);
+    this.drag = { x, y, isRuler: y < AXIS_PX || event.shiftKey, view: this.view, scroll: this.box.scrollTop, time: this.timeAt(x), moved: false };
+    event.preventDefault();
+  }
+
+  moved(event) {
+    const { offsetX: x, offsetY: y } = event;
+    this.hover = { x, y };
+    const { drag } = this;
+    if (drag && (drag.moved || Math.hypot(x - drag.x, y - drag.y) >= DRAG_MIN_PX)) {
+      drag.moved = true;
+      if (drag.isRuler) this.ruler = [drag.time, Math.max(0, Math.min(this.whole, this.timeAt(x)))];
+      else {
+        const length = drag.view[1] - drag.view[0];
+        this.view = windowFrom(drag.view[0] - ((x - drag.x) / this.plane.width) * length, length, this.whole);
+        this.box.scrollTop = drag.scroll - (y - drag.y);
+        this.on.view();
+      }
+    }
+    this.on.hover(this.drag?.moved || x < this.plane.left ? null : { x, y, clientX: event.clientX, clientY: event.clientY });
+    this.draw();
+  }
+
+  released(event) {
+    const { drag } = this;
+    this.drag = null;
+    if (!drag) return;
+    if (!drag.moved) this.on.click(event.offsetX, event.offsetY, event);
+    else if (drag.isRuler) {
+      this.ruler = [Math.min(...this.ruler), Math.max(...this.ruler)];
+      this.on.ruler(this.ruler);
+    }
+    this.draw();
+  }
+
+  draw() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      if (this.colours && this.box.clientWidth > 0) this.drawNow();
+    });
+  }
+
+  /** Sizes canvas and scroll bar. */
+  fit() {
+    const { canvas, box, layout } = this;
+    const ratio = window.devicePixelRatio || 1;
+    const [width, height] = [box.clientWidth, box.clientHeight];
+    const left = width < 700 ? NAMES_NARROW_PX : NAMES_PX;
+    this.plane = { left, top: AXIS_PX, width: Math.max(10, width - left) };
+    this.spacer.style.height = `${Math.max(height, layout.height + AXIS_PX)}px`;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    return { ratio, width, height };
+  }
+
+  frame(height) {
+    const { view, plane, layout, box, data, ink, whole } = this;
+    const scale = plane.width / (view[1] - view[0]);
+    const scroll = box.scrollTop;
+    const place = (number) => (layout.top[number] >= 0 ? plane.top + layout.top[number] - scroll : null);
+    return {
+      view,
+      plane,
+      height,
+      scroll,
+      ink,
+      data,
+      whole,
+      startNs: data.startNs,
+      folded: layout.folded,
+      hoverRow: this.hover ? this.rowAt(this.hover.y) : null,
+      x: (time) => plane.left + (time - view[0]) * scale,
+      top: place,
+      middle: (number) => (place(number) === null ? null : place(number) + layout.heightOf(data.lanes[number]) / 2),
+      heightOf: (lane) => layout.heightOf(lane),
+    };
+  }
+
+  drawNow() {
+    const { ratio, width, height } = this.fit();
+    const pen = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
+    this.ink ??= readInk(this.canvas, pen);
+    const { plane, ink, layout, raster, view, colours } = this;
+    const frame = this.frame(height);
+    const rows = layout.visible(frame.scroll, frame.scroll + height - AXIS_PX);
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.fillStyle = ink.panel;
+    pen.fillRect(0, 0, this.canvas.width, this.canvas.height);
+    const [left, top] = [Math.round(plane.left * ratio), Math.round(plane.top * ratio)];
+    raster.begin(Math.max(1, this.canvas.width - left), Math.max(1, this.canvas.height - top), colours.lane);
+    const labels = [];
+    let isWhole = true;
+    for (const { lane, y, height: rowHeight } of rows) {
+      if (!lane) continue;
+      const at = Math.round((y - frame.scroll) * ratio) + 1;
+      const drawn = raster.lane(lane, at, Math.round((rowHeight - 3) * ratio), view, colours, this.matches);
+      isWhole &&= drawn.isWhole;
+      for (const label of drawn.labels) {
+        label.from /= ratio;
+        label.to /= ratio;
+        label.y = plane.top + y - frame.scroll + rowHeight / 2;
+        if (label.isMark && this.on.text) label.text = this.on.text(lane, label);
+        labels.push(label);
+      }
+    }
+    pen.putImageData(raster.image, left, top);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.save();
+    pen.beginPath();
+    pen.rect(plane.left, plane.top, plane.width, height - plane.top);
+    pen.clip();
+    drawGrid(pen, frame);
+    drawLabels(pen, frame, labels);
+    drawLosses(pen, frame);
+    this.arrows = drawArrows(pen, frame);
+    if (this.paths) this.paths(pen, frame);
+    drawChosen(pen, frame, this.chosen, this.other);
+    pen.restore();
+    drawNames(pen, frame, rows);
+    pen.fillStyle = ink.panel;
+    pen.fillRect(0, 0, width, AXIS_PX);
+    drawWhole(pen, frame);
+    drawAxis(pen, frame);
+    if (this.ruler) drawRuler(pen, frame, this.ruler);
+    pen.fillStyle = ink.line;
+    pen.fillRect(plane.left - 1, AXIS_PX, 1, height - AXIS_PX);
+    if (this.hover && this.hover.x >= plane.left) {
+      pen.globalAlpha = 0.4;
+      pen.fillStyle = ink.ink;
+      pen.fillRect(Math.round(this.hover.x), AXIS_PX, 1, height - AXIS_PX);
+      pen.globalAlpha = 1;
+    }
+    this.isWhole = isWhole;
+    this.on.drawn(isWhole);
+  }
+}
+
+function readInk(canvas, pen) {
+  const style = getComputedStyle(canvas);
+  const names = ["paper", "panel", "ink", "soft", "line", "accent", "match", "mark", "warning"];
+  const ink = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`)]));
+  ink.arrow = style.getPropertyValue("--arrow");
+  ink.onStrong = style.getPropertyValue("--on-strong");
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const brush = tile.getContext("2d");
+  brush.fillStyle = style.getPropertyValue("--loss");
+  for (let step = 0; step < 6; step += 1) brush.fillRect(step, 5 - step, 2, 1);
+  ink.hatch = pen.createPattern(tile, "repeat");
+  return ink;
+}

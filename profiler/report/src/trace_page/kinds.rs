@@ -1,0 +1,260 @@
+//! What a slice of a lane can be, and what there is to say about one: the vocabulary that page and file share.
+
+use glass_profile::trace::model::{BlockKind, Direction, Operation};
+use serde::Serialize;
+
+/// How much a slice weighs where many share a pixel: a lane shows from below what was strong, then what was middle,
+/// then what was faint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weight {
+    Strong,
+    Middle,
+    Faint,
+}
+
+/// A kind of slice. Its number in [`KINDS`] is what a file holds.
+#[derive(Debug, Serialize)]
+pub struct KindInfo {
+    /// What a reader calls it.
+    pub label: &'static str,
+    pub weight: Weight,
+    /// `name` for a colour by the slice's name, else a colour of `trace_colours.js`.
+    pub colour: &'static str,
+}
+
+const fn kind(label: &'static str, weight: Weight, colour: &'static str) -> KindInfo {
+    KindInfo { label, weight, colour }
+}
+
+pub const TASK_ON_CORE: u8 = 0;
+pub const SPIN: u8 = 1;
+pub const IDLE: u8 = 2;
+pub const RUN: u8 = 3;
+pub const READY: u8 = 4;
+const WAIT: u8 = 5;
+const REQUEST: u8 = 14;
+pub const FAILED: u8 = 20;
+pub const SPAN: u8 = 21;
+pub const CALL: u8 = 22;
+const SEGMENT: u8 = 23;
+const MESSAGE: u8 = 26;
+pub const INTERRUPT: u8 = 32;
+
+pub const KINDS: &[KindInfo] = &[
+    kind("runs a task", Weight::Strong, "name"),
+    kind("looks for work", Weight::Middle, "spinning"),
+    kind("idle", Weight::Faint, "idle"),
+    kind("runs", Weight::Strong, "running"),
+    kind("woken, waits for its turn", Weight::Middle, "ready"),
+    kind("waits", Weight::Faint, "wait"),
+    kind("waits for a time", Weight::Faint, "waitTimer"),
+    kind("waits for another task", Weight::Faint, "waitNotify"),
+    kind("waits for a device", Weight::Faint, "waitRequest"),
+    kind("waits for bytes", Weight::Faint, "waitReceive"),
+    kind("waits for room to send", Weight::Faint, "waitSend"),
+    kind("waits for a connection", Weight::Faint, "waitAccept"),
+    kind("waits for a resource", Weight::Faint, "waitResource"),
+    kind("lets others have their turn", Weight::Faint, "wait"),
+    kind("request", Weight::Strong, "other"),
+    kind("read", Weight::Strong, "read"),
+    kind("write", Weight::Strong, "write"),
+    kind("flush", Weight::Strong, "flush"),
+    kind("transmit", Weight::Strong, "transmit"),
+    kind("receive", Weight::Strong, "receive"),
+    kind("failed request", Weight::Strong, "failed"),
+    kind("span", Weight::Strong, "name"),
+    kind("call", Weight::Strong, "name"),
+    kind("segment in", Weight::Strong, "receive"),
+    kind("segment out", Weight::Strong, "transmit"),
+    kind("segment out again", Weight::Strong, "failed"),
+    kind("message", Weight::Strong, "other"),
+    kind("error", Weight::Strong, "failed"),
+    kind("warning", Weight::Strong, "warning"),
+    kind("info", Weight::Strong, "running"),
+    kind("debug", Weight::Strong, "other"),
+    kind("trace", Weight::Strong, "other"),
+    kind("interrupt", Weight::Strong, "interrupt"),
+];
+
+pub fn wait(kind: BlockKind) -> u8 {
+    WAIT + kind as u8
+}
+
+pub fn wait_word(kind: BlockKind) -> &'static str {
+    match kind {
+        BlockKind::Other => "",
+        BlockKind::Timer => "timer",
+        BlockKind::Notify => "notify",
+        BlockKind::Request => "request",
+        BlockKind::Receive => "receive",
+        BlockKind::Send => "send",
+        BlockKind::Accept => "accept",
+        BlockKind::Resource => "resource",
+        BlockKind::Yield => "yield",
+    }
+}
+
+pub fn operation(operation: Operation) -> u8 {
+    REQUEST + operation as u8
+}
+
+pub fn segment(direction: Direction) -> u8 {
+    SEGMENT
+        + match direction {
+            Direction::In => 0,
+            Direction::Out => 1,
+            Direction::Again => 2,
+        }
+}
+
+/// By level, from 1 (error) to 5 (trace); 0 for one that is neither.
+pub fn message(level: u8) -> u8 {
+    MESSAGE + if level <= 5 { level } else { 0 }
+}
+
+/// How the page reads a column of numbers.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Show {
+    Count,
+    Bytes,
+    /// Index of a name, 0 for none.
+    Name,
+    /// Number of a lane and one, 0 for none: what it did then is what is meant.
+    Row,
+    /// As `Row`; the next column has the time.
+    Link,
+    /// Zigzag nanoseconds after the slice's begin.
+    LinkTime,
+    /// Bits with these names.
+    Flags(&'static [&'static str]),
+}
+
+/// A number that each slice of a type of lane has.
+#[derive(Debug, Serialize)]
+pub struct Column {
+    pub label: &'static str,
+    pub show: Show,
+}
+
+/// A type of lane.
+#[derive(Debug, Serialize)]
+pub struct Type {
+    /// What the page calls a slice in a list of matches.
+    pub label: &'static str,
+    pub columns: &'static [Column],
+    /// Each slice has a text besides.
+    pub has_text: bool,
+}
+
+const fn column(label: &'static str, show: Show) -> Column {
+    Column { label, show }
+}
+
+const CUT: Show = Show::Flags(&["its begin or end is missing", "was its last"]);
+
+pub const CORE: usize = 0;
+pub const TASK: usize = 1;
+pub const DEVICE: usize = 2;
+pub const CONNECTION: usize = 3;
+pub const SPAN_LANE: usize = 4;
+pub const CALLS: usize = 5;
+pub const COUNTER: usize = 6;
+pub const MESSAGES: usize = 7;
+pub const INTERRUPTS: usize = 8;
+
+pub const TYPES: &[Type] = &[
+    Type {
+        label: "core",
+        columns: &[column("Task", Show::Row), column("Remarks", CUT), column("Device", Show::Name)],
+        has_text: false,
+    },
+    Type {
+        label: "task",
+        columns: &[
+            column("Task", Show::Count),
+            column("Core", Show::Row),
+            column("Remarks", CUT),
+            column("Waits for number", Show::Count),
+            column("Ended by", Show::Link),
+            column("", Show::LinkTime),
+            column("Cause", Show::Name),
+        ],
+        has_text: false,
+    },
+    Type {
+        label: "request",
+        columns: &[
+            column("Number", Show::Count),
+            column("Bytes", Show::Bytes),
+            column("Under way then", Show::Count),
+            column("Submitted by", Show::Row),
+            column("Remarks", Show::Flags(&["failed", "not complete within the trace"])),
+        ],
+        has_text: false,
+    },
+    Type {
+        label: "segment",
+        columns: &[
+            column("Payload", Show::Bytes),
+            column("Flags", Show::Flags(&["FIN", "SYN", "RST", "PSH", "ACK", "URG"])),
+            column("Sequence", Show::Count),
+            column("Acknowledgement", Show::Count),
+            column("Window", Show::Bytes),
+            column("Core", Show::Row),
+        ],
+        has_text: false,
+    },
+    Type {
+        label: "span",
+        columns: &[
+            column("Number", Show::Count),
+            column("Level", Show::Count),
+            column("Parent", Show::Link),
+            column("", Show::LinkTime),
+            column("Task", Show::Row),
+            column("Remarks", Show::Flags(&["did not end within the trace"])),
+        ],
+        has_text: true,
+    },
+    Type {
+        label: "call",
+        columns: &[
+            column("Task", Show::Row),
+            column("Caller", Show::Link),
+            column("", Show::LinkTime),
+            column("Remarks", Show::Flags(&["its begin or end is missing", "ended by a tail call"])),
+            column("Place", Show::Name),
+        ],
+        has_text: false,
+    },
+    Type { label: "counter", columns: &[], has_text: false },
+    Type {
+        label: "message",
+        columns: &[
+            column("Core", Show::Row),
+            column("Task", Show::Row),
+            column("Span", Show::Link),
+            column("", Show::LinkTime),
+        ],
+        has_text: true,
+    },
+    Type { label: "interrupt", columns: &[column("Vector", Show::Count)], has_text: false },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_kinds_are_places_in_the_table() {
+        assert_eq!(KINDS[wait(BlockKind::Yield) as usize].label, "lets others have their turn");
+        assert_eq!(KINDS[operation(Operation::Receive) as usize].label, "receive");
+        assert_eq!(KINDS[segment(Direction::Again) as usize].label, "segment out again");
+        assert_eq!(KINDS[message(1) as usize].label, "error");
+        assert_eq!(KINDS[message(200) as usize].label, "message");
+        assert_eq!(KINDS[INTERRUPT as usize].label, "interrupt");
+        assert_eq!(KINDS[FAILED as usize].label, "failed request");
+    }
+}

@@ -1,0 +1,439 @@
+//! Makes the lanes of a trace, in the order of their numbers.
+
+use std::net::Ipv4Addr;
+
+use glass_profile::trace::model::{Cause, Trace, Wait, WakeSource};
+
+use super::book::Book;
+use super::kinds::{self, *};
+use super::lane::{Lane, write_counter};
+use super::pack::{Class, Piece, varint, zigzag};
+use super::plan::call_level;
+
+/// Entries of a piece of wakes.
+const WAKES_OF_PIECE: usize = 16_384;
+
+pub fn all(book: &mut Book) {
+    book.group("Cores", cores);
+    book.group("Tasks", tasks);
+    book.group("Devices", devices);
+    book.group("TCP connections", connections);
+    book.group("Spans", spans);
+    book.group("Functions", calls);
+    book.group("Counters", counters);
+    book.group("Messages", messages);
+    assert_eq!(book.lanes.len() as u32, book.plan.lanes, "lanes are made as they were planned");
+}
+
+/// Indices of a table by a number from 0 to `count`, in their order.
+struct ByNumber {
+    starts: Vec<u32>,
+    indices: Vec<u32>,
+}
+
+impl ByNumber {
+    fn new(count: usize, numbers: impl Iterator<Item = Option<u32>> + Clone) -> ByNumber {
+        let mut starts = vec![0_u32; count + 1];
+        let known = |number: Option<u32>| number.filter(|&number| (number as usize) < count);
+        numbers.clone().filter_map(known).for_each(|number| starts[number as usize + 1] += 1);
+        (0..count).for_each(|number| starts[number + 1] += starts[number]);
+        let mut indices = vec![0; starts[count] as usize];
+        let mut next = starts.clone();
+        for (index, number) in numbers.enumerate() {
+            if let Some(number) = known(number) {
+                indices[next[number as usize] as usize] = index as u32;
+                next[number as usize] += 1;
+            }
+        }
+        ByNumber { starts, indices }
+    }
+
+    fn of(&self, number: usize) -> &[u32] {
+        &self.indices[self.starts[number] as usize..self.starts[number + 1] as usize]
+    }
+}
+
+fn whole(book: &Book) -> (u64, u64) {
+    (0, book.duration_ns)
+}
+
+fn cut(is_cut: bool, other: bool) -> u64 {
+    u64::from(is_cut) | u64::from(other) << 1
+}
+
+fn cores(book: &mut Book) {
+    let trace = book.trace;
+    let count = trace.cores.len();
+    let polls = ByNumber::new(count, trace.polls.iter().map(|poll| Some(poll.core)));
+    let spins = ByNumber::new(count, trace.spins.iter().map(|spin| Some(spin.core)));
+    let idles = ByNumber::new(count, trace.idles.iter().map(|idle| Some(idle.interval.core)));
+    let visits = ByNumber::new(count, trace.span_visits.iter().map(|visit| Some(visit.interval.core)));
+    let interrupts = ByNumber::new(count, trace.interrupts.iter().map(|interrupt| Some(interrupt.core)));
+    let idle_names = ["idle", "idle until a deadline", "idle until a device", "idle until another core"]
+        .map(|name| book.names.of(name));
+    let spin_name = book.names.of("looks for work");
+    for (index, core) in trace.cores.iter().enumerate() {
+        let mut lane = Lane::new(CORE);
+        for &poll in polls.of(index) {
+            let poll = &trace.polls[poll as usize];
+            let name = trace.tasks.get(poll.task as usize).map_or(0, |task| task.name);
+            let name = book.names.id(trace, name);
+            let columns = [book.plan.task_link(Some(poll.task)), cut(poll.is_cut, poll.is_last), 0];
+            lane.push(book.range(poll.start_ns, poll.end_ns), TASK_ON_CORE, name, &columns);
+        }
+        for &spin in spins.of(index) {
+            let spin = &trace.spins[spin as usize];
+            lane.push(book.range(spin.start_ns, spin.end_ns), SPIN, spin_name, &[0, 0, 0]);
+        }
+        for &idle in idles.of(index) {
+            let idle = &trace.idles[idle as usize];
+            let name = idle_names[match idle.source {
+                WakeSource::Other => 0,
+                WakeSource::Timer => 1,
+                WakeSource::Device => 2,
+                WakeSource::Core => 3,
+            }];
+            let device = u64::from(book.names.id(trace, idle.device));
+            lane.push(book.range(idle.interval.start_ns, idle.interval.end_ns), IDLE, name, &[0, 0, device]);
+        }
+        book.add(CORE, &core.name, whole(book), lane);
+        if book.plan.visits[index].is_some() {
+            let mut lane = Lane::new(CORE);
+            for &visit in visits.of(index) {
+                let visit = &trace.span_visits[visit as usize];
+                let name = trace.spans.get(visit.span as usize).map_or(0, |span| span.name);
+                let name = book.names.id(trace, name);
+                let range = book.range(visit.interval.start_ns, visit.interval.end_ns);
+                lane.push(range, SPAN, name, &[book.plan.task_link(visit.task), 0, 0]);
+            }
+            book.add(CORE, &format!("{} in spans", core.name), whole(book), lane);
+        }
+        if book.plan.interrupts[index].is_some() {
+            let mut lane = Lane::new(INTERRUPTS);
+            let timer = book.names.of("timer");
+            for &interrupt in interrupts.of(index) {
+                let interrupt = &trace.interrupts[interrupt as usize];
+                let name = if interrupt.device == 0 { timer } else { book.names.id(trace, interrupt.device) };
+                let at = book.time(interrupt.time_ns);
+                lane.push((at, at), INTERRUPT, name, &[interrupt.vector]);
+            }
+            book.add(INTERRUPTS, &format!("{} interrupts", core.name), whole(book), lane);
+        }
+    }
+}
+
+/// What a wait is for, as a name.
+fn wait_name(book: &mut Book, wait: &Wait) -> (u8, u32, u64) {
+    let trace = book.trace;
+    let first = wait.first_reason as usize;
+    let reasons = trace.reasons.get(first..first.saturating_add(wait.reason_count as usize)).unwrap_or(&[]);
+    let Some(reason) = reasons.first() else { return (kinds::wait(kinds_other()), book.names.of("waits"), 0) };
+    let mut text = String::new();
+    // More than a few say no more.
+    for reason in reasons.iter().take(4) {
+        let (word, name) = (kinds::wait_word(reason.kind), trace.name(reason.name));
+        if !text.is_empty() {
+            text.push_str(" or ");
+        }
+        text.push_str(word);
+        if !word.is_empty() && !name.is_empty() && word != name {
+            text.push_str(": ");
+        }
+        if word != name {
+            text.push_str(name);
+        }
+    }
+    if reasons.len() > 4 {
+        text.push_str(" or …");
+    }
+    let kind = kinds::wait(reason.kind);
+    let name = book.names.of(if text.is_empty() { "waits" } else { &text });
+    (kind, name, reason.object)
+}
+
+fn kinds_other() -> glass_profile::trace::model::BlockKind {
+    glass_profile::trace::model::BlockKind::Other
+}
+
+fn tasks(book: &mut Book) {
+    let trace = book.trace;
+    let first = book.lanes.len() as u32;
+    let lane_of = |task: u32| book.plan.task.get(task as usize).map(|lane| lane - first);
+    let count = book.plan.task_lanes.len();
+    let polls = ByNumber::new(count, trace.polls.iter().map(|poll| lane_of(poll.task)));
+    let waits = ByNumber::new(count, trace.waits.iter().map(|wait| lane_of(wait.task)));
+    let ready = book.names.of("ready");
+    let causes = ["", "a task", "a request", "a segment", "a deadline", "an interrupt"].map(|name| book.names.of(name));
+    let core_names: Vec<u32> = trace.cores.iter().map(|core| book.names.of(&core.name)).collect();
+    for index in 0..count {
+        let mut lane = Lane::new(TASK);
+        for &poll in polls.of(index) {
+            let poll = &trace.polls[poll as usize];
+            let number = u64::from(trace.tasks[poll.task as usize].number);
+            let columns = [number, book.plan.core_link(poll.core), cut(poll.is_cut, poll.is_last), 0, 0, 0, 0];
+            let name = core_names.get(poll.core as usize).copied().unwrap_or(0);
+            lane.push(book.range(poll.start_ns, poll.end_ns), RUN, name, &columns);
+        }
+        for &wait in waits.of(index) {
+            let wait = &trace.waits[wait as usize];
+            let number = u64::from(trace.tasks[wait.task as usize].number);
+            let (kind, name, object) = wait_name(book, wait);
+            let woken_ns = wait.woken_ns.map_or(wait.end_ns, |woken| woken.clamp(wait.start_ns, wait.end_ns));
+            let cause = wait.wake.and_then(|wake| trace.wakes.get(wake as usize)).map_or(0, |wake| match wake.cause {
+                Cause::Unknown => 0,
+                Cause::Task(_) => 1,
+                Cause::Request(_) => 2,
+                Cause::Segment(_) => 3,
+                Cause::Timer => 4,
+                Cause::Interrupt(_) => 5,
+            });
+            let by = wait.wake.and_then(|wake| book.plan.cause(trace, wake));
+            let mut push = |(from, to): (u64, u64), kind: u8, name: u32, object: u64| {
+                let link = by.map_or((0, 0), |(lane, at)| {
+                    (u64::from(lane) + 1, zigzag(book.time(at) as i64 - book.time(from) as i64))
+                });
+                let columns = [number, 0, cut(wait.is_cut, false), object, link.0, link.1, u64::from(causes[cause])];
+                lane.push(book.range(from, to), kind, name, &columns);
+            };
+            if woken_ns > wait.start_ns || wait.woken_ns.is_none() {
+                push((wait.start_ns, woken_ns), kind, name, object);
+            }
+            if wait.woken_ns.is_some() {
+                push((woken_ns, wait.end_ns), READY, ready, 0);
+            }
+        }
+        let shared = &book.plan.task_lanes[index];
+        let task = &trace.tasks[shared.first_task as usize];
+        let name = match trace.name(task.name) {
+            "" => "task",
+            name => name,
+        };
+        let name =
+            if shared.tasks > 1 { format!("{name} ×{}", shared.tasks) } else { format!("{name} #{}", task.number) };
+        book.add(TASK, &name, whole(book), lane);
+    }
+}
+
+fn devices(book: &mut Book) {
+    let trace = book.trace;
+    let first = book.lanes.len() as u32;
+    let last: u32 = book.plan.device.iter().map(|&(_, count)| count).sum();
+    let lanes = ByNumber::new(last as usize, book.plan.request.iter().map(|lane| lane.checked_sub(first)));
+    let words = ["request", "read", "write", "flush", "transmit", "receive"].map(|word| book.names.of(word));
+    for (index, device) in trace.devices.iter().enumerate() {
+        let (from, count) = book.plan.device[index];
+        let name = printable_or(trace, device.name, "device");
+        for level in 0..count {
+            let mut lane = Lane::new(DEVICE);
+            for &request in lanes.of((from - first + level) as usize) {
+                let request = &trace.requests[request as usize];
+                let kind = if request.has_failed { FAILED } else { kinds::operation(request.operation) };
+                let columns = [
+                    request.number,
+                    u64::from(request.bytes),
+                    u64::from(request.depth),
+                    book.plan.task_link(request.task),
+                    u64::from(request.has_failed) | u64::from(request.complete_ns.is_none()) << 1,
+                ];
+                let range = book.range(request.submit_ns, request.complete_ns.unwrap_or(trace.end_ns));
+                lane.push(range, kind, words[request.operation as usize], &columns);
+            }
+            let label = if level == 0 { name.clone() } else { String::new() };
+            book.add(DEVICE, &label_or(&label, &name, level), whole(book), lane);
+        }
+    }
+}
+
+/// Lanes of one stack: the first has the name, the others count.
+fn label_or(label: &str, name: &str, level: u32) -> String {
+    if label.is_empty() { format!("{name} · {}", level + 1) } else { label.to_string() }
+}
+
+fn printable_or(trace: &Trace, name: u32, other: &str) -> String {
+    match trace.name(name) {
+        "" => other.to_string(),
+        name => name.to_string(),
+    }
+}
+
+fn connections(book: &mut Book) {
+    let trace = book.trace;
+    let segments =
+        ByNumber::new(trace.connections.len(), trace.segments.iter().map(|segment| Some(segment.connection)));
+    let words = ["in", "out", "out again"].map(|word| book.names.of(word));
+    for (index, connection) in trace.connections.iter().enumerate() {
+        let mut lane = Lane::new(CONNECTION);
+        for &segment in segments.of(index) {
+            let segment = &trace.segments[segment as usize];
+            let columns = [
+                u64::from(segment.bytes),
+                u64::from(segment.flags & 63),
+                u64::from(segment.sequence),
+                u64::from(segment.acknowledgement),
+                u64::from(segment.window),
+                book.plan.core_link(segment.core),
+            ];
+            let at = book.time(segment.time_ns);
+            let kind = kinds::segment(segment.direction);
+            lane.push(
+                (at, at),
+                kind,
+                words[(kind - kinds::segment(glass_profile::trace::model::Direction::In)) as usize],
+                &columns,
+            );
+        }
+        let name = match connection.remote {
+            0 => format!("connection {}", connection.number),
+            remote => format!("{}:{} → :{}", Ipv4Addr::from(remote), connection.remote_port, connection.local_port),
+        };
+        let range =
+            book.range(connection.start_ns.unwrap_or(trace.start_ns), connection.end_ns.unwrap_or(trace.end_ns));
+        book.add(CONNECTION, &name, range, lane);
+    }
+}
+
+fn spans(book: &mut Book) {
+    let trace = book.trace;
+    let (first, count) = book.plan.span_lanes;
+    let lanes = ByNumber::new(count as usize, book.plan.span.iter().map(|lane| lane.checked_sub(first)));
+    for level in 0..count {
+        let mut lane = Lane::new(SPAN_LANE);
+        for &index in lanes.of(level as usize) {
+            let span = &trace.spans[index as usize];
+            let parent = span.parent.and_then(|parent| {
+                Some((*book.plan.span.get(parent as usize)?, trace.spans.get(parent as usize)?.start_ns))
+            });
+            let link = parent.map_or((0, 0), |(lane, at)| {
+                (u64::from(lane) + 1, zigzag(book.time(at) as i64 - book.time(span.start_ns) as i64))
+            });
+            let columns = [
+                span.number,
+                u64::from(span.level),
+                link.0,
+                link.1,
+                book.plan.task_link(span.task),
+                u64::from(span.end_ns.is_none()),
+            ];
+            let name = book.names.id(trace, span.name);
+            lane.push(book.range(span.start_ns, span.end_ns.unwrap_or(trace.end_ns)), SPAN, name, &columns);
+            lane.text(book.fields(&span.fields));
+        }
+        book.add(
+            SPAN_LANE,
+            &if level == 0 { "spans".into() } else { format!("spans · {}", level + 1) },
+            whole(book),
+            lane,
+        );
+    }
+}
+
+fn calls(book: &mut Book) {
+    let trace = book.trace;
+    let names: Vec<u32> = trace.functions.iter().map(|function| book.names.of(&function.name)).collect();
+    let places: Vec<u32> = trace
+        .functions
+        .iter()
+        .map(|function| match (&function.file, function.line) {
+            (Some(file), Some(line)) => book.names.of(&format!("{file}:{line}")),
+            (Some(file), None) => book.names.of(file),
+            (None, _) => 0,
+        })
+        .collect();
+    let first = book.lanes.len() as u32;
+    let count: u32 = book.plan.calls.iter().map(|&(_, count)| count).sum();
+    let lane_of = |core: u32, depth: u32| {
+        book.plan.calls.get(core as usize).map(|&(start, _)| start - first + call_level(depth) as u32)
+    };
+    let lanes = ByNumber::new(count as usize, trace.calls.iter().map(|call| lane_of(call.core, call.depth)));
+    for (index, core) in trace.cores.iter().enumerate() {
+        let (start, levels) = book.plan.calls[index];
+        for level in 0..levels {
+            let mut lane = Lane::new(CALLS);
+            for &call in lanes.of((start - first + level) as usize) {
+                let call = &trace.calls[call as usize];
+                let caller = call.parent.and_then(|parent| trace.calls.get(parent as usize));
+                let link = caller.and_then(|caller| {
+                    let (of_core, _) = book.plan.calls.get(caller.core as usize)?;
+                    let lane = of_core + call_level(caller.depth) as u32;
+                    let at = book.time(caller.start_ns) as i64 - book.time(call.start_ns) as i64;
+                    Some((u64::from(lane) + 1, zigzag(at)))
+                });
+                let (link, at) = link.unwrap_or((0, 0));
+                let function = call.function as usize;
+                let columns = [
+                    book.plan.task_link(call.task),
+                    link,
+                    at,
+                    cut(call.is_cut, call.is_tail),
+                    u64::from(places.get(function).copied().unwrap_or(0)),
+                ];
+                let name = names.get(function).copied().unwrap_or(0);
+                lane.push(book.range(call.start_ns, call.end_ns), CALL, name, &columns);
+            }
+            book.add(CALLS, &label_or(if level == 0 { &core.name } else { "" }, &core.name, level), whole(book), lane);
+        }
+    }
+}
+
+fn counters(book: &mut Book) {
+    let trace = book.trace;
+    for counter in &trace.counters {
+        let mut points: Vec<(u64, i64)> = counter.points.iter().map(|&(at, value)| (book.time(at), value)).collect();
+        points.sort_by_key(|point| point.0);
+        let written = write_counter(&points, &mut book.packer, book.duration_ns);
+        book.entry(COUNTER, &printable_or(trace, counter.name, "counter"), whole(book), written);
+    }
+}
+
+fn messages(book: &mut Book) {
+    let trace = book.trace;
+    if trace.messages.is_empty() {
+        return;
+    }
+    let mut lane = Lane::new(MESSAGES);
+    for message in &trace.messages {
+        let at = book.time(message.time_ns);
+        let span = message
+            .span
+            .and_then(|span| Some((*book.plan.span.get(span as usize)?, trace.spans.get(span as usize)?.start_ns)));
+        let link =
+            span.map_or((0, 0), |(lane, start)| (u64::from(lane) + 1, zigzag(book.time(start) as i64 - at as i64)));
+        let columns = [book.plan.core_link(message.core), book.plan.task_link(message.task), link.0, link.1];
+        let name = book.names.id(trace, message.place);
+        lane.push((at, at), kinds::message(message.level), name, &columns);
+        let fields = book.fields(&message.fields);
+        let text: String = message.text.split('\n').map(crate::names::printable).collect::<Vec<_>>().join("\n");
+        let text = if message.text.is_empty() { String::new() } else { text };
+        lane.text(if fields.is_empty() { text } else { format!("{text}\n{fields}") });
+    }
+    book.add(MESSAGES, "messages", whole(book), lane);
+}
+
+/// Arrows: when, from which lane (and one; 0 for none), to which.
+pub fn wakes(book: &mut Book) -> Vec<Piece> {
+    let trace = book.trace;
+    let mut pieces = Vec::new();
+    let numbers: Vec<u32> = (0..trace.wakes.len() as u32).collect();
+    let mut before = 0;
+    for wakes in numbers.chunks(WAKES_OF_PIECE) {
+        let times: Vec<u64> = wakes.iter().map(|&wake| book.time(trace.wakes[wake as usize].time_ns)).collect();
+        let first = times[0].max(before);
+        let mut rows = Vec::with_capacity(wakes.len());
+        for (&wake, &time) in wakes.iter().zip(&times) {
+            // Times that go backwards would be a fault of the trace's maker; the arrows then start together.
+            before = before.max(time);
+            let from = book.plan.cause(trace, wake).map_or(0, |(lane, _)| u64::from(lane) + 1);
+            rows.push((before, from, book.plan.task_link(Some(trace.wakes[wake as usize].task))));
+        }
+        pieces.push(book.packer.add(Class::Detail, rows.len(), (first, before), |bytes| {
+            let mut at = first;
+            for &(time, ..) in &rows {
+                varint(bytes, time - at);
+                at = time;
+            }
+            rows.iter().for_each(|&(_, from, _)| varint(bytes, from));
+            rows.iter().for_each(|&(.., to)| varint(bytes, to));
+        }));
+    }
+    pieces
+}

@@ -1,0 +1,111 @@
+//! The timeline of a trace as part of a page: lanes that can be zoomed from the whole down to nanoseconds.
+//!
+//! A trace may have millions of events, a page shows thousands of pixels. So each lane is written with a pyramid of
+//! what it looks like from farther and farther away, in pieces that a browser decodes when it needs them. What
+//! opening a page costs, and what a frame costs, does not depend on how many events there are.
+
+mod book;
+mod kinds;
+mod lane;
+mod lanes;
+mod pack;
+mod paths;
+mod plan;
+mod series;
+mod tables;
+
+use glass_profile::trace::model::Trace;
+use serde_json::json;
+
+use crate::format::{count, duration};
+use book::Book;
+use pack::Packs;
+
+pub use pack::Class;
+
+/// Losses that a page shows; of more, those of most events.
+const LOSSES_MAX: usize = 2_000;
+
+/// A trace, ready to be put into a page.
+pub struct TracePage {
+    /// What is read at once.
+    pub index: String,
+    /// What is read when one looks closer.
+    pub packs: Packs,
+}
+
+impl TracePage {
+    pub fn new(trace: &Trace) -> TracePage {
+        let mut book = Book::new(trace);
+        lanes::all(&mut book);
+        let wakes = lanes::wakes(&mut book);
+        let paths = paths::all(&book);
+        let series = series::all(&mut book, &|_, _| Vec::new());
+        let tables = tables::all(&book);
+        let mut losses: Vec<_> = trace.losses.iter().collect();
+        losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
+        losses.truncate(LOSSES_MAX);
+        let losses: Vec<_> = losses
+            .iter()
+            .map(|loss| {
+                let (from, to) = book.range(loss.interval.start_ns, loss.interval.end_ns);
+                json!([from, to, loss.interval.core, loss.events])
+            })
+            .collect();
+        let uses = book.uses();
+        let squeezed = book.plan.squeezed;
+        let index = json!({
+            "startNs": trace.start_ns,
+            "durationNs": book.duration_ns,
+            "shiftNs": trace.shift_ns,
+            "events": trace.event_count,
+            "kinds": kinds::KINDS,
+            "types": kinds::TYPES,
+            "groups": book.groups,
+            "lanes": book.lanes,
+            "names": book.names.texts,
+            "uses": uses,
+            "wakes": wakes,
+            "series": series,
+            "tables": tables,
+            "paths": paths,
+            "losses": losses,
+            "lossesInAll": trace.losses.len(),
+            "squeezed": squeezed,
+        });
+        let packs = book.packer.finish();
+        // In a script of data only `<` could end it.
+        TracePage { index: index.to_string().replace('<', "\\u003c"), packs }
+    }
+
+    /// The packs of a class as elements, in the order of their numbers.
+    pub fn elements(&self, class: Class) -> String {
+        let mut into = String::new();
+        for (number, (of, text)) in self.packs.texts.iter().enumerate() {
+            if *of == class {
+                into.push_str("<script type=\"application/octet-stream\" id=\"pack-");
+                into.push_str(&number.to_string());
+                into.push_str("\">");
+                into.push_str(text);
+                into.push_str("</script>\n");
+            }
+        }
+        into
+    }
+}
+
+/// One line about a trace.
+pub fn trace_summary(trace: &Trace) -> String {
+    let many =
+        |number: usize, one: &str| format!("{} {one}{}", count(number as u64), if number == 1 { "" } else { "s" });
+    let length = duration(trace.end_ns.saturating_sub(trace.start_ns));
+    let parts = [
+        format!("{} events in {length}", count(trace.event_count)),
+        many(trace.cores.len(), "core"),
+        many(trace.tasks.len(), "task"),
+        many(trace.requests.len(), "request"),
+        many(trace.spans.len(), "span"),
+        many(trace.calls.len(), "call"),
+    ];
+    parts.join(", ")
+}

@@ -1,0 +1,286 @@
+//! Which lane holds what, known before any lane is made: lanes refer to each other.
+
+use std::collections::HashMap;
+
+use glass_profile::trace::model::{Cause, Trace};
+
+/// Requests, spans or calls that lie above each other.
+const DEPTH_MAX: usize = 96;
+/// Tasks of one name: if there are more, those that follow each other share a lane.
+const TASKS_ALONE_MAX: usize = 24;
+/// Lanes for tasks; what goes beyond lies in the last one of its name.
+const TASK_LANES_MAX: usize = 20_000;
+
+/// Numbers of lanes.
+pub struct Plan {
+    /// By core.
+    pub core: Vec<u32>,
+    /// By core, for those that have any.
+    pub visits: Vec<Option<u32>>,
+    /// By core, for those that have any.
+    pub interrupts: Vec<Option<u32>>,
+    /// By task.
+    pub task: Vec<u32>,
+    pub task_lanes: Vec<Shared>,
+    /// By request.
+    pub request: Vec<u32>,
+    /// By device: first lane and how many.
+    pub device: Vec<(u32, u32)>,
+    /// By connection.
+    pub connection: Vec<u32>,
+    /// By span.
+    pub span: Vec<u32>,
+    pub span_lanes: (u32, u32),
+    /// By core: first lane and how many.
+    pub calls: Vec<(u32, u32)>,
+    pub lanes: u32,
+    /// Slices that found no lane of their own.
+    pub squeezed: u64,
+}
+
+/// A lane of tasks that follow each other.
+#[derive(Debug, Clone, Default)]
+pub struct Shared {
+    pub first_task: u32,
+    pub tasks: u32,
+}
+
+impl Plan {
+    pub fn new(trace: &Trace) -> Plan {
+        let mut next = 0;
+        let mut take = |count: usize| {
+            let first = next;
+            next += count as u32;
+            first
+        };
+        let mut squeezed = 0;
+        let cores = trace.cores.len();
+        let (mut core, mut visits, mut interrupts) = (Vec::new(), vec![false; cores], vec![false; cores]);
+        trace.span_visits.iter().for_each(|visit| mark(&mut visits, visit.interval.core));
+        trace.interrupts.iter().for_each(|interrupt| mark(&mut interrupts, interrupt.core));
+        let mut visit_lanes = Vec::new();
+        let mut interrupt_lanes = Vec::new();
+        for index in 0..cores {
+            core.push(take(1));
+            visit_lanes.push(visits[index].then(|| take(1)));
+            interrupt_lanes.push(interrupts[index].then(|| take(1)));
+        }
+        let (mut task, task_lanes) = share(trace, &mut squeezed);
+        let first = take(task_lanes.len());
+        task.iter_mut().for_each(|lane| *lane += first);
+
+        let mut stacks = vec![Stack::default(); trace.devices.len()];
+        let mut request: Vec<u32> = trace
+            .requests
+            .iter()
+            .map(|request| {
+                let end = request.complete_ns.unwrap_or(trace.end_ns);
+                stacks.get_mut(request.device as usize).map_or(0, |stack| stack.place(0, request.submit_ns, end))
+            })
+            .collect();
+        let device: Vec<(u32, u32)> =
+            stacks.iter().map(|stack| (take(stack.ends.len().max(1)), stack.ends.len().max(1) as u32)).collect();
+        squeezed += stacks.iter().map(|stack| stack.squeezed).sum::<u64>();
+        for (lane, of) in request.iter_mut().zip(&trace.requests) {
+            *lane += device.get(of.device as usize).map_or(0, |&(first, _)| first);
+        }
+        let connection = (0..trace.connections.len()).map(|_| take(1)).collect();
+
+        let mut stack = Stack::default();
+        let mut span: Vec<u32> = Vec::with_capacity(trace.spans.len());
+        for of in &trace.spans {
+            let above = of.parent.and_then(|parent| span.get(parent as usize)).map_or(0, |lane| *lane as usize + 1);
+            span.push(stack.place(above, of.start_ns, of.end_ns.unwrap_or(trace.end_ns)));
+        }
+        squeezed += stack.squeezed;
+        let span_lanes = (take(stack.ends.len()), stack.ends.len() as u32);
+        span.iter_mut().for_each(|lane| *lane += span_lanes.0);
+
+        let mut depth = vec![0; cores];
+        for call in &trace.calls {
+            if let Some(depth) = depth.get_mut(call.core as usize) {
+                *depth = (*depth).max(call_level(call.depth) + 1);
+            }
+        }
+        let calls = depth.iter().map(|&depth| (take(depth), depth as u32)).collect();
+        take(trace.counters.len());
+        take(usize::from(!trace.messages.is_empty()));
+        Plan {
+            core,
+            visits: visit_lanes,
+            interrupts: interrupt_lanes,
+            task,
+            task_lanes,
+            request,
+            device,
+            connection,
+            span,
+            span_lanes,
+            calls,
+            lanes: next,
+            squeezed,
+        }
+    }
+
+    /// Number of a core's lane and one, 0 for none.
+    pub fn core_link(&self, core: u32) -> u64 {
+        self.core.get(core as usize).map_or(0, |&lane| u64::from(lane) + 1)
+    }
+
+    /// Number of a task's lane and one, 0 for none.
+    pub fn task_link(&self, task: Option<u32>) -> u64 {
+        task.and_then(|task| self.task.get(task as usize)).map_or(0, |&lane| u64::from(lane) + 1)
+    }
+
+    /// Lane and moment of what woke a task.
+    pub fn cause(&self, trace: &Trace, wake: u32) -> Option<(u32, u64)> {
+        let wake = trace.wakes.get(wake as usize)?;
+        let core = || self.core.get(wake.core as usize).map(|&lane| (lane, wake.time_ns));
+        match wake.cause {
+            Cause::Unknown => None,
+            Cause::Task(task) => self.task.get(task as usize).map(|&lane| (lane, wake.time_ns)),
+            Cause::Request(index) => {
+                let request = trace.requests.get(index as usize)?;
+                Some((*self.request.get(index as usize)?, request.submit_ns))
+            }
+            Cause::Segment(index) => {
+                let segment = trace.segments.get(index as usize)?;
+                Some((*self.connection.get(segment.connection as usize)?, segment.time_ns))
+            }
+            Cause::Timer => core(),
+            Cause::Interrupt(index) => {
+                let interrupt = trace.interrupts.get(index as usize)?;
+                let lane = self.interrupts.get(interrupt.core as usize).copied().flatten();
+                lane.map(|lane| (lane, interrupt.time_ns)).or_else(core)
+            }
+        }
+    }
+}
+
+/// A call's lane below the first of its core.
+pub fn call_level(depth: u32) -> usize {
+    (depth as usize).min(DEPTH_MAX - 1)
+}
+
+fn mark(flags: &mut [bool], core: u32) {
+    if let Some(flag) = flags.get_mut(core as usize) {
+        *flag = true;
+    }
+}
+
+/// Intervals above each other, each in the lowest place that is free.
+#[derive(Debug, Clone, Default)]
+struct Stack {
+    ends: Vec<u64>,
+    squeezed: u64,
+}
+
+impl Stack {
+    fn place(&mut self, above: usize, start_ns: u64, end_ns: u64) -> u32 {
+        let above = above.min(DEPTH_MAX - 1);
+        if self.ends.len() <= above {
+            self.ends.resize(above + 1, 0);
+        }
+        let free = (above..self.ends.len()).find(|&level| self.ends[level] <= start_ns);
+        let level = match free {
+            Some(level) => level,
+            None if self.ends.len() < DEPTH_MAX => {
+                self.ends.push(0);
+                self.ends.len() - 1
+            }
+            None => {
+                self.squeezed += 1;
+                DEPTH_MAX - 1
+            }
+        };
+        self.ends[level] = self.ends[level].max(end_ns).max(start_ns);
+        level as u32
+    }
+}
+
+/// The lane of each task from 0 on, and what the lanes hold.
+fn share(trace: &Trace, squeezed: &mut u64) -> (Vec<u32>, Vec<Shared>) {
+    let mut lives = vec![(u64::MAX, 0_u64); trace.tasks.len()];
+    let mut lives_in = |task: u32, from: u64, to: u64| {
+        if let Some(life) = lives.get_mut(task as usize) {
+            *life = (life.0.min(from), life.1.max(to));
+        }
+    };
+    trace.polls.iter().for_each(|poll| lives_in(poll.task, poll.start_ns, poll.end_ns));
+    trace.waits.iter().for_each(|wait| lives_in(wait.task, wait.start_ns, wait.end_ns));
+    let mut named: HashMap<u32, u32> = HashMap::new();
+    trace.tasks.iter().for_each(|task| *named.entry(task.name).or_default() += 1);
+    let mut order: Vec<u32> = (0..trace.tasks.len() as u32).collect();
+    order.sort_by_key(|&task| lives[task as usize].0);
+    let mut lanes: Vec<Shared> = Vec::new();
+    let mut lane_of = vec![0; trace.tasks.len()];
+    // Lanes of each name, and when they are free.
+    let mut shared: HashMap<u32, std::collections::BinaryHeap<std::cmp::Reverse<(u64, u32)>>> = HashMap::new();
+    for task in order {
+        let (from, to) = lives[task as usize];
+        let name = trace.tasks[task as usize].name;
+        let may_share = named[&name] as usize > TASKS_ALONE_MAX;
+        let heap = shared.entry(name).or_default();
+        let is_full = lanes.len() >= TASK_LANES_MAX;
+        let free = heap.peek().is_some_and(|std::cmp::Reverse((end, _))| *end <= from);
+        let lane = if (may_share && free) || (is_full && !heap.is_empty()) {
+            *squeezed += u64::from(!free);
+            heap.pop().map_or(0, |std::cmp::Reverse((_, lane))| lane)
+        } else if is_full {
+            *squeezed += 1;
+            lanes.len() as u32 - 1
+        } else {
+            lanes.push(Shared { first_task: task, tasks: 0 });
+            lanes.len() as u32 - 1
+        };
+        lanes[lane as usize].tasks += 1;
+        heap.push(std::cmp::Reverse((to, lane)));
+        lane_of[task as usize] = lane;
+    }
+    // Lanes in the order in which their first tasks are in the trace.
+    let mut order: Vec<u32> = (0..lanes.len() as u32).collect();
+    order.sort_by_key(|&lane| lanes[lane as usize].first_task);
+    let mut place = vec![0; lanes.len()];
+    order.iter().enumerate().for_each(|(new, &old)| place[old as usize] = new as u32);
+    lane_of.iter_mut().for_each(|lane| *lane = place[*lane as usize]);
+    let sorted = order.iter().map(|&old| lanes[old as usize].clone()).collect();
+    (lane_of, sorted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_profile::trace::model::{Poll, Task};
+
+    #[test]
+    fn tasks_of_a_name_that_follow_each_other_share_lanes() {
+        let mut trace = Trace { end_ns: 1_000, ..Trace::default() };
+        for number in 0..100_u32 {
+            trace.tasks.push(Task { number, name: u32::from(number != 0), ..Task::default() });
+            let start_ns = u64::from(number / 2) * 10;
+            trace.polls.push(Poll { task: number, start_ns, end_ns: start_ns + 9, ..Poll::default() });
+        }
+        let plan = Plan::new(&trace);
+        // Number 0 has a name of its own; the others are two at a time.
+        assert_eq!(plan.task_lanes.len(), 3);
+        assert_eq!(plan.squeezed, 0);
+        let mut ends = [0; 3];
+        for poll in &trace.polls {
+            let lane = plan.task[poll.task as usize] as usize;
+            assert!(poll.start_ns >= ends[lane], "two tasks at once in a lane");
+            ends[lane] = poll.end_ns;
+        }
+        assert_eq!(plan.task_lanes[0].tasks, 1);
+    }
+
+    #[test]
+    fn a_stack_is_no_higher_than_it_must_be() {
+        let mut stack = Stack::default();
+        let placed = [(0, 10), (2, 4), (4, 8), (5, 6), (10, 12)].map(|(from, to)| stack.place(0, from, to));
+        assert_eq!(placed, [0, 1, 1, 2, 0]);
+        for _ in 0..200 {
+            stack.place(0, 20, 30);
+        }
+        assert_eq!((stack.ends.len(), stack.squeezed), (DEPTH_MAX, 200 - DEPTH_MAX as u64));
+    }
+}
