@@ -13,13 +13,14 @@ pub mod outcome;
 mod sampling;
 mod size;
 pub mod statistics;
+mod tracing;
 mod transfer;
 
 use anyhow::{Result, bail};
 use outcome::{Outcome, Progress};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 5] = ["boot", "queue", "idle", "sampling", "size"];
+pub const NAMES: [&str; 6] = ["boot", "queue", "idle", "sampling", "tracing", "size"];
 
 /// Runs the measurement `name`.
 pub fn run(name: &str, progress: Progress) -> Result<Outcome> {
@@ -28,6 +29,7 @@ pub fn run(name: &str, progress: Progress) -> Result<Outcome> {
         "queue" => transfer::run(progress),
         "idle" => idle::run(progress),
         "sampling" => sampling::run(progress),
+        "tracing" => tracing::run(progress),
         "size" => size::run(),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }

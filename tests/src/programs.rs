@@ -12,7 +12,8 @@ const REQUIRED_VARIABLE: &str = "GLASS_TESTS_REQUIRED";
 /// Set for full sizes and counts.
 const LONG_VARIABLE: &str = "GLASS_TESTS_LONG";
 
-fn folder() -> PathBuf {
+/// Folder of the built programs.
+pub fn folder() -> PathBuf {
     if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
         return folder.into();
     }
@@ -59,7 +60,7 @@ pub fn variant(name: &str, variant: Variant, is_image: bool) -> Option<PathBuf> 
     let suffix = match variant {
         Variant::Usual if is_image => return image(name),
         Variant::Usual => return built(name),
-        Variant::WithoutTrace => "-glass_trace_absent",
+        Variant::WithoutTrace => "-without-trace",
         Variant::Functions => "-functions",
     };
     let profile = if is_image { "image" } else { "release" };

@@ -54,11 +54,8 @@ pub fn svg(groups: &[Group]) -> String {
     );
     for (index, group) in groups.iter().enumerate() {
         let (left, top) = ((index % 2) * GROUP_WIDTH + 20, (index / 2) * GROUP_HEIGHT + 24);
-        let _ = writeln!(
-            svg,
-            "<text x=\"{left}\" y=\"{top}\" font-size=\"13\">{} ({})</text>",
-            group.title, group.unit
-        );
+        let _ =
+            writeln!(svg, "<text x=\"{left}\" y=\"{top}\" font-size=\"13\">{} ({})</text>", group.title, group.unit);
         let base = top as f64 + 30.0 + PLOT_HEIGHT;
         let step = (GROUP_WIDTH - 40) as f64 / group.bars.len().max(1) as f64;
         for (bar, (label, summary)) in group.bars.iter().enumerate() {
@@ -103,9 +100,8 @@ mod tests {
 
     #[test]
     fn the_longest_bar_is_the_fastest_and_both_charts_name_all() {
-        let bar = |label: &str, median| {
-            (label.to_owned(), Summary { count: 5, median, low: median * 0.9, high: median })
-        };
+        let bar =
+            |label: &str, median| (label.to_owned(), Summary { count: 5, median, low: median * 0.9, high: median });
         let groups =
             [Group { title: "queue, process".into(), unit: "MiB/s", bars: vec![bar("off", 50.0), bar("on", 100.0)] }];
         let text = text(&groups);

@@ -37,7 +37,12 @@ impl Running {
             let options = Options { disk_size: "256M".into(), memory_mib: 64, program: Some(program) };
             let disk = folder.file(&format!("{world}-{variant:?}.img"));
             let queue = Queue::start(world, &disk, &options)?.context("the queue cannot be started")?;
-            return Ok(Running { variant, address: queue.address, pid: queue.service_pid()?, _process: Kept::Queue(queue) });
+            return Ok(Running {
+                variant,
+                address: queue.address,
+                pid: queue.service_pid()?,
+                _process: Kept::Queue(queue),
+            });
         }
         let port = free_port()?;
         let mut command;
@@ -82,5 +87,5 @@ fn sends(address: SocketAddr) -> bool {
     use std::io::{Read, Write};
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let limited = stream.set_read_timeout(Some(Duration::from_millis(500)));
-    limited.is_ok() && stream.write_all(b"1\n").is_ok() && stream.read(&mut [0]).is_ok_and(|count| count == 1)
+    limited.is_ok() && stream.write_all(b"send 1\n").is_ok() && stream.read(&mut [0]).is_ok_and(|count| count == 1)
 }

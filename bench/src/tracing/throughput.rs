@@ -39,12 +39,7 @@ struct Mode {
 const MODES: [Mode; 5] = [
     Mode { label: "absent", figure: "absent", variant: Variant::WithoutTrace, trace: &[] },
     Mode { label: "off", figure: "off", variant: Variant::Usual, trace: &[] },
-    Mode {
-        label: "tasks+devices",
-        figure: "tasks",
-        variant: Variant::Usual,
-        trace: &["--groups", "tasks,devices"],
-    },
+    Mode { label: "tasks+devices", figure: "tasks", variant: Variant::Usual, trace: &["--groups", "tasks,devices"] },
     Mode { label: "sleds off", figure: "sleds_off", variant: Variant::Functions, trace: &[] },
     Mode {
         label: "functions",
@@ -113,7 +108,7 @@ fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
 fn one_turn(running: &Running, mode: &Mode, service: &str, folder: &Folder) -> Result<Speed> {
     let mut tracer = None;
     if !mode.trace.is_empty() {
-        tracer = Some(trace(running, mode, folder)?);
+        tracer = Some(trace(running.pid(), mode.trace, folder)?);
     }
     let cpu_before = process::cpu_time(running.pid()).context("the service has ended")?;
     let (mib, seconds) = match service {
@@ -123,17 +118,17 @@ fn one_turn(running: &Running, mode: &Mode, service: &str, folder: &Folder) -> R
     let cpu = process::cpu_time(running.pid()).context("the service has ended")?.saturating_sub(cpu_before);
     if let Some(mut tracer) = tracer {
         if !tracer.interrupt(PATIENCE) {
-            bail!("glass trace: {}", tracer.output());
+            bail!("glass trace: {}", trace_log(&tracer));
         }
     }
     Ok(Speed { mib_s: mib / seconds, cpu_ms_mib: cpu.as_secs_f64() * 1e3 / mib })
 }
 
-/// Starts `glass trace` and waits until it traces.
-fn trace(running: &Running, mode: &Mode, folder: &Folder) -> Result<Process> {
+/// Starts `glass trace` on a process and waits until it traces.
+pub fn trace(pid: u32, arguments: &[&str], folder: &Folder) -> Result<Process> {
     let glass = programs::built("glass").context("glass is not built")?;
     let mut command = Command::new(glass);
-    command.args(["trace", "--pid", &running.pid().to_string()]).args(mode.trace);
+    command.args(["trace", "--pid", &pid.to_string()]).args(arguments);
     let file = folder.file("bench.pftrace");
     let _ = std::fs::remove_file(&file);
     command.args(["--duration", "60", "--output"]).arg(&file);
@@ -142,11 +137,16 @@ fn trace(running: &Running, mode: &Mode, folder: &Folder) -> Result<Process> {
     // The recording is there once the guest has been told what to trace.
     while file.metadata().map_or(0, |metadata| metadata.len()) == 0 {
         if tracer.wait(Duration::from_millis(5)).is_some() || Instant::now() > deadline {
-            bail!("glass trace does not trace: {}", tracer.output().trim());
+            bail!("glass trace does not trace: {}", trace_log(&tracer));
         }
     }
     std::thread::sleep(Duration::from_millis(200));
     Ok(tracer)
+}
+
+/// What it said.
+pub fn trace_log(tracer: &Process) -> String {
+    tracer.output().trim().to_owned()
 }
 
 /// One item up, down and away: MiB moved, and seconds.
@@ -179,7 +179,7 @@ fn receive(address: SocketAddr) -> Result<(f64, f64)> {
     let bytes = TCP_MIB << 20;
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("{bytes}\n").as_bytes())?;
+    stream.write_all(format!("send {bytes}\n").as_bytes())?;
     let mut buffer = vec![0; 256 << 10];
     let (mut seen, begin) = (0u64, Instant::now());
     while seen < bytes {
@@ -206,7 +206,8 @@ fn add_figures(outcome: &mut Outcome, world: World, service: &str, speeds: &[Vec
         let pairs = || speeds[0].iter().zip(speeds_of);
         let losses: Vec<f64> = pairs().map(|(absent, speed)| (1.0 - speed.mib_s / absent.mib_s) * 100.0).collect();
         outcome.add(Figure::of(&format!("{prefix}.{}_loss_percent", mode.figure), "%", &losses));
-        let cpu: Vec<f64> = pairs().map(|(absent, speed)| (speed.cpu_ms_mib / absent.cpu_ms_mib - 1.0) * 100.0).collect();
+        let cpu: Vec<f64> =
+            pairs().map(|(absent, speed)| (speed.cpu_ms_mib / absent.cpu_ms_mib - 1.0) * 100.0).collect();
         outcome.add(Figure::of(&format!("{prefix}.{}_cpu_percent", mode.figure), "%", &cpu));
     }
     group
