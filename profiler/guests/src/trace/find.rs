@@ -99,6 +99,11 @@ pub fn open_process(pid: u32) -> Result<Guest, GuestError> {
     Ok(Guest { pid, title, is_vm: false, program, started, memory: Some(Box::new(memory)) })
 }
 
+/// Whether a program can keep a trace; otherwise why not, in a sentence.
+pub fn check_program(program: &Path) -> Result<(), GuestError> {
+    control_address(program).map(|_| ())
+}
+
 /// The address of the control pages in an image.
 pub(super) fn control_address(program: &Path) -> Result<u64, GuestError> {
     let file = |error| GuestError::File { path: program.to_owned(), error };

@@ -8,6 +8,7 @@ use glass_profile::trace::raw::{Function, Piece};
 use super::clock::{HostClock, Offset};
 use super::find::Guest;
 use super::memory::TraceMemory;
+use super::pages::Page;
 use super::reader::{Drained, ReadCounts, Start, TraceReader};
 use super::switch::Switch;
 use crate::error::GuestError;
@@ -206,11 +207,22 @@ impl Source for Live {
                 self.guest.title
             )));
         }
+        if let Some((words, _)) = &self.settings.functions
+            && words.len().saturating_sub(1) * 64 > page.functions as usize
+        {
+            return Err(GuestError::Trace(format!(
+                "{} runs another build than {}: its functions have other numbers",
+                self.guest.title,
+                self.guest.program.display()
+            )));
+        }
         // Whatever is there now is older than what is switched on.
         self.reader.drain(sink);
         let functions = self.settings.functions.take();
         let words = functions.as_ref().map(|(words, _)| &words[..]);
-        if let Some(groups) = self.settings.groups {
+        // Who wants to switch nothing asks a VM for what is on already: the answer tells its time.
+        let may_ask = self.is_vm() && page.recorder == 0;
+        if let Some(groups) = self.settings.groups.or(may_ask.then_some(page.groups)) {
             let (switch, warning) = Switch::take(self.reader.memory(), &page, groups, words)?;
             self.switch = Some(switch);
             sink_warning(warning, sink);
@@ -270,6 +282,23 @@ impl Source for Live {
         self.finish(sink);
         Ok(())
     }
+}
+
+/// Leaves a guest with these groups on, whatever was before. True if it has done so within `patience`; otherwise it
+/// sleeps, and does when it wakes.
+pub fn switch(mut guest: Guest, groups: u32, patience: Duration) -> Result<bool, GuestError> {
+    let memory = guest.take_memory()?;
+    let read = || Page::read(&memory).map_err(|no| no.about(&guest.title));
+    Switch::leave(&memory, &read()?, groups)?;
+    let begun = Instant::now();
+    while begun.elapsed() < patience && guest.is_alive() {
+        let page = read()?;
+        if page.groups == groups && page.answered == page.request {
+            return Ok(true);
+        }
+        std::thread::sleep(INTERVAL_MIN);
+    }
+    Ok(false)
 }
 
 fn sink_warning(warning: Option<String>, sink: &mut dyn FnMut(Event)) {

@@ -13,9 +13,11 @@ mod memory;
 mod pages;
 mod reader;
 mod switch;
+#[cfg(test)]
+mod tests;
 
 pub use dump::{DumpedTrace, open_dump};
-pub use find::{Guest, open, open_process, open_vm};
-pub use live::{Live, LiveCounts, LiveSettings};
+pub use find::{Guest, check_program, open, open_process, open_vm};
+pub use live::{Live, LiveCounts, LiveSettings, switch};
 pub use memory::TraceMemory;
 pub use reader::{Drained, ReadCounts, Start, TraceReader};

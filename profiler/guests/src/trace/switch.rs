@@ -108,6 +108,15 @@ impl Switch {
         Ok((switch, warning))
     }
 
+    /// Asks for groups that are to stay, and no functions.
+    pub(super) fn leave(memory: &impl TraceMemory, page: &Page, groups: u32) -> Result<(), GuestError> {
+        let request = page.request.wrapping_add(1);
+        write_functions(memory, &[])
+            .and_then(|()| memory.write_control(RECORDER_OFFSET, 0))
+            .and_then(|()| memory.write_control(REQUEST_OFFSET, u64::from(groups) | u64::from(request) << 32))
+            .map_err(cannot_write)
+    }
+
     /// Asks for the groups, again if they are on already: the answer tells the guest's time.
     fn ask(&mut self, memory: &impl TraceMemory) -> io::Result<()> {
         self.request = self.request.wrapping_add(1);
