@@ -116,10 +116,10 @@ fn one_turn(running: &Running, mode: &Mode, service: &str, folder: &Folder) -> R
         _ => receive(running.address)?,
     };
     let cpu = process::cpu_time(running.pid()).context("the service has ended")?.saturating_sub(cpu_before);
-    if let Some(mut tracer) = tracer {
-        if !tracer.interrupt(PATIENCE) {
-            bail!("glass trace: {}", trace_log(&tracer));
-        }
+    if let Some(mut tracer) = tracer
+        && !tracer.interrupt(PATIENCE)
+    {
+        bail!("glass trace: {}", trace_log(&tracer));
     }
     Ok(Speed { mib_s: mib / seconds, cpu_ms_mib: cpu.as_secs_f64() * 1e3 / mib })
 }
