@@ -8,6 +8,8 @@ use std::path::PathBuf;
 const PROCESSES: [&str; 4] = ["upload-queue", "busy", "bench-tcp", "bench-console"];
 /// The services that are booted; `faults` goes wrong on purpose.
 const IMAGES: [&str; 6] = ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-console"];
+/// The service that is built for the tracing of functions too, as both.
+const TRACEABLE: &str = "busy";
 
 /// Folder of the built programs.
 pub fn programs() -> PathBuf {
@@ -31,6 +33,9 @@ pub fn processes() -> Result<()> {
 
 /// Builds every image and returns what `glass build` says of the last.
 pub fn images() -> Result<String> {
+    for platform in ["linux", "vm"] {
+        glass_build(&["build", TRACEABLE, "--trace-functions", "--platform", platform])?;
+    }
     IMAGES.iter().try_fold(String::new(), |_, app| image(app))
 }
 
@@ -48,8 +53,12 @@ pub fn queue_image() -> Result<String> {
 }
 
 fn image(app: &str) -> Result<String> {
+    glass_build(&["build", app])
+}
+
+fn glass_build(arguments: &[&str]) -> Result<String> {
     let mut command = std::process::Command::new(programs().join("glass"));
-    command.args(["build", app]).current_dir(run::root());
-    let said = run::quiet(&mut command).with_context(|| format!("the image of {app} could not be built"))?;
+    command.args(arguments).current_dir(run::root());
+    let said = run::quiet(&mut command).with_context(|| format!("`glass {}` failed", arguments.join(" ")))?;
     Ok(said.lines().last().unwrap_or_default().to_owned())
 }

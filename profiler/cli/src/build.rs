@@ -15,6 +15,9 @@ pub struct Args {
     /// Also write PACKAGE.stripped, without symbols
     #[arg(long)]
     stripped: bool,
+    /// Make its functions traceable by `glass trace --functions`; needs a compiler's unstable flag
+    #[arg(long)]
+    trace_functions: bool,
 }
 
 /// Where a service runs.
@@ -25,6 +28,14 @@ pub enum Platform {
     /// A process of this machine
     Linux,
 }
+
+/// Rust flags of a process. `.cargo/config.toml` has them too, but not in effect when we give others.
+const PROCESS_FLAGS: [&str; 1] = ["-Cforce-frame-pointers=yes"];
+
+/// Rust flags of a program whose functions can be traced: `docs/decisions/0006-function-tracing.md`. The first is
+/// unstable, and [`ALLOW_UNSTABLE`] is what makes a stable compiler take it.
+const FUNCTION_FLAGS: [&str; 2] = ["-Zinstrument-xray=always", "--cfg=glass_functions"];
+const ALLOW_UNSTABLE: (&str, &str) = ("RUSTC_BOOTSTRAP", "1");
 
 /// Rust flags of an image: code that runs where it is linked, can be unwound, and has no red zone.
 const IMAGE_FLAGS: [&str; 5] = [
@@ -64,7 +75,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Runs the command.
 pub fn run(args: Args) -> Result<()> {
     let package = Package::find(args.package.as_deref())?;
-    let program = package.build(args.platform)?;
+    let program =
+        if args.trace_functions { package.build_traceable(args.platform)? } else { package.build(args.platform)? };
     report_size("built", &program)?;
     if args.stripped {
         let stripped = program.with_extension("stripped");
@@ -143,26 +155,52 @@ impl Package {
 
     /// Builds for `platform` and returns the program's path. Cargo's own messages show progress.
     pub fn build(&self, platform: Platform) -> Result<PathBuf> {
-        let mut cargo = Command::new("cargo");
-        cargo.args(["build", "--package", &self.name, "--bin", &self.name]);
+        let mut cargo = self.cargo();
         let program = match platform {
             Platform::Linux => {
                 cargo.arg("--release");
                 self.target_folder.join("release").join(&self.name)
             }
-            Platform::Vm => {
-                let folder = self.target_folder.join("glass");
-                let flags = IMAGE_FLAGS.iter().map(|flag| flag.to_string());
-                let link_flags = IMAGE_LINK_FLAGS.iter().map(|flag| format!("-Clink-arg={flag}"));
-                let flags: Vec<String> = flags.chain(link_flags).collect();
-                cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env_remove("RUSTFLAGS");
-                cargo.args(["--profile", "image", "--target", TARGET]).arg("--target-dir").arg(&folder);
-                for setting in IMAGE_PROFILE {
-                    cargo.args(["--config", setting]);
-                }
-                folder.join(TARGET).join("image").join(&self.name)
-            }
+            Platform::Vm => self.add_target(&mut cargo, "glass", platform, &[]),
         };
+        self.finish(cargo, program)
+    }
+
+    /// The same in a folder of its own, with functions that can be traced.
+    pub fn build_traceable(&self, platform: Platform) -> Result<PathBuf> {
+        let mut cargo = self.cargo();
+        cargo.env(ALLOW_UNSTABLE.0, ALLOW_UNSTABLE.1);
+        let program = self.add_target(&mut cargo, "glass-functions", platform, &FUNCTION_FLAGS);
+        self.finish(cargo, program)
+    }
+
+    fn cargo(&self) -> Command {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["build", "--package", &self.name, "--bin", &self.name]);
+        cargo
+    }
+
+    /// Has cargo build with our flags into `folder`. Where the program will be.
+    fn add_target(&self, cargo: &mut Command, folder: &str, platform: Platform, more_flags: &[&str]) -> PathBuf {
+        let folder = self.target_folder.join(folder);
+        let (flags, link_flags, profile): (&[&str], &[&str], _) = match platform {
+            Platform::Linux => (&PROCESS_FLAGS, &[], "release"),
+            Platform::Vm => (&IMAGE_FLAGS, &IMAGE_LINK_FLAGS, "image"),
+        };
+        let flags = flags.iter().chain(more_flags).map(|flag| flag.to_string());
+        let link_flags = link_flags.iter().map(|flag| format!("-Clink-arg={flag}"));
+        let flags: Vec<String> = flags.chain(link_flags).collect();
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env_remove("RUSTFLAGS");
+        cargo.args(["--profile", profile, "--target", TARGET]).arg("--target-dir").arg(&folder);
+        if platform == Platform::Vm {
+            for setting in IMAGE_PROFILE {
+                cargo.args(["--config", setting]);
+            }
+        }
+        folder.join(TARGET).join(profile).join(&self.name)
+    }
+
+    fn finish(&self, mut cargo: Command, program: PathBuf) -> Result<PathBuf> {
         let status = cargo.status().context("cannot run `cargo`: install Rust 1.95 or newer")?;
         if !status.success() {
             bail!("building {} failed: see cargo's messages above", self.name);
