@@ -40,6 +40,10 @@ pub fn set_rate(ticks_per_second: u64) {
 /// Switches groups on and off from the inside, for example as the command line says.
 pub fn switch(groups: u32) -> Change {
     let before = CONTROL.groups.load(Ordering::Relaxed);
+    if groups == before {
+        // A host that only wants to know the time asks for what is on already.
+        return Change { begun: 0, groups };
+    }
     // The last event of the old groups and the first of the new ones both say what is on.
     CONTROL.groups.store(groups | before, Ordering::Relaxed);
     emit_groups(groups);
