@@ -256,7 +256,10 @@ impl Loop {
             Wake::Device(index) => (WakeSource::Device, self.names.get(index).copied().unwrap_or(0)),
             Wake::Other => (WakeSource::Other, 0),
         };
-        glass_trace::interrupt(device, wake.vector().into());
+        // The halt may have ended only because the host has asked for something.
+        if wake != Wake::Other {
+            glass_trace::interrupt(device, wake.vector().into());
+        }
         glass_trace::idle_end(source, device);
     }
 
