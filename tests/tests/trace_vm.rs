@@ -102,7 +102,7 @@ impl Ended {
             .map(|number| {
                 let at = address + EVENT_BYTES * number;
                 let word = self.u64(at + 8);
-                let name = (word >> 32 < names_used).then(|| self.name(word >> 32)).unwrap_or_default();
+                let name = if word >> 32 < names_used { self.name(word >> 32) } else { String::new() };
                 Event { ticks: self.u64(at), kind: word as u16, name, b: self.u64(at + 16) }
             })
             .collect()
