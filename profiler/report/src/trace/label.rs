@@ -42,7 +42,7 @@ pub(super) fn reasons(trace: &Trace, reasons: &[Reason]) -> String {
 /// Who ends waits, in a few words.
 pub(super) fn cause(trace: &Trace, cause: Cause) -> String {
     match cause {
-        Cause::Unknown => "nobody known".into(),
+        Cause::Unknown => "unknown".into(),
         Cause::Task(index) => {
             format!("task {}", printable(trace.tasks.get(index as usize).map_or("", |task| trace.name(task.name))))
         }
@@ -50,9 +50,9 @@ pub(super) fn cause(trace: &Trace, cause: Cause) -> String {
             Some(request) => device(trace, request.device, request.operation),
             None => "a request".into(),
         },
-        Cause::Segment(_) => "a segment".into(),
-        Cause::Timer => "a deadline".into(),
-        Cause::Interrupt(_) => "an interrupt".into(),
+        Cause::Segment(_) => "segments".into(),
+        Cause::Timer => "deadlines".into(),
+        Cause::Interrupt(_) => "interrupts".into(),
     }
 }
 

@@ -90,20 +90,19 @@ pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
     match waits.first() {
         Some((place, share)) => {
             said.push_str(&format!(
-                " Most of that time, {}, they waited for {}{}",
-                percent(share.sum_ns, summary.sum_ns),
+                " The wait that dominates is {}, with {} of that time{}.",
                 waited_for(trace, share.topic),
+                percent(share.sum_ns, summary.sum_ns),
                 behind(trace, &summary, *place)
             ));
-            said.push('.');
         }
         None => said.push_str(" They did not wait."),
     }
-    for (place, share) in waits.iter().skip(1).take(2) {
+    for (order, (place, share)) in ["Next is", "Then comes"].iter().zip(waits.iter().skip(1)) {
         said.push_str(&format!(
-            " {} went to {}{}.",
-            percent(share.sum_ns, summary.sum_ns),
+            " {order} {}, with {}{}.",
             waited_for(trace, share.topic),
+            percent(share.sum_ns, summary.sum_ns),
             behind(trace, &summary, *place)
         ));
     }
@@ -136,13 +135,16 @@ fn behind(trace: &Trace, summary: &Summary, place: usize) -> String {
         .iter()
         .filter(|part| part.topic != share.topic && part.sum_ns * 20 >= share.sum_ns)
         .take(3)
-        .map(|part| format!("{} {}", label::topic(trace, part.topic), percent(part.sum_ns, share.sum_ns)))
+        .map(|part| match part.sum_ns == share.sum_ns {
+            true => label::topic(trace, part.topic),
+            false => format!("{} {}", label::topic(trace, part.topic), percent(part.sum_ns, share.sum_ns)),
+        })
         .collect();
     let mean = share.sum_ns / share.count.max(1);
     let often = format!(" ({} in the mean, {} at most", duration(mean), duration(share.max_ns));
     match named.is_empty() {
         true => format!("{often})"),
-        false => format!("{often}; behind it: {})", named.join(", ")),
+        false => format!("{often}; behind it {})", named.join(", ")),
     }
 }
 
@@ -155,13 +157,14 @@ pub(super) fn text(trace: &Trace, settings: &Settings) -> Result<String, String>
     let index = Index::new(trace);
     let Some(path) = Path::find(trace, &index, span) else { return Err("there is no such span".into()) };
     let name = trace.name(trace.spans[span as usize].name);
-    let mut out = format!(
-        "Where the time of one span `{}` went: {} from {} on{}\n",
+    let head = format!(
+        "Where the time of one span `{}` went: {} from {} on{}",
         printable(name),
         duration(path.duration_ns()),
         label::moment(trace, path.start_ns),
         fields(trace, span)
     );
+    let mut out = wrap(0, &head);
     out.push_str(&parts(trace, &path, settings.min_ns));
     out.push_str("\nBy what its own task did or waited for\n");
     let summary = summarise(trace, [&path]);

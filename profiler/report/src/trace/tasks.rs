@@ -130,8 +130,7 @@ pub(super) fn waits(trace: &Trace) -> String {
         *row.causes.entry(cause).or_default() += 1;
     }
     let mut out = format!("Waits: {}\n", count(trace.waits.len() as u64));
-    let mut table =
-        Table::new(&["<task", "<waited for", "times", "together", "median", "p99", "max", "<ended mostly by"]);
+    let mut table = Table::new(&["<task", "<waited for", "times", "together", "median", "p99", "max", "<ended by"]);
     for (key, (times, together_ns)) in &order {
         let Some(row) = shown.get(key) else { continue };
         let most = row.causes.iter().max_by_key(|(_, count)| **count);
@@ -144,7 +143,9 @@ pub(super) fn waits(trace: &Trace) -> String {
             duration(distribution.median_ns),
             duration(distribution.p99_ns),
             duration(distribution.max_ns),
-            most.map_or(String::new(), |(cause, count)| format!("{cause} ({})", percent(*count, *times))),
+            most.map_or(String::new(), |(cause, count)| {
+                format!("{:.0} % {cause}", *count as f64 * 100.0 / *times as f64)
+            }),
         ]);
     }
     out.push_str(&table.lines());

@@ -94,6 +94,7 @@ impl<'a> Explainer<'a> {
             let cause = wait.wake.and_then(|wake| trace.wakes.get(wake as usize)).map(|wake| wake.cause);
             (sum.cause, sum.ended_ns) = (cause.unwrap_or_default(), until_ns);
         }
+        let through: BTreeMap<_, u64> = waited.iter().map(|(key, sum)| (*key, sum.inside_ns)).collect();
         let likeness = |sum: &Waited| {
             let either_ns = gap_ns.saturating_add(sum.all_ns).saturating_sub(sum.inside_ns);
             sum.inside_ns as f64 / either_ns.max(1) as f64
@@ -123,9 +124,32 @@ impl<'a> Explainer<'a> {
             })
             .collect();
         if more > 0 {
-            said.push(format!("so did {} more tasks for this or other things", count(more as u64)));
+            said.push(format!("{} more tasks waited in the same way", count(more as u64)));
         }
-        said
+        if said.is_empty() { self.many(&through, gap_ns) } else { said }
+    }
+
+    /// Tasks that waited for most of the gap, though not for it alone, by name and what they waited for.
+    fn many(&self, through: &BTreeMap<(u32, u16, NameId), u64>, gap_ns: u64) -> Vec<String> {
+        let trace = self.trace;
+        let mut tasks: BTreeMap<(NameId, u16, NameId), u64> = BTreeMap::new();
+        for ((task, kind, name), inside_ns) in through {
+            if inside_ns.saturating_mul(2) >= gap_ns {
+                let task_name = trace.tasks.get(*task as usize).map_or(0, |task| task.name);
+                *tasks.entry((task_name, *kind, *name)).or_default() += 1;
+            }
+        }
+        let mut tasks: Vec<_> = tasks.into_iter().collect();
+        tasks.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
+        let said = tasks.iter().take(WAITS_MAX).map(|((task, kind, name), number)| {
+            let reason = label::reason(trace, BlockKind::from_number(*kind), *name);
+            let task = label::quoted(trace, *task);
+            match number {
+                1 => format!("a task {task} waited for {reason}"),
+                number => format!("{} tasks {task} waited for {reason}", count(*number)),
+            }
+        });
+        said.collect()
     }
 
     /// Who ended the wait, if that was at the end of the gap.
