@@ -1,17 +1,23 @@
-//! `glass report`: turns a recording into a page or a table.
+//! `glass report`: turns a recording into a page or into text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use glass_guests::files::HostFiles;
 use glass_profile::model::Profile;
-use glass_profile::recording;
+use glass_profile::recording::{self, Recording};
+use glass_profile::trace;
+use glass_profile::trace::model::Trace;
+use glass_report::names::printable;
+use glass_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace_text};
 
 /// Functions in the table that goes to the terminal.
 const TOP_DEFAULT: usize = 20;
+/// Shortest call that is shown if nobody says.
+const MIN_CALL_NS: u64 = 10_000;
 
-/// Shows a recording: as one HTML file that works offline, or as a table.
+/// Shows a recording: as one HTML file that works offline, or as text.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording.
@@ -19,43 +25,204 @@ pub struct Args {
     /// Where to write the page.
     #[arg(short, long, default_value = "report.html")]
     output: PathBuf,
-    /// Print a table instead of writing a page.
+    /// Print text instead of writing a page.
     #[arg(long, conflicts_with = "output")]
     text: bool,
-    /// How many functions the table has.
+    /// How many functions the table of samples has.
     #[arg(long, default_value_t = TOP_DEFAULT, requires = "text")]
     top: usize,
-    /// Print the call tree too: nodes with at least this share of the running samples.
-    #[arg(long, value_name = "PERCENT", requires = "text")]
-    min: Option<f64>,
+    /// What to show of a trace; without it, what is in the recording.
+    #[arg(long, requires = "text")]
+    view: Option<ViewName>,
+    /// Of samples: print the call tree too, nodes with at least this share of the running samples ("2"). Of a trace:
+    /// leave out calls and parts that took less ("10us"; without a word on it, calls below 10 us).
+    #[arg(long, value_name = "PERCENT|TIME", value_parser = parse_min, requires = "text")]
+    min: Option<Min>,
+    /// What to count over time: a counter, "submit disk 0 write", or a part of such a name; without it, what there is.
+    #[arg(long, value_name = "NAME", requires = "text")]
+    event: Option<String>,
+    /// Which span to follow, or to show the calls of: NAME (the longest), NAME#3 (the third) or NAME#median.
+    #[arg(long, value_name = "NAME[#N]", requires = "text")]
+    span: Option<String>,
+    /// Libraries whose functions are left out of calls, though not those that they call; "none" for none.
+    #[arg(long, value_name = "LIBRARIES", value_delimiter = ',', requires = "text")]
+    hide: Option<Vec<String>>,
 }
 
-/// Writes the page or prints the table.
+/// A view by the name that users give it.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ViewName {
+    /// What is in the trace, which wait dominates, what is missing.
+    Summary,
+    /// Every call: start, nested function, duration.
+    Calls,
+    /// Functions; where none was traced tasks, waits and devices.
+    Cumulative,
+    /// Tasks: runs and waits.
+    Tasks,
+    /// What was waited for, how long, and who ended it.
+    Waits,
+    /// Devices: requests, bytes, latency, depth.
+    Devices,
+    /// How often something happened over time, with its gaps explained.
+    Events,
+    /// Where the time of one span went.
+    Path,
+    /// Lanes of characters for cores, tasks and devices.
+    Timeline,
+}
+
+impl From<ViewName> for View {
+    fn from(name: ViewName) -> View {
+        match name {
+            ViewName::Summary => View::Summary,
+            ViewName::Calls => View::Calls,
+            ViewName::Cumulative => View::Cumulative,
+            ViewName::Tasks => View::Tasks,
+            ViewName::Waits => View::Waits,
+            ViewName::Devices => View::Devices,
+            ViewName::Events => View::Events,
+            ViewName::Path => View::Path,
+            ViewName::Timeline => View::Timeline,
+        }
+    }
+}
+
+/// The least that is shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Min {
+    /// Of the running samples.
+    Percent(f64),
+    /// Of calls and parts, in nanoseconds.
+    Time(u64),
+}
+
+fn parse_min(text: &str) -> Result<Min, String> {
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let wrong = || "neither a share in percent (2) nor a time (10us, 500ns, 2ms, 1s)".to_owned();
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let nanoseconds = match unit.trim() {
+        "" | "%" if (0.0..=100.0).contains(&number) => return Ok(Min::Percent(number)),
+        "" | "%" => return Err(format!("a share in percent is a number from 0 to 100, not {number}")),
+        "ns" => 1.0,
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err(wrong()),
+    };
+    Ok(Min::Time((number * nanoseconds) as u64))
+}
+
+/// Writes the page or prints the text.
 pub fn run(arguments: Args) -> Result<()> {
-    let profile = read(&arguments.file)?;
-    if let Some(min) = arguments.min {
-        ensure!((0.0..=100.0).contains(&min), "--min is a share in percent: give a number from 0 to 100, not {min}");
-        print!("{}", glass_report::text_with_tree(&profile, arguments.top, min));
-        return Ok(());
-    }
+    let recording = open(&arguments.file)?;
+    let profile = &recording.profile;
+    let trace = (!recording.trace.is_empty()).then(|| trace::build(&recording.trace));
     if arguments.text {
-        print!("{}", glass_report::text(&profile, arguments.top));
+        print!("{}", text(&arguments, profile, trace.as_ref())?);
         return Ok(());
     }
-    fs::write(&arguments.output, glass_report::html(&profile))
-        .with_context(|| format!("cannot write {}", arguments.output.display()))?;
-    eprintln!("glass: {} samples in {}", profile.samples.len(), arguments.output.display());
+    let page = match &trace {
+        Some(trace) => glass_report::trace_html(profile, trace),
+        None => glass_report::html(profile),
+    };
+    fs::write(&arguments.output, page).with_context(|| format!("cannot write {}", arguments.output.display()))?;
+    let events = trace.map_or(String::new(), |trace| format!(" and {} events", trace.event_count));
+    eprintln!("glass: {} samples{events} in {}", profile.samples.len(), arguments.output.display());
     Ok(())
 }
 
+fn text(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<String> {
+    let view = match (arguments.view, &arguments.event, &arguments.span) {
+        (Some(view), _, _) => Some(view.into()),
+        (None, Some(_), _) => Some(View::Events),
+        (None, None, Some(_)) => Some(View::Path),
+        (None, None, None) => None,
+    };
+    let Some(view) = view else { return overview(arguments, profile, trace) };
+    let Some(trace) = trace else {
+        bail!(
+            "{} holds samples only: record with `glass trace`, or `glass record --trace`, for what --view, --event and --span show",
+            arguments.file.display()
+        );
+    };
+    let min_ns = match (arguments.min, view) {
+        (Some(Min::Time(min_ns)), _) => min_ns,
+        (Some(Min::Percent(_)), _) => {
+            bail!("--min of a trace is a time, for example 10us: samples have shares, calls have durations")
+        }
+        (None, View::Calls) => MIN_CALL_NS,
+        (None, _) => 0,
+    };
+    let hide = match &arguments.hide {
+        Some(hide) if hide == &["none"] => Vec::new(),
+        Some(hide) => hide.clone(),
+        None => HIDDEN_DEFAULT.map(String::from).to_vec(),
+    };
+    let settings = Settings { min_ns, hide, event: arguments.event.clone(), span: arguments.span.clone() };
+    trace_text(trace, view, &settings).map_err(|error| anyhow!(error))
+}
+
+/// What is in the recording: samples, a trace, or both.
+fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<String> {
+    let mut out = String::new();
+    if trace.is_none() || !profile.samples.is_empty() {
+        out = match arguments.min {
+            Some(Min::Percent(min)) => glass_report::text_with_tree(profile, arguments.top, min),
+            Some(Min::Time(_)) if trace.is_none() => {
+                bail!(
+                    "--min of samples is a share in percent, for example 2: no call has a duration in {}",
+                    arguments.file.display()
+                )
+            }
+            _ => glass_report::text(profile, arguments.top),
+        };
+    }
+    if let Some(trace) = trace {
+        match out.is_empty() {
+            true if !profile.origin.guest.is_empty() => {
+                out.push_str(&format!("{}\n", printable(&profile.origin.guest)))
+            }
+            true => {}
+            false => out.push('\n'),
+        }
+        out.push_str(&glass_report::trace::summary(trace));
+    }
+    ensure!(!out.is_empty(), "there is nothing in {}", arguments.file.display());
+    Ok(out)
+}
+
 /// Reads a recording and prints its warnings.
-pub(crate) fn read(file: &Path) -> Result<Profile> {
+fn open(file: &Path) -> Result<Recording> {
     let path = file.display();
     let bytes =
         fs::read(file).with_context(|| format!("cannot read {path} (give a file that `glass record` wrote)"))?;
-    let profile = recording::read(&bytes, &mut HostFiles).map_err(|error| anyhow!("{path} {error}"))?;
-    for warning in &profile.warnings {
+    let recording = recording::open(&bytes, &mut HostFiles).map_err(|error| anyhow!("{path} {error}"))?;
+    for warning in &recording.profile.warnings {
         eprintln!("glass: warning: {path}: {warning}");
     }
-    Ok(profile)
+    Ok(recording)
+}
+
+/// The samples of a recording; prints its warnings.
+pub(crate) fn read(file: &Path) -> Result<Profile> {
+    Ok(open(file)?.profile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_is_a_share_or_a_time() {
+        assert_eq!(parse_min("2"), Ok(Min::Percent(2.0)));
+        assert_eq!(parse_min("0.5%"), Ok(Min::Percent(0.5)));
+        assert_eq!(parse_min("10us"), Ok(Min::Time(10_000)));
+        assert_eq!(parse_min("1.5 ms"), Ok(Min::Time(1_500_000)));
+        assert_eq!(parse_min("500ns"), Ok(Min::Time(500)));
+        for wrong in ["", "us", "10 minutes", "200", "-1", "1e3"] {
+            assert!(parse_min(wrong).is_err(), "{wrong}");
+        }
+    }
 }
