@@ -4,14 +4,19 @@
 
 mod traced;
 
+use glass_tests::content::Content;
+use glass_tests::folder::Folder;
 use glass_tests::limit::say;
-use glass_tests::queue::World;
+use glass_tests::programs::{self, Variant};
+use glass_tests::queue::{Options, Queue, World};
 use std::collections::HashSet;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use traced::{Call, Traced};
 
 glass_tests::in_every_world! {
     chosen_functions_are_traced_and_then_no_more within 120;
+    the_queue_does_not_notice_how_its_functions_are_switched within 240;
 }
 
 /// The functions of `busy --calls` that call each other in every way.
@@ -20,7 +25,8 @@ const SHAPES: [&str; 4] = ["busy::calls::shapes", "busy::calls::climb", "busy::c
 const ROUNDS: usize = 3;
 
 fn chosen_functions_are_traced_and_then_no_more(world: World) {
-    let Some(guest) = Traced::start(world) else { return };
+    let folder = Folder::new("functions").unwrap();
+    let Some(guest) = Traced::start(world, &folder) else { return };
     let before = guest.text();
     assert!(guest.writable_code().is_empty(), "{:x?}", guest.writable_code());
 
@@ -85,6 +91,54 @@ fn check_shapes(guest: &Traced, calls: &[(Call, u32, u64)]) {
     assert!(rounds >= ROUNDS - 1, "{rounds} whole rounds");
     assert!(depth >= 2, "climb calls itself {depth} deep");
     assert!(tail_exits >= rounds, "{tail_exits} jumps in {rounds} rounds");
+}
+
+/// How long the functions of a busy queue are switched, and how many items have to pass it meanwhile. An emulator translates
+/// all code anew after each switch, so there this may take longer.
+const SWITCHING: Duration = Duration::from_secs(3);
+const ITEMS_MIN: u64 = 3;
+
+/// The queue's threads run the code whose bytes change.
+fn the_queue_does_not_notice_how_its_functions_are_switched(world: World) {
+    let Some(program) = programs::variant("upload-queue", Variant::Functions, world != World::Process) else { return };
+    let folder = Folder::new("switching").unwrap();
+    let options = Options { program: Some(program.clone()), ..Options::default() };
+    let Some(mut queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
+    let guest = Traced::attach(world, queue.service_pid().unwrap(), &program);
+    let before = guest.text();
+    let all = guest.all();
+    let every_second: Vec<u32> = all.iter().copied().step_by(2).collect();
+    let is_over = AtomicBool::new(false);
+    let items = AtomicU64::new(0);
+    let switches = std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let item = Content { seed: items.load(Ordering::Relaxed), length_bytes: 50_000 };
+                assert_eq!(queue.put(item).unwrap().status(), 200);
+                queue.get(item).unwrap();
+                queue.delete().unwrap();
+                items.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let begin = Instant::now();
+        let mut switches = 0;
+        let is_enough = || begin.elapsed() > SWITCHING && items.load(Ordering::Relaxed) >= ITEMS_MIN;
+        while !is_enough() && begin.elapsed() < PATIENCE && !client.is_finished() {
+            for numbers in [&all, &every_second, &Vec::new()] {
+                guest.choose_numbers(numbers);
+                assert_eq!(guest.functions_on(), numbers.len());
+                switches += 1;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        client.join().unwrap();
+        switches
+    });
+    assert!(queue.is_running());
+    let items = items.into_inner();
+    assert!(items >= ITEMS_MIN && guest.event_count() > 1000, "{items} items, {} events", guest.event_count());
+    assert_eq!(guest.leads(&guest.text()), guest.leads(&before));
+    say(&format!("switching {world}: {switches} times {} functions, {items} items moved meanwhile", all.len()));
 }
 
 /// How long anything may take to come.

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 const PROCESSES: [&str; 4] = ["upload-queue", "busy", "bench-tcp", "bench-console"];
 /// The services that are booted; `faults` goes wrong on purpose.
 const IMAGES: [&str; 6] = ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-console"];
-/// The service that is built for the tracing of functions too, as both.
-const TRACEABLE: &str = "busy";
+/// The services that are built for the tracing of functions too, as both.
+const TRACEABLE: [&str; 2] = ["upload-queue", "busy"];
 
 /// Folder of the built programs.
 pub fn programs() -> PathBuf {
@@ -33,8 +33,8 @@ pub fn processes() -> Result<()> {
 
 /// Builds every image and returns what `glass build` says of the last.
 pub fn images() -> Result<String> {
-    for platform in ["linux", "vm"] {
-        glass_build(&["build", TRACEABLE, "--trace-functions", "--platform", platform])?;
+    for (app, platform) in TRACEABLE.into_iter().flat_map(|app| [(app, "linux"), (app, "vm")]) {
+        glass_build(&["build", app, "--trace-functions", "--platform", platform])?;
     }
     IMAGES.iter().try_fold(String::new(), |_, app| image(app))
 }

@@ -56,9 +56,10 @@ struct Memory {
     code_distance: u64,
 }
 
-/// A running `busy --calls`.
+/// A running program.
 pub struct Traced {
-    process: Process,
+    /// `busy --calls`, if that is what it is.
+    busy: Option<Process>,
     pid: u32,
     world: World,
     memory: Memory,
@@ -69,18 +70,16 @@ pub struct Traced {
     request: Cell<u32>,
     /// Events that were there when something else was chosen.
     first: Cell<u64>,
-    _folder: Folder,
 }
 
 impl Traced {
-    /// `None` after saying why it cannot be had here.
-    pub fn start(world: World) -> Option<Traced> {
+    /// Starts `busy --calls`; `None` after saying why it cannot be had here.
+    pub fn start(world: World, folder: &Folder) -> Option<Traced> {
         if let Some(reason) = world.obstacle() {
             programs::skip(reason);
             return None;
         }
         let program = programs::variant("busy", Variant::Functions, world != World::Process)?;
-        let folder = Folder::new("functions").unwrap();
         let mut command = if world == World::Process {
             Command::new(&program)
         } else {
@@ -89,36 +88,32 @@ impl Traced {
             command
         };
         let process = Process::spawn(command.args(["--", "--calls"]), &folder.file("log")).unwrap();
-        let elf = fs::read(&program).unwrap();
+        let mut guest = Traced::attach(world, process.pid(), &program);
+        guest.busy = Some(process);
+        guest.wait_for_lines(1);
+        Some(guest)
+    }
+
+    /// Looks at what `pid` runs, or a process that it started.
+    pub fn attach(world: World, pid: u32, program: &Path) -> Traced {
+        let elf = fs::read(program).unwrap();
         let (sleds, names) = sleds(&elf);
         let text = text_of(&elf);
         let deadline = Instant::now() + PATIENCE;
         let (pid, memory) = loop {
-            let pids = [vec![process.pid()], process::descendants(process.pid())].concat();
-            let found = pids.into_iter().find_map(|pid| Some((pid, find_memory(pid, world, &program, &elf)?)));
+            let pids = [vec![pid], process::descendants(pid)].concat();
+            let found = pids.into_iter().find_map(|pid| Some((pid, find_memory(pid, world, program, &elf)?)));
             if let Some(found) = found {
                 break found;
             }
-            assert!(Instant::now() < deadline, "no trace appears: {}", process.output());
+            assert!(Instant::now() < deadline, "no trace appears in process {pid}");
             std::thread::sleep(Duration::from_millis(10));
         };
-        let guest = Traced {
-            process,
-            pid,
-            world,
-            memory,
-            elf,
-            sleds,
-            names,
-            text,
-            request: Cell::new(0),
-            first: Cell::new(0),
-            _folder: folder,
-        };
-        guest.wait_for_lines(1);
+        let (request, first) = (Cell::new(0), Cell::new(0));
+        let guest = Traced { busy: None, pid, world, memory, elf, sleds, names, text, request, first };
         let count = guest.names.len();
         assert_eq!(guest.number(FUNCTIONS) as usize, count, "host and guest count the same functions");
-        Some(guest)
+        guest
     }
 
     fn number(&self, offset: u64) -> u32 {
@@ -134,6 +129,11 @@ impl Traced {
         self.names.get(&number).map_or("?", String::as_str)
     }
 
+    /// The numbers of all functions.
+    pub fn all(&self) -> Vec<u32> {
+        self.names.keys().copied().collect()
+    }
+
     /// Traces these functions, or none and switches the group off; their numbers.
     pub fn choose(&self, names: &[&str]) -> Vec<u32> {
         let mut numbers: Vec<u32> = Vec::new();
@@ -141,19 +141,24 @@ impl Traced {
             let found = self.names.iter().find(|(_, known)| known == name);
             numbers.push(*found.unwrap_or_else(|| panic!("{name} is not in the table of sleds")).0);
         }
+        self.choose_numbers(&numbers);
+        numbers
+    }
+
+    /// The same by number.
+    pub fn choose_numbers(&self, numbers: &[u32]) {
         let mut wanted = [0_u8; 65_536 / 8];
-        for number in &numbers {
+        for number in numbers {
             wanted[*number as usize / 8] |= 1 << (number % 8);
         }
         self.write(FUNCTIONS_WANTED, &wanted);
-        let groups = if names.is_empty() { 0 } else { GROUP_FUNCTIONS };
+        let groups = if numbers.is_empty() { 0 } else { GROUP_FUNCTIONS };
         self.write(GROUPS_WANTED, &groups.to_le_bytes());
         self.request.set(self.request.get() + 1);
         self.write(REQUEST, &self.request.get().to_le_bytes());
         let answered = || self.number(ANSWERED) == self.request.get();
         self.wait("it does not answer", answered);
         self.first.set(self.event_count());
-        numbers
     }
 
     /// How many it says are traced.
@@ -164,15 +169,19 @@ impl Traced {
     fn wait(&self, complaint: &str, is_there: impl Fn() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !is_there() {
-            assert!(process::is_alive(self.pid), "it ended: {}", self.process.output());
-            assert!(Instant::now() < deadline, "{complaint}: {}", self.process.output());
+            assert!(process::is_alive(self.pid), "it ended: {}", self.output());
+            assert!(Instant::now() < deadline, "{complaint}: {}", self.output());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
+    fn output(&self) -> String {
+        self.busy.as_ref().map(Process::output).unwrap_or_default()
+    }
+
     /// Lines that it has printed; one a round.
     pub fn lines(&self) -> usize {
-        self.process.output().lines().filter(|line| line.starts_with("function ")).count()
+        self.output().lines().filter(|line| line.starts_with("function ")).count()
     }
 
     pub fn wait_for_lines(&self, count: usize) {
