@@ -1,7 +1,8 @@
 //! Which sockets are ready: epoll, edge-triggered, and the bell that other threads ring.
 
+use crate::trace;
 use glass_executor::Unpark;
-use glass_trace::{BlockKind, Group, Name, WakeSource, block, idle_begin, idle_end, interrupt, is_on};
+use glass_trace::{BlockKind, Group, Name, WakeSource, block, idle_begin, idle_end, interrupt, is_asked, is_on};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -10,13 +11,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Events taken from the kernel in one call.
 const EVENTS_MAX: usize = 256;
 
 /// Operations that one source completes in a row before other tasks have their turn.
 const TURN_OPERATIONS_MAX: u32 = 64;
+
+/// How often a sleeping process looks whether the host of a trace asks for something: a VM does the same.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+
+/// The kernel takes no timeout without end.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 static LISTENER: Name = Name::new("listener");
 static CONNECTION: Name = Name::new("connection");
@@ -154,21 +161,17 @@ impl Reactor {
         bell.fall_asleep();
         let timeout = if has_work() { Some(Duration::ZERO) } else { deadline.map(|deadline| deadline.timeout) };
         let is_idle = timeout != Some(Duration::ZERO);
-        let timeout = timeout.map(|time| Timespec {
-            // Longer sleeps end early, which costs a look at the timers.
-            tv_sec: time.as_secs().min(3600) as i64,
-            tv_nsec: time.subsec_nanos().into(),
-        });
         let mut events = self.inner.events.borrow_mut();
         events.clear();
         if is_idle {
             idle_begin(deadline.map(|deadline| deadline.clock_ns));
         }
-        let waited = epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+        let waited = self.wait(&mut events, timeout);
         bell.asleep.store(false, Ordering::Relaxed);
         let source = match (waited, &events[..]) {
             (Err(Errno::INTR), _) => WakeSource::Other,
             (Err(error), _) => return Err(error),
+            (Ok(_), []) if is_asked() => WakeSource::Other,
             (Ok(_), []) => WakeSource::Timer,
             (Ok(_), [event]) if event.data.u64() == BELL => WakeSource::Core,
             (Ok(_), _) => WakeSource::Device,
@@ -185,6 +188,22 @@ impl Reactor {
             self.dispatch(event.data.u64(), event.flags);
         }
         Ok(())
+    }
+
+    /// Waits for events, or until the host of a trace asks for something, which rings no bell.
+    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> Result<(), Errno> {
+        let piece = if trace::is_shared() { LOOK_PERIOD } else { SLEEP_MAX };
+        let end = timeout.filter(|timeout| *timeout > piece).map(|timeout| Instant::now() + timeout);
+        let mut left = timeout;
+        loop {
+            let part = left.map_or(piece, |left| left.min(piece));
+            let timespec = Timespec { tv_sec: part.as_secs() as i64, tv_nsec: part.subsec_nanos().into() };
+            epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(events), Some(&timespec))?;
+            if !events.is_empty() || is_asked() || left == Some(part) {
+                return Ok(());
+            }
+            left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        }
     }
 
     fn dispatch(&self, data: u64, flags: epoll::EventFlags) {

@@ -61,6 +61,11 @@ pub(crate) fn start(groups: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether somebody outside can see the trace, and ask for more of it.
+pub(crate) fn is_shared() -> bool {
+    AREA.get().is_some()
+}
+
 /// Gives the thread that calls a ring of its own, if the process can be traced and there is one left.
 pub(crate) fn attach(name: &str) {
     attach_with(name, THREAD_RING_WORDS);
