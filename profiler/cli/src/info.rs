@@ -1,5 +1,7 @@
 //! `glass info`: what is in a recording, and what taking it cost.
 
+mod traced;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,11 +106,29 @@ fn to_text(file: &str, file_bytes: u64, recording: &Recording) -> String {
     if images.len() > IMAGES_MAX {
         let _ = writeln!(out, "  and {} more", images.len() - IMAGES_MAX);
     }
+    if !recording.trace.is_empty() {
+        traced::to_text(&mut out, &recording.trace);
+    }
+    let is_sampled = recording.trace.is_empty() || profile.cost.samples_wanted > 0 || !profile.samples.is_empty();
+    if is_sampled {
+        about_samples(&mut out, profile, file_bytes);
+    }
+    let state = if recording.is_complete { "complete" } else { "not complete" };
+    if !is_sampled {
+        let per_event = file_bytes as f64 / recording.trace.event_count().max(1) as f64;
+        let _ = writeln!(out, "\nNothing was sampled; {per_event:.1} bytes an event");
+    }
+    let place = cut_start(file, COLUMNS - 50);
+    let _ = writeln!(out, "{place}: {}, format version {}, {state}", size(file_bytes), recording.version);
+    out
+}
+
+/// What sampling gave, in words and numbers.
+fn about_samples(out: &mut String, profile: &Profile, file_bytes: u64) {
     let _ = writeln!(out, "\nIn words");
     for sentence in in_words(profile) {
         let _ = writeln!(out, "  {sentence}");
     }
-    let state = if recording.is_complete { "complete" } else { "not complete" };
     let per_sample = file_bytes / (profile.samples.len() as u64).max(1);
     let _ = writeln!(
         out,
@@ -117,9 +137,6 @@ fn to_text(file: &str, file_bytes: u64, recording: &Recording) -> String {
         profile.frames.len(),
         per_sample
     );
-    let place = cut_start(file, COLUMNS - 50);
-    let _ = writeln!(out, "{place}: {}, format version {}, {state}", size(file_bytes), recording.version);
-    out
 }
 
 /// What the numbers of the cost mean for whoever reads the profile.
@@ -214,7 +231,7 @@ fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
         "symbols": origin.symbols, "start_unix_ns": origin.start_unix_ns, "duration_ns": origin.duration_ns,
         "rate_hz": origin.rate_hz,
         "samples": profile.samples.len(), "stacks": profile.stacks.len(), "functions": profile.frames.len(),
-        "tracks": tracks, "images": images,
+        "tracks": tracks, "images": images, "trace": traced::to_json(&recording.trace),
         "cost": {
             "samples_wanted": cost.samples_wanted, "samples_taken": cost.samples_taken,
             "samples_lost": cost.samples_lost, "samples_late": cost.samples_late,

@@ -15,6 +15,7 @@ mod report;
 mod run;
 mod target;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ enum Command {
     Ps(ps::Args),
     Record(record::Args),
     Top(top::Args),
+    Trace(trace::Args),
     Report(report::Args),
     Diff(diff::Args),
     Export(export::Args),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),

@@ -2,21 +2,26 @@
 //! messages and in bytes, so that a slow consumer costs samples, which are counted, and not memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use glass_profile::event::Event;
+use glass_profile::trace::raw::{Piece, Words};
 
 /// Messages that may wait.
 const MESSAGES_MAX: usize = 8192;
 /// Bytes of samples that may wait: at 16 KiB a sample, two seconds of them at 1000 a second.
 const BYTES_MAX: usize = 32 << 20;
 
+/// How long a piece of a trace waits before it looks for room again.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
+
 /// What an event takes while it waits.
 fn event_bytes(event: &Event) -> usize {
     match event {
         Event::Sample(sample) => sample.stack.capacity() + size_of::<Event>(),
+        Event::Trace(Piece::Chunk { events, .. }) => events.capacity() * size_of::<Words>() + size_of::<Event>(),
         _ => size_of::<Event>(),
     }
 }
@@ -31,6 +36,7 @@ struct Queued<M> {
 pub(crate) struct Sender<M> {
     queue: SyncSender<Queued<M>>,
     bytes: Arc<AtomicUsize>,
+    has_ended: Arc<AtomicBool>,
     dropped: u64,
 }
 
@@ -38,23 +44,43 @@ pub(crate) struct Sender<M> {
 pub(crate) struct Consumer<M> {
     queue: Receiver<Queued<M>>,
     bytes: Arc<AtomicUsize>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl<M> Drop for Consumer<M> {
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A queue of messages that events turn into.
 pub(crate) fn queue<M: From<Event>>() -> (Sender<M>, Consumer<M>) {
     let (sender, receiver) = sync_channel(MESSAGES_MAX);
     let bytes = Arc::new(AtomicUsize::new(0));
-    (Sender { queue: sender, bytes: bytes.clone(), dropped: 0 }, Consumer { queue: receiver, bytes })
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let consumer = Consumer { queue: receiver, bytes: bytes.clone(), has_ended: has_ended.clone() };
+    (Sender { queue: sender, bytes, has_ended, dropped: 0 }, consumer)
 }
 
 impl<M: From<Event>> Sender<M> {
     /// Queues an event. Samples never wait: one that finds no room is dropped and counted. Tracks and
-    /// mappings do wait, since what follows needs them.
+    /// mappings do wait, since what follows needs them; and so do pieces of a trace, whose guest meanwhile keeps what
+    /// it writes, as far as its rings reach.
     pub(crate) fn event(&mut self, event: Event) {
-        if !matches!(event, Event::Sample(_)) {
-            return self.send(event.into());
-        }
         let bytes = event_bytes(&event);
+        match event {
+            Event::Sample(_) => {}
+            Event::Trace(_) => {
+                while self.bytes.load(Ordering::Relaxed) > BYTES_MAX && !self.has_ended.load(Ordering::Relaxed) {
+                    std::thread::sleep(ROOM_LOOK);
+                }
+                self.bytes.fetch_add(bytes, Ordering::Relaxed);
+                // As in `send`.
+                let _ = self.queue.send(Queued { message: event.into(), bytes });
+                return;
+            }
+            _ => return self.send(event.into()),
+        }
         // Relaxed: the count only bounds memory; the channel orders everything else.
         let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let queued = Queued { message: event.into(), bytes };
@@ -62,6 +88,12 @@ impl<M: From<Event>> Sender<M> {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.dropped += 1;
         }
+    }
+
+    /// Another end for another thread, which counts for itself.
+    pub(crate) fn another(&self) -> Sender<M> {
+        let (bytes, has_ended) = (self.bytes.clone(), self.has_ended.clone());
+        Sender { queue: self.queue.clone(), bytes, has_ended, dropped: 0 }
     }
 
     /// Queues something else; waits for room.
@@ -130,6 +162,35 @@ mod tests {
         assert_eq!(sender.bytes.load(Ordering::Relaxed), 0);
         sender.event(sample(16 << 10));
         assert_eq!(sender.dropped(), 4000 - kept, "there is room again");
+    }
+
+    #[test]
+    fn pieces_of_a_trace_wait_for_room_and_are_not_dropped() {
+        let (sender, consumer) = queue::<Event>();
+        let mut other = sender.another();
+        let count = 200;
+        let writer = std::thread::spawn(move || {
+            for first in 0..count {
+                let events = vec![[first; 4]; 8192];
+                other.event(Event::Trace(Piece::Chunk { ring: 0, first, events }));
+            }
+        });
+        drop(sender);
+        for number in 0..count {
+            assert!(consumer.bytes.load(Ordering::Relaxed) <= BYTES_MAX + (256 << 10) + size_of::<Event>());
+            let Some(Event::Trace(Piece::Chunk { first, .. })) = consumer.next() else { panic!("one is missing") };
+            assert_eq!(first, number);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        writer.join().unwrap();
+        assert!(consumer.next().is_none());
+
+        // Nobody waits for room that will never be.
+        let (mut sender, consumer) = queue::<Event>();
+        drop(consumer);
+        for first in 0..count {
+            sender.event(Event::Trace(Piece::Chunk { ring: 0, first, events: vec![[0; 4]; 8192] }));
+        }
     }
 
     #[test]

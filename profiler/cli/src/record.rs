@@ -1,8 +1,8 @@
 //! `glass record`: samples a guest or a process into a recording.
 
-mod output;
-mod pipeline;
-mod progress;
+pub(crate) mod output;
+pub(crate) mod pipeline;
+pub(crate) mod progress;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,16 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use glass_guests::trace::{self, Live};
 use glass_guests::{Flow, read_clocks};
 use glass_profile::event::Event;
 
 use crate::target::{self, TargetArgs};
+use crate::trace::tracer::Tracer;
+use crate::trace::wanted::{Groups, parse_groups};
 use output::Output;
 use pipeline::Pipeline;
 use progress::Progress;
 
 /// The period in which losses, Ctrl-C and the progress line are looked after.
-const ROUND: Duration = Duration::from_millis(100);
+pub(crate) const ROUND: Duration = Duration::from_millis(100);
 
 /// Samples the call stacks of a running VM or process, or of a command.
 #[derive(clap::Args)]
@@ -29,6 +32,9 @@ pub struct Args {
     /// Stop after this time; without it, at Ctrl-C or when the guest ends.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
+    /// Trace these groups of events of a service of Glasshouse too, into the same recording: see `glass trace`.
+    #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all", conflicts_with = "post_mortem")]
+    trace: Option<Groups>,
     /// Where to write the recording.
     #[arg(short, long, default_value = "glass.pftrace")]
     output: PathBuf,
@@ -45,7 +51,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// Has Ctrl-C, a request to end and the loss of the terminal end the recording. A second one while we
 /// are attached changes nothing: the guest comes first. Once it is rid of us, a second one ends us at
 /// once, and the recording lacks the names, which a report then takes from the files.
-fn watch_signals(interrupted: &Arc<AtomicBool>, is_detached: &Arc<AtomicBool>) -> std::io::Result<()> {
+pub(crate) fn watch_signals(interrupted: &Arc<AtomicBool>, is_detached: &Arc<AtomicBool>) -> std::io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     use signal_hook::flag;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -64,10 +70,30 @@ pub fn run(arguments: Args) -> Result<()> {
     let is_detached = Arc::new(AtomicBool::new(false));
     watch_signals(&interrupted, &is_detached).context("cannot watch for Ctrl-C")?;
     let output = Output::prepare(&arguments.output)?;
+    record(&arguments, output, &interrupted, &is_detached)
+}
+
+/// Records what is to be sampled, and traced with it.
+fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detached: &AtomicBool) -> Result<()> {
     let mut target = target::find(&arguments.target)?;
+    let is_new = !arguments.target.command.is_empty();
+    let program = arguments.target.symbols.first().map(|file| file.path.as_path());
+    // A service that was just started has its trace in a moment; one that runs has it, or an error is due now.
+    let opened = match arguments.trace {
+        Some(groups) if !is_new => Some(Live::new(trace::open(target.pid, program)?, groups.live())?),
+        _ => None,
+    };
     let clocks = read_clocks();
     let start = Instant::now();
-    let mut pipeline = Pipeline::start(output, clocks, &target)?;
+    let mut pipeline = Pipeline::start(output, clocks, &target.origin, target.is_guest, target.pid)?;
+    let tracer = match (opened, arguments.trace) {
+        (Some(live), _) => Some(Tracer::start(live, &mut pipeline)?),
+        (None, Some(groups)) => {
+            let pid = target.pid;
+            Some(Tracer::start_with(move || trace::open_process(pid), groups.live(), &pipeline))
+        }
+        (None, None) => None,
+    };
     let mut progress = Progress::start(&target.origin, arguments.duration);
     let mut result = target.source.announce(&mut |event| pipeline.event(event)).map(|()| Flow::More);
     let mut checkpoint = Instant::now();
@@ -85,6 +111,7 @@ pub fn run(arguments: Args) -> Result<()> {
         }
     }
     // What was recorded is kept, whatever happened.
+    let traced = tracer.map(Tracer::finish);
     let detached = target.source.detach(&mut |event| pipeline.event(event));
     is_detached.store(true, Ordering::Relaxed);
     let counts = target.source.counts();
@@ -95,7 +122,10 @@ pub fn run(arguments: Args) -> Result<()> {
     let end_ns = clocks.monotonic_ns + elapsed.as_nanos() as u64;
     progress.clear();
     let cost = pipeline.finish(counts, end_ns)?;
-    progress::summary(&arguments.output, elapsed, &cost);
+    let counts = traced.as_ref().and_then(|traced| traced.as_ref().ok());
+    progress::summary(&arguments.output, elapsed, &cost, counts);
     result?;
-    Ok(detached?)
+    detached?;
+    traced.transpose()?;
+    Ok(())
 }

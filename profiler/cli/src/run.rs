@@ -1,14 +1,20 @@
 //! `glass run`: boots a service in QEMU, or starts it as a process.
 
+mod options;
+mod traced;
+
 use crate::build::{Package, Platform};
 use crate::last_words::Symbolizer;
+use crate::trace::wanted::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
 use glass_guests::registry;
+use options::{Accel, Network, Port, parse_memory, parse_network, parse_port, parse_size};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use traced::Recording;
 
 /// Boot a service as a VM, or start it as a process
 #[derive(clap::Args)]
@@ -39,6 +45,13 @@ pub struct Args {
     /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`; fits QEMU's own network by itself
     #[arg(long)]
     ip: Option<String>,
+    /// Trace the service from its first instruction on: all groups of events but functions, or those named here
+    #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
+        require_equals = true)]
+    trace: Option<Groups>,
+    /// Where to write what is traced
+    #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
+    output: PathBuf,
     /// Print QEMU's command line and do not run it
     #[arg(long)]
     print_command: bool,
@@ -47,69 +60,9 @@ pub struct Args {
     args: Vec<String>,
 }
 
-/// How guest code runs.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Accel {
-    Auto,
-    Kvm,
-    Tcg,
-}
-
-#[derive(Clone, Copy)]
-struct Port {
-    host: u16,
-    guest: u16,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-enum Network {
-    User,
-    None,
-    Tap(String),
-}
-
 const QEMU: &str = "qemu-system-x86_64";
 /// What QEMU's own network gives the first guest, and where its gateway is.
 const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
-
-fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let factor = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" => 1,
-        "K" | "KIB" => 1 << 10,
-        "M" | "MIB" => 1 << 20,
-        "G" | "GIB" => 1 << 30,
-        "T" | "TIB" => 1 << 40,
-        unit => return Err(format!("`{unit}` is no unit: use K, M, G or T")),
-    };
-    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size: write for example 512M"))?;
-    number.checked_mul(factor).ok_or(format!("{text} is too large"))
-}
-
-fn parse_memory(text: &str) -> Result<u64, String> {
-    let with_unit = if text.bytes().all(|byte| byte.is_ascii_digit()) { format!("{text}M") } else { text.to_owned() };
-    match parse_size(&with_unit)? {
-        bytes if bytes < 8 << 20 => Err("an image needs at least 8M".to_owned()),
-        bytes => Ok(bytes),
-    }
-}
-
-fn parse_port(text: &str) -> Result<Port, String> {
-    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no port number"));
-    match text.split_once(':') {
-        Some((host, guest)) => Ok(Port { host: number(host)?, guest: number(guest)? }),
-        None => number(text).map(|port| Port { host: port, guest: port }),
-    }
-}
-
-fn parse_network(text: &str) -> Result<Network, String> {
-    match text.split_once('=') {
-        _ if text == "user" => Ok(Network::User),
-        _ if text == "none" => Ok(Network::None),
-        Some(("tap", name)) if !name.is_empty() => Ok(Network::Tap(name.to_owned())),
-        _ => Err("use user, none or tap=NAME".to_owned()),
-    }
-}
 
 /// Runs the command; the exit code is the service's.
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -118,7 +71,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         prepare_disk(disk, args.disk_size)?;
     }
     match args.platform {
-        Platform::Linux => run_process(&args, &program),
+        Platform::Linux => run_process(&args, &program, &name),
         Platform::Vm => run_vm(&args, &program, &name),
     }
 }
@@ -170,13 +123,24 @@ fn prepare_disk(disk: &Path, size: Option<u64>) -> Result<()> {
     }
 }
 
-fn run_process(args: &Args, program: &Path) -> Result<ExitCode> {
+fn run_process(args: &Args, program: &Path, name: &str) -> Result<ExitCode> {
     let mut command = Command::new(program);
     if let Some(disk) = &args.disk {
         command.arg("--disk").arg(disk);
     }
     command.arg("--").args(&args.args);
-    let status = command.status().with_context(|| format!("cannot run {}", program.display()))?;
+    let recording = Recording::prepare(args, program)?;
+    if let Some(groups) = args.trace {
+        command.env("GLASS_TRACE", groups.names());
+    }
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+    let status = match recording {
+        Some(recording) => {
+            let title = format!("{name} (process {})", child.id());
+            recording.run(&mut child, &title, false)?
+        }
+        None => child.wait().with_context(|| format!("cannot wait for {}", program.display()))?,
+    };
     Ok(ExitCode::from(status.code().map_or(1, |code| code as u8)))
 }
 
@@ -249,14 +213,14 @@ fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Comman
         (None, Network::User) => format!("ip={USER_NETWORK_IP} "),
         (None, _) => String::new(),
     };
+    let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let words: Vec<String> = args.args.iter().map(|arg| encode(arg)).collect();
-    qemu.arg("-kernel").arg(image).args(["-append", &format!("{ip}-- {}", words.join(" "))]);
+    qemu.arg("-kernel").arg(image).args(["-append", &format!("{trace}{ip}-- {}", words.join(" "))]);
     qemu
 }
 
 fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
     let (accel, remark) = choose_accel(args.accel)?;
-    let symbolizer = Symbolizer::new(image);
     let folder = SocketFolder::make()?;
     let mut command = qemu_command(args, image, accel, &folder.0);
     if args.print_command {
@@ -269,6 +233,7 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         args.memory >> 20,
         remark.map(|r| format!("; {r}")).unwrap_or_default()
     );
+    let recording = Recording::prepare(args, image)?;
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = match child {
         Ok(child) => child,
@@ -283,11 +248,29 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         vcpus: 1,
     };
     let registered = registry::register(&registered).context("cannot announce the VM to `glass record`")?;
-    let output = child.stdout.take().context("QEMU has no output")?;
-    copy_console(output, &symbolizer);
-    let status = child.wait().context("cannot wait for QEMU")?;
+    let status = match recording {
+        Some(recording) => {
+            let title = format!("{name} (VM, {})", accel.to_uppercase());
+            let output = child.stdout.take();
+            let image = image.to_owned();
+            let console = std::thread::spawn(move || {
+                output.into_iter().for_each(|output| copy_console(output, &Symbolizer::new(&image)));
+            });
+            let status = recording.run(&mut child, &title, true);
+            let _ = console.join();
+            status?
+        }
+        None => watch(&mut child, image)?,
+    };
     drop(registered);
     explain(status, name)
+}
+
+/// Prints what the VM prints until it ends.
+fn watch(child: &mut Child, image: &Path) -> Result<ExitStatus> {
+    let output = child.stdout.take().context("QEMU has no output")?;
+    copy_console(output, &Symbolizer::new(image));
+    child.wait().context("cannot wait for QEMU")
 }
 
 /// Prints what the guest prints; addresses of its last report become functions and lines.
@@ -364,17 +347,6 @@ impl Drop for SocketFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_size("512"), Ok(512));
-        assert_eq!(parse_size("1G"), Ok(1 << 30));
-        assert_eq!(parse_memory("32"), Ok(32 << 20));
-        for bad in ["", "G", "1X", "-1M", "99999999999T"] {
-            assert!(parse_size(bad).is_err(), "{bad}");
-        }
-        assert!(parse_memory("4").is_err());
-    }
 
     #[test]
     fn only_folders_of_dead_runs_are_removed() {

@@ -86,13 +86,18 @@ pub struct Target {
 }
 
 fn origin(arguments: &TargetArgs, guest: String, backend: &str, symbols: String) -> Origin {
+    origin_of(arguments.rate, guest, backend, symbols)
+}
+
+/// Where a recording comes from; `rate_hz` is 0 if nothing is sampled.
+pub fn origin_of(rate_hz: u32, guest: String, backend: &str, symbols: String) -> Origin {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Origin {
         guest,
         backend: backend.to_owned(),
         symbols,
         host: host.trim_end().to_owned(),
-        rate_hz: arguments.rate,
+        rate_hz,
         recorder: concat!("glass ", env!("CARGO_PKG_VERSION")).to_owned(),
         ..Default::default()
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 /// A file that can be written. Dropped without [`begin`](Output::begin), it leaves no new file behind.
-pub(super) struct Output {
+pub(crate) struct Output {
     path: PathBuf,
     file: Option<File>,
     is_new: bool,
@@ -16,7 +16,7 @@ pub(super) struct Output {
 
 impl Output {
     /// Opens the file, without changing what is in it.
-    pub(super) fn prepare(path: &Path) -> Result<Output> {
+    pub(crate) fn prepare(path: &Path) -> Result<Output> {
         let is_new = !path.exists();
         // What is in it goes later, in `begin`.
         let file = File::options().write(true).create(true).truncate(false).open(path);
@@ -24,12 +24,12 @@ impl Output {
         Ok(Output { path: path.to_owned(), file: Some(file), is_new })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The empty file, to be written.
-    pub(super) fn begin(mut self) -> io::Result<File> {
+    pub(crate) fn begin(mut self) -> io::Result<File> {
         let file = self.file.take().ok_or_else(|| io::Error::other("the file was begun before"))?;
         // Pipes and devices have no length.
         if file.metadata()?.is_file() {

@@ -11,13 +11,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use glass_guests::files::HostFiles;
 use glass_guests::{Counts, cpu_time_ns};
 use glass_profile::event::Event;
-use glass_profile::model::Cost;
+use glass_profile::model::{Cost, Origin};
 use glass_profile::recorder::{Progress, Recorder};
 use glass_profile::recording::Clocks;
 
 use super::output::Output;
 use crate::queue::{Consumer, Sender, queue};
-use crate::target::Target;
 
 /// How often the shared progress is renewed, in events.
 const PROGRESS_EVENTS: u64 = 64;
@@ -34,8 +33,18 @@ impl From<Event> for Message {
     }
 }
 
+/// The way into the file for a thread of its own.
+pub(crate) struct Events(Sender<Message>);
+
+impl Events {
+    /// Queues an event.
+    pub(crate) fn event(&mut self, event: Event) {
+        self.0.event(event);
+    }
+}
+
 /// The way of events into the file.
-pub(super) struct Pipeline {
+pub(crate) struct Pipeline {
     queue: Sender<Message>,
     thread: JoinHandle<Result<Cost>>,
     progress: Arc<Mutex<Progress>>,
@@ -44,13 +53,13 @@ pub(super) struct Pipeline {
 
 impl Pipeline {
     /// Writes the recording's start and starts the thread.
-    pub(super) fn start(output: Output, clocks: Clocks, target: &Target) -> Result<Pipeline> {
+    /// `is_guest`: what is recorded is the VM in process `pid`.
+    pub(crate) fn start(output: Output, clocks: Clocks, origin: &Origin, is_guest: bool, pid: u32) -> Result<Pipeline> {
         let path = output.path().to_owned();
         let cannot = || format!("cannot write {}", path.display());
         let file = BufWriter::new(output.begin().with_context(cannot)?);
-        let mut origin = target.origin.clone();
-        origin.start_unix_ns = clocks.realtime_ns;
-        let recorder = Recorder::start(file, clocks, &origin, target.is_guest, target.pid).with_context(cannot)?;
+        let origin = Origin { start_unix_ns: clocks.realtime_ns, ..origin.clone() };
+        let recorder = Recorder::start(file, clocks, &origin, is_guest, pid).with_context(cannot)?;
         let (queue, messages) = queue();
         let progress = Arc::new(Mutex::new(Progress::default()));
         let failed = Arc::new(AtomicBool::new(false));
@@ -63,21 +72,26 @@ impl Pipeline {
         Ok(Pipeline { queue, thread, progress, failed })
     }
 
+    /// The same for another thread.
+    pub(crate) fn another(&self) -> Events {
+        Events(self.queue.another())
+    }
+
     /// Queues an event; a sample that finds no room is dropped and counted as lost.
-    pub(super) fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         self.queue.event(event);
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         *self.progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
     /// Samples that were wanted and are not in the recording, so far.
-    pub(super) fn lost(&self, counts: Counts) -> u64 {
+    pub(crate) fn lost(&self, counts: Counts) -> u64 {
         counts.lost + self.queue.dropped() + self.progress().samples_dropped
     }
 
@@ -92,12 +106,12 @@ impl Pipeline {
     }
 
     /// Has the cost so far written down.
-    pub(super) fn checkpoint(&self, counts: Counts) {
+    pub(crate) fn checkpoint(&self, counts: Counts) {
         self.queue.offer(Message::Checkpoint(self.cost(counts)));
     }
 
     /// Writes the names and the end of the recording.
-    pub(super) fn finish(mut self, counts: Counts, end_ns: u64) -> Result<Cost> {
+    pub(crate) fn finish(mut self, counts: Counts, end_ns: u64) -> Result<Cost> {
         let cost = self.cost(counts);
         self.queue.send(Message::Finish(cost, end_ns));
         self.thread.join().map_err(|_| anyhow!("the recorder's thread ended unexpectedly"))?

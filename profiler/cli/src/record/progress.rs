@@ -4,9 +4,12 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
+use glass_guests::trace::LiveCounts;
 use glass_profile::model::{Cost, Distribution, Origin};
 use glass_profile::recorder;
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::trace::tell;
 
 /// The line that is shown while sampling, if there is a terminal to show it on.
 pub(super) struct Progress {
@@ -14,7 +17,7 @@ pub(super) struct Progress {
     duration: Option<Duration>,
 }
 
-fn microseconds(nanoseconds: u64) -> String {
+pub(crate) fn microseconds(nanoseconds: u64) -> String {
     format!("{:.1} us", nanoseconds as f64 / 1000.0)
 }
 
@@ -29,26 +32,32 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
+/// A line of its own on a terminal.
+pub(crate) fn spinner() -> Option<ProgressBar> {
+    std::io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        bar
+    })
+}
+
+/// Columns for its text: without the spinner, and one that stays free so that nothing wraps.
+pub(crate) fn room() -> usize {
+    ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).saturating_sub(3)
+}
+
 impl Progress {
     pub(super) fn start(origin: &Origin, duration: Option<Duration>) -> Progress {
         let until = duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
         eprintln!("glass: sampling {} by {} at {} Hz, {until}", origin.guest, origin.backend, origin.rate_hz);
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Progress { bar, duration }
+        Progress { bar: spinner(), duration }
     }
 
     pub(super) fn show(&mut self, elapsed: Duration, progress: &recorder::Progress, lost: u64) {
         let Some(bar) = &self.bar else { return };
-        // The spinner, and a column that stays free so that nothing wraps.
-        let room =
-            ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).saturating_sub(3);
-        bar.set_message(line(elapsed, self.duration, progress, lost, room));
+        bar.set_message(line(elapsed, self.duration, progress, lost, room()));
         bar.tick();
     }
 
@@ -73,18 +82,38 @@ fn line(elapsed: Duration, of: Option<Duration>, progress: &recorder::Progress, 
     if progress.stacks_broken > 0 {
         parts.push(format!("{} stacks broken", percent(progress.stacks_broken, taken)));
     }
-    for part in parts {
-        if line.len() + 2 + part.len() <= room {
-            line = format!("{line}, {part}");
-        }
-    }
+    fit(&mut line, &parts, room);
     line
 }
 
+/// Adds as many of the parts as there is room for.
+pub(crate) fn fit(line: &mut String, parts: &[String], room: usize) {
+    for part in parts {
+        if line.len() + 2 + part.len() <= room {
+            line.push_str(", ");
+            line.push_str(part);
+        }
+    }
+}
+
 /// What was recorded and what it cost.
-pub(super) fn summary(path: &Path, elapsed: Duration, cost: &Cost) {
+pub(super) fn summary(path: &Path, elapsed: Duration, cost: &Cost, traced: Option<&LiveCounts>) {
+    written(path, elapsed);
+    samples(cost);
+    if let Some(counts) = traced {
+        tell::summary(counts, Some(elapsed));
+    }
+    profiler(cost, elapsed);
+}
+
+/// What was written.
+pub(crate) fn written(path: &Path, elapsed: Duration) {
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     eprintln!("glass: {} written, {} KiB, {:.1} s", path.display(), bytes.div_ceil(1024), elapsed.as_secs_f64());
+}
+
+/// What sampling gave and cost.
+pub(crate) fn samples(cost: &Cost) {
     eprintln!(
         "  samples    {} wanted, {} taken, {} lost, {} late",
         cost.samples_wanted, cost.samples_taken, cost.samples_lost, cost.samples_late
@@ -100,6 +129,10 @@ pub(super) fn summary(path: &Path, elapsed: Duration, cost: &Cost) {
     } else {
         eprintln!("  pause      none: the guest was not stopped");
     }
+}
+
+/// What we took of the machine.
+pub(crate) fn profiler(cost: &Cost, elapsed: Duration) {
     let cpu = Duration::from_nanos(cost.profiler_cpu_ns);
     eprintln!(
         "  profiler   {:.2} s of CPU time ({} of one core)",

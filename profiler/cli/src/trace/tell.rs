@@ -1,0 +1,110 @@
+//! What `glass trace` prints: a line while it traces, a summary at the end.
+
+use std::time::Duration;
+
+use glass_guests::trace::LiveCounts;
+use indicatif::ProgressBar;
+
+use crate::record::progress::{fit, microseconds, room, spinner};
+
+/// The line that is shown while tracing, if there is a terminal to show it on.
+pub struct Line {
+    bar: Option<ProgressBar>,
+    duration: Option<Duration>,
+}
+
+/// A number with its digits in groups of three.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn per_second(events: u64, elapsed: Duration) -> String {
+    count((events as f64 / elapsed.as_secs_f64().max(0.001)) as u64)
+}
+
+impl Line {
+    /// Starts with an empty line.
+    pub fn start(duration: Option<Duration>) -> Line {
+        Line { bar: spinner(), duration }
+    }
+
+    /// Shows what was counted until now.
+    pub fn show(&self, elapsed: Duration, counts: &LiveCounts) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(line(elapsed, self.duration, counts, room()));
+            bar.tick();
+        }
+    }
+
+    /// Leaves nothing behind.
+    pub fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What is told while tracing, most important first.
+fn line(elapsed: Duration, of: Option<Duration>, counts: &LiveCounts, room: usize) -> String {
+    let of = of.map_or(String::new(), |of| format!(" of {:.0}", of.as_secs_f64()));
+    let mut line = format!("{:.0}{of} s: {} events", elapsed.as_secs_f64(), count(counts.read.events));
+    let mut parts = vec![format!("{}/s", per_second(counts.read.events, elapsed))];
+    if counts.read.lost > 0 {
+        parts.push(format!("{} lost", count(counts.read.lost)));
+    }
+    if !counts.has_answered {
+        parts.push("the guest has not switched yet".to_owned());
+    }
+    if let Some(error_ns) = counts.clock_error_ns {
+        parts.push(format!("clock within {}", error(error_ns)));
+    }
+    fit(&mut line, &parts, room);
+    line
+}
+
+/// How far a clock may be wrong.
+pub fn error(error_ns: u64) -> String {
+    match error_ns {
+        u64::MAX => "unknown bounds".to_owned(),
+        0..1_000 => format!("{error_ns} ns"),
+        _ => microseconds(error_ns),
+    }
+}
+
+/// What tracing gave: two lines. `elapsed` is `None` of what was there before.
+pub fn summary(counts: &LiveCounts, elapsed: Option<Duration>) {
+    let rings = if counts.read.rings == 1 { "ring" } else { "rings" };
+    let rate = elapsed.map_or(String::new(), |elapsed| format!(", {}/s", per_second(counts.read.events, elapsed)));
+    let (events, lost) = (count(counts.read.events), count(counts.read.lost));
+    eprintln!("  events     {events} of {} {rings}, {lost} lost{rate}", counts.read.rings);
+    match counts.clock_error_ns {
+        Some(u64::MAX) | None => {
+            eprintln!("  clock      not related to this machine's: times are those of the guest alone")
+        }
+        Some(error_ns) => eprintln!("  clock      within {} of this machine's", error(error_ns)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_guests::trace::ReadCounts;
+
+    #[test]
+    fn the_line_says_as_much_as_there_is_room_for() {
+        let read = ReadCounts { events: 1_234_567, lost: 7, rings: 2 };
+        let counts = LiveCounts { read, clock_error_ns: Some(12_300), has_answered: true, groups: 1 };
+        let line = |room| line(Duration::from_secs(5), Some(Duration::from_secs(60)), &counts, room);
+        assert_eq!(line(100), "5 of 60 s: 1,234,567 events, 246,913/s, 7 lost, clock within 12.3 us");
+        assert_eq!(line(50), "5 of 60 s: 1,234,567 events, 246,913/s, 7 lost");
+        assert_eq!(error(80), "80 ns");
+    }
+}

@@ -1,0 +1,111 @@
+//! Which groups of events and which functions a person wants, as the guest is asked for them.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use glass_formats::trace::{GROUPS, Group};
+use glass_guests::trace::{Guest, LiveSettings, Start};
+use glass_profile::symbols::Symbols;
+use glass_profile::trace::filter::Filter;
+use glass_profile::trace::sleds;
+
+/// A set of groups of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Groups(pub u32);
+
+impl Groups {
+    /// What a live guest is asked for: these groups from now on.
+    pub fn live(self) -> LiveSettings {
+        LiveSettings { groups: Some(self.0), functions: None, start: Start::Now }
+    }
+
+    /// Their names, as one writes them.
+    pub fn names(self) -> String {
+        let names: Vec<&str> =
+            GROUPS.iter().filter(|(group, _)| self.0 & *group as u32 != 0).map(|(_, name)| *name).collect();
+        if names.is_empty() { "no events".to_owned() } else { names.join(",") }
+    }
+}
+
+/// Reads a list of groups with commas between them. Fails with one sentence.
+pub fn parse_groups(text: &str) -> Result<Groups, String> {
+    Group::parse_list(text).map(Groups).map_err(|word| {
+        let names: Vec<&str> = GROUPS.iter().map(|(_, name)| *name).collect();
+        format!("there is no group of events `{word}`: take all, or some of {}", names.join(","))
+    })
+}
+
+/// What is to be traced.
+#[derive(clap::Args)]
+pub struct WantedArgs {
+    /// Groups of events, with commas between them: tasks, cores, devices, net, counters, spans, functions; `all` is
+    /// all but functions; an empty list switches all off.
+    #[arg(long, value_name = "GROUPS", default_value = "all", value_parser = parse_groups)]
+    pub groups: Groups,
+    /// Trace calls of these functions too, in an image built with --trace-functions: a crate, a part of a path
+    /// (`store`, `Store::push`), or a pattern with stars; may be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    pub functions: Vec<String>,
+    /// More functions to trace.
+    #[arg(long, value_name = "PATTERN")]
+    pub include: Vec<String>,
+    /// Functions not to trace of those that are.
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+}
+
+impl WantedArgs {
+    /// The groups, with that of functions if any are named.
+    pub fn groups(&self) -> Groups {
+        let has_patterns = !(self.functions.is_empty() && self.include.is_empty() && self.exclude.is_empty());
+        Groups(self.groups.0 | if has_patterns { Group::Functions as u32 } else { 0 })
+    }
+
+    /// What a guest is asked for.
+    pub fn settings(&self, guest: &Guest) -> Result<LiveSettings> {
+        // The file of a process may be another by now; what it runs, its link still has.
+        let path = if guest.is_vm { guest.program.clone() } else { format!("/proc/{}/exe", guest.pid).into() };
+        self.settings_of(&path, &guest.title)
+    }
+
+    /// What a guest is asked for that runs this program.
+    pub fn settings_of(&self, program: &Path, title: &str) -> Result<LiveSettings> {
+        let groups = self.groups();
+        let mut settings = groups.live();
+        if groups.0 & Group::Functions as u32 == 0 {
+            return Ok(settings);
+        }
+        let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+        let about = |error: String| anyhow!("functions of {title} cannot be traced: {error}");
+        let table = sleds::functions(&bytes).map_err(|error| about(error.to_string()))?;
+        let symbols = Symbols::parse(&bytes).map_err(|error| about(format!("its program {error}")))?;
+        let named = sleds::named(&table, &symbols);
+        let include = [&self.functions[..], &self.include].concat();
+        let choice = sleds::choose(&named, &Filter::new(&include, &self.exclude)).map_err(|pattern| {
+            anyhow!("no function that could be traced matches `{pattern}`: there are {} of them", named.len())
+        })?;
+        let is_chosen = |number: u32| {
+            let word = choice.wanted.get(number as usize / 64).copied().unwrap_or(0);
+            word >> (number % 64) & 1 != 0
+        };
+        let chosen = named.into_iter().filter(|function| is_chosen(function.number)).collect();
+        settings.functions = Some((choice.wanted.clone(), chosen));
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_groups_and_what_is_none() {
+        assert_eq!(parse_groups("tasks,devices"), Ok(Groups(5)));
+        assert_eq!(parse_groups(""), Ok(Groups(0)));
+        assert_eq!(Groups(5).names(), "tasks,devices");
+        assert_eq!(Groups(0).names(), "no events");
+        let error = parse_groups("tasks,disks").unwrap_err();
+        assert!(error.contains("`disks`") && error.contains("devices"), "{error}");
+    }
+}
