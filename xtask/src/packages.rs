@@ -29,9 +29,11 @@ const GO: Package = Package { program: "go", package: "golang-go", purpose: "exp
 const NODE: Package = Package { program: "node", package: "nodejs", purpose: "exports in their viewers" };
 const NPM: Package = Package { program: "npm", package: "npm", purpose: "the viewers that open exports" };
 const PIP: Package = Package { program: "pip3", package: "python3-pip", purpose: "exports in Perfetto's schema" };
+const BABELTRACE: Package =
+    Package { program: "babeltrace2", package: "babeltrace2", purpose: "exports in the Common Trace Format" };
 
 /// What `cargo xtask test` needs.
-pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, GO, NODE, NPM, PIP];
+pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, GO, NODE, NPM, PIP, BABELTRACE];
 /// What `cargo xtask demo` needs as a VM.
 pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.

@@ -24,6 +24,7 @@ pub(crate) fn write(recording: &Recording, trace: &Trace, output: &mut dyn Write
     output.write_all(b"},\"traceEvents\":[")?;
     let mut writer = Writer { output, is_first: true, threads: HashMap::new(), processes: 0 };
     lanes::draw(trace, &mut writer)?;
+    writer.close()?;
     writer.output.write_all(b"\n]}\n")
 }
 
@@ -59,6 +60,22 @@ impl Writer<'_> {
         let (process, thread) = self.threads.get(&lane).map_or((0, 0), |thread| (thread.process, thread.thread));
         let time = Microseconds(time_ns);
         write!(self.output, "{comma}\n{{\"ph\":\"{phase}\",\"pid\":{process},\"tid\":{thread},\"ts\":{time}")
+    }
+
+    fn end_slice(&mut self, lane: Lane, time_ns: u64) -> io::Result<()> {
+        self.begin("E", lane, time_ns)?;
+        self.end(&[])
+    }
+
+    /// Ends what is still open.
+    fn close(&mut self) -> io::Result<()> {
+        let mut open: Vec<(Lane, Nest)> =
+            self.threads.iter_mut().map(|(lane, thread)| (*lane, std::mem::take(&mut thread.open))).collect();
+        open.sort_by_key(|(lane, _)| lane.number());
+        for (lane, mut nest) in open {
+            nest.close(|end_ns| self.end_slice(lane, end_ns))?;
+        }
+        Ok(())
     }
 
     fn text(&mut self, name: &str, text: &str) -> io::Result<()> {
@@ -157,12 +174,16 @@ impl Viewer for Writer<'_> {
         self.metadata(*lane, "thread", &name, u64::from(outer.rank()) * 2048 + inner)
     }
 
+    /// As a begin and an end: readers that add a begin and a duration in floating point would find slices that touch to
+    /// overlap.
     fn slice(&mut self, mark: &Mark<'_>) -> io::Result<()> {
         let Some(thread) = self.threads.get_mut(&mark.lane) else { return Ok(()) };
-        let Ok((start_ns, end_ns)) =
-            thread.open.open(mark.start_ns, mark.end_ns, |_| Ok::<(), std::convert::Infallible>(()));
-        self.begin("X", mark.lane, start_ns)?;
-        write!(self.output, ",\"dur\":{}", Microseconds(end_ns - start_ns))?;
+        let mut open = std::mem::take(&mut thread.open);
+        let (start_ns, _) = open.open(mark.start_ns, mark.end_ns, |end_ns| self.end_slice(mark.lane, end_ns))?;
+        if let Some(thread) = self.threads.get_mut(&mark.lane) {
+            thread.open = open;
+        }
+        self.begin("B", mark.lane, start_ns)?;
         self.text("cat", mark.category)?;
         self.text("name", mark.name)?;
         self.end(mark.details)?;

@@ -101,9 +101,11 @@ impl Board<'_> {
         if !self.described.insert(lane) {
             return Ok(());
         }
-        if let Some(parent) = lane.parent() {
-            let name = self.container_name(parent);
-            self.describe(parent, || name, false)?;
+        let mut outer: Vec<Lane> = std::iter::successors(lane.parent(), |lane| lane.parent()).collect();
+        outer.retain(|lane| self.described.insert(*lane));
+        for lane in outer.into_iter().rev() {
+            let name = self.container_name(lane);
+            self.viewer.lane(&Description { lane, name, is_counter: false })?;
         }
         self.viewer.lane(&Description { lane, name: name(), is_counter })
     }

@@ -22,6 +22,7 @@ mod firefox;
 mod folded;
 mod json;
 mod lanes;
+pub mod mirage;
 mod perfetto;
 mod pprof;
 mod speedscope;

@@ -4,140 +4,21 @@
 //! one cannot be had, its test is skipped and says so; with `GLASS_TESTS_REQUIRED` that is a failure.
 
 mod common;
+mod programs;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use common::{RATE_HZ, Top, expected_top, export, recording, top};
 use glass_export::{Format, States};
+use programs::{Folder, by_python, has, in_speedscope, limited, node_modules, output, python_packages, skipped};
 use serde_json::Value;
 
 /// Few enough that readers print every count exactly.
 const SAMPLES: u64 = 3_000;
 const TRACKS: usize = 3;
-/// For one run of a reader; `timeout` ends it.
-const RUN_SECONDS: &str = "300";
-
-/// A folder of this test, gone with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("glass-ex-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Says why a test does nothing, or fails where nothing may be left out.
-fn skipped<T>(reason: &str) -> Option<T> {
-    assert!(std::env::var_os("GLASS_TESTS_REQUIRED").is_none(), "{reason}");
-    println!("skipped: {reason}");
-    None
-}
-
-/// A command with a limit of time.
-fn limited(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new("timeout");
-    command.arg(RUN_SECONDS).arg(program).stdin(Stdio::null());
-    command
-}
-
-/// What it prints; it must succeed.
-fn output(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn readers() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers")
-}
-
-/// Whether a program is there.
-fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
-/// Installs into the target directory what `list` pins, once for each state of the list.
-fn installed(list: &str, install: impl FnOnce(&Path) -> Command) -> Result<PathBuf, String> {
-    let text = std::fs::read(readers().join(list)).unwrap();
-    let hash = text
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("readers-{hash:016x}"));
-    if folder.is_dir() {
-        return Ok(folder);
-    }
-    let partial = folder.with_extension(format!("partial-{}", std::process::id()));
-    std::fs::create_dir_all(&partial).unwrap();
-    let result = install(&partial).output();
-    let problem = match result {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("").to_owned()),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(problem) = problem {
-        let _ = std::fs::remove_dir_all(&partial);
-        return Err(format!("{list} cannot be installed: {problem}"));
-    }
-    // Whoever comes second keeps the first one's.
-    if std::fs::rename(&partial, &folder).is_err() {
-        let _ = std::fs::remove_dir_all(&partial);
-    }
-    Ok(folder)
-}
-
-/// Folder of the packages from npm.
-fn node_modules() -> Option<PathBuf> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    if !has("node") || !has("npm") {
-        return skipped("there is no node and npm (apt-get install nodejs npm)");
-    }
-    let folder = FOLDER.get_or_init(|| {
-        installed("package-lock.json", |folder| {
-            for name in ["package.json", "package-lock.json"] {
-                std::fs::copy(readers().join(name), folder.join(name)).unwrap();
-            }
-            let mut npm = limited("npm");
-            npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(folder);
-            npm
-        })
-    });
-    folder.as_ref().map_or_else(|reason| skipped(reason), |folder| Some(folder.join("node_modules")))
-}
-
-/// Folder of the packages from PyPI.
-fn python_packages() -> Option<PathBuf> {
-    if !has("python3") {
-        return skipped("there is no python3 (apt-get install python3-pip)");
-    }
-    let folder = installed("requirements.txt", |folder| {
-        let mut pip = limited("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]);
-        pip.args(["--only-binary=:all:", "--target"]).arg(folder);
-        pip.arg("--requirement").arg(readers().join("requirements.txt"));
-        pip
-    });
-    folder.map_or_else(|reason| skipped(&reason), Some)
-}
-
 fn counts(self_samples: &Value) -> BTreeMap<String, u64> {
     let object = self_samples.as_object().unwrap();
     object.iter().map(|(name, count)| (name.clone(), count.as_u64().unwrap())).collect()
@@ -312,30 +193,10 @@ fn samples_of(text: &str) -> u64 {
 
 #[test]
 fn speedscope_agrees() {
-    let Some(modules) = node_modules() else { return };
-    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| has(name)) else {
-        return skipped("there is no chromium (apt-get install chromium)").unwrap_or(());
-    };
     let folder = Folder::new("speedscope");
     let bytes = recording(SAMPLES);
     let profile = export(Format::Speedscope, &bytes, States::Running);
-    let script = format!(
-        "const NAME=\"profile.speedscope.json\", PROFILE=\"{}\", COUNT={TRACKS};\n{}",
-        base64(&profile),
-        std::fs::read_to_string(readers().join("speedscope.js")).unwrap()
-    );
-    let script = folder.file("load.js", script.as_bytes());
-    let page = modules.join("speedscope/dist/release/index.html");
-    let mut chromium = limited(browser);
-    chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
-    chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
-    chromium.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1280,2000"]);
-    chromium.arg(format!("--user-data-dir={}", folder.0.join("browser").display()));
-    chromium.args(["--virtual-time-budget=30000", "--dump-dom"]);
-    chromium.arg(format!("file://{}#localProfilePath={}", page.display(), script.display()));
-    let dom = output(&mut chromium);
-    let encoded = dom.split("<pre id=\"glass-result\">").nth(1).and_then(|rest| rest.split("</pre>").next());
-    let json = encoded.map(unbase64).unwrap_or_else(|| panic!("no result: {} bytes of page", dom.len()));
+    let Some(json) = in_speedscope(&folder, "profile.speedscope.json", &profile, TRACKS) else { return };
     let profiles: Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(profiles.as_array().unwrap().len(), TRACKS);
     let mut found = BTreeMap::new();
@@ -345,17 +206,6 @@ fn speedscope_agrees() {
         *found.entry(name).or_default() += samples_of(row[1].as_str().unwrap());
     }
     assert_eq!(top(found), expected_top(&bytes));
-}
-
-/// Runs one of our scripts that print counts.
-fn by_python(script: &str, packages: Option<&Path>, file: &Path) -> Value {
-    let mut python = limited("python3");
-    // Nothing is written beside the sources.
-    python.arg("-B").arg(readers().join(script)).arg(file);
-    if let Some(packages) = packages {
-        python.env("PYTHONPATH", packages);
-    }
-    serde_json::from_str(&output(&mut python)).unwrap()
 }
 
 #[test]
@@ -384,31 +234,4 @@ fn an_xml_parser_agrees_on_the_picture() {
     let file = folder.file("flame.svg", &export(Format::Svg, &bytes, States::Running));
     let result = by_python("svg_top.py", None, &file);
     assert_eq!(top(counts(&result["self"])), expected_top(&bytes));
-}
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-fn base64(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let sextet = (word >> (18 - 6 * place)) & 63;
-            text.push(if place <= chunk.len() { char::from(ALPHABET[sextet as usize]) } else { '=' });
-        }
-    }
-    text
-}
-
-fn unbase64(text: &str) -> Vec<u8> {
-    let sextets: Vec<u32> = text
-        .bytes()
-        .filter_map(|byte| ALPHABET.iter().position(|letter| *letter == byte).map(|at| at as u32))
-        .collect();
-    let mut bytes = Vec::new();
-    for chunk in sextets.chunks(4) {
-        let word = chunk.iter().fold(0u32, |word, sextet| word << 6 | sextet) << (6 * (4 - chunk.len()));
-        bytes.extend((0..chunk.len().saturating_sub(1)).map(|place| (word >> (16 - 8 * place)) as u8));
-    }
-    bytes
 }

@@ -99,7 +99,12 @@ pub(super) fn write(recording: &Recording, clock: Clock, output: &mut dyn Write)
           \t\tu64 content_size;\n\t\tu64 events_discarded;\n\t\tu64 packet_seq_num;\n\t\tguest_ring ring;\n\t};\n\
           \tevent.header := struct { ticks timestamp; u16 id; };\n};\n",
     )?;
-    event(output, UNKNOWN.0, UNKNOWN.1, &[&[("kind", super::fields::Type::U16, super::fields::Source::A)], UNKNOWN.2])?;
+    event(
+        output,
+        UNKNOWN.0,
+        UNKNOWN.1,
+        &[&[("kind", super::fields::Type::U16, super::fields::Source::Detail)], UNKNOWN.2],
+    )?;
     for kind in Kind::ALL {
         event(output, kind as u16, kind_name(kind), &[fields(kind)])?;
     }
