@@ -1,0 +1,199 @@
+//! `glass tail`: the events of a service as they come, one line each.
+
+mod print;
+pub(crate) mod stream;
+
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use glass_guests::trace::{self, Guest, Live};
+use glass_guests::{Flow, Source, find, read_clocks};
+use glass_profile::event::Event;
+use glass_report::format::count;
+use glass_report::names::printable;
+use glass_report::words::{Line, Teller};
+
+use crate::record::parse_seconds;
+use crate::trace::open_command;
+use crate::trace::wanted::WantedArgs;
+use print::{Filter, Kinds, Printer, parse_kinds};
+use stream::{Item, Stream, What};
+
+/// How long is waited for more before what came is shown.
+const ROUND: Duration = Duration::from_millis(50);
+
+/// Prints what a service of Glasshouse does as it happens, one line for each event.
+///
+/// Shows time since the start, core, task and what happened. What is missing is a line, too.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Process of the service, or of the VMM whose VM it is.
+    #[arg(long, conflicts_with_all = ["name", "command"])]
+    pid: Option<u32>,
+    /// VM by the name that `glass run` gave it.
+    #[arg(long, conflicts_with = "command")]
+    name: Option<String>,
+    /// The image that a VM runs, if glass cannot know it.
+    #[arg(long, value_name = "FILE", conflicts_with = "command")]
+    symbols: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    wanted: WantedArgs,
+    /// Only what this task does, or what is done to it: a part of its name, or its number as `#4`.
+    #[arg(long, value_name = "NAME")]
+    task: Option<String>,
+    /// Only these kinds of events, with commas between them: poll_begin, wake, submit, ...; `poll` means all that begin so.
+    #[arg(long, value_name = "KINDS", value_parser = parse_kinds)]
+    kind: Option<Kinds>,
+    /// Only lines with this text in them, in capitals or not.
+    #[arg(long, value_name = "TEXT")]
+    grep: Option<String>,
+    /// Stop after so many lines.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Stop after this time; without it, at Ctrl-C or when the guest ends.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    duration: Option<Duration>,
+    /// Command to run and follow from its start.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// The guest that is meant, and its process if we have started it.
+pub(crate) fn open_guest(
+    name: Option<&str>,
+    pid: Option<u32>,
+    program: Option<&std::path::Path>,
+    command: &[String],
+) -> Result<(Guest, Option<Child>)> {
+    if !command.is_empty() {
+        return open_command(command).map(|(guest, child)| (guest, Some(child)));
+    }
+    Ok(match (name, pid) {
+        (Some(name), _) => (trace::open_vm(&find::by_name(name)?, program)?, None),
+        (None, Some(pid)) => (trace::open(pid, program)?, None),
+        (None, None) => bail!("nothing to follow: give --pid, --name or `-- COMMAND`"),
+    })
+}
+
+/// Has Ctrl-C and its like set a flag.
+pub(crate) fn watch_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone()).context("cannot watch for Ctrl-C")?;
+    }
+    Ok(stop)
+}
+
+/// Prints until the time is over, there are enough lines, the guest ends or Ctrl-C.
+pub fn run(arguments: Args) -> Result<()> {
+    let stop = watch_signals()?;
+    let (guest, child) =
+        open_guest(arguments.name.as_deref(), arguments.pid, arguments.symbols.as_deref(), &arguments.command)?;
+    let title = guest.title.clone();
+    let settings = arguments.wanted.settings(&guest)?;
+    let mut live = Live::new(guest, settings)?;
+    let is_terminal = io::stdout().is_terminal();
+    let mut shown = Shown {
+        start_ns: read_clocks().monotonic_ns,
+        stream: Stream::default(),
+        teller: Teller::default(),
+        filter: Filter::new(arguments.task.as_deref(), arguments.kind, arguments.grep.as_deref()),
+        printer: Printer {
+            output: BufWriter::new(io::stdout()),
+            has_colours: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            columns: is_terminal.then(|| usize::from(crate::top::terminal_columns())),
+        },
+        lines: 0,
+        lines_max: arguments.count.unwrap_or(u64::MAX),
+    };
+    let start = Instant::now();
+    let mut result = live.announce(&mut |event| shown.event(event)).map(|()| Flow::More);
+    let mut printed = Ok(());
+    while let Ok(Flow::More) = result {
+        let left = arguments.duration.map(|duration| duration.saturating_sub(start.elapsed()));
+        let is_enough = shown.lines >= shown.lines_max || left.is_some_and(|left| left.is_zero());
+        if is_enough || printed.is_err() || stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let wait = left.map_or(ROUND, |left| left.min(ROUND));
+        result = live.collect(wait, &mut |event| shown.event(event));
+        printed = shown.print(false);
+    }
+    // First of all the guest is rid of us.
+    let detached = live.detach(&mut |event| shown.event(event));
+    if printed.is_ok() {
+        printed = shown.print(true);
+    }
+    match printed {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        printed => printed.context("cannot write to standard output")?,
+    }
+    let lost = shown.stream.lost;
+    eprintln!("glass: {} of {} events shown, {} lost", count(shown.lines), count(shown.stream.events), count(lost));
+    match (&result, child) {
+        (Ok(Flow::Ended), _) => eprintln!("glass: {title} has ended"),
+        (_, Some(_)) => eprintln!("glass: {title} goes on"),
+        _ => {}
+    }
+    result?;
+    Ok(detached?)
+}
+
+/// What came, and what of it is printed.
+struct Shown<W> {
+    start_ns: u64,
+    stream: Stream,
+    teller: Teller,
+    filter: Filter,
+    printer: Printer<W>,
+    lines: u64,
+    lines_max: u64,
+}
+
+impl<W: Write> Shown<W> {
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Trace(piece) => self.stream.piece(piece),
+            Event::Warning(text) => eprintln!("glass: warning: {}", printable(&text)),
+            _ => {}
+        }
+    }
+
+    /// Prints what is complete; at the end, everything.
+    fn print(&mut self, is_end: bool) -> io::Result<()> {
+        let items = self.stream.take(is_end);
+        let Shown { start_ns, stream, teller, filter, printer, lines, lines_max } = self;
+        let since = |ticks| stream.monotonic_ns(ticks).map(|ns| ns - i128::from(*start_ns));
+        let mut told: Vec<Line> = Vec::new();
+        let mut show = |printer: &mut Printer<W>, told: &mut Vec<Line>| -> io::Result<()> {
+            for line in told.drain(..).filter(|line| filter.has(line)) {
+                if *lines < *lines_max {
+                    *lines += 1;
+                    printer.line(since(line.ticks), stream.ring(line.ring), &line)?;
+                }
+            }
+            Ok(())
+        };
+        for Item { ticks, ring, what } in items {
+            match what {
+                What::Event(event) => teller.push(ring, &event, stream, &mut |line| told.push(line)),
+                What::Lost(events) => {
+                    teller.forget(ring, stream, &mut |line| told.push(line));
+                    show(printer, &mut told)?;
+                    printer.lost(since(ticks), stream.ring(ring), events)?;
+                }
+            }
+            show(printer, &mut told)?;
+        }
+        if is_end {
+            (0..stream.rings()).for_each(|ring| teller.finish(ring, stream, &mut |line| told.push(line)));
+            show(printer, &mut told)?;
+        }
+        printer.output.flush()
+    }
+}

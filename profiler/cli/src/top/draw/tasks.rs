@@ -1,0 +1,295 @@
+//! The screen of tasks, and the same as text.
+
+use std::fmt::Write as _;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::{COLUMNS_MIN, ROWS_MIN, Theme, ends};
+use crate::top::tasks::app::{App, Sort};
+use crate::top::tasks::model::{Row, State};
+use crate::top::text::{columns, count, cut_end, duration, pad, percent};
+
+/// Columns of a state, a time, a rate, a share.
+const STATE: usize = 8;
+const TIME: usize = 9;
+const RATE: usize = 9;
+const SHARE: usize = 7;
+/// The least and the most columns of a name.
+const NAME: (usize, usize) = (14, 32);
+
+/// Draws everything.
+pub(in crate::top) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
+    let area = frame.area();
+    if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
+        return frame.render_widget(Paragraph::new("the window is too small"), area);
+    }
+    if app.help {
+        return help(frame, area, theme);
+    }
+    let warning = u16::from(app.picture.warning.is_some() && area.height >= 16);
+    let [head, warning_area, middle, foot] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(warning),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(Paragraph::new(head_lines(app, theme, head.width)), head);
+    if let Some(text) = app.picture.warning.as_ref().filter(|_| warning > 0) {
+        let text = cut_end(&format!(" ! {text}"), warning_area.width.into());
+        frame.render_widget(Paragraph::new(text).style(theme.colour(Color::Red)), warning_area);
+    }
+    table(frame, middle, app, theme);
+    foot_line(frame, foot, app, theme);
+}
+
+fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
+    let picture = &app.picture;
+    let mut first = vec![Span::styled(format!(" {}", picture.title), theme.strong())];
+    if app.paused {
+        first.push(Span::styled("  [PAUSED]", theme.strong()));
+    }
+    let lost_style = if picture.lost > 0 { theme.colour(Color::Red) } else { Style::new() };
+    let mut second = vec![
+        Span::raw(format!(" {} events/s, ", count(picture.events_per_sec.round() as u64))),
+        Span::styled(format!("{} lost", count(picture.lost)), lost_style),
+    ];
+    if !picture.has_answered {
+        second.push(Span::styled(", not switched on yet: the guest sleeps", theme.quiet()));
+    }
+    if picture.left_out > 0 {
+        second.push(Span::styled(format!(", {} of more tasks", count(picture.left_out)), lost_style));
+    }
+    vec![ends(first, "tasks".to_owned(), theme.quiet(), width), ends(second, summary(app), Style::new(), width)]
+}
+
+/// How many tasks do what.
+fn summary(app: &App) -> String {
+    let in_state = |state: State| app.picture.rows.iter().filter(|row| row.state == state).count() as u64;
+    format!(
+        "{} tasks: {} running, {} ready, {} waiting; {} ended",
+        count(app.picture.rows.len() as u64),
+        in_state(State::Running),
+        in_state(State::Ready),
+        in_state(State::Waiting),
+        count(app.picture.ended)
+    )
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Ready => "ready",
+        State::Waiting => "waiting",
+        State::Unknown => "unknown",
+    }
+}
+
+/// Widths of the two columns of text: what is waited for gets what names leave.
+fn widths(rows: &[&Row], width: usize) -> (usize, usize) {
+    let longest = rows.iter().map(|row| columns(&row.name)).max().unwrap_or(0);
+    let room = width.saturating_sub(1 + STATE + TIME + RATE + SHARE + TIME + 6);
+    let name = longest.clamp(NAME.0, NAME.1).min(room);
+    (name, room.saturating_sub(name))
+}
+
+fn titles(app: &App, rows: usize, widths: (usize, usize)) -> String {
+    let mark = |sort: Sort, text: &str| if app.sort == sort { format!("▼{text}") } else { text.to_owned() };
+    let name = match app.filter.is_empty() {
+        true => format!("{} ({})", mark(Sort::Name, "task"), count(rows as u64)),
+        false => format!("{} ({} with {:?})", mark(Sort::Name, "task"), count(rows as u64), app.filter),
+    };
+    let right = |text: &str, room: usize| format!("{}{text}", " ".repeat(room.saturating_sub(columns(text))));
+    format!(
+        " {} {} {}  {}{}{} {}",
+        pad(&cut_end(&name, widths.0), widths.0),
+        pad(&mark(Sort::State, "state"), STATE),
+        right(&mark(Sort::Since, "since"), TIME - 1),
+        pad(&cut_end("waits for", widths.1), widths.1),
+        right(&mark(Sort::Polls, "polls/s"), RATE),
+        right(&mark(Sort::Run, "run %"), SHARE),
+        right(&mark(Sort::Longest, "longest"), TIME),
+    )
+}
+
+/// The columns of a row, as they are pieced together.
+fn cells(row: &Row, widths: (usize, usize)) -> [String; 4] {
+    let right = |text: String, room: usize| format!("{}{text}", " ".repeat(room.saturating_sub(columns(&text))));
+    let polls = match row.polls_per_sec {
+        rate if rate < 0.05 => "-".to_owned(),
+        rate if rate < 99.95 => format!("{rate:.1}"),
+        rate => count(rate.round() as u64),
+    };
+    [
+        format!(" {} ", pad(&cut_end(&row.name, widths.0), widths.0)),
+        format!("{} ", pad(state(row.state), STATE)),
+        format!("{}  {}", right(duration(row.since_ns), TIME - 1), pad(&cut_end(&row.waits_for, widths.1), widths.1)),
+        format!(
+            "{}{} {}",
+            right(polls, RATE),
+            right(percent(row.run_share), SHARE),
+            right(if row.longest_ns == 0 { "-".to_owned() } else { duration(row.longest_ns) }, TIME)
+        ),
+    ]
+}
+
+fn table(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
+    let rows = app.rows();
+    let selected = app.selected(&rows);
+    let height = usize::from(area.height).saturating_sub(1);
+    let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(height));
+    let shown = &rows[first..rows.len().min(first + height)];
+    let widths = widths(shown, area.width.into());
+    let mut lines = vec![Line::styled(pad(&titles(app, rows.len(), widths), area.width.into()), theme.bar())];
+    for (index, row) in shown.iter().enumerate() {
+        let is_selected = selected == Some(first + index);
+        let style = |style: Style| if is_selected { theme.bar() } else { style };
+        let of_state = match row.state {
+            State::Running => theme.running(),
+            State::Ready => theme.spinning(),
+            State::Waiting => Style::new(),
+            State::Unknown => theme.quiet(),
+        };
+        let [name, state, wait, numbers] = cells(row, widths);
+        lines.push(Line::from(vec![
+            Span::styled(name, style(Style::new())),
+            Span::styled(state, style(of_state)),
+            Span::styled(wait, style(Style::new())),
+            Span::styled(numbers, style(theme.share(row.run_share))),
+        ]));
+    }
+    if rows.is_empty() {
+        lines.push(Line::raw(""));
+        lines.push(Line::styled(nothing(app), theme.quiet()));
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn nothing(app: &App) -> String {
+    match app.filter.is_empty() {
+        false => format!("   nothing matches {:?}: Esc clears the filter", app.filter),
+        true => "   no task has done anything yet".to_owned(),
+    }
+}
+
+fn foot_line(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
+    if app.typing {
+        let text = format!(" filter: {}_   Enter keep  Esc clear", app.filter);
+        return frame.render_widget(Paragraph::new(text).style(theme.strong()), area);
+    }
+    let keys = [("n s w o u l", "sort"), ("/", "filter"), ("p", "pause"), ("r", "reset"), ("?", "help"), ("q", "quit")];
+    let mut spans = Vec::new();
+    for (key, meaning) in keys {
+        spans.push(Span::styled(format!(" {key}"), theme.strong()));
+        spans.push(Span::styled(format!(" {meaning}"), theme.quiet()));
+    }
+    frame.render_widget(Paragraph::new(Line::from(spans)), area);
+}
+
+fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
+    let keys = [
+        ("n", "sort by name"),
+        ("s", "by state: running, ready, waiting"),
+        ("w", "by time in its state, the longest first"),
+        ("o", "by polls a second"),
+        ("u", "by share of time that it runs"),
+        ("l", "by its longest poll"),
+        ("Left Right", "sort by the column beside"),
+        ("Up Down", "select a task, which stays in sight"),
+        ("/", "only tasks with a text in their name or wait"),
+        ("p", "pause the display"),
+        ("r", "forget longest polls and ended tasks"),
+        ("Esc", "clear the filter, the selection, or quit"),
+        ("q", "quit"),
+    ];
+    let mut lines = vec![Line::styled(" Keys", theme.strong()), Line::raw("")];
+    for (key, meaning) in keys {
+        lines.push(Line::from(vec![Span::styled(format!(" {key:<12}"), theme.strong()), Span::raw(meaning)]));
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// The table as text, for pipes and for what is left on the normal screen.
+pub(in crate::top) fn text(app: &App, rows_max: usize, columns_max: Option<u16>) -> String {
+    let picture = &app.picture;
+    let rows = app.rows();
+    let shown = &rows[..rows.len().min(rows_max)];
+    let longest_wait = shown.iter().map(|row| columns(&row.waits_for)).max().unwrap_or(0).max(9);
+    let longest_name = shown.iter().map(|row| columns(&row.name)).max().unwrap_or(0).max(NAME.0);
+    let widths = match columns_max {
+        Some(columns) => widths(shown, columns.into()),
+        None => (longest_name, longest_wait),
+    };
+    let mut text = String::new();
+    let _ = writeln!(text, "{}: {}", picture.title, summary(app));
+    let rate = count(picture.events_per_sec.round() as u64);
+    let _ = writeln!(text, "{rate} events/s, {} lost", count(picture.lost));
+    if let Some(warning) = &picture.warning {
+        let _ = writeln!(text, "! {warning}");
+    }
+    let _ = writeln!(text, "\n{}", titles(app, rows.len(), widths).trim_end());
+    for row in shown {
+        let _ = writeln!(text, "{}", cells(row, widths).concat().trim_end());
+    }
+    if rows.len() > shown.len() {
+        let _ = writeln!(text, " and {} more", count((rows.len() - shown.len()) as u64));
+    }
+    if rows.is_empty() {
+        let _ = writeln!(text, "{}", nothing(app));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::top::draw::tests::golden;
+    use crate::top::tasks::app::tests::{app, press};
+
+    fn frame(app: &App, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, app, &Theme::plain())).unwrap();
+        super::super::tests::text(terminal.backend().buffer())
+    }
+
+    #[test]
+    fn the_table_in_a_small_and_a_wide_window() {
+        let mut app = app();
+        golden("tasks-80x24.txt", &frame(&app, 80, 24));
+        golden("tasks-140x24.txt", &frame(&app, 140, 24));
+        golden("tasks.txt", &text(&app, 3, None));
+        press(&mut app, "?");
+        golden("tasks-help-80x24.txt", &frame(&app, 80, 24));
+    }
+
+    #[test]
+    fn no_size_of_window_is_too_much() {
+        let mut searching = app();
+        press(&mut searching, "/xyz");
+        for app in [app(), searching, App::default()] {
+            for (width, height) in [(1, 1), (10, 3), (30, 8), (31, 9), (45, 12), (79, 23), (300, 100)] {
+                frame(&app, width, height);
+                text(&app, 3, Some(width));
+            }
+        }
+    }
+
+    #[test]
+    fn losses_and_warnings_are_shown() {
+        let mut app = app();
+        app.picture.lost = 1_234;
+        app.picture.has_answered = false;
+        app.picture.warning = Some("another recorder has switched".to_owned());
+        let drawn = frame(&app, 120, 24);
+        for part in ["1,234 lost", "not switched on yet", "! another recorder"] {
+            assert!(drawn.contains(part), "{part}: {drawn}");
+        }
+    }
+}
