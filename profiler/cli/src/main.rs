@@ -5,6 +5,7 @@ mod build;
 mod completions;
 mod diff;
 mod export;
+mod import;
 mod info;
 mod last_words;
 mod man;
@@ -13,6 +14,7 @@ mod queue;
 mod record;
 mod report;
 mod run;
+mod tail;
 mod target;
 mod top;
 mod trace;
@@ -37,9 +39,11 @@ enum Command {
     Record(record::Args),
     Top(top::Args),
     Trace(trace::Args),
+    Tail(tail::Args),
     Report(report::Args),
     Diff(diff::Args),
     Export(export::Args),
+    Import(import::Args),
     Info(info::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -52,10 +56,12 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Tail(args) => tail::run(args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Import(args) => import::run(args).map(|()| ExitCode::SUCCESS),
         Command::Info(args) => info::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => completions::run(args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),

@@ -4,6 +4,7 @@ mod app;
 mod draw;
 mod plain;
 mod screen;
+mod tasks;
 mod text;
 mod work;
 
@@ -34,10 +35,13 @@ pub struct Args {
     /// Stop after this time; for a single table, 5 s if not given.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
+    /// Show tasks instead of functions, for a service of Glasshouse: what each does, what it waits for and since when.
+    #[arg(long, conflicts_with_all = ["post_mortem", "backend", "vcpus"])]
+    tasks: bool,
     /// Print one table at the end instead of a live screen.
     #[arg(long)]
     once: bool,
-    /// Functions in a printed table.
+    /// Functions or tasks in a printed table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     rows: usize,
     /// On the live screen, a sample counts half after this time.
@@ -55,8 +59,16 @@ enum End {
     Failed(GuestError),
 }
 
+/// Columns of the terminal.
+pub(crate) fn terminal_columns() -> u16 {
+    screen::size().0
+}
+
 /// Shows tables until the user wants no more, the time is over or the guest ends.
 pub fn run(mut arguments: Args) -> Result<()> {
+    if arguments.tasks {
+        return tasks::run(&arguments);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, stop.clone()).context("cannot watch for Ctrl-C")?;

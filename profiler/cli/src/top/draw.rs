@@ -3,6 +3,7 @@
 mod focus;
 mod help;
 mod table;
+pub(super) mod tasks;
 mod tracks;
 
 use ratatui::Frame;

@@ -17,13 +17,13 @@ fn frame(app: &App, theme: &Theme, columns: u16, rows: u16) -> Buffer {
     terminal.backend().buffer().clone()
 }
 
-fn text(buffer: &Buffer) -> String {
+pub(super) fn text(buffer: &Buffer) -> String {
     let area = buffer.area();
     let row = |y: u16| (0..area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
     (0..area.height).map(|y| row(y).trim_end().to_owned() + "\n").collect()
 }
 
-fn golden(name: &str, drawn: &str) {
+pub(super) fn golden(name: &str, drawn: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/golden").join(name);
     if std::env::var("GLASS_GOLDEN").is_ok_and(|value| value == "write") {
         std::fs::write(&path, drawn).unwrap();
