@@ -18,6 +18,9 @@ pub struct Args {
     /// Make its functions traceable by `glass trace --functions`; needs a compiler's unstable flag
     #[arg(long)]
     trace_functions: bool,
+    /// Leave all trace events out of the code, to compare with
+    #[arg(long, hide = true, conflicts_with = "trace_functions")]
+    without_trace: bool,
 }
 
 /// Where a service runs.
@@ -75,8 +78,11 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Runs the command.
 pub fn run(args: Args) -> Result<()> {
     let package = Package::find(args.package.as_deref())?;
-    let program =
-        if args.trace_functions { package.build_traceable(args.platform)? } else { package.build(args.platform)? };
+    let program = match (args.trace_functions, args.without_trace) {
+        (true, _) => package.build_variant(args.platform, "glass-functions", &FUNCTION_FLAGS)?,
+        (_, true) => package.build_variant(args.platform, "glass-without-trace", &["--cfg=glass_trace_absent"])?,
+        _ => package.build(args.platform)?,
+    };
     report_size("built", &program)?;
     if args.stripped {
         let stripped = program.with_extension("stripped");
@@ -166,11 +172,13 @@ impl Package {
         self.finish(cargo, program)
     }
 
-    /// The same in a folder of its own, with functions that can be traced.
-    pub fn build_traceable(&self, platform: Platform) -> Result<PathBuf> {
+    /// The same in a folder of its own, with more flags, of which some may be unstable.
+    fn build_variant(&self, platform: Platform, folder: &str, flags: &[&str]) -> Result<PathBuf> {
         let mut cargo = self.cargo();
-        cargo.env(ALLOW_UNSTABLE.0, ALLOW_UNSTABLE.1);
-        let program = self.add_target(&mut cargo, "glass-functions", platform, &FUNCTION_FLAGS);
+        if flags.iter().any(|flag| flag.starts_with("-Z")) {
+            cargo.env(ALLOW_UNSTABLE.0, ALLOW_UNSTABLE.1);
+        }
+        let program = self.add_target(&mut cargo, folder, platform, flags);
         self.finish(cargo, program)
     }
 
