@@ -8,7 +8,7 @@ use glass_bench::figure;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure: boot, queue, idle, sampling or size
+    /// What to measure: boot, queue, idle, sampling, tracing or size
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
 }
@@ -22,7 +22,7 @@ pub fn run(options: &Options) -> Result<()> {
     build::processes()?;
     step.done("");
     let step = steps.begin("build the images", None);
-    step.done(&build::measured_images()?);
+    step.done(&build::measured(name)?);
     // In percent, because the number of rounds is the benchmark's own business.
     let step = steps.begin(&format!("measure {name}"), Some(100));
     let outcome = glass_bench::run(name, &|done, total| step.set(done * 100 / total.max(1)))?;

@@ -39,12 +39,38 @@ pub fn images() -> Result<String> {
     IMAGES.iter().try_fold(String::new(), |_, app| image(app))
 }
 
-/// Builds what benchmarks run and returns what `glass build` says of the last image.
-pub fn measured_images() -> Result<String> {
-    let examples = ["build", "--release", "--quiet", "--package", "glass-guests", "--example", "pauses"];
-    run::quiet(&mut run::cargo(&examples))?;
-    image("busy")?;
+/// Builds what the benchmark `name` runs besides and returns what `glass build` says of the last image.
+pub fn measured(name: &str) -> Result<String> {
+    if name == "tracing" {
+        example("glass-report", "trace_page_cost")?;
+        traced_variants()?;
+    } else {
+        example("glass-guests", "pauses")?;
+        image("busy")?;
+    }
     queue_image()
+}
+
+/// A program that only benchmarks run.
+fn example(package: &str, name: &str) -> Result<()> {
+    let arguments = ["build", "--release", "--quiet", "--package", package, "--example", name];
+    run::quiet(&mut run::cargo(&arguments)).map(drop)
+}
+
+/// The services whose speed is measured while they trace: as always, without trace events, and with sleds.
+fn traced_variants() -> Result<()> {
+    run::quiet(&mut run::cargo(&["build", "--release", "--quiet", "--package", "trace-cost"]))?;
+    image("trace-cost")?;
+    image("bench-tcp")?;
+    glass_build(&["build", "busy", "--trace-functions", "--platform", "linux"])?;
+    for app in ["upload-queue", "bench-tcp"] {
+        for variant in ["--trace-functions", "--without-trace"] {
+            for platform in ["linux", "vm"] {
+                glass_build(&["build", app, variant, "--platform", platform])?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Builds the image of the queue alone and returns what `glass build` says of it.
