@@ -49,15 +49,16 @@ const ALL: [(Work, &str); 6] = [
 async fn serve(platform: impl Platform) -> Result<(), Error> {
     let event_ns = run(&platform, Work::On, WARM_UP).as_nanos() as u64 / WARM_UP;
     let repetitions = (ROUND_TIME.as_nanos() as u64 / event_ns.max(1)).clamp(REPETITIONS_MIN, REPETITIONS_MAX);
-    let mut took_ns = [[0.0; ROUNDS]; ALL.len()];
-    for round in 0..ROUNDS {
-        for (index, (work, _)) in ALL.into_iter().enumerate() {
-            took_ns[index][round] = run(&platform, work, repetitions).as_nanos() as f64 / repetitions as f64;
+    let mut took_ns = [[0.0; ALL.len()]; ROUNDS];
+    for round in &mut took_ns {
+        for (took_ns, (work, _)) in round.iter_mut().zip(ALL) {
+            *took_ns = run(&platform, work, repetitions).as_nanos() as f64 / repetitions as f64;
             // Others have their turn.
             platform.sleep(Duration::ZERO).await;
         }
     }
-    let medians = took_ns.map(|mut rounds| {
+    let medians: [f64; ALL.len()] = core::array::from_fn(|index| {
+        let mut rounds = took_ns.map(|round| round[index]);
         rounds.sort_by(f64::total_cmp);
         rounds[ROUNDS / 2]
     });

@@ -59,6 +59,7 @@ impl Name {
 
 /// Numbers of texts by their address, which spares looking at the text: address << 16 | length << 10 | number.
 static BY_ADDRESS: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+const NUMBER_MASK: u32 = (1 << 10) - 1;
 const _: () = assert!(NAMES_MAX <= 1 << 10 && NAME_BYTES <= 1 << 6);
 
 /// [`intern`] for a text that stays where it is; some 2 ns from the second time on.
@@ -69,7 +70,7 @@ pub(crate) fn intern_static(text: &'static str) -> u32 {
     let place = &BY_ADDRESS[(address ^ address >> 8) as usize % BY_ADDRESS.len()];
     let known = place.load(Ordering::Relaxed);
     if known >> 10 == key & u64::MAX >> 10 {
-        return known as u32 & (1 << 10) - 1;
+        return known as u32 & NUMBER_MASK;
     }
     let was_possible = is_possible();
     let number = intern(text);
