@@ -29,7 +29,7 @@ pub trait Console {
 
     /// Completes when there is room for `bytes` bytes, so that a line of so many bytes, its end included, is not
     /// dropped if it is printed next. For output that must be whole: it waits as long as the host does not read. A
-    /// console that never drops has room at once.
+    /// console that never drops has room at once. `usize::MAX` waits until everything that was printed has been taken.
     async fn room(&self, bytes: usize) {
         let _ = bytes;
     }

@@ -43,8 +43,8 @@ impl Shared {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_full(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) >= LINES_MAX
+    fn has_fewer_than(&self, lines: usize) -> bool {
+        self.waiting.load(Ordering::SeqCst) < lines
     }
 
     /// A line was written.
@@ -86,21 +86,22 @@ impl Lines {
         }
     }
 
-    /// Completes when there is room for one more line.
-    pub(crate) async fn room(&self) {
+    /// Completes when there is room for one more line, however long, or for `usize::MAX` bytes when all are written.
+    pub(crate) async fn room(&self, bytes: usize) {
+        let lines = if bytes == usize::MAX { 1 } else { LINES_MAX };
         poll_fn(|context| {
-            if !self.shared.is_full() {
+            if self.shared.has_fewer_than(lines) {
                 return Poll::Ready(());
             }
             let mut wakers = self.shared.wakers();
             // Once more: the thread counts, then takes the list, so one of us sees what the other did.
-            if !self.shared.is_full() {
+            if self.shared.has_fewer_than(lines) {
                 return Poll::Ready(());
             }
             if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
                 wakers.push(context.waker().clone());
             }
-            glass_trace::block(BlockKind::Resource, &ROOM, LINES_MAX as u64);
+            glass_trace::block(BlockKind::Resource, &ROOM, lines as u64);
             Poll::Pending
         })
         .await;
@@ -188,7 +189,7 @@ mod tests {
         let printer = thread::spawn(move || {
             let waker = Waker::from(Arc::new(Parker { thread: thread::current(), woken }));
             for number in 0..LINES {
-                let mut room = std::pin::pin!(lines.room());
+                let mut room = std::pin::pin!(lines.room(80));
                 while room.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending() {
                     thread::park_timeout(Duration::from_secs(10));
                 }

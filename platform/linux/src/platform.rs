@@ -145,8 +145,8 @@ impl Console for LinuxPlatform {
         self.host.lines.print(line);
     }
 
-    async fn room(&self, _bytes: usize) {
-        self.host.lines.room().await;
+    async fn room(&self, bytes: usize) {
+        self.host.lines.room(bytes).await;
     }
 }
 
