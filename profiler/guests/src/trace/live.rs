@@ -150,7 +150,8 @@ impl Live {
         }
         let restless = self.offset.is_restless(read_pair().time_ns);
         let period = if restless { ASK_PERIOD_RESTLESS } else { ASK_PERIOD };
-        if is_vm && self.last_asked.elapsed() >= period {
+        let is_due = self.last_asked.elapsed() >= period;
+        if is_vm && (is_due || switch.waited().is_some()) {
             self.last_asked = Instant::now();
             switch.ask_again(self.reader.memory());
         }
@@ -251,7 +252,10 @@ impl Source for Live {
                 return Ok(Flow::More);
             }
             if !drained.is_more {
-                std::thread::sleep(self.interval.min(left));
+                // The sooner after its answer we look, the better we know the guest's clock.
+                let is_asked = self.is_vm() && self.switch.as_ref().is_some_and(|switch| switch.waited().is_some());
+                let interval = if is_asked { INTERVAL_MIN } else { self.interval };
+                std::thread::sleep(interval.min(left));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Asking a guest for groups of events, and putting back what was on before.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,11 +15,15 @@ use crate::sys::{ClockPair, read_pair};
 /// Bytes of the map of functions.
 const FUNCTIONS_BYTES: usize = FUNCTIONS_MAX / 8;
 
-/// A request that was written and not answered yet.
-#[derive(Debug, Clone, Copy)]
+/// Questions of one kind that are remembered until the guest has answered one of them.
+const QUESTIONS_MAX: usize = 1024;
+
+/// Questions that were written and not answered yet. A guest that sleeps answers the newest that it finds when it
+/// wakes, so asking again meanwhile tells better when that was.
+#[derive(Debug)]
 struct Pending {
-    request: u32,
-    asked: ClockPair,
+    /// Number and time, in order.
+    questions: VecDeque<(u32, ClockPair)>,
     since: Instant,
 }
 
@@ -122,28 +127,35 @@ impl Switch {
         self.request = self.request.wrapping_add(1);
         let asked = read_pair();
         memory.write_control(REQUEST_OFFSET, u64::from(self.groups) | u64::from(self.request) << 32)?;
-        self.pending = Some(Pending { request: self.request, asked, since: Instant::now() });
+        let pending = self.pending.get_or_insert_with(|| Pending { questions: VecDeque::new(), since: Instant::now() });
+        if pending.questions.len() == QUESTIONS_MAX {
+            pending.questions.pop_front();
+        }
+        pending.questions.push_back((self.request, asked));
         Ok(())
     }
 
-    /// Asks again, unless the guest has yet to answer or is somebody else's by now.
+    /// Asks again, with a new number, unless the guest is somebody else's by now.
     pub(super) fn ask_again(&mut self, memory: &impl TraceMemory) {
-        if self.pending.is_none() && self.is_ours {
+        if self.is_ours {
             // A guest that has ended cannot be asked, which is seen elsewhere.
             let _ = self.ask(memory);
         }
     }
 
-    /// Looks for the answer.
+    /// Looks for an answer. If it is to one of the first questions, those after it will be answered too; nobody waits
+    /// for that.
     pub(super) fn answer(&mut self, page: &Page, seen: ClockPair) -> Option<Answer> {
-        let pending = self.pending.filter(|pending| pending.request == page.answered)?;
+        let questions = &self.pending.as_ref()?.questions;
+        let (_, asked) = questions.iter().find(|(request, _)| *request == page.answered)?;
+        let answer = Answer { ticks: page.answer_ticks, asked: *asked, seen };
         self.pending = None;
-        Some(Answer { ticks: page.answer_ticks, asked: pending.asked, seen })
+        Some(answer)
     }
 
     /// How long the guest has not answered.
     pub(super) fn waited(&self) -> Option<Duration> {
-        self.pending.map(|pending| pending.since.elapsed())
+        self.pending.as_ref().map(|pending| pending.since.elapsed())
     }
 
     /// True once, when another recorder has taken the guest over.
@@ -165,6 +177,8 @@ impl Switch {
             let _ = write_functions(memory, &before);
         }
         self.groups = self.before;
+        // What was asked before says nothing of whether these groups are on.
+        self.pending = None;
         let is_asked = self.ask(memory).is_ok();
         let _ = memory.write_control(RECORDER_OFFSET, 0);
         is_asked

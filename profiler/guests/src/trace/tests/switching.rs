@@ -44,6 +44,27 @@ fn groups_are_on_while_we_look_and_then_as_they_were() {
 }
 
 #[test]
+fn a_guest_that_sleeps_answers_the_newest_question() {
+    let fake = Fake::new();
+    let (mut switch, _) = Switch::take(&fake, &page(&fake), 5, None).unwrap();
+    let first = fake.get(HOST_LINE_OFFSET) >> 32;
+    let begun = read_pair();
+    for _ in 0..2000 {
+        switch.ask_again(&fake);
+        assert!(switch.answer(&page(&fake), read_pair()).is_none());
+    }
+    follow(&fake, 77);
+    let answer = switch.answer(&page(&fake), read_pair()).unwrap();
+    assert_eq!(fake.get(HOST_LINE_OFFSET) >> 32, first + 2000);
+    let (asked, seen) = (answer.asked.time_ns - begun.time_ns, answer.seen.time_ns - begun.time_ns);
+    assert!(asked * 10 > seen * 9, "{asked} of {seen} ns: the last question was long before");
+    // An answer to a question that was never asked is none.
+    switch.ask_again(&fake);
+    fake.set(128, 5 | 12_345 << 32);
+    assert!(switch.answer(&page(&fake), read_pair()).is_none());
+}
+
+#[test]
 fn what_a_killed_recorder_left_on_is_switched_off() {
     let fake = Fake::new();
     // A process that cannot be: the numbers of processes end at 2^22.
