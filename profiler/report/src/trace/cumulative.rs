@@ -69,7 +69,7 @@ pub(super) fn totals(trace: &Trace, hide: &[String]) -> Vec<Total> {
 
 pub(super) fn text(trace: &Trace, settings: &Settings) -> String {
     let totals = totals(trace, &settings.hide);
-    let all_ns: u64 = totals.iter().map(|total| total.self_ns).sum();
+    let all_ns = totals.iter().fold(0u64, |sum, total| sum.saturating_add(total.self_ns));
     let mut out = format!("Functions: {} calls of {}", count(trace.calls.len() as u64), count(totals.len() as u64));
     if !settings.hide.is_empty() {
         out.push_str(&format!(", time of {} counts for their callers", settings.hide.join(", ")));

@@ -77,7 +77,7 @@ pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
             count(number as u64),
             printable(span_name),
             duration(median_ns),
-            duration(spans.iter().map(|span| span_ns(trace, *span)).sum()),
+            duration(spans.iter().fold(0, |sum: u64, span| sum.saturating_add(span_ns(trace, *span)))),
             match paths.len() < number {
                 true =>
                     format!(" ({} of them, spread over all durations, are looked at here)", count(paths.len() as u64)),
@@ -106,12 +106,8 @@ pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
             behind(trace, &summary, *place)
         ));
     }
-    let ran_ns: u64 = summary
-        .own
-        .iter()
-        .filter(|share| matches!(share.topic, Topic::Run(_) | Topic::Core))
-        .map(|share| share.sum_ns)
-        .sum();
+    let own_code = summary.own.iter().filter(|share| matches!(share.topic, Topic::Run(_) | Topic::Core));
+    let ran_ns = own_code.fold(0u64, |sum, share| sum.saturating_add(share.sum_ns));
     said.push_str(&format!(" Their own code ran for {}.", percent(ran_ns, summary.sum_ns)));
     Some(said)
 }
@@ -133,7 +129,7 @@ fn behind(trace: &Trace, summary: &Summary, place: usize) -> String {
     let behind = summary.behind.get(place).map_or(&[][..], Vec::as_slice);
     let named: Vec<String> = behind
         .iter()
-        .filter(|part| part.topic != share.topic && part.sum_ns * 20 >= share.sum_ns)
+        .filter(|part| part.topic != share.topic && part.sum_ns.saturating_mul(20) >= share.sum_ns)
         .take(3)
         .map(|part| match part.sum_ns == share.sum_ns {
             true => label::topic(trace, part.topic),

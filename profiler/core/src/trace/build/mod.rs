@@ -33,6 +33,9 @@ use super::raw::RawTrace;
 
 /// Numbers of kinds that have an entry in the table; all known ones are below.
 const KINDS: usize = 128;
+/// Longest trace, some 52 days; what is later by its clock is moved there. Sums over many intervals stay far from the
+/// limits of a number.
+const RANGE_MAX_NS: u64 = 1 << 52;
 /// Different unknown kinds that are told apart.
 const UNKNOWN_KINDS_MAX: usize = 16;
 
@@ -106,11 +109,12 @@ impl<'a> Builder<'a> {
 
     fn event(&mut self, merged: Merged) {
         // No event is before the first, so the difference is not negative.
-        let time_ns = merged.time_ns.wrapping_sub(self.shift_ns) as u64;
+        let latest_ns = self.trace.start_ns.saturating_add(RANGE_MAX_NS);
+        let time_ns = (merged.time_ns.wrapping_sub(self.shift_ns) as u64).min(latest_ns);
         let at = At { time_ns, core: merged.ring };
         self.trace.end_ns = time_ns;
         if merged.missing > 0 {
-            let from_ns = merged.previous_ns.wrapping_sub(self.shift_ns) as u64;
+            let from_ns = (merged.previous_ns.wrapping_sub(self.shift_ns) as u64).min(time_ns);
             self.lose(at, from_ns, merged.missing);
         } else if !self.has_begun[at.core as usize] {
             self.tasks.begin_core(at);
@@ -282,7 +286,8 @@ impl<'a> Builder<'a> {
         if let Some(last) = raw.clock.last().filter(|_| raw.clock.len() > 1 && trace.event_count > 0) {
             // Nothing may have happened for a while.
             let last_ns = clock.time_ns(last.ticks, &mut 0).saturating_sub(self.shift_ns);
-            trace.end_ns = trace.end_ns.max(u64::try_from(last_ns).unwrap_or(0));
+            let last_ns = u64::try_from(last_ns).unwrap_or(0).min(trace.start_ns.saturating_add(RANGE_MAX_NS));
+            trace.end_ns = trace.end_ns.max(last_ns);
         }
         let end_ns = trace.end_ns;
         self.findings.open_polls = self.tasks.finish(trace);

@@ -52,6 +52,11 @@ impl Names {
         if is_known || (number == 0 && role == Role::Other) {
             return number;
         }
+        // What has a number of a name shares it with others that have the same.
+        let role = match role {
+            Role::Device | Role::Counter | Role::Span(_) if number != 0 => Role::Other,
+            role => role,
+        };
         let key = (role, number);
         if let Some(id) = self.made_up.get(&key) {
             return *id;
@@ -103,6 +108,7 @@ mod tests {
             assert_eq!(names.texts[id as usize], text);
             assert_eq!(names.id(number, role), id);
         }
+        assert_eq!(names.id(5, Role::Span(1)), names.id(5, Role::Span(2)));
         let mut names = Names::new(&[], 0);
         let id = names.id(5, Role::Other);
         assert_eq!(names.texts[id as usize], "name 5");

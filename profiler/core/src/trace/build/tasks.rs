@@ -135,6 +135,8 @@ impl Tasks {
         let Some(wait) = state.wait.take() else { return };
         let wait = &mut trace.waits[wait as usize];
         wait.end_ns = time_ns.max(wait.start_ns);
+        // A poll whose begin is missing may have begun before the wake that was seen.
+        wait.woken_ns = wait.woken_ns.map(|woken_ns| woken_ns.min(wait.end_ns));
         // Where events are missing there may have been polls.
         wait.is_cut |= is_cut || self.cores[state.core as usize].cuts != state.cuts;
     }

@@ -73,10 +73,16 @@ impl Findings {
     fn of_calls(&self) -> Vec<String> {
         let (exits, entries, nameless) = self.calls;
         let mut said = Vec::new();
-        if exits + entries > 0 {
-            let returns = plural(exits, "return has", "returns have");
-            let calls = plural(entries, "call has", "calls have");
-            said.push(format!("{returns} no call and {calls} no return: their durations are cut"));
+        let parts: Vec<String> = [
+            (exits, "return has no call", "returns have no call"),
+            (entries, "call has no return", "calls have no return"),
+        ]
+        .iter()
+        .filter(|(count, _, _)| *count > 0)
+        .map(|(count, one, many)| plural(*count, one, many))
+        .collect();
+        if !parts.is_empty() {
+            said.push(format!("{}: durations around them are cut", list(&parts)));
         }
         if nameless > 0 {
             let functions = plural(nameless, "function has", "functions have");
