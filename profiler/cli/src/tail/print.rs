@@ -9,7 +9,7 @@ use glass_report::names::printable;
 use glass_report::words::{Line, kind_name};
 
 /// Columns of a core's name, and of a task's.
-const CORE: usize = 8;
+const CORE: usize = 13;
 const TASK: usize = 20;
 /// Columns of a line, where nobody says how many there are.
 const COLUMNS_MAX: usize = 500;
@@ -143,8 +143,8 @@ mod tests {
         printer.lost(Some(2_000_000_000), "core 1", 12_345).unwrap();
         let text = String::from_utf8(printer.output).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], format!("    0.001500 core 0   connection #4        {}…", "x".repeat(16)));
-        assert_eq!(lines[1], "           ? core 0                        looks for work");
+        assert_eq!(lines[0], format!("    0.001500 core 0        connection #4        {}…", "x".repeat(11)));
+        assert_eq!(lines[1], "           ? core 0                             looks for work");
         assert_eq!(lines[2], "    2.000000 -- 12,345 events of core 1 are missing here --");
         let mut printer = Printer { output: Vec::new(), has_colours: true, columns: None };
         printer.line(None, "c", &Line { level: 1, ..line(Kind::Message, "t", "bad") }).unwrap();

@@ -35,7 +35,10 @@ pub fn wait_object(kind: BlockKind, object: u64) -> String {
         BlockKind::Request => format!("request {object}"),
         BlockKind::Receive | BlockKind::Send => format!("connection {object}"),
         BlockKind::Accept => format!("port {object}"),
-        BlockKind::Notify | BlockKind::Resource | BlockKind::Other if object > 0 => format!("number {object}"),
+        // A larger one is an address, which tells nobody anything.
+        BlockKind::Notify | BlockKind::Resource | BlockKind::Other if (1..=u64::from(u32::MAX)).contains(&object) => {
+            format!("number {object}")
+        }
         BlockKind::Notify | BlockKind::Resource | BlockKind::Other | BlockKind::Yield => String::new(),
     }
 }
@@ -105,6 +108,8 @@ mod tests {
         assert_eq!(wait(BlockKind::Other, "a\x1b[2Jb"), "a\u{fffd}[2Jb");
         assert_eq!(wait_object(BlockKind::Accept, 8080), "port 8080");
         assert_eq!(wait_object(BlockKind::Notify, 0), "");
+        assert_eq!(wait_object(BlockKind::Notify, 93_963_558_893_296), "");
+        assert_eq!(wait_object(BlockKind::Resource, 3), "number 3");
         assert_eq!(wait_object(BlockKind::Timer, 1_500_000_000), "until 1.50 s of the guest's clock");
     }
 
