@@ -17,7 +17,9 @@ const PACKET_EVENTS_MAX: usize = 4096;
 pub(super) fn write(index: u32, ring: &RawRing, uuid: [u8; 16], output: &mut dyn Write) -> io::Result<Written> {
     let mut written = Written::default();
     // Numbers of events up to here are in packets, or lost.
-    let (mut next, mut lost, mut packets, mut last_ticks) = (0u64, 0u64, 0u64, 0u64);
+    // What was written before the first chunk was not asked for.
+    let mut next = ring.chunks.first().map_or(0, |chunk| chunk.first);
+    let (mut lost, mut packets, mut last_ticks) = (0u64, 0u64, 0u64);
     let mut body = Vec::new();
     for chunk in &ring.chunks {
         lost = lost.wrapping_add(chunk.first.saturating_sub(next));
