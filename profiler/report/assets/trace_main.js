@@ -16,8 +16,8 @@ import { drawPath, PathView } from "./trace_paths.js";
 
 const REACH_PX = 4;
 const ADDRESS_DELAY_MS = 400;
-/** Zooming to a slice leaves this much of it at either side. */
-const MARGIN = 0.6;
+/** Zooming to a slice leaves this much of its length at either side. */
+const MARGIN = 0.2;
 
 const hasSamples = find("#report") !== null;
 const data = new TraceData(find("#trace-index").textContent, () => timeline.draw());
@@ -140,6 +140,8 @@ function viewChanged() {
   tooltip.hide();
   const isAll = to - from >= data.durationNs;
   find("#trace-window").textContent = `${isAll ? "All of it: " : ""}${formatMoment(data.startNs + from, to - from)} – ${formatMoment(data.startNs + to, to - from)}, ${formatTime(to - from)}`;
+  // In full, for whoever drives the page by a program.
+  find("#trace-window").dataset.ns = timeline.view.map((time) => Math.round(time)).join("-");
   if (panel === "trace-series") series.draw();
   keepAddress();
 }

@@ -168,7 +168,7 @@ function drawArrow(pen, frame, time, from, to) {
   return 1;
 }
 
-/** A frame around what is chosen, and around what it is measured against, with the distance between. */
+/** A frame around what is chosen, and around what it is measured against. */
 export function drawChosen(pen, frame, chosen, other) {
   for (const [item, colour] of [[chosen, frame.ink.mark], [other, frame.ink.match]]) {
     if (!item) continue;
@@ -181,7 +181,10 @@ export function drawChosen(pen, frame, chosen, other) {
     pen.lineWidth = 2;
     pen.strokeRect(left - 1, top + 0.5, right - left + 2, frame.heightOf(item.lane) - 3);
   }
-  if (!chosen || !other) return;
+}
+
+/** How far apart two chosen ones begin. */
+export function drawDistance(pen, frame, chosen, other) {
   const [from, to] = chosen.start <= other.start ? [chosen, other] : [other, chosen];
   drawSpan(pen, frame, from.start, to.start, formatTime(to.start - from.start), frame.ink.match);
 }
@@ -201,7 +204,8 @@ export function drawRuler(pen, frame, [a, b]) {
 }
 
 function drawSpan(pen, frame, from, to, text, colour) {
-  const { plane, height, ink } = frame;
+  const { plane, height, ink, view } = frame;
+  if (to < view[0] || from > view[1]) return;
   const [x0, x1] = [frame.x(from), frame.x(to)].map((x) => Math.max(plane.left, Math.min(plane.left + plane.width, x)));
   const y = plane.top + 11;
   pen.fillStyle = colour;

@@ -141,26 +141,29 @@ export class Raster {
   }
 
   columns(top, height) {
-    const { width, pixels, cover, colour, edge } = this;
+    const { width, pixels, cover, edge } = this;
+    const [cover0, cover1, cover2] = cover;
+    const [colour0, colour1, colour2] = this.colour;
+    const bottom = Math.min(top + height, this.height) - 1;
+    const cut = top + height - 1 - bottom;
+    const rows = Math.min(height, bottom + 1 + cut);
     for (let x = 0; x < width; x += 1) {
-      const [c0, c1, c2] = [cover[0][x], cover[1][x], cover[2][x]];
-      const sum = c0 + c1 + c2;
-      if (sum === 0) continue;
+      const c0 = cover0[x];
+      const c1 = cover1[x];
+      const c2 = cover2[x];
+      if (c0 + c1 + c2 === 0) continue;
       // What is there is seen, however little of it.
-      let h0 = c0 > 0 ? Math.max(3, c0 * height) : 0;
-      let h1 = c1 > 0 ? Math.max(2, c1 * height) : 0;
-      const all = sum > 0.98 ? height : Math.max(h0 + h1 + c2 * height, 2);
-      h0 = Math.round(Math.min(h0, height));
-      h1 = Math.round(Math.min(h0 + h1, height));
-      const h2 = Math.round(Math.min(all, height));
+      const h0 = c0 > 0 ? Math.min(rows, Math.max(3, Math.round(c0 * height))) : 0;
+      const h1 = c1 > 0 ? Math.min(rows, h0 + Math.max(2, Math.round(c1 * height))) : h0;
+      const isFull = c0 + c1 + c2 > 0.98;
+      const h2 = Math.min(rows, isFull ? height : Math.max(h1 + Math.round(c2 * height), 2));
+      const top2 = c2 > 0 ? colour2[x] : c1 > 0 ? colour1[x] : colour0[x];
       const shade = edge[x] === 1;
-      for (let row = 0; row < h2; row += 1) {
-        const y = top + height - 1 - row;
-        if (y < 0 || y >= this.height) continue;
-        const weight = row < h0 ? 0 : row < h1 ? 1 : c2 > 0 ? 2 : c1 > 0 ? 1 : 0;
-        const pixel = colour[weight][x];
-        pixels[y * width + x] = shade ? darker(pixel) : pixel;
-      }
+      const p0 = shade ? darker(colour0[x]) : colour0[x];
+      const p1 = shade ? darker(colour1[x]) : colour1[x];
+      const p2 = shade ? darker(top2) : top2;
+      let at = (top + height - 1 - cut) * width + x;
+      for (let row = cut; row < h2; row += 1, at -= width) pixels[at] = row < h0 ? p0 : row < h1 ? p1 : p2;
     }
   }
 

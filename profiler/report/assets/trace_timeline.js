@@ -3,7 +3,7 @@
 import { Layout } from "./trace_layout.js";
 import { Raster } from "./trace_raster.js";
 import { TraceColours } from "./trace_colours.js";
-import { drawArrows, drawAxis, drawChosen, drawGrid, drawLabels, drawLosses, drawNames, drawRuler, drawWhole } from "./trace_overlay.js";
+import { drawArrows, drawAxis, drawChosen, drawDistance, drawGrid, drawLabels, drawLosses, drawNames, drawRuler, drawWhole } from "./trace_overlay.js";
 import { windowFrom, zoomWindow } from "./zoom.js";
 
 const AXIS_PX = 34;
@@ -267,6 +267,7 @@ export class TraceTimeline {
     pen.fillRect(0, 0, width, AXIS_PX);
     drawWhole(pen, frame);
     drawAxis(pen, frame);
+    if (this.chosen && this.other) drawDistance(pen, frame, this.chosen, this.other);
     if (this.ruler) drawRuler(pen, frame, this.ruler);
     pen.fillStyle = ink.line;
     pen.fillRect(plane.left - 1, AXIS_PX, 1, height - AXIS_PX);

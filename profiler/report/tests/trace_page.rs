@@ -29,12 +29,10 @@ fn ready(browser: &mut Browser) {
     browser.wait_for("document.documentElement.dataset.ready === 'trace'");
 }
 
-/// First and last moment in sight, in nanoseconds, once the address has them.
+/// First and last moment in sight, in nanoseconds.
 fn window(browser: &mut Browser) -> (f64, f64) {
-    // The address follows the view a little later.
-    std::thread::sleep(std::time::Duration::from_millis(600));
-    let view = browser.eval("new URLSearchParams(location.hash.slice(1)).get('t')");
-    let view = view.as_str().expect("the address has the window of time");
+    let view = browser.eval("document.querySelector('#trace-window').dataset.ns");
+    let view = view.as_str().expect("the window of time is told");
     let (from, to) = view.split_once('-').expect("two times");
     (from.parse().expect("a time"), to.parse().expect("a time"))
 }
@@ -112,14 +110,17 @@ fn zoom_and_pan_keep_what_is_under_the_pointer() {
     // A double click shows the slice that is there.
     let (x, y) = place(&mut browser, 0.3, DISK);
     browser.double_click_at(x, y);
-    browser.wait_for("location.hash.includes('t=') && !location.hash.includes('t=0-')");
+    browser.wait_for("!document.querySelector('#trace-window').dataset.ns.startsWith('0-')");
     let (from, to) = window(&mut browser);
     assert!(from > 0.0 && from < 120e3 && to > 560e3 && to < 1e6, "{from} {to}");
     // What the address says is shown again.
+    browser.wait_for("location.hash.includes('t=') && !location.hash.includes('t=0-')");
     let address = browser.eval("location.hash");
     browser.eval("void (location.hash = '#t=200000-300000')");
+    browser.wait_for("document.querySelector('#trace-window').dataset.ns === '200000-300000'");
     assert_eq!(window(&mut browser), (200e3, 300e3));
     browser.eval(&format!("void (location.hash = {address})"));
+    browser.wait_for("document.querySelector('#trace-window').dataset.ns !== '200000-300000'");
     assert_eq!(window(&mut browser), (from, to));
     browser.key("Backspace");
     browser.assert_quiet();
@@ -320,10 +321,10 @@ fn an_empty_trace_is_a_page_too() {
     browser.assert_quiet();
 }
 
-/// Writes pictures for a person to look at, where GLASS_PICTURES names a folder.
+/// Writes pictures for a person to look at, where GLASS_SCREENSHOTS names a folder.
 #[test]
 fn pictures() {
-    let Some(folder) = std::env::var_os("GLASS_PICTURES") else { return };
+    let Some(folder) = std::env::var_os("GLASS_SCREENSHOTS") else { return };
     let folder = std::path::PathBuf::from(folder);
     let trace = build(&example::queue(200_000, 1));
     let Some(mut browser) = open(&trace) else { return };

@@ -8,12 +8,15 @@ use serde::ser::SerializeSeq as _;
 
 use super::kinds::TYPES;
 use super::lane::{Lane, Level, Written};
-use super::pack::Packer;
+use super::pack::{Class, Packer};
 use super::plan::Plan;
 use crate::names::printable;
 
 /// Lanes that a page names for each name; more are searched one by one.
 const LANES_OF_NAME_MAX: usize = 12;
+
+/// Lanes that may be in sight when a page opens.
+const LANES_NEAR: usize = 160;
 
 /// Texts by index; 0 is empty.
 pub struct Names {
@@ -145,20 +148,26 @@ impl<'a> Book<'a> {
         lane.each(|name, slice_kind, ns| {
             let (count, total) = counts.entry((name, slice_kind)).or_default();
             *count += 1;
-            *total += ns;
+            *total = total.saturating_add(ns);
         });
         for (key, (count, total_ns)) in counts {
             let entry = self.uses.entry(key).or_default();
             entry.count += count;
-            entry.total_ns += total_ns;
+            entry.total_ns = entry.total_ns.saturating_add(total_ns);
             if entry.lanes.len() < LANES_OF_NAME_MAX {
                 entry.lanes.push(number);
             } else {
                 entry.has_more = true;
             }
         }
-        let written = lane.write(&mut self.packer, self.duration_ns);
+        let near = self.near();
+        let written = lane.write(&mut self.packer, self.duration_ns, near);
         self.entry(kind, name, range, written);
+    }
+
+    /// When the next lane is looked at.
+    pub fn near(&self) -> Class {
+        if self.lanes.len() < LANES_NEAR { Class::Overview } else { Class::Detail }
     }
 
     pub fn entry(&mut self, kind: usize, name: &str, range: (u64, u64), written: Written) {

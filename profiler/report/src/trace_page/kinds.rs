@@ -197,6 +197,8 @@ pub const TYPES: &[Type] = &[
     Type {
         label: "segment",
         columns: &[
+            column("Connection", Show::Count),
+            column("Remote port", Show::Count),
             column("Payload", Show::Bytes),
             column("Flags", Show::Flags(&["FIN", "SYN", "RST", "PSH", "ACK", "URG"])),
             column("Sequence", Show::Count),

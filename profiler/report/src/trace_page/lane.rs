@@ -11,6 +11,8 @@ const PIECE_ENTRIES: usize = 16_384;
 const PYRAMID_MIN: usize = 1_024;
 /// A level of the pyramid that has more than this many buckets across the trace can get a coarser one.
 const COARSEST_BUCKETS: u64 = 1_500;
+/// Levels that are there when a page opens: the one before the coarsest is what a wide window shows of the whole.
+const COARSE_LEVELS: usize = 2;
 /// Characters of a text that a page keeps.
 const TEXT_BYTES_MAX: usize = 2_000;
 
@@ -109,8 +111,9 @@ impl Lane {
         }
     }
 
-    /// Writes the lane, `duration_ns` of which the trace covers.
-    pub fn write(mut self, packer: &mut Packer, duration_ns: u64) -> Written {
+    /// Writes the lane, of a trace of `duration_ns`. `near` is what its coarsest levels are: for a lane that is not in
+    /// sight at first, details like all others.
+    pub fn write(mut self, packer: &mut Packer, duration_ns: u64, near: Class) -> Written {
         self.order();
         let mut levels = Vec::new();
         let mut finer = self.slices.len();
@@ -125,12 +128,10 @@ impl Lane {
                 }
             }
         }
-        let is_alone = levels.is_empty();
-        let class = if is_alone { Class::Overview } else { Class::Detail };
-        let mut written = vec![Level(-1, self.write_slices(packer, class))];
-        let coarsest = levels.len().saturating_sub(1);
+        let class = |index: usize| if index + COARSE_LEVELS > levels.len() { near } else { Class::Detail };
+        let mut written = vec![Level(-1, self.write_slices(packer, class(0)))];
         for (index, (shift, buckets)) in levels.iter().enumerate() {
-            let class = if index == coarsest { Class::Overview } else { Class::Detail };
+            let class = class(index + 1);
             written.push(Level(*shift as i32, write_buckets(packer, class, buckets, *shift)));
         }
         Written { levels: written, count: self.slices.len() }
@@ -213,7 +214,7 @@ impl Filling {
             Weight::Faint => 2,
         };
         self.is_used = true;
-        self.cover[weight] += ns;
+        self.cover[weight] = self.cover[weight].saturating_add(ns);
         self.marks += u64::from(slice.start_ns == slice.end_ns);
         if ns >= self.most[weight].0 {
             self.most[weight] = (ns, slice.kind, slice.name);
@@ -221,10 +222,10 @@ impl Filling {
     }
 
     fn bucket(&self, width_ns: u64) -> Bucket {
-        let mut cover = self.cover.map(|ns| (ns * 255).div_ceil(width_ns).min(255) as u8);
+        let mut cover = self.cover.map(|ns| (u128::from(ns) * 255).div_ceil(u128::from(width_ns)).min(255) as u8);
         if self.marks > 0 {
             // Events have no length: their number is what is seen of them.
-            cover[0] = cover[0].max((48 + 12 * self.marks).min(255) as u8);
+            cover[0] = cover[0].max(self.marks.saturating_mul(12).saturating_add(48).min(255) as u8);
         }
         let weight = (0..3).find(|&weight| cover[weight] > 0).unwrap_or(0);
         let (_, kind, name) = self.most[weight];
@@ -245,7 +246,8 @@ fn buckets(slices: &[Slice], shift: u32, limit: usize) -> Option<Vec<Bucket>> {
             now = Filling { index: first, ..Filling::default() };
         }
         now.count += 1;
-        now.add(slice, slice.end_ns.min((first + 1) << shift) - slice.start_ns);
+        let bucket_end = (slice.start_ns | (width_ns - 1)).saturating_add(1);
+        now.add(slice, slice.end_ns.min(bucket_end) - slice.start_ns);
         if last > first {
             flush(&mut done, &now, width_ns);
             now = Filling { index: last, ..Filling::default() };
@@ -271,7 +273,7 @@ fn flush(done: &mut Vec<Bucket>, now: &Filling, width_ns: u64) {
 }
 
 /// Writes steps of a counter: times and values, and levels of lowest, highest and last value.
-pub fn write_counter(points: &[(u64, i64)], packer: &mut Packer, duration_ns: u64) -> Written {
+pub fn write_counter(points: &[(u64, i64)], packer: &mut Packer, duration_ns: u64, near: Class) -> Written {
     let mut levels = Vec::new();
     let mut finer = points.len();
     if finer >= PYRAMID_MIN {
@@ -288,12 +290,10 @@ pub fn write_counter(points: &[(u64, i64)], packer: &mut Packer, duration_ns: u6
     }
     let exact: Vec<Step> =
         points.iter().map(|&(time, value)| Step { index: time, low: value, high: value, last: value }).collect();
-    let class = if levels.is_empty() { Class::Overview } else { Class::Detail };
-    let mut written = vec![Level(-1, write_steps(packer, class, &exact, 0))];
-    let coarsest = levels.len().saturating_sub(1);
+    let class = |index: usize| if index + COARSE_LEVELS > levels.len() { near } else { Class::Detail };
+    let mut written = vec![Level(-1, write_steps(packer, class(0), &exact, 0))];
     for (index, (shift, steps)) in levels.iter().enumerate() {
-        let class = if index == coarsest { Class::Overview } else { Class::Detail };
-        written.push(Level(*shift, write_steps(packer, class, steps, *shift as u32)));
+        written.push(Level(*shift, write_steps(packer, class(index + 1), steps, *shift as u32)));
     }
     Written { levels: written, count: points.len() }
 }
@@ -401,7 +401,7 @@ mod tests {
         for number in 0..100_000 {
             lane.push((number * 1_000, number * 1_000 + 100), 32, 1, &[0]);
         }
-        let written = lane.write(&mut Packer::new(), 100_000_000);
+        let written = lane.write(&mut Packer::new(), 100_000_000, Class::Overview);
         let entries: Vec<(i32, u32)> =
             written.levels.iter().map(|level| (level.0, level.1.iter().map(|piece| piece.count).sum())).collect();
         assert_eq!(entries[0], (-1, 100_000));

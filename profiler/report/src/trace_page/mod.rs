@@ -13,11 +13,13 @@ mod paths;
 mod plan;
 mod series;
 mod tables;
+mod things;
 
 use glass_profile::trace::model::Trace;
 use serde_json::json;
 
 use crate::format::{count, duration};
+use crate::trace::over_time::{Explainer, gaps};
 use book::Book;
 use pack::Packs;
 
@@ -25,6 +27,9 @@ pub use pack::Class;
 
 /// Losses that a page shows; of more, those of most events.
 const LOSSES_MAX: usize = 2_000;
+
+/// Gaps of a series that are explained.
+const GAPS_MAX: usize = 8;
 
 /// A trace, ready to be put into a page.
 pub struct TracePage {
@@ -40,7 +45,11 @@ impl TracePage {
         lanes::all(&mut book);
         let wakes = lanes::wakes(&mut book);
         let paths = paths::all(&book);
-        let series = series::all(&mut book, &|_, _| Vec::new());
+        let explainer = Explainer::new(trace);
+        let series = series::all(&mut book, &|times| {
+            let long = gaps(times, trace.end_ns, GAPS_MAX);
+            long.iter().map(|gap| (gap.start_ns, gap.end_ns, explainer.explain(gap.start_ns, gap.end_ns))).collect()
+        });
         let tables = tables::all(&book);
         let mut losses: Vec<_> = trace.losses.iter().collect();
         losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));

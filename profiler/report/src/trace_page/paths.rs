@@ -46,7 +46,8 @@ pub fn all(book: &Book) -> Vec<Path> {
     let mut totals: HashMap<u32, u64> = HashMap::new();
     for span in &trace.spans {
         if let Some(end) = span.end_ns {
-            *totals.entry(span.name).or_default() += end.saturating_sub(span.start_ns);
+            let total = totals.entry(span.name).or_default();
+            *total = total.saturating_add(end.saturating_sub(span.start_ns));
         }
     }
     if totals.is_empty() {

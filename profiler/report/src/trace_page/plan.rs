@@ -1,15 +1,16 @@
 //! Which lane holds what, known before any lane is made: lanes refer to each other.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 
-use glass_profile::trace::model::{Cause, Trace};
+use glass_profile::trace::model::{Cause, Connection, Trace};
 
 /// Requests, spans or calls that lie above each other.
 const DEPTH_MAX: usize = 96;
-/// Tasks of one name: if there are more, those that follow each other share a lane.
-const TASKS_ALONE_MAX: usize = 24;
-/// Lanes for tasks; what goes beyond lies in the last one of its name.
-const TASK_LANES_MAX: usize = 20_000;
+/// Tasks of one name, connections of one client: if there are more, those that follow each other share a lane.
+const ALONE_MAX: u32 = 24;
+/// Lanes for tasks, and for connections; what goes beyond lies in the last one of its name.
+const SHARED_LANES_MAX: usize = 20_000;
 
 /// Numbers of lanes.
 pub struct Plan {
@@ -28,6 +29,7 @@ pub struct Plan {
     pub device: Vec<(u32, u32)>,
     /// By connection.
     pub connection: Vec<u32>,
+    pub connection_lanes: Vec<Shared>,
     /// By span.
     pub span: Vec<u32>,
     pub span_lanes: (u32, u32),
@@ -38,11 +40,11 @@ pub struct Plan {
     pub squeezed: u64,
 }
 
-/// A lane of tasks that follow each other.
+/// A lane of tasks or connections that follow each other.
 #[derive(Debug, Clone, Default)]
 pub struct Shared {
-    pub first_task: u32,
-    pub tasks: u32,
+    pub first: u32,
+    pub count: u32,
 }
 
 impl Plan {
@@ -65,7 +67,7 @@ impl Plan {
             visit_lanes.push(visits[index].then(|| take(1)));
             interrupt_lanes.push(interrupts[index].then(|| take(1)));
         }
-        let (mut task, task_lanes) = share(trace, &mut squeezed);
+        let (mut task, task_lanes) = share_tasks(trace, &mut squeezed);
         let first = take(task_lanes.len());
         task.iter_mut().for_each(|lane| *lane += first);
 
@@ -84,7 +86,9 @@ impl Plan {
         for (lane, of) in request.iter_mut().zip(&trace.requests) {
             *lane += device.get(of.device as usize).map_or(0, |&(first, _)| first);
         }
-        let connection = (0..trace.connections.len()).map(|_| take(1)).collect();
+        let (mut connection, connection_lanes) = share_connections(trace, &mut squeezed);
+        let first = take(connection_lanes.len());
+        connection.iter_mut().for_each(|lane| *lane += first);
 
         let mut stack = Stack::default();
         let mut span: Vec<u32> = Vec::with_capacity(trace.spans.len());
@@ -114,6 +118,7 @@ impl Plan {
             request,
             device,
             connection,
+            connection_lanes,
             span,
             span_lanes,
             calls,
@@ -199,7 +204,7 @@ impl Stack {
 }
 
 /// The lane of each task from 0 on, and what the lanes hold.
-fn share(trace: &Trace, squeezed: &mut u64) -> (Vec<u32>, Vec<Shared>) {
+fn share_tasks(trace: &Trace, squeezed: &mut u64) -> (Vec<u32>, Vec<Shared>) {
     let mut lives = vec![(u64::MAX, 0_u64); trace.tasks.len()];
     let mut lives_in = |task: u32, from: u64, to: u64| {
         if let Some(life) = lives.get_mut(task as usize) {
@@ -208,38 +213,61 @@ fn share(trace: &Trace, squeezed: &mut u64) -> (Vec<u32>, Vec<Shared>) {
     };
     trace.polls.iter().for_each(|poll| lives_in(poll.task, poll.start_ns, poll.end_ns));
     trace.waits.iter().for_each(|wait| lives_in(wait.task, wait.start_ns, wait.end_ns));
-    let mut named: HashMap<u32, u32> = HashMap::new();
-    trace.tasks.iter().for_each(|task| *named.entry(task.name).or_default() += 1);
-    let mut order: Vec<u32> = (0..trace.tasks.len() as u32).collect();
-    order.sort_by_key(|&task| lives[task as usize].0);
+    let names: Vec<u64> = trace.tasks.iter().map(|task| u64::from(task.name)).collect();
+    share(&lives, &names, squeezed)
+}
+
+/// The same of connections; those of one client to one port belong together.
+fn share_connections(trace: &Trace, squeezed: &mut u64) -> (Vec<u32>, Vec<Shared>) {
+    let mut lives: Vec<(u64, u64)> = trace
+        .connections
+        .iter()
+        .map(|of| (of.start_ns.unwrap_or(trace.start_ns), of.end_ns.unwrap_or(trace.end_ns)))
+        .collect();
+    for segment in &trace.segments {
+        if let Some(life) = lives.get_mut(segment.connection as usize) {
+            *life = (life.0.min(segment.time_ns), life.1.max(segment.time_ns.saturating_add(1)));
+        }
+    }
+    let ends = |of: &Connection| u64::from(of.remote) << 16 | u64::from(of.local_port);
+    let names: Vec<u64> = trace.connections.iter().map(ends).collect();
+    share(&lives, &names, squeezed)
+}
+
+/// Lanes for what lives from a moment to another and has a name.
+fn share(lives: &[(u64, u64)], names: &[u64], squeezed: &mut u64) -> (Vec<u32>, Vec<Shared>) {
+    let mut named: HashMap<u64, u32> = HashMap::new();
+    names.iter().for_each(|&name| *named.entry(name).or_default() += 1);
+    let mut order: Vec<u32> = (0..lives.len() as u32).collect();
+    order.sort_by_key(|&one| lives[one as usize].0);
     let mut lanes: Vec<Shared> = Vec::new();
-    let mut lane_of = vec![0; trace.tasks.len()];
+    let mut lane_of = vec![0; lives.len()];
     // Lanes of each name, and when they are free.
-    let mut shared: HashMap<u32, std::collections::BinaryHeap<std::cmp::Reverse<(u64, u32)>>> = HashMap::new();
-    for task in order {
-        let (from, to) = lives[task as usize];
-        let name = trace.tasks[task as usize].name;
-        let may_share = named[&name] as usize > TASKS_ALONE_MAX;
+    let mut shared: HashMap<u64, BinaryHeap<Reverse<(u64, u32)>>> = HashMap::new();
+    for one in order {
+        let (from, to) = lives[one as usize];
+        let name = names[one as usize];
+        let may_share = named[&name] > ALONE_MAX;
         let heap = shared.entry(name).or_default();
-        let is_full = lanes.len() >= TASK_LANES_MAX;
-        let free = heap.peek().is_some_and(|std::cmp::Reverse((end, _))| *end <= from);
+        let is_full = lanes.len() >= SHARED_LANES_MAX;
+        let free = heap.peek().is_some_and(|Reverse((end, _))| *end <= from);
         let lane = if (may_share && free) || (is_full && !heap.is_empty()) {
             *squeezed += u64::from(!free);
-            heap.pop().map_or(0, |std::cmp::Reverse((_, lane))| lane)
+            heap.pop().map_or(0, |Reverse((_, lane))| lane)
         } else if is_full {
             *squeezed += 1;
             lanes.len() as u32 - 1
         } else {
-            lanes.push(Shared { first_task: task, tasks: 0 });
+            lanes.push(Shared { first: one, count: 0 });
             lanes.len() as u32 - 1
         };
-        lanes[lane as usize].tasks += 1;
-        heap.push(std::cmp::Reverse((to, lane)));
-        lane_of[task as usize] = lane;
+        lanes[lane as usize].count += 1;
+        heap.push(Reverse((to, lane)));
+        lane_of[one as usize] = lane;
     }
-    // Lanes in the order in which their first tasks are in the trace.
+    // Lanes in the order in which their first ones are in the trace.
     let mut order: Vec<u32> = (0..lanes.len() as u32).collect();
-    order.sort_by_key(|&lane| lanes[lane as usize].first_task);
+    order.sort_by_key(|&lane| lanes[lane as usize].first);
     let mut place = vec![0; lanes.len()];
     order.iter().enumerate().for_each(|(new, &old)| place[old as usize] = new as u32);
     lane_of.iter_mut().for_each(|lane| *lane = place[*lane as usize]);
@@ -270,7 +298,7 @@ mod tests {
             assert!(poll.start_ns >= ends[lane], "two tasks at once in a lane");
             ends[lane] = poll.end_ns;
         }
-        assert_eq!(plan.task_lanes[0].tasks, 1);
+        assert_eq!(plan.task_lanes[0].count, 1);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct Series {
 }
 
 /// All series, in groups.
-pub fn all(book: &mut Book, gaps: &dyn Fn(&str, &[u64]) -> Vec<(u64, u64, String)>) -> Vec<Series> {
+pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<(u64, u64, String)>) -> Vec<Series> {
     let trace = book.trace;
     let mut made = Vec::new();
     let task_name = |task: u32| trace.tasks.get(task as usize).map_or("", |task| trace.name(task.name));
@@ -245,7 +245,7 @@ fn add<K: Ord + Copy>(
     book: &mut Book,
     made: &mut Vec<Series>,
     group: &'static str,
-    gaps: &dyn Fn(&str, &[u64]) -> Vec<(u64, u64, String)>,
+    gaps: &dyn Fn(&[u64]) -> Vec<(u64, u64, String)>,
     fill: impl FnOnce(&mut dyn FnMut(K, u64)),
     name: impl Fn(K) -> String,
 ) {
@@ -257,7 +257,7 @@ fn add<K: Ord + Copy>(
     for (key, mut times) in series {
         times.sort_unstable();
         let name = crate::names::printable(&name(key));
-        let gaps = gaps(&format!("{group} {name}"), &times);
+        let gaps = gaps(&times);
         let gaps = gaps
             .into_iter()
             .map(|(from, to, what)| (book.time(from), book.time(to), crate::names::printable(&what)))
@@ -349,7 +349,7 @@ mod tests {
             trace.interrupts.push(Interrupt { time_ns: 1_000 + number * 20, device, ..Interrupt::default() });
         }
         let mut book = Book::new(&trace);
-        let made = all(&mut book, &|_, _| vec![(5_000, 6_000, "what".into())]);
+        let made = all(&mut book, &|_| vec![(5_000, 6_000, "what".into())]);
         let seen: Vec<(&str, u64, Form)> = made.iter().map(|of| (of.name.as_str(), of.total, of.form)).collect();
         assert_eq!(seen, [("timer", 30_000, Form::Buckets), ("vblk0", 10_000, Form::Moments)]);
         assert_eq!(made[0].gaps, [(4_000, 5_000, "what".to_string())]);

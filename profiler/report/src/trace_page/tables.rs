@@ -91,15 +91,15 @@ fn tasks(book: &Book) -> Table {
         let Some(sum) = sums.get_mut(poll.task as usize) else { continue };
         let ns = poll.end_ns.saturating_sub(poll.start_ns);
         sum.polls += 1;
-        sum.running_ns += ns;
+        sum.running_ns = sum.running_ns.saturating_add(ns);
         sum.longest.see(ns, book.plan.task[poll.task as usize], poll.start_ns);
     }
     for wait in &trace.waits {
         let Some(sum) = sums.get_mut(wait.task as usize) else { continue };
         let woken = wait.woken_ns.unwrap_or(wait.end_ns);
         let ready = wait.end_ns.saturating_sub(woken);
-        sum.ready_ns += ready;
-        sum.waiting_ns += woken.saturating_sub(wait.start_ns);
+        sum.ready_ns = sum.ready_ns.saturating_add(ready);
+        sum.waiting_ns = sum.waiting_ns.saturating_add(woken.saturating_sub(wait.start_ns));
         sum.longest_ready.see(ready, book.plan.task[wait.task as usize], woken);
     }
     let row = |(task, sum): (usize, &Sum)| {
@@ -138,7 +138,7 @@ fn waits(book: &Book) -> Table {
         let (count, total, longest) = sums.entry((kind, name, task_name)).or_default();
         let ns = wait.woken_ns.unwrap_or(wait.end_ns).saturating_sub(wait.start_ns);
         *count += 1;
-        *total += ns;
+        *total = total.saturating_add(ns);
         longest.see(ns, book.plan.task.get(wait.task as usize).copied().unwrap_or(0), wait.start_ns);
     }
     let row = |(&(kind, name, task), &(count, total, longest)): (&(u8, u32, u32), &(u64, u64, Longest))| {
@@ -191,7 +191,7 @@ fn devices(book: &Book) -> Table {
         };
         let ns = end.saturating_sub(request.submit_ns);
         sum.times.push(ns);
-        sum.total_ns += ns;
+        sum.total_ns = sum.total_ns.saturating_add(ns);
         sum.longest.see(ns, book.plan.request[index], request.submit_ns);
     }
     let row = |((device, operation), mut sum): ((u32, Operation), Sum)| {
@@ -239,7 +239,7 @@ fn spans(book: &Book) -> Table {
     }
     let row = |(name, (mut times, longest)): (u32, (Vec<u64>, Longest))| {
         times.sort_unstable();
-        let total: u64 = times.iter().sum();
+        let total = times.iter().fold(0_u64, |sum, &ns| sum.saturating_add(ns));
         vec![
             json!(crate::names::printable(trace.name(name))),
             json!(times.len()),
@@ -274,13 +274,13 @@ fn functions(book: &Book) -> Table {
         let ns = call.end_ns.saturating_sub(call.start_ns);
         if let Some(sum) = sums.get_mut(call.function as usize) {
             sum.calls += 1;
-            sum.own_ns += ns;
+            sum.own_ns = sum.own_ns.saturating_add(ns);
             let lane = book.plan.calls.get(call.core as usize).map_or(0, |&(first, _)| first);
             sum.longest.see(ns, lane + super::plan::call_level(call.depth) as u32, call.start_ns);
         }
         let caller = call.parent.and_then(|parent| trace.calls.get(parent as usize));
         if let Some(sum) = caller.and_then(|caller| sums.get_mut(caller.function as usize)) {
-            sum.below_ns += ns;
+            sum.below_ns = sum.below_ns.saturating_add(ns);
         }
     }
     let row = |(function, sum): (usize, &Sum)| {

@@ -231,7 +231,7 @@ impl Browser {
         let button = if clicks > 0 { "left" } else { "none" };
         self.call(
             "Input.dispatchMouseEvent",
-            json!({"type": kind, "x": x, "y": y, "button": button, "buttons": clicks, "clickCount": clicks}),
+            json!({"type": kind, "x": x, "y": y, "button": button, "buttons": clicks.min(1), "clickCount": clicks}),
         );
     }
 
