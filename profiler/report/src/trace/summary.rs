@@ -89,7 +89,7 @@ fn counters(trace: &Trace) -> String {
     let seconds = (trace.end_ns - trace.start_ns) as f64 / 1e9;
     for counter in &trace.counters {
         let values = || counter.points.iter().map(|(_, value)| *value);
-        let (first, last) = (values().next().unwrap_or(0), values().last().unwrap_or(0));
+        let (first, last) = (values().next().unwrap_or(0), values().next_back().unwrap_or(0));
         let rate = match counter.is_gauge || seconds <= 0.0 {
             true => String::new(),
             false => format!("{:.0}", (last as f64 - first as f64) / seconds),

@@ -22,7 +22,7 @@ impl Dice {
     }
 
     /// A number from `low` to below `high`.
-    pub(super) fn from_to(&mut self, low: u64, high: u64) -> u64 {
+    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -137,12 +137,12 @@ impl World {
 
     fn keep_house(&mut self) {
         let core = &mut self.other;
-        let is_long = self.dice.from_to(0, 10) == 0;
+        let is_long = self.dice.between(0, 10) == 0;
         core.emit(HOUSEKEEPING_NS, Kind::IdleEnd, WakeSource::Timer as u16, 0, (0, 0));
         core.emit(100, Kind::TimersFire, 0, 1, (0, 0));
         core.emit(50, Kind::Wake, 0, HOUSEKEEPER, (0, 0));
         core.emit(90, Kind::PollBegin, 0, HOUSEKEEPER, (name("housekeeper").into(), 0));
-        let free = self.dice.from_to(30 << 20, 40 << 20);
+        let free = self.dice.between(30 << 20, 40 << 20);
         core.emit(2_000, Kind::Counter, 1, name("free memory"), (free, 0));
         if is_long {
             core.emit(200_000, Kind::Message, 3, name("upload_queue::housekeeping"), (0, 12));
@@ -172,7 +172,7 @@ impl World {
                 self.ready.push_back(0);
             }
             Outside::Bytes(connection) => {
-                let segments = self.dice.from_to(1, 5);
+                let segments = self.dice.between(1, 5);
                 let Some(upload) = self.uploads.get_mut(&connection) else { return };
                 for _ in 0..segments {
                     let b = u64::from(upload.sequence) | 1 << 32;
@@ -212,7 +212,7 @@ impl World {
         let task = number + HOUSEKEEPER;
         let parent = u64::from(LISTENER) << 32;
         self.core.emit(300, Kind::TaskSpawn, 0, task, (u64::from(name("connection")) | parent, 0));
-        let blocks = self.dice.from_to(4, 24);
+        let blocks = self.dice.between(4, 24);
         self.uploads.insert(number, Upload::new(number, task, blocks));
         self.ready.push_back(number);
         let gauge = self.uploads.len() as u64;
@@ -236,7 +236,7 @@ impl World {
             self.core.emit(30, Kind::SpanEnd, 0, 0, (upload.span, 0));
             self.core.emit(150, Kind::Connection, 2, connection, (0, 0));
             self.core.emit(90, Kind::PollEnd, 1, task, (0, 0));
-            let think_ns = self.dice.from_to(50_000, 900_000);
+            let think_ns = self.dice.between(50_000, 900_000);
             self.later(think_ns, Outside::Client);
             return;
         };
@@ -309,7 +309,7 @@ impl World {
         for function in [0, 1, 2, 3] {
             self.core.emit(60, ENTER, 0, function, (0, 0));
         }
-        let copy_ns = self.dice.from_to(900, 4_000);
+        let copy_ns = self.dice.between(900, 4_000);
         self.core.emit(copy_ns, EXIT, 0, 3, (0, 0));
         self.core.emit(150, EXIT, 0, 2, (0, 0));
         let b = 1 | u64::from(upload.sequence) << 32;
@@ -326,7 +326,7 @@ impl World {
         if upload.blocks_left == 0 {
             upload.step = Step::Drain;
         } else {
-            let way_ns = self.dice.from_to(15_000, 120_000);
+            let way_ns = self.dice.between(15_000, 120_000);
             self.later(way_ns, Outside::Bytes(upload.number));
         }
     }
@@ -354,11 +354,11 @@ impl World {
         core.emit(500, Kind::Kick, 0, name("disk 0"), (0, 0));
         core.emit(100, EXIT, 0, 7, (0, 0));
         core.emit(30, EXIT, 0, 4, (0, 0));
-        let is_slow = self.dice.from_to(0, 100) == 0;
+        let is_slow = self.dice.between(0, 100) == 0;
         let latency_ns = match (operation, is_slow) {
-            (_, true) => self.dice.from_to(4_000_000, 9_000_000),
-            (Operation::Flush, false) => self.dice.from_to(250_000, 700_000),
-            _ => self.dice.from_to(60_000, 300_000),
+            (_, true) => self.dice.between(4_000_000, 9_000_000),
+            (Operation::Flush, false) => self.dice.between(250_000, 700_000),
+            _ => self.dice.between(60_000, 300_000),
         };
         self.later(latency_ns, Outside::Done(request));
     }
