@@ -176,7 +176,7 @@ fn a_run_is_traced_from_its_first_instruction(world: World) {
     };
     let mut run = Process::spawn(&mut command, &folder.file("run.log")).unwrap();
     let begun = Instant::now();
-    while !run.output().contains("listens") {
+    while !run.output().contains("listening on") {
         assert!(run.ended().is_none() && begun.elapsed() < PATIENCE, "{}", run.output());
         std::thread::sleep(Duration::from_millis(20));
     }
