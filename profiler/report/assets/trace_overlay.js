@@ -6,8 +6,9 @@ import { roundStep } from "./zoom.js";
 
 const TICK_MIN_PX = 110;
 /** Arrows that are drawn at once: more would hide the lanes. */
-const ARROWS_MAX = 260;
+const ARROWS_MAX = 90;
 const ARROW_PIECES_MAX = 3;
+const ARROW_TAIL_PX = 30;
 /** Names that are drawn at once. */
 const LABELS_MAX = 900;
 const LETTER_PX = 6.3;
@@ -148,10 +149,13 @@ function drawArrow(pen, frame, time, from, to) {
   const x = Math.round(frame.x(time)) + 0.5;
   const down = y1 > y0 ? 1 : -1;
   const tip = y1 - down * 3;
-  pen.globalAlpha = 0.85;
+  const isFromSight = y0 > plane.top && y0 < height;
+  // Of an arrow that comes from a lane out of sight the last part is enough.
+  const tail = isFromSight ? y0 : y1 - down * ARROW_TAIL_PX;
+  pen.globalAlpha = isFromSight ? 0.75 : 0.45;
   pen.lineWidth = 1.25;
   pen.beginPath();
-  pen.moveTo(x, Math.max(plane.top, Math.min(height, y0)));
+  pen.moveTo(x, Math.max(plane.top, Math.min(height, tail)));
   pen.lineTo(x, Math.max(plane.top, Math.min(height, tip)));
   pen.stroke();
   if (tip > plane.top && tip < height) {
@@ -162,7 +166,7 @@ function drawArrow(pen, frame, time, from, to) {
     pen.fill();
     pen.beginPath();
     pen.arc(x, y0, 2, 0, 7);
-    if (y0 > plane.top) pen.fill();
+    if (isFromSight) pen.fill();
   }
   pen.globalAlpha = 1;
   return 1;

@@ -244,7 +244,7 @@ fn panels_show_series_paths_and_sums() {
 
 #[test]
 fn names_are_text_whatever_they_hold() {
-    let Some(mut browser) = open(&traces::hostile(&HOSTILE)) else { return };
+    let Some(mut browser) = open(&traces::hostile(HOSTILE)) else { return };
     for tab in 0..8 {
         browser.eval(&format!("document.querySelectorAll('#trace-tabs button')[{tab}]?.click()"));
     }

@@ -28,6 +28,9 @@ pub enum Form {
     Values,
 }
 
+/// A long time without any: begin, end, what happened meanwhile.
+type Gap = (u64, u64, String);
+
 /// One thing that can be drawn over time.
 #[derive(Debug, Serialize)]
 pub struct Series {
@@ -36,12 +39,11 @@ pub struct Series {
     pub total: u64,
     pub form: Form,
     pub piece: Piece,
-    /// Long times without any: begin, end, what happened meanwhile.
-    pub gaps: Vec<(u64, u64, String)>,
+    pub gaps: Vec<Gap>,
 }
 
 /// All series, in groups.
-pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<(u64, u64, String)>) -> Vec<Series> {
+pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
     let trace = book.trace;
     let mut made = Vec::new();
     let task_name = |task: u32| trace.tasks.get(task as usize).map_or("", |task| trace.name(task.name));
@@ -245,7 +247,7 @@ fn add<K: Ord + Copy>(
     book: &mut Book,
     made: &mut Vec<Series>,
     group: &'static str,
-    gaps: &dyn Fn(&[u64]) -> Vec<(u64, u64, String)>,
+    gaps: &dyn Fn(&[u64]) -> Vec<Gap>,
     fill: impl FnOnce(&mut dyn FnMut(K, u64)),
     name: impl Fn(K) -> String,
 ) {
