@@ -302,6 +302,20 @@ fn tracing_that_is_switched_off_and_on_leaves_no_waits_across() {
 }
 
 #[test]
+fn functions_that_are_switched_on_during_a_poll_belong_to_it() {
+    let mut b = builder();
+    b.at(0, 5, Kind::FunctionEnter, 0, 0, (0, 0));
+    b.at(0, 10, Kind::PollBegin, 0, 7, (u64::from(CONNECTION), 0));
+    b.at(1, 20, Kind::Groups, 0, 0, (63, 0));
+    b.at(0, 30, Kind::FunctionEnter, 0, 1, (0, 0));
+    b.at(0, 40, Kind::PollEnd, 0, 7, (0, 0));
+    b.at(0, 50, Kind::FunctionEnter, 0, 2, (0, 0));
+    b.at(0, 60, Kind::FunctionExit, 0, 2, (0, 0));
+    let calls: Vec<_> = b.build().calls.iter().map(|c| (c.task, c.parent, c.start_ns, c.end_ns)).collect();
+    assert_eq!(calls, [(None, None, 5, 20), (Some(0), None, 30, 40), (None, None, 50, 60)]);
+}
+
+#[test]
 fn events_before_the_recording_shift_its_times() {
     let mut b = builder().clock(ClockPoint { ticks: 1_000, time_ns: 0, ticks_per_second: 1_000_000_000, error_ns: 0 });
     b.at(0, 400, Kind::PollBegin, 0, 7, (0, 0));
@@ -317,6 +331,8 @@ fn nothing_at_all() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn random_words_do_no_harm(
         rings in proptest::collection::vec(proptest::collection::vec((0u64..3, proptest::array::uniform4(any::<u64>())), 0..60), 0..3),

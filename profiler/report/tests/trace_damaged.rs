@@ -49,7 +49,7 @@ fn check(trace: &Trace) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn damaged_traces_make_texts(
         seed in 1u64..5,

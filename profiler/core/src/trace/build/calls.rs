@@ -195,14 +195,20 @@ impl<'a> Calls<'a> {
         in_poll + outside
     }
 
-    /// [`Calls::cut`] of all cores.
-    pub(super) fn stop(&mut self, time_ns: u64, trace: &mut Trace) -> u64 {
-        (0..self.cores.len() as u32).map(|core| self.cut(core, time_ns, time_ns, trace)).sum()
+    /// [`Calls::cut`] of all cores. Polls go on, unless those are not known any more either.
+    pub(super) fn stop(&mut self, time_ns: u64, has_polls: bool, trace: &mut Trace) -> u64 {
+        let mut open = 0;
+        for core in 0..self.cores.len() as u32 {
+            let is_in_poll = self.cores[core as usize].poll.is_some() && has_polls;
+            open += self.cut(core, time_ns, time_ns, trace);
+            self.cores[core as usize].poll = is_in_poll.then(|| Part { since_ns: time_ns, ..Part::default() });
+        }
+        open
     }
 
     /// Ends what is under way at the end of the trace; how many calls were.
     pub(super) fn finish(&mut self, trace: &mut Trace) -> u64 {
-        let open = self.stop(trace.end_ns, trace);
+        let open = self.stop(trace.end_ns, false, trace);
         if self.needs_sort {
             set_depths(&mut trace.calls);
             sort(&mut trace.calls);

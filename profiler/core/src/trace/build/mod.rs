@@ -277,7 +277,7 @@ impl<'a> Builder<'a> {
             self.devices.stop();
         }
         if functions || tasks {
-            self.calls.stop(at.time_ns, &mut self.trace);
+            self.calls.stop(at.time_ns, !tasks, &mut self.trace);
         }
     }
 

@@ -119,6 +119,8 @@ impl Tasks {
     }
 
     fn begin_wait(&mut self, at: At, task: u32, wait: Wait, trace: &mut Trace) {
+        // Only where events are missing or wrong is it in another.
+        self.end_wait(at.time_ns, task, true, trace);
         let state = &mut self.states[task as usize];
         state.wait = Some(trace.waits.len() as u32);
         state.core = at.core;
