@@ -92,7 +92,16 @@ impl Process {
     /// Starts `command` with both output streams going to the file `log`.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
         let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
-        let errors = output.try_clone()?;
+        Process::spawn_into(command, output.try_clone()?.into(), output, log)
+    }
+
+    /// Starts `command` with its output going to `output` and only its errors to the file `log`.
+    pub fn spawn_with_output(command: &mut Command, output: Stdio, log: &Path) -> Result<Process> {
+        let errors = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
+        Process::spawn_into(command, output, errors, log)
+    }
+
+    fn spawn_into(command: &mut Command, output: Stdio, errors: File, log: &Path) -> Result<Process> {
         // The lock is held so that an interrupt finds the child in the list or not yet started.
         let mut list = running();
         let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();

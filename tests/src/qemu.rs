@@ -20,25 +20,31 @@ impl Qemu {
     /// would start with the arguments `service`, and gives QEMU the `options` besides. Its gdbstub
     /// listens in `folder`, where the log is too.
     pub fn start(glass_run: &mut Command, service: &[&str], options: &[String], folder: &Folder) -> Result<Qemu> {
-        let output = glass_run.arg("--print-command").arg("--").args(service).output();
-        let output = output.context("cannot start glass")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().find(|line| line.starts_with("qemu-system"));
-        let Some(line) = line else {
-            bail!("glass run printed no command: {}", String::from_utf8_lossy(&output.stderr));
-        };
-        let mut words = words(line);
-        for word in &mut words {
-            if word.ends_with("id=gdb") {
-                *word = format!("socket,path={},server=on,wait=off,id=gdb", folder.file("gdb").display());
-            }
-        }
+        let words = command_words(glass_run, service, folder)?;
         let kernel = words.iter().position(|word| word == "-kernel").and_then(|at| words.get(at + 1));
         let image = kernel.map(PathBuf::from).context("the command names no image")?;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(options);
         Ok(Qemu { process: Process::spawn(&mut command, &folder.file("qemu.log"))?, image })
     }
+}
+
+/// The words of the command that `glass_run` would start, with QEMU's gdbstub in `folder`.
+pub fn command_words(glass_run: &mut Command, service: &[&str], folder: &Folder) -> Result<Vec<String>> {
+    let output = glass_run.arg("--print-command").arg("--").args(service).output();
+    let output = output.context("cannot start glass")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.starts_with("qemu-system"));
+    let Some(line) = line else {
+        bail!("glass run printed no command: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let mut words = words(line);
+    for word in &mut words {
+        if word.ends_with("id=gdb") {
+            *word = format!("socket,path={},server=on,wait=off,id=gdb", folder.file("gdb").display());
+        }
+    }
+    Ok(words)
 }
 
 /// The words of a shell command line in which only single quotes and backslashes quote.
