@@ -35,6 +35,8 @@ struct Thread {
     /// For the values of a counter, which belong to a process and a name.
     name: String,
     open: Nest,
+    /// Names of the slices that are open.
+    names: Vec<String>,
 }
 
 struct Writer<'a> {
@@ -62,8 +64,11 @@ impl Writer<'_> {
         write!(self.output, "{comma}\n{{\"ph\":\"{phase}\",\"pid\":{process},\"tid\":{thread},\"ts\":{time}")
     }
 
+    /// With the name of the begin: speedscope would let another begin of the same time go first.
     fn end_slice(&mut self, lane: Lane, time_ns: u64) -> io::Result<()> {
+        let name = self.threads.get_mut(&lane).and_then(|thread| thread.names.pop()).unwrap_or_default();
         self.begin("E", lane, time_ns)?;
+        self.text("name", &name)?;
         self.end(&[])
     }
 
@@ -161,7 +166,8 @@ impl Viewer for Writer<'_> {
             Some(parent) if lane.parent() != Some(root) => format!("{}: {name}", parent.name),
             _ => name.clone(),
         };
-        self.threads.insert(*lane, Thread { process, thread, name: name.clone(), open: Nest::default() });
+        self.threads
+            .insert(*lane, Thread { process, thread, name: name.clone(), open: Nest::default(), names: Vec::new() });
         if *lane == root {
             self.metadata(*lane, "process", &name, u64::from(lane.rank()))?;
         }
@@ -182,6 +188,7 @@ impl Viewer for Writer<'_> {
         let (start_ns, _) = open.open(mark.start_ns, mark.end_ns, |end_ns| self.end_slice(mark.lane, end_ns))?;
         if let Some(thread) = self.threads.get_mut(&mark.lane) {
             thread.open = open;
+            thread.names.push(mark.name.to_owned());
         }
         self.begin("B", mark.lane, start_ns)?;
         self.text("cat", mark.category)?;
