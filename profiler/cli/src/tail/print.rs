@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn lines_are_aligned_cut_and_coloured_only_when_asked() {
-        let mut printer = Printer { output: Vec::new(), has_colours: false, columns: Some(60) };
+        let mut printer = Printer { output: Vec::new(), has_colours: false, columns: Some(65) };
         printer.line(Some(1_500_000), "core 0", &line(Kind::Wake, "connection #4", &"x".repeat(100))).unwrap();
         printer.line(None, "core 0", &line(Kind::SpinBegin, "", "looks for work")).unwrap();
         printer.lost(Some(2_000_000_000), "core 1", 12_345).unwrap();
         let text = String::from_utf8(printer.output).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], format!("    0.001500 core 0        connection #4        {}…", "x".repeat(11)));
+        assert_eq!(lines[0], format!("    0.001500 core 0        connection #4        {}…", "x".repeat(16)));
         assert_eq!(lines[1], "           ? core 0                             looks for work");
         assert_eq!(lines[2], "    2.000000 -- 12,345 events of core 1 are missing here --");
         let mut printer = Printer { output: Vec::new(), has_colours: true, columns: None };
