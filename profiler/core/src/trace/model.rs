@@ -25,7 +25,7 @@ pub struct Trace {
     pub polls: Vec<Poll>,
     /// The gaps between a task's polls, in order of their begin.
     pub waits: Vec<Wait>,
-    /// What the waits are for; [`Wait::reasons`] are ranges of it.
+    /// What the waits are for; each wait has a range of it, see [`Wait::first_reason`].
     pub reasons: Vec<Reason>,
     /// Every time that a task was made ready, in order.
     pub wakes: Vec<Wake>,
