@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: boots the queue, pushes and pulls files with curl while the profiler looks in,
-//! and writes the report.
+//! `cargo xtask demo`: boots the queue, pushes and pulls files with curl while the profiler samples and traces it,
+//! and writes the report: where its CPU time went, and the timeline of each upload with what it waited for.
 
 use crate::progress::Steps;
 use crate::{build, demo_files, packages, run};
@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> Result<()> {
 fn record(queue: &Queue, recording: &Path, folder: &Folder) -> Result<Process> {
     let mut command = Command::new(build::programs().join("glass"));
     command.args(["record", "--pid", &queue.service_pid()?.to_string(), "--rate", SAMPLES_PER_SEC]);
-    command.args(["--duration", RECORDING_SECONDS_MAX, "--output"]).arg(recording);
+    command.args(["--trace", "--duration", RECORDING_SECONDS_MAX, "--output"]).arg(recording);
     let mut recorder = Process::spawn(&mut command, &folder.file("record.log"))?;
     // A recorder that may not look ends at once and says why.
     if recorder.wait(Duration::from_millis(800)).is_some() {
