@@ -153,10 +153,11 @@ fn text(text: impl Into<String>) -> Value {
     Value::Text(text.into())
 }
 
+/// Items with their begin and end, in order of their begin.
+type Timed<'a, T> = std::iter::Peekable<Box<dyn Iterator<Item = (u64, u64, T)> + 'a>>;
+
 /// Several lists that are in order of time each, as one.
-fn by_time<'a, T: Copy + 'a>(
-    mut lists: Vec<std::iter::Peekable<Box<dyn Iterator<Item = (u64, u64, T)> + 'a>>>,
-) -> impl Iterator<Item = T> + 'a {
+fn by_time<'a, T: Copy + 'a>(mut lists: Vec<Timed<'a, T>>) -> impl Iterator<Item = T> + 'a {
     std::iter::from_fn(move || {
         let next = lists
             .iter_mut()
@@ -168,9 +169,7 @@ fn by_time<'a, T: Copy + 'a>(
 }
 
 /// A list for [`by_time`].
-fn list<'a, T: Copy + 'a>(
-    items: impl Iterator<Item = (u64, u64, T)> + 'a,
-) -> std::iter::Peekable<Box<dyn Iterator<Item = (u64, u64, T)> + 'a>> {
+fn list<'a, T: Copy + 'a>(items: impl Iterator<Item = (u64, u64, T)> + 'a) -> Timed<'a, T> {
     let boxed: Box<dyn Iterator<Item = (u64, u64, T)> + 'a> = Box::new(items);
     boxed.peekable()
 }

@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &Args) -> Result<()> {
     let detached = followed.live.detach(&mut |_| {});
     if !is_live || has_ended {
         app.show(picture);
-        let columns = io::stdout().is_terminal().then(|| super::terminal_columns());
+        let columns = io::stdout().is_terminal().then(super::terminal_columns);
         print!("{}", draw::tasks::text(&app, arguments.rows, columns));
     }
     if has_ended {

@@ -37,7 +37,7 @@ pub(super) enum Type {
     BlockKind,
     Operation,
     WakeSource,
-    ValueType,
+    FieldValue,
     Text,
 }
 
@@ -57,7 +57,7 @@ impl Type {
             Type::BlockKind => "block_kind",
             Type::Operation => "operation",
             Type::WakeSource => "wake_source",
-            Type::ValueType => "value_type",
+            Type::FieldValue => "value_type",
             Type::Text => "string",
         }
     }
@@ -65,7 +65,7 @@ impl Type {
     fn bytes(self) -> usize {
         match self {
             Type::U16 | Type::Hex16 | Type::Outcome | Type::BlockKind => 2,
-            Type::Operation | Type::WakeSource | Type::ValueType => 2,
+            Type::Operation | Type::WakeSource | Type::FieldValue => 2,
             Type::U32 | Type::Hex32 | Type::Name | Type::Function => 4,
             Type::U64 | Type::Hex64 | Type::I64 => 8,
             Type::Text => 0,
@@ -129,7 +129,7 @@ pub(super) fn fields(kind: Kind) -> &'static [Field] {
         Kind::SpanBegin => &[("name", Name, A), SPAN, ("parent", U64, C), ("level", U16, Detail)],
         Kind::SpanEnter | Kind::SpanExit | Kind::SpanEnd => &[SPAN],
         Kind::Message => &[("place", Name, A), SPAN, ("text_bytes", U64, C), ("level", U16, Detail)],
-        Kind::Field => &[("name", Name, A), ("value", Hex64, B), ("span", U64, C), ("type", ValueType, Detail)],
+        Kind::Field => &[("name", Name, A), ("value", Hex64, B), ("span", U64, C), ("type", FieldValue, Detail)],
         Kind::Text => &[("bytes", U16, Detail), ("text", Text, Bytes)],
         Kind::FunctionEnter | Kind::FunctionExit | Kind::FunctionTailExit => &[("function", Function, A)],
         Kind::Groups => &[("groups", Hex64, B)],
