@@ -64,7 +64,10 @@ pub(crate) fn origin_line(origin: &Origin) -> String {
             let _ = write!(said, " {word} {}", printable(value));
         }
     }
-    let _ = write!(said, ", {} at {} Hz", duration(origin.duration_ns), count(origin.rate_hz.into()));
+    let _ = write!(said, ", {}", duration(origin.duration_ns));
+    if origin.rate_hz > 0 {
+        let _ = write!(said, " at {} Hz", count(origin.rate_hz.into()));
+    }
     said
 }
 

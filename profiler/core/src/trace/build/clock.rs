@@ -46,6 +46,11 @@ impl Clock {
             )
         } else if rate.is_none() {
             Some("the rate of the guest's clock is not known: its ticks are taken for nanoseconds".into())
+        } else if error_ns == u64::MAX {
+            Some(
+                "the guest's clock was not compared with the host's: its times are right among each other, but not beside samples"
+                    .into(),
+            )
         } else if error_ns > ERROR_MAX_NS {
             Some(format!(
                 "the guest's clock is known to {:.1} ms only: events may lie as far from the samples",

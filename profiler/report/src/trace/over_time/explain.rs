@@ -162,7 +162,7 @@ impl<'a> Explainer<'a> {
             Cause::Request(index) => {
                 let Some(request) = self.trace.requests.get(index as usize) else { return String::new() };
                 let device = label::device(self.trace, request.device, request.operation);
-                format!(" until {device} request {} was complete", request.number)
+                format!(" until {} request {} was complete", device.trim_end_matches(" request"), request.number)
             }
             Cause::Segment(_) => " until a segment came".into(),
             Cause::Timer => " until a deadline".into(),

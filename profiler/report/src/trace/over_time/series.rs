@@ -28,6 +28,8 @@ pub struct Gap {
 
 /// A gap is at least this many times as long as most distances.
 const TIMES_MEDIAN: u64 = 8;
+/// Of fewer distances nobody can say what most are.
+const DISTANCES_MIN: usize = 3;
 /// And at least this part of the whole.
 const PART_OF_ALL: u64 = 100;
 
@@ -38,7 +40,7 @@ pub fn gaps(times: &[u64], end_ns: u64, count_max: usize) -> Vec<Gap> {
     let all_ns = end_ns.max(*last) - first;
     let mut distances: Vec<u64> = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     let middle = distances.len() / 2;
-    let median_ns = match distances.is_empty() {
+    let median_ns = match distances.len() < DISTANCES_MIN {
         true => 0,
         false => *distances.select_nth_unstable(middle).1,
     };
