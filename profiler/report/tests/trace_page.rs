@@ -114,7 +114,7 @@ fn zoom_and_pan_keep_what_is_under_the_pointer() {
     let (from, to) = window(&mut browser);
     assert!(from > 0.0 && from < 120e3 && to > 560e3 && to < 1e6, "{from} {to}");
     // What the address says is shown again.
-    browser.wait_for("location.hash.includes('t=') && !location.hash.includes('t=0-')");
+    browser.wait_for(&format!("location.hash.includes('t={from}-{to}')"));
     let address = browser.eval("location.hash");
     browser.eval("void (location.hash = '#t=200000-300000')");
     browser.wait_for("document.querySelector('#trace-window').dataset.ns === '200000-300000'");
