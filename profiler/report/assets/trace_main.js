@@ -19,7 +19,12 @@ const ADDRESS_DELAY_MS = 400;
 /** Zooming to a slice leaves this much of its length at either side. */
 const MARGIN = 0.2;
 
-const hasSamples = find("#report") !== null;
+// What is behind us in the file is not there yet: the page of a trace alone does without, for one with samples it is
+// the other tab.
+const hasSamples = find("#views") !== null;
+if (hasSamples && document.readyState === "loading") {
+  await new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve, { once: true }));
+}
 const data = new TraceData(find("#trace-index").textContent, () => timeline.draw());
 const tooltip = new Tooltip(find("#tooltip"));
 const timeline = new TraceTimeline(find("#trace-box"), data, {
