@@ -20,9 +20,12 @@ use std::time::{Duration, Instant};
 
 /// Rounds in which each mode has its turn.
 const ROUNDS: usize = 11;
-/// What a turn moves, up and down for the queue.
-const QUEUE_MIB: u64 = 48;
-const TCP_MIB: u64 = 192;
+/// Transfers of a turn. The modes in which nobody traces take turns with each of them: what they differ by is much less than
+/// what two transfers differ by, so there have to be many.
+const TRANSFERS: usize = 8;
+/// What a transfer moves, up and down for the queue.
+const QUEUE_MIB: u64 = 32;
+const TCP_MIB: u64 = 96;
 /// From the start of `glass trace` until it traces, however busy the machine is.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// No answer for that long is a failure.
@@ -69,8 +72,8 @@ pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<Vec<Group>> 
         }
     }
     outcome.note(format!(
-        "throughput: {ROUNDS} rounds, each mode in turn, one client on loopback; queue {QUEUE_MIB} MiB up and down again, TCP sender {TCP_MIB} MiB; \
-         loss: within each round against the build without trace events; `glass trace` records meanwhile and shares the host's two cores"
+        "throughput: {ROUNDS} rounds of {TRANSFERS} transfers, each mode in turn, one client on loopback; queue {QUEUE_MIB} MiB up and down again, TCP sender {TCP_MIB} MiB; \
+         loss: each transfer against its neighbour of the build without trace events; `glass trace` records meanwhile and shares the host's two cores"
     ));
     Ok(groups)
 }
@@ -89,38 +92,50 @@ fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
     for variant in [Variant::WithoutTrace, Variant::Usual, Variant::Functions] {
         running.push(Running::start(world, service, variant, &folder)?);
     }
+    let of_mode = |mode: &Mode| {
+        let found = running.iter().find(|running| running.variant == mode.variant);
+        found.context("no service of this variant runs")
+    };
+    let (quiet, traced): (Vec<usize>, Vec<usize>) = (0..MODES.len()).partition(|index| MODES[*index].trace.is_empty());
     let mut speeds = vec![Vec::new(); MODES.len()];
     // One round to warm up, which is not counted.
     for round in 0..=ROUNDS {
-        for index in turn(MODES.len(), round) {
-            let mode = &MODES[index];
-            let service_of = running.iter().find(|running| running.variant == mode.variant);
-            let speed = one_turn(service_of.context("no service of this variant runs")?, mode, service, &folder);
-            let speed = speed.with_context(|| format!("{service} ({world}), {}, round {round}", mode.label))?;
-            if round > 0 {
-                speeds[index].push(speed);
+        let failed = |index: usize| format!("{service} ({world}), {}, round {round}", MODES[index].label);
+        let mut measured = vec![Vec::new(); MODES.len()];
+        for transfer in 0..TRANSFERS {
+            for index in turn(quiet.len(), transfer).map(|place| quiet[place]) {
+                let speed = one_transfer(of_mode(&MODES[index])?, service).with_context(|| failed(index))?;
+                measured[index].push(speed);
             }
+        }
+        for index in turn(traced.len(), round).map(|place| traced[place]) {
+            let mode = &MODES[index];
+            measured[index] = traced_turn(of_mode(mode)?, mode, service, &folder).with_context(|| failed(index))?;
+        }
+        if round > 0 {
+            speeds.iter_mut().zip(measured).for_each(|(all, measured)| all.extend(measured));
         }
     }
     Ok(speeds)
 }
 
-fn one_turn(running: &Running, mode: &Mode, service: &str, folder: &Folder) -> Result<Speed> {
-    let mut tracer = None;
-    if !mode.trace.is_empty() {
-        tracer = Some(trace(running.pid(), mode.trace, folder)?);
+/// The transfers of a turn while `glass trace` records.
+fn traced_turn(running: &Running, mode: &Mode, service: &str, folder: &Folder) -> Result<Vec<Speed>> {
+    let mut tracer = trace(running.pid(), mode.trace, folder)?;
+    let speeds = (0..TRANSFERS).map(|_| one_transfer(running, service)).collect();
+    if !tracer.interrupt(PATIENCE) {
+        bail!("glass trace: {}", trace_log(&tracer));
     }
+    speeds
+}
+
+fn one_transfer(running: &Running, service: &str) -> Result<Speed> {
     let cpu_before = process::cpu_time(running.pid()).context("the service has ended")?;
     let (mib, seconds) = match service {
         "queue" => up_and_down(running.address)?,
         _ => receive(running.address)?,
     };
     let cpu = process::cpu_time(running.pid()).context("the service has ended")?.saturating_sub(cpu_before);
-    if let Some(mut tracer) = tracer
-        && !tracer.interrupt(PATIENCE)
-    {
-        bail!("glass trace: {}", trace_log(&tracer));
-    }
     Ok(Speed { mib_s: mib / seconds, cpu_ms_mib: cpu.as_secs_f64() * 1e3 / mib })
 }
 

@@ -6,7 +6,7 @@ use crate::net::NetCounters;
 use crate::offload::{self, HEADER_BYTES, Verdict};
 use crate::queue::{Queue, Segment};
 use alloc::vec::Vec;
-use glass_trace::Operation;
+use glass_trace::{Operation, UNASKED_MIN};
 use smoltcp::phy::PacketMeta;
 
 /// Descriptors each way, as many as QEMU has by default.
@@ -79,10 +79,6 @@ pub struct Sent {
     pub number: u64,
 }
 
-/// The numbers in the trace of received frames have this bit, those of sent frames have not: a card has one name
-/// for both.
-const RECEIVED: u64 = 1 << 63;
-
 pub struct Receiver {
     pub queue: Queue,
     pub pool: Pool,
@@ -142,7 +138,7 @@ impl Receiver {
             self.counters.received_bytes += frame_bytes as u64;
             // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. Under way are
             // the buffers that the device has left.
-            let number = self.counters.received_frames | RECEIVED;
+            let number = self.counters.received_frames | UNASKED_MIN;
             glass_trace::complete(self.name, number, frame_bytes as u32, self.queue.in_flight().into(), false);
             return Some((index, frame_bytes));
         }

@@ -2,6 +2,9 @@
 
 use super::EVENT_WORDS;
 
+/// From here on are the numbers of what a device brings without being asked: [`Kind::Complete`].
+pub const UNASKED_MIN: u64 = 1 << 63;
+
 /// A set of kinds that is switched on and off together: a bit of [`super::Control::groups`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
@@ -88,6 +91,8 @@ pub enum Kind {
     /// twice among those under way), `c` bytes (low 32) | requests under way including this one << 32.
     Submit = 32,
     /// The device has done it. `a`, `b`, `c` as in [`Kind::Submit`] (without this one under way); `detail` 0, or 1 if it failed.
+    /// What a device brings by itself, such as a frame, has no submit: `b` is [`UNASKED_MIN`] or more, and the requests under way are
+    /// the buffers that it has left.
     Complete = 33,
     /// The device was told to look at its queue. `a` name of the device.
     Kick = 34,

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use glass_trace::{BlockKind, Name, block};
 
@@ -29,9 +30,14 @@ pub struct Notify {
     inner: Rc<Inner>,
 }
 
+/// Numbers that were given to [`Notify`]s.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
 struct Inner {
     name: &'static Name,
     kind: BlockKind,
+    /// Tells it from others that have the same name.
+    number: u64,
     generation: Cell<u64>,
     waiters: RefCell<Vec<Waker>>,
 }
@@ -59,7 +65,9 @@ impl Notify {
     }
 
     fn with_kind(name: &'static Name, kind: BlockKind) -> Notify {
-        let inner = Inner { name, kind, generation: Cell::new(0), waiters: RefCell::default() };
+        // Relaxed: numbers only have to differ.
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed) + 1;
+        let inner = Inner { name, kind, number, generation: Cell::new(0), waiters: RefCell::default() };
         Notify { inner: Rc::new(inner) }
     }
 
@@ -95,8 +103,7 @@ impl Future for Notified {
         if !waiters.iter().any(|waiter| waiter.will_wake(context.waker())) {
             waiters.push(context.waker().clone());
         }
-        // The address tells it from others that have the same name.
-        block(self.inner.kind, self.inner.name, Rc::as_ptr(&self.inner).addr() as u64);
+        block(self.inner.kind, self.inner.name, self.inner.number);
         Poll::Pending
     }
 }

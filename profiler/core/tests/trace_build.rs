@@ -2,7 +2,7 @@
 
 mod trace_builder;
 
-use glass_formats::trace::{BlockKind, Kind, Operation, WakeSource};
+use glass_formats::trace::{BlockKind, Kind, Operation, UNASKED_MIN, WakeSource};
 use glass_profile::trace::build;
 use glass_profile::trace::model::{Cause, Trace};
 use glass_profile::trace::raw::ClockPoint;
@@ -206,11 +206,14 @@ fn the_newest_events_only() {
     b.lose(0, 12_345);
     b.at(0, 10, Kind::PollEnd, 0, 7, (0, 0));
     b.at(0, 20, Kind::Complete, 0, DISK, (4, 100));
+    b.at(0, 25, Kind::Complete, 0, DISK, (UNASKED_MIN + 4, 100));
     b.at(0, 30, Kind::IdleEnd, 0, 0, (0, 0));
     let trace = b.build();
     assert_eq!(trace.losses, []);
     assert_eq!((trace.polls[0].start_ns, trace.polls[0].is_cut), (10, true));
-    assert_eq!(trace.requests[0].operation, Operation::Receive);
+    // Of one whose submit was before nobody knows what it was; the other came unasked.
+    assert_eq!(trace.requests[0].operation, Operation::Other);
+    assert_eq!(trace.requests[1].operation, Operation::Receive);
     said(&trace, "the oldest events are not in the trace, only the newest were kept: 12,345 of core 0");
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use glass_formats::trace::{BlockKind, Event, GROUPS, Kind, Operation, Outcome, WakeSource};
+use glass_formats::trace::{BlockKind, Event, GROUPS, Kind, Operation, Outcome, UNASKED_MIN, WakeSource};
 
 use super::message::Told;
 use super::phrase::{flags, operation, wait, wait_object};
@@ -218,6 +218,9 @@ fn request_words(kind: Kind, event: &Event, device: &str) -> String {
     if kind == Kind::Submit {
         let what = operation(Operation::from_number(event.detail));
         return format!("{device}: {what} {number} of {} bytes, {under_way} under way", count(bytes));
+    }
+    if number >= UNASKED_MIN {
+        return format!("{device}: {} bytes came, {under_way} buffers left", count(bytes));
     }
     let how = if event.detail == 0 { "done" } else { "failed" };
     format!("{device}: {number} {how}, {} bytes, {under_way} under way", count(bytes))

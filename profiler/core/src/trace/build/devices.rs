@@ -1,8 +1,8 @@
 //! Requests to devices, from submit to complete.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-use glass_formats::trace::Operation;
+use glass_formats::trace::{Operation, UNASKED_MIN};
 
 use super::At;
 use crate::trace::model::{Device, NameId, Request, Trace};
@@ -13,8 +13,6 @@ pub(super) struct Devices {
     by_name: HashMap<NameId, u32>,
     /// Indices of requests by device and number.
     under_way: HashMap<(u32, u64), u32>,
-    /// Requests whose submission was not seen.
-    begun_unseen: Vec<u32>,
 }
 
 /// The fields of an event of a request.
@@ -63,11 +61,10 @@ impl Devices {
             }
             None => {
                 let index = trace.requests.len() as u32;
-                self.begun_unseen.push(index);
                 trace.requests.push(Request {
                     device,
                     number: event.number,
-                    operation: Operation::Other,
+                    operation: if event.number >= UNASKED_MIN { Operation::Receive } else { Operation::Other },
                     bytes: event.size as u32,
                     depth: ((event.size >> 32) as u32).saturating_add(1),
                     submit_ns: at.time_ns,
@@ -87,19 +84,6 @@ impl Devices {
 
     /// Puts the devices in the order of their names; how many requests are under way.
     pub(super) fn finish(&mut self, names: &[String], trace: &mut Trace) -> u64 {
-        // A device that is never asked for anything but frames gives them of its own accord.
-        let asked: BTreeSet<u32> = trace
-            .requests
-            .iter()
-            .filter(|request| matches!(request.operation, Operation::Read | Operation::Write | Operation::Flush))
-            .map(|request| request.device)
-            .collect();
-        for index in &self.begun_unseen {
-            let request = &mut trace.requests[*index as usize];
-            if !asked.contains(&request.device) {
-                request.operation = Operation::Receive;
-            }
-        }
         let mut order: Vec<u32> = (0..trace.devices.len() as u32).collect();
         order.sort_by_key(|index| &names[trace.devices[*index as usize].name as usize]);
         let mut places = vec![0; order.len()];
