@@ -9,6 +9,7 @@ use crate::places::Places;
 use crate::store::Store;
 use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
 use crate::upload::Upload;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,17 +35,19 @@ pub(crate) struct Queue<P: Platform> {
 }
 
 impl<P: Platform> Queue<P> {
+    /// What is large is boxed: in the frame of whoever polls it, it would be there once more for each span around it, and
+    /// a profiler copies only so much of a stack.
     pub(crate) async fn handle(&self, connection: &mut Connection<P>, request: Request) -> Result<(), HttpError> {
         match (request.path(), request.method()) {
             ("/uploader", Method::Put) => {
                 let span = info_span!("upload", bytes = body_bytes(&request), id = Empty);
-                self.put(connection, &request, &span).instrument(span.clone()).await
+                Box::pin(self.put(connection, &request, &span)).instrument(span.clone()).await
             }
             ("/uploader", Method::Post) => not_allowed::<P>(connection, "PUT", "Use PUT, not POST\n").await,
             ("/uploader", _) => not_allowed::<P>(connection, "PUT", "Method not supported\n").await,
             ("/downloader", Method::Get) => {
                 let span = info_span!("download", bytes = Empty, id = Empty);
-                self.get(connection, &request, &span).instrument(span.clone()).await
+                Box::pin(self.get(connection, &request, &span)).instrument(span.clone()).await
             }
             ("/downloader", Method::Delete) => self.delete(connection, &request).instrument(info_span!("delete")).await,
             ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,

@@ -22,7 +22,10 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 11;
 /// Transfers of a turn. The modes in which nobody traces take turns with each of them: what they differ by is much less than
 /// what two transfers differ by, so there have to be many.
-const TRANSFERS: usize = 8;
+fn transfers(world: World) -> usize {
+    if world == World::Process { 8 } else { 2 }
+}
+
 /// What a transfer moves, up and down for the queue.
 const QUEUE_MIB: u64 = 32;
 const TCP_MIB: u64 = 96;
@@ -72,8 +75,10 @@ pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<Vec<Group>> 
         }
     }
     outcome.note(format!(
-        "throughput: {ROUNDS} rounds of {TRANSFERS} transfers, each mode in turn, one client on loopback; queue {QUEUE_MIB} MiB up and down again, TCP sender {TCP_MIB} MiB; \
-         loss: each transfer against its neighbour of the build without trace events; `glass trace` records meanwhile and shares the host's two cores"
+        "throughput: {ROUNDS} rounds of {} transfers as a process and {} on KVM, each mode in turn, one client on loopback; queue {QUEUE_MIB} MiB up and down again, TCP sender {TCP_MIB} MiB; \
+         loss: each transfer against its neighbour of the build without trace events; `glass trace` records meanwhile and shares the host's two cores",
+        transfers(World::Process),
+        transfers(World::Kvm)
     ));
     Ok(groups)
 }
@@ -102,7 +107,7 @@ fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
     for round in 0..=ROUNDS {
         let failed = |index: usize| format!("{service} ({world}), {}, round {round}", MODES[index].label);
         let mut measured = vec![Vec::new(); MODES.len()];
-        for transfer in 0..TRANSFERS {
+        for transfer in 0..transfers(world) {
             for index in turn(quiet.len(), transfer).map(|place| quiet[place]) {
                 let speed = one_transfer(of_mode(&MODES[index])?, service).with_context(|| failed(index))?;
                 measured[index].push(speed);
@@ -110,7 +115,8 @@ fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
         }
         for index in turn(traced.len(), round).map(|place| traced[place]) {
             let mode = &MODES[index];
-            measured[index] = traced_turn(of_mode(mode)?, mode, service, &folder).with_context(|| failed(index))?;
+            measured[index] =
+                traced_turn(of_mode(mode)?, mode, world, service, &folder).with_context(|| failed(index))?;
         }
         if round > 0 {
             speeds.iter_mut().zip(measured).for_each(|(all, measured)| all.extend(measured));
@@ -120,9 +126,9 @@ fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
 }
 
 /// The transfers of a turn while `glass trace` records.
-fn traced_turn(running: &Running, mode: &Mode, service: &str, folder: &Folder) -> Result<Vec<Speed>> {
+fn traced_turn(running: &Running, mode: &Mode, world: World, service: &str, folder: &Folder) -> Result<Vec<Speed>> {
     let mut tracer = trace(running.pid(), mode.trace, folder)?;
-    let speeds = (0..TRANSFERS).map(|_| one_transfer(running, service)).collect();
+    let speeds = (0..transfers(world)).map(|_| one_transfer(running, service)).collect();
     if !tracer.interrupt(PATIENCE) {
         bail!("glass trace: {}", trace_log(&tracer));
     }
