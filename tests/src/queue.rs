@@ -138,13 +138,7 @@ impl Queue {
 
     /// The pid of the process that runs the service: QEMU's, or the service's own.
     pub fn service_pid(&self) -> Result<u32> {
-        let own = self.process.pid();
-        if self.world == World::Process {
-            return Ok(own);
-        }
-        let mut pids = process::descendants(own).into_iter().chain([own]);
-        pids.find(|pid| process::name(*pid).is_some_and(|name| name.starts_with("qemu-system")))
-            .context("no QEMU runs under `glass run`")
+        service_pid(self.world, &self.process)
     }
 
     /// Ends it at once, as a power cut would: SIGKILL to QEMU or the process, and to `glass`.
@@ -190,6 +184,17 @@ impl Queue {
         }
         Ok(())
     }
+}
+
+/// The pid of what runs a service that `process` was started for: QEMU's, or its own.
+pub fn service_pid(world: World, process: &Process) -> Result<u32> {
+    let own = process.pid();
+    if world == World::Process {
+        return Ok(own);
+    }
+    let mut pids = process::descendants(own).into_iter().chain([own]);
+    pids.find(|pid| process::name(*pid).is_some_and(|name| name.starts_with("qemu-system")))
+        .context("no QEMU runs under `glass run`")
 }
 
 fn log_path(disk: &Path) -> PathBuf {

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
-use glass_tests::process::{self, Process};
+use glass_tests::process::Process;
 use glass_tests::programs::{self, Variant};
-use glass_tests::queue::{Options, Queue, World, free_port};
+use glass_tests::queue::{Options, Queue, World, free_port, service_pid};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -71,15 +71,6 @@ impl Running {
     pub fn pid(&self) -> u32 {
         self.pid
     }
-}
-
-fn service_pid(world: World, process: &Process) -> Result<u32> {
-    if world == World::Process {
-        return Ok(process.pid());
-    }
-    let mut pids = process::descendants(process.pid()).into_iter();
-    pids.find(|pid| process::name(*pid).is_some_and(|name| name.starts_with("qemu-system")))
-        .context("no QEMU runs under `glass run`")
 }
 
 /// Whether a byte comes if one is asked for. QEMU accepts a connection before its guest can.
