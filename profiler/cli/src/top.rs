@@ -2,6 +2,7 @@
 
 mod app;
 mod draw;
+mod filter;
 mod plain;
 mod screen;
 mod tasks;

@@ -124,7 +124,7 @@ fn the_filter_works_while_it_is_typed() {
     assert_eq!((names(&app).len(), app.typing), (6, false));
     press(&mut app, "/");
     press(&mut app, &"x".repeat(1000));
-    assert_eq!(app.filter.len(), FILTER_CHARACTERS_MAX);
+    assert_eq!(app.filter.len(), filter::CHARACTERS_MAX);
 }
 
 #[test]

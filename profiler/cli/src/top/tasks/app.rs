@@ -3,9 +3,8 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::model::{Picture, Row};
+use crate::top::filter;
 
-/// The longest text to filter by.
-const FILTER_CHARACTERS_MAX: usize = 100;
 /// Rows that one press of a page key moves by.
 const PAGE_ROWS: isize = 10;
 
@@ -141,17 +140,8 @@ impl App {
     }
 
     fn type_key(&mut self, code: KeyCode) -> Action {
-        match code {
-            KeyCode::Enter => self.typing = false,
-            KeyCode::Esc => {
-                self.typing = false;
-                self.filter.clear();
-            }
-            KeyCode::Backspace if self.filter.pop().is_none() => self.typing = false,
-            KeyCode::Char(c) if self.filter.chars().count() < FILTER_CHARACTERS_MAX => self.filter.push(c),
-            KeyCode::Up => self.select(-1),
-            KeyCode::Down => self.select(1),
-            _ => {}
+        if let Some(rows) = filter::key(&mut self.filter, &mut self.typing, code) {
+            self.select(rows);
         }
         Action::Draw
     }
