@@ -1,6 +1,8 @@
 // The flame graph: lays boxes out for the zoom and width at hand, draws the rows in sight on a
 // canvas, and turns pointer and keys into zooms. What a zoom or a hover means is up to the caller.
 
+import { oncePerFrame } from "./frames.js";
+
 const ROW_PX = 20;
 const CHAR_PADDING_PX = 5;
 /** Narrower boxes are drawn as one strip with their neighbours. */
@@ -22,7 +24,7 @@ export class FlameGraph {
     this.focused = null;
     this.zoomed = null;
     this.dark = false;
-    this.waiting = false;
+    this.draw = oncePerFrame(() => this.drawNow());
     new ResizeObserver(() => this.layOut()).observe(scroller);
     scroller.addEventListener("scroll", () => this.draw());
     canvas.addEventListener("pointermove", (event) => this.pointerMoved(event));
@@ -71,15 +73,6 @@ export class FlameGraph {
     this.scroller.style.setProperty("--graph-height", `${height}px`);
     this.spacer.style.height = `${Math.max(height, this.scroller.clientHeight)}px`;
     this.draw();
-  }
-
-  draw() {
-    if (this.waiting) return;
-    this.waiting = true;
-    requestAnimationFrame(() => {
-      this.waiting = false;
-      this.drawNow();
-    });
   }
 
   drawNow() {

@@ -3,6 +3,7 @@
 
 import { formatCount, formatPercent, formatSamples, timeFormat } from "./format.js";
 import { textSpan } from "./elements.js";
+import { oncePerFrame } from "./frames.js";
 import { STATES } from "./profile.js";
 import { countSlices } from "./sums.js";
 import { roundStep, windowFrom, zoomWindow } from "./zoom.js";
@@ -26,6 +27,7 @@ export class Timeline {
     this.section = section;
     this.profile = profile;
     this.on = on;
+    this.draw = oncePerFrame(() => this.drawNow());
     this.canvas = section.querySelector("canvas");
     this.list = section.querySelector(".tracks");
     this.numbers = section.querySelector(".track-numbers");
@@ -281,15 +283,6 @@ export class Timeline {
     const length = this.view[1] - this.view[0];
     if (first < this.view[0]) this.showFrom(first, length);
     else if (end > this.view[1]) this.showFrom(end - length, length);
-  }
-
-  draw() {
-    if (this.waiting) return;
-    this.waiting = true;
-    requestAnimationFrame(() => {
-      this.waiting = false;
-      this.drawNow();
-    });
   }
 
   drawNow() {

@@ -4,6 +4,7 @@ import { Layout } from "./trace_layout.js";
 import { Raster } from "./trace_raster.js";
 import { TraceColours } from "./trace_colours.js";
 import { drawArrows, drawAxis, drawChosen, drawDistance, drawGrid, drawLabels, drawLosses, drawNames, drawRuler, drawWhole } from "./trace_overlay.js";
+import { oncePerFrame } from "./frames.js";
 import { windowFrom, zoomWindow } from "./zoom.js";
 
 const AXIS_PX = 34;
@@ -23,6 +24,9 @@ export class TraceTimeline {
     this.spacer = box.querySelector(".trace-spacer");
     this.data = data;
     this.on = on;
+    this.draw = oncePerFrame(() => {
+      if (this.colours && this.box.clientWidth > 0) this.drawNow();
+    });
     this.whole = data.durationNs;
     this.layout = new Layout(data);
     this.raster = new Raster(data);
@@ -171,15 +175,6 @@ export class TraceTimeline {
       this.on.ruler(this.ruler);
     }
     this.draw();
-  }
-
-  draw() {
-    if (this.waiting) return;
-    this.waiting = true;
-    requestAnimationFrame(() => {
-      this.waiting = false;
-      if (this.colours && this.box.clientWidth > 0) this.drawNow();
-    });
   }
 
   /** Sizes canvas and scroll bar. */

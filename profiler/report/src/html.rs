@@ -46,6 +46,7 @@ const TRACE_HELP: &str = include_str!("../assets/trace_help.html");
 const MODULES: &[(&str, &str)] = &[
     ("format.js", include_str!("../assets/format.js")),
     ("elements.js", include_str!("../assets/elements.js")),
+    ("frames.js", include_str!("../assets/frames.js")),
     ("zoom.js", include_str!("../assets/zoom.js")),
     ("profile.js", include_str!("../assets/profile.js")),
     ("shape.js", include_str!("../assets/shape.js")),
@@ -69,6 +70,7 @@ const MODULES: &[(&str, &str)] = &[
 const TRACE_MODULES: &[(&str, &str)] = &[
     ("format.js", include_str!("../assets/format.js")),
     ("elements.js", include_str!("../assets/elements.js")),
+    ("frames.js", include_str!("../assets/frames.js")),
     ("zoom.js", include_str!("../assets/zoom.js")),
     ("tooltip.js", include_str!("../assets/tooltip.js")),
     ("page.js", include_str!("../assets/page.js")),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::trace::model::{Cause, Direction};
+use glass_profile::trace::model::{Cause, Direction, Operation};
 use serde::Serialize;
 
 use super::book::Book;
@@ -48,6 +48,10 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
     let mut made = Vec::new();
     let task_name = |task: u32| trace.tasks.get(task as usize).map_or("", |task| trace.name(task.name));
     let device_name = |device: u32| trace.devices.get(device as usize).map_or("", |device| trace.name(device.name));
+    let request_name = |(device, operation): (u32, u8)| {
+        let kind = kinds::operation(Operation::from_number(operation.into()));
+        format!("{} {}", device_name(device), KINDS[kind as usize].label)
+    };
 
     add(
         book,
@@ -59,15 +63,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
                 see((request.device, request.operation as u8), request.submit_ns);
             }
         },
-        |(device, operation)| {
-            format!(
-                "{} {}",
-                device_name(device),
-                KINDS[kinds::operation(glass_profile::trace::model::Operation::from_number(u16::from(operation)))
-                    as usize]
-                    .label
-            )
-        },
+        request_name,
     );
     add(
         book,
@@ -81,15 +77,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
                 }
             }
         },
-        |(device, operation)| {
-            format!(
-                "{} {}",
-                device_name(device),
-                KINDS[kinds::operation(glass_profile::trace::model::Operation::from_number(u16::from(operation)))
-                    as usize]
-                    .label
-            )
-        },
+        request_name,
     );
     add(
         book,
