@@ -7,24 +7,9 @@ import collections
 import json
 import sys
 
-from google.protobuf.unknown_fields import UnknownFieldSet
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+from perfetto_file import read, unknown_fields
 
-
-def unknown_fields(message):
-    """How many fields the schema does not know, in all messages."""
-    count = len(UnknownFieldSet(message))
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            values = value if field.is_repeated else [value]
-            count += sum(unknown_fields(inner) for inner in values)
-    return count
-
-
-trace = Trace()
-with open(sys.argv[1], "rb") as file:
-    trace.ParseFromString(file.read())
-assert trace.IsInitialized()
+trace = read(sys.argv[1])
 paths, build_ids, mappings, frames, callstacks, names = {}, {}, {}, {}, {}, {}
 for packet in trace.packet:
     data = packet.interned_data
