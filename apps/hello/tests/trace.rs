@@ -50,7 +50,13 @@ fn the_environment_switches_groups_on_from_the_first_task() {
     let waits_for_bytes = |event: &Event| event.detail == BlockKind::Receive as u16;
     service.wait_for(|seen| of_kind(seen, Kind::Block).iter().any(waits_for_bytes));
     assert!(service.ask_on(stream).starts_with("HTTP/1.1 200 OK"));
-    let seen = service.wait_for(|seen| of_kind(seen, Kind::Connection).len() == 2);
+    // The client is gone, and with nothing left to do the core rests.
+    let has_rested_since_the_end = |seen: &Seen| {
+        let events = seen.events("main");
+        let ends = events.iter().rposition(|event| event.kind == Kind::Connection as u16);
+        events.iter().skip(ends.unwrap_or(events.len())).any(|event| event.kind == Kind::IdleBegin as u16)
+    };
+    let seen = service.wait_for(|seen| of_kind(seen, Kind::Connection).len() == 2 && has_rested_since_the_end(seen));
     let tasks = check_tasks(&seen);
     let main = tasks.iter().find(|(_, (name, parent))| name == "main" && *parent == 0).unwrap().0;
     let connection = tasks.iter().find(|(_, (name, parent))| name == "connection" && parent == main).unwrap().0;
