@@ -8,11 +8,21 @@ use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::process::Process;
 use glass_tests::programs;
+use std::process::Command;
 use std::time::Duration;
 
-/// Samples per second, in turn; at 0 nobody looks.
-const RATES_HZ: [u32; 3] = [0, 100, 1000];
-/// Windows for each rate.
+/// Who looks at the guest, in turn.
+#[derive(Clone, Copy)]
+enum Look {
+    Nobody,
+    /// `glass record` with so many samples per second.
+    Record(u32),
+    /// So many stops per second in which nothing is read: what any way that stops the guest costs.
+    Stops(u32),
+}
+
+const LOOKS: [Look; 4] = [Look::Nobody, Look::Record(100), Look::Record(1000), Look::Stops(1000)];
+/// Windows for each.
 const ROUNDS: usize = 9;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_millis(1500);
@@ -25,48 +35,64 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
         if accel == "kvm" && !programs::has_kvm() {
             continue;
         }
-        let speeds = speeds(accel)?;
+        // A bare stop is one of a vCPU under KVM.
+        let (backend, looks) = if accel == "kvm" { ("kvm", &LOOKS[..]) } else { ("gdbstub", &LOOKS[..3]) };
+        let speeds = speeds(accel, looks)?;
         let undisturbed = Summary::of(&speeds[0]).context("no window was measured")?.median;
-        let backend = if accel == "kvm" { "kvm" } else { "gdbstub" };
         outcome.add(Figure::of(&format!("sampling.{backend}.undisturbed_rounds_s"), "rounds/s", &speeds[0]));
-        for (rate, speeds) in RATES_HZ.into_iter().zip(&speeds).skip(1) {
+        for (look, speeds) in looks.iter().zip(&speeds) {
             let losses: Vec<f64> = speeds.iter().map(|speed| (1.0 - speed / undisturbed) * 100.0).collect();
-            outcome.add(Figure::of(&format!("sampling.{backend}.loss_percent_{rate}hz"), "%", &losses));
+            let name = match look {
+                Look::Nobody => continue,
+                Look::Record(rate) => format!("sampling.{backend}.loss_percent_{rate}hz"),
+                Look::Stops(rate) => format!("floor.stop_loss_percent_{rate}hz"),
+            };
+            outcome.add(Figure::of(&name, "%", &losses));
         }
     }
     outcome.note(format!(
-        "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows in which nobody looks",
+        "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows in which nobody looks; the floor is stops of the vCPU in which nothing is read",
         WINDOW.as_millis()
     ));
     Ok(())
 }
 
-/// Rounds per second in each window, by rate.
-fn speeds(accel: &str) -> Result<[Vec<f64>; RATES_HZ.len()]> {
+/// Rounds per second in each window, by who looks.
+fn speeds(accel: &str, looks: &[Look]) -> Result<Vec<Vec<f64>>> {
     let guest = Guest::start(accel)?;
-    let mut speeds: [Vec<f64>; RATES_HZ.len()] = Default::default();
+    let mut speeds = vec![Vec::new(); looks.len()];
     for round in 0..ROUNDS {
-        for index in turn(RATES_HZ.len(), round) {
-            let rate = RATES_HZ[index];
-            let mut recording = None;
-            if rate > 0 {
-                let seconds = (WINDOW + SETTLE * 2).as_secs_f64();
-                let mut command = recorder(guest.pid(), rate, seconds, &guest.file("recording"))?;
-                recording = Some(Process::spawn(&mut command, &guest.file("record.log"))?);
-            }
+        for index in turn(looks.len(), round) {
+            let mut looking = start(looks[index], &guest)?;
             std::thread::sleep(SETTLE);
             let mark = guest.mark();
             std::thread::sleep(WINDOW);
             let speed = guest.speed_since(mark).context("the guest says nothing")?;
             speeds[index].push(speed);
-            if let Some(mut recording) = recording {
-                let status = recording.wait(Duration::from_secs(20)).context("glass record does not end")?;
+            if let Some(looking) = &mut looking {
+                let status = looking.wait(Duration::from_secs(20)).context("who looks at the guest does not end")?;
                 if !status.success() {
-                    bail!("glass record: {}", recording.output());
+                    bail!("looking at the guest: {}", looking.output());
                 }
             }
             std::thread::sleep(SETTLE / 2);
         }
     }
     Ok(speeds)
+}
+
+/// Begins to look at the guest, for a window and what is around it.
+fn start(look: Look, guest: &Guest) -> Result<Option<Process>> {
+    let time = WINDOW + SETTLE * 2;
+    let mut command = match look {
+        Look::Nobody => return Ok(None),
+        Look::Record(rate) => recorder(guest.pid(), rate, time.as_secs_f64(), &guest.file("recording"))?,
+        Look::Stops(rate) => {
+            let mut command = Command::new(programs::built("examples/pauses").context("`pauses` is not built")?);
+            let count = (time.as_secs_f64() * f64::from(rate)) as u64;
+            command.args(["stops", &guest.pid().to_string(), &count.to_string(), &rate.to_string()]);
+            command
+        }
+    };
+    Ok(Some(Process::spawn(&mut command, &guest.file("look.log"))?))
 }

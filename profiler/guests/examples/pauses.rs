@@ -1,7 +1,8 @@
-//! How long a VM stands still for a sample, one line for each: `pauses kvm|gdbstub PID SAMPLES RATE`.
+//! How long a VM stands still for a sample, one line for each: `pauses kvm|gdbstub|stops PID SAMPLES RATE`.
 //!
 //! Prints `sample MICROSECONDS`, and for kvm in turn with it `floor MICROSECONDS`: a stop in which
-//! nothing is read. The last line, `cpu MICROSECONDS`, is our own CPU time for one of them.
+//! nothing is read. `stops` makes stops under KVM only. The last line, `cpu MICROSECONDS`, is our own CPU time
+//! for one of them.
 #![forbid(unsafe_code)]
 
 use std::io::{BufWriter, Write, stdout};
@@ -21,48 +22,56 @@ const STACK_BYTES: u32 = 16 << 10;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [backend, pid, samples, rate] = &arguments[..] else {
-        return Err("the arguments are: kvm|gdbstub PID SAMPLES RATE".into());
+        return Err("the arguments are: kvm|gdbstub|stops PID SAMPLES RATE".into());
     };
     let period = Duration::from_secs(1) / rate.parse::<u32>()?.max(1);
     let samples = samples.parse()?;
     let Found::Vm(vm) = find::by_pid(pid.parse()?)? else { return Err("that process is no VM".into()) };
     let symbols = vm.elf.clone().ok_or("the VM's image is unknown")?;
     let settings = VmSettings::new(STACK_BYTES, symbols);
+    let floor = |guest: &mut KvmVm| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
     match backend.as_str() {
-        "kvm" => {
-            let floor = |guest: &mut KvmVm| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
-            measure(KvmVm::attach(&vm, settings)?, period, samples, Some(&floor))
-        }
-        "gdbstub" => measure(QemuVm::attach(&vm, settings)?, period, samples, None),
+        "kvm" => measure(KvmVm::attach(&vm, settings)?, period, samples, &[Look::Bare(&floor), Look::Sample]),
+        "stops" => measure(KvmVm::attach(&vm, settings)?, period, samples, &[Look::Bare(&floor)]),
+        "gdbstub" => measure(QemuVm::attach(&vm, settings)?, period, samples, &[Look::Sample]),
         other => Err(format!("there is no backend {other}").into()),
     }
 }
 
-/// Time that a guest stood still for a stop without reading; `None` if it has ended.
-type Floor<'a, G> = &'a dyn Fn(&mut G) -> Result<Option<Duration>>;
+/// One way to disturb a guest.
+enum Look<'a, G> {
+    /// A stop without reading: its time, `None` if the guest has ended.
+    Bare(&'a dyn Fn(&mut G) -> Result<Option<Duration>>),
+    /// A sample.
+    Sample,
+}
 
-fn measure<G: Guest>(mut guest: G, period: Duration, samples: u64, floor: Option<Floor<G>>) -> Result<()> {
+fn measure<G: Guest>(mut guest: G, period: Duration, rounds: u64, looks: &[Look<G>]) -> Result<()> {
     let mut output = BufWriter::new(stdout().lock());
-    let (mut stops, cpu_start_ns) = (0, cpu_time_ns());
-    for _ in 0..samples {
-        // From now on, not from the start: a guest that was held for long gets its time to run.
-        if let Some(floor) = floor {
+    let (mut count, cpu_start_ns) = (0, cpu_time_ns());
+    'rounds: for _ in 0..rounds {
+        for look in looks {
+            // From now on, not from the start: a guest that was held for long gets its time to run.
             guest.rest(read_clocks().monotonic_ns + period.as_nanos() as u64)?;
-            let Some(pause) = floor(&mut guest)? else { break };
-            writeln!(output, "floor {:.3}", pause.as_secs_f64() * 1e6)?;
-            stops += 1;
-        }
-        guest.rest(read_clocks().monotonic_ns + period.as_nanos() as u64)?;
-        let Some(events) = guest.sample()? else { break };
-        stops += 1;
-        for event in &events {
-            if let Event::Sample(sample) = event {
-                writeln!(output, "sample {:.3}", sample.pause_ns as f64 / 1e3)?;
+            count += 1;
+            match look {
+                Look::Bare(stop) => {
+                    let Some(pause) = stop(&mut guest)? else { break 'rounds };
+                    writeln!(output, "floor {:.3}", pause.as_secs_f64() * 1e6)?;
+                }
+                Look::Sample => {
+                    let Some(events) = guest.sample()? else { break 'rounds };
+                    for event in &events {
+                        if let Event::Sample(sample) = event {
+                            writeln!(output, "sample {:.3}", sample.pause_ns as f64 / 1e3)?;
+                        }
+                    }
+                }
             }
         }
     }
     let cpu_ns = cpu_time_ns() - cpu_start_ns;
     guest.detach()?;
-    writeln!(output, "cpu {:.3}", cpu_ns as f64 / 1e3 / f64::from(stops.max(1)))?;
+    writeln!(output, "cpu {:.3}", cpu_ns as f64 / 1e3 / f64::from(count.max(1)))?;
     Ok(output.flush()?)
 }

@@ -174,12 +174,6 @@ impl KvmVm {
         self.vcpus.iter().map(|vcpu| vcpu.thread.signals()).sum()
     }
 
-    /// For measurements: how long a stop is polled for before we sleep until it is told. 0 is never.
-    #[doc(hidden)]
-    pub fn poll_for(&mut self, limit: Duration) {
-        self.vcpus.iter_mut().for_each(|vcpu| vcpu.thread.poll_for(limit.as_nanos() as u64));
-    }
-
     /// A VM goes on while one of its vCPUs does.
     fn has_ended(&self) -> bool {
         self.vcpus.iter().all(|vcpu| vcpu.thread.has_ended())

@@ -144,11 +144,6 @@ impl Thread {
         }
     }
 
-    /// How long a stop is polled for before we sleep, in nanoseconds.
-    pub(super) fn poll_for(&mut self, limit_ns: u64) {
-        self.polling = Polling::new(limit_ns);
-    }
-
     /// An error of ptrace: fine if the thread is gone, which the kernel tells at its own time.
     fn lost(&mut self, error: io::Error, action: &str) -> Result<(), GuestError> {
         match error.raw_os_error() {
