@@ -1,8 +1,9 @@
 //! Running other programs: silent while they succeed, their whole output when they fail.
 
 use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
@@ -49,6 +50,24 @@ pub fn streamed(command: &mut Command) -> Result<()> {
         bail!("`{description}` failed ({status})");
     }
     Ok(())
+}
+
+/// Runs to the end with our own output streams; on failure too, returns what was written to standard error.
+pub fn streamed_errors(command: &mut Command) -> Result<(ExitStatus, String)> {
+    let description = described(command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{description}`"))?;
+    let mut errors = String::new();
+    for line in BufReader::new(child.stderr.take().context("standard error is a pipe")?).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        eprintln!("{line}");
+        errors.push_str(&line);
+        errors.push('\n');
+    }
+    Ok((child.wait()?, errors))
 }
 
 /// Where `program` is on the search path.

@@ -22,7 +22,7 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
@@ -35,6 +35,11 @@ const PARTS: [Part; 13] = [
     Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &[] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
     Part { prefix: "bench", may_use: &["tests"], tests_may_use: &[] },
+    Part {
+        prefix: "fuzz",
+        may_use: &["api", "formats", "lib", "drivers", "platform", "apps", "profiler"],
+        tests_may_use: &[],
+    },
     Part { prefix: "xtask", may_use: &["tests", "bench"], tests_may_use: &[] },
 ];
 
