@@ -21,7 +21,7 @@ fn time_jumps_to_the_next_deadline() {
         clock.now()
     });
     assert_eq!(woken.unwrap(), Instant(2 * 86_400 * 1_000_000_000));
-    assert!(begun.elapsed() < SECOND);
+    assert!(begun.elapsed() < 60 * SECOND, "two days were waited for");
 }
 
 #[test]
