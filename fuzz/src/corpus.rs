@@ -1,0 +1,100 @@
+//! Honest bytes, made by our own writers.
+
+pub mod elf;
+
+use glass_profile::model::{Cost, Origin, StackEnd, State};
+use glass_profile::recording::{Clocks, ImageId, SampleRecord, Writer};
+use glass_profile::symbols::Location;
+use glass_profile::trace::example;
+use glass_profile::trace::raw::{Piece, RawTrace};
+
+/// The clocks of all recordings here.
+pub const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 1_700_000_000_000_000_000 };
+
+/// Recordings: of samples, of a trace, of both, and one that was ended early.
+pub fn recordings() -> Vec<Vec<u8>> {
+    let trace = pieces(&example::queue(400, 7));
+    let none: &[Piece] = &[];
+    [(true, none, true), (false, &trace, true), (true, &trace[..], true), (true, &trace[..3], false)]
+        .map(|(has_samples, trace, is_complete)| recording(has_samples, trace, is_complete))
+        .into()
+}
+
+/// A trace as a source delivers it.
+pub fn pieces(trace: &RawTrace) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = trace.clock.iter().copied().map(Piece::Clock).collect();
+    pieces.push(Piece::Names { first: 0, names: trace.names.clone() });
+    for (ring, raw) in (0u32..).zip(&trace.rings) {
+        pieces.push(Piece::Ring { ring, name: raw.name.clone() });
+        pieces.extend(raw.chunks.iter().map(|chunk| Piece::Chunk {
+            ring,
+            first: chunk.first,
+            events: chunk.events.clone(),
+        }));
+    }
+    pieces.push(Piece::Functions(trace.functions.clone()));
+    pieces.push(Piece::Shortage { names_lost: 2, rings_lost: 1 });
+    pieces
+}
+
+fn recording(has_samples: bool, trace: &[Piece], is_complete: bool) -> Vec<u8> {
+    write_recording(has_samples, trace, is_complete).expect("memory can be written to")
+}
+
+fn write_recording(has_samples: bool, trace: &[Piece], is_complete: bool) -> std::io::Result<Vec<u8>> {
+    let origin = Origin { guest: "queue (VM)".to_owned(), rate_hz: 997, ..Origin::default() };
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin, true)?;
+    writer.process(7, "queue")?;
+    writer.track(0, 0, "vcpu 0", 7, 100)?;
+    writer.track(1, 1, "vcpu 1", 7, 101)?;
+    trace.iter().try_for_each(|piece| writer.trace(piece))?;
+    if has_samples {
+        samples(&mut writer)?;
+    }
+    writer.warning("one core was never seen")?;
+    let cost = Cost { samples_wanted: 62, samples_taken: 60, samples_lost: 2, ..Cost::default() };
+    writer.cost(&cost, 60_000_000, is_complete)?;
+    Ok(writer.into_inner())
+}
+
+fn samples(writer: &mut Writer<Vec<u8>>) -> std::io::Result<()> {
+    let image = ImageId { path: "/images/queue".to_owned(), build_id: vec![1, 2, 3, 4] };
+    let mapped = writer.image(&image, 0x1000, 0x9000)?;
+    let mut frames = Vec::new();
+    for address in (0x1010..0x1090).step_by(16) {
+        frames.push(writer.frame(Some(mapped), address)?);
+    }
+    frames.push(writer.frame(None, 0xffff_8000_0000_1000)?);
+    let mut callstacks = Vec::new();
+    for length in 1..=frames.len() {
+        callstacks.push(writer.callstack(&frames[..length])?);
+    }
+    // A function that calls itself.
+    callstacks.push(writer.callstack(&[frames[0], frames[1], frames[1], frames[1]])?);
+    let states = [State::Running, State::Running, State::Idle, State::Spinning];
+    let ends = [StackEnd::Complete, StackEnd::Complete, StackEnd::CopyEnded, StackEnd::BadAddress];
+    for index in 0..60 {
+        writer.sample(&SampleRecord {
+            time_ns: 2_000 + index as u64 * 1_000_000,
+            track: index as u32 % 2,
+            callstack: callstacks[index % callstacks.len()],
+            end: ends[index % 4],
+            state: states[index / 3 % 4],
+            pause_ns: 9_000,
+            ..SampleRecord::default()
+        })?;
+    }
+    let location = |function: &str, line| Location {
+        function: function.to_owned(),
+        file: Some("src/queue.rs".to_owned()),
+        line: Some(line),
+    };
+    let names: Vec<_> = (0x1010..0x1080)
+        .step_by(16)
+        .map(|address| {
+            let line = address as u32 / 16;
+            (address, vec![location("core::ptr::read", 9), location(&format!("queue::part_{line}::<T>"), line)])
+        })
+        .collect();
+    writer.symbols(&image, 5_000, &names)
+}

@@ -1,0 +1,94 @@
+//! From a seed and a number to a case, and from a case to a verdict.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fastrand::Rng;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::targets::Target;
+
+/// Changes of one input at most; most have few.
+const CHANGES_MAX: u32 = 12;
+/// What a reader may take for one input, in time on the processor: a machine that is busy with other things takes
+/// longer by the clock.
+pub const CASE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// What went wrong with a case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// In one line.
+    pub what: String,
+    /// Where, in our code or in a library: failures of one place are one bug.
+    pub place: String,
+}
+
+/// Makes the cases of a target.
+pub struct Plan {
+    target: &'static dyn Target,
+    corpus: Vec<Vec<u8>>,
+    seed: u64,
+}
+
+/// The last panic's message and place, told by the hook.
+static LAST_PANIC: Mutex<Option<Failure>> = Mutex::new(None);
+
+impl Plan {
+    /// Makes the corpus, which may take a second.
+    pub fn new(target: &'static dyn Target, seed: u64) -> Plan {
+        let corpus = target.corpus();
+        assert!(!corpus.is_empty(), "{} has no corpus", target.name());
+        Plan { target, corpus, seed }
+    }
+
+    /// The bytes of a case: always the same. The first are the corpus itself, which must be read without fault.
+    pub fn input(&self, number: u64) -> Vec<u8> {
+        if let Some(honest) = usize::try_from(number).ok().and_then(|index| self.corpus.get(index)) {
+            return honest.clone();
+        }
+        let mut rng = Rng::with_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut bytes = self.corpus[rng.usize(..self.corpus.len())].clone();
+        // Half of the inputs have one change, a quarter two: what is nearly honest gets furthest.
+        for _ in 0..(1 + rng.u64(..).trailing_zeros()).min(CHANGES_MAX) {
+            self.target.change(&mut bytes, &self.corpus, &mut rng);
+        }
+        bytes.truncate(self.target.bytes_max());
+        bytes
+    }
+}
+
+/// Notes panics instead of printing them.
+pub fn quiet_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let what = info.payload_as_str().unwrap_or("panicked").replace('\n', " ");
+        let place = info.location().map_or("?".to_owned(), |place| format!("{}:{}", place.file(), place.line()));
+        if let Ok(mut last) = LAST_PANIC.lock() {
+            *last = Some(Failure { what, place });
+        }
+    }));
+}
+
+/// Runs a target on an input, and tells a panic or more time on the processor than `time_max`.
+pub fn run(target: &dyn Target, input: &[u8], time_max: Duration) -> Result<(), Failure> {
+    let before = cpu_time(ClockId::ThreadCPUTime);
+    let outcome = catch_unwind(AssertUnwindSafe(|| target.run(input)));
+    let took = cpu_time(ClockId::ThreadCPUTime).saturating_sub(before);
+    if outcome.is_err() {
+        let last = LAST_PANIC.lock().ok().and_then(|mut last| last.take());
+        return Err(last.unwrap_or(Failure { what: "panicked".to_owned(), place: "?".to_owned() }));
+    }
+    if took > time_max {
+        return Err(Failure {
+            what: format!("took {} ms on the processor", took.as_millis()),
+            place: "time".to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// What a clock shows.
+pub fn cpu_time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}

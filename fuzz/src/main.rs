@@ -1,0 +1,111 @@
+//! `glass-fuzz`: what `cargo xtask fuzz` runs.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use glass_fuzz::targets::{self, Target};
+use glass_fuzz::worker::{self, Order};
+use glass_fuzz::{engine, supervisor};
+
+#[derive(Parser)]
+#[command(about = "Hands changed bytes to every reader of foreign ones")]
+struct Arguments {
+    /// Which reader; all, if none is named
+    target: Option<String>,
+    /// For how long, in all
+    #[arg(long, default_value_t = 60.0)]
+    seconds: f64,
+    /// How many cases of each target at most
+    #[arg(long, default_value_t = u64::MAX)]
+    cases: u64,
+    /// Another seed makes other cases
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs one input that has failed, and nothing else
+    #[arg(long, value_name = "FILE", requires = "target")]
+    input: Option<PathBuf>,
+    /// Where inputs that fail are kept
+    #[arg(long, value_name = "FOLDER", default_value = "target/fuzz")]
+    folder: PathBuf,
+    /// What a case may take on the processor
+    #[arg(long, default_value_t = engine::CASE_TIME_MAX.as_secs_f64())]
+    case_seconds: f64,
+    /// The number of the first case
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Runs the cases in this process, and keeps the number of the one under way in the file
+    #[arg(long, value_name = "FILE", hide = true)]
+    worker: Option<PathBuf>,
+}
+
+fn seconds(number: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(number).with_context(|| format!("{number} is no number of seconds"))
+}
+
+fn run(arguments: &Arguments) -> Result<bool> {
+    let mut order = Order {
+        seed: arguments.seed,
+        first: arguments.first,
+        cases: arguments.cases,
+        time: seconds(arguments.seconds)?,
+        case_time_max: seconds(arguments.case_seconds)?,
+    };
+    let chosen = match &arguments.target {
+        None => targets::ALL.to_vec(),
+        Some(name) => {
+            let names: Vec<&str> = targets::ALL.iter().map(|target| target.name()).collect();
+            vec![targets::find(name).with_context(|| format!("there is no target {name}: {}", names.join(", ")))?]
+        }
+    };
+    if let (Some(progress), [target]) = (&arguments.worker, &chosen[..]) {
+        worker::work(*target, &order, progress)?;
+        return Ok(true);
+    }
+    if let (Some(path), [target]) = (&arguments.input, &chosen[..]) {
+        let input = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        // Panics say themselves where they come from.
+        engine::run(*target, &input, order.case_time_max)
+            .or_else(|failure| bail!("{}: {}", failure.place, failure.what))?;
+        println!("{} reads {} without fault", target.name(), path.display());
+        return Ok(true);
+    }
+    order.time /= chosen.len() as u32;
+    let mut is_good = true;
+    println!("{:>14} {:>10} {:>8} {:>9}", "target", "cases", "seconds", "failures");
+    for target in chosen {
+        is_good &= fuzz(target, &order, arguments)?;
+    }
+    Ok(is_good)
+}
+
+fn fuzz(target: &'static dyn Target, order: &Order, arguments: &Arguments) -> Result<bool> {
+    let outcome = supervisor::run(target, order, &arguments.folder)?;
+    let failed: u64 = outcome.failures.values().map(|(_, _, count)| count).sum();
+    let (name, took) = (target.name(), outcome.time.as_secs_f64());
+    println!("{name:>14} {:>10} {took:>8.1} {failed:>9}", outcome.cases);
+    for (place, (number, failure, count)) in &outcome.failures {
+        let path = supervisor::input_path(&arguments.folder, target, order.seed, *number);
+        println!(
+            "{name}, seed {}, case {number} ({count} alike): {} at {place}\n  again: cargo xtask fuzz {name} --input {}",
+            order.seed,
+            failure.what,
+            path.display()
+        );
+    }
+    Ok(outcome.failures.is_empty())
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Starts workers, reads what they tell, keeps the inputs that failed, and goes on behind a case that ended a worker.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::engine::{Failure, Plan};
+use crate::targets::Target;
+use crate::worker::Order;
+
+/// A target with more different failures is given up.
+const PLACES_MAX: usize = 8;
+
+/// What became of the cases of one target.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Cases that were run.
+    pub cases: u64,
+    /// The time that they took.
+    pub time: Duration,
+    /// The first failure at each place, its number, and how many there were.
+    pub failures: BTreeMap<String, (u64, Failure, u64)>,
+}
+
+/// Runs the cases of a target in workers. `folder` takes the inputs that failed.
+pub fn run(target: &'static dyn Target, order: &Order, folder: &Path) -> Result<Outcome> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let progress = folder.join(format!("{}.{}.case", target.name(), std::process::id()));
+    let started = Instant::now();
+    let mut outcome = Outcome::default();
+    let mut rest = order.clone();
+    let end = order.first.saturating_add(order.cases);
+    while rest.first < end && outcome.failures.len() < PLACES_MAX {
+        rest.cases = end - rest.first;
+        rest.time = order.time.saturating_sub(started.elapsed());
+        let next = worker(target, &rest, &progress, &mut outcome)?;
+        outcome.cases += next - rest.first;
+        if rest.time.is_zero() || next == rest.first {
+            break;
+        }
+        rest.first = next;
+        if started.elapsed() >= order.time {
+            break;
+        }
+    }
+    outcome.time = started.elapsed();
+    // These are only there for a worker's death.
+    let _ = std::fs::remove_file(&progress);
+    let _ = std::fs::remove_dir_all(progress.with_extension("scratch"));
+    if !outcome.failures.is_empty() {
+        let plan = Plan::new(target, order.seed);
+        for (number, ..) in outcome.failures.values() {
+            let path = input_path(folder, target, order.seed, *number);
+            std::fs::write(&path, plan.input(*number)).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Where the input of a failed case is kept.
+pub fn input_path(folder: &Path, target: &dyn Target, seed: u64, number: u64) -> PathBuf {
+    folder.join(format!("{}-{seed}-{number}", target.name()))
+}
+
+/// Runs one worker to its end and returns the number of the case behind its last one.
+fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Outcome) -> Result<u64> {
+    let program = std::env::current_exe().context("cannot find ourselves")?;
+    let mut child = Command::new(program)
+        .args(["--worker", &progress.display().to_string(), target.name()])
+        .args(["--seed", &order.seed.to_string(), "--first", &order.first.to_string()])
+        .args(["--cases", &order.cases.to_string(), "--seconds", &order.time.as_secs_f64().to_string()])
+        .args(["--case-seconds", &order.case_time_max.as_secs_f64().to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start a worker")?;
+    let errors = child.stderr.take().map(|stderr| std::thread::spawn(move || std::io::read_to_string(stderr)));
+    let mut add = |number: u64, failure: Failure| {
+        outcome.failures.entry(failure.place.clone()).or_insert((number, failure, 0)).2 += 1;
+    };
+    let (mut done, mut last_failed) = (None, None);
+    for line in child.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+        let line = line.context("cannot read what the worker says")?;
+        let mut words = line.splitn(4, '\t');
+        match (words.next(), words.next().and_then(|word| word.parse::<u64>().ok())) {
+            (Some("done"), Some(cases)) => done = Some(cases),
+            (Some("failure"), Some(number)) => {
+                let mut next = || words.next().unwrap_or("?").to_owned();
+                add(number, Failure { place: next(), what: next() });
+                last_failed = Some(number);
+            }
+            // A reader that prints does what it likes.
+            _ => {}
+        }
+    }
+    let status = child.wait().context("cannot wait for a worker")?;
+    let errors = errors.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
+    if let Some(cases) = done {
+        return Ok(order.first + cases);
+    }
+    let bytes = std::fs::read(progress).unwrap_or_default();
+    let under_way = bytes.first_chunk().map_or(order.first, |number| u64::from_le_bytes(*number));
+    // One that took too long was told of by the worker itself.
+    if last_failed != Some(under_way) || status.signal().is_some() {
+        let last = errors.lines().rfind(|line| !line.is_empty()).unwrap_or("said nothing").to_owned();
+        let place = format!("{status}: {last}");
+        add(under_way, Failure { what: "ended the process".to_owned(), place });
+    }
+    Ok(under_way + 1)
+}

@@ -1,0 +1,46 @@
+//! Every reader of foreign bytes.
+
+mod programs;
+mod recording;
+
+use fastrand::Rng;
+
+use crate::mutate;
+
+/// A reader, what it reads, and what must hold.
+pub trait Target: Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Honest inputs, the same in every run.
+    fn corpus(&self) -> Vec<Vec<u8>>;
+
+    /// Makes an input a little less honest.
+    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+        mutate::plain(bytes, corpus, rng);
+    }
+
+    /// Has the input read; panics if something does not hold that has to.
+    fn run(&self, input: &[u8]);
+
+    /// Longer inputs are cut.
+    fn bytes_max(&self) -> usize {
+        1 << 20
+    }
+}
+
+/// All of them.
+pub const ALL: &[&dyn Target] = &[
+    &recording::Recordings,
+    &recording::Reports,
+    &recording::Exports,
+    &programs::Programs,
+    &programs::Stacks,
+    &programs::Maps,
+    &programs::Orc,
+];
+
+/// The one with this name.
+pub fn find(name: &str) -> Option<&'static dyn Target> {
+    ALL.iter().copied().find(|target| target.name() == name)
+}

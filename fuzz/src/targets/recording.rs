@@ -1,0 +1,142 @@
+//! Recordings, and everything that is made of them.
+
+use std::io;
+
+use fastrand::Rng;
+use glass_export::{Format, Options, States};
+use glass_profile::recording::{NoFiles, PlainSettings, Recording, open, write_plain};
+use glass_profile::trace;
+use glass_report::trace::{Settings, View};
+
+use super::Target;
+use crate::{corpus, mutate};
+
+/// What holds for everything that the reader gives.
+fn check(recording: &Recording, input: &[u8]) {
+    let profile = &recording.profile;
+    assert_eq!(profile.frames.len(), recording.places.len());
+    for place in &recording.places {
+        assert!(place.image.is_none_or(|image| (image as usize) < recording.images.len()));
+    }
+    for sample in &profile.samples {
+        assert!((sample.track as usize) < profile.tracks.len());
+        let stack = &profile.stacks[sample.stack as usize];
+        assert!(stack.frames.iter().all(|frame| (*frame as usize) < profile.frames.len()));
+    }
+    assert!(profile.samples.is_sorted_by_key(|sample| sample.time_ns));
+    assert!(profile.samples.len() <= input.len(), "more samples than bytes");
+    assert!(recording.trace.event_count() <= input.len() as u64 / 32, "more events than bytes");
+    // Two for each packet that was left out, and a few about the end.
+    assert!(profile.warnings.len() <= 200);
+}
+
+/// The reader, and the copier of packets.
+pub struct Recordings;
+
+impl Target for Recordings {
+    fn name(&self) -> &'static str {
+        "recording"
+    }
+
+    fn corpus(&self) -> Vec<Vec<u8>> {
+        corpus::recordings()
+    }
+
+    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+        mutate::protobuf(bytes, corpus, rng);
+    }
+
+    fn run(&self, input: &[u8]) {
+        let recording = match open(input, &mut NoFiles) {
+            Ok(recording) => recording,
+            Err(error) => return assert_eq!(error.to_string().lines().count(), 1, "{error}"),
+        };
+        check(&recording, input);
+        let mut plain = Vec::new();
+        write_plain(input, &recording, PlainSettings::default(), &mut plain).expect("memory takes all");
+        assert!(plain.len() <= input.len() * 2 + 64, "{} bytes of {}", plain.len(), input.len());
+    }
+}
+
+/// Reports for the terminal and the browser.
+pub struct Reports;
+
+const VIEWS: [View; 9] = [
+    View::Summary,
+    View::Calls,
+    View::Cumulative,
+    View::Tasks,
+    View::Waits,
+    View::Devices,
+    View::Events,
+    View::Path,
+    View::Timeline,
+];
+
+impl Target for Reports {
+    fn name(&self) -> &'static str {
+        "report"
+    }
+
+    fn corpus(&self) -> Vec<Vec<u8>> {
+        corpus::recordings()
+    }
+
+    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+        mutate::protobuf(bytes, corpus, rng);
+    }
+
+    fn run(&self, input: &[u8]) {
+        let Ok(recording) = open(input, &mut NoFiles) else { return };
+        let profile = &recording.profile;
+        let _ = glass_report::text_with_tree(profile, 20, 0.1);
+        let honest = &corpus::recordings()[0];
+        let other = open(honest, &mut NoFiles).expect("what we wrote can be read").profile;
+        let _ = glass_report::difference_text(profile, &other, 20);
+        assert!(glass_report::difference_html(&other, profile).ends_with("</html>\n"));
+        if recording.trace.is_empty() {
+            assert!(glass_report::html(profile).ends_with("</html>\n"));
+            return;
+        }
+        let trace = trace::build(&recording.trace);
+        assert!(glass_report::trace_html(profile, &trace).ends_with("</html>\n"));
+        for view in VIEWS {
+            // What cannot be shown is one sentence, or a list of what can.
+            let _ = glass_report::trace::text(&trace, view, &Settings::default());
+        }
+        for span in ["upload", "upload#2", "upload#median"] {
+            let settings = Settings { span: Some(span.to_owned()), ..Settings::default() };
+            let _ = glass_report::trace::text(&trace, View::Path, &settings);
+            let _ = glass_report::trace::text(&trace, View::Calls, &settings);
+        }
+    }
+}
+
+/// The formats of other viewers.
+pub struct Exports;
+
+impl Target for Exports {
+    fn name(&self) -> &'static str {
+        "export"
+    }
+
+    fn corpus(&self) -> Vec<Vec<u8>> {
+        corpus::recordings()
+    }
+
+    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+        mutate::protobuf(bytes, corpus, rng);
+    }
+
+    fn run(&self, input: &[u8]) {
+        let Ok(recording) = open(input, &mut NoFiles) else { return };
+        let options = Options { states: States::All, lines: true };
+        for format in Format::ALL.into_iter().filter(|format| !format.is_folder()) {
+            let mut output = Vec::new();
+            glass_export::write(format, &recording, input, options, &mut output).expect("memory takes all");
+        }
+        let written = glass_export::ctf::write(&recording, |_| Ok(io::sink())).expect("nothing fails");
+        assert!(written.events <= recording.trace.event_count());
+        assert!(written.moved <= written.events);
+    }
+}

@@ -1,0 +1,140 @@
+//! Runs cases one after the other in a process of its own, which a case may end.
+//!
+//! Failures are lines on standard output; the number of the case under way is in a file, for whoever finds this
+//! process dead.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::time::ClockId;
+
+use crate::engine::{self, Failure, Plan};
+use crate::scratch;
+use crate::targets::Target;
+
+/// What one case may allocate, beside what the process has already.
+const CASE_BYTES_MAX: u64 = 1 << 30;
+/// A case that takes so much longer than it may is not waited for.
+const HANG_FACTOR: u32 = 5;
+/// A case that does nothing for so long by the clock waits for something that never comes.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Which cases are run.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The seed of all of them.
+    pub seed: u64,
+    /// The first number.
+    pub first: u64,
+    /// How many at most.
+    pub cases: u64,
+    /// Until when at the latest.
+    pub time: Duration,
+    /// What a case may take on the processor.
+    pub case_time_max: Duration,
+}
+
+/// When the case under way began: by the processor's time of this process, and by the clock, both in milliseconds.
+struct Watched {
+    started: Instant,
+    number: AtomicU64,
+    cpu_ms: AtomicU64,
+    wall_ms: AtomicU64,
+}
+
+/// One line about a failure.
+fn tell(number: u64, failure: &Failure) {
+    let mut output = std::io::stdout().lock();
+    // Nobody may listen any more; then nobody wants to know.
+    let _ = writeln!(output, "failure\t{number}\t{}\t{}", failure.place, failure.what);
+    let _ = output.flush();
+}
+
+/// Runs cases, telling of each failure; `progress` is where the number of the case under way is kept.
+pub fn work(target: &'static dyn Target, order: &Order, progress: &Path) -> Result<()> {
+    scratch::set(&progress.with_extension("scratch")).context("cannot make a folder")?;
+    let file = File::create(progress).with_context(|| format!("cannot write {}", progress.display()))?;
+    let plan = Plan::new(target, order.seed);
+    engine::quiet_panics();
+    limit_memory()?;
+    let watched = Watched {
+        started: Instant::now(),
+        number: AtomicU64::new(order.first),
+        cpu_ms: AtomicU64::new(0),
+        wall_ms: AtomicU64::new(0),
+    };
+    // Also taken by whoever ends the process, so that no line is cut.
+    let done = Mutex::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&watched, &done, order.case_time_max));
+        let mut number = order.first;
+        let end = order.first.saturating_add(order.cases);
+        while number < end && watched.started.elapsed() < order.time {
+            file.write_all_at(&number.to_le_bytes(), 0).context("cannot write the number of a case")?;
+            watched.number.store(number, Ordering::Relaxed);
+            watched.cpu_ms.store(process_ms(), Ordering::Relaxed);
+            watched.wall_ms.store(wall_ms(&watched), Ordering::Relaxed);
+            if let Err(failure) = engine::run(target, &plan.input(number), order.case_time_max) {
+                tell(number, &failure);
+            }
+            number += 1;
+        }
+        if let Ok(mut done) = done.lock() {
+            *done = true;
+        }
+        watcher.thread().unpark();
+        println!("done\t{}", number - order.first);
+        Ok(())
+    })
+}
+
+fn process_ms() -> u64 {
+    engine::cpu_time(ClockId::ProcessCPUTime).as_millis() as u64
+}
+
+fn wall_ms(watched: &Watched) -> u64 {
+    watched.started.elapsed().as_millis() as u64
+}
+
+/// Ends the process when a case does not end.
+fn watch(watched: &Watched, done: &Mutex<bool>, case_time_max: Duration) {
+    let cpu_ms_max = (case_time_max * HANG_FACTOR).as_millis() as u64;
+    loop {
+        std::thread::park_timeout(Duration::from_millis(200));
+        if done.lock().is_ok_and(|done| *done) {
+            return;
+        }
+        let number = watched.number.load(Ordering::Relaxed);
+        let cpu_ms = process_ms().saturating_sub(watched.cpu_ms.load(Ordering::Relaxed));
+        let waited_ms = wall_ms(watched).saturating_sub(watched.wall_ms.load(Ordering::Relaxed));
+        let what = if cpu_ms > cpu_ms_max {
+            format!("still busy after {cpu_ms} ms on the processor")
+        } else if waited_ms > WAIT_MAX.as_millis() as u64 && cpu_ms < waited_ms / 20 {
+            format!("waits for {waited_ms} ms")
+        } else {
+            continue;
+        };
+        if number == watched.number.load(Ordering::Relaxed) {
+            tell(number, &Failure { what, place: "time".to_owned() });
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Lets this process have so much more memory than it has now, in address space: what is reserved and not used
+/// counts too, as a reader that believes a length reserves it first.
+fn limit_memory() -> Result<()> {
+    let pages = std::fs::read_to_string("/proc/self/statm").context("cannot read our own size")?;
+    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).context("our size is no number")?;
+    // A thread that a case starts reserves an arena for the allocator and a stack.
+    let bytes = pages * 4096 + CASE_BYTES_MAX + (256 << 20);
+    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    setrlimit(Resource::As, limit).context("cannot limit our memory")
+}
