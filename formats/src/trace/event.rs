@@ -103,8 +103,8 @@ pub enum Kind {
     SegmentOut = 49,
     /// The segment that leaves next was sent before. Fields as in [`Kind::SegmentOut`].
     Retransmit = 50,
-    /// A connection begins or ends. `a` connection number, `detail` 1 it begins, 2 it ends, `b` remote address (IPv4, high byte
-    /// first in the low 32 bits; 0 if it is none), `c` local port | remote port << 16.
+    /// A connection begins or ends. `a` connection number, `detail` a [`Presence`], `b` remote address (IPv4, high byte first in the
+    /// low 32 bits; 0 if it is none), `c` local port | remote port << 16.
     Connection = 51,
     /// A counter or gauge has a new value. `a` its name, `b` the value as i64, `detail` 0 a counter that only grows,
     /// 1 a gauge.
@@ -244,6 +244,26 @@ impl Operation {
     pub fn from_number(number: u16) -> Operation {
         use Operation::*;
         [Read, Write, Flush, Transmit, Receive].into_iter().find(|kind| *kind as u16 == number).unwrap_or(Other)
+    }
+}
+
+/// What [`Kind::Connection`] says of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Presence {
+    /// It begins.
+    Begins = 1,
+    /// It ends.
+    Ends = 2,
+    /// It began before tracing did.
+    WasThere = 3,
+}
+
+impl Presence {
+    /// What this number says; [`Presence::WasThere`] for one that is unknown: that there is such a connection is certain.
+    pub fn from_number(number: u16) -> Presence {
+        use Presence::*;
+        [Begins, Ends].into_iter().find(|kind| *kind as u16 == number).unwrap_or(WasThere)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use glass_api::Instant;
+use glass_trace::Presence;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
 use smoltcp::wire::IpEndpoint;
@@ -64,10 +65,10 @@ impl Connection {
         self.sockets.get_mut(self.handle)
     }
 
-    /// Tells the trace that it begins or ends.
-    fn trace(&self, begins: bool) {
+    /// Tells the trace that it begins, ends or was there.
+    fn trace(&self, presence: Presence) {
         let Ends { local, remote } = self.ends;
-        glass_trace::connection(self.flow.number, begins, address_number(remote.addr), local.port, remote.port);
+        glass_trace::connection(self.flow.number, presence, address_number(remote.addr), local.port, remote.port);
     }
 }
 
@@ -95,7 +96,7 @@ impl Table {
         self.made = self.made.wrapping_add(1);
         let flow = Flow::new(self.made);
         let connection = Connection { sockets, handle, ends, role, reset: false, flow, queued: false, deadline: None };
-        connection.trace(true);
+        connection.trace(Presence::Begins);
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -109,7 +110,7 @@ impl Table {
 
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         if let Some(connection) = self.slots[id].take() {
-            connection.trace(false);
+            connection.trace(Presence::Ends);
             self.by_ends.remove(&connection.ends);
             if let Some(deadline) = connection.deadline {
                 self.deadlines.remove(&(deadline, id));
@@ -132,7 +133,7 @@ impl Table {
     pub(crate) fn announce(&mut self) {
         for (_, connection) in self.iter_mut() {
             connection.flow.begin();
-            connection.trace(true);
+            connection.trace(Presence::WasThere);
         }
     }
 

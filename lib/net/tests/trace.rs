@@ -201,6 +201,6 @@ fn a_trace_that_begins_late_is_told_of_what_there_is() {
     let tape = Tape::new(&[Group::Net]);
     wire.left.announce();
     let connections = tape.of(Kind::Connection);
-    assert_eq!(connections.iter().map(|event| (event.a, event.detail)).collect::<Vec<_>>(), [(1, 1)]);
+    assert_eq!(connections.iter().map(|event| (event.a, event.detail)).collect::<Vec<_>>(), [(1, 3)]);
     wire.settle();
 }

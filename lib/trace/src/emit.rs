@@ -3,7 +3,7 @@
 use crate::name::Name;
 use crate::sys::{self, CONTROL};
 use core::sync::atomic::Ordering;
-use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, WakeSource};
+use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, Presence, WakeSource};
 
 /// Whether a group is on: a load and a test. Built with `--cfg glass_trace_absent` it is never, and no event leaves
 /// a trace in the code: what benchmarks compare with.
@@ -31,7 +31,7 @@ fn write(event: Event) {
 #[cold]
 #[inline(never)]
 fn write_words(kind: u64, b: u64, c: u64) {
-    if let Some(writer) = sys::current() {
+    if let Some(writer) = sys::own::writer() {
         writer.write_words(kind, b, c);
     }
 }
@@ -162,12 +162,11 @@ pub fn retransmit(connection: u32, flags: u16, sequence: (u32, u32), bytes: u32,
     segment(Kind::Retransmit, connection, flags, sequence, bytes, window);
 }
 
-/// [`Kind::Connection`]: it begins, or ends.
+/// [`Kind::Connection`].
 #[inline]
-pub fn connection(connection: u32, begins: bool, remote: u32, local_port: u16, remote_port: u16) {
+pub fn connection(connection: u32, presence: Presence, remote: u32, local_port: u16, remote_port: u16) {
     let ports = u64::from(local_port) | u64::from(remote_port) << 16;
-    let detail = if begins { 1 } else { 2 };
-    emit(Group::Net, event(Kind::Connection, detail, connection, remote.into(), ports));
+    emit(Group::Net, event(Kind::Connection, presence as u16, connection, remote.into(), ports));
 }
 
 /// [`Kind::Counter`]: a counter that only grows has this value.

@@ -23,7 +23,9 @@ pub use emit::{
     poll_begin, poll_end, retransmit, segment_in, segment_out, spin_begin, spin_end, submit, task_spawn, timers_fire,
     wake,
 };
-pub use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, UNASKED_MIN, ValueType, WakeSource};
+pub use glass_formats::trace::{
+    BlockKind, Event, Group, Kind, Operation, Outcome, Presence, UNASKED_MIN, ValueType, WakeSource,
+};
 pub use host::{Change, follow_host, is_asked, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
 pub use sys::{CONTROL, ticks};

@@ -3,6 +3,7 @@
 use crate::platform::Host;
 use crate::reactor::{Interest, Role, Watched};
 use glass_api::{Listener, Net, NetError, NetInfo, Stream};
+use glass_trace::Presence;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto};
@@ -159,14 +160,14 @@ impl Listener for HostListener {
 impl HostStream {
     fn new(socket: Watched, local_port: u16, peer: SocketAddr) -> HostStream {
         let stream = HostStream { socket, local_port, peer, closed: false };
-        stream.trace(true);
+        stream.trace(Presence::Begins);
         stream
     }
 
     /// The connection begins, or ends.
-    fn trace(&self, begins: bool) {
+    fn trace(&self, presence: Presence) {
         let remote = if let IpAddr::V4(address) = self.peer.ip() { address.to_bits() } else { 0 };
-        glass_trace::connection(self.socket.number(), begins, remote, self.local_port, self.peer.port());
+        glass_trace::connection(self.socket.number(), presence, remote, self.local_port, self.peer.port());
     }
 }
 
@@ -214,7 +215,7 @@ impl Stream for HostStream {
 
 impl Drop for HostStream {
     fn drop(&mut self) {
-        self.trace(false);
+        self.trace(Presence::Ends);
         if !self.closed {
             // Closing with a linger time of zero sends a reset. If this fails, so did the connection.
             let _ = sockopt::set_socket_linger(self.socket.fd(), Some(Duration::ZERO));

@@ -305,6 +305,42 @@ fn tracing_that_is_switched_off_and_on_leaves_no_waits_across() {
 }
 
 #[test]
+fn switches_and_kicks_are_kept() {
+    let mut b = Builder::new(&["net", "disk 0"]);
+    b.at(0, 10, Kind::Groups, 0, 0, (127, 0));
+    b.at(0, 20, Kind::PollBegin, 0, 7, (0, 0));
+    b.at(0, 30, Kind::Kick, 0, 1, (0, 0));
+    b.at(0, 40, Kind::PollEnd, 0, 7, (0, 0));
+    b.at(1, 50, Kind::Submit, 2, 2, (1, 0));
+    b.at(1, 60, Kind::Kick, 0, 2, (0, 0));
+    b.at(1, 70, Kind::Groups, 0, 0, (3, 0));
+    let trace = b.build();
+    let switches: Vec<_> = trace.switches.iter().map(|s| (s.time_ns, s.core, s.groups)).collect();
+    assert_eq!(switches, [(10, 0, 127), (70, 1, 3)]);
+    let device = |index: u32| trace.name(trace.devices[index as usize].name);
+    let kicks: Vec<_> = trace.kicks.iter().map(|k| (k.time_ns, k.core, device(k.device), k.task)).collect();
+    assert_eq!(kicks, [(30, 0, "net", Some(0)), (60, 1, "disk 0", None)]);
+    assert_eq!(device(trace.requests[0].device), "disk 0");
+}
+
+#[test]
+fn a_connection_that_was_there_is_not_a_new_one() {
+    let mut b = builder();
+    b.at(0, 10, Kind::Connection, 3, 4, (0x0a00_0002, 8080 | 50_000 << 16));
+    b.at(0, 20, Kind::Connection, 1, 5, (0x0a00_0003, 8080 | 50_001 << 16));
+    b.at(0, 30, Kind::Connection, 2, 4, (0, 0));
+    b.at(0, 40, Kind::Connection, 2, 5, (0, 0));
+    // Of a number that is used again, and of something that a newer guest may say.
+    b.at(0, 50, Kind::Connection, 3, 4, (0x0a00_0002, 8080 | 50_000 << 16));
+    b.at(0, 60, Kind::Connection, 9, 6, (0, 0));
+    let trace = b.build();
+    let lives: Vec<_> = trace.connections.iter().map(|c| (c.number, c.remote_port, c.start_ns, c.end_ns)).collect();
+    let expected =
+        [(4, 50_000, None, Some(30)), (5, 50_001, Some(20), Some(40)), (4, 50_000, None, None), (6, 0, None, None)];
+    assert_eq!(lives, expected);
+}
+
+#[test]
 fn functions_that_are_switched_on_during_a_poll_belong_to_it() {
     let mut b = builder();
     b.at(0, 5, Kind::FunctionEnter, 0, 0, (0, 0));

@@ -3,7 +3,7 @@
 //! All times are nanoseconds since the start of the recording, the same as those of `model::Sample`. An
 //! interval that was under way when the trace began or ended, or beside a loss, is cut there and says so.
 
-pub use glass_formats::trace::{BlockKind, Operation, WakeSource};
+pub use glass_formats::trace::{BlockKind, GROUPS, Operation, WakeSource};
 
 /// A trace, ready to be looked at.
 #[derive(Debug, Clone, Default)]
@@ -39,6 +39,8 @@ pub struct Trace {
     pub devices: Vec<Device>,
     /// In order of their submission.
     pub requests: Vec<Request>,
+    /// Every time that a device was told to look at its queue, in order.
+    pub kicks: Vec<Kick>,
     /// In order of their first appearance.
     pub connections: Vec<Connection>,
     /// In order.
@@ -55,6 +57,8 @@ pub struct Trace {
     pub functions: Vec<Function>,
     /// In order of their begin; a call comes before the calls that it makes.
     pub calls: Vec<Call>,
+    /// Groups of events that were switched on or off, in order.
+    pub switches: Vec<Switch>,
     /// Events that are missing, in order.
     pub losses: Vec<Loss>,
     /// Events that the tables were made from.
@@ -233,6 +237,19 @@ pub struct Request {
     pub task: Option<u32>,
 }
 
+/// A device was told to look at its queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Kick {
+    /// When.
+    pub time_ns: u64,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// Index into [`Trace::devices`].
+    pub device: u32,
+    /// The task that ran: index into [`Trace::tasks`].
+    pub task: Option<u32>,
+}
+
 /// A TCP connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connection {
@@ -398,6 +415,17 @@ pub struct Call {
     pub is_tail: bool,
     /// Its begin or end is missing.
     pub is_cut: bool,
+}
+
+/// A core began to write other groups of events than before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Switch {
+    /// When.
+    pub time_ns: u64,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// What it writes from then on: bits of [`GROUPS`].
+    pub groups: u32,
 }
 
 /// Events of a core that are missing.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use glass_formats::trace::{BlockKind, Event, GROUPS, Kind, Operation, Outcome, UNASKED_MIN, WakeSource};
+use glass_formats::trace::{BlockKind, Event, GROUPS, Kind, Operation, Outcome, Presence, UNASKED_MIN, WakeSource};
 
 use super::message::Told;
 use super::phrase::{flags, operation, wait, wait_object};
@@ -231,9 +231,11 @@ fn net_words(kind: Kind, event: &Event) -> String {
     if kind == Kind::Connection {
         let [a, b, c, d] = (event.b as u32).to_be_bytes();
         let (local, remote) = (event.c as u16, (event.c >> 16) as u16);
-        return match event.detail {
-            2 => format!("connection {connection} ends"),
-            _ => format!("connection {connection} begins: {a}.{b}.{c}.{d}:{remote} to port {local}"),
+        let ends = format!("{a}.{b}.{c}.{d}:{remote} to port {local}");
+        return match Presence::from_number(event.detail) {
+            Presence::Begins => format!("connection {connection} begins: {ends}"),
+            Presence::Ends => format!("connection {connection} ends"),
+            Presence::WasThere => format!("connection {connection} was there before: {ends}"),
         };
     }
     let what = match kind {

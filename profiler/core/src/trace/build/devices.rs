@@ -26,7 +26,8 @@ pub(super) struct RequestEvent {
 }
 
 impl Devices {
-    fn device(&mut self, name: NameId, trace: &mut Trace) -> u32 {
+    /// The index of a device.
+    pub(super) fn device(&mut self, name: NameId, trace: &mut Trace) -> u32 {
         *self.by_name.entry(name).or_insert_with(|| {
             trace.devices.push(Device { name });
             trace.devices.len() as u32 - 1
@@ -93,6 +94,9 @@ impl Devices {
         trace.devices = order.iter().map(|index| trace.devices[*index as usize].clone()).collect();
         for request in &mut trace.requests {
             request.device = places[request.device as usize];
+        }
+        for kick in &mut trace.kicks {
+            kick.device = places[kick.device as usize];
         }
         self.under_way.len() as u64
     }

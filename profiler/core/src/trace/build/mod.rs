@@ -28,7 +28,7 @@ use self::net::Net;
 use self::spans::Spans;
 use self::tasks::Tasks;
 use self::warnings::Findings;
-use super::model::{Cause, Core, Counter, Direction, Interrupt, Interval, Loss, NameId, Trace};
+use super::model::{Cause, Core, Counter, Direction, Interrupt, Interval, Kick, Loss, NameId, Switch, Trace};
 use super::raw::RawTrace;
 
 /// Numbers of kinds that have an entry in the table; all known ones are below.
@@ -191,7 +191,12 @@ impl<'a> Builder<'a> {
             Kind::SpinEnd => self.cores.spin_end(at, trace),
             Kind::TimersFire => self.cores.set_cause(at.core, Cause::Timer),
             Kind::Submit | Kind::Complete => self.request(at, kind, event),
-            Kind::Kick => {}
+            Kind::Kick => {
+                let device = self.names.id(a, Role::Device);
+                let device = self.devices.device(device, trace);
+                let task = self.tasks.current(at.core, trace);
+                trace.kicks.push(Kick { time_ns: at.time_ns, core: at.core, device, task });
+            }
             Kind::SegmentIn => {
                 let segment = self.net.segment(at, Direction::In, (a, detail), (b, c), trace);
                 self.cores.set_cause(at.core, Cause::Segment(segment));
@@ -267,6 +272,7 @@ impl<'a> Builder<'a> {
         let (tasks, cores, devices) = (gone(Group::Tasks), gone(Group::Cores), gone(Group::Devices));
         let functions = (self.groups ^ groups) & Group::Functions as u32 != 0;
         self.groups = groups;
+        self.trace.switches.push(Switch { time_ns: at.time_ns, core: at.core, groups });
         if tasks {
             self.tasks.stop(at.time_ns, &mut self.trace);
         }

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
+use glass_formats::trace::Presence;
+
 use super::At;
 use crate::trace::model::{Connection, Direction, Segment, Trace};
-
-/// [`glass_formats::trace::Kind::Connection`]: it begins.
-const BEGINS: u16 = 1;
 
 /// The connections by number.
 #[derive(Debug, Default)]
@@ -22,11 +21,13 @@ impl Net {
         })
     }
 
-    /// It begins or ends.
+    /// It begins, ends or was there.
     pub(super) fn event(&mut self, at: At, number: u32, detail: u16, remote: u64, ports: u64, trace: &mut Trace) {
-        let begins = detail == BEGINS;
+        let presence = Presence::from_number(detail);
         let known = self.by_number.get(&number).map(|index| &trace.connections[*index as usize]);
-        if begins && known.is_some_and(|known| known.start_ns.is_some() || known.end_ns.is_some()) {
+        let has_ended = known.is_some_and(|known| known.end_ns.is_some());
+        let has_begun = known.is_some_and(|known| known.start_ns.is_some());
+        if presence != Presence::Ends && (has_ended || has_begun && presence == Presence::Begins) {
             // A number that is used again is another connection.
             self.by_number.remove(&number);
         }
@@ -36,9 +37,10 @@ impl Net {
         connection.remote = if remote as u32 == 0 { connection.remote } else { remote as u32 };
         connection.local_port = or_known(ports as u16, connection.local_port);
         connection.remote_port = or_known((ports >> 16) as u16, connection.remote_port);
-        match begins {
-            true => connection.start_ns = Some(at.time_ns),
-            false => connection.end_ns = Some(at.time_ns),
+        match presence {
+            Presence::Begins => connection.start_ns = Some(at.time_ns),
+            Presence::Ends => connection.end_ns = Some(at.time_ns),
+            Presence::WasThere => {}
         }
     }
 

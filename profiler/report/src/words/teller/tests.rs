@@ -96,10 +96,12 @@ fn the_network_in_words() {
         event(Kind::Connection, 1, 3, 0x0a00_0002, 8080 | 50_000 << 16),
         event(Kind::SegmentIn, 0x18, 3, 1000 | 2000 << 32, 1460 | 65_535 << 32),
         event(Kind::Connection, 2, 3, 0, 0),
+        event(Kind::Connection, 3, 4, 0x0a00_0002, 8080 | 50_001 << 16),
     ]);
     assert_eq!(lines[0], ": connection 3 begins: 10.0.0.2:50000 to port 8080");
     assert_eq!(lines[1], ": connection 3 in: PSH ACK 1,460 bytes, sequence 1000, acknowledges 2000, window 65,535");
     assert_eq!(lines[2], ": connection 3 ends");
+    assert_eq!(lines[3], ": connection 4 was there before: 10.0.0.2:50001 to port 8080");
 }
 
 #[test]
