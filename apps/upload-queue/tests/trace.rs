@@ -6,20 +6,14 @@ mod site;
 use glass_formats::trace::{EVENT_WORDS, Ring};
 use glass_trace::{BlockKind, CONTROL, Event, Group, Kind, ValueType, Writer, intern};
 use site::{Site, content};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-thread_local! {
-    static WRITER: Cell<Option<&'static Writer>> = const { Cell::new(None) };
-}
 
 /// Runs `work` with a trace of this thread.
 fn traced(groups: u32, work: impl FnOnce()) -> Vec<Event> {
     let words: &'static [AtomicU64] = Vec::leak((0..65_536 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect());
-    glass_trace::set_current(|| WRITER.get());
     glass_trace::start(true, words, 0, 0);
     glass_trace::tracing_subscriber::install();
-    WRITER.set(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
+    glass_trace::set_current(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
     glass_trace::switch(groups);
     work();
     glass_trace::switch(0);

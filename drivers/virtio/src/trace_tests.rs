@@ -26,19 +26,15 @@ static WRITER: OnceLock<Writer> = OnceLock::new();
 /// One test at a time: the ring and the groups are the process's.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn current() -> Option<&'static Writer> {
-    // The other tests' threads run into an empty place.
-    (std::thread::current().name()?.starts_with("trace_tests::")).then(|| WRITER.get())?
-}
-
 /// The events of `work`, without those that only say what is traced.
 fn traced(groups: &[Group], work: impl FnOnce()) -> Vec<Event> {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    WRITER.get_or_init(|| {
+    let writer = WRITER.get_or_init(|| {
         glass_trace::start(false, &MEMORY, 0, 1);
         Writer::claim("test", &MEMORY).expect("the first writer gets a ring")
     });
-    glass_trace::set_current(current);
+    // The other tests' threads have none.
+    glass_trace::set_current(Some(writer));
     let ring = glass_trace::CONTROL.rings.iter().find(|ring| ring.capacity.load(ORDER) != 0).unwrap();
     let before = ring.head.load(ORDER);
     glass_trace::switch(groups.iter().map(|group| *group as u32).sum());

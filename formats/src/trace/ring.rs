@@ -20,33 +20,36 @@ pub const EVENT_BYTES: usize = EVENT_WORDS * 8;
 #[derive(Debug, Clone, Copy)]
 pub struct Ring<'a> {
     head: &'a AtomicU64,
-    words: &'a [AtomicU64],
-    /// Capacity in events, a power of two, minus one.
-    mask: u64,
+    /// Their number is a power of two above one.
+    slots: &'a [[AtomicU64; EVENT_WORDS]],
 }
 
 impl<'a> Ring<'a> {
     /// A ring of as many events as `words` holds. `None` unless that is a power of two above one.
     pub fn new(head: &'a AtomicU64, words: &'a [AtomicU64]) -> Option<Ring<'a>> {
-        let capacity = words.len() / EVENT_WORDS;
-        let is_whole = words.len().is_multiple_of(EVENT_WORDS) && capacity.is_power_of_two() && capacity > 1;
-        is_whole.then(|| Ring { head, words, mask: capacity as u64 - 1 })
+        let (slots, rest) = words.as_chunks();
+        (rest.is_empty() && slots.len().is_power_of_two() && slots.len() > 1).then_some(Ring { head, slots })
     }
 
     /// Events that it holds.
     pub fn capacity(&self) -> u64 {
-        self.mask + 1
+        self.slots.len() as u64
+    }
+
+    /// Where event `number` is, or will be: there always is such a slot.
+    #[inline(always)]
+    fn slot(&self, number: u64) -> Option<&'a [AtomicU64; EVENT_WORDS]> {
+        self.slots.get(number as usize & (self.slots.len() - 1))
     }
 
     /// Writes an event over the oldest one. Only one thread may write a ring.
     #[inline(always)]
     pub fn push(&self, event: [u64; EVENT_WORDS]) {
         let head = self.head.load(Ordering::Relaxed);
-        let start = (head & self.mask) as usize * EVENT_WORDS;
         // Pairs with the fence in `read`: whoever sees a word of this event sees a head of at least `head`,
         // and so knows that the slot's last event is gone.
         fence(Ordering::Release);
-        if let Some(slot) = self.words.get(start..start + EVENT_WORDS) {
+        if let Some(slot) = self.slot(head) {
             for (word, value) in slot.iter().zip(event) {
                 word.store(value, Ordering::Relaxed);
             }
@@ -60,11 +63,8 @@ impl<'a> Ring<'a> {
     pub fn read(&self, from: u64, mut event: impl FnMut(u64, [u64; EVENT_WORDS])) -> u64 {
         let before = self.head.load(Ordering::Acquire);
         for number in readable(before, self.capacity()).start.max(from)..before {
-            let start = (number & self.mask) as usize * EVENT_WORDS;
-            let mut copy = [0; EVENT_WORDS];
-            for (index, word) in copy.iter_mut().enumerate() {
-                *word = self.words[start + index].load(Ordering::Relaxed);
-            }
+            let Some(slot) = self.slot(number) else { break };
+            let copy = slot.each_ref().map(|word| word.load(Ordering::Relaxed));
             // Pairs with the fence in `push`.
             fence(Ordering::Acquire);
             let after = self.head.load(Ordering::Relaxed);

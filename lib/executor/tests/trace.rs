@@ -13,10 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 
-thread_local! {
-    static WRITER: Cell<Option<&'static Writer>> = const { Cell::new(None) };
-}
-
 /// The groups are those of the whole process, so one test at a time switches them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static START: Once = Once::new();
@@ -35,7 +31,7 @@ struct World {
 
 fn attach() -> Ring<'static> {
     let words: &'static [AtomicU64] = Vec::leak((0..256 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect());
-    WRITER.set(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
+    glass_trace::set_current(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
     let address = words.as_ptr() as u64;
     let entry = CONTROL.rings.iter().find(|entry| entry.address.load(Ordering::Relaxed) == address).unwrap();
     Ring::new(&entry.head, words).unwrap()
@@ -44,7 +40,6 @@ fn attach() -> Ring<'static> {
 fn world(groups: u32) -> World {
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     START.call_once(|| {
-        glass_trace::set_current(|| WRITER.get());
         glass_trace::start(true, &[], 0, 0);
     });
     let ring = attach();

@@ -30,11 +30,11 @@ fn head() -> u64 {
 impl Tape {
     fn new(groups: &[Group]) -> Tape {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        WRITER.get_or_init(|| {
+        let writer = WRITER.get_or_init(|| {
             glass_trace::start(false, &MEMORY, 0, 1);
             Writer::claim("test", &MEMORY).unwrap()
         });
-        glass_trace::set_current(|| WRITER.get());
+        glass_trace::set_current(Some(writer));
         glass_trace::switch(groups.iter().map(|group| *group as u32).sum());
         Tape { from: head(), _turn: turn }
     }

@@ -19,8 +19,6 @@ use crate::sys::{CONTROL, functions::Entry};
 use core::sync::atomic::Ordering;
 use glass_formats::trace::{FUNCTIONS_MAX, Group};
 
-/// In a VM, the offset from %gs of a word of the core's block that belongs to the recorder; it must be 0 at first.
-pub const RING_OFFSET: usize = 8;
 /// Bytes of a sled.
 pub const SLED_BYTES: usize = 11;
 /// A function begins, or ends with a jump: at rest.

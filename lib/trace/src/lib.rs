@@ -28,6 +28,6 @@ pub use glass_formats::trace::{
 };
 pub use host::{Change, follow_host, is_asked, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
-pub use sys::{CONTROL, ticks};
+pub use sys::{CONTROL, CORE_WORDS_OFFSET, ticks};
 pub use values::{Counter, Gauge};
 pub use writer::{Writer, set_current};

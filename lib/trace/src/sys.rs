@@ -6,35 +6,22 @@ pub(crate) mod functions;
 #[path = "sys/functions_absent.rs"]
 pub(crate) mod functions;
 
-use crate::writer::Writer;
-use core::mem::transmute;
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+#[cfg(glass_vm)]
+#[path = "sys/own_core.rs"]
+pub(crate) mod own;
+#[cfg(not(glass_vm))]
+#[path = "sys/own_thread.rs"]
+pub(crate) mod own;
+
 use glass_formats::trace::Control;
+
+/// In a VM, the offset from %gs of two words of the core's block that belong to this crate: the ring that the recorder
+/// of functions writes to, and the core's writer. They must be 0 at first.
+pub const CORE_WORDS_OFFSET: usize = 8;
 
 /// The page that the host looks at. A process maps its shared memory over it.
 #[unsafe(export_name = "GLASS_TRACE")]
 pub static CONTROL: Control = Control::new();
-
-/// Finds the ring of the core or thread that runs.
-pub(crate) type Current = fn() -> Option<&'static Writer>;
-
-static CURRENT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
-
-pub(crate) fn set_current(current: Current) {
-    CURRENT.store(current as *mut (), Ordering::Release);
-}
-
-#[inline(always)]
-pub(crate) fn current() -> Option<&'static Writer> {
-    let current = CURRENT.load(Ordering::Relaxed);
-    if current.is_null() {
-        return None;
-    }
-    // SAFETY: only `set_current` writes it, and what it writes is a `Current`.
-    let current = unsafe { transmute::<*mut (), Current>(current) };
-    current()
-}
 
 /// The clock of events: the TSC.
 #[inline(always)]

@@ -88,7 +88,7 @@ impl Subscriber for ToTrace {
 
     fn enter(&self, span: &Id) {
         let number = span.into_u64();
-        if let Some(writer) = sys::current() {
+        if let Some(writer) = sys::own::writer() {
             writer.entered.enter(number);
         }
         write(Event { b: number, ..kind(Kind::SpanEnter) });
@@ -97,7 +97,7 @@ impl Subscriber for ToTrace {
     fn exit(&self, span: &Id) {
         let number = span.into_u64();
         write(Event { b: number, ..kind(Kind::SpanExit) });
-        if let Some(writer) = sys::current() {
+        if let Some(writer) = sys::own::writer() {
             writer.entered.exit(number);
         }
     }
@@ -121,7 +121,7 @@ impl Subscriber for ToTrace {
 fn parent(explicit: Option<&Id>, is_contextual: bool) -> u64 {
     match explicit {
         Some(span) => span.into_u64(),
-        None if is_contextual => sys::current().map_or(0, |writer| writer.entered.innermost()),
+        None if is_contextual => sys::own::writer().map_or(0, |writer| writer.entered.innermost()),
         None => 0,
     }
 }

@@ -29,7 +29,7 @@ impl Writer {
         entry.name.store(crate::intern(name), Ordering::Relaxed);
         entry.address.store(words.as_ptr() as u64, Ordering::Relaxed);
         entry.capacity.store((words.len() / EVENT_WORDS) as u64, Ordering::Release);
-        sys::functions::set_ring(entry);
+        sys::own::set_ring(entry);
         Some(Writer { ring, entered: Entered::new() })
     }
 
@@ -46,7 +46,7 @@ impl Writer {
     }
 }
 
-/// Says how the writer of the core or thread that runs is found. It must be quick, and must not trace.
-pub fn set_current(current: fn() -> Option<&'static Writer>) {
-    sys::set_current(current);
+/// From now on the core or thread that calls writes there, or nowhere.
+pub fn set_current(writer: Option<&'static Writer>) {
+    sys::own::set_writer(writer);
 }

@@ -29,10 +29,6 @@ struct Area {
 
 static AREA: OnceLock<Area> = OnceLock::new();
 
-thread_local! {
-    static WRITER: Cell<Option<&'static Writer>> = const { Cell::new(None) };
-}
-
 /// The groups that the environment wants; why it cannot be followed, in one sentence.
 pub(crate) fn wanted_groups() -> Result<u32, String> {
     let Some(list) = env::var_os(VARIABLE) else { return Ok(0) };
@@ -50,7 +46,6 @@ pub(crate) fn start(groups: u32) -> io::Result<()> {
     if AREA.set(Area { words, used: AtomicUsize::new(0) }).is_err() {
         return Ok(());
     }
-    glass_trace::set_current(|| WRITER.get());
     glass_trace::tracing_subscriber::install();
     glass_trace::start(true, words, ticks(), nominal_rate().unwrap_or(0));
     attach_with("main", MAIN_RING_WORDS);
@@ -77,7 +72,7 @@ fn attach_with(name: &str, word_count: usize) {
     // Beyond the area there is no memory, and the claim counts the thread as one without a ring.
     let words = area.words.get(first..first.saturating_add(word_count)).unwrap_or_default();
     // A thread's ring is kept after its end, since what it did is still of interest. `RINGS_MAX` bounds them.
-    WRITER.set(Writer::claim(name, words).map(|writer| &*Box::leak(Box::new(writer))));
+    glass_trace::set_current(Writer::claim(name, words).map(|writer| &*Box::leak(Box::new(writer))));
 }
 
 /// Carries out what the host asks for.

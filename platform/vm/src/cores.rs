@@ -19,8 +19,8 @@ pub const CORES: usize = 1;
 #[repr(C, align(64))]
 pub struct Core {
     this: Cell<*const Core>,
-    /// Written by `glass_trace` alone, see `RING_OFFSET` there.
-    function_ring: Cell<usize>,
+    /// Written by `glass_trace` alone, see `CORE_WORDS_OFFSET` there.
+    trace_words: [Cell<usize>; 2],
     index: Cell<usize>,
     /// Memory for everything allocated on this core.
     pub heap: TalcCell<Manual>,
@@ -44,7 +44,7 @@ pub struct Core {
     pub step: Cell<u64>,
 }
 
-const _: () = assert!(offset_of!(Core, function_ring) == glass_trace::functions::RING_OFFSET);
+const _: () = assert!(offset_of!(Core, trace_words) == glass_trace::CORE_WORDS_OFFSET);
 
 struct Blocks([Core; CORES]);
 
@@ -56,7 +56,7 @@ static BLOCKS: Blocks = Blocks(
     [const {
         Core {
             this: Cell::new(ptr::null()),
-            function_ring: Cell::new(0),
+            trace_words: [const { Cell::new(0) }; 2],
             index: Cell::new(0),
             heap: TalcCell::new(Manual),
             heap_bytes: Cell::new(0),

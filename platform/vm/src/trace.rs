@@ -38,10 +38,9 @@ pub unsafe fn start(ring: Ram, origin_ticks: u64, groups: u32) {
     let words = unsafe { slice::from_raw_parts(ring.0 as *const AtomicU64, words) };
     glass_trace::start(false, words, origin_ticks, 0);
     if let Some(writer) = Writer::claim("core 0", words) {
-        let _ = this_core().trace.set(writer);
+        glass_trace::set_current(Some(this_core().trace.get_or_init(|| writer)));
         this_core().trace_memory.set(words);
     }
-    glass_trace::set_current(|| this_core().trace.get());
     if groups != 0 {
         glass_trace::switch(groups);
     }

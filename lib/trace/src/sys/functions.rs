@@ -1,37 +1,30 @@
-//! The table of sleds that the compiler made, and the way of the recorder to the ring.
+//! The table of sleds that the compiler made, and the recorder.
 
 #[cfg(glass_vm)]
-use crate::functions::RING_OFFSET;
+use super::CORE_WORDS_OFFSET;
 use crate::functions::SLED_BYTES;
-use core::arch::{asm, global_asm};
+use core::arch::global_asm;
 use core::ptr;
 use core::slice;
-use glass_formats::trace::RingEntry;
 
 /// An entry of the table as the compiler wrote it, not aligned.
 pub(crate) type Entry = [u8; 32];
 
 #[cfg(glass_vm)]
 global_asm!(
-    ".set glass_function_ring, {offset}",
+    ".set glass_trace_words, {offset}",
     ".macro load_ring register",
-    "movq %gs:glass_function_ring, \\register",
+    "movq %gs:glass_trace_words, \\register",
     ".endm",
     include_str!("functions.s"),
-    offset = const RING_OFFSET,
+    offset = const CORE_WORDS_OFFSET,
     options(att_syntax)
 );
 
 #[cfg(not(glass_vm))]
 global_asm!(
-    ".section .tbss.glass_function_ring, \"awT\", @nobits",
-    ".align 8",
-    ".type glass_function_ring, @object",
-    ".size glass_function_ring, 8",
-    ".globl glass_function_ring",
-    "glass_function_ring: .zero 8",
     ".macro load_ring register",
-    "movq %fs:glass_function_ring@tpoff, \\register",
+    "movq %fs:glass_trace_words@tpoff, \\register",
     ".endm",
     include_str!("functions.s"),
     options(att_syntax)
@@ -71,19 +64,4 @@ pub(crate) fn code(address: usize) -> [u8; SLED_BYTES] {
         *byte = unsafe { ptr::read_volatile((address + index) as *const u8) };
     }
     code
-}
-
-/// From now on the recorder writes to this ring on the core or thread that calls.
-pub(crate) fn set_ring(ring: &'static RingEntry) {
-    // SAFETY: the word is the recorder's own: in a VM the platform keeps it free in the core's block at %gs, in a
-    // process it is the thread's. The recorder expects there a ring of the core or thread, or 0.
-    #[cfg(glass_vm)]
-    unsafe {
-        asm!("movq {}, %gs:{}", in(reg) ptr::from_ref(ring), const RING_OFFSET, options(att_syntax, nostack, preserves_flags));
-    }
-    // SAFETY: as above.
-    #[cfg(not(glass_vm))]
-    unsafe {
-        asm!("movq {}, %fs:glass_function_ring@tpoff", in(reg) ptr::from_ref(ring), options(att_syntax, nostack, preserves_flags));
-    }
 }

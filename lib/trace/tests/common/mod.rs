@@ -4,13 +4,8 @@
 
 use glass_formats::trace::{EVENT_WORDS, Event, Kind, NAMES_OFFSET, Ring};
 use glass_trace::{CONTROL, Writer};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-
-thread_local! {
-    static WRITER: Cell<Option<&'static Writer>> = const { Cell::new(None) };
-}
 
 /// The groups are those of the whole process, so one test at a time switches them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -30,7 +25,6 @@ pub fn memory(events: usize) -> &'static [AtomicU64] {
 pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        glass_trace::set_current(|| WRITER.get());
         glass_trace::start(true, memory(2), 0, 1_000_000_000);
         glass_trace::tracing_subscriber::install();
     });
@@ -44,7 +38,7 @@ pub fn traced(groups: u32, events: usize) -> Traced {
     let writer = Writer::claim("test", words).unwrap();
     let address = words.as_ptr() as u64;
     let entry = CONTROL.rings.iter().position(|entry| entry.address.load(Ordering::Relaxed) == address).unwrap();
-    WRITER.set(Some(Box::leak(Box::new(writer))));
+    glass_trace::set_current(Some(Box::leak(Box::new(writer))));
     glass_trace::switch(groups);
     Traced { words, entry, _guard: guard }
 }
@@ -68,7 +62,7 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         glass_trace::switch(0);
-        WRITER.set(None);
+        glass_trace::set_current(None);
         // So that there are rings for as many tests as there are.
         CONTROL.rings[self.entry].capacity.store(0, Ordering::Relaxed);
         CONTROL.rings[self.entry].head.store(0, Ordering::Relaxed);

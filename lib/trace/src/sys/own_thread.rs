@@ -1,0 +1,47 @@
+//! Two words that belong to the thread that runs. `thread_local!` would do the same by a call of the dynamic linker,
+//! or by code that has room for it: 1 to 2 ns of each event.
+
+use crate::writer::Writer;
+use core::arch::{asm, global_asm};
+use core::ptr;
+use glass_formats::trace::RingEntry;
+
+// At a place that the linker knows: this crate is always part of a program, never of a shared library.
+global_asm!(
+    ".pushsection .tbss.glass_trace_words, \"awT\", @nobits",
+    ".balign 8",
+    ".globl glass_trace_words",
+    ".type glass_trace_words, @object",
+    ".size glass_trace_words, 16",
+    "glass_trace_words: .zero 16",
+    ".popsection",
+    options(att_syntax)
+);
+
+/// Where this thread's events go.
+#[inline(always)]
+pub(crate) fn writer() -> Option<&'static Writer> {
+    let writer: *const Writer;
+    // SAFETY: the word is the thread's own, defined above.
+    unsafe {
+        asm!("movq %fs:glass_trace_words@tpoff + 8, {}", out(reg) writer, options(att_syntax, pure, readonly, nostack, preserves_flags));
+    }
+    // SAFETY: only `set_writer` writes the word, so it is 0 or a reference that lives for ever.
+    unsafe { writer.as_ref() }
+}
+
+pub(crate) fn set_writer(writer: Option<&'static Writer>) {
+    let writer = writer.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the word is the thread's own, and `writer` is the only one that reads it.
+    unsafe {
+        asm!("movq {}, %fs:glass_trace_words@tpoff + 8", in(reg) writer, options(att_syntax, nostack, preserves_flags));
+    }
+}
+
+/// Where the recorder of functions writes to.
+pub(crate) fn set_ring(ring: &'static RingEntry) {
+    // SAFETY: the word is the thread's own, and the recorder expects there a ring of the thread, or 0.
+    unsafe {
+        asm!("movq {}, %fs:glass_trace_words@tpoff", in(reg) ptr::from_ref(ring), options(att_syntax, nostack, preserves_flags));
+    }
+}
