@@ -3,12 +3,11 @@
 //! While the group of spans is off, a macro costs a load and a branch. `tracing::Span::current` knows nothing: a span
 //! is given on as a value.
 
-use crate::emit::emit;
+use crate::emit::write_at;
 use crate::name::intern_static;
-use crate::spans::Shared;
+use crate::spans::{Numbers, Shared};
 use crate::{Event, Group, Kind, ValueType, is_on, sys};
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU64, Ordering};
 use tracing_core::field::{Field, Visit};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::subscriber::Interest;
@@ -19,7 +18,6 @@ pub const TEXT_BYTES_MAX: usize = 200;
 /// Bytes in a [`Kind::Text`].
 const CHUNK_BYTES: usize = 20;
 
-static LAST_SPAN: AtomicU64 = AtomicU64::new(0);
 static SHARED: Shared = Shared::new();
 
 /// Makes the macros of `tracing` write to the trace of this program. A platform calls it once, before the service
@@ -50,24 +48,20 @@ impl Subscriber for ToTrace {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let number = LAST_SPAN.fetch_add(1, Ordering::Relaxed) + 1;
+        // Without a ring nothing is written, but each span needs a number.
+        let number = sys::own::writer().map_or_else(|| Numbers::new().next(), |writer| writer.numbers.next());
         if is_on(Group::Spans) {
             let parent = parent(span.parent(), span.is_contextual());
-            let detail = level(span.metadata());
-            write(Event {
-                detail,
-                a: intern_static(span.metadata().name()),
-                b: number,
-                c: parent,
-                ..kind(Kind::SpanBegin)
-            });
-            span.record(&mut Fields { span: number });
+            let (detail, name) = (level(span.metadata()), intern_static(span.metadata().name()));
+            let begin = now(Kind::SpanBegin);
+            write(Event { detail, a: name, b: number, c: parent, ..begin });
+            span.record(&mut Fields { span: number, ticks: begin.ticks });
         }
         Id::from_u64(number)
     }
 
     fn record(&self, span: &Id, values: &Record<'_>) {
-        values.record(&mut Fields { span: span.into_u64() });
+        values.record(&mut Fields { span: span.into_u64(), ticks: sys::ticks() });
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
@@ -81,9 +75,10 @@ impl Subscriber for ToTrace {
         let (text, place) = (message.0, intern_static(event.metadata().target()));
         let span = parent(event.parent(), event.is_contextual());
         let detail = level(event.metadata());
-        write(Event { detail, a: place, b: span, c: text.length as u64, ..kind(Kind::Message) });
-        text.write_out();
-        event.record(&mut Fields { span: 0 });
+        let message = now(Kind::Message);
+        write(Event { detail, a: place, b: span, c: text.length as u64, ..message });
+        text.write_out(message.ticks);
+        event.record(&mut Fields { span: 0, ticks: message.ticks });
     }
 
     fn enter(&self, span: &Id) {
@@ -91,12 +86,12 @@ impl Subscriber for ToTrace {
         if let Some(writer) = sys::own::writer() {
             writer.entered.enter(number);
         }
-        write(Event { b: number, ..kind(Kind::SpanEnter) });
+        write(Event { b: number, ..now(Kind::SpanEnter) });
     }
 
     fn exit(&self, span: &Id) {
         let number = span.into_u64();
-        write(Event { b: number, ..kind(Kind::SpanExit) });
+        write(Event { b: number, ..now(Kind::SpanExit) });
         if let Some(writer) = sys::own::writer() {
             writer.entered.exit(number);
         }
@@ -111,7 +106,7 @@ impl Subscriber for ToTrace {
         let number = span.into_u64();
         let is_last = SHARED.remove(number);
         if is_last {
-            write(Event { b: number, ..kind(Kind::SpanEnd) });
+            write(Event { b: number, ..now(Kind::SpanEnd) });
         }
         is_last
     }
@@ -136,24 +131,32 @@ fn level(metadata: &Metadata<'_>) -> u16 {
     }
 }
 
-fn kind(kind: Kind) -> Event {
-    Event { kind: kind as u16, ..Event::default() }
+fn now(kind: Kind) -> Event {
+    at(sys::ticks(), kind)
 }
 
+fn at(ticks: u64, kind: Kind) -> Event {
+    Event { ticks, kind: kind as u16, ..Event::default() }
+}
+
+#[inline(always)]
 fn write(event: Event) {
-    emit(Group::Spans, event);
+    if is_on(Group::Spans) {
+        write_at(event);
+    }
 }
 
-/// Writes each value as an event; `span` is 0 for those of a message.
+/// Writes each value as an event, at the time of the span or message; `span` is 0 for those of a message.
 struct Fields {
     span: u64,
+    ticks: u64,
 }
 
 impl Fields {
     fn write(&self, field: &Field, value_type: ValueType, value: u64) {
         if !self.is_text_of_message(field) {
             let (detail, a) = (value_type as u16, intern_static(field.name()));
-            write(Event { detail, a, b: value, c: self.span, ..kind(Kind::Field) });
+            write(Event { detail, a, b: value, c: self.span, ..at(self.ticks, Kind::Field) });
         }
     }
 
@@ -163,7 +166,7 @@ impl Fields {
         }
         let text = Text::from(value);
         self.write(field, ValueType::Text, text.length as u64);
-        text.write_out();
+        text.write_out(self.ticks);
     }
 
     fn is_text_of_message(&self, field: &Field) -> bool {
@@ -230,14 +233,14 @@ impl Text {
         text
     }
 
-    fn write_out(&self) {
+    fn write_out(&self, ticks: u64) {
         for chunk in self.bytes[..self.length].chunks(CHUNK_BYTES) {
             let mut bytes = [0; CHUNK_BYTES];
             bytes[..chunk.len()].copy_from_slice(chunk);
             let word =
                 |from: usize| u32::from_le_bytes([bytes[from], bytes[from + 1], bytes[from + 2], bytes[from + 3]]);
             let long = |from: usize| u64::from(word(from)) | u64::from(word(from + 4)) << 32;
-            write(Event { detail: chunk.len() as u16, a: word(0), b: long(4), c: long(12), ..kind(Kind::Text) });
+            write(Event { detail: chunk.len() as u16, a: word(0), b: long(4), c: long(12), ..at(ticks, Kind::Text) });
         }
     }
 }

@@ -1,15 +1,16 @@
 //! A core's or thread's place to write events.
 
-use crate::spans::Entered;
+use crate::spans::{Entered, Numbers};
 use crate::sys::{self, CONTROL};
 use core::sync::atomic::{AtomicU64, Ordering};
-use glass_formats::trace::{EVENT_WORDS, Event, Ring, RingEntry};
+use glass_formats::trace::{EVENT_WORDS, Ring, RingEntry};
 
 /// Writes the ring of one core or thread.
 #[derive(Debug)]
 pub struct Writer {
     ring: Ring<'static>,
     pub(crate) entered: Entered,
+    pub(crate) numbers: Numbers,
 }
 
 impl Writer {
@@ -30,19 +31,12 @@ impl Writer {
         entry.address.store(words.as_ptr() as u64, Ordering::Relaxed);
         entry.capacity.store((words.len() / EVENT_WORDS) as u64, Ordering::Release);
         sys::own::set_ring(entry);
-        Some(Writer { ring, entered: Entered::new() })
-    }
-
-    /// Writes an event with the time that it is now.
-    #[inline(always)]
-    pub fn write(&self, event: Event) {
-        let [_, kind, b, c] = event.to_words();
-        self.write_words(kind, b, c);
+        Some(Writer { ring, entered: Entered::new(), numbers: Numbers::new() })
     }
 
     #[inline(always)]
-    pub(crate) fn write_words(&self, kind: u64, b: u64, c: u64) {
-        self.ring.push([sys::ticks(), kind, b, c]);
+    pub(crate) fn write(&self, words: [u64; EVENT_WORDS]) {
+        self.ring.push(words);
     }
 }
 

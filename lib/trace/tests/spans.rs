@@ -48,6 +48,10 @@ fn a_span_with_fields_comes_back_whole() {
     assert_eq!(field(4), ("ok".into(), ValueType::Bool as u16, 1, upload));
     assert_eq!(field(5), ("id".into(), ValueType::Signed as u16, -5i64 as u64, upload));
     assert_eq!(field(8), ("ratio".into(), ValueType::Float as u16, 0.5f64.to_bits(), write));
+    // What belongs to the begin has its time: those before `record` was called, and those of the inner span.
+    let ticks = |index: usize| events[index].ticks;
+    assert!((1..=4).all(|index| ticks(index) == ticks(0)) && ticks(5) > ticks(0));
+    assert!(ticks(8) == ticks(7) && ticks(9) > ticks(8));
     let of: Vec<u64> =
         told.iter().filter(|event| matches!(event.0, SpanEnter | SpanExit | SpanEnd)).map(|e| e.3).collect();
     assert_eq!(of, [upload, write, write, write, upload, upload]);
