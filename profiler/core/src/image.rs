@@ -152,7 +152,8 @@ impl Image {
         });
         let debug_frame = section_bytes(&file, ".debug_frame").filter(|data| !data.is_empty());
         let (covered, covered_by_debug) = covered_ranges(&file, &eh_frame, &debug_frame);
-        let build_id = file.build_id()?.map(<[u8]>::to_vec);
+        // One without a byte tells nothing apart.
+        let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
         let build_id_address = file.section_by_name(".note.gnu.build-id").and_then(|section| {
             let loaded = matches!(section.flags(), object::SectionFlags::Elf { sh_flags, .. }
                 if sh_flags.contains(object::elf::SHF_ALLOC));

@@ -31,6 +31,21 @@ fn inlined_calls_with_their_lines() {
 }
 
 #[test]
+fn a_build_id_without_a_byte_is_none() {
+    let folder = Folder::new("empty-build-id");
+    let Some(program) = compile(&folder, "inlined.c", &["-O2", "-Wl,--build-id"]) else { return };
+    let mut bytes = std::fs::read(program).unwrap();
+    assert_eq!(Image::parse(&bytes, &[]).unwrap().build_id.map(|id| id.len()), Some(20));
+    // The note says: a name of 4 bytes, a build id of 20.
+    let note = bytes
+        .windows(16)
+        .position(|window| window.starts_with(&[4, 0, 0, 0, 20, 0, 0, 0]) && window.ends_with(b"GNU\0"));
+    bytes[note.unwrap() + 4] = 0;
+    let image = Image::parse(&bytes, &[]).unwrap();
+    assert_eq!((image.build_id, image.build_id_address), (None, None));
+}
+
+#[test]
 fn the_symbol_table_serves_without_debug_information() {
     let folder = Folder::new("table");
     let Some(program) = compile(&folder, "inlined.c", &["-O2"]) else { return };
