@@ -188,7 +188,8 @@ pub fn open_dump(path: &Path, program: Option<&Path>) -> Result<DumpedTrace, Gue
 /// Where pages begin as control pages do.
 fn candidates<'a>(file: &'a File, pieces: &'a [Segment]) -> impl Iterator<Item = u64> + 'a {
     let pages = pieces.iter().flat_map(|piece| {
-        let first = piece.address.next_multiple_of(PAGE_BYTES);
+        // What begins in the last page of all addresses has no page of its own.
+        let first = piece.address.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let end = piece.address.saturating_add(piece.bytes);
         (first..end).step_by(PAGE_BYTES as usize)
     });

@@ -134,5 +134,7 @@ fn what_was_cut_gives_what_is_there() {
     let nothing = read(&Scrap::new("nothing", &ram[..0x5000])).unwrap_err();
     assert!(nothing.contains("holds no trace") && nothing.contains("dump-guest-memory"), "{nothing}");
     assert!(read(&Scrap::new("empty", b"")).is_err());
+    let at_the_end = core(&[(u64::MAX - 100, u64::MAX - 10, &ram[..8192])]);
+    assert!(read(&Scrap::new("at-the-end", &at_the_end)).unwrap_err().contains("holds no trace"));
     assert!(open_dump(&std::env::temp_dir(), None).is_err());
 }
