@@ -39,20 +39,23 @@ struct Memory<R> {
 }
 
 impl<R: Fn(u64) -> Option<u8>> Memory<R> {
-    fn number(&self, address: u64, bytes: u64) -> Option<u64> {
+    /// The number of so many bytes at `offset` of the table at `address`. A table may claim to be at the end of all
+    /// addresses.
+    fn number(&self, address: u64, offset: u64, bytes: u64) -> Option<u64> {
+        let first = address.checked_add(offset)?;
         (0..bytes)
             .rev()
-            .try_fold(0, |value, index| Some(value << 8 | u64::from((self.read)(address.checked_add(index)?)?)))
+            .try_fold(0, |value, index| Some(value << 8 | u64::from((self.read)(first.checked_add(index)?)?)))
     }
 
     fn search(&self, rsdp: u64, found: &mut ([IoApic; IO_APICS_MAX], usize)) -> Option<()> {
-        let revision = self.number(rsdp + 15, 1)?;
-        let extended = if revision >= 2 { self.number(rsdp + 24, 8)? } else { 0 };
-        let (root, pointer_bytes) = if extended != 0 { (extended, 8) } else { (self.number(rsdp + 16, 4)?, 4) };
-        let tables = self.number(root.checked_add(4)?, 4)?.saturating_sub(HEADER_BYTES) / pointer_bytes;
+        let revision = self.number(rsdp, 15, 1)?;
+        let extended = if revision >= 2 { self.number(rsdp, 24, 8)? } else { 0 };
+        let (root, pointer_bytes) = if extended != 0 { (extended, 8) } else { (self.number(rsdp, 16, 4)?, 4) };
+        let tables = self.number(root, 4, 4)?.saturating_sub(HEADER_BYTES) / pointer_bytes;
         for index in 0..tables.min(ENTRIES_MAX) {
-            let table = self.number(root + HEADER_BYTES + index * pointer_bytes, pointer_bytes)?;
-            if self.number(table, 4)? == u64::from(MADT) {
+            let table = self.number(root, HEADER_BYTES + index * pointer_bytes, pointer_bytes)?;
+            if self.number(table, 0, 4)? == u64::from(MADT) {
                 return self.read_madt(table, found);
             }
         }
@@ -60,19 +63,19 @@ impl<R: Fn(u64) -> Option<u8>> Memory<R> {
     }
 
     fn read_madt(&self, table: u64, (list, count): &mut ([IoApic; IO_APICS_MAX], usize)) -> Option<()> {
-        let end = table.checked_add(self.number(table + 4, 4)?)?;
-        let mut entry = table + MADT_ENTRIES;
+        let end = table.checked_add(self.number(table, 4, 4)?)?;
+        let mut entry = table.checked_add(MADT_ENTRIES)?;
         for _ in 0..ENTRIES_MAX {
             if entry >= end || *count == IO_APICS_MAX {
                 break;
             }
-            if self.number(entry, 1)? as u8 == TYPE_IO_APIC {
-                let address = self.number(entry + 4, 4)?;
-                let first_interrupt = self.number(entry + 8, 4)? as u32;
+            if self.number(entry, 0, 1)? as u8 == TYPE_IO_APIC {
+                let address = self.number(entry, 4, 4)?;
+                let first_interrupt = self.number(entry, 8, 4)? as u32;
                 list[*count] = IoApic { address, first_interrupt };
                 *count += 1;
             }
-            entry += self.number(entry + 1, 1)?.max(2);
+            entry = entry.checked_add(self.number(entry, 1, 1)?.max(2))?;
         }
         Some(())
     }
@@ -123,5 +126,22 @@ mod tests {
             }
         }
         assert_eq!(io_apics(0, |_| None).1, 0);
+    }
+
+    #[test]
+    fn tables_at_the_end_of_all_addresses_are_not_followed() {
+        // Memory everywhere, so that it is up to the addresses.
+        for byte in [0, 1, 2, 0x50, 0xff] {
+            for distance in 0..64 {
+                assert!(io_apics(u64::MAX - distance, |_| Some(byte)).1 <= IO_APICS_MAX);
+            }
+        }
+        let mut memory = tables();
+        put(&mut memory, 0x10 + 15, &[2]);
+        for distance in 0..64u64 {
+            put(&mut memory, 0x10 + 24, &(u64::MAX - distance).to_le_bytes());
+            let read = |address| Some(memory.get(address as usize).copied().unwrap_or(0x41));
+            assert!(io_apics(0x10, read).1 <= IO_APICS_MAX);
+        }
     }
 }
