@@ -18,6 +18,10 @@ pub const BLOCKS_PER_SLOT_BLOCK: u32 = 256;
 /// Pieces that one item may be stored in.
 pub const EXTENTS_MAX: usize = 5;
 
+/// The largest sequence and the largest next id of an index that is believed: no disk lives for so many commits, and
+/// whoever goes on counting from here does not overflow.
+pub const NUMBER_MAX: u64 = u64::MAX / 2;
+
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"GLSQUEUE";
 const SLOT_MAGIC: [u8; 8] = *b"GLSINDEX";
 const ENTRY_BYTES: usize = 64;
@@ -240,6 +244,9 @@ fn decode_written_slot(geometry: Geometry, number: u64, slot: &[u8]) -> Result<I
         next_id: u64_at(used, 24),
         entries: used[HEADER_BYTES..].chunks_exact(ENTRY_BYTES).take(count as usize).map(decode_entry).collect(),
     };
+    if index.sequence.max(index.next_id) > NUMBER_MAX {
+        return Err(Fault::Number(index.sequence.max(index.next_id)));
+    }
     if index.sequence % 2 != number % 2 {
         return Err(Fault::Sequence(index.sequence));
     }
@@ -325,6 +332,8 @@ pub enum Fault {
         /// The limit.
         count_max: u32,
     },
+    /// The sequence number or the next id is larger than a queue can have counted.
+    Number(u64),
     /// The sequence number belongs into the other slot.
     Sequence(u64),
     /// An entry contradicts the layout, another entry or itself.
@@ -353,6 +362,7 @@ impl fmt::Display for Fault {
             Fault::Count { count, count_max } => {
                 write!(f, "it counts {count} items, and there is room for {count_max}")
             }
+            Fault::Number(number) => write!(f, "it counts up to {number}, further than any queue"),
             Fault::Sequence(sequence) => write!(f, "its sequence {sequence} belongs into the other slot"),
             Fault::Entry { position, id, what } => write!(f, "entry {position} (item {id}): {what}"),
         }

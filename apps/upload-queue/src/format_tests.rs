@@ -37,6 +37,11 @@ fn a_slot_reads_back() {
     index.entries[3] = entry(8, 10, 4);
     assert_eq!(decode_slot(geometry(), 1, &encoded(&index)), Slot::Valid(index.clone()));
     assert_eq!(decode_slot(geometry(), 0, &encoded(&index)), Slot::Invalid(Fault::Sequence(7)));
+    // One more commit or item would overflow.
+    let last = Index { sequence: u64::MAX, ..index.clone() };
+    assert_eq!(decode_slot(geometry(), 1, &encoded(&last)), Slot::Invalid(Fault::Number(u64::MAX)));
+    let last = Index { next_id: u64::MAX, ..index.clone() };
+    assert_eq!(decode_slot(geometry(), 1, &encoded(&last)), Slot::Invalid(Fault::Number(u64::MAX)));
     assert_eq!(decode_slot(geometry(), 0, &vec![0; 8192]), Slot::Empty);
 }
 
