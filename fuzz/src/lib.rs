@@ -9,6 +9,8 @@
 //! read ([`mutate`]), and every target begins with bytes that are believed.
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 pub mod corpus;
 pub mod engine;
 pub mod mutate;

@@ -83,7 +83,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 fn fuzz(target: &'static dyn Target, order: &Order, arguments: &Arguments) -> Result<bool> {
-    let outcome = supervisor::run(target, order, &arguments.folder)?;
+    let order = Order { cases: order.cases.div_ceil(target.cost()), ..order.clone() };
+    let outcome = supervisor::run(target, &order, &arguments.folder)?;
     let failed: u64 = outcome.failures.values().map(|(_, _, count)| count).sum();
     let (name, took) = (target.name(), outcome.time.as_secs_f64());
     println!("{name:>14} {:>10} {took:>8.1} {failed:>9}", outcome.cases);

@@ -1,7 +1,13 @@
 //! Every reader of foreign bytes.
 
+mod boot;
+mod devices;
+mod guests;
+mod kernel;
 mod programs;
 mod recording;
+mod service;
+mod trace;
 
 use fastrand::Rng;
 
@@ -23,6 +29,11 @@ pub trait Target: Sync {
     /// Has the input read; panics if something does not hold that has to.
     fn run(&self, input: &[u8]);
 
+    /// How many cases of other targets one takes as long as: the number of cases is divided by it.
+    fn cost(&self) -> u64 {
+        1
+    }
+
     /// Longer inputs are cut.
     fn bytes_max(&self) -> usize {
         1 << 20
@@ -38,6 +49,19 @@ pub const ALL: &[&dyn Target] = &[
     &programs::Stacks,
     &programs::Maps,
     &programs::Orc,
+    &trace::Rings,
+    &trace::Mirage,
+    &guests::Gdbstub,
+    &guests::Monitors,
+    &guests::Dumps,
+    &guests::Pages,
+    &kernel::Kernel,
+    &service::Http,
+    &service::QueueDisk,
+    &service::Host,
+    &boot::CommandLines,
+    &boot::Acpi,
+    &devices::Devices,
 ];
 
 /// The one with this name.

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | demo | bench`.
+//! The project's own commands: `cargo xtask check | test | fuzz | demo | bench`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -6,6 +6,7 @@ mod build;
 mod check;
 mod demo;
 mod demo_files;
+mod fuzz;
 mod packages;
 mod progress;
 mod rules;
@@ -32,6 +33,8 @@ enum Command {
     },
     /// All tests: on the host, then end to end against built programs and booted images
     Test(test::Options),
+    /// Lies to every reader of foreign bytes, for as long as you like
+    Fuzz(fuzz::Options),
     /// The queue as a VM under load, with the profiler looking in
     Demo(demo::Options),
     /// Measures, and prints what was measured beside it
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Check { rules } => check::run(rules),
         Command::Test(options) => test::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
     };

@@ -15,7 +15,7 @@
 #![no_std]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "fake"))]
 extern crate std;
 
 mod blk;
@@ -29,8 +29,9 @@ mod console_tests;
 mod disk;
 mod dma;
 mod error;
-#[cfg(test)]
-mod fake;
+#[cfg(any(test, feature = "fake"))]
+#[doc(hidden)]
+pub mod fake;
 mod mmio;
 mod net;
 mod net_buffers;

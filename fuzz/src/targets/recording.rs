@@ -61,7 +61,7 @@ impl Target for Recordings {
 /// Reports for the terminal and the browser.
 pub struct Reports;
 
-const VIEWS: [View; 9] = [
+pub const VIEWS: [View; 9] = [
     View::Summary,
     View::Calls,
     View::Cumulative,

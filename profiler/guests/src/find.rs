@@ -114,7 +114,7 @@ pub fn list() -> Result<Listing, GuestError> {
 fn look(pid: u32, entries: &[registry::Entry]) -> (Option<Vm>, bool) {
     let arguments = command_line(pid);
     let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
-    let known = qemu::parse(pid, &arguments, &folder).or_else(|| vmm::parse(pid, &arguments));
+    let known = of_command_line(pid, &arguments, &folder);
     let vcpus = kvm::vcpu_count(pid);
     let mut vm = known;
     if let Ok(count @ 1..) = vcpus {
@@ -130,6 +130,12 @@ fn look(pid: u32, entries: &[registry::Entry]) -> (Option<Vm>, bool) {
     // A thread of the kernel has no command line, and no VM.
     let is_hidden = !arguments.is_empty() && vcpus.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     (vm, is_hidden)
+}
+
+/// What the command line of a process in `folder` says of the VM that it runs; public for whoever makes one up.
+#[doc(hidden)]
+pub fn of_command_line(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm> {
+    qemu::parse(pid, arguments, folder).or_else(|| vmm::parse(pid, arguments))
 }
 
 fn command_line(pid: u32) -> Vec<String> {

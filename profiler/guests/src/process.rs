@@ -91,6 +91,25 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
     maps.lines().filter_map(parse).collect()
 }
 
+/// Reads texts and records as the kernel makes them, for whoever makes them up: `/proc/PID/maps`, the list of CPUs,
+/// and the records of a buffer, one after the other.
+#[doc(hidden)]
+pub fn read_kernels_words(text: &str, records: &[u8], sink: &mut dyn FnMut(Event)) -> usize {
+    let mut sorter = Sorter::default();
+    let mut rest = records;
+    while let Some(size) = rest.get(6..8).map(|size| usize::from(u16::from_le_bytes([size[0], size[1]])))
+        && let Some((record, after)) = rest.split_at_checked(size.max(8))
+    {
+        if let Some(record) = Record::parse(record) {
+            sorter.push(record);
+        }
+        rest = after;
+    }
+    sorter.deliver(false, sink);
+    sorter.deliver(true, sink);
+    parse_maps(text).len() + parse_cpus(text).len()
+}
+
 /// Whether a mapping is of a file, or of the kernel's shared object, that has code with names.
 fn has_code(path: &str) -> bool {
     path.starts_with('/') || path == VDSO

@@ -1,0 +1,102 @@
+//! What an image reads when it starts: the command line of its kernel, and tables of the firmware.
+
+use fastrand::Rng;
+
+use super::Target;
+use crate::mutate;
+
+// These modules are of no crate that runs on a host, and need nothing of theirs.
+#[allow(dead_code)]
+#[path = "../../../platform/vm/src/acpi.rs"]
+mod acpi;
+#[allow(dead_code)]
+#[path = "../../../platform/vm/src/command_line.rs"]
+mod command_line;
+
+use command_line::CommandLine;
+
+/// The words of a command line.
+pub struct CommandLines;
+
+impl Target for CommandLines {
+    fn name(&self) -> &'static str {
+        "command-line"
+    }
+
+    fn corpus(&self) -> Vec<Vec<u8>> {
+        [
+            "ip=10.0.2.15/24,10.0.2.2 console=2 trace=cores,devices -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "ip=dhcp quiet virtio_mmio.device=4K@0xfeb00c00:11:3 -- --",
+        ]
+        .map(|text| text.as_bytes().to_vec())
+        .into()
+    }
+
+    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+        mutate::text(bytes, corpus, rng);
+    }
+
+    fn bytes_max(&self) -> usize {
+        64 << 10
+    }
+
+    fn run(&self, input: &[u8]) {
+        let text = String::from_utf8_lossy(input);
+        let line = CommandLine::parse(&text);
+        let words = text.split_ascii_whitespace().count();
+        assert!(line.args.len() + line.unknown.len() + line.devices.len() <= words);
+        let _ = command_line::trace_groups(&text);
+        let _ = upload_queue::Config::from_args(&line.args);
+    }
+}
+
+/// Firmware tables: the address of the first, then memory, which repeats for ever.
+pub struct Acpi;
+
+impl Target for Acpi {
+    fn name(&self) -> &'static str {
+        "acpi"
+    }
+
+    fn corpus(&self) -> Vec<Vec<u8>> {
+        let tables = |extended: bool| {
+            let mut memory = vec![0u8; 0x400];
+            let mut put = |at: usize, bytes: &[u8]| memory[at..at + bytes.len()].copy_from_slice(bytes);
+            put(0x10 + 16, &0x100u32.to_le_bytes());
+            if extended {
+                put(0x10 + 15, &[2]);
+                put(0x10 + 24, &0x100u64.to_le_bytes());
+            }
+            put(0x104, &(36 + 2 * if extended { 8u32 } else { 4 }).to_le_bytes());
+            put(0x124, &0x200u32.to_le_bytes());
+            put(0x124 + if extended { 8 } else { 4 }, &0x300u32.to_le_bytes());
+            put(0x200, b"FACP");
+            put(0x300, b"APIC");
+            put(0x304, &(44u32 + 8 + 12 + 12).to_le_bytes());
+            put(0x32c, &[0, 8, 0, 0, 1, 0, 0, 0]);
+            put(0x334, &[1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]);
+            put(0x340, &[1, 12, 1, 0, 0, 0, 0xc1, 0xfe, 24, 0, 0, 0]);
+            [&0x10u64.to_le_bytes()[..], &memory].concat()
+        };
+        vec![tables(false), tables(true)]
+    }
+
+    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+        match rng.u32(..3) {
+            0 => mutate::plain(bytes, corpus, rng),
+            1 => mutate::fields(bytes, &[(0, 8), (31, 1), (32, 4), (40, 8), (0x10c, 4), (0x12c, 8), (0x134, 8)], rng),
+            _ => mutate::words(bytes, 0, 4, rng),
+        }
+    }
+
+    fn bytes_max(&self) -> usize {
+        64 << 10
+    }
+
+    fn run(&self, input: &[u8]) {
+        let Some((root, memory)) = input.split_first_chunk::<8>() else { return };
+        let read = |address: u64| memory.get(address as usize % memory.len().max(1)).copied();
+        let (_, count) = acpi::io_apics(u64::from_le_bytes(*root), read);
+        assert!(count <= acpi::IO_APICS_MAX);
+    }
+}

@@ -1,0 +1,254 @@
+//! Devices that lie to our drivers: the input is a configuration and then, step by step, what driver and device do.
+
+use std::sync::atomic::Ordering;
+
+use fastrand::Rng;
+use glass_api::Buf;
+use glass_virtio::fake::{Chain, DAMAGED, DeviceQueue, Fake, GuardedDma};
+use glass_virtio::{Blk, Console, ConsoleConfig, Driver, Net, NetConfig, Request, device, feature};
+
+use super::Target;
+use crate::mutate;
+
+/// Kind of device and its features, then its configuration.
+const HEAD_BYTES: usize = 64;
+/// A step: what, which queue, two numbers.
+const STEP_BYTES: usize = 8;
+const STEPS_MAX: usize = 400;
+const FEATURES: [u64; 12] = [
+    feature::INDIRECT,
+    feature::EVENT_IDX,
+    feature::BLK_FLUSH,
+    feature::BLK_SEG_MAX,
+    feature::BLK_SIZE_MAX,
+    feature::BLK_BLK_SIZE,
+    feature::NET_MAC,
+    feature::NET_CSUM,
+    feature::NET_GUEST_CSUM,
+    feature::NET_HOST_TSO4,
+    feature::NET_GUEST_TSO4,
+    feature::BLK_RO,
+];
+
+/// The three devices.
+pub struct Devices;
+
+struct Step {
+    what: u8,
+    queue: u8,
+    small: u16,
+    large: u32,
+}
+
+/// The device's side, which may hold requests back and answer twice.
+struct Liar {
+    fake: Fake,
+    held: Vec<(u16, Chain)>,
+}
+
+impl Liar {
+    fn with(&self, queue: u8, work: impl FnOnce(&mut DeviceQueue)) {
+        let mut state = self.fake.state();
+        let count = state.queues.len().max(1);
+        if let Some(queue) = state.queues.get_mut(usize::from(queue) % count) {
+            work(queue);
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let held = self.held.len().max(1);
+        let chosen = self.held.get(usize::from(step.small) % held).cloned();
+        match step.what {
+            0 | 1 => {
+                let mut taken = Vec::new();
+                self.with(step.queue, |queue| taken.extend(queue.take().map(|chain| (queue.number, chain))));
+                self.held.extend(taken);
+            }
+            // An answer that is honest in form: bytes, and as many as were written.
+            2..=4 => {
+                let Some((number, chain)) = chosen else { return };
+                self.held.swap_remove(usize::from(step.small) % held);
+                let fill = vec![step.large as u8; chain.writable_bytes() as usize];
+                let written = chain.write(&fill[..(step.large >> 8) as usize % (fill.len() + 1)]);
+                let mut state = self.fake.state();
+                if let Some(queue) = state.queues.iter_mut().find(|queue| queue.number == number) {
+                    queue.complete(chain.head, written);
+                }
+            }
+            // A right number with a wrong length; the same answer twice.
+            5 => {
+                let Some((_, chain)) = chosen else { return };
+                self.with(step.queue, |queue| queue.put(chain.head.into(), step.large));
+            }
+            6 => self.with(step.queue, |queue| queue.put(step.large, step.small.into())),
+            7 => self.with(step.queue, |queue| queue.publish(step.small)),
+            8 => self.with(step.queue, |queue| queue.set_available_event(step.small)),
+            9 => self.with(step.queue, |queue| queue.set_no_notify(step.small & 1 == 0)),
+            10 => {
+                let mut state = self.fake.state();
+                let length = state.config.len().max(1);
+                if let Some(byte) = state.config.get_mut(usize::from(step.small) % length) {
+                    *byte = step.large as u8;
+                }
+                state.generation = state.generation.wrapping_add(1);
+            }
+            _ => self.fake.state().status = step.small as u8,
+        }
+        // A device that was reset forgets.
+        if self.fake.state().queues.is_empty() {
+            self.held.clear();
+        }
+    }
+}
+
+fn blk(fake: Fake, steps: &[Step]) {
+    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let Ok(mut blk) = Blk::new(fake, GuardedDma) else { return };
+    let (mut submitted, mut completed) = (0, 0);
+    for step in steps {
+        match step.what {
+            20..=29 => {
+                let Ok(buf) = Buf::zeroed(512 * usize::from(step.small % 64)) else { continue };
+                let offset = u64::from(step.large) * 512;
+                let request = match step.what % 3 {
+                    0 => Request::Read { offset, buf },
+                    1 => Request::Write { offset, buf },
+                    _ => Request::Flush,
+                };
+                submitted += usize::from(blk.submit(request).is_ok());
+                blk.kick();
+            }
+            30..=35 => {
+                completed += blk.poll(&mut |_, _, _| {});
+                if blk.arm() {
+                    blk.disarm();
+                }
+            }
+            _ => liar.step(step),
+        }
+        assert!(completed <= submitted, "{completed} completions of {submitted} requests");
+    }
+    // Whoever waits for a request of a device that was given up hears of it.
+    completed += blk.poll(&mut |_, _, _| {});
+    if blk.lie().is_some() {
+        completed += blk.poll(&mut |_, _, _| {});
+        assert_eq!(completed, submitted, "a request of a broken device never ends");
+    }
+}
+
+fn net(fake: Fake, steps: &[Step]) {
+    use smoltcp::phy::{Device, RxToken, TxToken};
+    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let config = NetConfig { memory_bytes: 256 << 10, ..NetConfig::default() };
+    let Ok(mut net) = Net::new(fake, &GuardedDma, config) else { return };
+    for step in steps {
+        match step.what {
+            20..=25 => {
+                if let Some(token) = net.transmit(smoltcp::time::Instant::ZERO) {
+                    token.consume(usize::from(step.small) % 1515, |frame| frame.fill(step.large as u8));
+                }
+                Driver::kick(&mut net);
+            }
+            26..=35 => {
+                net.poll();
+                while let Some((token, _)) = net.receive(smoltcp::time::Instant::ZERO) {
+                    token.consume(|frame| assert!(frame.len() <= 65_536));
+                }
+                if net.arm() {
+                    net.disarm();
+                }
+            }
+            _ => liar.step(step),
+        }
+    }
+}
+
+fn console(fake: Fake, steps: &[Step]) {
+    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let config = ConsoleConfig { buffers: 4, buffer_bytes: 256, receive: true, port: 0 };
+    let Ok(mut console) = Console::new(fake, &GuardedDma, config) else { return };
+    for step in steps {
+        match step.what {
+            20..=25 => {
+                let text = vec![step.large as u8; usize::from(step.small) % 600];
+                assert!(console.write(&text) <= text.len());
+                console.kick();
+            }
+            26..=35 => {
+                console.poll();
+                let mut bytes = [0; 100];
+                assert!(console.read(&mut bytes) <= bytes.len());
+                console.drain(3);
+                if console.arm() {
+                    console.disarm();
+                }
+            }
+            _ => liar.step(step),
+        }
+    }
+}
+
+impl Target for Devices {
+    fn name(&self) -> &'static str {
+        "virtio"
+    }
+
+    fn corpus(&self) -> Vec<Vec<u8>> {
+        let with = |kind: u8, features: u16, config: &[u8]| {
+            let mut bytes = vec![kind];
+            bytes.extend(features.to_le_bytes());
+            bytes.extend(config);
+            bytes.resize(HEAD_BYTES, 0);
+            // Some work of the driver, some of an honest device, three times.
+            let steps =
+                [(22u8, 0u8), (24, 0), (21, 1), (0, 0), (0, 1), (0, 0), (2, 0), (2, 1), (3, 0), (30, 0), (26, 0)];
+            for (index, (what, queue)) in steps.iter().cycle().take(3 * steps.len()).enumerate() {
+                bytes.extend([*what, *queue, index as u8, 0, index as u8, 0xff, 0xff, 0]);
+            }
+            bytes
+        };
+        let disk =
+            [&64u64.to_le_bytes()[..], &4096u32.to_le_bytes(), &8u32.to_le_bytes(), &[0; 4], &512u32.to_le_bytes()]
+                .concat();
+        let mac = [2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xdc, 5];
+        vec![with(0, 0xfff, &disk), with(0, 0, &disk), with(1, 0xfff, &mac), with(1, 2, &mac), with(2, 2, &[])]
+    }
+
+    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+        match rng.u32(..8) {
+            0 => mutate::plain(bytes, corpus, rng),
+            1 => mutate::fields(bytes, &[(0, 1), (1, 2), (3, 8), (11, 4), (15, 4), (23, 4)], rng),
+            2 | 3 => {
+                let count = bytes.len().saturating_sub(HEAD_BYTES) / STEP_BYTES;
+                if count > 0 {
+                    bytes[HEAD_BYTES + STEP_BYTES * rng.usize(..count)] = rng.u8(..40);
+                }
+            }
+            _ => mutate::words(bytes, HEAD_BYTES, STEP_BYTES, rng),
+        }
+    }
+
+    fn bytes_max(&self) -> usize {
+        HEAD_BYTES + STEP_BYTES * STEPS_MAX
+    }
+
+    fn run(&self, input: &[u8]) {
+        let Some((head, rest)) = input.split_first_chunk::<HEAD_BYTES>() else { return };
+        let chosen = u16::from_le_bytes([head[1], head[2]]);
+        let features = FEATURES.iter().enumerate().filter(|(index, _)| chosen & 1 << index != 0);
+        let features = features.fold(0, |all, (_, feature)| all | feature);
+        let step = |bytes: &[u8; STEP_BYTES]| Step {
+            what: bytes[0] % 40,
+            queue: bytes[1],
+            small: u16::from_le_bytes([bytes[2], bytes[3]]),
+            large: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        };
+        let steps: Vec<Step> = rest.as_chunks::<STEP_BYTES>().0.iter().map(step).collect();
+        match head[0] % 3 {
+            0 => blk(Fake::new(device::BLK, features, &head[3..]), &steps),
+            1 => net(Fake::new(device::NET, features, &head[3..]), &steps),
+            _ => console(Fake::new(device::CONSOLE, features, &head[3..]), &steps),
+        }
+        assert_eq!(DAMAGED.load(Ordering::SeqCst), 0, "a device had the driver write where it may not");
+    }
+}

@@ -1,0 +1,39 @@
+//! `cargo xtask fuzz`: changed bytes for every reader of foreign ones, optimized and with every check on.
+
+use crate::progress::Steps;
+use crate::run;
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// Options of `cargo xtask fuzz`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Which reader; all, if none is named
+    target: Option<String>,
+    /// For how long, in all
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Another seed makes other cases
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs one input that has failed, and nothing else
+    #[arg(long, value_name = "FILE", requires = "target")]
+    input: Option<PathBuf>,
+}
+
+/// Builds and runs. The inputs of failures are kept in `target/fuzz`.
+pub fn run(options: &Options) -> Result<()> {
+    /// Of the root's Cargo.toml.
+    const PROFILE: &str = "strict";
+    let step = Steps::new(1).begin("build glass-fuzz with every check", None);
+    run::quiet(&mut run::cargo(&["build", "--profile", PROFILE, "--package", "glass-fuzz"]))?;
+    step.done("");
+    let mut command = std::process::Command::new(run::target_dir().join(PROFILE).join("glass-fuzz"));
+    command.args(["--seconds", &options.seconds.to_string(), "--seed", &options.seed.to_string()]);
+    command.arg("--folder").arg(run::target_dir().join("fuzz"));
+    command.args(&options.target);
+    if let Some(path) = &options.input {
+        command.arg("--input").arg(path);
+    }
+    run::streamed(&mut command)
+}
