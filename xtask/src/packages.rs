@@ -25,6 +25,8 @@ const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpo
 const GDB: Package = Package { program: "gdb", package: "gdb", purpose: "a peer of the sampling benchmark" };
 const GCC: Package =
     Package { program: "gcc", package: "gcc", purpose: "test guests, and the plugin that counts in QEMU" };
+const VALGRIND: Package =
+    Package { program: "valgrind", package: "valgrind", purpose: "instructions that tracing costs a process" };
 const GO: Package = Package { program: "go", package: "golang-go", purpose: "exports in go tool pprof" };
 const NODE: Package = Package { program: "node", package: "nodejs", purpose: "exports in their viewers" };
 const NPM: Package = Package { program: "npm", package: "npm", purpose: "the viewers that open exports" };
@@ -39,7 +41,7 @@ pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
-pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC];
+pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
 
 /// Why missing packages cannot be installed here; `None` when they can.
 fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {

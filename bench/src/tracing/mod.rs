@@ -1,6 +1,7 @@
 //! `tracing`: what it costs a guest to tell what it does, and the page to show it.
 
 mod cost;
+mod instructions;
 mod page;
 mod plot;
 mod service;
@@ -14,6 +15,7 @@ use glass_tests::programs;
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     cost::measure(&mut outcome)?;
+    instructions::measure(&mut outcome)?;
     page::measure(&mut outcome)?;
     let groups = throughput::measure(&mut outcome, progress)?;
     for line in plot::text(&groups).lines() {

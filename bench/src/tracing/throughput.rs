@@ -138,7 +138,7 @@ fn traced_turn(running: &Running, mode: &Mode, world: World, service: &str, fold
 fn one_transfer(running: &Running, service: &str) -> Result<Speed> {
     let cpu_before = process::cpu_time(running.pid()).context("the service has ended")?;
     let (mib, seconds) = match service {
-        "queue" => up_and_down(running.address)?,
+        "queue" => (2.0 * QUEUE_MIB as f64, up_and_down(running.address, &Body::new(QUEUE_MIB << 20))?),
         _ => receive(running.address)?,
     };
     let cpu = process::cpu_time(running.pid()).context("the service has ended")?.saturating_sub(cpu_before);
@@ -170,9 +170,8 @@ pub fn trace_log(tracer: &Process) -> String {
     tracer.output().trim().to_owned()
 }
 
-/// One item up, down and away: MiB moved, and seconds.
-fn up_and_down(address: SocketAddr) -> Result<(f64, f64)> {
-    let body = Body::new(QUEUE_MIB << 20);
+/// One item up, down and away: seconds that it moved.
+pub fn up_and_down(address: SocketAddr, body: &Body) -> Result<f64> {
     let mut client = Client::connect(address)?;
     let begin = Instant::now();
     let status = client.put("/uploader", body.length_bytes(), &mut body.reader())?.status();
@@ -185,14 +184,14 @@ fn up_and_down(address: SocketAddr) -> Result<(f64, f64)> {
     let begin = Instant::now();
     let status = client.get_into("/downloader", &mut checker)?.status();
     seconds += begin.elapsed().as_secs_f64();
-    if status != 200 || !checker.is(&body) {
+    if status != 200 || !checker.is(body) {
         bail!("GET was answered {status} and brought something else");
     }
     let status = Client::connect(address)?.request("DELETE", "/downloader")?.status();
     if status != 200 {
         bail!("DELETE was answered {status}");
     }
-    Ok((2.0 * QUEUE_MIB as f64, seconds))
+    Ok(seconds)
 }
 
 /// Asks the sender for bytes: MiB that came, and seconds.
