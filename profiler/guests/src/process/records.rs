@@ -198,7 +198,7 @@ impl Sorter {
             }
             Kind::Fork { pid, parent } if pid != parent => sink(Event::Fork { process: pid, parent }),
             Kind::Fork { .. } => {}
-            Kind::Lost(count) => self.lost += count,
+            Kind::Lost(count) => self.lost = self.lost.saturating_add(count),
             Kind::Throttled => self.throttled += 1,
         }
     }
@@ -260,6 +260,17 @@ mod tests {
         for bytes in 0..whole.len() {
             assert_eq!(Record::parse(&whole[..bytes]), None, "{bytes} bytes");
         }
+    }
+
+    #[test]
+    fn losses_are_counted_as_far_as_one_can_count() {
+        let mut sorter = Sorter::default();
+        for _ in 0..2 {
+            let words = [1, u64::MAX - 1, 7 << 32 | 7, 99].map(u64::to_le_bytes).concat();
+            sorter.push(Record::parse(&record(LOST, 0, &words)).unwrap());
+        }
+        sorter.deliver(true, &mut |event| panic!("{event:?}"));
+        assert_eq!(sorter.lost(), u64::MAX);
     }
 
     #[test]
