@@ -1,10 +1,11 @@
 //! `glass build`: makes a VM image (or a process) of a service's crate.
 
+use crate::console;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Make a bootable VM image of a service
+/// Makes a bootable VM image of a service
 #[derive(clap::Args)]
 pub struct Args {
     /// Package of the service; the one in the current folder if it is left out
@@ -94,8 +95,7 @@ pub fn run(args: Args) -> Result<()> {
 
 fn report_size(what: &str, file: &Path) -> Result<()> {
     let bytes = file.metadata().with_context(|| format!("cannot look at {}", file.display()))?.len();
-    println!("{what}: {} ({} KiB)", file.display(), bytes.div_ceil(1024));
-    Ok(())
+    console::print(&format!("{what}: {} ({} KiB)\n", file.display(), bytes.div_ceil(1024)))
 }
 
 fn strip(program: &Path, stripped: &Path) -> Result<()> {

@@ -1,6 +1,6 @@
 //! `glass completions`: what a shell needs to complete our commands.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
@@ -19,5 +19,5 @@ pub fn run(arguments: Args) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut crate::Arguments::command(), "glass", &mut script);
     // The generator panics where it cannot write, so it writes to memory.
-    std::io::Write::write_all(&mut std::io::stdout().lock(), &script).context("cannot write to standard output")
+    crate::console::print(&String::from_utf8_lossy(&script))
 }

@@ -1,14 +1,15 @@
 //! `glass export`: turns a recording into what other viewers read.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
 use glass_export::{Format, Options, States};
 
-use crate::info::open;
+use crate::console::{self, Busy, say};
+use crate::files;
 
 /// Turns a recording into what other viewers read.
 #[derive(clap::Args)]
@@ -19,7 +20,7 @@ pub struct Args {
     #[arg(short, long, value_parser = formats())]
     format: Format,
     /// Where to write it, `-` for standard output; without it, under the name that the format's viewers expect.
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Which samples: those of running tracks, or also those of spinning and idle ones, under roots of their own.
     #[arg(long, value_enum, default_value_t = StatesArg::Running)]
@@ -56,12 +57,8 @@ pub fn run(arguments: Args) -> Result<()> {
     if to_standard_output && format.is_binary() && io::stdout().is_terminal() {
         bail!("{} is binary and would garble the terminal: give a file with --output, or a pipe", format.name());
     }
-    let is_recording = match (fs::canonicalize(&file), fs::canonicalize(&output)) {
-        (Ok(file), Ok(output)) => file == output,
-        _ => false,
-    };
-    ensure!(!is_recording, "{} is the recording itself: give another name with --output", output.display());
-    let (bytes, recording) = open(&file)?;
+    files::ensure_other(&file, &output, "recording")?;
+    let (bytes, recording) = files::open(&file)?;
     if format.is_of_trace() && recording.trace.is_empty() {
         bail!(
             "{} holds samples only, nothing for {}: record with `glass trace`, or give another --format",
@@ -69,30 +66,30 @@ pub fn run(arguments: Args) -> Result<()> {
             format.name()
         );
     }
+    if !format.is_of_trace() && format != Format::Perfetto && recording.profile.samples.is_empty() {
+        bail!(
+            "{} holds no samples, nothing for {}: record with `glass record`, or give another --format",
+            file.display(),
+            format.name()
+        );
+    }
     if format.is_folder() {
         ensure!(!to_standard_output, "{} is a folder of files: name it with --output", format.name());
-        return export_folder(&recording, &output);
+        export_folder(&recording, &output)?;
+        files::warn(&file, &recording);
+        return Ok(());
     }
     if to_standard_output {
         let mut stdout = BufWriter::new(io::stdout().lock());
         let written =
             glass_export::write(format, &recording, &bytes, options, &mut stdout).and_then(|()| stdout.flush());
-        warn(&recording);
-        return match written {
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            written => written.context("cannot write to standard output"),
-        };
+        files::warn(&file, &recording);
+        return console::printed(written);
     }
-    let cannot = || format!("cannot write {}", output.display());
-    let mut writer = BufWriter::new(File::create(&output).with_context(cannot)?);
-    let written = glass_export::write(format, &recording, &bytes, options, &mut writer).and_then(|()| writer.flush());
-    if let Err(error) = written {
-        // Half a file would look like a whole one.
-        let _ = fs::remove_file(&output);
-        return Err(error).with_context(cannot);
-    }
-    warn(&recording);
+    let busy = Busy::with(&format!("making {}", output.display()));
+    files::write(&output, |writer| glass_export::write(format, &recording, &bytes, options, writer))?;
+    drop(busy);
+    files::warn(&file, &recording);
     let samples = format!("{} samples", exported(&recording, states));
     let events = format!("{} events", recording.trace.event_count());
     let what = match (format.is_of_trace(), recording.trace.is_empty()) {
@@ -100,7 +97,7 @@ pub fn run(arguments: Args) -> Result<()> {
         (false, false) if format == Format::Perfetto => format!("{samples} and {events}"),
         (false, _) => samples,
     };
-    eprintln!("glass: {what} in {}; open it with {}", output.display(), format.viewer());
+    say!("glass: {what} in {}; open it with {}", output.display(), format.viewer());
     Ok(())
 }
 
@@ -113,6 +110,7 @@ fn export_folder(recording: &glass_profile::recording::Recording, output: &Path)
         "{} is not empty: name another folder with --output, or remove it",
         output.display()
     );
+    let busy = Busy::with(&format!("making {}", output.display()));
     let written = glass_export::ctf::write(recording, |name| File::create(output.join(name)).map(BufWriter::new));
     let written = match written {
         Ok(written) => written,
@@ -122,20 +120,13 @@ fn export_folder(recording: &glass_profile::recording::Recording, output: &Path)
             return Err(error).with_context(cannot);
         }
     };
-    warn(recording);
+    drop(busy);
     if written.moved > 0 {
-        eprintln!("glass: warning: {} events have a time before that of the one before; they got that", written.moved);
+        say!("glass: warning: {} events have a time before that of the one before; they got that", written.moved);
     }
     let folder = output.display();
-    eprintln!("glass: {} events in {folder}; open it with {}", written.events, Format::Ctf.viewer());
+    say!("glass: {} events in {folder}; open it with {}", written.events, Format::Ctf.viewer());
     Ok(())
-}
-
-/// Says what a reader of the profile should know.
-fn warn(recording: &glass_profile::recording::Recording) {
-    for warning in &recording.profile.warnings {
-        eprintln!("glass: warning: {}", glass_report::names::printable(warning));
-    }
 }
 
 fn exported(recording: &glass_profile::recording::Recording, states: States) -> usize {

@@ -1,16 +1,15 @@
 //! `glass import`: traces of other tracers as recordings, so that our reports show them.
 
-use std::fs;
-use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use glass_export::mirage;
 use glass_profile::model::{Cost, Origin};
 use glass_profile::recording::{Clocks, Writer};
 use glass_report::names::printable;
 
-use crate::record::output::Output;
+use crate::console::{Busy, say};
+use crate::files;
 
 /// Warnings that are kept in the recording and shown.
 const WARNINGS_MAX: usize = 50;
@@ -21,7 +20,7 @@ pub struct Args {
     /// The trace.
     file: PathBuf,
     /// Where to write the recording.
-    #[arg(short, long, default_value = "imported.pftrace")]
+    #[arg(short, long, value_name = "FILE", default_value = "imported.pftrace")]
     output: PathBuf,
 }
 
@@ -29,9 +28,9 @@ pub struct Args {
 pub fn run(arguments: Args) -> Result<()> {
     let Args { file, output } = arguments;
     let shown = file.display();
-    let bytes = fs::read(&file).with_context(|| format!("cannot read {shown} (give a file of mirage-profile)"))?;
-    let is_itself = fs::canonicalize(&file).ok().is_some_and(|file| fs::canonicalize(&output).ok() == Some(file));
-    ensure!(!is_itself, "{} is the trace itself: give another name with --output", output.display());
+    let busy = Busy::with(&format!("reading {shown}"));
+    let bytes = files::read(&file, "give a file of mirage-profile")?;
+    files::ensure_other(&file, &output, "trace")?;
     let imported = mirage::import(&bytes)
         .ok_or_else(|| anyhow!("{shown} is no trace of mirage-profile: there is no packet of its format in it"))?;
     ensure!(imported.events > 0, "{shown} holds no events: {}", imported.warnings.join("; "));
@@ -42,20 +41,17 @@ pub fn run(arguments: Args) -> Result<()> {
         recorder: concat!("glass ", env!("CARGO_PKG_VERSION")).to_owned(),
         ..Default::default()
     };
-    let cannot = || format!("cannot write {}", output.display());
-    let target = Output::prepare(&output)?.begin().with_context(cannot)?;
-    let mut writer = Writer::start(BufWriter::new(target), Clocks::default(), &origin, false).with_context(cannot)?;
-    for piece in &imported.pieces {
-        writer.trace(piece).with_context(cannot)?;
-    }
     let more = imported.warnings.len().saturating_sub(WARNINGS_MAX);
     let more = (more > 0).then(|| format!("{more} more things are wrong with the file"));
-    for warning in imported.warnings.iter().take(WARNINGS_MAX).chain(&more) {
-        eprintln!("glass: warning: {warning}");
-        writer.warning(warning).with_context(cannot)?;
-    }
-    writer.cost(&Cost::default(), imported.duration_ns, true).with_context(cannot)?;
-    writer.into_inner().flush().with_context(cannot)?;
-    eprintln!("glass: {} events in {}; see them with `glass report`", imported.events, output.display());
+    let warnings: Vec<&String> = imported.warnings.iter().take(WARNINGS_MAX).chain(&more).collect();
+    files::write(&output, |file| {
+        let mut writer = Writer::start(file, Clocks::default(), &origin, false)?;
+        imported.pieces.iter().try_for_each(|piece| writer.trace(piece))?;
+        warnings.iter().try_for_each(|warning| writer.warning(warning))?;
+        writer.cost(&Cost::default(), imported.duration_ns, true)
+    })?;
+    drop(busy);
+    warnings.iter().for_each(|warning| say!("glass: warning: {shown}: {}", printable(warning)));
+    say!("glass: {} events in {}; see them with `glass report`", imported.events, output.display());
     Ok(())
 }

@@ -3,16 +3,16 @@
 mod traced;
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
-use glass_guests::files::HostFiles;
+use anyhow::Result;
 use glass_profile::model::{Profile, State};
-use glass_profile::recording::{self, NameSource, RecordedImage, Recording};
+use glass_profile::recording::{NameSource, RecordedImage, Recording};
 use glass_report::names::printable;
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
+
+use crate::{console, files};
 
 /// No line is wider.
 const COLUMNS: usize = 100;
@@ -35,23 +35,13 @@ pub struct Args {
 
 /// Prints it.
 pub fn run(arguments: Args) -> Result<()> {
-    let (bytes, recording) = open(&arguments.file)?;
+    let (bytes, recording) = files::open(&arguments.file)?;
     let file = printable(&arguments.file.display().to_string());
-    if arguments.json {
-        println!("{:#}", to_json(&file, bytes.len() as u64, &recording));
-    } else {
-        print!("{}", to_text(&file, bytes.len() as u64, &recording));
-    }
-    Ok(())
-}
-
-/// Reads a recording with all that is in it.
-pub fn open(file: &Path) -> Result<(Vec<u8>, Recording)> {
-    let path = file.display();
-    let bytes =
-        fs::read(file).with_context(|| format!("cannot read {path} (give a file that `glass record` wrote)"))?;
-    let recording = recording::open(&bytes, &mut HostFiles).map_err(|error| anyhow!("{path} {error}"))?;
-    Ok((bytes, recording))
+    let file_bytes = bytes.len() as u64;
+    console::print(&match arguments.json {
+        true => format!("{:#}\n", to_json(&file, file_bytes, &recording)),
+        false => to_text(&file, file_bytes, &recording),
+    })
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,10 +1,14 @@
 //! The command `glass`: one module for each subcommand.
 #![forbid(unsafe_code)]
+// They panic where nobody reads: `console` has what does not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod build;
 mod completions;
+mod console;
 mod diff;
 mod export;
+mod files;
 mod import;
 mod info;
 mod last_words;
@@ -22,10 +26,11 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use console::say;
 
 /// Runs services as processes or VMs, and looks into any guest to see where its time goes.
 #[derive(Parser)]
-#[command(name = "glass", version, about)]
+#[command(name = "glass", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -68,7 +73,7 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         // The whole chain in one line: what failed, and what made it fail.
-        eprintln!("glass: {error:#}");
+        say!("glass: {error:#}");
         ExitCode::FAILURE
     })
 }

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use glass_guests::choose::{self, Plan, Wanted, Way};
 use glass_guests::find::{self, Vm};
 use serde_json::json;
+
+use crate::console;
 
 /// Columns of the screen that the table fits.
 const WIDTH: usize = 100;
@@ -70,12 +71,7 @@ pub fn run(arguments: Args) -> Result<()> {
             row(vm, version)
         })
         .collect();
-    let text = if arguments.json { json(&rows, listing.hidden)? } else { table(&rows, listing.hidden) };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Who reads only the first lines has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot print the list"),
-    }
+    console::print(&if arguments.json { json(&rows, listing.hidden)? } else { table(&rows, listing.hidden) })
 }
 
 fn json(rows: &[Row], hidden: usize) -> Result<String> {

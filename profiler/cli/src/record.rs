@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use glass_guests::trace::{self, Live};
-use glass_guests::{Flow, read_clocks};
+use glass_guests::{Flow, GuestError, Source, read_clocks};
 use glass_profile::event::Event;
 
+use crate::console::say;
 use crate::target::{self, TargetArgs};
 use crate::trace::tracer::Tracer;
 use crate::trace::wanted::{Groups, parse_groups};
@@ -33,10 +34,11 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
     /// Trace these groups of events of a service of Glasshouse too, into the same recording: see `glass trace`.
-    #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all", conflicts_with = "post_mortem")]
+    #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
+        require_equals = true, conflicts_with = "post_mortem")]
     trace: Option<Groups>,
     /// Where to write the recording.
-    #[arg(short, long, default_value = "glass.pftrace")]
+    #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
 }
 
@@ -65,12 +67,27 @@ pub(crate) fn watch_signals(interrupted: &Arc<AtomicBool>, is_detached: &Arc<Ato
 
 /// Records until the time is over, the guest ends or Ctrl-C.
 pub fn run(arguments: Args) -> Result<()> {
+    // A pipe may wait for its reader here, which Ctrl-C ends.
+    let output = Output::prepare(&arguments.output)?;
     // Before anything is attached to: from here on Ctrl-C ends the recording, not us.
     let interrupted = Arc::new(AtomicBool::new(false));
     let is_detached = Arc::new(AtomicBool::new(false));
     watch_signals(&interrupted, &is_detached).context("cannot watch for Ctrl-C")?;
-    let output = Output::prepare(&arguments.output)?;
     record(&arguments, output, &interrupted, &is_detached)
+}
+
+/// What a source tells at its start. An error here costs no earlier recording.
+pub(crate) fn announce(source: &mut dyn Source) -> Result<Vec<Event>, GuestError> {
+    let mut events = Vec::new();
+    source.announce(&mut |event| events.push(event))?;
+    Ok(events)
+}
+
+/// Says that a command that was started goes on without us, if it does.
+pub(crate) fn tell_of_command(pid: u32, title: &str) {
+    if target::is_running(pid) {
+        say!("glass: {title} goes on");
+    }
 }
 
 /// Records what is to be sampled, and traced with it.
@@ -84,6 +101,7 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
         _ => None,
     };
     let clocks = read_clocks();
+    let announced = announce(target.source.as_mut())?;
     let start = Instant::now();
     let mut pipeline = Pipeline::start(output, clocks, &target.origin, target.is_guest, target.pid)?;
     let tracer = match (opened, arguments.trace) {
@@ -95,7 +113,8 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
         (None, None) => None,
     };
     let mut progress = Progress::start(&target.origin, arguments.duration);
-    let mut result = target.source.announce(&mut |event| pipeline.event(event)).map(|()| Flow::More);
+    announced.into_iter().for_each(|event| pipeline.event(event));
+    let mut result = Ok(Flow::More);
     let mut checkpoint = Instant::now();
     while let Ok(Flow::More) = result {
         let left = arguments.duration.map(|duration| duration.saturating_sub(start.elapsed()));
@@ -124,6 +143,9 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     let cost = pipeline.finish(counts, end_ns)?;
     let counts = traced.as_ref().and_then(|traced| traced.as_ref().ok());
     progress::summary(&arguments.output, elapsed, &cost, counts);
+    if is_new {
+        tell_of_command(target.pid, &target.origin.guest);
+    }
     result?;
     detached?;
     traced.transpose()?;

@@ -1,19 +1,20 @@
 //! `glass report`: turns a recording into a page or into text.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::Write as _;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use glass_guests::files::HostFiles;
+use anyhow::{Result, anyhow, bail, ensure};
 use glass_profile::model::Profile;
-use glass_profile::recording::{self, Recording};
 use glass_profile::trace;
 use glass_profile::trace::model::Trace;
 use glass_report::names::printable;
 use glass_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace_text};
 
+use crate::console::{self, Busy, say};
+use crate::files;
+
 /// Functions in the table that goes to the terminal.
-const TOP_DEFAULT: usize = 20;
+const ROWS_DEFAULT: usize = 20;
 /// Shortest call that is shown if nobody says.
 const MIN_CALL_NS: u64 = 10_000;
 
@@ -23,14 +24,14 @@ pub struct Args {
     /// The recording.
     file: PathBuf,
     /// Where to write the page.
-    #[arg(short, long, default_value = "report.html")]
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
     /// Print text instead of writing a page.
     #[arg(long, conflicts_with = "output")]
     text: bool,
     /// How many functions the table of samples has.
-    #[arg(long, default_value_t = TOP_DEFAULT, requires = "text")]
-    top: usize,
+    #[arg(long, alias = "top", value_name = "N", default_value_t = ROWS_DEFAULT, requires = "text")]
+    rows: usize,
     /// What to show of a trace; without it, what is in the recording.
     #[arg(long, requires = "text")]
     view: Option<ViewName>,
@@ -116,20 +117,27 @@ fn parse_min(text: &str) -> Result<Min, String> {
 
 /// Writes the page or prints the text.
 pub fn run(arguments: Args) -> Result<()> {
-    let recording = open(&arguments.file)?;
+    let (_, recording) = files::open(&arguments.file)?;
+    let output = arguments.output.display();
+    let busy = Busy::with(&if arguments.text { "making a text".to_owned() } else { format!("making {output}") });
     let profile = &recording.profile;
     let trace = (!recording.trace.is_empty()).then(|| trace::build(&recording.trace));
     if arguments.text {
-        print!("{}", text(&arguments, profile, trace.as_ref())?);
-        return Ok(());
+        let text = text(&arguments, profile, trace.as_ref())?;
+        drop(busy);
+        files::warn(&arguments.file, &recording);
+        return console::print(&text);
     }
+    files::ensure_other(&arguments.file, &arguments.output, "recording")?;
     let page = match &trace {
         Some(trace) => glass_report::trace_html(profile, trace),
         None => glass_report::html(profile),
     };
-    fs::write(&arguments.output, page).with_context(|| format!("cannot write {}", arguments.output.display()))?;
+    files::write(&arguments.output, |file| file.write_all(page.as_bytes()))?;
+    drop(busy);
+    files::warn(&arguments.file, &recording);
     let events = trace.map_or(String::new(), |trace| format!(" and {} events", trace.event_count));
-    eprintln!("glass: {} samples{events} in {}", profile.samples.len(), arguments.output.display());
+    say!("glass: {} samples{events} in {output}", profile.samples.len());
     Ok(())
 }
 
@@ -169,14 +177,14 @@ fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Resul
     let mut out = String::new();
     if trace.is_none() || !profile.samples.is_empty() {
         out = match arguments.min {
-            Some(Min::Percent(min)) => glass_report::text_with_tree(profile, arguments.top, min),
+            Some(Min::Percent(min)) => glass_report::text_with_tree(profile, arguments.rows, min),
             Some(Min::Time(_)) if trace.is_none() => {
                 bail!(
                     "--min of samples is a share in percent, for example 2: no call has a duration in {}",
                     arguments.file.display()
                 )
             }
-            _ => glass_report::text(profile, arguments.top),
+            _ => glass_report::text(profile, arguments.rows),
         };
     }
     if let Some(trace) = trace {
@@ -191,23 +199,6 @@ fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Resul
     }
     ensure!(!out.is_empty(), "there is nothing in {}", arguments.file.display());
     Ok(out)
-}
-
-/// Reads a recording and prints its warnings.
-fn open(file: &Path) -> Result<Recording> {
-    let path = file.display();
-    let bytes =
-        fs::read(file).with_context(|| format!("cannot read {path} (give a file that `glass record` wrote)"))?;
-    let recording = recording::open(&bytes, &mut HostFiles).map_err(|error| anyhow!("{path} {error}"))?;
-    for warning in &recording.profile.warnings {
-        eprintln!("glass: warning: {path}: {warning}");
-    }
-    Ok(recording)
-}
-
-/// The samples of a recording; prints its warnings.
-pub(crate) fn read(file: &Path) -> Result<Profile> {
-    Ok(open(file)?.profile)
 }
 
 #[cfg(test)]

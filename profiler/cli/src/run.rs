@@ -4,6 +4,7 @@ mod options;
 mod traced;
 
 use crate::build::{Package, Platform};
+use crate::console::{self, say};
 use crate::last_words::Symbolizer;
 use crate::trace::wanted::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
@@ -11,12 +12,13 @@ use glass_formats::Exit;
 use glass_guests::registry;
 use options::{Accel, Network, Port, parse_memory, parse_network, parse_port, parse_size};
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
 use traced::Recording;
 
-/// Boot a service as a VM, or start it as a process
+/// Boots a service as a VM, or starts it as a process
 #[derive(clap::Args)]
 pub struct Args {
     /// Package to build and run, or the path of an image that exists
@@ -225,10 +227,10 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
     let mut command = qemu_command(args, image, accel, &folder.0);
     if args.print_command {
         let words = command.get_args().skip(3).map(|word| shell_word(&word.to_string_lossy()));
-        println!("{}", words.collect::<Vec<_>>().join(" "));
+        console::print(&(words.collect::<Vec<_>>().join(" ") + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!(
+    say!(
         "glass: booting {name} with {accel}, {} MiB{}",
         args.memory >> 20,
         remark.map(|r| format!("; {r}")).unwrap_or_default()
@@ -248,33 +250,43 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         vcpus: 1,
     };
     let registered = registry::register(&registered).context("cannot announce the VM to `glass record`")?;
-    let status = match recording {
+    let (status, printed) = match recording {
         Some(recording) => {
             let title = format!("{name} (VM, {})", accel.to_uppercase());
-            let output = child.stdout.take();
-            let image = image.to_owned();
+            let output = child.stdout.take().context("QEMU has no output")?;
+            let (image, stop) = (image.to_owned(), recording.interrupted.clone());
             let console = std::thread::spawn(move || {
-                output.into_iter().for_each(|output| copy_console(output, &Symbolizer::new(&image)));
+                let printed = copy_console(output, &Symbolizer::new(&image));
+                stop.fetch_or(printed.is_err(), Ordering::Relaxed);
+                printed
             });
             let status = recording.run(&mut child, &title, true);
-            let _ = console.join();
-            status?
+            (status?, console.join().unwrap_or(Ok(())))
         }
         None => watch(&mut child, image)?,
     };
     drop(registered);
-    explain(status, name)
+    match printed {
+        Ok(()) => explain(status, name),
+        failed => console::printed(failed).map(|()| ExitCode::SUCCESS),
+    }
 }
 
-/// Prints what the VM prints until it ends.
-fn watch(child: &mut Child, image: &Path) -> Result<ExitStatus> {
+/// Prints what the VM prints until it ends, and what came of printing. Nobody there to read ends the VM, as it
+/// ends other programs.
+fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
     let output = child.stdout.take().context("QEMU has no output")?;
-    copy_console(output, &Symbolizer::new(image));
-    child.wait().context("cannot wait for QEMU")
+    let printed = copy_console(output, &Symbolizer::new(image));
+    if printed.is_err() {
+        // It was running a moment ago; if it has ended since, that is as well.
+        let _ = child.kill();
+    }
+    Ok((child.wait().context("cannot wait for QEMU")?, printed))
 }
 
-/// Prints what the guest prints; addresses of its last report become functions and lines.
-fn copy_console(output: impl Read, symbolizer: &Symbolizer) {
+/// Prints what the guest prints; addresses of its last report become functions and lines. Fails if that
+/// cannot be printed.
+fn copy_console(output: impl Read, symbolizer: &Symbolizer) -> io::Result<()> {
     let mut lines = BufReader::new(output);
     let mut line = Vec::new();
     // A guest that never ends its line cannot use up our memory.
@@ -282,10 +294,10 @@ fn copy_console(output: impl Read, symbolizer: &Symbolizer) {
     loop {
         line.clear();
         match (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => return Ok(()),
             Ok(_) => {
                 let text = String::from_utf8_lossy(&line);
-                println!("{}", symbolizer.explain_line(text.trim_end()));
+                writeln!(io::stdout(), "{}", symbolizer.explain_line(text.trim_end()))?;
             }
         }
     }
@@ -297,11 +309,11 @@ fn explain(status: ExitStatus, name: &str) -> Result<ExitCode> {
         Some(Exit::Success) => Ok(ExitCode::SUCCESS),
         Some(Exit::Error) => Ok(ExitCode::FAILURE),
         Some(Exit::Panic) => {
-            eprintln!("glass: {name} panicked; its report is above");
+            say!("glass: {name} panicked; its report is above");
             Ok(ExitCode::from(101))
         }
         Some(Exit::Exception) => {
-            eprintln!("glass: {name} hit a CPU exception; its report is above");
+            say!("glass: {name} hit a CPU exception; its report is above");
             Ok(ExitCode::from(102))
         }
         None if status.success() => Ok(ExitCode::SUCCESS),

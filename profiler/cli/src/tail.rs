@@ -3,23 +3,24 @@
 mod print;
 pub(crate) mod stream;
 
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
-use std::process::Child;
+use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use glass_guests::trace::{self, Guest, Live};
-use glass_guests::{Flow, Source, find, read_clocks};
+use anyhow::{Context, Result, ensure};
+use glass_guests::trace::Live;
+use glass_guests::{Flow, Source, read_clocks};
 use glass_profile::event::Event;
 use glass_report::format::count;
 use glass_report::names::printable;
 use glass_report::words::{Line, Teller};
 
-use crate::record::parse_seconds;
-use crate::trace::open_command;
-use crate::trace::wanted::WantedArgs;
+use crate::console::{self, say};
+use crate::record::{parse_seconds, tell_of_command};
+use crate::target::GuestArgs;
+use crate::trace::open_any;
+use crate::trace::wanted::{Groups, WantedArgs};
 use print::{Filter, Kinds, Printer, parse_kinds};
 use stream::{Item, Stream, What};
 
@@ -31,12 +32,8 @@ const ROUND: Duration = Duration::from_millis(50);
 /// Shows time since the start, core, task and what happened. What is missing is a line, too.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Process of the service, or of the VMM whose VM it is.
-    #[arg(long, conflicts_with_all = ["name", "command"])]
-    pid: Option<u32>,
-    /// VM by the name that `glass run` gave it.
-    #[arg(long, conflicts_with = "command")]
-    name: Option<String>,
+    #[command(flatten)]
+    guest: GuestArgs,
     /// The image that a VM runs, if glass cannot know it.
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     symbols: Option<std::path::PathBuf>,
@@ -52,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     grep: Option<String>,
     /// Stop after so many lines.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Stop after this time; without it, at Ctrl-C or when the guest ends.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -60,23 +57,6 @@ pub struct Args {
     /// Command to run and follow from its start.
     #[arg(last = true)]
     command: Vec<String>,
-}
-
-/// The guest that is meant, and its process if we have started it.
-pub(crate) fn open_guest(
-    name: Option<&str>,
-    pid: Option<u32>,
-    program: Option<&std::path::Path>,
-    command: &[String],
-) -> Result<(Guest, Option<Child>)> {
-    if !command.is_empty() {
-        return open_command(command).map(|(guest, child)| (guest, Some(child)));
-    }
-    Ok(match (name, pid) {
-        (Some(name), _) => (trace::open_vm(&find::by_name(name)?, program)?, None),
-        (None, Some(pid)) => (trace::open(pid, program)?, None),
-        (None, None) => bail!("nothing to follow: give --pid, --name or `-- COMMAND`"),
-    })
 }
 
 /// Has Ctrl-C and its like set a flag.
@@ -91,12 +71,12 @@ pub(crate) fn watch_signals() -> Result<Arc<AtomicBool>> {
 /// Prints until the time is over, there are enough lines, the guest ends or Ctrl-C.
 pub fn run(arguments: Args) -> Result<()> {
     let stop = watch_signals()?;
-    let (guest, child) =
-        open_guest(arguments.name.as_deref(), arguments.pid, arguments.symbols.as_deref(), &arguments.command)?;
-    let title = guest.title.clone();
+    ensure!(arguments.wanted.groups() != Groups(0), "nothing to follow: --groups names no group of events");
+    let (guest, child) = open_any(&arguments.guest, arguments.symbols.as_deref(), &arguments.command, &stop)?;
+    let (title, pid) = (guest.title.clone(), guest.pid);
     let settings = arguments.wanted.settings(&guest)?;
     let mut live = Live::new(guest, settings)?;
-    let is_terminal = io::stdout().is_terminal();
+    let columns = console::output_columns();
     let mut shown = Shown {
         start_ns: read_clocks().monotonic_ns,
         stream: Stream::default(),
@@ -104,8 +84,8 @@ pub fn run(arguments: Args) -> Result<()> {
         filter: Filter::new(arguments.task.as_deref(), arguments.kind, arguments.grep.as_deref()),
         printer: Printer {
             output: BufWriter::new(io::stdout()),
-            has_colours: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-            columns: is_terminal.then(|| usize::from(crate::top::terminal_columns())),
+            has_colours: columns.is_some() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            columns: columns.map(usize::from),
         },
         lines: 0,
         lines_max: arguments.count.unwrap_or(u64::MAX),
@@ -128,16 +108,12 @@ pub fn run(arguments: Args) -> Result<()> {
     if printed.is_ok() {
         printed = shown.print(true);
     }
-    match printed {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        printed => printed.context("cannot write to standard output")?,
-    }
+    console::printed(printed)?;
     let lost = shown.stream.lost;
-    eprintln!("glass: {} of {} events shown, {} lost", count(shown.lines), count(shown.stream.events), count(lost));
+    say!("glass: {} of {} events shown, {} lost", count(shown.lines), count(shown.stream.events), count(lost));
     match (&result, child) {
-        (Ok(Flow::Ended), _) => eprintln!("glass: {title} has ended"),
-        (_, Some(_)) => eprintln!("glass: {title} goes on"),
+        (Ok(Flow::Ended), _) => say!("glass: {title} has ended"),
+        (_, Some(_)) => tell_of_command(pid, &title),
         _ => {}
     }
     result?;
@@ -159,7 +135,7 @@ impl<W: Write> Shown<W> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Trace(piece) => self.stream.piece(piece),
-            Event::Warning(text) => eprintln!("glass: warning: {}", printable(&text)),
+            Event::Warning(text) => say!("glass: warning: {}", printable(&text)),
             _ => {}
         }
     }

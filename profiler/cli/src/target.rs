@@ -2,11 +2,12 @@
 //! all commands that sample.
 
 use std::fs;
+use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use glass_guests::choose::{self, Attached, Wanted, Way};
 use glass_guests::file::DumpedVm;
 use glass_guests::find::{self, Found, Vm};
@@ -14,21 +15,57 @@ use glass_guests::process::{Process, ProcessSettings};
 use glass_guests::{GuestError, Source, SymbolFile, VmSettings, parse_address};
 use glass_profile::model::Origin;
 
+use crate::console::say;
+
 /// Highest rate that is tried.
 const RATE_HZ_MAX: i64 = 100_000;
 
 /// How long after a look that did not find a guest's kernel the next one is taken.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(7);
 
-/// The guest, and how it is sampled.
-#[derive(clap::Args)]
-pub struct TargetArgs {
-    /// Process to look into; the VM in it, if it is QEMU.
-    #[arg(long, conflicts_with_all = ["name", "command"])]
+/// A running guest.
+#[derive(clap::Args, Clone, Default)]
+pub struct GuestArgs {
+    /// Process to look into; the VM in it, if it is a VMM.
+    #[arg(long, value_parser = parse_pid, conflicts_with_all = ["name", "command"])]
     pub pid: Option<u32>,
     /// VM to look into, by the name that `glass run` gave it.
     #[arg(long, conflicts_with = "command")]
     pub name: Option<String>,
+}
+
+fn parse_pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "not the number of a process".to_owned())
+}
+
+/// The VM with a name.
+pub fn find_vm(name: &str) -> Result<Vm> {
+    find::by_name(name).map_err(|error| match process_called(name) {
+        Some(pid) => anyhow!("{error}; process {pid} is called so: give --pid {pid}"),
+        None => error.into(),
+    })
+}
+
+/// A process of which the kernel knows this name, by its first 15 bytes.
+fn process_called(name: &str) -> Option<u32> {
+    const KERNEL_BYTES: usize = 15;
+    let known = name.as_bytes().get(..KERNEL_BYTES).unwrap_or(name.as_bytes());
+    let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_called = |pid: &u32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|own| own.trim_ascii_end() == known);
+    pids.into_iter().find(is_called)
+}
+
+/// Whether a process exists and has not ended; not whether its number is still the one that was meant.
+pub fn is_running(pid: u32) -> bool {
+    // A program that has ended, or never was one, has no file.
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+/// The guest, and how it is sampled.
+#[derive(clap::Args)]
+pub struct TargetArgs {
+    #[command(flatten)]
+    pub guest: GuestArgs,
     /// Guest in a file: what QEMU's `dump-guest-memory` or `virsh dump --memory-only` wrote. Gives one
     /// sample of each vCPU.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "backend"])]
@@ -45,7 +82,7 @@ pub struct TargetArgs {
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
     /// Samples per second. The default is not a divisor of usual timer rates.
-    #[arg(long, default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
+    #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: u32,
     /// Sample only this vCPU, by its number; may be given several times.
     #[arg(long = "vcpu", value_name = "N", conflicts_with = "command")]
@@ -111,19 +148,19 @@ pub fn find(arguments: &TargetArgs) -> Result<Target> {
     if let Some(file) = &arguments.post_mortem {
         return post_mortem(arguments, file);
     }
-    let found = match (&arguments.name, arguments.pid) {
-        (Some(name), _) => Found::Vm(find::by_name(name)?),
+    let pid = arguments.guest.pid.unwrap_or_default();
+    let found = match (&arguments.guest.name, arguments.guest.pid) {
+        (Some(name), _) => Found::Vm(find_vm(name)?),
         (None, Some(pid)) => find::by_pid(pid)?,
-        (None, None) => bail!("nothing to record: give --pid, --name, --post-mortem or `-- COMMAND`"),
+        (None, None) => bail!("no guest is named: give --pid, --name, --post-mortem or `-- COMMAND`"),
     };
     match (found, arguments.backend) {
         (Found::Vm(vm), Backend::Process) => attach(arguments, vm.pid),
         (Found::Vm(vm), _) => attach_vm(arguments, &vm),
-        (Found::Process, Backend::Auto | Backend::Process) => attach(arguments, arguments.pid.unwrap_or_default()),
-        (Found::Process, _) => bail!(
-            "process {} is no VM that glass knows: leave out --backend to sample the process itself",
-            arguments.pid.unwrap_or_default()
-        ),
+        (Found::Process, Backend::Auto | Backend::Process) => attach(arguments, pid),
+        (Found::Process, _) => {
+            bail!("process {pid} is no VM that glass knows: leave out --backend to sample the process itself")
+        }
     }
 }
 
@@ -219,7 +256,7 @@ fn attach_by(arguments: &TargetArgs, vm: &Vm, settings: &VmSettings) -> Result<(
         }
     };
     for error in passed_over {
-        eprintln!("glass: {error}; using QEMU's gdbstub, which holds the VM longer");
+        say!("glass: {error}; using QEMU's gdbstub, which holds the VM longer");
     }
     let backend = match way {
         Way::Kvm => "ptrace and KVM's shared registers",
@@ -230,7 +267,13 @@ fn attach_by(arguments: &TargetArgs, vm: &Vm, settings: &VmSettings) -> Result<(
 }
 
 fn attach(arguments: &TargetArgs, pid: u32) -> Result<Target> {
-    let process = Process::attach(pid, settings(arguments))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let has_no_program = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.kind() == NotFound);
+    let process = Process::attach(pid, settings(arguments))?;
+    ensure!(
+        !has_no_program,
+        "process {pid} ({}) runs no program that could be sampled: it has ended, or is a part of the kernel",
+        name.trim_end()
+    );
     Ok(process_target(arguments, process, name.trim_end()))
 }

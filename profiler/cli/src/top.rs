@@ -2,14 +2,13 @@
 
 mod app;
 mod draw;
-mod filter;
+mod keys;
 mod plain;
 mod screen;
 mod tasks;
 mod text;
 mod work;
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +16,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use glass_guests::{Flow, GuestError};
 
-use crate::record::parse_seconds;
+use crate::console::{self, Busy, say};
+use crate::record::{announce, parse_seconds, tell_of_command};
 use crate::target::{self, Target, TargetArgs};
 use work::{Shared, Status};
 
@@ -60,11 +60,6 @@ enum End {
     Failed(GuestError),
 }
 
-/// Columns of the terminal.
-pub(crate) fn terminal_columns() -> u16 {
-    screen::size().0
-}
-
 /// Shows tables until the user wants no more, the time is over or the guest ends.
 pub fn run(mut arguments: Args) -> Result<()> {
     if arguments.tasks {
@@ -74,9 +69,10 @@ pub fn run(mut arguments: Args) -> Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, stop.clone()).context("cannot watch for Ctrl-C")?;
     }
-    let live = !arguments.once && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let live = !arguments.once && console::has_screen();
     arguments.target.quiet_command = live;
     let mut target = target::find(&arguments.target)?;
+    let announced = announce(target.source.as_mut())?;
     let duration = if live { arguments.duration } else { Some(arguments.duration.unwrap_or(ONCE)) };
     let half_life = live.then_some(arguments.half_life);
     let shared = Arc::new(Shared::new(&target, half_life));
@@ -86,8 +82,10 @@ pub fn run(mut arguments: Args) -> Result<()> {
         false => None,
     };
 
+    let busy = busy(live, duration, "sampling", &target.origin.guest);
     let start = Instant::now();
-    let mut result = target.source.announce(&mut |event| events.event(event)).map(|()| Flow::More);
+    announced.into_iter().for_each(|event| events.event(event));
+    let mut result = Ok(Flow::More);
     let end = loop {
         match result {
             Ok(Flow::More) => {}
@@ -112,9 +110,16 @@ pub fn run(mut arguments: Args) -> Result<()> {
     if let Some(screen) = screen {
         screen.join().map_err(|_| anyhow!("the screen's thread ended unexpectedly"))??;
     }
+    drop(busy);
     counted.map_err(|_| anyhow!("the counting thread ended unexpectedly"))?;
     finish(&arguments, &target, &shared, live, end)?;
     Ok(detached?)
+}
+
+/// Says on a terminal what takes its time before a single table is printed.
+fn busy(live: bool, duration: Option<Duration>, what: &str, guest: &str) -> Option<Busy> {
+    let duration = duration.filter(|_| !live)?;
+    Some(Busy::with(&format!("{what} {guest} for {} s", duration.as_secs_f64())))
 }
 
 /// The last words, on the normal screen.
@@ -126,13 +131,13 @@ fn finish(arguments: &Args, target: &Target, shared: &Shared, live: bool, end: E
     };
     // Who leaves the live screen by a key has seen the table.
     if !live || ended {
-        let columns = std::io::stdout().is_terminal().then(|| screen::size().0);
-        print!("{}", plain::table(&shared.last_picture(), &target.origin, arguments.rows, columns));
+        let table = plain::table(&shared.last_picture(), &target.origin, arguments.rows, console::output_columns());
+        console::print(&table)?;
     }
     if live && ended && failure.is_none() {
-        eprintln!("glass: {} has ended", target.origin.guest);
+        say!("glass: {} has ended", target.origin.guest);
     } else if live && !arguments.target.command.is_empty() {
-        eprintln!("glass: {} goes on", target.origin.guest);
+        tell_of_command(target.pid, &target.origin.guest);
     }
     failure.map_or(Ok(()), |error| Err(error.into()))
 }

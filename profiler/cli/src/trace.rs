@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use glass_guests::find;
 use glass_guests::trace::{self, Guest, Live, LiveCounts, LiveSettings, Start};
 use glass_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
 use glass_profile::model::Origin;
 
+use crate::console::{Busy, say};
 use crate::record::output::Output;
 use crate::record::pipeline::Pipeline;
-use crate::record::{ROUND, parse_seconds, progress, watch_signals};
-use crate::target::{self, Backend, Target, TargetArgs};
+use crate::record::{ROUND, announce, parse_seconds, progress, tell_of_command, watch_signals};
+use crate::target::{self, Backend, GuestArgs, Target, TargetArgs};
 use tell::Line;
 use tracer::Tracer;
 use wanted::{Groups, WantedArgs};
@@ -35,12 +35,8 @@ const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 /// Records tasks, waits, device requests, segments, counters, spans and calls of a service of Glasshouse.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Process of the service, or of the VMM whose VM it is.
-    #[arg(long, conflicts_with_all = ["name", "command"])]
-    pid: Option<u32>,
-    /// VM by the name that `glass run` gave it.
-    #[arg(long, conflicts_with = "command")]
-    name: Option<String>,
+    #[command(flatten)]
+    guest: GuestArgs,
     /// What a service left behind: a dump of its VM (`dump-guest-memory`), the core of its process, a copy of memory.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "sample", "last", "duration"])]
     post_mortem: Option<PathBuf>,
@@ -53,13 +49,13 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["duration", "sample", "command", "functions", "include", "exclude"])]
     last: bool,
     /// Sample call stacks too, so many a second, as `glass record` does.
-    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sample: Option<u32>,
     /// Stop after this time; without it, at Ctrl-C or when the guest ends.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
     /// Where to write the recording.
-    #[arg(short, long, default_value = "glass.pftrace")]
+    #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
     /// Command to run and trace from its start.
     #[arg(last = true)]
@@ -74,12 +70,13 @@ struct Signals {
 
 /// Traces as the arguments say.
 pub fn run(arguments: Args) -> Result<()> {
-    let signals = Signals { interrupted: Arc::default(), is_detached: Arc::default() };
-    watch_signals(&signals.interrupted, &signals.is_detached).context("cannot watch for Ctrl-C")?;
     if arguments.wanted.groups() == Groups(0) && !arguments.last && arguments.post_mortem.is_none() {
         return switch_off(&arguments);
     }
+    // A pipe may wait for its reader here, which Ctrl-C ends.
     let output = Output::prepare(&arguments.output)?;
+    let signals = Signals { interrupted: Arc::default(), is_detached: Arc::default() };
+    watch_signals(&signals.interrupted, &signals.is_detached).context("cannot watch for Ctrl-C")?;
     if let Some(file) = &arguments.post_mortem {
         return post_mortem(&arguments, file, output);
     }
@@ -89,27 +86,28 @@ pub fn run(arguments: Args) -> Result<()> {
     live(&arguments, output, &signals)
 }
 
-/// The running guest that is meant.
-fn open(arguments: &Args) -> Result<Guest> {
-    let program = arguments.symbols.as_deref();
-    Ok(match (&arguments.name, arguments.pid) {
-        (Some(name), _) => trace::open_vm(&find::by_name(name)?, program)?,
+/// The running guest that is meant; `program` is what it runs, if it is given.
+pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<Guest> {
+    Ok(match (&guest.name, guest.pid) {
+        (Some(name), _) => trace::open_vm(&target::find_vm(name)?, program)?,
         (None, Some(pid)) => trace::open(pid, program)?,
-        (None, None) => bail!("nothing to trace: give --pid, --name, --post-mortem or `-- COMMAND`"),
+        (None, None) => bail!("no guest is named: give --pid, --name or `-- COMMAND`"),
     })
 }
 
-/// Starts a command and waits until it keeps a trace.
-pub(crate) fn open_command(words: &[String]) -> Result<(Guest, Child)> {
+/// Starts a command and waits until it keeps a trace, or until `stop` is set.
+pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(Guest, Child)> {
     let (program, rest) = words.split_first().context("there is no command")?;
     // What is on is for us to say.
     let child = Command::new(program).args(rest).env_remove("GLASS_TRACE").spawn();
     let mut child = child.map_err(|error| GuestError::Command { program: program.clone(), error })?;
     let begun = Instant::now();
+    let _busy = Busy::with(&format!("waiting for {program} to keep a trace"));
     let error = loop {
+        let is_over = || begun.elapsed() > START_PATIENCE || stop.load(Ordering::Relaxed);
         match trace::open_process(child.id()) {
             Ok(guest) => return Ok((guest, child)),
-            Err(error) if begun.elapsed() > START_PATIENCE => break error,
+            Err(error) if is_over() => break error,
             Err(_) => {}
         }
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
@@ -117,17 +115,28 @@ pub(crate) fn open_command(words: &[String]) -> Result<(Guest, Child)> {
         }
         std::thread::sleep(START_LOOK);
     };
-    // It was started to be traced.
     let _ = child.kill();
     let _ = child.wait();
-    Err(error.into())
+    bail!("{error}; it was started to be traced, so it was ended")
+}
+
+/// The running guest that is meant, or a command that is started for it.
+pub(crate) fn open_any(
+    guest: &GuestArgs,
+    program: Option<&Path>,
+    command: &[String],
+    stop: &AtomicBool,
+) -> Result<(Guest, Option<Child>)> {
+    match command.is_empty() {
+        true => Ok((open(guest, program)?, None)),
+        false => open_command(command, stop).map(|(guest, child)| (guest, Some(child))),
+    }
 }
 
 /// What is sampled besides.
-fn sampled(arguments: &Args, rate: u32) -> Result<Target> {
+fn sampled(arguments: &Args, pid: u32, rate: u32) -> Result<Target> {
     target::find(&TargetArgs {
-        pid: arguments.pid,
-        name: arguments.name.clone(),
+        guest: GuestArgs { pid: Some(pid), name: None },
         post_mortem: None,
         symbols: arguments.symbols.iter().map(|path| SymbolFile::from(path.clone())).collect(),
         load_address: None,
@@ -147,18 +156,13 @@ fn origin(arguments: &Args, guest: String, backend: &str) -> Origin {
 }
 
 fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
-    let (guest, _child) = match arguments.command.is_empty() {
-        true => (open(arguments)?, None),
-        false => open_command(&arguments.command).map(|(guest, child)| (guest, Some(child)))?,
-    };
+    let (guest, child) =
+        open_any(&arguments.guest, arguments.symbols.as_deref(), &arguments.command, &signals.interrupted)?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
     let settings = arguments.wanted.settings(&guest)?;
     let live = Live::new(guest, settings)?;
     let mut target = match arguments.sample {
-        Some(rate) => {
-            let arguments = Args { pid: Some(pid), name: None, ..clone_of(arguments) };
-            Some(sampled(&arguments, rate)?)
-        }
+        Some(rate) => Some(sampled(arguments, pid, rate)?),
         None => None,
     };
     let origin = match &target {
@@ -168,17 +172,19 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
         None => origin(arguments, title.clone(), "its own trace"),
     };
     let clocks = read_clocks();
+    let announced = match &mut target {
+        Some(target) => announce(target.source.as_mut())?,
+        None => Vec::new(),
+    };
     let start = Instant::now();
     let mut pipeline = Pipeline::start(output, clocks, &origin, is_vm, pid)?;
     let until =
         arguments.duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
-    eprintln!("glass: tracing {} of {title}, {until}", arguments.wanted.groups().names());
+    say!("glass: tracing {} of {title}, {until}", arguments.wanted.groups().names());
     let tracer = Tracer::start(live, &mut pipeline)?;
     let line = Line::start(arguments.duration);
-    let mut result = match &mut target {
-        Some(target) => target.source.announce(&mut |event| pipeline.event(event)).map(|()| Flow::More),
-        None => Ok(Flow::More),
-    };
+    announced.into_iter().for_each(|event| pipeline.event(event));
+    let mut result = Ok(Flow::More);
     let mut checkpoint = Instant::now();
     let counts_of =
         |target: &Option<Target>| target.as_ref().map_or(Counts::default(), |target| target.source.counts());
@@ -207,29 +213,12 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
     signals.is_detached.store(true, Ordering::Relaxed);
     line.clear();
     finish(arguments, pipeline, counts_of(&target), &clocks, start.elapsed(), traced.as_ref().ok(), target.is_some())?;
+    if child.is_some() {
+        tell_of_command(pid, &title);
+    }
     result?;
     detached?;
     traced.map(|_| ())
-}
-
-fn clone_of(arguments: &Args) -> Args {
-    Args {
-        pid: arguments.pid,
-        name: arguments.name.clone(),
-        post_mortem: None,
-        symbols: arguments.symbols.clone(),
-        wanted: WantedArgs {
-            groups: arguments.wanted.groups,
-            functions: Vec::new(),
-            include: Vec::new(),
-            exclude: Vec::new(),
-        },
-        last: false,
-        sample: arguments.sample,
-        duration: arguments.duration,
-        output: arguments.output.clone(),
-        command: Vec::new(),
-    }
 }
 
 /// Ends the recording and tells what it holds.
@@ -257,7 +246,7 @@ fn finish(
 
 /// The newest events that are there, without a change to what is on.
 fn snapshot(arguments: &Args, output: Output) -> Result<()> {
-    let guest = open(arguments)?;
+    let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
     let settings = LiveSettings { groups: None, functions: None, start: Start::Oldest };
     let mut live = Live::new(guest, settings)?;
@@ -297,19 +286,19 @@ fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
     let counts = LiveCounts { read, clock_error_ns: Some(u64::MAX), ..LiveCounts::default() };
     finish(arguments, pipeline, Counts::default(), &clocks, start.elapsed(), Some(&counts), false)?;
     if read.events == 0 {
-        eprintln!("glass: the guest had written no events: none were on");
+        say!("glass: the guest had written no events: none were on");
     }
     Ok(())
 }
 
 /// Switches all groups off: what a killed recorder left on, or what was on from the start.
 fn switch_off(arguments: &Args) -> Result<()> {
-    let guest = open(arguments)?;
+    let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let title = guest.title.clone();
     let has_answered = trace::switch(guest, 0, OFF_PATIENCE)?;
     match has_answered {
-        true => eprintln!("glass: {title} traces nothing any more"),
-        false => eprintln!("glass: {title} will trace nothing from its next round on; it sleeps"),
+        true => say!("glass: {title} traces nothing any more"),
+        false => say!("glass: {title} will trace nothing from its next round on; it sleeps"),
     }
     Ok(())
 }

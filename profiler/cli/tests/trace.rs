@@ -32,7 +32,7 @@ fn what_cannot_be_traced_is_said_in_one_sentence() {
 #[test]
 fn groups_that_there_are_not_are_named() {
     for command in
-        [&["trace", "--groups", "tasks,disks"][..], &["record", "--trace", "disks"], &["run", "x", "--trace=disks"]]
+        [&["trace", "--groups", "tasks,disks"][..], &["record", "--trace=disks"], &["run", "x", "--trace=disks"]]
     {
         let output = glass(command);
         let text = String::from_utf8_lossy(&output.stderr);

@@ -1,14 +1,14 @@
 //! What `glass record` prints: a line while it samples, a summary at the end.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
 use glass_guests::trace::LiveCounts;
 use glass_profile::model::{Cost, Distribution, Origin};
 use glass_profile::recorder;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
+use crate::console::{room, say, spinner};
 use crate::trace::tell;
 
 /// The line that is shown while sampling, if there is a terminal to show it on.
@@ -32,26 +32,10 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
-/// A line of its own on a terminal.
-pub(crate) fn spinner() -> Option<ProgressBar> {
-    std::io::stderr().is_terminal().then(|| {
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-            bar.set_style(style);
-        }
-        bar
-    })
-}
-
-/// Columns for its text: without the spinner, and one that stays free so that nothing wraps.
-pub(crate) fn room() -> usize {
-    ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).saturating_sub(3)
-}
-
 impl Progress {
     pub(super) fn start(origin: &Origin, duration: Option<Duration>) -> Progress {
         let until = duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
-        eprintln!("glass: sampling {} by {} at {} Hz, {until}", origin.guest, origin.backend, origin.rate_hz);
+        say!("glass: sampling {} by {} at {} Hz, {until}", origin.guest, origin.backend, origin.rate_hz);
         Progress { bar: spinner(), duration }
     }
 
@@ -109,32 +93,35 @@ pub(super) fn summary(path: &Path, elapsed: Duration, cost: &Cost, traced: Optio
 /// What was written.
 pub(crate) fn written(path: &Path, elapsed: Duration) {
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    eprintln!("glass: {} written, {} KiB, {:.1} s", path.display(), bytes.div_ceil(1024), elapsed.as_secs_f64());
+    say!("glass: {} written, {} KiB, {:.1} s", path.display(), bytes.div_ceil(1024), elapsed.as_secs_f64());
 }
 
 /// What sampling gave and cost.
 pub(crate) fn samples(cost: &Cost) {
-    eprintln!(
+    say!(
         "  samples    {} wanted, {} taken, {} lost, {} late",
-        cost.samples_wanted, cost.samples_taken, cost.samples_lost, cost.samples_late
+        cost.samples_wanted,
+        cost.samples_taken,
+        cost.samples_lost,
+        cost.samples_late
     );
-    eprintln!("  stacks     {} broken ({})", cost.stacks_broken, percent(cost.stacks_broken, cost.samples_taken));
+    say!("  stacks     {} broken ({})", cost.stacks_broken, percent(cost.stacks_broken, cost.samples_taken));
     if cost.pause.count > 0 {
-        eprintln!(
+        say!(
             "  pause      median {}, p99 {}, max {}",
             microseconds(cost.pause.median_ns),
             microseconds(cost.pause.p99_ns),
             microseconds(cost.pause.max_ns)
         );
     } else {
-        eprintln!("  pause      none: the guest was not stopped");
+        say!("  pause      none: the guest was not stopped");
     }
 }
 
 /// What we took of the machine.
 pub(crate) fn profiler(cost: &Cost, elapsed: Duration) {
     let cpu = Duration::from_nanos(cost.profiler_cpu_ns);
-    eprintln!(
+    say!(
         "  profiler   {:.2} s of CPU time ({} of one core)",
         cpu.as_secs_f64(),
         percent(cpu.as_millis() as u64, elapsed.as_millis() as u64)

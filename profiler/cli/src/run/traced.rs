@@ -11,6 +11,7 @@ use glass_guests::trace::{self, LiveSettings, Start};
 use glass_guests::{Counts, read_clocks};
 
 use super::Args;
+use crate::console::say;
 use crate::record::output::Output;
 use crate::record::pipeline::Pipeline;
 use crate::record::{progress, watch_signals};
@@ -30,7 +31,8 @@ pub(super) struct Recording {
     path: PathBuf,
     program: PathBuf,
     settings: LiveSettings,
-    interrupted: Arc<AtomicBool>,
+    /// Set to end the service.
+    pub(super) interrupted: Arc<AtomicBool>,
     is_detached: Arc<AtomicBool>,
 }
 
@@ -41,10 +43,12 @@ impl Recording {
         trace::check_program(program)?;
         let wanted = WantedArgs { groups, functions: Vec::new(), include: Vec::new(), exclude: Vec::new() };
         let settings = wanted.settings_of(program, &args.app)?;
+        // A pipe may wait for its reader here, which Ctrl-C ends.
+        let output = Output::prepare(&args.output)?;
         let (interrupted, is_detached) = (Arc::default(), Arc::default());
         watch_signals(&interrupted, &is_detached).context("cannot watch for Ctrl-C")?;
         Ok(Some(Recording {
-            output: Output::prepare(&args.output)?,
+            output,
             path: args.output.clone(),
             program: program.to_owned(),
             // What the ring held before we looked counts, or is told as lost.
@@ -105,7 +109,7 @@ impl Recording {
         progress::written(&self.path, elapsed);
         match &traced {
             Ok(counts) => tell::summary(counts, Some(elapsed)),
-            Err(error) => eprintln!("glass: the service ran, but its trace is not complete: {error:#}"),
+            Err(error) => say!("glass: the service ran, but its trace is not complete: {error:#}"),
         }
         progress::profiler(&cost, elapsed);
         Ok(status)

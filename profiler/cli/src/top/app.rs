@@ -5,13 +5,11 @@ use std::sync::Arc;
 use glass_profile::live::names::Function;
 use glass_profile::live::view::{Query, Row};
 use glass_profile::model::Origin;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
+use super::keys::{self, Controls, Pressed};
+use super::text;
 use super::work::Picture;
-use super::{filter, text};
-
-/// Rows that one press of a page key moves by.
-const PAGE_ROWS: isize = 10;
 
 /// The column that rows are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,11 +43,7 @@ pub(super) struct App {
     pub(super) query: Query,
     pub(super) sort: Sort,
     pub(super) lines: bool,
-    pub(super) filter: String,
-    /// Keys go into the filter.
-    pub(super) typing: bool,
-    pub(super) paused: bool,
-    pub(super) help: bool,
+    pub(super) controls: Controls,
     selected: Option<RowId>,
 }
 
@@ -66,7 +60,7 @@ impl App {
     pub(super) fn show(&mut self, picture: Arc<Picture>) -> bool {
         let is_new = !Arc::ptr_eq(&picture, &self.picture);
         // What was asked for while paused is shown nevertheless.
-        if !is_new || (self.paused && picture.view.query == self.picture.view.query) {
+        if !is_new || (self.controls.paused && picture.view.query == self.picture.view.query) {
             return false;
         }
         self.picture = picture;
@@ -76,12 +70,8 @@ impl App {
     /// The rows that pass the filter, sorted.
     pub(super) fn rows(&self) -> Vec<&Row> {
         let view = &self.picture.view;
-        let wanted = self.filter.to_lowercase();
         let matches = |row: &&Row| {
-            wanted.is_empty()
-                || row.function.name.to_lowercase().contains(&wanted)
-                || row.function.image.to_lowercase().contains(&wanted)
-                || text::place(&row.place).to_lowercase().contains(&wanted)
+            keys::passes(&self.controls.filter, &[&row.function.name, &row.function.image, &text::place(&row.place)])
         };
         let rows = if self.lines { &view.lines } else { &view.functions };
         let mut rows: Vec<&Row> = rows.iter().filter(matches).collect();
@@ -103,47 +93,34 @@ impl App {
     /// Moves the selection; without one, to the first row.
     fn select(&mut self, by: isize) {
         let rows = self.rows();
-        let index = match self.selected(&rows) {
-            Some(index) => index.saturating_add_signed(by).min(rows.len().saturating_sub(1)),
-            None => 0,
-        };
+        let index = keys::moved(self.selected(&rows), by, rows.len());
         self.selected = rows.get(index).map(|row| id(row, self.lines));
     }
 
     /// What a key does.
     pub(super) fn key(&mut self, key: KeyEvent) -> Action {
-        if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Action::Quit } else { Action::Draw };
+        match self.controls.key(key) {
+            Pressed::Draw => {}
+            Pressed::Move(by) => self.select(by),
+            Pressed::Sort { is_right: true } => self.sort = next_sort(self.sort),
+            Pressed::Sort { is_right: false } => self.sort = next_sort(next_sort(self.sort)),
+            Pressed::Back => return self.back(),
+            Pressed::Reset => return Action::Reset,
+            Pressed::Quit => return Action::Quit,
+            Pressed::Own(code) => return self.own_key(code),
         }
-        if self.typing {
-            return self.type_key(key.code);
-        }
-        if self.help {
-            self.help = false;
-            return if key.code == KeyCode::Char('q') { Action::Quit } else { Action::Draw };
-        }
-        match key.code {
-            KeyCode::Char('q') => return Action::Quit,
-            KeyCode::Esc => return self.back(),
+        Action::Draw
+    }
+
+    fn own_key(&mut self, code: KeyCode) -> Action {
+        match code {
             KeyCode::Char('s') => self.sort = Sort::Own,
             KeyCode::Char('t') => self.sort = Sort::Total,
             KeyCode::Char('n') => self.sort = Sort::Name,
-            KeyCode::Right => self.sort = next_sort(self.sort),
-            KeyCode::Left => self.sort = next_sort(next_sort(self.sort)),
-            KeyCode::Down | KeyCode::Char('j') => self.select(1),
-            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
-            KeyCode::PageDown => self.select(PAGE_ROWS),
-            KeyCode::PageUp => self.select(-PAGE_ROWS),
-            KeyCode::Home => self.select(isize::MIN),
-            KeyCode::End => self.select(isize::MAX),
             KeyCode::Char('l') => {
                 self.lines = !self.lines;
                 self.selected = None;
             }
-            KeyCode::Char('/') => self.typing = true,
-            KeyCode::Char('p') => self.paused = !self.paused,
-            KeyCode::Char('?' | 'h') => self.help = true,
-            KeyCode::Char('r') => return Action::Reset,
             KeyCode::Char('i') => {
                 self.query.idle = !self.query.idle;
                 return Action::Query(self.query.clone());
@@ -156,20 +133,13 @@ impl App {
         Action::Draw
     }
 
-    fn type_key(&mut self, code: KeyCode) -> Action {
-        if let Some(rows) = filter::key(&mut self.filter, &mut self.typing, code) {
-            self.select(rows);
-        }
-        Action::Draw
-    }
-
     /// One step out: of the surroundings, of the filter, of the selection, at last of the program.
     fn back(&mut self) -> Action {
         if self.query.focus.take().is_some() {
             return Action::Query(self.query.clone());
         }
-        if !self.filter.is_empty() {
-            self.filter.clear();
+        if !self.controls.filter.is_empty() {
+            self.controls.filter.clear();
         } else if self.selected.is_some() {
             self.selected = None;
         } else {

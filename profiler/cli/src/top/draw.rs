@@ -1,13 +1,13 @@
 //! Draws the state of the screen. Pure: the same state gives the same frame.
 
 mod focus;
-mod help;
+mod keys;
 mod table;
 pub(super) mod tasks;
 mod tracks;
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
@@ -92,8 +92,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
     if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
         return frame.render_widget(Paragraph::new("the window is too small"), area);
     }
-    if app.help {
-        return help::draw(frame, area, theme);
+    if let Some(first) = app.controls.help {
+        return keys::help(frame, area, &KEYS, Some(bars(theme)), first, theme);
     }
     let tracks = tracks::rows(app, area);
     let warnings = u16::from(!app.picture.warnings.is_empty() && area.height >= 16);
@@ -115,7 +115,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
         Some(_) => focus::draw(frame, middle, app, theme),
         None => table::draw(frame, middle, app, theme),
     }
-    foot_line(frame, foot, app, theme);
+    keys::foot(frame, foot, &app.controls, hints(app), theme);
 }
 
 /// Two texts at the ends of a line; the right one goes first if there is no room.
@@ -148,7 +148,7 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
         second.push(Span::styled(format!(", {} % broken", percent(share)), style));
     }
     let mut shown = Vec::new();
-    if app.paused {
+    if app.controls.paused {
         shown.push("PAUSED");
     }
     if app.query.idle {
@@ -161,31 +161,56 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     vec![ends(first, right, theme.quiet(), width), ends(second, plain::pause(picture), Style::new(), width)]
 }
 
-fn foot_line(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
-    if app.typing {
-        let text = format!(" filter: {}_   Enter keep  Esc clear", app.filter);
-        return frame.render_widget(Paragraph::new(text).style(theme.strong()), area);
-    }
-    let keys: &[(&str, &str)] = match app.query.focus {
-        Some(_) => &[("Esc", "back"), ("c", "core"), ("i", "idle"), ("p", "pause"), ("?", "help"), ("q", "quit")],
-        None => &[
+/// The page of keys.
+const KEYS: [(&str, &str); 14] = [
+    ("s t n  ← →", "sort by self, total or name"),
+    ("↑ ↓ PgUp PgDn", "select a row; it stays selected when the order changes"),
+    ("Enter", "who calls the function, whom it calls, its hottest stacks"),
+    ("l", "lines instead of functions"),
+    ("/", "show only what contains a text: in the name, image or line"),
+    ("c C", "the next, the previous core or thread; then all again"),
+    ("i", "count idle time too"),
+    ("p", "pause the display; sampling goes on"),
+    ("r", "forget all samples so far"),
+    ("Esc", "one step back: panel, filter, selection, then quit"),
+    ("q Ctrl-C", "quit: the guest goes on without us"),
+    ("", ""),
+    ("self", "time in the function itself; old samples fade (--half-life)"),
+    ("total", "time in it and in all that it called; recursion counts once"),
+];
+
+fn bars(theme: &Theme) -> Line<'static> {
+    Line::from(vec![
+        Span::styled("█", theme.running()),
+        Span::raw(" running  "),
+        Span::styled("▒", theme.spinning()),
+        Span::raw(" spinning  · idle"),
+    ])
+}
+
+/// What the line at the bottom names, the most useful first.
+fn hints(app: &App) -> &'static [(&'static str, &'static str)] {
+    match (app.query.focus.is_some(), app.lines) {
+        (true, _) => &[("Esc", "back"), ("c", "core"), ("i", "idle"), ("p", "pause")],
+        (false, false) => &[
             ("s t n", "sort"),
             ("/", "filter"),
-            ("l", if app.lines { "functions" } else { "lines" }),
             ("Enter", "callers"),
+            ("l", "lines"),
             ("c", "core"),
             ("i", "idle"),
             ("p", "pause"),
-            ("?", "help"),
-            ("q", "quit"),
         ],
-    };
-    let mut spans = Vec::new();
-    for (key, meaning) in keys {
-        spans.push(Span::styled(format!(" {key}"), theme.strong()));
-        spans.push(Span::styled(format!(" {meaning}"), theme.quiet()));
+        (false, true) => &[
+            ("s t n", "sort"),
+            ("/", "filter"),
+            ("Enter", "callers"),
+            ("l", "functions"),
+            ("c", "core"),
+            ("i", "idle"),
+            ("p", "pause"),
+        ],
     }
-    frame.render_widget(Paragraph::new(Line::from(spans)), area);
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use glass_profile::model::Origin;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::{event, terminal};
+use ratatui::crossterm::event;
 
 use super::app::{Action, App};
 use super::draw::{self, Theme};
@@ -19,11 +19,6 @@ use crate::target::Target;
 
 /// How long a key or a new picture may wait for the screen.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
-
-/// Columns and rows of the terminal.
-pub(super) fn size() -> (u16, u16) {
-    terminal::size().unwrap_or((80, 24))
-}
 
 /// Takes over the terminal and starts the thread that serves it. It ends at the key to quit, when the
 /// terminal is gone or when `stop` is set, and gives the terminal back. So does a panic.

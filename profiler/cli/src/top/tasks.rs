@@ -4,7 +4,6 @@ pub(super) mod app;
 pub(super) mod model;
 
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -17,9 +16,12 @@ use ratatui::crossterm::event;
 use self::app::{Action, App};
 use self::model::{Model, Picture};
 use super::draw::{self, Theme};
-use super::{Args, ONCE};
+use super::{Args, ONCE, busy};
+use crate::console::{self, say};
+use crate::record::tell_of_command;
 use crate::tail::stream::{Item, Stream, What};
-use crate::tail::{open_guest, watch_signals};
+use crate::tail::watch_signals;
+use crate::trace::open_any;
 use crate::trace::wanted::Groups;
 
 /// How long events are collected before keys are looked after.
@@ -43,11 +45,11 @@ struct Followed {
 /// Shows tables until the user wants no more, the time is over or the guest ends.
 pub(super) fn run(arguments: &Args) -> Result<()> {
     let stop = watch_signals()?;
-    let is_live = !arguments.once && io::stdin().is_terminal() && io::stdout().is_terminal();
+    let is_live = !arguments.once && console::has_screen();
     let target = &arguments.target;
     let program = target.symbols.first().map(|file| file.path.as_path());
-    let (guest, _child) = open_guest(target.name.as_deref(), target.pid, program, &target.command)?;
-    let title = guest.title.clone();
+    let (guest, _child) = open_any(&target.guest, program, &target.command, &stop)?;
+    let (title, pid) = (guest.title.clone(), guest.pid);
     let live = Live::new(guest, Groups(Group::Tasks as u32).live())?;
     let mut followed = Followed {
         live,
@@ -59,6 +61,7 @@ pub(super) fn run(arguments: &Args) -> Result<()> {
     };
     let duration = if is_live { arguments.duration } else { Some(arguments.duration.unwrap_or(ONCE)) };
     let mut app = App::default();
+    let busy = busy(is_live, duration, "following the tasks of", &title);
     let result = followed.announce().and_then(|()| match is_live {
         true => {
             let terminal =
@@ -69,19 +72,19 @@ pub(super) fn run(arguments: &Args) -> Result<()> {
         }
         false => wait(&mut followed, duration, &stop),
     });
+    drop(busy);
     let has_ended = matches!(result, Ok(Flow::Ended));
     // First of all the guest is rid of us; what we hold is shown after that.
     let picture = followed.picture();
     let detached = followed.live.detach(&mut |_| {});
     if !is_live || has_ended {
         app.show(picture);
-        let columns = io::stdout().is_terminal().then(super::terminal_columns);
-        print!("{}", draw::tasks::text(&app, arguments.rows, columns));
+        console::print(&draw::tasks::text(&app, arguments.rows, console::output_columns()))?;
     }
     if has_ended {
-        eprintln!("glass: {title} has ended");
+        say!("glass: {title} has ended");
     } else if is_live && !target.command.is_empty() {
-        eprintln!("glass: {title} goes on");
+        tell_of_command(pid, &title);
     }
     result?;
     Ok(detached?)

@@ -115,6 +115,20 @@ fn cut(text: &str, room: usize, before: usize) -> String {
     start + "…" + &end.into_iter().rev().collect::<String>()
 }
 
+/// The text in lines of at most `room` columns, broken between words; one that is longer is cut.
+pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let word = cut_end(word, room);
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => *line = word,
+            Some(line) if columns(line) + 1 + columns(&word) <= room => *line = format!("{line} {word}"),
+            _ => lines.push(word),
+        }
+    }
+    lines
+}
+
 /// Fills a text up to `room` columns; one that is longer stays.
 pub(super) fn pad(text: &str, room: usize) -> String {
     format!("{text}{}", " ".repeat(room.saturating_sub(columns(text))))
@@ -169,6 +183,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("a verylongword b", 5), ["a", "very…", "b"]);
+        assert_eq!(wrap("", 5), [""]);
+        assert!(wrap("a b c", 0).iter().all(String::is_empty));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use glass_guests::trace::LiveCounts;
 use indicatif::ProgressBar;
 
-use crate::record::progress::{fit, microseconds, room, spinner};
+use crate::console::{room, say, spinner};
+use crate::record::progress::{fit, microseconds};
 
 /// The line that is shown while tracing, if there is a terminal to show it on.
 pub struct Line {
@@ -84,12 +85,12 @@ pub fn summary(counts: &LiveCounts, elapsed: Option<Duration>) {
     let rings = if counts.read.rings == 1 { "ring" } else { "rings" };
     let rate = elapsed.map_or(String::new(), |elapsed| format!(", {}/s", per_second(counts.read.events, elapsed)));
     let (events, lost) = (count(counts.read.events), count(counts.read.lost));
-    eprintln!("  events     {events} of {} {rings}, {lost} lost{rate}", counts.read.rings);
+    say!("  events     {events} of {} {rings}, {lost} lost{rate}", counts.read.rings);
     match counts.clock_error_ns {
         Some(u64::MAX) | None => {
-            eprintln!("  clock      not related to this machine's: times are those of the guest alone")
+            say!("  clock      not related to this machine's: times are those of the guest alone")
         }
-        Some(error_ns) => eprintln!("  clock      within {} of this machine's", error(error_ns)),
+        Some(error_ns) => say!("  clock      within {} of this machine's", error(error_ns)),
     }
 }
 

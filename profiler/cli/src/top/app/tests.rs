@@ -9,6 +9,8 @@ use glass_profile::model::{Distribution, State};
 use glass_profile::recorder::Progress;
 
 use super::super::work::Status;
+use ratatui::crossterm::event::KeyModifiers;
+
 use super::*;
 
 fn function(name: &str, image: &str) -> Arc<Function> {
@@ -112,19 +114,19 @@ fn the_filter_works_while_it_is_typed() {
     assert_eq!(names(&app), ["<upload_queue", "smoltcp"]);
     // Keys that mean something elsewhere are text here.
     press(&mut app, "lq");
-    assert!(names(&app).is_empty() && app.typing);
+    assert!(names(&app).is_empty() && app.controls.typing);
     press_code(&mut app, KeyCode::Backspace);
     press_code(&mut app, KeyCode::Enter);
-    assert_eq!((names(&app).len(), app.typing), (2, false));
+    assert_eq!((names(&app).len(), app.controls.typing), (2, false));
     press_code(&mut app, KeyCode::Esc);
     assert_eq!(names(&app).len(), 6);
     press(&mut app, "/copy.s:44");
     assert_eq!(names(&app), ["memcpy"]);
     press_code(&mut app, KeyCode::Esc);
-    assert_eq!((names(&app).len(), app.typing), (6, false));
+    assert_eq!((names(&app).len(), app.controls.typing), (6, false));
     press(&mut app, "/");
     press(&mut app, &"x".repeat(1000));
-    assert_eq!(app.filter.len(), filter::CHARACTERS_MAX);
+    assert_eq!(app.controls.filter.len(), keys::CHARACTERS_MAX);
 }
 
 #[test]
@@ -197,5 +199,5 @@ fn what_ends_and_what_does_not() {
     }
     let mut app = app();
     press(&mut app, "?");
-    assert_eq!((press(&mut app, "x"), app.help), (Action::Draw, false));
+    assert_eq!((press(&mut app, "x"), app.controls.help), (Action::Draw, None));
 }

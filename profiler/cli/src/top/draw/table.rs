@@ -14,10 +14,15 @@ use crate::top::text::{columns, count, cut_end, cut_start, pad, percent, place, 
 /// Columns of a share.
 const SHARE: usize = 8;
 
-/// A window that has room for everything.
+/// A window that has room for everything, and one that has room for places.
 const COLUMNS_WIDE: u16 = 100;
+const COLUMNS_PLACES: u16 = 60;
+/// Between columns of text.
+const GAP: usize = 2;
+/// The least columns of names where there is room: so many that the title fits.
+const NAME_MIN: usize = 32;
 
-/// Widths of the three columns of text.
+/// Widths of the three columns of text; those of 0 are left out.
 struct Widths {
     name: usize,
     image: usize,
@@ -25,19 +30,31 @@ struct Widths {
 }
 
 impl Widths {
-    /// Images and places take what they need of the shown rows, within bounds; names get the rest.
-    fn of(rows: &[&Row], width: u16) -> Widths {
-        let room = usize::from(width).saturating_sub(2 * SHARE + 6);
-        let longest = |text: &dyn Fn(&Row) -> usize| rows.iter().map(|row| text(row)).max().unwrap_or(0);
-        // One image in a narrow window goes without saying.
-        let is_one = rows.windows(2).all(|pair| pair[0].function.image == pair[1].function.image);
-        let image = match is_one && width < COLUMNS_WIDE {
+    /// Images and places take what they need of the shown rows, within bounds; names get the rest, as far
+    /// as the longest needs it.
+    fn of(rows: &[&Row], shown: &[&Row], width: u16) -> Widths {
+        let room = usize::from(width).saturating_sub(2 * SHARE + GAP);
+        let longest = |text: &dyn Fn(&Row) -> usize| shown.iter().map(|row| text(row)).max().unwrap_or(0);
+        // One image in a narrow window goes without saying, and in a very narrow one all do.
+        let is_one = shown.windows(2).all(|pair| pair[0].function.image == pair[1].function.image);
+        let image = match (is_one && width < COLUMNS_WIDE) || width < COLUMNS_PLACES {
             true => 0,
             false => longest(&|row| columns(&row.function.image)).max(5).min(room / 5),
         };
-        let place = longest(&|row| columns(&place(&row.place))).max(12).min(room * 3 / 10);
-        Widths { name: room.saturating_sub(image + place), image, place }
+        let place = match width < COLUMNS_PLACES {
+            true => 0,
+            false => longest(&|row| columns(&place(&row.place))).max(12).min(room * 3 / 10),
+        };
+        let taken: usize = [image, place].iter().filter(|width| **width > 0).map(|width| width + GAP).sum();
+        // Of all rows, so that columns stay where they are when one scrolls.
+        let wanted = rows.iter().map(|row| columns(&row.function.name)).max().unwrap_or(0).max(NAME_MIN);
+        Widths { name: room.saturating_sub(taken).min(wanted), image, place }
     }
+}
+
+/// A text in its column, with the gap before the next; nothing if it has none.
+fn column(text: &str, width: usize) -> String {
+    if width == 0 { String::new() } else { pad(text, width + GAP) }
 }
 
 /// Draws the rows that fit, the selected one among them.
@@ -47,7 +64,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) 
     let height = usize::from(area.height).saturating_sub(1);
     let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(height));
     let shown = &rows[first..rows.len().min(first + height)];
-    let widths = Widths::of(shown, area.width);
+    let widths = Widths::of(&rows, shown, area.width);
     let mut lines = vec![title(app, rows.len(), &widths, theme, area.width)];
     for (index, row) in shown.iter().enumerate() {
         lines.push(line(row, &widths, selected == Some(first + index), theme));
@@ -60,8 +77,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) 
 }
 
 fn nothing(app: &App) -> String {
-    if !app.filter.is_empty() {
-        format!("   nothing matches {:?}: Esc clears the filter", app.filter)
+    if !app.controls.filter.is_empty() {
+        format!("   nothing matches {:?}: Esc clears the filter", app.controls.filter)
     } else if app.picture.progress.samples_taken > 0 {
         "   nothing ran here: c goes to the next core or thread, i shows idle time too".to_owned()
     } else {
@@ -73,21 +90,21 @@ fn title(app: &App, rows: usize, widths: &Widths, theme: &Theme, width: u16) -> 
     let mark = |sort: Sort, text: &str| if app.sort == sort { format!("▼{text}") } else { text.to_owned() };
     let what = if app.lines { "line" } else { "function" };
     let mut name = mark(Sort::Name, what);
-    match app.filter.is_empty() {
+    match app.controls.filter.is_empty() {
         true => name += &format!(" ({})", count(rows as u64)),
-        false => name += &format!(" ({} with {:?})", count(rows as u64), app.filter),
+        false => name += &format!(" ({} with {:?})", count(rows as u64), app.controls.filter),
     }
     if let Some(track) = app.query.track {
         let name_of = app.picture.tracks.iter().find(|known| known.track == track).map(|known| known.name.as_str());
         name += &format!(" on {}", name_of.unwrap_or("a track that is gone"));
     }
     let text = format!(
-        "{:>SHARE$}{:>SHARE$}  {}  {}  {}",
+        "{:>SHARE$}{:>SHARE$}  {}{}{}",
         mark(Sort::Own, "self %"),
         mark(Sort::Total, "total %"),
-        pad(&cut_end(&name, widths.name), widths.name),
-        pad(&cut_end("image", widths.image), widths.image),
-        pad(&cut_end(if app.lines { "place" } else { "hottest line" }, widths.place), widths.place),
+        column(&cut_end(&name, widths.name), widths.name),
+        column(&cut_end("image", widths.image), widths.image),
+        column(&cut_end(if app.lines { "place" } else { "hottest line" }, widths.place), widths.place),
     );
     Line::styled(pad(&text, width.into()), theme.bar())
 }
@@ -98,8 +115,8 @@ fn line(row: &Row, widths: &Widths, is_selected: bool, theme: &Theme) -> Line<'s
     Line::from(vec![
         Span::styled(format!("{own:>SHARE$}"), style(theme.share(row.self_share))),
         Span::styled(format!("{total:>SHARE$}  "), style(Style::new())),
-        Span::styled(pad(&squeeze(&row.function.name, widths.name), widths.name) + "  ", style(Style::new())),
-        Span::styled(pad(&cut_end(&row.function.image, widths.image), widths.image) + "  ", style(theme.image())),
-        Span::styled(pad(&cut_start(&place(&row.place), widths.place), widths.place), style(theme.place())),
+        Span::styled(column(&squeeze(&row.function.name, widths.name), widths.name), style(Style::new())),
+        Span::styled(column(&cut_end(&row.function.image, widths.image), widths.image), style(theme.image())),
+        Span::styled(column(&cut_start(&place(&row.place), widths.place), widths.place), style(theme.place())),
     ])
 }

@@ -8,18 +8,57 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::{COLUMNS_MIN, ROWS_MIN, Theme, ends};
+use super::{COLUMNS_MIN, ROWS_MIN, Theme, ends, keys};
 use crate::top::tasks::app::{App, Sort};
 use crate::top::tasks::model::{Row, State};
-use crate::top::text::{columns, count, cut_end, duration, pad, percent};
+use crate::top::text::{columns, count, cut_end, duration, pad, percent, wrap};
 
-/// Columns of a state, a time, a rate, a share.
-const STATE: usize = 8;
-const TIME: usize = 9;
-const RATE: usize = 9;
+/// Columns of a state, of how long it lasts, of what is waited for at least.
+const STATE: usize = 7;
+const SINCE: usize = 6;
+const WAIT_MIN: usize = 12;
+/// Columns of a rate, a share and a time with what is before them.
+const POLLS: usize = 9;
 const SHARE: usize = 7;
+const LONGEST: usize = 9;
 /// The least and the most columns of a name.
 const NAME: (usize, usize) = (14, 32);
+/// Lines for what the selected task waits for.
+const DETAIL_ROWS_MAX: usize = 3;
+
+/// Columns of the table: of its two texts, and which numbers there is room for.
+struct Widths {
+    name: usize,
+    wait: usize,
+    polls: usize,
+    share: usize,
+    longest: usize,
+}
+
+impl Widths {
+    /// Names get what they need within bounds, waits the rest as far as they need it. Where there is not enough
+    /// for both, numbers are left out, the least telling first.
+    fn of(rows: &[&Row], width: usize) -> Widths {
+        let longest = |text: &dyn Fn(&Row) -> usize| rows.iter().map(|row| text(row)).max().unwrap_or(0);
+        let name = longest(&|row| columns(&row.name)).clamp(NAME.0, NAME.1);
+        let room = width.saturating_sub(1 + 1 + STATE + 1 + SINCE + 2);
+        let mut numbers = [POLLS, SHARE, LONGEST];
+        for left_out in [2, 0, 1] {
+            if room < numbers.iter().sum::<usize>() + name + WAIT_MIN {
+                numbers[left_out] = 0;
+            }
+        }
+        let room = room.saturating_sub(numbers.iter().sum());
+        let name = name.min(room);
+        let wait = longest(&|row| columns(&row.waits_for)).max(WAIT_MIN).min(room - name);
+        Widths { name, wait, polls: numbers[0], share: numbers[1], longest: numbers[2] }
+    }
+}
+
+/// A text at the right of its column; nothing if that is left out.
+fn right(text: &str, room: usize) -> String {
+    if room == 0 { String::new() } else { format!("{}{text}", " ".repeat(room.saturating_sub(columns(text)))) }
+}
 
 /// Draws everything.
 pub(in crate::top) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
@@ -27,14 +66,16 @@ pub(in crate::top) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
     if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
         return frame.render_widget(Paragraph::new("the window is too small"), area);
     }
-    if app.help {
-        return help(frame, area, theme);
+    if let Some(first) = app.controls.help {
+        return keys::help(frame, area, &KEYS, None, first, theme);
     }
+    let detail = detail(app, area);
     let warning = u16::from(app.picture.warning.is_some() && area.height >= 16);
-    let [head, warning_area, middle, foot] = Layout::vertical([
+    let [head, warning_area, middle, detail_area, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(warning),
         Constraint::Min(1),
+        Constraint::Length(detail.len() as u16),
         Constraint::Length(1),
     ])
     .areas(area);
@@ -44,13 +85,25 @@ pub(in crate::top) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
         frame.render_widget(Paragraph::new(text).style(theme.colour(Color::Red)), warning_area);
     }
     table(frame, middle, app, theme);
-    foot_line(frame, foot, app, theme);
+    frame.render_widget(Paragraph::new(detail).style(theme.strong()), detail_area);
+    keys::foot(frame, foot, &app.controls, &HINTS, theme);
+}
+
+/// What the selected task waits for, if its row has not said it.
+fn detail(app: &App, area: Rect) -> Vec<Line<'static>> {
+    let rows = app.rows();
+    let Some(row) = app.selected(&rows).map(|index| rows[index]) else { return Vec::new() };
+    if columns(&row.waits_for) <= Widths::of(&rows, area.width.into()).wait {
+        return Vec::new();
+    }
+    let lines = wrap(&format!("{} waits for {}", row.name, row.waits_for), usize::from(area.width).saturating_sub(2));
+    lines.into_iter().take(DETAIL_ROWS_MAX).map(|line| Line::raw(format!(" {line}"))).collect()
 }
 
 fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let picture = &app.picture;
     let mut first = vec![Span::styled(format!(" {}", picture.title), theme.strong())];
-    if app.paused {
+    if app.controls.paused {
         first.push(Span::styled("  [PAUSED]", theme.strong()));
     }
     let lost_style = if picture.lost > 0 { theme.colour(Color::Red) } else { Style::new() };
@@ -70,8 +123,12 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
 /// How many tasks do what.
 fn summary(app: &App) -> String {
     let in_state = |state: State| app.picture.rows.iter().filter(|row| row.state == state).count() as u64;
+    let unknown = match in_state(State::Unknown) {
+        0 => String::new(),
+        unknown => format!(", {} unknown", count(unknown)),
+    };
     format!(
-        "{} tasks: {} running, {} ready, {} waiting; {} ended",
+        "{} tasks: {} running, {} ready, {} waiting{unknown}; {} ended",
         count(app.picture.rows.len() as u64),
         in_state(State::Running),
         in_state(State::Ready),
@@ -89,51 +146,38 @@ fn state(state: State) -> &'static str {
     }
 }
 
-/// Widths of the two columns of text: what is waited for gets what names leave.
-fn widths(rows: &[&Row], width: usize) -> (usize, usize) {
-    let longest = rows.iter().map(|row| columns(&row.name)).max().unwrap_or(0);
-    let room = width.saturating_sub(1 + STATE + TIME + RATE + SHARE + TIME + 6);
-    let name = longest.clamp(NAME.0, NAME.1).min(room);
-    (name, room.saturating_sub(name))
-}
-
-fn titles(app: &App, rows: usize, widths: (usize, usize)) -> String {
+fn titles(app: &App, rows: usize, widths: &Widths) -> String {
     let mark = |sort: Sort, text: &str| if app.sort == sort { format!("▼{text}") } else { text.to_owned() };
-    let name = match app.filter.is_empty() {
+    let name = match app.controls.filter.is_empty() {
         true => format!("{} ({})", mark(Sort::Name, "task"), count(rows as u64)),
-        false => format!("{} ({} with {:?})", mark(Sort::Name, "task"), count(rows as u64), app.filter),
+        false => format!("{} ({} with {:?})", mark(Sort::Name, "task"), count(rows as u64), app.controls.filter),
     };
-    let right = |text: &str, room: usize| format!("{}{text}", " ".repeat(room.saturating_sub(columns(text))));
     format!(
-        " {} {} {}  {}{}{} {}",
-        pad(&cut_end(&name, widths.0), widths.0),
+        " {} {} {}  {}{}{}{}",
+        pad(&cut_end(&name, widths.name), widths.name),
         pad(&mark(Sort::State, "state"), STATE),
-        right(&mark(Sort::Since, "since"), TIME - 1),
-        pad(&cut_end("waits for", widths.1), widths.1),
-        right(&mark(Sort::Polls, "polls/s"), RATE),
-        right(&mark(Sort::Run, "run %"), SHARE),
-        right(&mark(Sort::Longest, "longest"), TIME),
+        right(&mark(Sort::Since, "since"), SINCE),
+        pad(&cut_end("waits for", widths.wait), widths.wait),
+        right(&mark(Sort::Polls, "polls/s"), widths.polls),
+        right(&mark(Sort::Run, "run %"), widths.share),
+        right(&mark(Sort::Longest, "longest"), widths.longest),
     )
 }
 
 /// The columns of a row, as they are pieced together.
-fn cells(row: &Row, widths: (usize, usize)) -> [String; 4] {
-    let right = |text: String, room: usize| format!("{}{text}", " ".repeat(room.saturating_sub(columns(&text))));
+fn cells(row: &Row, widths: &Widths) -> [String; 4] {
     let polls = match row.polls_per_sec {
         rate if rate < 0.05 => "-".to_owned(),
         rate if rate < 99.95 => format!("{rate:.1}"),
         rate => count(rate.round() as u64),
     };
+    let longest = if row.longest_ns == 0 { "-".to_owned() } else { duration(row.longest_ns) };
+    let wait = pad(&cut_end(&row.waits_for, widths.wait), widths.wait);
     [
-        format!(" {} ", pad(&cut_end(&row.name, widths.0), widths.0)),
+        format!(" {} ", pad(&cut_end(&row.name, widths.name), widths.name)),
         format!("{} ", pad(state(row.state), STATE)),
-        format!("{}  {}", right(duration(row.since_ns), TIME - 1), pad(&cut_end(&row.waits_for, widths.1), widths.1)),
-        format!(
-            "{}{} {}",
-            right(polls, RATE),
-            right(percent(row.run_share), SHARE),
-            right(if row.longest_ns == 0 { "-".to_owned() } else { duration(row.longest_ns) }, TIME)
-        ),
+        format!("{}  {wait}", right(&duration(row.since_ns), SINCE)),
+        right(&polls, widths.polls) + &right(&percent(row.run_share), widths.share) + &right(&longest, widths.longest),
     ]
 }
 
@@ -143,8 +187,8 @@ fn table(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
     let height = usize::from(area.height).saturating_sub(1);
     let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(height));
     let shown = &rows[first..rows.len().min(first + height)];
-    let widths = widths(shown, area.width.into());
-    let mut lines = vec![Line::styled(pad(&titles(app, rows.len(), widths), area.width.into()), theme.bar())];
+    let widths = Widths::of(&rows, area.width.into());
+    let mut lines = vec![Line::styled(pad(&titles(app, rows.len(), &widths), area.width.into()), theme.bar())];
     for (index, row) in shown.iter().enumerate() {
         let is_selected = selected == Some(first + index);
         let style = |style: Style| if is_selected { theme.bar() } else { style };
@@ -154,7 +198,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
             State::Waiting => Style::new(),
             State::Unknown => theme.quiet(),
         };
-        let [name, state, wait, numbers] = cells(row, widths);
+        let [name, state, wait, numbers] = cells(row, &widths);
         lines.push(Line::from(vec![
             Span::styled(name, style(Style::new())),
             Span::styled(state, style(of_state)),
@@ -170,60 +214,41 @@ fn table(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
 }
 
 fn nothing(app: &App) -> String {
-    match app.filter.is_empty() {
-        false => format!("   nothing matches {:?}: Esc clears the filter", app.filter),
+    match app.controls.filter.is_empty() {
+        false => format!("   nothing matches {:?}: Esc clears the filter", app.controls.filter),
         true => "   no task has done anything yet".to_owned(),
     }
 }
 
-fn foot_line(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
-    if app.typing {
-        let text = format!(" filter: {}_   Enter keep  Esc clear", app.filter);
-        return frame.render_widget(Paragraph::new(text).style(theme.strong()), area);
-    }
-    let keys = [("n s w o u l", "sort"), ("/", "filter"), ("p", "pause"), ("r", "reset"), ("?", "help"), ("q", "quit")];
-    let mut spans = Vec::new();
-    for (key, meaning) in keys {
-        spans.push(Span::styled(format!(" {key}"), theme.strong()));
-        spans.push(Span::styled(format!(" {meaning}"), theme.quiet()));
-    }
-    frame.render_widget(Paragraph::new(Line::from(spans)), area);
-}
+/// What the line at the bottom names.
+const HINTS: [(&str, &str); 4] = [("n s w o u l", "sort"), ("/", "filter"), ("p", "pause"), ("r", "reset")];
 
-fn help(frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
-    let keys = [
-        ("n", "sort by name"),
-        ("s", "by state: running, ready, waiting"),
-        ("w", "by time in its state, the longest first"),
-        ("o", "by polls a second"),
-        ("u", "by share of time that it runs"),
-        ("l", "by its longest poll"),
-        ("Left Right", "sort by the column beside"),
-        ("Up Down", "select a task, which stays in sight"),
-        ("/", "only tasks with a text in their name or wait"),
-        ("p", "pause the display"),
-        ("r", "forget longest polls and ended tasks"),
-        ("Esc", "clear the filter, the selection, or quit"),
-        ("q", "quit"),
-    ];
-    let mut lines = vec![Line::styled(" Keys", theme.strong()), Line::raw("")];
-    for (key, meaning) in keys {
-        lines.push(Line::from(vec![Span::styled(format!(" {key:<12}"), theme.strong()), Span::raw(meaning)]));
-    }
-    frame.render_widget(Paragraph::new(lines), area);
-}
+/// The page of keys.
+const KEYS: [(&str, &str); 12] = [
+    ("n", "sort by name"),
+    ("s", "by state: running, ready, waiting"),
+    ("w", "by time in its state, the longest first"),
+    ("o", "by polls a second"),
+    ("u", "by share of time that it runs"),
+    ("l", "by its longest poll"),
+    ("← →", "sort by the column beside"),
+    ("↑ ↓ PgUp PgDn", "select a task, and show all that it waits for"),
+    ("/", "show only tasks with a text in their name or wait"),
+    ("p r", "pause the display; forget longest polls and ended tasks"),
+    ("Esc", "one step back: filter, selection, then quit"),
+    ("q Ctrl-C", "quit: the guest goes on without us"),
+];
 
 /// The table as text, for pipes and for what is left on the normal screen.
 pub(in crate::top) fn text(app: &App, rows_max: usize, columns_max: Option<u16>) -> String {
     let picture = &app.picture;
     let rows = app.rows();
     let shown = &rows[..rows.len().min(rows_max)];
-    let longest_wait = shown.iter().map(|row| columns(&row.waits_for)).max().unwrap_or(0).max(9);
-    let longest_name = shown.iter().map(|row| columns(&row.name)).max().unwrap_or(0).max(NAME.0);
-    let widths = match columns_max {
-        Some(columns) => widths(shown, columns.into()),
-        None => (longest_name, longest_wait),
-    };
+    let mut widths = Widths::of(shown, columns_max.map_or(usize::MAX, usize::from));
+    if columns_max.is_none() {
+        // A pipe gets whole names.
+        widths.name = shown.iter().map(|row| columns(&row.name)).max().unwrap_or(0).max(NAME.0);
+    }
     let mut text = String::new();
     let _ = writeln!(text, "{}: {}", picture.title, summary(app));
     let rate = count(picture.events_per_sec.round() as u64);
@@ -231,9 +256,9 @@ pub(in crate::top) fn text(app: &App, rows_max: usize, columns_max: Option<u16>)
     if let Some(warning) = &picture.warning {
         let _ = writeln!(text, "! {warning}");
     }
-    let _ = writeln!(text, "\n{}", titles(app, rows.len(), widths).trim_end());
+    let _ = writeln!(text, "\n{}", titles(app, rows.len(), &widths).trim_end());
     for row in shown {
-        let _ = writeln!(text, "{}", cells(row, widths).concat().trim_end());
+        let _ = writeln!(text, "{}", cells(row, &widths).concat().trim_end());
     }
     if rows.len() > shown.len() {
         let _ = writeln!(text, " and {} more", count((rows.len() - shown.len()) as u64));

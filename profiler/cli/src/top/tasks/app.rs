@@ -1,12 +1,9 @@
 //! What the screen of tasks shows and what keys do to it. Pure: keys and pictures in, state out.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
 use super::model::{Picture, Row};
-use crate::top::filter;
-
-/// Rows that one press of a page key moves by.
-const PAGE_ROWS: isize = 10;
+use crate::top::keys::{self, Controls, Pressed};
 
 /// The column that rows are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,18 +36,14 @@ pub(crate) enum Action {
 pub(crate) struct App {
     pub picture: Picture,
     pub sort: Sort,
-    pub filter: String,
-    /// Keys go into the filter.
-    pub typing: bool,
-    pub paused: bool,
-    pub help: bool,
+    pub controls: Controls,
     selected: Option<String>,
 }
 
 impl App {
     /// Takes a newer picture, unless the display is paused. True if there is something to draw.
     pub fn show(&mut self, picture: Picture) -> bool {
-        if self.paused {
+        if self.controls.paused {
             return false;
         }
         self.picture = picture;
@@ -59,12 +52,7 @@ impl App {
 
     /// The rows that pass the filter, sorted.
     pub fn rows(&self) -> Vec<&Row> {
-        let wanted = self.filter.to_lowercase();
-        let matches = |row: &&Row| {
-            wanted.is_empty()
-                || row.name.to_lowercase().contains(&wanted)
-                || row.waits_for.to_lowercase().contains(&wanted)
-        };
+        let matches = |row: &&Row| keys::passes(&self.controls.filter, &[&row.name, &row.waits_for]);
         // They come sorted by name, which decides where all else is equal.
         let mut rows: Vec<&Row> = self.picture.rows.iter().filter(matches).collect();
         match self.sort {
@@ -87,10 +75,7 @@ impl App {
     /// Moves the selection; without one, to the first row.
     fn select(&mut self, by: isize) {
         let rows = self.rows();
-        let index = match self.selected(&rows) {
-            Some(index) => index.saturating_add_signed(by).min(rows.len().saturating_sub(1)),
-            None => 0,
-        };
+        let index = keys::moved(self.selected(&rows), by, rows.len());
         self.selected = rows.get(index).map(|row| row.name.clone());
     }
 
@@ -101,49 +86,30 @@ impl App {
 
     /// What a key does.
     pub fn key(&mut self, key: KeyEvent) -> Action {
-        if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Action::Quit } else { Action::Draw };
+        match self.controls.key(key) {
+            Pressed::Draw => {}
+            Pressed::Move(by) => self.select(by),
+            Pressed::Sort { is_right: true } => self.next_sort(1),
+            Pressed::Sort { is_right: false } => self.next_sort(SORTS.len() - 1),
+            Pressed::Back if !self.controls.filter.is_empty() => self.controls.filter.clear(),
+            Pressed::Back if self.selected.is_some() => self.selected = None,
+            Pressed::Back | Pressed::Quit => return Action::Quit,
+            Pressed::Reset => return Action::Reset,
+            Pressed::Own(code) => self.own_key(code),
         }
-        if self.typing {
-            return self.type_key(key.code);
-        }
-        if self.help {
-            self.help = false;
-            return if key.code == KeyCode::Char('q') { Action::Quit } else { Action::Draw };
-        }
-        match key.code {
-            KeyCode::Char('q') => return Action::Quit,
-            KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
-            KeyCode::Esc if self.selected.is_some() => self.selected = None,
-            KeyCode::Esc => return Action::Quit,
+        Action::Draw
+    }
+
+    fn own_key(&mut self, code: KeyCode) {
+        match code {
             KeyCode::Char('n') => self.sort = Sort::Name,
             KeyCode::Char('s') => self.sort = Sort::State,
             KeyCode::Char('w') => self.sort = Sort::Since,
             KeyCode::Char('o') => self.sort = Sort::Polls,
             KeyCode::Char('u') => self.sort = Sort::Run,
             KeyCode::Char('l') => self.sort = Sort::Longest,
-            KeyCode::Right => self.next_sort(1),
-            KeyCode::Left => self.next_sort(SORTS.len() - 1),
-            KeyCode::Down | KeyCode::Char('j') => self.select(1),
-            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
-            KeyCode::PageDown => self.select(PAGE_ROWS),
-            KeyCode::PageUp => self.select(-PAGE_ROWS),
-            KeyCode::Home => self.select(isize::MIN),
-            KeyCode::End => self.select(isize::MAX),
-            KeyCode::Char('/') => self.typing = true,
-            KeyCode::Char('p') => self.paused = !self.paused,
-            KeyCode::Char('?' | 'h') => self.help = true,
-            KeyCode::Char('r') => return Action::Reset,
             _ => {}
         }
-        Action::Draw
-    }
-
-    fn type_key(&mut self, code: KeyCode) -> Action {
-        if let Some(rows) = filter::key(&mut self.filter, &mut self.typing, code) {
-            self.select(rows);
-        }
-        Action::Draw
     }
 }
 

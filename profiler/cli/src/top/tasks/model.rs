@@ -16,6 +16,9 @@ const REASONS_SHOWN: usize = 2;
 /// How much of the newest rate counts: the rest is what was shown before.
 const NEWEST: f64 = 0.5;
 
+/// What is told of a task that has not run since we look, or since events of it were lost.
+const NOT_SEEN: &str = "(has not run since we look)";
+
 /// What a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum State {
@@ -62,7 +65,7 @@ pub(crate) struct Row {
     pub name: String,
     pub state: State,
     pub since_ns: u64,
-    /// Empty unless it waits.
+    /// Empty while it runs or is ready.
     pub waits_for: String,
     pub polls_per_sec: f64,
     pub run_share: f64,
@@ -189,7 +192,11 @@ impl Model {
                 name: name.map_or_else(|| format!("#{number}"), |name| format!("{} #{number}", printable(name))),
                 state: task.state,
                 since_ns: stream.nanoseconds(since_ticks),
-                waits_for: if task.state == State::Waiting { waits_for(&task.reasons, stream) } else { String::new() },
+                waits_for: match task.state {
+                    State::Waiting => waits_for(&task.reasons, stream),
+                    State::Unknown => NOT_SEEN.to_owned(),
+                    State::Running | State::Ready => String::new(),
+                },
                 polls_per_sec: task.polls_per_sec,
                 run_share: task.run_share,
                 longest_ns: stream.nanoseconds(task.longest_ticks.max(unfinished)),

@@ -75,10 +75,10 @@ fn the_filter_looks_at_names_and_at_what_is_waited_for() {
     assert_eq!(numbers(&app), ["12"]);
     app.key(KeyEvent::from(KeyCode::Esc));
     press(&mut app, "/listenq");
-    assert!(numbers(&app).is_empty() && app.typing, "keys are text here");
+    assert!(numbers(&app).is_empty() && app.controls.typing, "keys are text here");
     app.key(KeyEvent::from(KeyCode::Backspace));
     app.key(KeyEvent::from(KeyCode::Enter));
-    assert_eq!((numbers(&app), app.typing), (vec!["1"], false));
+    assert_eq!((numbers(&app), app.controls.typing), (vec!["1"], false));
     app.key(KeyEvent::from(KeyCode::Esc));
     assert_eq!(numbers(&app).len(), 4);
 }

@@ -1,0 +1,100 @@
+//! The standard streams. Who closes one of them has seen enough: that is no error, and never a panic.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Writes a line to standard error. Where that is closed, nobody is left to tell.
+macro_rules! say {
+    ($($part:tt)*) => { $crate::console::say_line(format!($($part)*)) };
+}
+pub(crate) use say;
+
+/// What [`say`] does.
+pub(crate) fn say_line(mut line: String) {
+    line.push('\n');
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Writes text to standard output.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut output = io::stdout().lock();
+    printed(output.write_all(text.as_bytes()).and_then(|()| output.flush()))
+}
+
+/// What came of writing to standard output.
+pub(crate) fn printed(result: io::Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
+}
+
+/// Whether a live screen can be drawn.
+pub(crate) fn has_screen() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+    !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
+/// Columns of the terminal.
+pub(crate) fn columns() -> u16 {
+    ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| columns)
+}
+
+/// Columns of the terminal that text for standard output has to fit, if it goes to one.
+pub(crate) fn output_columns() -> Option<u16> {
+    io::stdout().is_terminal().then(columns)
+}
+
+/// A line of its own on a terminal.
+pub(crate) fn spinner() -> Option<ProgressBar> {
+    io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        bar
+    })
+}
+
+/// Columns for its text: without the spinner, and one that stays free so that nothing wraps.
+pub(crate) fn room() -> usize {
+    usize::from(columns()).saturating_sub(3)
+}
+
+/// A line that says what takes its time, on a terminal; gone when this is dropped.
+pub(crate) struct Busy(Option<ProgressBar>);
+
+impl Busy {
+    /// Shows the line.
+    pub(crate) fn with(what: &str) -> Busy {
+        let bar = spinner();
+        if let Some(bar) = &bar {
+            bar.set_message(glass_report::format::cut_end(what, room()));
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        Busy(bar)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_closed_pipe_is_no_error() {
+        assert!(printed(Err(ErrorKind::BrokenPipe.into())).is_ok());
+        let error = printed(Err(ErrorKind::StorageFull.into())).unwrap_err();
+        assert!(format!("{error:#}").starts_with("cannot write to standard output: "));
+    }
+}

@@ -1,0 +1,117 @@
+//! Files that are read or written at once: recordings come with their warnings, and what is written
+//! appears whole or not at all, so that a full disk costs no earlier file.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use glass_guests::files::HostFiles;
+use glass_profile::recording::{self, Recording};
+use glass_report::names::printable;
+
+use crate::console::{Busy, say};
+
+/// Reads a file; `hint` says which one is meant.
+pub(crate) fn read(path: &Path, hint: &str) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {} ({hint})", path.display());
+    let kind = fs::metadata(path).with_context(cannot)?.file_type();
+    // It may have no end.
+    ensure!(!kind.is_char_device() && !kind.is_block_device(), "{}: it is a device", cannot());
+    fs::read(path).with_context(cannot)
+}
+
+/// Reads a recording with all that is in it.
+pub(crate) fn open(path: &Path) -> Result<(Vec<u8>, Recording)> {
+    let shown = path.display();
+    let _busy = Busy::with(&format!("reading {shown}"));
+    let bytes = read(path, "give a file that `glass record` or `glass trace` wrote")?;
+    let recording = recording::open(&bytes, &mut HostFiles).map_err(|error| anyhow!("{shown} {error}"))?;
+    Ok((bytes, recording))
+}
+
+/// Says what a reader of the recording should know.
+pub(crate) fn warn(path: &Path, recording: &Recording) {
+    for warning in &recording.profile.warnings {
+        say!("glass: warning: {}: {}", path.display(), printable(warning));
+    }
+}
+
+/// Fails if `output` is what is read; `what` says what that is.
+pub(crate) fn ensure_other(input: &Path, output: &Path, what: &str) -> Result<()> {
+    let is_same = fs::canonicalize(input).is_ok_and(|input| fs::canonicalize(output).is_ok_and(|it| it == input));
+    ensure!(!is_same, "{} is the {what} itself: give another name with --output", output.display());
+    Ok(())
+}
+
+/// Writes a file: beside its place first, if that is an ordinary one.
+pub(crate) fn write<F>(path: &Path, content: F) -> Result<()>
+where
+    F: FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+{
+    let fill = |file: File| {
+        let mut writer = BufWriter::new(file);
+        content(&mut writer).and_then(|()| writer.flush())
+    };
+    let written = match part_of(path) {
+        None => File::create(path).and_then(fill),
+        Some((target, part)) => {
+            let written = File::create(&part).and_then(fill).and_then(|()| fs::rename(&part, target));
+            if written.is_err() {
+                // If it was never made, there is nothing to remove.
+                let _ = fs::remove_file(&part);
+            }
+            written
+        }
+    };
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Where a file will be, behind all links, and where it is while it is being written. `None` of what
+/// can only be written in place: pipes and devices.
+fn part_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return None;
+    }
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let name = target.file_name()?.to_string_lossy().into_owned();
+    let part = target.with_file_name(format!(".{name}.{}.part", std::process::id()));
+    Some((target, part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_whole_leaves_what_was_there() {
+        let folder = std::env::temp_dir().join(format!("glass-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, link) = (folder.join("page.html"), folder.join("link.html"));
+        write(&file, |to| to.write_all(b"first")).unwrap();
+        let failed = write(&file, |to| {
+            to.write_all(&[b'x'; 1 << 20])?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert!(format!("{:#}", failed.unwrap_err()).contains("cannot write"));
+        assert_eq!(fs::read(&file).unwrap(), b"first");
+        // What is behind a link is written, and the link stays.
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write(&link, |to| to.write_all(b"second")).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"second");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "a part was left behind");
+        assert!(ensure_other(&file, &link, "recording").is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn devices_stay_what_they_are() {
+        let failed = write(Path::new("/dev/full"), |to| to.write_all(b"x"));
+        assert!(failed.is_err());
+        assert!(fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+        let error = read(Path::new("/dev/zero"), "give a file").unwrap_err();
+        assert!(error.to_string().ends_with("it is a device"), "{error}");
+    }
+}
