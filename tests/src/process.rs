@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -92,19 +92,28 @@ impl Process {
     /// Starts `command` with both output streams going to the file `log`.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
         let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
-        Process::spawn_into(command, output.try_clone()?.into(), output, log)
+        Process::spawn_into(command.stdin(Stdio::null()), output.try_clone()?.into(), output, log)
     }
 
     /// Starts `command` with its output going to `output` and only its errors to the file `log`.
     pub fn spawn_with_output(command: &mut Command, output: Stdio, log: &Path) -> Result<Process> {
         let errors = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
-        Process::spawn_into(command, output, errors, log)
+        Process::spawn_into(command.stdin(Stdio::null()), output, errors, log)
+    }
+
+    /// Starts `command` with both output streams going to the file `log`, and with a way to type.
+    pub fn spawn_with_input(command: &mut Command, log: &Path) -> Result<(Process, ChildStdin)> {
+        let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
+        command.stdin(Stdio::piped());
+        let mut process = Process::spawn_into(command, output.try_clone()?.into(), output, log)?;
+        let input = process.child.stdin.take().context("the child has no input")?;
+        Ok((process, input))
     }
 
     fn spawn_into(command: &mut Command, output: Stdio, errors: File, log: &Path) -> Result<Process> {
         // The lock is held so that an interrupt finds the child in the list or not yet started.
         let mut list = running();
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+        let child = command.stdout(output).stderr(errors).spawn();
         let child = child.with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         list.push(child.id());
         Ok(Process { child, log: log.to_owned() })
