@@ -6,7 +6,7 @@ import { textElement, textSpan } from "./elements.js";
 import { decodeProfile, STATES } from "./profile.js";
 import { shapeTree } from "./shape.js";
 import { keepUnder, sumFunctions, sumKept, sumOwn, sumSelection } from "./sums.js";
-import { CallersFirst, followPath, LeavesFirst } from "./views.js";
+import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
 import { matchFunctions } from "./search.js";
 import { FlameGraph } from "./graph.js";
 import { specialColour } from "./colours.js";
@@ -16,6 +16,7 @@ import { Tooltip } from "./tooltip.js";
 import { Crumbs } from "./crumbs.js";
 import { HidePanel } from "./hide.js";
 import { find, helpKey, searchKey, startTheme } from "./page.js";
+import { Address, controlTexts, list, onAddress, read, readTexts, setControls, writeTexts } from "./address.js";
 
 /** The strongest colour stands for at least this change. */
 const POINTS_MIN = 1;
@@ -30,6 +31,7 @@ let widths;
 /** Points that have the strongest colour. */
 let most = POINTS_MIN;
 
+const address = new Address(addressTexts);
 const tooltip = new Tooltip(find("#tooltip"));
 const crumbs = new Crumbs(find("#crumbs"), zoom);
 const graph = new FlameGraph(find("#graph"), find("#graph canvas"), {
@@ -183,6 +185,7 @@ function refine() {
   const counted = `${formatCount(rows.length)} ${rows.length === 1 ? "function" : "functions"}`;
   find("#functions-count").textContent = `${counted}, ${formatCount(clear)} with a clear change of self`;
   find("#matches").textContent = matches ? counted : "";
+  address.keep();
 }
 
 function select(fn) {
@@ -190,6 +193,7 @@ function select(fn) {
   graph.selected = fn;
   graph.draw();
   table.select(fn);
+  address.keep();
 }
 
 /** What the colours stand for. */
@@ -236,6 +240,25 @@ function keyPressed(event) {
   }
 }
 
+/** What is shown, as texts for the address. */
+function addressTexts() {
+  return {
+    ...controlTexts(),
+    images: writeTexts(hidePanel.images),
+    mark: state.selected ? String(state.selected.index) : "",
+    zoom: graph.zoomed.path.slice(1).map(({ fn }) => fn.index).join("."),
+  };
+}
+
+/** Shows what the address says, as far as it says something that can be. */
+function readAddress(url) {
+  const parts = read(url);
+  setControls(parts);
+  hidePanel.setImages(readTexts(parts.get("images")));
+  zoom(boxAt(graph.zoomed.path[0], list(parts.get("zoom"))));
+  select(profile.functions[list(parts.get("mark"))[0]] ?? null);
+}
+
 function start() {
   find("#report").hidden = false;
   find("#search").addEventListener("input", (event) => setQuery(event.target.value));
@@ -273,6 +296,9 @@ function start() {
     drawScale();
     graph.draw();
   });
+  if (location.hash !== "") readAddress();
+  address.start();
+  onAddress(readAddress);
 }
 
 start();

@@ -46,8 +46,12 @@ export class FlameGraph {
     this.hovered = null;
     this.focused = this.focused ? box : null;
     this.layOut();
-    // The zoomed box and two of its callers stay in sight.
-    const before = Math.max(0, box.depth - 2) * ROW_PX;
+    this.scrollToZoomed();
+  }
+
+  /** The zoomed box and two of its callers stay in sight. */
+  scrollToZoomed() {
+    const before = Math.max(0, this.zoomed.depth - 2) * ROW_PX;
     const height = this.rows.length * ROW_PX;
     this.scroller.scrollTop = this.upwards ? height - this.scroller.clientHeight - before : before;
     this.draw();
@@ -57,6 +61,8 @@ export class FlameGraph {
   layOut() {
     if (!this.zoomed) return;
     const width = this.scroller.clientWidth;
+    // While another view of the page is shown this one has no size, and nothing to scroll.
+    const isNew = !this.width && width > 0;
     this.width = width;
     this.rows = this.zoomed.path.map((box) => [{ box, x: 0, width }]);
     const scale = this.zoomed.total > 0 ? width / this.zoomed.total : 0;
@@ -72,6 +78,7 @@ export class FlameGraph {
     const height = this.rows.length * ROW_PX;
     this.scroller.style.setProperty("--graph-height", `${height}px`);
     this.spacer.style.height = `${Math.max(height, this.scroller.clientHeight)}px`;
+    if (isNew) this.scrollToZoomed();
     this.draw();
   }
 

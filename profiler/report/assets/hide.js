@@ -58,6 +58,14 @@ export class HidePanel {
     this.onChange(flags.includes(1) ? flags : null);
   }
 
+  /** Leaves out exactly these images. */
+  setImages(names) {
+    if (names.length === 0 && this.images.size === 0) return;
+    this.images = new Set(names);
+    for (const box of this.list.querySelectorAll("input")) box.checked = !this.images.has(box.dataset.image);
+    this.changed();
+  }
+
   hideQuery(query) {
     this.field.value = [this.field.value.trim(), query.trim()].filter(Boolean).join(", ");
     this.changed();

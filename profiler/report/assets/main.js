@@ -5,7 +5,7 @@ import { textSpan } from "./elements.js";
 import { decodeProfile, STATES } from "./profile.js";
 import { shapeTree } from "./shape.js";
 import { hottestLines, keepMatches, keepUnder, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumSelection } from "./sums.js";
-import { CallersFirst, followPath, LeavesFirst } from "./views.js";
+import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
 import { matchFunctions } from "./search.js";
 import { groupColour, Palette } from "./colours.js";
 import { FlameGraph } from "./graph.js";
@@ -17,6 +17,7 @@ import { describeBox } from "./describe.js";
 import { Crumbs } from "./crumbs.js";
 import { HidePanel } from "./hide.js";
 import { find, helpKey, isTyping, searchKey, startTabs, startTheme } from "./page.js";
+import { Address, controlTexts, list, onAddress, range, read, readTexts, setControls, writeTexts } from "./address.js";
 
 const profile = decodeProfile(find("#profile").textContent);
 const state = {
@@ -33,6 +34,7 @@ const state = {
   dark: false,
 };
 
+const address = new Address(addressTexts);
 const tooltip = new Tooltip(find("#tooltip"));
 const crumbs = new Crumbs(find("#crumbs"), zoom);
 const graph = new FlameGraph(find("#graph"), find("#graph canvas"), {
@@ -80,6 +82,7 @@ const timeline = new Timeline(find("#timeline"), profile, {
     state.range = range;
     sum();
   },
+  view: () => address.keep(),
 });
 const hidePanel = new HidePanel(find("#hide"), profile.functions, (hidden) => {
   state.hidden = hidden;
@@ -112,8 +115,17 @@ function reshape() {
 /** Tracks, states or time have changed: everything has. */
 function sum() {
   sums = sumSelection(profile, shape, state);
+  sayStates();
   find("#graph").classList.toggle("empty", sums.all === 0);
   draw();
+}
+
+/** What share of the samples that are selected each state has, whether it counts or not. */
+function sayStates() {
+  const all = sums.byState.reduce((sum, samples) => sum + samples, 0);
+  for (const input of document.querySelectorAll("input[name=state]")) {
+    input.parentElement.querySelector(".share").textContent = formatPercent(sums.byState[STATES.indexOf(input.value)], all);
+  }
 }
 
 /** The view or its colours have changed: the graph is drawn anew, zoomed where it was. */
@@ -152,6 +164,7 @@ function refine() {
   find("#functions-count").textContent = matches ? `${count} of ${formatCount(functions.length)}` : count;
   sayWhole(box);
   fillPanel(functions, matches);
+  address.keep();
 }
 
 /** What 100 % is: everything that passes all filters but the search. */
@@ -196,6 +209,7 @@ function select(fn) {
   lineTable.select(fn);
   tree.select(fn);
   if (state.panel === "lines") refine();
+  address.keep();
 }
 
 function drawLegend(palette, groups) {
@@ -284,11 +298,8 @@ function listenToTools() {
     state.recursion = event.target.value;
     reshape();
   });
-  const samples = (name) => profile.tracks.reduce((all, track) => all + track[name], 0);
-  const everything = STATES.reduce((all, name) => all + samples(name), 0);
   for (const input of document.querySelectorAll("input[name=state]")) {
     const index = STATES.indexOf(input.value);
-    input.parentElement.querySelector(".share").textContent = formatPercent(samples(input.value), everything);
     input.checked = state.states.has(index);
     input.addEventListener("change", () => {
       if (input.checked) state.states.add(index);
@@ -304,6 +315,38 @@ function rangeChosen({ detail: [from, to] }) {
   if (slices < 2) return;
   const first = Math.max(0, Math.min(slices - 1, Math.floor(from / sliceNs)));
   timeline.setRange([first, Math.max(first + 1, Math.min(slices, Math.ceil(to / sliceNs)))]);
+}
+
+/** What is shown, as texts for the address. */
+function addressTexts() {
+  const { range, view, chosen, time } = timeline;
+  return {
+    ...controlTexts(),
+    range: range ? range.join("-") : "",
+    around: view[0] > 0 || view[1] < time.slices ? view.map(Math.round).join("-") : "",
+    tracks: chosen ? [...chosen].join(".") : "",
+    images: writeTexts(hidePanel.images),
+    mark: state.selected ? String(state.selected.index) : "",
+    zoom: graph.zoomed.path.slice(1).map(({ fn }) => fn.index).join("."),
+    table: state.panel === "tree" ? "" : state.panel,
+  };
+}
+
+/** Shows what the address says, as far as it says something that can be. */
+function readAddress(url) {
+  const parts = read(url);
+  setControls(parts);
+  hidePanel.setImages(readTexts(parts.get("images")));
+  const within = (slices) => slices && slices[1] <= timeline.time.slices && slices;
+  timeline.show(within(range(parts.get("around"))) || [0, timeline.time.slices]);
+  timeline.chooseAll(list(parts.get("tracks")));
+  const slices = within(range(parts.get("range"))) || null;
+  if (slices || timeline.range) timeline.setRange(slices);
+  zoom(boxAt(graph.zoomed.path[0], list(parts.get("zoom"))));
+  const [mark] = list(parts.get("mark"));
+  select(profile.functions[mark] ?? null);
+  const table = ["functions", "lines"].find((name) => name === parts.get("table")) ?? "tree";
+  if (table !== state.panel) find(`#${table}-tab`).click();
 }
 
 function start() {
@@ -322,6 +365,9 @@ function start() {
     timeline.draw();
     draw();
   });
+  if (location.hash !== "") readAddress();
+  address.start();
+  onAddress(readAddress);
 }
 
 start();

@@ -1,10 +1,11 @@
 // Sums over what the reader selects. Their cost depends on nodes and entries, not on samples.
 
-import { addUp } from "./profile.js";
+import { addUp, STATES } from "./profile.js";
 
 /**
  * Adds up what the selection includes: `tracks` is a set of indices or null for all, `states` a set
- * of indices into STATES, `range` the first slice and the one after the last, or null for all.
+ * of indices into STATES, `range` the first slice and the one after the last, or null for all. `byState` has the samples
+ * of all states, also of those that do not count.
  */
 export function sumSelection(profile, shape, selection) {
   const { nodes, timeline } = profile;
@@ -16,10 +17,12 @@ export function sumSelection(profile, shape, selection) {
     if (selection.tracks && !selection.tracks.has(cells.track[cell])) continue;
     for (let entry = cells.start[cell]; entry < cells.start[cell + 1]; entry += 1) own[entryNode[entry]] += entrySamples[entry];
   }
+  const byState = STATES.map(() => 0);
   for (let node = 0; node < nodes.count; node += 1) {
+    byState[nodes.state[node]] += own[node];
     if (own[node] > 0 && !selection.states.has(nodes.state[node])) own[node] = 0;
   }
-  return sumOwn(shape, own);
+  return { ...sumOwn(shape, own), byState };
 }
 
 /** `own` is by node of the profile, `self` and `total` by node of the shape; `all` is 100 %. */

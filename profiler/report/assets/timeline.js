@@ -22,7 +22,7 @@ const ZOOM_STEP = 1.25;
 const VIEW_MIN_SLICES = 10;
 
 export class Timeline {
-  /** `on` holds tracks(set or null) and range(slices or null). */
+  /** `on` holds tracks(set or null), range(slices or null) and view(). */
   constructor(section, profile, on) {
     this.section = section;
     this.profile = profile;
@@ -102,6 +102,22 @@ export class Timeline {
     this.chosen = chosen.size > 0 ? chosen : null;
     this.mark();
     this.on.tracks(this.chosen);
+  }
+
+  /** Counts exactly these tracks, or all for none. */
+  chooseAll(tracks) {
+    const known = tracks.filter((track) => track in this.profile.tracks);
+    if (known.length === 0 && this.chosen === null) return;
+    this.chosen = known.length > 0 ? new Set(known) : null;
+    this.mark();
+    this.on.tracks(this.chosen);
+  }
+
+  /** Shows these slices. */
+  show(slices) {
+    this.view = slices;
+    this.draw();
+    this.on.view();
   }
 
   setRange(range) {
@@ -240,8 +256,7 @@ export class Timeline {
 
   /** Shows `factor` times as much, with one slice kept where it is. */
   zoomView(factor, fixed) {
-    this.view = zoomWindow(this.view, factor, fixed, VIEW_MIN_SLICES, this.time.slices);
-    this.draw();
+    this.show(zoomWindow(this.view, factor, fixed, VIEW_MIN_SLICES, this.time.slices));
   }
 
   moveView(slices) {
@@ -249,8 +264,7 @@ export class Timeline {
   }
 
   showFrom(first, length) {
-    this.view = windowFrom(first, length, this.time.slices);
-    this.draw();
+    this.show(windowFrom(first, length, this.time.slices));
   }
 
   keyPressed(event) {

@@ -35,7 +35,7 @@ export class TraceColours {
     this.faded = hslPixel(220, 6, dark ? 26 : 90);
     this.fadedStrong = hslPixel(220, 6, dark ? 34 : 80);
     this.lane = hslPixel(215, dark ? 14 : 20, dark ? 11.5 : 98);
-    this.missing = hslPixel(220, 8, dark ? 16 : 95);
+    this.grid = hslPixel(215, dark ? 12 : 16, dark ? 17 : 91);
     this.counter = hslPixel(172, dark ? 38 : 45, dark ? 30 : 78);
     this.counterLine = hslPixel(172, 50, dark ? 52 : 36);
   }

@@ -47,14 +47,16 @@ export class TraceData {
     const index = JSON.parse(text);
     Object.assign(this, index);
     this.onLoaded = onLoaded;
-    this.lanes = index.lanes.map(([kind, name, count, range, levels], number) => ({
+    this.lanes = index.lanes.map(([kind, name, count, parent, levels], number) => ({
       number,
       kind,
       name,
       count,
-      range,
+      parent,
+      children: 0,
       levels: levels.map(([shift, pieces]) => ({ width: shift < 0 ? 0 : 2 ** shift, pieces })),
     }));
+    for (const { parent } of this.lanes) if (parent !== null) this.lanes[parent].children += 1;
     this.groups.forEach((group, number) => {
       for (let lane = group.first; lane < group.first + group.count; lane += 1) this.lanes[lane].group = number;
     });
@@ -66,6 +68,11 @@ export class TraceData {
 
   isCounter(lane) {
     return lane.kind === this.counterKind;
+  }
+
+  /** Whether an item is a task that runs. */
+  isRun({ lane, kind }) {
+    return this.types[lane.kind].label === "task" && this.kinds[kind].label === "runs";
   }
 
   /** A piece if it is there; else it is fetched. */
@@ -100,10 +107,15 @@ export class TraceData {
     return known;
   }
 
-  /** Wakes of a piece if they are there: times, lanes from (and one), lanes to (and one). */
+  /** Wakes of a piece: times, lanes from (and one), lanes to (and one). */
+  async fetchWakes(piece) {
+    return this.fetchAs(piece, (bytes) => decodeWakes(bytes, piece));
+  }
+
+  /** The same if they are there. */
   wakesNow(piece) {
     const known = this.decoded.get(piece);
-    if (known === undefined) this.fetchAs(piece, (bytes) => decodeWakes(bytes, piece)).then(() => this.onLoaded());
+    if (known === undefined) this.fetchWakes(piece).then(() => this.onLoaded());
     return known === undefined || known instanceof Promise ? null : known;
   }
 

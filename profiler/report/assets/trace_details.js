@@ -3,8 +3,11 @@
 import { formatCount } from "./format.js";
 import { textElement } from "./elements.js";
 import { columnsOf, unfold } from "./trace_data.js";
-import { textOf } from "./trace_pick.js";
+import { sliceAt, textOf, wokenBy } from "./trace_pick.js";
 import { formatMoment, formatTime } from "./trace_overlay.js";
+
+/** Tasks that are listed for one that woke them. */
+const WOKEN_MAX = 12;
 
 export class Details {
   /** `go(lane, time)` brings a slice of a lane in sight. */
@@ -43,6 +46,7 @@ export class Details {
       add("Length", `${formatTime(item.end - item.start)}  (${formatCount(item.end - item.start)} ns)`);
     }
     if (!isCounter) this.columns(item, add);
+    if (data.isRun(item)) this.woken(item, add);
     box.append(list);
     const text = textOf(data, item);
     if (text) box.append(textElement("pre", "trace-text", text));
@@ -50,7 +54,7 @@ export class Details {
   }
 
   title(item) {
-    return item.text || this.data.kinds[item.kind].label;
+    return titleOf(this.data, item);
   }
 
   /** What its type of lane says besides. */
@@ -70,9 +74,25 @@ export class Details {
     });
   }
 
+  /** Names what is there as soon as it is known. */
   laneLink(number, time) {
-    const lane = this.data.lanes[number];
-    return this.link(`${lane.name}, ${formatMoment(this.data.startNs + time, 1e3)}`, number, time);
+    const { data } = this;
+    const lane = data.lanes[number];
+    const moment = formatMoment(data.startNs + time, 1e3);
+    const link = this.link(`${lane.name}, ${moment}`, number, time);
+    if (!data.isCounter(lane)) {
+      sliceAt(data, lane, time, 1).then((item) => {
+        if (item?.text) link.textContent = `${lane.name}: ${item.text}, ${moment}`;
+      });
+    }
+    return link;
+  }
+
+  /** Whom a task has woken while it ran. */
+  async woken(item, add) {
+    const { found, isMore } = await wokenBy(this.data, item, WOKEN_MAX);
+    found.forEach(({ lane, time }, index) => add(index === 0 ? "Wakes" : "", this.laneLink(lane.number, time)));
+    if (isMore) add("", "and more");
   }
 
   link(text, number, time) {
@@ -105,10 +125,17 @@ function wrap(element) {
   return cell;
 }
 
+/** What an item is called. A task that runs has the name of the core that it runs on. */
+function titleOf(data, item) {
+  const { label } = data.kinds[item.kind];
+  if (data.isRun(item) && item.text) return `runs on ${item.text}`;
+  return item.text || label;
+}
+
 /** One line about an item, for the pointer. */
 export function describeItem(data, item) {
-  const lines = [["tip-name", item.value === undefined ? item.text || data.kinds[item.kind].label : `${item.lane.name} = ${formatCount(item.value)}`]];
-  if (item.value === undefined && item.text !== data.kinds[item.kind].label) lines.push(["tip-more", data.kinds[item.kind].label]);
+  const lines = [["tip-name", item.value === undefined ? titleOf(data, item) : `${item.lane.name} = ${formatCount(item.value)}`]];
+  if (item.value === undefined && !titleOf(data, item).startsWith(data.kinds[item.kind].label)) lines.push(["tip-more", data.kinds[item.kind].label]);
   if (item.end > item.start) lines.push(["tip-share", formatTime(item.end - item.start)]);
   return lines;
 }

@@ -1,4 +1,4 @@
-// Which lanes are shown, and where: headings that fold, a filter, lanes that are hidden.
+// Which lanes are shown, and where: headings that fold, lanes that open, a filter, lanes that are hidden.
 
 const HEADING_PX = 26;
 const LANE_PX = 20;
@@ -12,6 +12,8 @@ export class Layout {
   constructor(data) {
     this.data = data;
     this.folded = new Set();
+    /** Numbers of lanes whose own lanes are shown below them. */
+    this.opened = new Set();
     this.hidden = new Set();
     this.filter = null;
     this.top = new Float64Array(data.lanes.length);
@@ -34,6 +36,14 @@ export class Layout {
     this.make();
   }
 
+  /** Shows or hides the lanes that belong to one; false if there are none. */
+  open(lane) {
+    if (lane.children === 0) return false;
+    if (!this.opened.delete(lane.number)) this.opened.add(lane.number);
+    this.make();
+    return true;
+  }
+
   make() {
     const { data, filter } = this;
     this.rows = [];
@@ -41,9 +51,13 @@ export class Layout {
     let y = 0;
     for (const group of data.groups) {
       const lanes = data.lanes.slice(group.first, group.first + group.count);
-      const shown = lanes.filter((lane) => !this.hidden.has(lane.number) && (!filter || filter.test(lane.name) || filter.test(group.name)));
+      const passes = (lane) => !this.hidden.has(lane.number) && (!filter || filter.test(lane.name) || filter.test(group.name));
+      // Of lanes that are closed those that a filter names are shown nevertheless.
+      const isOpen = (lane) => lane.parent === null || this.opened.has(lane.parent) || (filter && filter.test(lane.name) && !filter.test(data.lanes[lane.parent].name));
+      const passing = lanes.filter(passes);
+      const shown = passing.filter(isOpen);
       if (shown.length === 0) continue;
-      this.rows.push({ heading: group, lanes: shown.length, y, height: HEADING_PX });
+      this.rows.push({ heading: group, lanes: passing.length, y, height: HEADING_PX });
       y += HEADING_PX;
       if (this.folded.has(group.name)) continue;
       for (const lane of shown) {
@@ -84,6 +98,7 @@ export class Layout {
   reveal(lane) {
     if (this.top[lane.number] >= 0) return;
     this.hidden.delete(lane.number);
+    if (lane.parent !== null) this.opened.add(lane.parent);
     this.folded.delete(this.data.groups[lane.group].name);
     this.make();
     if (this.top[lane.number] < 0) this.setFilter("");
@@ -97,4 +112,14 @@ export function pattern(text) {
   } catch {
     return new RegExp(text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
   }
+}
+
+/** The lanes under a heading. */
+export function lanesOf(data, group) {
+  return data.lanes.slice(group.first, group.first + group.count);
+}
+
+/** Whether the reader has hidden them all. */
+export function isHidden(data, layout, group) {
+  return lanesOf(data, group).every((lane) => layout.hidden.has(lane.number));
 }

@@ -4,18 +4,23 @@ import { formatCount } from "./format.js";
 import { textElement } from "./elements.js";
 import { Tooltip } from "./tooltip.js";
 import { find, helpKey, isTyping, searchKey, startTabs, startTheme } from "./page.js";
+import { Address, onAddress, read } from "./address.js";
 import { columnsOf, TraceData } from "./trace_data.js";
 import { formatMoment, formatTime } from "./trace_overlay.js";
 import { TraceTimeline } from "./trace_timeline.js";
-import { neighbour, sliceAt, textOf } from "./trace_pick.js";
+import { sliceAt, textOf } from "./trace_pick.js";
+import { beside, causeOf, inLane } from "./trace_walk.js";
 import { describeItem, Details } from "./trace_details.js";
 import { Search } from "./trace_search.js";
 import { SeriesView } from "./trace_series.js";
-import { TraceTable } from "./trace_tables.js";
+import { RangeSums } from "./trace_sums.js";
 import { drawPath, PathView } from "./trace_paths.js";
+import { TraceAddress } from "./trace_address.js";
+import { fillGroups, fillTables } from "./trace_panels.js";
 
 const REACH_PX = 4;
-const ADDRESS_DELAY_MS = 400;
+/** What is looked for takes at least this part of the view. */
+const PART_SEEN = 40;
 /** Zooming to a slice leaves this much of its length at either side. */
 const MARGIN = 0.2;
 
@@ -32,13 +37,15 @@ const timeline = new TraceTimeline(find("#trace-box"), data, {
   double: doubled,
   hover: hovered,
   ruler: () => sayRuler(),
+  scroll: () => address.keep(),
   view: viewChanged,
   drawn,
   text: (lane, { piece, index }) => (data.types[lane.kind].has_text ? columnsOf(piece, data.types[lane.kind]).texts[index].split("\n")[0] : undefined),
 });
 const details = new Details(find("#trace-details"), data, (lane, time) => goTo(lane, time));
 const search = new Search(find("#trace-found"), data, (item) => (item.isLane ? showLane(item.lane) : choose(item, true)));
-const series = new SeriesView(find("#trace-series"), data, { view: () => timeline.view, go: (from, to) => timeline.show([from, to], true) });
+const series = new SeriesView(find("#trace-series"), data, { view: () => timeline.view, go: (from, to) => timeline.show([from, to], true), shown: () => address.keep() });
+const sums = new RangeSums(find("#trace-sums"), data, { range: () => timeline.ruler ?? timeline.view, go: goTo });
 const paths = new PathView(find("#trace-paths"), data, {
   shown: (path, isMoved) => showPath(path, isMoved),
   go: (from, to, lane) => {
@@ -50,6 +57,8 @@ const paths = new PathView(find("#trace-paths"), data, {
 timeline.paths = (pen, frame) => panel === "trace-paths" && drawPath(pen, frame, paths.path);
 
 let panel = "trace-details";
+const traceAddress = new TraceAddress({ data, timeline, series, paths });
+const address = new Address(() => ({ ...traceAddress.texts(panel), ...shownView() }));
 /** Serial number of the last press or hover that has to find its slice. */
 let asked = 0;
 
@@ -78,7 +87,7 @@ function choose(item, isMoved) {
     find("#trace-spoken").textContent = describeItem(data, item).map(([, text]) => text).join(", ");
   }
   timeline.draw();
-  keepAddress();
+  address.keep();
 }
 
 function measure(item) {
@@ -86,16 +95,19 @@ function measure(item) {
   details.show(timeline.chosen, item);
   openPanel("trace-details");
   timeline.draw();
+  address.keep();
 }
 
 /** Moves so that an item is in sight, and wide enough to be seen. */
 function reveal(item) {
   timeline.scrollTo(item.lane);
+  timeline.box.scrollIntoView({ block: "nearest" });
   const [from, to] = timeline.view;
-  const length = Math.max(item.end - item.start, 1);
-  const isSeen = item.start >= from && item.end <= to && length * 300 > to - from;
-  if (isSeen) return;
-  const shown = Math.max(Math.min(to - from, length * 60), length * 1.5, 200);
+  const length = item.end - item.start;
+  // A mark has no length: the zoom stays as it is.
+  const isWide = length === 0 || length * PART_SEEN > to - from;
+  if (item.start >= from && item.end <= to && isWide) return;
+  const shown = length === 0 ? to - from : Math.max(Math.min(to - from, (length * PART_SEEN) / 2), length * 1.5, 200);
   const middle = item.start + Math.min(length, shown) / 2;
   timeline.show([middle - shown / 2, middle + shown / 2], true);
 }
@@ -148,7 +160,8 @@ function viewChanged() {
   // In full, for whoever drives the page by a program.
   find("#trace-window").dataset.ns = timeline.view.map((time) => Math.round(time)).join("-");
   if (panel === "trace-series") series.draw();
-  keepAddress();
+  sums.update();
+  address.keep();
 }
 
 function sayRuler() {
@@ -156,6 +169,8 @@ function sayRuler() {
   find("#trace-ruler").hidden = ruler === null;
   if (ruler) find("#trace-ruler output").textContent = `Ruler: ${formatTime(ruler[1] - ruler[0])} from ${formatMoment(data.startNs + ruler[0], ruler[1] - ruler[0])} on`;
   timeline.draw();
+  sums.update();
+  address.keep();
 }
 
 /** The first frame that has everything it shows is when the page is open. */
@@ -170,6 +185,7 @@ function showPath(path, isMoved) {
     const length = path.end_ns - path.start_ns;
     timeline.scrollTo(data.lanes[path.lane]);
     timeline.show([path.start_ns - length * 0.08, path.end_ns + length * 0.08], true);
+    address.keep();
   }
   timeline.draw();
 }
@@ -186,7 +202,7 @@ function setQuery(query) {
   find("#trace-matches").textContent = search.matches ? `${formatCount(search.count)} matches` : "";
   if (search.matches) openPanel("trace-found");
   timeline.draw();
-  keepAddress();
+  address.keep();
 }
 
 /** From what is chosen, or else from the middle of the view. */
@@ -199,16 +215,28 @@ async function next(step) {
   else if (search.matches) find("#trace-matches").textContent = step > 0 ? "no match after this" : "no match before this";
 }
 
-async function step(by) {
+async function goOn(found) {
+  const item = await found;
+  if (item) choose(item, true);
+}
+
+async function toCause() {
+  const cause = await causeOf(data, timeline.chosen);
+  if (cause) goTo(cause.lane, cause.time);
+}
+
+/** Shows or hides the lanes below the one of what is chosen, or its own. */
+function openChosen() {
   if (!timeline.chosen) return;
-  const found = await neighbour(data, timeline.chosen, by);
-  if (found) choose(found, true);
+  const { lane } = timeline.chosen;
+  timeline.layout.open(lane.parent === null ? lane : data.lanes[lane.parent]);
+  viewChanged();
+  timeline.draw();
 }
 
 function giveUp() {
   if (timeline.ruler) {
-    timeline.ruler = null;
-    sayRuler();
+    timeline.setRuler(null);
   } else if (timeline.chosen) choose(null, false);
   else if (search.matches) setQuery("");
   document.activeElement?.blur?.();
@@ -235,10 +263,19 @@ const KEYS = {
   f: () => timeline.chosen && zoomTo(timeline.chosen),
   n: () => next(1),
   N: () => next(-1),
-  "[": () => step(-1),
-  "]": () => step(1),
+  "[": () => goOn(beside(timeline, -1)),
+  "]": () => goOn(beside(timeline, 1)),
+  ",": () => goOn(inLane(timeline, -1)),
+  ".": () => goOn(inLane(timeline, 1)),
+  b: () => toCause(),
+  o: () => openChosen(),
   l: () => find("#trace-filter").focus(),
 };
+
+/** Whether what has the focus makes something of the key itself: lists of all, tabs and tables of those that move. */
+function hasKeys({ key, target }) {
+  return target.closest("select") !== null || (key.length > 1 && target.closest("[role=tablist], .table") !== null);
+}
 
 function keyPressed(event) {
   if (find("#trace").hidden || helpKey(event) || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -247,98 +284,38 @@ function keyPressed(event) {
   else if (event.key === "Enter" && event.target === find("#trace-search")) {
     event.target.blur();
     next(1);
-  } else if (KEYS[event.key] && !isTyping(event) && !event.target.closest("[role=tablist], select, .table")) {
+  } else if (KEYS[event.key] && !isTyping(event) && !hasKeys(event)) {
     event.preventDefault();
     KEYS[event.key]();
   }
 }
 
-/** Everything that says what is shown, after the `#`. */
-let addressTimer = null;
-function keepAddress() {
-  if (addressTimer !== null || !isStarted) return;
-  addressTimer = setTimeout(() => {
-    addressTimer = null;
-    const { view, chosen, box, layout } = timeline;
-    const parts = new URLSearchParams();
-    parts.set("t", view.map((time) => Math.round(time)).join("-"));
-    if (box.scrollTop > 0) parts.set("y", String(Math.round(box.scrollTop)));
-    if (find("#trace-search").value) parts.set("q", find("#trace-search").value);
-    if (find("#trace-filter").value) parts.set("lanes", find("#trace-filter").value);
-    if (chosen) parts.set("at", `${chosen.lane.number}-${chosen.start}`);
-    if (layout.folded.size > 0) parts.set("folded", [...layout.folded].join(","));
-    if (panel !== "trace-details") parts.set("panel", panel);
-    history.replaceState(null, "", `#${parts}`);
-  }, ADDRESS_DELAY_MS);
-}
-
-/** Shows what the address says, as far as it says something that can be. */
-async function readAddress() {
-  const parts = new URLSearchParams(location.hash.slice(1));
-  if (parts.has("folded")) {
-    timeline.layout.folded = new Set(parts.get("folded").split(","));
-    timeline.layout.make();
-  }
-  if (parts.get("lanes")) setFilter(parts.get("lanes"));
-  const [from, to] = (parts.get("t") ?? "").split("-").map(Number);
-  if (to > from && from >= 0) timeline.show([from, to]);
-  if (parts.get("q")) setQuery(parts.get("q"));
-  timeline.fit();
-  timeline.box.scrollTop = Number(parts.get("y") ?? 0) || 0;
-  const [lane, time] = (parts.get("at") ?? "").split("-").map(Number);
-  if (data.lanes[lane] && Number.isFinite(time)) choose(await sliceAt(data, data.lanes[lane], time, 1), false);
-  const named = parts.get("panel");
-  if (named && [...document.querySelectorAll("#trace-tabs [role=tab]")].some((tab) => tab.getAttribute("aria-controls") === named)) openPanel(named);
+/** Shows what the address says. */
+async function readAddress(url) {
+  await traceAddress.show(read(url), {
+    filter: setFilter,
+    query: setQuery,
+    choose: (item) => choose(item, false),
+    measure,
+    panel: (name) => {
+      if ([...document.querySelectorAll("#trace-tabs [role=tab]")].some((tab) => tab.getAttribute("aria-controls") === name)) openPanel(name);
+    },
+  });
 }
 
 function setFilter(text) {
   find("#trace-filter").value = text;
   timeline.layout.setFilter(text);
   find("#trace-filter").classList.toggle("active", text !== "");
-  fillGroups();
+  fillGroups(data, timeline.layout, lanesChanged);
   timeline.draw();
-  keepAddress();
+  address.keep();
 }
 
-/** A box for each group of lanes: on it is shown. */
-function fillGroups() {
-  const boxes = data.groups.map((group) => {
-    const label = document.createElement("label");
-    const input = document.createElement("input");
-    input.type = "checkbox";
-    const lanes = data.lanes.slice(group.first, group.first + group.count);
-    input.checked = !lanes.every((lane) => timeline.layout.hidden.has(lane.number));
-    input.addEventListener("change", () => {
-      for (const lane of lanes) {
-        if (input.checked) timeline.layout.hidden.delete(lane.number);
-        else timeline.layout.hidden.add(lane.number);
-      }
-      timeline.layout.make();
-      timeline.draw();
-    });
-    label.append(input, ` ${group.name} `, textElement("span", "share", formatCount(group.count)));
-    return label;
-  });
-  find("#trace-groups").replaceChildren(...boxes);
-}
-
-/** A tab and a panel for each table. */
-function fillTables() {
-  const list = find("#trace-tabs");
-  data.tables.forEach((table, index) => {
-    const id = `trace-table-${index}`;
-    const tab = textElement("button", "", table.name);
-    tab.type = "button";
-    tab.setAttribute("role", "tab");
-    tab.setAttribute("aria-controls", id);
-    list.append(tab);
-    const box = textElement("div", "trace-table", "");
-    box.id = id;
-    box.hidden = true;
-    box.setAttribute("role", "tabpanel");
-    find("#trace-panels").append(box);
-    new TraceTable(box, table, data, goTo);
-  });
+function lanesChanged() {
+  timeline.layout.make();
+  timeline.draw();
+  address.keep();
 }
 
 function listen() {
@@ -347,9 +324,9 @@ function listen() {
   find("#trace-filter").addEventListener("input", (event) => setFilter(event.target.value));
   find("#trace-all").addEventListener("click", () => timeline.show([0, data.durationNs], true));
   find("#ruler-zoom").addEventListener("click", () => timeline.show(timeline.ruler, true));
+  find("#ruler-sums").addEventListener("click", () => openPanel("trace-sums"));
   find("#ruler-clear").addEventListener("click", () => {
-    timeline.ruler = null;
-    sayRuler();
+    timeline.setRuler(null);
   });
   find("#ruler-samples").hidden = !hasSamples;
   find("#ruler-samples").addEventListener("click", () => {
@@ -358,12 +335,24 @@ function listen() {
     document.dispatchEvent(new CustomEvent("samples-range", { detail: range }));
   });
   if (!hasSamples) find("#help-button").addEventListener("click", () => find("#help").showModal());
-  window.addEventListener("hashchange", readAddress);
+  onAddress((url) => {
+    showNamedView(url);
+    readAddress(url);
+  });
+}
+
+/** The view of a page that has two, for the address. */
+function shownView() {
+  return hasSamples ? { show: document.body.dataset.view === "trace" ? "" : "samples" } : {};
 }
 
 /** With samples there are two views of the page. */
 function showView(name) {
   find(`#views [aria-controls=${name}]`)?.click();
+}
+
+function showNamedView(url) {
+  if (hasSamples) showView(read(url).get("show") === "samples" ? "report" : "trace");
 }
 
 /** The other view has made its choice of colours visible at the root of the page. */
@@ -383,7 +372,6 @@ function followTheme() {
   }
 }
 
-let isStarted = false;
 async function start() {
   find("#trace").hidden = false;
   document.body.dataset.view = "trace";
@@ -391,24 +379,27 @@ async function start() {
     startTabs(find("#views"), (view) => {
       document.body.dataset.view = view === "trace" ? "trace" : "samples";
       timeline.draw();
+      address.keep();
     });
   }
-  fillTables();
-  fillGroups();
+  fillTables(data, goTo);
+  fillGroups(data, timeline.layout, lanesChanged);
   listen();
   details.show(null, null);
   setQuery("");
   startTabs(find("#trace-tabs"), (name) => {
     panel = name;
     if (panel === "trace-series") series.draw();
+    sums.update();
     timeline.draw();
-    keepAddress();
+    address.keep();
   });
   followTheme();
+  showNamedView();
   paths.choose(0, false);
   viewChanged();
-  await readAddress();
-  isStarted = true;
+  if (location.hash !== "") await readAddress();
+  address.start();
 }
 
 start();

@@ -5,6 +5,7 @@ import { piecesIn, firstAbove } from "./trace_data.js";
 import { roundStep } from "./zoom.js";
 
 const TICK_MIN_PX = 110;
+const TICK_NARROW_PX = 70;
 /** Arrows that are drawn at once: more would hide the lanes. */
 const ARROWS_MAX = 90;
 const ARROW_PIECES_MAX = 3;
@@ -31,20 +32,16 @@ export function formatMoment(ns, viewNs) {
 
 /** Moments at which the axis has a tick, and from where on it counts. */
 function ticks({ view: [from, to], plane, startNs }) {
-  const step = roundStep(((to - from) * TICK_MIN_PX) / Math.max(plane.width, 1));
+  const step = roundStep(((to - from) * (plane.width < 500 ? TICK_NARROW_PX : TICK_MIN_PX)) / Math.max(plane.width, 1));
   const base = step < 1e-6 * to ? Math.floor((startNs + from) / (step * 1000)) * step * 1000 : 0;
   const times = [];
   for (let time = Math.ceil((startNs + from) / step) * step; time <= startNs + to; time += step) times.push(time);
   return { step, base, times };
 }
 
-/** A line through all lanes at each tick. */
-export function drawGrid(pen, frame) {
-  const { plane, ink, height, startNs } = frame;
-  pen.fillStyle = ink.line;
-  pen.globalAlpha = 0.7;
-  for (const time of ticks(frame).times) pen.fillRect(Math.round(frame.x(time - startNs)), plane.top, 1, height - plane.top);
-  pen.globalAlpha = 1;
+/** Where the lines of ticks go through all lanes. */
+export function tickPlaces(frame) {
+  return ticks(frame).times.map((time) => frame.x(time - frame.startNs));
 }
 
 /**
@@ -83,6 +80,17 @@ export function drawWhole(pen, frame) {
   pen.fillRect(Math.min(left, plane.left + plane.width - width), 2, width, 4);
 }
 
+/** A function's name without the path of its module, where there is no room for that: its end says most. */
+function shortened(text, letters) {
+  if (text.length <= letters || !text.includes("::")) return text;
+  let plain = text;
+  for (let before = null; before !== plain; ) {
+    before = plain;
+    plain = plain.replace(/<[^<>]*>/g, "");
+  }
+  return plain.split("::").filter((part) => part !== "").slice(-2).join("::") || text;
+}
+
 /** Names of slices, cut to their room. */
 export function drawLabels(pen, frame, labels) {
   const { plane, ink, data } = frame;
@@ -92,7 +100,7 @@ export function drawLabels(pen, frame, labels) {
   for (const label of drawn) {
     const letters = Math.floor((label.to - label.from - 6) / LETTER_PX);
     if (letters < 2) continue;
-    const text = label.text ?? data.names[label.name];
+    const text = shortened(label.text ?? data.names[label.name], letters);
     const shown = text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
     const weight = data.weights[label.kind];
     pen.fillStyle = label.isMark || weight === 2 ? ink.soft : ink.onStrong;
@@ -187,6 +195,31 @@ export function drawChosen(pen, frame, chosen, other) {
   }
 }
 
+/** From what ended a wait, or called, to what is chosen. */
+export function drawCause(pen, frame, chosen, cause) {
+  const y0 = frame.middle(cause.lane.number);
+  const y1 = frame.middle(chosen.lane.number);
+  if (y0 === null || y1 === null || y0 === y1) return;
+  // A wait ends when it is woken; what is called begins after its caller.
+  const isWait = frame.data.weights[chosen.kind] === 2;
+  const [x0, x1] = [frame.x(cause.time), frame.x(isWait ? chosen.end : chosen.start)];
+  const down = y1 > y0 ? 1 : -1;
+  pen.strokeStyle = pen.fillStyle = frame.ink.mark;
+  pen.lineWidth = 2;
+  pen.beginPath();
+  pen.arc(x0, y0, 3, 0, 7);
+  pen.fill();
+  pen.beginPath();
+  pen.moveTo(x0, y0);
+  pen.bezierCurveTo(Math.max(x0, x1 - 40), y0, x1, y1 - down * 40, x1, y1 - down * 7);
+  pen.stroke();
+  pen.beginPath();
+  pen.moveTo(x1, y1 - down * 2);
+  pen.lineTo(x1 - 4.5, y1 - down * 10);
+  pen.lineTo(x1 + 4.5, y1 - down * 10);
+  pen.fill();
+}
+
 /** How far apart two chosen ones begin. */
 export function drawDistance(pen, frame, chosen, other) {
   const [from, to] = chosen.start <= other.start ? [chosen, other] : [other, chosen];
@@ -227,7 +260,7 @@ function drawSpan(pen, frame, from, to, text, colour) {
 
 /** Names of lanes and headings, at the left. */
 export function drawNames(pen, frame, rows) {
-  const { plane, ink, folded, hoverRow } = frame;
+  const { plane, ink, folded, opened, hoverRow } = frame;
   pen.textBaseline = "middle";
   for (const row of rows) {
     const y = plane.top + row.y - frame.scroll;
@@ -238,15 +271,30 @@ export function drawNames(pen, frame, rows) {
       pen.fillRect(0, y + row.height - 1, plane.left + plane.width, 1);
       pen.font = "600 12.5px system-ui, sans-serif";
       pen.fillStyle = ink.ink;
-      pen.fillText(`${folded.has(row.heading.name) ? "▸" : "▾"} ${row.heading.name}`, 8, y + row.height / 2);
+      const heading = `${folded.has(row.heading.name) ? "▸" : "▾"} ${row.heading.name}`;
+      pen.fillText(heading, 8, y + row.height / 2);
+      const headingWidth = pen.measureText(heading).width;
       pen.font = FONT;
       pen.fillStyle = ink.soft;
-      pen.fillText(row.lanes.toLocaleString("en-US"), plane.left - 44, y + row.height / 2);
+      const count = row.lanes.toLocaleString("en-US");
+      if (8 + headingWidth + 16 + pen.measureText(count).width < plane.left) right(pen, count, plane.left - 12, y + row.height / 2);
       continue;
     }
     pen.font = "12px system-ui, sans-serif";
     pen.fillStyle = hoverRow === row ? ink.ink : ink.soft;
-    clipped(pen, row.lane.name, 18, y + row.height / 2, plane.left - 26);
+    const { name, children, number, parent } = row.lane;
+    const indent = plane.left > 150 ? 18 : 14;
+    const left = indent + (parent === null ? 0 : 10);
+    let room = plane.left - left - 8;
+    if (children > 0) {
+      pen.fillText(opened.has(number) ? "▾" : "▸", indent - 11, y + row.height / 2);
+      const more = `+${children.toLocaleString("en-US")}`;
+      room -= pen.measureText(more).width + 6;
+      right(pen, more, plane.left - 12, y + row.height / 2);
+    }
+    // What lies below a lane need not repeat its name.
+    const above = parent === null ? "" : frame.data.lanes[parent].name;
+    clipped(pen, name.startsWith(above) ? name.slice(above.length).trim() : name, left, y + row.height / 2, room);
     if (row.lane.most !== undefined) {
       pen.font = "10px system-ui, sans-serif";
       pen.fillText(compact(row.lane.most), plane.left - 40, y + 8);
@@ -255,15 +303,21 @@ export function drawNames(pen, frame, rows) {
   }
 }
 
+/** A text that ends at `x`. */
+function right(pen, text, x, y) {
+  pen.fillText(text, x - pen.measureText(text).width, y);
+}
+
 function compact(value) {
   return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
 }
 
+/** A text that is cut in its middle if there is no room: its end tells lanes apart as often as its begin does. */
 function clipped(pen, text, x, y, room) {
+  let letters = text.length;
   let shown = text;
-  if (pen.measureText(shown).width > room) {
-    const letters = Math.max(3, Math.floor(room / LETTER_PX) - 1);
-    // The end of a name tells lanes apart as often as its begin does.
+  while (letters > 3 && pen.measureText(shown).width > room) {
+    letters -= 1;
     const tail = Math.floor(letters / 3);
     shown = `${text.slice(0, letters - tail)}…${text.slice(-tail)}`;
   }

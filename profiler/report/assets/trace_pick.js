@@ -1,6 +1,6 @@
 // From a place of the timeline, or a lane and a moment, to the slice that is there.
 
-import { columnsOf, firstAbove } from "./trace_data.js";
+import { columnsOf, firstAbove, piecesIn, unfold } from "./trace_data.js";
 
 /**
  * The slice of a lane at a time, or the nearest one within `reach`; null if there is none. An item has lane,
@@ -14,19 +14,21 @@ export async function sliceAt(data, lane, time, reach) {
     const [, , , start, end] = level.pieces[place];
     if (end < time - reach || start > time + reach) continue;
     const piece = await data.fetch(lane, level, level.pieces[place]);
-    const found = data.isCounter(lane) ? stepAt(piece, time) : nearest(piece, time, reach);
+    const found = data.isCounter(lane) ? stepAt(piece, time) : nearest(data, piece, time, reach);
     if (found && (best === null || found.distance < best.distance)) best = { ...found, piece, place };
   }
   return best && item(data, lane, best.piece, best.place, best.index);
 }
 
-function nearest(piece, time, reach) {
+/** What holds the time is the best, but for what is faint: a mark that is near is meant rather than the time around it. */
+function nearest(data, piece, time, reach) {
   let best = null;
-  // What holds the time is the best; among marks the nearest.
   for (let index = Math.max(0, firstAbove(piece.end, time - reach) - 1); index < piece.count && piece.start[index] <= time + reach; index += 1) {
-    const distance = Math.max(piece.start[index] - time, time - piece.end[index], 0);
+    const away = Math.max(piece.start[index] - time, time - piece.end[index], 0);
     const isEdge = piece.end[index] === time && piece.start[index] < time;
-    if (distance <= reach && (best === null || distance + (isEdge ? 0.5 : 0) < best.distance)) best = { index, distance: distance + (isEdge ? 0.5 : 0) };
+    const isFaint = data.weights[piece.kind[index]] === 2;
+    const distance = isFaint ? Math.max(away, reach / 2) : away + (isEdge ? reach * 0.6 : 0);
+    if (away <= reach && (best === null || distance < best.distance)) best = { index, distance };
   }
   return best;
 }
@@ -57,11 +59,28 @@ export async function neighbour(data, { lane, place, index }, step) {
   return item(data, lane, piece, at, next);
 }
 
-/** A value of a column of an item, by the column's label. */
-export function valueOf(data, { lane, piece, index }, label) {
+/** Where the cause of an item is, or what it belongs to: lane and time; null if nobody knows. */
+export function linkOf(data, { lane, piece, index, start }) {
   const type = data.types[lane.kind];
-  const column = type.columns.findIndex((column) => column.label === label);
-  return column < 0 ? 0 : columnsOf(piece, type).columns[column][index];
+  const place = type.columns.findIndex(({ show }) => show === "link");
+  if (place < 0) return null;
+  const { columns } = columnsOf(piece, type);
+  const number = columns[place][index];
+  return number === 0 ? null : { lane: data.lanes[number - 1], time: start + unfold(columns[place + 1][index]) };
+}
+
+/** Lanes and times of what an item, a task that runs, has woken: at most `most`, and whether there are more. */
+export async function wokenBy(data, { lane, start, end }, most) {
+  const found = [];
+  for (const place of piecesIn({ pieces: data.wakes }, start, end)) {
+    const { time, from, to } = await data.fetchWakes(place);
+    for (let index = firstAbove(time, start - 1); index < time.length && time[index] <= end; index += 1) {
+      if (from[index] - 1 !== lane.number || to[index] === 0) continue;
+      if (found.length === most) return { found, isMore: true };
+      found.push({ lane: data.lanes[to[index] - 1], time: time[index] });
+    }
+  }
+  return { found, isMore: false };
 }
 
 export function textOf(data, { lane, piece, index }) {

@@ -33,6 +33,15 @@ export class Raster {
     this.pixels.fill(background);
   }
 
+  /** Paints these columns from top to bottom. */
+  lines(columns, pixel) {
+    const { pixels, width } = this;
+    for (const column of columns) {
+      if (column < 0 || column >= width) continue;
+      for (let at = column; at < pixels.length; at += width) pixels[at] = pixel;
+    }
+  }
+
   /**
    * Paints a lane into the rows of pixels from `top` on and returns what could have a label: first and last
    * column, name, kind. `matches` has a flag for each name, or is null.

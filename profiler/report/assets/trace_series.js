@@ -14,8 +14,8 @@ const TOP_PX = 14;
 const RATE_COLUMNS = 160;
 
 export class SeriesView {
-  /** `view()` is the window of time, `go(from, to)` shows another one. */
-  constructor(section, data, { view, go }) {
+  /** `view()` is the window of time, `go(from, to)` shows another one, `shown()` is told that the reader has chosen. */
+  constructor(section, data, { view, go, shown }) {
     this.section = section;
     this.data = data;
     this.view = view;
@@ -26,11 +26,14 @@ export class SeriesView {
     this.select = section.querySelector("select");
     this.mode = "cumulative";
     this.fill();
-    this.select.addEventListener("change", () => this.choose(Number(this.select.value)));
+    this.select.addEventListener("change", () => {
+      this.choose(Number(this.select.value));
+      shown();
+    });
     for (const input of section.querySelectorAll("input[name=series-mode]")) {
       input.addEventListener("change", () => {
-        this.mode = input.value;
-        this.draw();
+        this.setMode(input.value);
+        shown();
       });
     }
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
@@ -55,8 +58,18 @@ export class SeriesView {
     if (this.data.series.length > 0) this.choose(0);
   }
 
+  /** How events are drawn: "cumulative" or "rate". */
+  setMode(mode) {
+    const input = [...this.section.querySelectorAll("input[name=series-mode]")].find(({ value }) => value === mode);
+    if (!input) return;
+    input.checked = true;
+    this.mode = mode;
+    this.draw();
+  }
+
   async choose(index) {
     const series = this.data.series[index];
+    this.index = index;
     this.select.value = String(index);
     this.series = series;
     const shown = await this.data.fetchAs(series.piece, (bytes) => decodeSeries(bytes, series.piece, series.form));

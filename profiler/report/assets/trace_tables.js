@@ -1,4 +1,4 @@
-// Sums as tables that sort: tasks, waits, devices, spans, functions.
+// Sums as tables that sort: tasks, waits, devices, spans, functions, and those of a range.
 
 import { formatCount } from "./format.js";
 import { textElement } from "./elements.js";
@@ -93,7 +93,8 @@ export class TraceTable {
         button.addEventListener("click", () => this.go(this.data.lanes[lane], start));
         cell.append(button);
       }
-    } else cell.textContent = show === "time" ? formatTime(value) : formatCount(value);
+    } else if (show === "percent") cell.textContent = `${value.toFixed(1)} %`;
+    else cell.textContent = show === "time" ? formatTime(value) : formatCount(value);
     return cell;
   }
 }

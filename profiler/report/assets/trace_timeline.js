@@ -3,7 +3,8 @@
 import { Layout } from "./trace_layout.js";
 import { Raster } from "./trace_raster.js";
 import { TraceColours } from "./trace_colours.js";
-import { drawArrows, drawAxis, drawChosen, drawDistance, drawGrid, drawLabels, drawLosses, drawNames, drawRuler, drawWhole } from "./trace_overlay.js";
+import { drawArrows, drawAxis, drawCause, drawChosen, drawDistance, drawLabels, drawLosses, drawNames, drawRuler, drawWhole, tickPlaces } from "./trace_overlay.js";
+import { linkOf } from "./trace_pick.js";
 import { oncePerFrame } from "./frames.js";
 import { windowFrom, zoomWindow } from "./zoom.js";
 
@@ -15,9 +16,11 @@ const VIEW_MIN_NS = 20;
 const DRAG_MIN_PX = 4;
 const ZOOM_STEP = 1.35;
 const VIEWS_MAX = 100;
+/** Fingers that are closer zoom out no further. */
+const PINCH_MIN_PX = 20;
 
 export class TraceTimeline {
-  /** `on` holds click(x, y, event), double(x, y), hover(place or null), ruler(range or null), view(). */
+  /** `on` holds click(x, y, event), double(x, y), hover(place or null), ruler(), view(). */
   constructor(box, data, on) {
     this.box = box;
     this.canvas = box.querySelector("canvas");
@@ -39,6 +42,9 @@ export class TraceTimeline {
     this.paths = null;
     this.hover = null;
     this.drag = null;
+    /** Where fingers or a button press, by their numbers, and the times that were there when there were two. */
+    this.fingers = new Map();
+    this.pinch = null;
     this.listen();
     new ResizeObserver(() => this.draw()).observe(box);
   }
@@ -55,14 +61,17 @@ export class TraceTimeline {
     canvas.addEventListener("pointerdown", (event) => this.pressed(event));
     canvas.addEventListener("pointermove", (event) => this.moved(event));
     canvas.addEventListener("pointerup", (event) => this.released(event));
-    canvas.addEventListener("pointercancel", () => (this.drag = null));
+    canvas.addEventListener("pointercancel", (event) => this.lifted(event));
     canvas.addEventListener("pointerleave", () => {
       this.hover = null;
       this.on.hover(null);
       this.draw();
     });
     canvas.addEventListener("dblclick", (event) => event.offsetX >= this.plane.left && this.on.double(event.offsetX, event.offsetY));
-    box.addEventListener("scroll", () => this.draw());
+    box.addEventListener("scroll", () => {
+      this.on.scroll();
+      this.draw();
+    });
   }
 
   timeAt(x) {
@@ -80,6 +89,12 @@ export class TraceTimeline {
     const length = Math.max(Math.min(VIEW_MIN_NS, this.whole), Math.min(this.whole, view[1] - view[0]));
     this.view = windowFrom(view[0] - (length - (view[1] - view[0])) / 2, length, this.whole);
     this.on.view();
+    this.draw();
+  }
+
+  setRuler(range) {
+    this.ruler = range;
+    this.on.ruler();
     this.draw();
   }
 
@@ -135,21 +150,33 @@ export class TraceTimeline {
     const { offsetX: x, offsetY: y } = event;
     if (x < this.plane.left) {
       const row = this.rowAt(y);
-      if (row?.heading) {
-        this.layout.fold(row.heading);
-        this.on.view();
-        this.draw();
-      }
+      if (row?.heading) this.layout.fold(row.heading);
+      else if (!row || !this.layout.open(row.lane)) return;
+      this.on.view();
+      this.draw();
       return;
     }
     this.canvas.setPointerCapture(event.pointerId);
+    this.fingers.set(event.pointerId, x);
+    if (this.fingers.size === 2) {
+      this.drag = null;
+      this.pinch = [...this.fingers.values()].map((place) => this.timeAt(place));
+      return;
+    }
     this.drag = { x, y, isRuler: y < AXIS_PX || event.shiftKey, view: this.view, scroll: this.box.scrollTop, time: this.timeAt(x), moved: false };
     event.preventDefault();
   }
 
   moved(event) {
     const { offsetX: x, offsetY: y } = event;
+    if (this.fingers.has(event.pointerId)) this.fingers.set(event.pointerId, x);
+    if (this.pinch) {
+      this.pinched();
+      return;
+    }
     this.hover = { x, y };
+    const row = x < this.plane.left ? this.rowAt(y) : null;
+    this.canvas.style.cursor = row?.heading || row?.lane?.children > 0 ? "pointer" : "";
     const { drag } = this;
     if (drag && (drag.moved || Math.hypot(x - drag.x, y - drag.y) >= DRAG_MIN_PX)) {
       drag.moved = true;
@@ -165,14 +192,34 @@ export class TraceTimeline {
     this.draw();
   }
 
-  released(event) {
+  /** Two fingers keep the times that they were put on. */
+  pinched() {
+    const [a, b] = [...this.fingers.values()];
+    const [from, to] = this.pinch;
+    const { plane, whole } = this;
+    const wanted = (Math.abs(to - from) / Math.max(PINCH_MIN_PX, Math.abs(b - a))) * plane.width;
+    const length = Math.max(Math.min(VIEW_MIN_NS, whole), Math.min(whole, wanted));
+    const middle = ((a + b) / 2 - plane.left) / plane.width;
+    this.view = windowFrom((from + to) / 2 - middle * length, length, whole);
+    this.on.view();
+    this.draw();
+  }
+
+  /** A finger or button is gone; what it dragged, or null. */
+  lifted(event) {
     const { drag } = this;
+    this.fingers.delete(event.pointerId);
+    this.pinch = null;
     this.drag = null;
+    return drag;
+  }
+
+  released(event) {
+    const drag = this.lifted(event);
     if (!drag) return;
     if (!drag.moved) this.on.click(event.offsetX, event.offsetY, event);
     else if (drag.isRuler) {
-      this.ruler = [Math.min(...this.ruler), Math.max(...this.ruler)];
-      this.on.ruler(this.ruler);
+      this.setRuler([Math.min(...this.ruler), Math.max(...this.ruler)]);
     }
     this.draw();
   }
@@ -209,6 +256,7 @@ export class TraceTimeline {
       whole,
       startNs: data.startNs,
       folded: layout.folded,
+      opened: layout.opened,
       hoverRow: this.hover ? this.rowAt(this.hover.y) : null,
       x: (time) => plane.left + (time - view[0]) * scale,
       top: place,
@@ -221,7 +269,7 @@ export class TraceTimeline {
     const { ratio, width, height } = this.fit();
     const pen = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.ink ??= readInk(this.canvas, pen);
-    const { plane, ink, layout, raster, view, colours } = this;
+    const { plane, ink, layout, raster, view, colours, data } = this;
     const frame = this.frame(height);
     const rows = layout.visible(frame.scroll, frame.scroll + height - AXIS_PX);
     pen.setTransform(1, 0, 0, 1, 0, 0);
@@ -229,6 +277,8 @@ export class TraceTimeline {
     pen.fillRect(0, 0, this.canvas.width, this.canvas.height);
     const [left, top] = [Math.round(plane.left * ratio), Math.round(plane.top * ratio)];
     raster.begin(Math.max(1, this.canvas.width - left), Math.max(1, this.canvas.height - top), colours.lane);
+    // Lines of the axis lie below what is in the lanes, so that none looks like an edge of it.
+    raster.lines(tickPlaces(frame).map((x) => Math.round((x - plane.left) * ratio)), colours.grid);
     const labels = [];
     let isWhole = true;
     for (const { lane, y, height: rowHeight } of rows) {
@@ -250,12 +300,13 @@ export class TraceTimeline {
     pen.beginPath();
     pen.rect(plane.left, plane.top, plane.width, height - plane.top);
     pen.clip();
-    drawGrid(pen, frame);
     drawLabels(pen, frame, labels);
     drawLosses(pen, frame);
     this.arrows = drawArrows(pen, frame);
     if (this.paths) this.paths(pen, frame);
     drawChosen(pen, frame, this.chosen, this.other);
+    const cause = this.chosen && !data.isCounter(this.chosen.lane) ? linkOf(data, this.chosen) : null;
+    if (cause) drawCause(pen, frame, this.chosen, cause);
     pen.restore();
     drawNames(pen, frame, rows);
     pen.fillStyle = ink.panel;

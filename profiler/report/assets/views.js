@@ -40,6 +40,17 @@ class Box {
   }
 }
 
+/** The box that is reached from a root by functions' numbers, or as far as there are such boxes. */
+export function boxAt(root, numbers) {
+  let box = root;
+  for (const number of numbers) {
+    const next = box.children.find(({ fn }) => fn.index === number);
+    if (!next) break;
+    box = next;
+  }
+  return box;
+}
+
 class View {
   /** Boxes are as large as `sums` say, and there is one for whatever is in `present`. */
   constructor(profile, shape, sums, present = sums) {

@@ -5,6 +5,8 @@
 //! exactly this script and this style sheet by their hashes and nothing else: no request can leave
 //! the page, and no name of a function can become markup or code.
 
+mod script;
+
 use base64::Engine as _;
 use glass_profile::model::Profile;
 use glass_profile::trace::model::Trace;
@@ -18,15 +20,22 @@ use crate::names::printable;
 use crate::text::{difference as difference_text, origin_line, summary, symbols_line};
 use crate::trace_page::{Class, TracePage, trace_summary};
 use crate::tree::{Kind, Merged, TrackShare, Tree};
+use script::{DIFFERENCE, MODULES, REPORT, TRACE, TRACE_MODULES, script};
 
 /// Functions in the summary for readers without JavaScript.
 const TEXT_TOP: usize = 50;
 
 const STYLE: &str = include_str!("../assets/report.css");
 
-const PAGE: &str = include_str!("../assets/report.html");
+/// What every page has; the others below are parts of it.
+const PAGE: &str = include_str!("../assets/page.html");
+
+/// A page of samples, and the part of its head that others do not have.
+const REPORT_PAGE: &str = include_str!("../assets/report.html");
+const REPORT_INTRO: &str = include_str!("../assets/report_intro.html");
 
 const DIFFERENCE_PAGE: &str = include_str!("../assets/difference.html");
+const DIFFERENCE_INTRO: &str = include_str!("../assets/difference_intro.html");
 
 /// A page of a trace without samples.
 const TRACE_PAGE: &str = include_str!("../assets/trace_page.html");
@@ -41,57 +50,6 @@ const TRACE_STYLE: &str = include_str!("../assets/trace.css");
 const HELP: &str = include_str!("../assets/help.html");
 const SAMPLES_HELP: &str = include_str!("../assets/help_samples.html");
 const TRACE_HELP: &str = include_str!("../assets/trace_help.html");
-
-/// In the order of their imports: each uses only those before it.
-const MODULES: &[(&str, &str)] = &[
-    ("format.js", include_str!("../assets/format.js")),
-    ("elements.js", include_str!("../assets/elements.js")),
-    ("frames.js", include_str!("../assets/frames.js")),
-    ("zoom.js", include_str!("../assets/zoom.js")),
-    ("profile.js", include_str!("../assets/profile.js")),
-    ("shape.js", include_str!("../assets/shape.js")),
-    ("sums.js", include_str!("../assets/sums.js")),
-    ("views.js", include_str!("../assets/views.js")),
-    ("search.js", include_str!("../assets/search.js")),
-    ("colours.js", include_str!("../assets/colours.js")),
-    ("compare.js", include_str!("../assets/compare.js")),
-    ("graph.js", include_str!("../assets/graph.js")),
-    ("table.js", include_str!("../assets/table.js")),
-    ("calltree.js", include_str!("../assets/calltree.js")),
-    ("timeline.js", include_str!("../assets/timeline.js")),
-    ("tooltip.js", include_str!("../assets/tooltip.js")),
-    ("describe.js", include_str!("../assets/describe.js")),
-    ("crumbs.js", include_str!("../assets/crumbs.js")),
-    ("hide.js", include_str!("../assets/hide.js")),
-    ("page.js", include_str!("../assets/page.js")),
-];
-
-/// The modules of a trace, which is a script of its own, in the order of their imports.
-const TRACE_MODULES: &[(&str, &str)] = &[
-    ("format.js", include_str!("../assets/format.js")),
-    ("elements.js", include_str!("../assets/elements.js")),
-    ("frames.js", include_str!("../assets/frames.js")),
-    ("zoom.js", include_str!("../assets/zoom.js")),
-    ("tooltip.js", include_str!("../assets/tooltip.js")),
-    ("page.js", include_str!("../assets/page.js")),
-    ("trace_data.js", include_str!("../assets/trace_data.js")),
-    ("trace_colours.js", include_str!("../assets/trace_colours.js")),
-    ("trace_layout.js", include_str!("../assets/trace_layout.js")),
-    ("trace_raster.js", include_str!("../assets/trace_raster.js")),
-    ("trace_overlay.js", include_str!("../assets/trace_overlay.js")),
-    ("trace_timeline.js", include_str!("../assets/trace_timeline.js")),
-    ("trace_pick.js", include_str!("../assets/trace_pick.js")),
-    ("trace_details.js", include_str!("../assets/trace_details.js")),
-    ("trace_search.js", include_str!("../assets/trace_search.js")),
-    ("trace_series.js", include_str!("../assets/trace_series.js")),
-    ("trace_tables.js", include_str!("../assets/trace_tables.js")),
-    ("trace_paths.js", include_str!("../assets/trace_paths.js")),
-];
-
-/// The module that wires a page; it comes after all others.
-const REPORT: (&str, &str) = ("main.js", include_str!("../assets/main.js"));
-const DIFFERENCE: (&str, &str) = ("difference.js", include_str!("../assets/difference.js"));
-const TRACE: (&str, &str) = ("trace_main.js", include_str!("../assets/trace_main.js"));
 
 /// A page with a timeline, an interactive flame graph, a call tree and tables of functions and
 /// lines. It needs nothing but itself.
@@ -108,14 +66,16 @@ pub fn trace_html(profile: &Profile, trace: &Trace) -> String {
         return report(profile, Some((trace, &parts)));
     }
     let script = script(TRACE_MODULES, TRACE);
-    page(TRACE_PAGE, &[&script], &(STYLE.to_string() + TRACE_STYLE), |name| match name {
-        "guest" => escape(&guest(profile)),
-        "origin" => escape(&trace_summary(trace)),
-        "warnings" => list("warnings", "Warnings", &warnings(profile, Some(trace))),
-        "help" => help(&[TRACE_HELP]),
-        "trace" => trace_view(&parts, &script),
-        _ => unreachable!("assets/trace_page.html names only what is above"),
-    })
+    let head = Head {
+        title: format!("{} · Glasshouse trace", guest(profile)),
+        heading: guest(profile),
+        class: "with-trace",
+        intro: format!("  <p class=\"origin\">{}</p>\n", escape(&trace_summary(trace))),
+        warnings: list("warnings", "Warnings", &warnings(profile, Some(trace))),
+        style: STYLE.to_string() + TRACE_STYLE,
+        help: help(&[TRACE_HELP]),
+    };
+    page(&head, &[&script], &fill(TRACE_PAGE, |_| trace_view(&parts, &script)))
 }
 
 /// A page of samples, and of a trace if there is one.
@@ -128,21 +88,30 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
         None => (&[&main], STYLE.to_string(), &[SAMPLES_HELP]),
         Some(_) => (&[&main, &trace_script], STYLE.to_string() + TRACE_STYLE, &[SAMPLES_HELP, TRACE_HELP]),
     };
-    page(PAGE, scripts, &style, |name| match name {
-        "guest" => escape(&guest(profile)),
-        "origin" => escape(&origin_line(&profile.origin)),
-        "symbols" => escape(&symbols_line(&profile.origin)),
-        "cost" => cards(&profile.cost, profile.origin.duration_ns).iter().map(card).collect(),
-        "warnings" => list("warnings", "Warnings", &warnings(profile, trace.map(|(trace, _)| trace))),
+    let head = Head {
+        title: format!("{} · Glasshouse profile", guest(profile)),
+        heading: guest(profile),
+        class: "",
+        intro: fill(REPORT_INTRO, |name| match name {
+            "origin" => escape(&origin_line(&profile.origin)),
+            "symbols" => escape(&symbols_line(&profile.origin)),
+            "views" => trace.map_or("", |_| VIEWS).to_string(),
+            "cost" => cards(&profile.cost, profile.origin.duration_ns).iter().map(card).collect(),
+            _ => unreachable!("assets/report_intro.html names only what is above"),
+        }),
+        warnings: list("warnings", "Warnings", &warnings(profile, trace.map(|(trace, _)| trace))),
+        style,
+        help: help(sections),
+    };
+    let content = fill(REPORT_PAGE, |name| match name {
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
         "data" => data::write(&tree, &timeline),
-        "help" => help(sections),
         "script" => main.clone(),
-        "views" => trace.map_or("", |_| VIEWS).to_string(),
         "trace" => trace.map_or(String::new(), |(_, parts)| trace_view(parts, &trace_script)),
         _ => unreachable!("assets/report.html names only what is above"),
-    })
+    });
+    page(&head, scripts, &content)
 }
 
 /// The view of a trace with its data and its script.
@@ -171,17 +140,25 @@ pub fn difference(a: &Profile, b: &Profile) -> String {
     let joined = difference::join(a, b);
     let (tree, timeline) = data::by_line(&joined);
     let script = script(MODULES, DIFFERENCE);
-    page(DIFFERENCE_PAGE, &[&script], STYLE, |name| match name {
-        "guest" => escape(&guest(b)),
-        "sides" => [a, b].iter().zip(&tree.tracks).map(|(profile, share)| side(profile, share)).collect(),
-        "warnings" => list("warnings", "Remarks", &difference::remarks(a, b)),
+    let head = Head {
+        title: format!("{} · Glasshouse difference", guest(b)),
+        heading: format!("{}: what changed", guest(b)),
+        class: "difference",
+        intro: fill(DIFFERENCE_INTRO, |_| {
+            [a, b].iter().zip(&tree.tracks).map(|(profile, share)| side(profile, share)).collect()
+        }),
+        warnings: list("warnings", "Remarks", &difference::remarks(a, b)),
+        style: STYLE.to_string(),
+        help: help(&[SAMPLES_HELP]),
+    };
+    let content = fill(DIFFERENCE_PAGE, |name| match name {
         "text" => escape(&difference_text(a, b, TEXT_TOP)),
         "merged" => merged(&tree.merged),
         "data" => data::write(&tree, &timeline),
-        "help" => help(&[SAMPLES_HELP]),
         "script" => script.clone(),
         _ => unreachable!("assets/difference.html names only what is above"),
-    })
+    });
+    page(&head, &[&script], &content)
 }
 
 fn guest(profile: &Profile) -> String {
@@ -189,18 +166,36 @@ fn guest(profile: &Profile) -> String {
     if guest.is_empty() { "unnamed guest".to_string() } else { printable(guest) }
 }
 
-/// Fills a template with a style sheet, a policy that allows it and these scripts, and what `value` knows.
-fn page(template: &str, scripts: &[&str], style: &str, value: impl Fn(&str) -> String) -> String {
+/// What the pages differ in, but for their content. Texts are not escaped yet; what has tags is.
+struct Head {
+    title: String,
+    heading: String,
+    class: &'static str,
+    intro: String,
+    warnings: String,
+    style: String,
+    help: String,
+}
+
+/// A page with a policy that allows its style sheet and these scripts.
+fn page(head: &Head, scripts: &[&str], content: &str) -> String {
     let hashes: Vec<String> = scripts.iter().map(|script| format!("'sha256-{}'", hash(script))).collect();
     let policy = format!(
         "default-src 'none'; script-src {}; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
         hashes.join(" "),
-        hash(style)
+        hash(&head.style)
     );
-    fill(template, |name| match name {
+    fill(PAGE, |name| match name {
         "policy" => policy.clone(),
-        "style" => style.to_string(),
-        _ => value(name),
+        "title" => escape(&head.title),
+        "style" => head.style.clone(),
+        "class" => head.class.to_string(),
+        "heading" => escape(&head.heading),
+        "intro" => head.intro.clone(),
+        "warnings" => head.warnings.clone(),
+        "help" => head.help.clone(),
+        "content" => content.to_string(),
+        _ => unreachable!("assets/page.html names only what is above"),
     })
 }
 
@@ -282,20 +277,6 @@ fn merged(merged: &Merged) -> String {
     )
 }
 
-/// All modules as one script: imports between them are left out, and what they export is simply
-/// there.
-fn script(modules: &[(&str, &str)], main: (&str, &str)) -> String {
-    let mut script = String::new();
-    for (name, source) in modules.iter().chain([&main]) {
-        script.push_str(&format!("\n// {name}\n"));
-        for line in source.lines().filter(|line| !line.starts_with("import ")) {
-            script.push_str(line.strip_prefix("export ").unwrap_or(line));
-            script.push('\n');
-        }
-    }
-    script
-}
-
 fn hash(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(text.as_bytes()))
 }
@@ -320,54 +301,9 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    type Modules = &'static [(&'static str, &'static str)];
-
-    const SCRIPTS: [(Modules, (&str, &str)); 3] = [(MODULES, REPORT), (MODULES, DIFFERENCE), (TRACE_MODULES, TRACE)];
-
-    /// Names that stand at the beginning of a line in some module.
-    fn top_level_names(modules: Modules, main: (&'static str, &'static str)) -> Vec<&'static str> {
-        let modules = modules.iter().copied().chain([main]);
-        let lines = modules.flat_map(|(_, source)| source.lines());
-        lines
-            .map(|line| line.strip_prefix("export ").unwrap_or(line))
-            .filter_map(|line| {
-                let rest = ["function ", "async function ", "class ", "const ", "let "]
-                    .iter()
-                    .find_map(|word| line.strip_prefix(word))?;
-                rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
-            })
-            .collect()
-    }
-
     #[test]
-    fn modules_can_be_joined() {
-        for (modules, main) in SCRIPTS {
-            let mut names = top_level_names(modules, main);
-            let count = names.len();
-            assert!(count > 30, "{names:?}");
-            names.sort_unstable();
-            let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
-            assert!(twice.is_empty(), "two modules use one name at their top level: {twice:?}");
-            assert!(!script(modules, main).contains("</script"));
-            for (index, (module, source)) in modules.iter().chain([&main]).enumerate() {
-                imports_come_before(module, source, &modules[..index.min(modules.len())]);
-            }
-        }
+    fn a_style_does_not_end_its_element() {
         assert!(!STYLE.contains("</style") && !TRACE_STYLE.contains("</style"));
-    }
-
-    fn imports_come_before(module: &str, source: &str, before: &[(&str, &str)]) {
-        for line in source.lines().filter(|line| line.starts_with("import ")) {
-            let (imported, from) = line.split_once("} from \"./").expect("an import is one line of names");
-            let from = from.strip_suffix("\";").expect("an import ends its line");
-            let (_, exporter) = before.iter().find(|(name, _)| *name == from).expect("an import is of a module before");
-            for name in imported.strip_prefix("import {").expect("names in braces").split(',') {
-                let exported = ["function", "async function", "class", "const"]
-                    .map(|word| format!("export {word} {}", name.trim()));
-                assert!(exported.iter().any(|line| exporter.contains(line.as_str())), "{module}: {name} of {from}");
-            }
-        }
-        assert!(!source.contains("export default") && !source.contains("export {"), "{module}");
     }
 
     #[test]

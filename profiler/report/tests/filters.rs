@@ -93,6 +93,8 @@ fn a_range_of_time_filters_everything() {
     // Graph, tree and lines agree with the table.
     let main = expected.iter().find(|row| row.0 == "app::main").expect("main runs all the time").2;
     assert!(browser.text("#whole").starts_with(&format!("100 % = {main} running samples, ")));
+    let share = format!("{:.1} %", main as f64 * 100.0 / counted as f64);
+    assert_eq!(browser.text(".states label:first-of-type .share"), share);
     assert_eq!(browser.eval("document.querySelectorAll('.clear')[0].hidden"), json!(false));
     browser.click("#lines-tab");
     let mut lines = browser.rows("#lines");

@@ -4,60 +4,17 @@ mod support {
     pub mod browser;
     #[path = "mod.rs"]
     pub mod profiles;
+    pub mod trace_view;
     pub mod traces;
 }
 
-use glass_profile::model::Profile;
 use glass_profile::trace::model::Trace;
 use glass_profile::trace::{build, example};
 use serde_json::{Value, json};
 use support::browser::Browser;
 use support::profiles::{HOSTILE, small};
+use support::trace_view::{AXIS_PX, CORE, DISK, NAMES_PX, READER, WRITER, click, details, open, place, ready, window};
 use support::traces;
-
-/// Left of the time, and above the lanes.
-const NAMES_PX: f64 = 210.0;
-const AXIS_PX: f64 = 34.0;
-
-fn open(trace: &Trace) -> Option<Browser> {
-    let mut browser = Browser::open(&glass_report::trace_html(&Profile::default(), trace))?;
-    ready(&mut browser);
-    Some(browser)
-}
-
-fn ready(browser: &mut Browser) {
-    browser.wait_for("document.documentElement.dataset.ready === 'trace'");
-}
-
-/// First and last moment in sight, in nanoseconds.
-fn window(browser: &mut Browser) -> (f64, f64) {
-    let view = browser.eval("document.querySelector('#trace-window').dataset.ns");
-    let view = view.as_str().expect("the window of time is told");
-    let (from, to) = view.split_once('-').expect("two times");
-    (from.parse().expect("a time"), to.parse().expect("a time"))
-}
-
-/// Where a moment of a window of `whole` nanoseconds is, in the lane whose middle is `y` below the axis.
-fn place(browser: &mut Browser, part: f64, y: f64) -> (f64, f64) {
-    let [left, top, width, _] = browser.place("#trace-box canvas");
-    (left + NAMES_PX + (width - NAMES_PX) * part, top + AXIS_PX + y)
-}
-
-fn click(browser: &mut Browser, part: f64, y: f64) {
-    let (x, y) = place(browser, part, y);
-    browser.click_at(x, y);
-}
-
-fn details(browser: &mut Browser) -> String {
-    browser.text("#trace-details")
-}
-
-/// Middle of a lane below the axis, by its place in the trace of `traces::two_tasks`: headings take 26 pixels, lanes
-/// 20, and 6 are between groups.
-const CORE: f64 = 26.0 + 10.0;
-const READER: f64 = 26.0 + 20.0 + 6.0 + 26.0 + 10.0;
-const WRITER: f64 = READER + 20.0;
-const DISK: f64 = WRITER + 10.0 + 6.0 + 26.0 + 9.0;
 
 #[test]
 fn a_click_says_everything_and_links_lead_on() {
@@ -70,7 +27,7 @@ fn a_click_says_everything_and_links_lead_on() {
     assert!(said.contains("request: disk 0"), "{said}");
     assert!(said.contains("waits for a device") && said.contains("460.00 µs") && said.contains("a request"), "{said}");
     assert!(said.contains("7"), "the task's number: {said}");
-    browser.eval("[...document.querySelectorAll('#trace-details dt')].find((dt) => dt.textContent === 'Ended by').nextSibling.querySelector('button').click()");
+    browser.eval("[...document.querySelectorAll('#trace-details dt')].find((dt) => dt.textContent === 'Woken by').nextSibling.querySelector('button').click()");
     browser.wait_for("document.querySelector('#trace-details h3').textContent === 'read'");
     let said = details(&mut browser);
     assert!(said.contains("4,096 bytes") && said.contains("440.00 µs"), "{said}");
@@ -123,6 +80,20 @@ fn zoom_and_pan_keep_what_is_under_the_pointer() {
     browser.wait_for("document.querySelector('#trace-window').dataset.ns !== '200000-300000'");
     assert_eq!(window(&mut browser), (from, to));
     browser.key("Backspace");
+    browser.assert_quiet();
+}
+
+#[test]
+fn two_fingers_zoom() {
+    let Some(mut browser) = open(&traces::two_tasks()) else { return };
+    let [left, _, width, _] = browser.place("#trace-box canvas");
+    let (_, y) = place(&mut browser, 0.5, READER);
+    let at = |part: f64| left + NAMES_PX + (width - NAMES_PX) * part;
+    browser.pinch(y, [at(0.4), at(0.6)], [at(0.3), at(0.7)]);
+    let (from, to) = window(&mut browser);
+    assert!((from - 250e3).abs() < 3e3 && (to - 750e3).abs() < 3e3, "{from} {to}");
+    browser.pinch(y, [at(0.1), at(0.9)], [at(0.49), at(0.51)]);
+    assert_eq!(window(&mut browser), (0.0, 1e6));
     browser.assert_quiet();
 }
 
@@ -227,7 +198,7 @@ fn panels_show_series_paths_and_sums() {
     );
     assert_eq!(whole[0], whole[1]);
     let tables: Value =
-        browser.eval("[...document.querySelectorAll('#trace-tabs button')].slice(4).map((tab) => tab.textContent)");
+        browser.eval("[...document.querySelectorAll('#trace-tabs button')].slice(5).map((tab) => tab.textContent)");
     assert_eq!(tables, json!(["Tasks", "Waits", "Devices", "Spans", "Functions"]));
     browser.click("#trace-tabs [aria-controls=trace-table-0]");
     let polls = trace.polls.len().to_string();

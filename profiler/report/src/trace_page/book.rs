@@ -72,8 +72,8 @@ pub struct Entry {
     kind: usize,
     name: String,
     count: usize,
-    /// When it exists, from the begin of the trace.
-    range: (u64, u64),
+    /// The lane that it belongs to: it is shown when that one is opened.
+    parent: Option<u32>,
     levels: Vec<Level>,
 }
 
@@ -83,7 +83,7 @@ impl Serialize for Entry {
         fields.serialize_element(&self.kind)?;
         fields.serialize_element(&self.name)?;
         fields.serialize_element(&self.count)?;
-        fields.serialize_element(&self.range)?;
+        fields.serialize_element(&self.parent)?;
         fields.serialize_element(&self.levels)?;
         fields.end()
     }
@@ -142,7 +142,7 @@ impl<'a> Book<'a> {
     }
 
     /// Adds the lane with the next number.
-    pub fn add(&mut self, kind: usize, name: &str, range: (u64, u64), lane: Lane) {
+    pub fn add(&mut self, kind: usize, name: &str, parent: Option<u32>, lane: Lane) {
         let number = self.lanes.len() as u32;
         let mut counts: HashMap<(u32, u8), (u64, u64)> = HashMap::new();
         lane.each(|name, slice_kind, ns| {
@@ -162,7 +162,7 @@ impl<'a> Book<'a> {
         }
         let near = self.near();
         let written = lane.write(&mut self.packer, self.duration_ns, near);
-        self.entry(kind, name, range, written);
+        self.entry(kind, name, parent, written);
     }
 
     /// When the next lane is looked at.
@@ -170,10 +170,10 @@ impl<'a> Book<'a> {
         if self.lanes.len() < LANES_NEAR { Class::Overview } else { Class::Detail }
     }
 
-    pub fn entry(&mut self, kind: usize, name: &str, range: (u64, u64), written: Written) {
+    pub fn entry(&mut self, kind: usize, name: &str, parent: Option<u32>, written: Written) {
         debug_assert!(kind < TYPES.len());
         let Written { levels, count } = written;
-        self.lanes.push(Entry { kind, name: printable(name), count, range, levels });
+        self.lanes.push(Entry { kind, name: printable(name), count, parent, levels });
     }
 
     /// Name, kind, count, nanoseconds, lanes (none: they are too many) of everything that has a name.

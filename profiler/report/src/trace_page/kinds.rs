@@ -40,6 +40,9 @@ pub const CALL: u8 = 22;
 const SEGMENT: u8 = 23;
 const MESSAGE: u8 = 26;
 pub const INTERRUPT: u8 = 32;
+pub const KICK: u8 = 33;
+pub const OPEN: u8 = 34;
+pub const SWITCH: u8 = 35;
 
 pub const KINDS: &[KindInfo] = &[
     kind("runs a task", Weight::Strong, "name"),
@@ -75,6 +78,9 @@ pub const KINDS: &[KindInfo] = &[
     kind("debug", Weight::Strong, "other"),
     kind("trace", Weight::Strong, "other"),
     kind("interrupt", Weight::Strong, "interrupt"),
+    kind("device is told to look at its queue", Weight::Strong, "other"),
+    kind("open connection", Weight::Faint, "waitAccept"),
+    kind("tracing was switched", Weight::Strong, "warning"),
 ];
 
 pub fn wait(kind: BlockKind) -> u8 {
@@ -163,6 +169,8 @@ pub const CALLS: usize = 5;
 pub const COUNTER: usize = 6;
 pub const MESSAGES: usize = 7;
 pub const INTERRUPTS: usize = 8;
+pub const KICKS: usize = 9;
+pub const SWITCHES: usize = 10;
 
 pub const TYPES: &[Type] = &[
     Type {
@@ -177,7 +185,7 @@ pub const TYPES: &[Type] = &[
             column("Core", Show::Row),
             column("Remarks", CUT),
             column("Waits for number", Show::Count),
-            column("Ended by", Show::Link),
+            column("Woken by", Show::Link),
             column("", Show::LinkTime),
             column("Cause", Show::Name),
         ],
@@ -205,6 +213,7 @@ pub const TYPES: &[Type] = &[
             column("Acknowledgement", Show::Count),
             column("Window", Show::Bytes),
             column("Core", Show::Row),
+            column("Remarks", Show::Flags(&["began before the trace", "did not end within the trace"])),
         ],
         has_text: false,
     },
@@ -224,6 +233,7 @@ pub const TYPES: &[Type] = &[
         label: "call",
         columns: &[
             column("Task", Show::Row),
+            column("Core", Show::Row),
             column("Caller", Show::Link),
             column("", Show::LinkTime),
             column("Remarks", Show::Flags(&["its begin or end is missing", "ended by a tail call"])),
@@ -243,6 +253,8 @@ pub const TYPES: &[Type] = &[
         has_text: true,
     },
     Type { label: "interrupt", columns: &[column("Vector", Show::Count)], has_text: false },
+    Type { label: "kick", columns: &[column("Core", Show::Row), column("Task", Show::Row)], has_text: false },
+    Type { label: "switch", columns: &[column("Core", Show::Row)], has_text: false },
 ];
 
 #[cfg(test)]
@@ -258,5 +270,7 @@ mod tests {
         assert_eq!(KINDS[message(200) as usize].label, "message");
         assert_eq!(KINDS[INTERRUPT as usize].label, "interrupt");
         assert_eq!(KINDS[FAILED as usize].label, "failed request");
+        assert_eq!(KINDS[SWITCH as usize].label, "tracing was switched");
+        assert_eq!(TYPES[SWITCHES].label, "switch");
     }
 }

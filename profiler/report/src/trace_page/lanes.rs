@@ -6,7 +6,8 @@ use super::book::Book;
 use super::kinds::{self, *};
 use super::lane::Lane;
 use super::pack::{Class, Piece, varint, zigzag};
-use super::things;
+use super::plan::call_level;
+use super::things::{self, Functions, level_name};
 
 /// Entries of a piece of wakes.
 const WAKES_OF_PIECE: usize = 16_384;
@@ -20,6 +21,7 @@ pub fn all(book: &mut Book) {
     book.group("Functions", things::calls);
     book.group("Counters", things::counters);
     book.group("Messages", things::messages);
+    book.group("Tracing", things::switches);
     assert_eq!(book.lanes.len() as u32, book.plan.lanes, "lanes are made as they were planned");
 }
 
@@ -49,10 +51,6 @@ impl ByNumber {
     pub fn of(&self, number: usize) -> &[u32] {
         &self.indices[self.starts[number] as usize..self.starts[number + 1] as usize]
     }
-}
-
-pub fn whole(book: &Book) -> (u64, u64) {
-    (0, book.duration_ns)
 }
 
 pub fn cut(is_cut: bool, other: bool) -> u64 {
@@ -94,17 +92,19 @@ fn cores(book: &mut Book) {
             let device = u64::from(book.names.id(trace, idle.device));
             lane.push(book.range(idle.interval.start_ns, idle.interval.end_ns), IDLE, name, &[0, 0, device]);
         }
-        book.add(CORE, &core.name, whole(book), lane);
-        if book.plan.visits[index].is_some() {
+        book.add(CORE, &core.name, None, lane);
+        let (first, levels) = book.plan.visits[index];
+        for level in 0..levels {
             let mut lane = Lane::new(CORE);
-            for &visit in visits.of(index) {
+            for &visit in visits.of(index).iter().filter(|visit| book.plan.visit[**visit as usize] == first + level) {
                 let visit = &trace.span_visits[visit as usize];
                 let name = trace.spans.get(visit.span as usize).map_or(0, |span| span.name);
                 let name = book.names.id(trace, name);
                 let range = book.range(visit.interval.start_ns, visit.interval.end_ns);
                 lane.push(range, SPAN, name, &[book.plan.task_link(visit.task), 0, 0]);
             }
-            book.add(CORE, &format!("{} in spans", core.name), whole(book), lane);
+            let name = level_name(&format!("{} in spans", core.name), level);
+            book.add(CORE, &name, (level > 0).then_some(first), lane);
         }
         if book.plan.interrupts[index].is_some() {
             let mut lane = Lane::new(INTERRUPTS);
@@ -115,7 +115,7 @@ fn cores(book: &mut Book) {
                 let at = book.time(interrupt.time_ns);
                 lane.push((at, at), INTERRUPT, name, &[interrupt.vector]);
             }
-            book.add(INTERRUPTS, &format!("{} interrupts", core.name), whole(book), lane);
+            book.add(INTERRUPTS, &format!("{} interrupts", core.name), None, lane);
         }
     }
 }
@@ -151,11 +151,12 @@ fn wait_name(book: &mut Book, wait: &Wait) -> (u8, u32, u64) {
 
 fn tasks(book: &mut Book) {
     let trace = book.trace;
-    let first = book.lanes.len() as u32;
-    let lane_of = |task: u32| book.plan.task.get(task as usize).map(|lane| lane - first);
+    let lane_of = |task: u32| book.plan.task_place.get(task as usize).copied();
     let count = book.plan.task_lanes.len();
     let polls = ByNumber::new(count, trace.polls.iter().map(|poll| lane_of(poll.task)));
     let waits = ByNumber::new(count, trace.waits.iter().map(|wait| lane_of(wait.task)));
+    let calls = ByNumber::new(count, trace.calls.iter().map(|call| call.task.and_then(lane_of)));
+    let functions = Functions::new(book);
     let ready = book.names.of("ready");
     let causes = ["", "a task", "a request", "a segment", "a deadline", "an interrupt"].map(|name| book.names.of(name));
     let core_names: Vec<u32> = trace.cores.iter().map(|core| book.names.of(&core.name)).collect();
@@ -196,7 +197,7 @@ fn tasks(book: &mut Book) {
                 push((woken_ns, wait.end_ns), READY, ready, 0);
             }
         }
-        let shared = &book.plan.task_lanes[index];
+        let (shared, depth) = book.plan.task_lanes[index].clone();
         let task = &trace.tasks[shared.first as usize];
         let name = match trace.name(task.name) {
             "" => "task",
@@ -204,7 +205,14 @@ fn tasks(book: &mut Book) {
         };
         let name =
             if shared.count > 1 { format!("{name} ×{}", shared.count) } else { format!("{name} #{}", task.number) };
-        book.add(TASK, &name, whole(book), lane);
+        let number = book.lanes.len() as u32;
+        book.add(TASK, &name, None, lane);
+        for level in 0..depth {
+            let lane = functions.lane(book, level, calls.of(index), |call| {
+                Some(book.plan.task.get(call.task? as usize)? + 1 + call_level(call.depth) as u32)
+            });
+            book.add(CALLS, &format!("{name} calls · {}", level + 1), Some(number), lane);
+        }
     }
 }
 

@@ -14,8 +14,10 @@ use crate::names::printable;
 const NAMES_MAX: usize = 6;
 /// Spans of a name: the longest.
 const LONGEST: usize = 6;
-/// Parts of a path that a page keeps; those after are one.
-const PARTS_MAX: usize = 1_500;
+/// Parts of a path that a page keeps one by one, the longest; those between two of them are one.
+const PARTS_MAX: usize = 750;
+/// Sums of a path that a page keeps, the largest.
+const SUMS_MAX: usize = 60;
 
 /// A part of a path.
 #[derive(Debug, Serialize)]
@@ -29,6 +31,15 @@ pub struct Part {
     lane: Option<u32>,
 }
 
+/// What all parts of a path that are the same took.
+#[derive(Debug, Serialize)]
+pub struct Sum {
+    kind: u8,
+    what: String,
+    ns: u64,
+    count: u64,
+}
+
 /// The way through one span.
 #[derive(Debug, Serialize)]
 pub struct Path {
@@ -38,6 +49,8 @@ pub struct Path {
     end_ns: u64,
     /// Why it is shown: "longest", "typical".
     why: &'static str,
+    /// Of all parts, the largest first.
+    sums: Vec<Sum>,
     parts: Vec<Part>,
 }
 
@@ -84,17 +97,9 @@ fn shown(book: &Book, path: &path::Path, why: &'static str) -> Path {
         let (kind, what, lane) = describe(book, of.what);
         Part { start_ns: book.time(of.start_ns), end_ns: book.time(of.end_ns), kind, what, lane }
     };
-    let mut parts: Vec<Part> = path.parts.iter().take(PARTS_MAX).map(part).collect();
-    if let Some(first) = path.parts.get(PARTS_MAX) {
-        let left = path.parts.len() - PARTS_MAX;
-        parts.push(Part {
-            start_ns: book.time(first.start_ns),
-            end_ns: book.time(path.end_ns),
-            kind: kinds::wait(BlockKind::Other),
-            what: format!("{} more parts", crate::format::count(left as u64)),
-            lane: None,
-        });
-    }
+    let parts: Vec<Part> = path.parts.iter().map(part).collect();
+    let sums = sums(&parts);
+    let parts = longest(parts);
     let of = &trace.spans[span];
     Path {
         name: format!("{} {}", printable(trace.name(of.name)), of.number),
@@ -102,8 +107,59 @@ fn shown(book: &Book, path: &path::Path, why: &'static str) -> Path {
         start_ns: book.time(path.start_ns),
         end_ns: book.time(path.end_ns),
         why,
+        sums,
         parts,
     }
+}
+
+fn sums(parts: &[Part]) -> Vec<Sum> {
+    let mut sums: HashMap<&str, Sum> = HashMap::new();
+    for part in parts {
+        let new = || Sum { kind: part.kind, what: part.what.clone(), ns: 0, count: 0 };
+        let sum = sums.entry(&part.what).or_insert_with(new);
+        sum.ns = sum.ns.saturating_add(part.end_ns.saturating_sub(part.start_ns));
+        sum.count += 1;
+    }
+    let mut sums: Vec<Sum> = sums.into_values().collect();
+    sums.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.what.cmp(&b.what)));
+    let rest = sums.split_off(sums.len().min(SUMS_MAX));
+    if !rest.is_empty() {
+        let (ns, count) = rest.iter().fold((0, 0), |(ns, count), sum| (ns + sum.ns, count + sum.count));
+        sums.push(Sum { kind: kinds::wait(BlockKind::Other), what: "everything else".into(), ns, count });
+    }
+    sums
+}
+
+/// The longest parts one by one, those between two of them as one, in their order.
+fn longest(parts: Vec<Part>) -> Vec<Part> {
+    let length = |part: &Part| part.end_ns.saturating_sub(part.start_ns);
+    if parts.len() <= PARTS_MAX {
+        return parts;
+    }
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(length(&parts[index])));
+    let mut is_kept = vec![false; parts.len()];
+    order[..PARTS_MAX].iter().for_each(|&index| is_kept[index] = true);
+    let mut shown: Vec<Part> = Vec::new();
+    // How many parts the last one that is shown stands for, if it does, and the longest of them.
+    let mut merged: Option<(u64, u64)> = None;
+    for (part, is_kept) in parts.into_iter().zip(is_kept) {
+        let ns = length(&part);
+        match (merged, shown.last_mut()) {
+            (Some((count, most_ns)), Some(last)) if !is_kept => {
+                last.end_ns = part.end_ns;
+                last.kind = if ns > most_ns { part.kind } else { last.kind };
+                last.what = format!("{} short parts", crate::format::count(count + 1));
+                last.lane = None;
+                merged = Some((count + 1, most_ns.max(ns)));
+            }
+            _ => {
+                merged = (!is_kept).then_some((1, ns));
+                shown.push(part);
+            }
+        }
+    }
+    shown
 }
 
 /// Kind, words and lane of what a part is.

@@ -9,24 +9,32 @@ use glass_profile::trace::model::{Cause, Connection, Trace};
 const DEPTH_MAX: usize = 96;
 /// Tasks of one name, connections of one client: if there are more, those that follow each other share a lane.
 const ALONE_MAX: u32 = 24;
-/// Lanes for tasks, and for connections; what goes beyond lies in the last one of its name.
+/// Lanes for tasks, and for connections; what goes beyond lies in the last one of its name. Calls of tasks for which
+/// as many lanes are not enough are in those of the cores only.
 const SHARED_LANES_MAX: usize = 20_000;
 
 /// Numbers of lanes.
 pub struct Plan {
     /// By core.
     pub core: Vec<u32>,
-    /// By core, for those that have any.
-    pub visits: Vec<Option<u32>>,
+    /// By visit of a span.
+    pub visit: Vec<u32>,
+    /// By core: first lane of visits of spans and how many; a span within a span lies in the next one.
+    pub visits: Vec<(u32, u32)>,
     /// By core, for those that have any.
     pub interrupts: Vec<Option<u32>>,
     /// By task.
     pub task: Vec<u32>,
-    pub task_lanes: Vec<Shared>,
+    /// By task: place in `task_lanes`.
+    pub task_place: Vec<u32>,
+    /// Tasks of each of their lanes, and lanes for the calls of these below it.
+    pub task_lanes: Vec<(Shared, u32)>,
     /// By request.
     pub request: Vec<u32>,
     /// By device: first lane and how many.
     pub device: Vec<(u32, u32)>,
+    /// By device, for those that have any.
+    pub kicks: Vec<Option<u32>>,
     /// By connection.
     pub connection: Vec<u32>,
     pub connection_lanes: Vec<Shared>,
@@ -57,19 +65,34 @@ impl Plan {
         };
         let mut squeezed = 0;
         let cores = trace.cores.len();
-        let (mut core, mut visits, mut interrupts) = (Vec::new(), vec![false; cores], vec![false; cores]);
-        trace.span_visits.iter().for_each(|visit| mark(&mut visits, visit.interval.core));
+        let (mut core, mut interrupts) = (Vec::new(), vec![false; cores]);
+        let mut visit_stacks = vec![Stack::default(); cores];
+        let mut visit: Vec<u32> = trace
+            .span_visits
+            .iter()
+            .map(|visit| {
+                let of = visit.interval;
+                visit_stacks.get_mut(of.core as usize).map_or(0, |stack| stack.place(0, of.start_ns, of.end_ns))
+            })
+            .collect();
+        squeezed += visit_stacks.iter().map(|stack| stack.squeezed).sum::<u64>();
         trace.interrupts.iter().for_each(|interrupt| mark(&mut interrupts, interrupt.core));
         let mut visit_lanes = Vec::new();
         let mut interrupt_lanes = Vec::new();
         for index in 0..cores {
             core.push(take(1));
-            visit_lanes.push(visits[index].then(|| take(1)));
+            let levels = visit_stacks[index].ends.len();
+            visit_lanes.push((take(levels), levels as u32));
             interrupt_lanes.push(interrupts[index].then(|| take(1)));
         }
-        let (mut task, task_lanes) = share_tasks(trace, &mut squeezed);
-        let first = take(task_lanes.len());
-        task.iter_mut().for_each(|lane| *lane += first);
+        for (lane, of) in visit.iter_mut().zip(&trace.span_visits) {
+            *lane += visit_lanes.get(of.interval.core as usize).map_or(0, |&(first, _)| first);
+        }
+        let (task_place, shared) = share_tasks(trace, &mut squeezed);
+        let depths = call_depths(trace, &task_place, shared.len());
+        let task_lanes: Vec<(Shared, u32)> = shared.into_iter().zip(depths).collect();
+        let firsts: Vec<u32> = task_lanes.iter().map(|(_, depth)| take(1 + *depth as usize)).collect();
+        let task = task_place.iter().map(|place| firsts[*place as usize]).collect();
 
         let mut stacks = vec![Stack::default(); trace.devices.len()];
         let mut request: Vec<u32> = trace
@@ -80,8 +103,15 @@ impl Plan {
                 stacks.get_mut(request.device as usize).map_or(0, |stack| stack.place(0, request.submit_ns, end))
             })
             .collect();
-        let device: Vec<(u32, u32)> =
-            stacks.iter().map(|stack| (take(stack.ends.len().max(1)), stack.ends.len().max(1) as u32)).collect();
+        let mut has_kicks = vec![false; trace.devices.len()];
+        trace.kicks.iter().for_each(|kick| mark(&mut has_kicks, kick.device));
+        let mut device = Vec::new();
+        let mut kicks = Vec::new();
+        for (stack, has_kicks) in stacks.iter().zip(has_kicks) {
+            let levels = stack.ends.len().max(1);
+            device.push((take(levels), levels as u32));
+            kicks.push(has_kicks.then(|| take(1)));
+        }
         squeezed += stacks.iter().map(|stack| stack.squeezed).sum::<u64>();
         for (lane, of) in request.iter_mut().zip(&trace.requests) {
             *lane += device.get(of.device as usize).map_or(0, |&(first, _)| first);
@@ -109,14 +139,18 @@ impl Plan {
         let calls = depth.iter().map(|&depth| (take(depth), depth as u32)).collect();
         take(trace.counters.len());
         take(usize::from(!trace.messages.is_empty()));
+        take(usize::from(!trace.switches.is_empty()));
         Plan {
             core,
+            visit,
             visits: visit_lanes,
             interrupts: interrupt_lanes,
             task,
+            task_place,
             task_lanes,
             request,
             device,
+            kicks,
             connection,
             connection_lanes,
             span,
@@ -162,7 +196,24 @@ impl Plan {
     }
 }
 
-/// A call's lane below the first of its core.
+/// How many lanes the calls of each lane of tasks take.
+fn call_depths(trace: &Trace, place: &[u32], lanes: usize) -> Vec<u32> {
+    let mut depths = vec![0_u32; lanes];
+    for call in &trace.calls {
+        if let Some(place) = call.task.and_then(|task| place.get(task as usize)) {
+            let depth = &mut depths[*place as usize];
+            *depth = (*depth).max(call_level(call.depth) as u32 + 1);
+        }
+    }
+    let mut left = SHARED_LANES_MAX as u32;
+    for depth in &mut depths {
+        *depth = if *depth <= left { *depth } else { 0 };
+        left -= *depth;
+    }
+    depths
+}
+
+/// A call's lane below the first of its core or task.
 pub fn call_level(depth: u32) -> usize {
     (depth as usize).min(DEPTH_MAX - 1)
 }
@@ -298,7 +349,7 @@ mod tests {
             assert!(poll.start_ns >= ends[lane], "two tasks at once in a lane");
             ends[lane] = poll.end_ns;
         }
-        assert_eq!(plan.task_lanes[0].count, 1);
+        assert_eq!(plan.task_lanes[0].0.count, 1);
     }
 
     #[test]

@@ -82,6 +82,18 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
     add(
         book,
         &mut made,
+        "Devices told to look",
+        gaps,
+        |see| {
+            for kick in &trace.kicks {
+                see(kick.device, kick.time_ns);
+            }
+        },
+        |device| device_name(device).to_string(),
+    );
+    add(
+        book,
+        &mut made,
         "TCP segments",
         gaps,
         |see| {

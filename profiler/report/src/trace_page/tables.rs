@@ -133,6 +133,10 @@ fn waits(book: &Book) -> Table {
     let mut sums: HashMap<(u8, u32, u32), (u64, u64, Longest)> = HashMap::new();
     for wait in &trace.waits {
         let reason = trace.reasons.get(wait.first_reason as usize).filter(|_| wait.reason_count > 0);
+        if reason.is_none() && wait.woken_ns == Some(wait.start_ns) {
+            // A new task waits for nothing but its turn.
+            continue;
+        }
         let (kind, name) = reason.map_or((0, 0), |reason| (reason.kind as u8, reason.name));
         let task_name = trace.tasks.get(wait.task as usize).map_or(0, |task| task.name);
         let (count, total, longest) = sums.entry((kind, name, task_name)).or_default();

@@ -2,20 +2,26 @@
 
 use std::net::Ipv4Addr;
 
-use glass_profile::trace::model::{Direction, Trace};
+use glass_profile::trace::model::{Call, Direction, Function, GROUPS, Trace};
 
 use super::book::Book;
 use super::kinds::{self, *};
 use super::lane::{Lane, write_counter};
-use super::lanes::{ByNumber, cut, whole};
+use super::lanes::{ByNumber, cut};
 use super::pack::zigzag;
 use super::plan::call_level;
+
+/// Lanes of a device that are shown at first; those of more requests at a time are opened by a click.
+const LEVELS_SHOWN: u32 = 6;
 
 pub fn devices(book: &mut Book) {
     let trace = book.trace;
     let first = book.lanes.len() as u32;
-    let last: u32 = book.plan.device.iter().map(|&(_, count)| count).sum();
-    let lanes = ByNumber::new(last as usize, book.plan.request.iter().map(|lane| lane.checked_sub(first)));
+    // Lanes of kicks lie between those of two devices.
+    let end = book.plan.device.last().map_or(first, |&(from, count)| from + count);
+    let lanes = ByNumber::new((end - first) as usize, book.plan.request.iter().map(|lane| lane.checked_sub(first)));
+    let kicks = ByNumber::new(trace.devices.len(), trace.kicks.iter().map(|kick| Some(kick.device)));
+    let kick_name = book.names.of("told to look");
     let words = ["request", "read", "write", "flush", "transmit", "receive"].map(|word| book.names.of(word));
     for (index, device) in trace.devices.iter().enumerate() {
         let (from, count) = book.plan.device[index];
@@ -35,15 +41,25 @@ pub fn devices(book: &mut Book) {
                 let range = book.range(request.submit_ns, request.complete_ns.unwrap_or(trace.end_ns));
                 lane.push(range, kind, words[request.operation as usize], &columns);
             }
-            let label = if level == 0 { name.clone() } else { String::new() };
-            book.add(DEVICE, &label_or(&label, &name, level), whole(book), lane);
+            let parent = (level >= LEVELS_SHOWN).then_some(from);
+            book.add(DEVICE, &level_name(&name, level), parent, lane);
+        }
+        if book.plan.kicks[index].is_some() {
+            let mut lane = Lane::new(KICKS);
+            for &kick in kicks.of(index) {
+                let kick = &trace.kicks[kick as usize];
+                let at = book.time(kick.time_ns);
+                let columns = [book.plan.core_link(kick.core), book.plan.task_link(kick.task)];
+                lane.push((at, at), KICK, kick_name, &columns);
+            }
+            book.add(KICKS, &format!("{name} is told to look"), None, lane);
         }
     }
 }
 
 /// Lanes of one stack: the first has the name, the others count.
-fn label_or(label: &str, name: &str, level: u32) -> String {
-    if label.is_empty() { format!("{name} · {}", level + 1) } else { label.to_string() }
+pub fn level_name(name: &str, level: u32) -> String {
+    if level == 0 { name.to_string() } else { format!("{name} · {}", level + 1) }
 }
 
 fn printable_or(trace: &Trace, name: u32, other: &str) -> String {
@@ -53,31 +69,51 @@ fn printable_or(trace: &Trace, name: u32, other: &str) -> String {
     }
 }
 
+/// Each connection from its begin to its end, with its segments as marks.
 pub fn connections(book: &mut Book) {
     let trace = book.trace;
     let first = book.lanes.len() as u32;
     let lane_of = |connection: u32| book.plan.connection.get(connection as usize).map(|lane| lane - first);
     let count = book.plan.connection_lanes.len();
-    let segments = ByNumber::new(count, trace.segments.iter().map(|segment| lane_of(segment.connection)));
+    let all = ByNumber::new(count, (0..trace.connections.len() as u32).map(lane_of));
+    let of_connection = trace.segments.iter().map(|segment| Some(segment.connection));
+    let segments = ByNumber::new(trace.connections.len(), of_connection);
     let words = ["in", "out", "out again"].map(|word| book.names.of(word));
+    let open = ["open", "was open before"].map(|word| book.names.of(word));
     for index in 0..count {
         let mut lane = Lane::new(CONNECTION);
-        for &segment in segments.of(index) {
-            let segment = &trace.segments[segment as usize];
-            let of = &trace.connections[segment.connection as usize];
-            let columns = [
-                u64::from(of.number),
-                u64::from(of.remote_port),
-                u64::from(segment.bytes),
-                u64::from(segment.flags & 63),
-                u64::from(segment.sequence),
-                u64::from(segment.acknowledgement),
-                u64::from(segment.window),
-                book.plan.core_link(segment.core),
-            ];
-            let at = book.time(segment.time_ns);
-            let kind = kinds::segment(segment.direction);
-            lane.push((at, at), kind, words[(kind - kinds::segment(Direction::In)) as usize], &columns);
+        for &connection in all.of(index) {
+            let of = &trace.connections[connection as usize];
+            let numbers = [u64::from(of.number), u64::from(of.remote_port)];
+            let mut since = book.time(of.start_ns.unwrap_or(trace.start_ns));
+            let [known, before] = open;
+            let opened = |lane: &mut Lane, from: u64, to: u64| {
+                if to > from {
+                    let name = if of.start_ns.is_none() { before } else { known };
+                    let remarks = u64::from(of.start_ns.is_none()) | u64::from(of.end_ns.is_none()) << 1;
+                    lane.push((from, to), OPEN, name, &[numbers[0], numbers[1], 0, 0, 0, 0, 0, 0, remarks]);
+                }
+            };
+            for &segment in segments.of(connection as usize) {
+                let segment = &trace.segments[segment as usize];
+                let columns = [
+                    numbers[0],
+                    numbers[1],
+                    u64::from(segment.bytes),
+                    u64::from(segment.flags & 63),
+                    u64::from(segment.sequence),
+                    u64::from(segment.acknowledgement),
+                    u64::from(segment.window),
+                    book.plan.core_link(segment.core),
+                    0,
+                ];
+                let at = book.time(segment.time_ns);
+                opened(&mut lane, since, at);
+                since = since.max(at);
+                let kind = kinds::segment(segment.direction);
+                lane.push((at, at), kind, words[(kind - kinds::segment(Direction::In)) as usize], &columns);
+            }
+            opened(&mut lane, since, book.time(of.end_ns.unwrap_or(trace.end_ns)));
         }
         let shared = &book.plan.connection_lanes[index];
         let of = &trace.connections[shared.first as usize];
@@ -87,11 +123,7 @@ pub fn connections(book: &mut Book) {
             (remote, 1) => format!("{}:{} → :{}", Ipv4Addr::from(remote), of.remote_port, of.local_port),
             (remote, count) => format!("{} → :{} ×{count}", Ipv4Addr::from(remote), of.local_port),
         };
-        let range = match shared.count {
-            1 => book.range(of.start_ns.unwrap_or(trace.start_ns), of.end_ns.unwrap_or(trace.end_ns)),
-            _ => whole(book),
-        };
-        book.add(CONNECTION, &name, range, lane);
+        book.add(CONNECTION, &name, None, lane);
     }
 }
 
@@ -121,59 +153,69 @@ pub fn spans(book: &mut Book) {
             lane.push(book.range(span.start_ns, span.end_ns.unwrap_or(trace.end_ns)), SPAN, name, &columns);
             lane.text(book.fields(&span.fields));
         }
-        book.add(
-            SPAN_LANE,
-            &if level == 0 { "spans".into() } else { format!("spans · {}", level + 1) },
-            whole(book),
-            lane,
-        );
+        book.add(SPAN_LANE, &level_name("spans", level), None, lane);
+    }
+}
+
+/// Names and places of the functions.
+pub struct Functions {
+    names: Vec<u32>,
+    places: Vec<u32>,
+}
+
+impl Functions {
+    pub fn new(book: &mut Book) -> Functions {
+        let functions = &book.trace.functions;
+        let names = functions.iter().map(|function| book.names.of(&function.name)).collect();
+        let place = |function: &Function| match (&function.file, function.line) {
+            (Some(file), Some(line)) => book.names.of(&format!("{file}:{line}")),
+            (Some(file), None) => book.names.of(file),
+            (None, _) => 0,
+        };
+        Functions { names, places: functions.iter().map(place).collect() }
+    }
+
+    /// Those of some calls that are on a level; `lane_of` tells in which lane another one is.
+    pub fn lane(&self, book: &Book, level: u32, calls: &[u32], lane_of: impl Fn(&Call) -> Option<u32>) -> Lane {
+        let trace = book.trace;
+        let mut lane = Lane::new(CALLS);
+        for &call in calls {
+            let call = &trace.calls[call as usize];
+            if call_level(call.depth) as u32 != level {
+                continue;
+            }
+            let caller = call.parent.and_then(|parent| trace.calls.get(parent as usize));
+            let link = caller.and_then(|caller| {
+                let at = book.time(caller.start_ns) as i64 - book.time(call.start_ns) as i64;
+                Some((u64::from(lane_of(caller)?) + 1, zigzag(at)))
+            });
+            let (link, at) = link.unwrap_or((0, 0));
+            let of = |list: &[u32]| list.get(call.function as usize).copied().unwrap_or(0);
+            let columns = [
+                book.plan.task_link(call.task),
+                book.plan.core_link(call.core),
+                link,
+                at,
+                cut(call.is_cut, call.is_tail),
+                u64::from(of(&self.places)),
+            ];
+            lane.push(book.range(call.start_ns, call.end_ns), CALL, of(&self.names), &columns);
+        }
+        lane
     }
 }
 
 pub fn calls(book: &mut Book) {
     let trace = book.trace;
-    let names: Vec<u32> = trace.functions.iter().map(|function| book.names.of(&function.name)).collect();
-    let places: Vec<u32> = trace
-        .functions
-        .iter()
-        .map(|function| match (&function.file, function.line) {
-            (Some(file), Some(line)) => book.names.of(&format!("{file}:{line}")),
-            (Some(file), None) => book.names.of(file),
-            (None, _) => 0,
-        })
-        .collect();
-    let first = book.lanes.len() as u32;
-    let count: u32 = book.plan.calls.iter().map(|&(_, count)| count).sum();
-    let lane_of = |core: u32, depth: u32| {
-        book.plan.calls.get(core as usize).map(|&(start, _)| start - first + call_level(depth) as u32)
-    };
-    let lanes = ByNumber::new(count as usize, trace.calls.iter().map(|call| lane_of(call.core, call.depth)));
+    let functions = Functions::new(book);
+    let calls = ByNumber::new(trace.cores.len(), trace.calls.iter().map(|call| Some(call.core)));
     for (index, core) in trace.cores.iter().enumerate() {
-        let (start, levels) = book.plan.calls[index];
-        for level in 0..levels {
-            let mut lane = Lane::new(CALLS);
-            for &call in lanes.of((start - first + level) as usize) {
-                let call = &trace.calls[call as usize];
-                let caller = call.parent.and_then(|parent| trace.calls.get(parent as usize));
-                let link = caller.and_then(|caller| {
-                    let (of_core, _) = book.plan.calls.get(caller.core as usize)?;
-                    let lane = of_core + call_level(caller.depth) as u32;
-                    let at = book.time(caller.start_ns) as i64 - book.time(call.start_ns) as i64;
-                    Some((u64::from(lane) + 1, zigzag(at)))
-                });
-                let (link, at) = link.unwrap_or((0, 0));
-                let function = call.function as usize;
-                let columns = [
-                    book.plan.task_link(call.task),
-                    link,
-                    at,
-                    cut(call.is_cut, call.is_tail),
-                    u64::from(places.get(function).copied().unwrap_or(0)),
-                ];
-                let name = names.get(function).copied().unwrap_or(0);
-                lane.push(book.range(call.start_ns, call.end_ns), CALL, name, &columns);
-            }
-            book.add(CALLS, &label_or(if level == 0 { &core.name } else { "" }, &core.name, level), whole(book), lane);
+        for level in 0..book.plan.calls[index].1 {
+            let lane = functions.lane(book, level, calls.of(index), |call| {
+                let (first, _) = book.plan.calls.get(call.core as usize)?;
+                Some(first + call_level(call.depth) as u32)
+            });
+            book.add(CALLS, &level_name(&core.name, level), None, lane);
         }
     }
 }
@@ -185,7 +227,7 @@ pub fn counters(book: &mut Book) {
         points.sort_by_key(|point| point.0);
         let near = book.near();
         let written = write_counter(&points, &mut book.packer, book.duration_ns, near);
-        book.entry(COUNTER, &printable_or(trace, counter.name, "counter"), whole(book), written);
+        book.entry(COUNTER, &printable_or(trace, counter.name, "counter"), None, written);
     }
 }
 
@@ -210,5 +252,23 @@ pub fn messages(book: &mut Book) {
         let text = if message.text.is_empty() { String::new() } else { text };
         lane.text(if fields.is_empty() { text } else { format!("{text}\n{fields}") });
     }
-    book.add(MESSAGES, "messages", whole(book), lane);
+    book.add(MESSAGES, "messages", None, lane);
+}
+
+/// What was traced from when on: it says why lanes are empty.
+pub fn switches(book: &mut Book) {
+    let trace = book.trace;
+    if trace.switches.is_empty() {
+        return;
+    }
+    let mut lane = Lane::new(SWITCHES);
+    for switch in &trace.switches {
+        let on: Vec<&str> =
+            GROUPS.iter().filter(|(group, _)| switch.groups & *group as u32 != 0).map(|(_, name)| *name).collect();
+        let name = if on.is_empty() { "off".to_string() } else { format!("on: {}", on.join(", ")) };
+        let name = book.names.of(&name);
+        let at = book.time(switch.time_ns);
+        lane.push((at, at), SWITCH, name, &[book.plan.core_link(switch.core)]);
+    }
+    book.add(SWITCHES, "switched", None, lane);
 }

@@ -52,6 +52,11 @@ fn program() -> Option<PathBuf> {
 impl Browser {
     /// Starts a browser that shows a page, or returns `None` where there is none to start.
     pub fn open(html: &str) -> Option<Browser> {
+        Browser::open_at(html, "")
+    }
+
+    /// The same with an address that ends in `hash`, which is empty or begins with `#`.
+    pub fn open_at(html: &str, hash: &str) -> Option<Browser> {
         let program = program()?;
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -99,11 +104,11 @@ impl Browser {
             complaints: Vec::new(),
             requests: Vec::new(),
         };
-        browser.show(&page);
+        browser.show(&page, hash);
         Some(browser)
     }
 
-    fn show(&mut self, page: &Path) {
+    fn show(&mut self, page: &Path, hash: &str) {
         let target = self.call("Target.createTarget", json!({"url": "about:blank"}));
         let attached = self.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
         self.session = attached["sessionId"].as_str().expect("a session has a name").to_string();
@@ -111,7 +116,7 @@ impl Browser {
             self.call(&format!("{domain}.enable"), json!({}));
         }
         self.resize(1280, 900);
-        self.call("Page.navigate", json!({"url": format!("file://{}", page.display())}));
+        self.call("Page.navigate", json!({"url": format!("file://{}{hash}", page.display())}));
         self.wait_for("document.readyState === 'complete' && location.protocol === 'file:'");
     }
 
@@ -214,6 +219,14 @@ impl Browser {
             "Input.dispatchMouseEvent",
             json!({"type": "mouseWheel", "x": x, "y": y, "deltaX": across, "deltaY": down, "button": "none"}),
         );
+    }
+
+    /// Two fingers, put down at two places of a height and moved apart to two others.
+    pub fn pinch(&mut self, y: f64, from: [f64; 2], to: [f64; 2]) {
+        let points = |x: [f64; 2]| json!([{"x": x[0], "y": y, "id": 0}, {"x": x[1], "y": y, "id": 1}]);
+        for (kind, touches) in [("touchStart", points(from)), ("touchMove", points(to)), ("touchEnd", json!([]))] {
+            self.call("Input.dispatchTouchEvent", json!({"type": kind, "touchPoints": touches}));
+        }
     }
 
     /// Presses at one place, moves to another in steps, and lets go.

@@ -1,4 +1,5 @@
 //! Small traces made by hand.
+#![allow(dead_code)]
 
 use glass_profile::trace::model::*;
 
@@ -78,6 +79,62 @@ pub fn two_tasks() -> Trace {
         event_count: 20,
         ..Trace::default()
     }
+}
+
+/// `two_tasks` with calls: while the reader runs first, "outer" (10 to 90 us) calls "inner" (20 to 60 us), and outside of any
+/// task "poll" runs from 110 to 115 us. The writer wakes the reader at 650 us. The disk is told to look at 121 us; "net" sends from 130 to
+/// 140 us; a connection was open before, another is from 300 to 900 us and has a segment at 400 us; groups are switched at 0 and 950 us.
+pub fn with_calls() -> Trace {
+    let us = 1_000;
+    let mut trace = two_tasks();
+    let function = |name: &str| Function { name: name.into(), library: "app".into(), ..Function::default() };
+    trace.functions = ["app::outer", "app::inner", "app::poll"].map(function).to_vec();
+    let call = |function, start_us: u64, end_us: u64| Call {
+        function,
+        start_ns: start_us * us,
+        end_ns: end_us * us,
+        ..Call::default()
+    };
+    trace.calls = vec![
+        Call { task: Some(0), ..call(0, 10, 90) },
+        Call { task: Some(0), parent: Some(0), depth: 1, ..call(1, 20, 60) },
+        call(2, 110, 115),
+    ];
+    trace.wakes.push(Wake { time_ns: 650 * us, core: 0, task: 0, cause: Cause::Task(1) });
+    trace.names.push("net".into());
+    trace.devices.push(Device { name: trace.names.len() as u32 - 1 });
+    trace.requests.push(Request {
+        device: 1,
+        number: 77,
+        operation: Operation::Transmit,
+        submit_ns: 130 * us,
+        complete_ns: Some(140 * us),
+        ..trace.requests[0]
+    });
+    trace.kicks = vec![Kick { time_ns: 121 * us, core: 0, device: 0, task: Some(1) }];
+    let connection = |number, start_ns, end_ns| Connection {
+        number,
+        remote: 0x0a00_0002,
+        local_port: 8080,
+        remote_port: 50_000 + number as u16,
+        start_ns,
+        end_ns,
+    };
+    trace.connections = vec![connection(4, None, None), connection(5, Some(300 * us), Some(900 * us))];
+    trace.segments = vec![Segment {
+        time_ns: 400 * us,
+        core: 0,
+        connection: 1,
+        direction: Direction::In,
+        flags: 24,
+        sequence: 1,
+        acknowledgement: 1,
+        bytes: 100,
+        window: 65_535,
+    }];
+    let switch = |time_ns, groups| Switch { time_ns, core: 0, groups };
+    trace.switches = vec![switch(0, 1 | 2), switch(950 * us, 0)];
+    trace
 }
 
 /// `two_tasks` with these for names, texts and fields, indices that lead nowhere, and times out of order.

@@ -110,6 +110,9 @@ fn each(trace: &Trace, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(Str
             }
         }
     }
+    if is_wanted("kick") {
+        trace.kicks.iter().for_each(|kick| see(format!("kick {}", device(kick.device)), kick.time_ns));
+    }
     if is_wanted("segment") {
         for segment in &trace.segments {
             let way = match segment.direction {

@@ -1,0 +1,64 @@
+// What of a trace is shown, as texts for the address: time, lanes, what is chosen and measured, and the panel with what it shows.
+
+import { list, range } from "./address.js";
+import { find } from "./page.js";
+import { isHidden, lanesOf } from "./trace_layout.js";
+import { sliceAt } from "./trace_pick.js";
+
+export class TraceAddress {
+  constructor({ data, timeline, series, paths }) {
+    Object.assign(this, { data, timeline, series, paths });
+  }
+
+  texts(panel) {
+    const { data, timeline, series, paths } = this;
+    const { view, chosen, other, ruler, box, layout } = timeline;
+    const place = (item) => (item ? `${item.lane.number}-${item.start}` : "");
+    const hidden = data.groups.map((group, number) => (isHidden(data, layout, group) ? number : -1)).filter((number) => number >= 0);
+    return {
+      t: view[0] > 0 || view[1] < data.durationNs ? view.map(Math.round).join("-") : "",
+      // What is not shown has no place to scroll to.
+      y: box.clientHeight === 0 ? undefined : box.scrollTop > 0 ? String(Math.round(box.scrollTop)) : "",
+      q: find("#trace-search").value,
+      lanes: find("#trace-filter").value,
+      at: place(chosen),
+      to: place(other),
+      ruler: ruler ? ruler.map(Math.round).join("-") : "",
+      folded: data.groups.map(({ name }, number) => (layout.folded.has(name) ? number : -1)).filter((number) => number >= 0).join("."),
+      hidden: hidden.join("."),
+      open: [...layout.opened].join("."),
+      panel: panel === "trace-details" ? "" : panel,
+      series: series.index > 0 ? String(series.index) : "",
+      mode: series.mode === "cumulative" ? "" : series.mode,
+      path: paths.index > 0 ? String(paths.index) : "",
+    };
+  }
+
+  /** Shows what the address says, as far as it says something that can be; `on` holds filter, query, choose, measure and panel. */
+  async show(parts, on) {
+    const { data, timeline, series, paths } = this;
+    const { layout } = timeline;
+    const groups = (key) => list(parts.get(key)).filter((number) => number in data.groups).map((number) => data.groups[number]);
+    if (parts.has("folded")) layout.folded = new Set(groups("folded").map(({ name }) => name));
+    layout.opened = new Set(list(parts.get("open")).filter((number) => data.lanes[number]?.children > 0));
+    layout.hidden = new Set(groups("hidden").flatMap((group) => lanesOf(data, group).map(({ number }) => number)));
+    on.filter(parts.get("lanes") ?? "");
+    timeline.show(range(parts.get("t")) ?? [0, data.durationNs]);
+    on.query(parts.get("q") ?? "");
+    timeline.setRuler(range(parts.get("ruler")));
+    timeline.fit();
+    timeline.box.scrollTop = Number(parts.get("y") ?? 0) || 0;
+    if (data.series[parts.get("series")]) series.choose(Number(parts.get("series")));
+    if (parts.get("mode")) series.setMode(parts.get("mode"));
+    if (data.paths[parts.get("path")]) paths.choose(Number(parts.get("path")), false);
+    const [chosen, other] = await Promise.all(["at", "to"].map((key) => this.itemAt(parts.get(key))));
+    on.choose(chosen);
+    if (chosen && other) on.measure(other);
+    on.panel(parts.get("panel") ?? "trace-details");
+  }
+
+  async itemAt(text) {
+    const [lane, time] = (text ?? "").split("-").map(Number);
+    return this.data.lanes[lane] && Number.isFinite(time) ? sliceAt(this.data, this.data.lanes[lane], time, 1) : null;
+  }
+}
