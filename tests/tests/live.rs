@@ -199,6 +199,34 @@ fn a_command_is_traced_from_its_start_and_goes_on() {
 }
 
 #[test]
+fn a_vm_whose_console_nobody_reads_ends_quietly() {
+    within(LIMIT, || {
+        if let Some(reason) = World::Tcg.obstacle() {
+            return programs::skip(reason);
+        }
+        let folder = Folder::new("live-console").unwrap();
+        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("upload-queue")) else { return };
+        for (name, traced) in [("plain", ""), ("traced", "--trace")] {
+            let (disk, recording) = (folder.file(&format!("{name}.img")), folder.file("a.pftrace"));
+            // It says more than a line when it starts.
+            let line = format!(
+                "{} run {} --accel tcg {traced} -o {} --disk {} --disk-size 64M | head -n 1; echo ${{PIPESTATUS[0]}}",
+                glass.display(),
+                image.display(),
+                recording.display(),
+                disk.display()
+            );
+            let mut shell = Process::spawn(Command::new("bash").args(["-c", &line]), &folder.file(name)).unwrap();
+            shell.wait(PATIENCE).unwrap_or_else(|| panic!("it goes on: {}", shell.output()));
+            let said = shell.output();
+            assert!(said.contains("upload-queue: ") && said.ends_with("\n0\n"), "{said}");
+            assert!(!said.contains("panicked") && !said.contains("QEMU ended"), "{said}");
+            assert_eq!(recording.exists(), !traced.is_empty(), "{said}");
+        }
+    });
+}
+
+#[test]
 fn a_command_that_is_no_service_is_told_and_ended() {
     within(LIMIT, || {
         let folder = Folder::new("live-other").unwrap();

@@ -260,8 +260,13 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
                 stop.fetch_or(printed.is_err(), Ordering::Relaxed);
                 printed
             });
-            let status = recording.run(&mut child, &title, true);
-            (status?, console.join().unwrap_or(Ok(())))
+            let asked = recording.interrupted.clone();
+            let status = recording.run(&mut child, &title, true)?;
+            let printed = console.join().unwrap_or(Ok(()));
+            if printed.is_ok() && asked.load(Ordering::Relaxed) {
+                return Ok(ExitCode::SUCCESS);
+            }
+            (status, printed)
         }
         None => watch(&mut child, image)?,
     };
