@@ -57,7 +57,7 @@ export class Layout {
       const passing = lanes.filter(passes);
       const shown = passing.filter(isOpen);
       if (shown.length === 0) continue;
-      this.rows.push({ heading: group, lanes: passing.length, y, height: HEADING_PX });
+      this.rows.push({ heading: group, lanes: passing.filter(({ parent }) => parent === null).length, y, height: HEADING_PX });
       y += HEADING_PX;
       if (this.folded.has(group.name)) continue;
       for (const lane of shown) {

@@ -20,7 +20,7 @@ export function fillGroups(data, layout, onChange) {
       }
       onChange();
     });
-    label.append(input, ` ${group.name} `, textElement("span", "share", formatCount(group.count)));
+    label.append(input, ` ${group.name} `, textElement("span", "share", formatCount(lanesOf(data, group).filter(({ parent }) => parent === null).length)));
     return label;
   });
   find("#trace-groups").replaceChildren(...boxes);
