@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Rounds in which each mode has its turn.
 const ROUNDS: usize = 5;
 /// Items that go up, down and away in a turn: few segments each, since how TCP cuts a long stream is a matter of time.
-const ITEMS: u64 = 40;
+const ITEMS: u64 = 120;
 /// Items before those that count.
 const ITEMS_FIRST: u64 = 3;
 const ITEM_BYTES: u64 = 64 << 10;
