@@ -88,6 +88,11 @@ pub trait Guest {
         Ok(())
     }
 
+    /// What has to be said of all samples at their end, if there is anything.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// How many tracks a sample covers.
     fn tracks(&self) -> u64;
 

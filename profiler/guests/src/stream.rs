@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::sys::{Endpoint, connect_socket, open_socket};
+use crate::sys::{self, Endpoint, connect_socket, open_socket};
 
 /// Where something listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +76,14 @@ impl Stream {
         }
         stream.set_read_timeout(timeout)?;
         Ok(stream)
+    }
+
+    /// Whether there is something to read, waiting for it at most this long.
+    pub(crate) fn can_read(&self, at_most: Duration) -> bool {
+        match self {
+            Stream::Unix(unix) => sys::can_read(unix, at_most),
+            Stream::Tcp(tcp) => sys::can_read(tcp, at_most),
+        }
     }
 
     /// Bounds each later read.

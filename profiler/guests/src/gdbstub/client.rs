@@ -11,6 +11,7 @@ use super::switch::Switch;
 use crate::error::GuestError;
 use crate::stream::{SocketAddress, Stream};
 use crate::sys::{Watchdog, connect_socket, open_socket};
+use crate::vm::VCPUS_MAX;
 
 /// How long an answer may take: a loaded host may not run QEMU for a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,6 +19,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const PACKET_BYTES_MAX: usize = 64 << 10;
 /// Packets that are skipped in search of an answer.
 const PACKETS_SKIPPED_MAX: usize = 16;
+/// Packets of a monitor's output: QEMU puts up to 2048 characters into each.
+const OUTPUT_PACKETS_MAX: usize = 1024;
 /// Bytes of memory asked for in one packet: QEMU's packets hold 4096 characters.
 const MEMORY_BYTES_PER_PACKET: usize = 1024;
 
@@ -197,11 +200,24 @@ impl Client {
 
     /// Stops a running guest.
     pub(super) fn stop(&mut self) -> Result<Stopped, GuestError> {
+        self.stop_while(|_| Ok(()))
+    }
+
+    /// Stops a running guest. Between the request and the wait for its answer `meanwhile` is called, with a way
+    /// to wait for the answer for a limited time.
+    pub(super) fn stop_while(
+        &mut self,
+        meanwhile: impl FnOnce(&dyn Fn(Duration) -> bool) -> Result<(), GuestError>,
+    ) -> Result<Stopped, GuestError> {
         match self.write(b"\x03") {
             Ok(()) => {}
             // QEMU ended: whether the write or the read sees it first is a matter of luck.
-            Err(_) => return Ok(Stopped::Ended),
+            Err(_) => {
+                meanwhile(&|_| true)?;
+                return Ok(Stopped::Ended);
+            }
         }
+        meanwhile(&|at_most| self.stream.can_read(at_most))?;
         for _ in 0..PACKETS_SKIPPED_MAX {
             if !self.receive()? {
                 return Ok(Stopped::Ended);
@@ -247,6 +263,24 @@ impl Client {
         }
     }
 
+    /// The threads of QEMU that run the vCPUs of a stopped guest, each once; none if it does not tell.
+    pub(super) fn vcpu_threads(&mut self) -> Result<Vec<u32>, GuestError> {
+        let words: String = b"info cpus".iter().map(|byte| format!("{byte:02x}")).collect();
+        self.send(&format!("qRcmd,{words}"))?;
+        let mut text = Vec::new();
+        // The output comes in parts, then the answer.
+        for _ in 0..OUTPUT_PACKETS_MAX {
+            if !self.receive()? {
+                return Err(protocol("ended the connection"));
+            }
+            match self.packet.split_first() {
+                Some((b'O', part)) if part != b"K" => text.extend(bytes_of(part)),
+                _ => return Ok(parse_vcpus(&String::from_utf8_lossy(&text))),
+            }
+        }
+        Err(protocol("does not end its answer"))
+    }
+
     /// All registers of the selected vCPU, as hexadecimal digits.
     pub(super) fn registers(&mut self) -> Result<&[u8], GuestError> {
         self.command("g")
@@ -255,7 +289,7 @@ impl Client {
     /// Whether QEMU calls a vCPU halted. Said for people ("CPU#0 [halted ]"), stable for a decade.
     pub(super) fn is_halted(&mut self, thread: &str) -> Result<bool, GuestError> {
         let answer = self.command(&format!("qThreadExtraInfo,{thread}"))?;
-        let text: Vec<u8> = answer.chunks_exact(2).filter_map(|pair| hex_byte(pair[0], pair[1])).collect();
+        let text: Vec<u8> = bytes_of(answer).collect();
         Ok(text.windows(6).any(|window| window == b"halted"))
     }
 
@@ -283,4 +317,32 @@ impl Client {
 pub(super) fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte| char::from(byte).to_digit(16);
     Some((digit(high)? << 4 | digit(low)?) as u8)
+}
+
+fn bytes_of(digits: &[u8]) -> impl Iterator<Item = u8> {
+    digits.chunks_exact(2).filter_map(|pair| hex_byte(pair[0], pair[1]))
+}
+
+/// The threads in what `info cpus` prints: a line like `* CPU #0: thread_id=4711` for each vCPU. With
+/// `-accel tcg,thread=single` one thread runs them all.
+fn parse_vcpus(text: &str) -> Vec<u32> {
+    let id = |line: &str| line.split_once("thread_id=")?.1.split_ascii_whitespace().next()?.parse().ok();
+    let mut threads: Vec<u32> = text.lines().filter_map(id).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    threads.truncate(VCPUS_MAX);
+    threads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threads_of_vcpus() {
+        assert_eq!(parse_vcpus("* CPU #0: thread_id=81\r\n  CPU #1: thread_id=80\r\n"), [80, 81]);
+        assert_eq!(parse_vcpus("* CPU #0: thread_id=81\r\n  CPU #1: thread_id=81\r\n"), [81]);
+        assert!(parse_vcpus("unknown command: 'info cpus'\r\n").is_empty());
+        assert!(parse_vcpus("CPU #0: thread_id=99999999999 (halted)").is_empty());
+    }
 }

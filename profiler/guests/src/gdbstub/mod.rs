@@ -10,9 +10,12 @@
 
 mod client;
 mod description;
+mod freeze;
 mod switch;
 
+use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use glass_profile::event::{Event, RawSample};
 
@@ -25,10 +28,14 @@ pub use crate::vm::VmSettings;
 use crate::vm::{CoreRegisters, HeldCore, VCPUS_MAX, VmImage};
 use client::{Client, Stopped};
 use description::Layout;
+use freeze::Freezer;
 use switch::{Found, Switch};
 
 /// A VM that is attached to.
 pub struct QemuVm {
+    /// Stops the vCPUs' threads, where QEMU alone would stop them too late. Dropped first: the watchdog can only
+    /// be of use if they run.
+    freezer: Option<Freezer>,
     pid: u32,
     client: Client,
     watchdog: Watchdog,
@@ -112,6 +119,7 @@ impl QemuVm {
         let threads = read_threads(&mut client)?;
         let wanted = vcpus.choose(threads.len())?;
         let mut attached = QemuVm {
+            freezer: None,
             pid: vm.pid,
             client,
             watchdog,
@@ -125,6 +133,7 @@ impl QemuVm {
             detached: false,
             warnings,
         };
+        attached.prepare_to_freeze()?;
         let (_, mut core, image) = attached.core(attached.wanted[0])?;
         let warning = image.check(&mut core)?;
         attached.warnings.extend(warning);
@@ -145,6 +154,25 @@ impl QemuVm {
         let (memory, is_exact) = (self.memory.as_ref(), self.is_exact);
         let core = Core { client: &mut self.client, memory, translator, thread, is_exact };
         Ok((state, core, &self.image))
+    }
+
+    /// An emulated VM is sampled where it is when it is asked for, if we may stop its threads.
+    fn prepare_to_freeze(&mut self) -> Result<(), GuestError> {
+        if self.is_exact {
+            return Ok(());
+        }
+        let threads = self.client.vcpu_threads()?;
+        let freezer = match threads.is_empty() {
+            true => Err(io::Error::other("QEMU does not name them")),
+            false => Freezer::new(self.pid, &threads),
+        };
+        match freezer {
+            Ok(freezer) => self.freezer = Some(freezer),
+            Err(error) => self.warnings.push(format!(
+                "the threads of the VM's vCPUs cannot be stopped at the moment of a sample ({error}), so too many samples show the guest waiting for its devices: run glass with CAP_SYS_PTRACE (as root, say)"
+            )),
+        }
+        Ok(())
     }
 
     /// Leaves the gdbstub as it was found.
@@ -191,7 +219,15 @@ impl Guest for QemuVm {
 
     fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
         let start_ns = monotonic_ns();
-        if let Stopped::Ended = self.client.stop()? {
+        let stopped = match &mut self.freezer {
+            Some(freezer) => {
+                freezer.freeze()?;
+                self.client.stop_while(|has_answer| freezer.release(has_answer))?
+            }
+            None => self.client.stop()?,
+        };
+        if stopped == Stopped::Ended {
+            self.freezer = None;
             self.switch_off()?;
             self.watchdog.dismiss();
             self.detached = true;
@@ -213,12 +249,28 @@ impl Guest for QemuVm {
         Ok(Some(events.collect()))
     }
 
+    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        match &mut self.freezer {
+            Some(freezer) => freezer.rest(until_ns)?,
+            None => std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))),
+        }
+        Ok(())
+    }
+
+    fn remark(&self) -> Option<String> {
+        let displaced = self.freezer.as_ref().map_or(0, Freezer::displaced);
+        (displaced > 0).then(|| {
+            format!("{displaced} samples were taken late, because QEMU was busy with a device: they may show the guest waiting for it")
+        })
+    }
+
     fn tracks(&self) -> u64 {
         self.wanted.len() as u64
     }
 
     fn detach(&mut self) -> Result<(), GuestError> {
         if !self.detached {
+            self.freezer = None;
             // If this fails, the watchdog does what is left to do.
             self.client.detach()?;
             self.switch_off()?;

@@ -15,7 +15,7 @@ pub(crate) use fork::Held;
 pub(crate) use map::Map;
 pub(crate) use perf::{PerfEvent, PerfSettings};
 pub(crate) use remote::{cannot_shrink, read_process, write_process};
-pub(crate) use socket::{Endpoint, RawAddress, connect_socket, open_socket};
+pub(crate) use socket::{Endpoint, RawAddress, can_read, connect_socket, open_socket};
 pub(crate) use ticks::{ClockPair, read_pair};
 pub(crate) use tracee::{ChildSignals, Process, Stop, Tracee, kvm_extension};
 pub(crate) use watchdog::{Cleanup, Watchdog};

@@ -115,3 +115,11 @@ fn connect_to(socket: &OwnedFd, address: &RawAddress) -> io::Result<()> {
     let result = unsafe { libc::connect(socket.as_raw_fd(), pointer, size) };
     check(libc::c_long::from(result)).map(|_| ())
 }
+
+/// Whether a socket has something to read or has ended, waiting for that at most this long.
+pub(crate) fn can_read(socket: &impl AsRawFd, at_most: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = libc::timespec { tv_sec: at_most.as_secs() as libc::time_t, tv_nsec: at_most.subsec_nanos().into() };
+    // SAFETY: `poll` is one valid structure and `limit` a valid time; no signals are named.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) > 0 }
+}

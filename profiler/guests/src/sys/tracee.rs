@@ -125,7 +125,12 @@ impl Tracee {
 
     /// Lets a stopped tracee go on until it begins or ends a system call.
     pub(crate) fn resume_to_call(&self) -> io::Result<()> {
-        self.request(libc::PTRACE_SYSCALL, null_mut())
+        self.resume_to_call_with(0)
+    }
+
+    /// The same with a signal unless it is 0.
+    pub(crate) fn resume_to_call_with(&self, signal: i32) -> io::Result<()> {
+        self.request(libc::PTRACE_SYSCALL, signal as usize as *mut c_void)
     }
 
     /// The signals that a stopped tracee blocks, a bit each.

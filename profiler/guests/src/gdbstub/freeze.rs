@@ -1,0 +1,324 @@
+//! Stops the threads of an emulator's vCPUs at the moment of a sample, so that the guest waits until
+//! QEMU's main loop gets round to the request to stop.
+//!
+//! The main loop serves the devices and the gdbstub. A request that comes while it serves a device is read
+//! when it has done so, and by then the guest has run on: it would be found waiting for that device. So its
+//! threads are stopped by ptrace, until the main loop waits for them to stop by themselves. Then they
+//! are let go, and stop at the begin of the next block.
+//!
+//! A thread that was stopped with QEMU's lock in its hands is let go until it gives the lock back. That is a
+//! system call, since the main loop waits for the lock, and at its end the thread is stopped again.
+//!
+//! The kernel lets all these threads go on when we die, at whatever moment. None is stopped for longer than
+//! [`FROZEN_NS_MAX`] because of what another does; what is sampled then is displaced, and counted.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use crate::error::GuestError;
+use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns, read_process};
+
+/// How long the threads stand still at most for the main loop to get round to us. On a loaded host that
+/// has to wait for a CPU.
+const FROZEN_NS_MAX: u64 = 50_000_000;
+/// How long a thread may take to stop: a loaded host may not run it for a while.
+const STOP_NS_MAX: u64 = 5_000_000_000;
+/// Between two looks at the main loop.
+const LOOK_EVERY: Duration = Duration::from_micros(5);
+/// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
+const SLEEP_MAX: Duration = Duration::from_micros(200);
+/// The most stops that are taken note of in one go.
+const STOPS_MAX: u32 = 64;
+/// Where glibc's mutex keeps the thread that holds it, from the word that others wait on.
+const OWNER_OFFSET: u64 = 8;
+
+/// What a thread does, as far as we had to do with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    /// It runs to the end of a system call, where it stops.
+    Stepping,
+    /// It stands still, by a stop with this signal.
+    Held(i32),
+    Ended,
+}
+
+/// A thread that runs vCPUs.
+struct Thread {
+    id: u32,
+    tracee: Tracee,
+    state: State,
+    /// A stop was asked for and has not come yet.
+    asked: bool,
+}
+
+impl Thread {
+    fn ask(&mut self) -> io::Result<()> {
+        if !self.asked && !matches!(self.state, State::Held(_) | State::Ended) {
+            self.tracee.interrupt()?;
+            self.asked = true;
+        }
+        Ok(())
+    }
+
+    /// Takes note of at most one stop. Signals are handed on at once.
+    fn look(&mut self) -> io::Result<bool> {
+        if matches!(self.state, State::Held(_) | State::Ended) {
+            return Ok(false);
+        }
+        match self.tracee.stop()? {
+            None => return Ok(false),
+            Some(Stop::Ended) => {
+                self.asked = false;
+                self.state = State::Ended;
+            }
+            Some(Stop::Signal(signal)) if self.state == State::Stepping => self.tracee.resume_to_call_with(signal)?,
+            Some(Stop::Signal(signal)) => self.tracee.resume(signal)?,
+            Some(Stop::Call) if self.state != State::Stepping => self.tracee.resume(0)?,
+            Some(Stop::Call) if is_begin_of_call(self.tracee.registers()?.rax) => self.tracee.resume_to_call()?,
+            Some(Stop::Call) => self.state = State::Held(libc::SIGTRAP),
+            Some(Stop::Event(signal)) => {
+                self.asked = false;
+                self.state = State::Held(signal);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets it go on, if it stands still.
+    fn resume(&mut self) -> io::Result<()> {
+        match self.state {
+            State::Held(libc::SIGTRAP) => self.tracee.resume(0)?,
+            // The whole process was stopped by somebody, and shall stay so.
+            State::Held(_) => self.tracee.listen()?,
+            State::Running | State::Stepping | State::Ended => return Ok(()),
+        }
+        self.state = State::Running;
+        Ok(())
+    }
+
+    /// Lets it go on to the end of its next system call, if it stands still.
+    fn step(&mut self) -> io::Result<()> {
+        if self.state == State::Held(libc::SIGTRAP) {
+            self.tracee.resume_to_call()?;
+            self.state = State::Stepping;
+        }
+        Ok(())
+    }
+
+    /// Lets it go on for good: what stops it from now on is over as soon as it is looked at.
+    fn release(&mut self) -> io::Result<()> {
+        if self.state == State::Stepping {
+            self.state = State::Running;
+            self.ask()?;
+        }
+        self.settle()
+    }
+
+    /// Lets it go on without us; to be called until it has stopped for that, or ended.
+    fn detach(&mut self) -> io::Result<()> {
+        // Refused if it was killed, and then there is an end to look at.
+        let asked = self.ask();
+        self.look()?;
+        asked?;
+        if let State::Held(signal) = self.state {
+            // Whoever was stopped as part of its process stays so.
+            self.tracee.detach(if signal == libc::SIGTRAP { 0 } else { signal })?;
+            self.state = State::Ended;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        self.resume()?;
+        for _ in 0..STOPS_MAX {
+            if !self.look()? {
+                break;
+            }
+            self.resume()?;
+        }
+        Ok(())
+    }
+}
+
+/// Linux puts this into `rax` when a system call begins.
+fn is_begin_of_call(rax: u64) -> bool {
+    rax == -i64::from(libc::ENOSYS) as u64
+}
+
+/// What QEMU's main thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Main {
+    /// It waits for a condition: that the vCPUs have stopped.
+    Condition,
+    /// It waits for the lock at this address.
+    Lock(u64),
+    Other,
+}
+
+/// glibc waits for a lock by FUTEX_WAIT and for a condition by FUTEX_WAIT_BITSET. (musl takes the first for
+/// both. Then nobody has the lock, each vCPU is let go from call to call, and so stops too.)
+fn parse_main(text: &str) -> Main {
+    let mut words = text.split_ascii_whitespace();
+    let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
+    if words.next().and_then(|call| call.parse().ok()) != Some(libc::SYS_futex) {
+        return Main::Other;
+    }
+    match (number(words.next()), number(words.next())) {
+        (Some(address), Some(operation)) => match operation as i32 & libc::FUTEX_CMD_MASK {
+            libc::FUTEX_WAIT => Main::Lock(address),
+            libc::FUTEX_WAIT_BITSET => Main::Condition,
+            _ => Main::Other,
+        },
+        _ => Main::Other,
+    }
+}
+
+/// The threads of a VM's vCPUs.
+pub(super) struct Freezer {
+    pid: u32,
+    threads: Vec<Thread>,
+    /// Tells what the main thread does.
+    main: File,
+    // Threads that are dropped stopped are let go by the kernel.
+    signals: ChildSignals,
+    /// Samples for which the main loop did not get round to us in time.
+    displaced: u64,
+}
+
+fn lost(error: io::Error, thread: &mut Thread) -> Result<(), GuestError> {
+    match error.raw_os_error() {
+        // Killed. It has to be looked at until it has ended: before that its VMM cannot go either.
+        Some(libc::ESRCH) if thread.state != State::Ended => thread.state = State::Running,
+        Some(libc::ESRCH) => {}
+        Some(libc::ECHILD) => {
+            thread.asked = false;
+            thread.state = State::Ended;
+        }
+        _ => return Err(GuestError::System { action: "stop a vCPU's thread".to_owned(), error }),
+    }
+    Ok(())
+}
+
+impl Freezer {
+    /// Traces these threads of a process.
+    pub(super) fn new(pid: u32, ids: &[u32]) -> io::Result<Freezer> {
+        let main = File::open(format!("/proc/{pid}/task/{pid}/syscall"))?;
+        let signals = ChildSignals::block()?;
+        let mut threads = Vec::with_capacity(ids.len());
+        for id in ids {
+            // In a container it has other names for its threads.
+            std::fs::metadata(format!("/proc/{pid}/task/{id}"))?;
+            threads.push(Thread { id: *id, tracee: Tracee::seize(*id)?, state: State::Running, asked: false });
+        }
+        Ok(Freezer { pid, threads, main, signals, displaced: 0 })
+    }
+
+    fn each(&mut self, mut act: impl FnMut(&mut Thread) -> io::Result<()>) -> Result<(), GuestError> {
+        self.threads.iter_mut().try_for_each(|thread| act(thread).or_else(|error| lost(error, thread)))
+    }
+
+    /// Has all threads stop, at once if they run.
+    pub(super) fn freeze(&mut self) -> Result<(), GuestError> {
+        self.each(Thread::ask)
+    }
+
+    /// Keeps them still until the main loop waits for them to stop by themselves, and lets them go. `has_answer`
+    /// says whether that is over already, and waits for it at most the given time.
+    pub(super) fn release(&mut self, has_answer: impl Fn(Duration) -> bool) -> Result<(), GuestError> {
+        let start_ns = monotonic_ns();
+        loop {
+            self.each(|thread| thread.look().map(drop))?;
+            match self.main() {
+                Main::Condition => break,
+                Main::Lock(address) => {
+                    let owner = self.owner(address);
+                    // It is nobody's for a moment when it is given back.
+                    self.each(|thread| if owner == 0 || thread.id == owner { thread.step() } else { Ok(()) })?;
+                }
+                Main::Other => {}
+            }
+            if has_answer(LOOK_EVERY) {
+                break;
+            }
+            if monotonic_ns() - start_ns > FROZEN_NS_MAX {
+                self.displaced += 1;
+                break;
+            }
+        }
+        self.let_go()
+    }
+
+    /// Lets all threads go, and waits for those that are still to stop: nobody would look after them.
+    fn let_go(&mut self) -> Result<(), GuestError> {
+        let start_ns = monotonic_ns();
+        self.each(Thread::release)?;
+        while self.threads.iter().any(|thread| thread.asked) && monotonic_ns() - start_ns < STOP_NS_MAX {
+            self.signals.wait(SLEEP_MAX);
+            self.each(Thread::settle)?;
+        }
+        Ok(())
+    }
+
+    fn main(&self) -> Main {
+        let mut bytes = [0; 256];
+        let count = self.main.read_at(&mut bytes, 0).unwrap_or(0);
+        std::str::from_utf8(&bytes[..count]).map_or(Main::Other, parse_main)
+    }
+
+    /// The thread that holds a lock, 0 if none does or it cannot be read.
+    fn owner(&self, lock: u64) -> u32 {
+        let mut owner = [0; 4];
+        read_process(self.pid, lock.wrapping_add(OWNER_OFFSET), &mut owner);
+        u32::from_ne_bytes(owner)
+    }
+
+    /// Waits until `until_ns`, and hands on signals.
+    pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        loop {
+            self.each(Thread::settle)?;
+            let left_ns = until_ns.saturating_sub(monotonic_ns());
+            if left_ns == 0 {
+                return Ok(());
+            }
+            self.signals.wait(Duration::from_nanos(left_ns));
+        }
+    }
+
+    /// Samples for which the guest had run on before QEMU stopped it.
+    pub(super) fn displaced(&self) -> u64 {
+        self.displaced
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let start_ns = monotonic_ns();
+        // What does not stop in time is let go by the kernel when this thread ends.
+        while self.threads.iter().any(|thread| thread.state != State::Ended)
+            && monotonic_ns() - start_ns < STOP_NS_MAX
+            && self.each(Thread::detach).is_ok()
+        {
+            self.signals.wait(SLEEP_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_main_thread_waits_for() {
+        assert_eq!(parse_main("running\n"), Main::Other);
+        assert_eq!(parse_main("271 0x55 0x9 0x7ff 0x0 0x8 0x0 0x7f10 0x7f20\n"), Main::Other);
+        assert_eq!(parse_main("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Lock(0x5580));
+        assert_eq!(parse_main("202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"), Main::Condition);
+        assert_eq!(parse_main("202 0x5580 0x81 0x1 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Other);
+        assert_eq!(parse_main("202 0x5580"), Main::Other);
+        assert_eq!(parse_main("202 zz 0x80"), Main::Other);
+        assert_eq!(parse_main(""), Main::Other);
+    }
+}
