@@ -51,30 +51,15 @@ impl Function {
     pub fn difference_points(&self) -> f64 {
         (self.sampled_percent - self.time_percent).abs()
     }
+
+    /// The standard deviation of its share in that many samples, in percentage points.
+    pub fn deviation_points(&self, samples: u64) -> f64 {
+        let share = self.time_percent / 100.0;
+        100.0 * (share * (1.0 - share) / samples as f64).sqrt()
+    }
 }
 
-/// Where the guest is awake only to wait for its devices. QEMU's main loop serves those and the gdbstub: a
-/// sample that it is asked for while it serves a device comes when it has done so, and finds the guest
-/// waiting. So too many samples show this function.
-const SPINNING: &str = "glass_platform_vm::run::Loop::spin";
-
 impl Comparison {
-    /// The shares of what is left without the function in which the guest waits for its devices.
-    pub fn without_spinning(&self) -> Comparison {
-        let Some(spin) = self.functions.iter().find(|function| function.name == SPINNING) else {
-            return Comparison { functions: self.functions.clone(), samples: self.samples };
-        };
-        let rest = |percent: f64, spinning: f64| percent / (1.0 - spinning / 100.0).max(f64::MIN_POSITIVE);
-        let functions = self.functions.iter().filter(|function| function.name != SPINNING).map(|function| Function {
-            sampled_percent: rest(function.sampled_percent, spin.sampled_percent),
-            time_percent: rest(function.time_percent, spin.time_percent),
-            instructions_percent: rest(function.instructions_percent, spin.instructions_percent),
-            ..function.clone()
-        });
-        let samples = (self.samples as f64 * (1.0 - spin.sampled_percent / 100.0)) as u64;
-        Comparison { functions: functions.collect(), samples }
-    }
-
     /// The function whose shares differ most.
     pub fn worst(&self) -> Option<&Function> {
         self.functions.iter().max_by(|a, b| a.difference_points().total_cmp(&b.difference_points()))
