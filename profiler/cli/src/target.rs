@@ -157,6 +157,9 @@ pub fn find(arguments: &TargetArgs) -> Result<Target> {
     match (found, arguments.backend) {
         (Found::Vm(vm), Backend::Process) => attach(arguments, vm.pid),
         (Found::Vm(vm), _) => attach_vm(arguments, &vm),
+        (Found::Process, _) if !(arguments.symbols.is_empty() && arguments.vcpus.is_empty()) => bail!(
+            "process {pid} is no VM that glass knows: leave out --symbols and --vcpu, a process has its own symbols"
+        ),
         (Found::Process, Backend::Auto | Backend::Process) => attach(arguments, pid),
         (Found::Process, _) => {
             bail!("process {pid} is no VM that glass knows: leave out --backend to sample the process itself")

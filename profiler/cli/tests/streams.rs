@@ -103,6 +103,9 @@ fn a_guest_that_cannot_be_meant_is_told() {
     let name = fs::read_to_string("/proc/self/comm").unwrap();
     let said = complaint(&["record", "--name", name.trim_end(), "-o", "/dev/null"]);
     assert!(said.contains("give --pid"), "{said}");
+    let own = std::process::id().to_string();
+    let said = complaint(&["record", "--pid", &own, "--symbols", "/no/such/file", "-o", "/dev/null"]);
+    assert!(said.contains("leave out --symbols"), "{said}");
     let wrong = glass(&["record", "--pid", "me"]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("not the number of a process"));
     assert!(complaint(&["tail", "--pid", "1", "--groups", ""]).contains("names no group"));

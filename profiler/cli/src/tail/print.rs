@@ -11,6 +11,9 @@ use glass_report::words::{Line, kind_name};
 /// Columns of a core's name, and of a task's.
 const CORE: usize = 13;
 const TASK: usize = 20;
+/// In a terminal of fewer columns than this, cores are left out and tasks get less.
+const COLUMNS_NARROW: usize = 60;
+const TASK_NARROW: usize = 12;
 /// Columns of a line, where nobody says how many there are.
 const COLUMNS_MAX: usize = 500;
 
@@ -80,9 +83,11 @@ impl<W: Write> Printer<W> {
     /// `time_ns` is since the begin; `None` if the guest's clock is not known yet.
     pub fn line(&mut self, time_ns: Option<i128>, core: &str, line: &Line) -> io::Result<()> {
         let time = time(time_ns);
-        let core = pad(&cut_end(&printable(core), CORE), CORE);
-        let task = pad(&cut_end(&line.task, TASK), TASK);
-        let room = self.columns.unwrap_or(COLUMNS_MAX).saturating_sub(time.len() + CORE + TASK + 3);
+        let columns = self.columns.unwrap_or(COLUMNS_MAX);
+        let (core_room, task_room) = if columns < COLUMNS_NARROW { (0, TASK_NARROW) } else { (CORE + 1, TASK) };
+        let core = pad(&cut_end(&printable(core), core_room.saturating_sub(1)), core_room);
+        let task = pad(&cut_end(&line.task, task_room), task_room);
+        let room = columns.saturating_sub(time.len() + 1 + core_room + task_room + 1);
         let text = cut_end(&line.text, room);
         let colour = match line.level {
             1 => "31",
@@ -91,7 +96,7 @@ impl<W: Write> Printer<W> {
         };
         let text = self.coloured(&text, colour);
         let (time, task) = (self.coloured(&time, "2"), self.coloured(&task, "36"));
-        writeln!(self.output, "{time} {core} {task} {}", text.trim_end())
+        writeln!(self.output, "{time} {core}{task} {}", text.trim_end())
     }
 
     pub fn lost(&mut self, time_ns: Option<i128>, core: &str, events: u64) -> io::Result<()> {
@@ -146,6 +151,10 @@ mod tests {
         assert_eq!(lines[0], format!("    0.001500 core 0        connection #4        {}…", "x".repeat(16)));
         assert_eq!(lines[1], "           ? core 0                             looks for work");
         assert_eq!(lines[2], "    2.000000 -- 12,345 events of core 1 are missing here --");
+        // What happened is told in a narrow terminal, too.
+        let mut printer = Printer { output: Vec::new(), has_colours: false, columns: Some(40) };
+        printer.line(Some(1_500_000), "core 0", &line(Kind::Wake, "connection #4", "wakes listener #1")).unwrap();
+        assert_eq!(String::from_utf8(printer.output).unwrap(), "    0.001500 connection … wakes listene…\n");
         let mut printer = Printer { output: Vec::new(), has_colours: true, columns: None };
         printer.line(None, "c", &Line { level: 1, ..line(Kind::Message, "t", "bad") }).unwrap();
         assert!(String::from_utf8(printer.output).unwrap().contains("\x1b[31mbad\x1b[0m"));
