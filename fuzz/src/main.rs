@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use glass_fuzz::targets::{self, Target};
 use glass_fuzz::worker::{self, Order};
-use glass_fuzz::{engine, supervisor};
+use glass_fuzz::{engine, scratch, supervisor};
 
 #[derive(Parser)]
 #[command(about = "Hands changed bytes to every reader of foreign ones")]
@@ -47,7 +47,7 @@ fn seconds(number: f64) -> Result<Duration> {
 }
 
 fn run(arguments: &Arguments) -> Result<bool> {
-    let mut order = Order {
+    let order = Order {
         seed: arguments.seed,
         first: arguments.first,
         cases: arguments.cases,
@@ -65,6 +65,14 @@ fn run(arguments: &Arguments) -> Result<bool> {
         worker::work(*target, &order, progress)?;
         return Ok(true);
     }
+    let ours = arguments.folder.join(format!("{}.scratch", std::process::id()));
+    scratch::set(&ours).with_context(|| format!("cannot make {}", ours.display()))?;
+    let result = watch_or_replay(arguments, chosen, order);
+    std::fs::remove_dir_all(&ours).with_context(|| format!("cannot remove {}", ours.display()))?;
+    result
+}
+
+fn watch_or_replay(arguments: &Arguments, chosen: Vec<&'static dyn Target>, mut order: Order) -> Result<bool> {
     if let (Some(path), [target]) = (&arguments.input, &chosen[..]) {
         let input = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         // Panics say themselves where they come from.
