@@ -209,7 +209,7 @@ impl Target for Orc {
                 let register = [5u8, 4 | 1 << 4, 5 | 4 << 4, 8, 9, 6][index % 6];
                 bytes.extend([8 + 8 * (index % 4) as u8, 0, 0xf0, 0xff, register, kinds[index % 4]]);
             }
-            let word = |index: u64| if index % 2 == 0 { ORC + index % 24 * 16 + 5 } else { STACK + index * 8 };
+            let word = |index: u64| if index.is_multiple_of(2) { ORC + index % 24 * 16 + 5 } else { STACK + index * 8 };
             bytes.extend((0..64).map(word).flat_map(u64::to_le_bytes));
             bytes
         });
