@@ -10,5 +10,7 @@ pub use control::{
     NAME_TEXT_BYTES, NAMES_MAX, NAMES_OFFSET, NameEntry, RING_BYTES, RING_NAME_NONE, RINGS_MAX, RINGS_OFFSET,
     RingEntry, TRACE_SYMBOL, TRACE_VERSION, words_of_name,
 };
-pub use event::{BlockKind, Event, GROUPS, Group, Kind, Operation, Outcome, Presence, UNASKED_MIN, ValueType, WakeSource};
+pub use event::{
+    BlockKind, Event, GROUPS, Group, Kind, Operation, Outcome, Presence, UNASKED_MIN, ValueType, WakeSource,
+};
 pub use ring::{EVENT_BYTES, EVENT_WORDS, Ring, readable};
