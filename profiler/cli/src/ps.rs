@@ -166,7 +166,10 @@ fn table(rows: &[Row], hidden: usize) -> String {
     }
     if hidden > 0 {
         let processes = if hidden == 1 { "1 process".to_owned() } else { format!("{hidden} processes") };
-        let _ = writeln!(out, "{processes} may not be looked at as this user, so VMs may be missing (root sees most)");
+        let _ = writeln!(
+            out,
+            "{processes} may not be looked at with these rights, so VMs may be missing (CAP_SYS_PTRACE sees most)"
+        );
     }
     out
 }
@@ -215,7 +218,9 @@ mod tests {
         assert!(lines[3].starts_with("         needs"), "{text}");
         assert_eq!(
             lines.last(),
-            Some(&"3 processes may not be looked at as this user, so VMs may be missing (root sees most)")
+            Some(
+                &"3 processes may not be looked at with these rights, so VMs may be missing (CAP_SYS_PTRACE sees most)"
+            )
         );
     }
 

@@ -312,7 +312,11 @@ impl Source for Process {
         }
         let path = format!("/proc/{}/maps", self.pid);
         let maps = fs::read_to_string(&path).map_err(|error| match is_permission(&error) {
-            true => not_permitted(self.pid),
+            true => GuestError::NotPermitted {
+                action: format!("read which programs process {} has mapped", self.pid),
+                remedy: "it belongs to another user or is protected: run glass as root of the machine, or give it CAP_SYS_PTRACE"
+                    .to_owned(),
+            },
             false => GuestError::NoProcess(self.pid),
         })?;
         for line in parse_maps(&maps).into_iter().filter(|line| line.executable && has_code(&line.path)) {
