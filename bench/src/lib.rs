@@ -17,20 +17,21 @@ mod tracing;
 mod transfer;
 
 use anyhow::{Result, bail};
-use outcome::{Outcome, Progress};
+use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
 pub const NAMES: [&str; 6] = ["boot", "queue", "idle", "sampling", "tracing", "size"];
 
-/// Runs the measurement `name`.
-pub fn run(name: &str, progress: Progress) -> Result<Outcome> {
-    match name {
-        "boot" => boot::run(progress),
-        "queue" => transfer::run(progress),
-        "idle" => idle::run(progress),
-        "sampling" => sampling::run(progress),
-        "tracing" => tracing::run(progress),
-        "size" => size::run(),
+/// Runs the measurement `name`, or one part of it if it has parts.
+pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {
+    match (name, part) {
+        ("sampling", part) => run_parts(&sampling::PARTS, part, progress),
+        ("tracing", part) => run_parts(&tracing::PARTS, part, progress),
+        (_, Some(part)) => bail!("{name} has no part {part:?}: it is measured as a whole"),
+        ("boot", None) => boot::run(progress),
+        ("queue", None) => transfer::run(progress),
+        ("idle", None) => idle::run(progress),
+        ("size", None) => size::run(),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }
 }

@@ -1,6 +1,7 @@
 //! What a measurement returns, and how it tells how far it is.
 
 use crate::figure::Figure;
+use anyhow::{Result, bail};
 
 /// Figures, and what a reader has to know about them.
 #[derive(Debug, Default)]
@@ -25,3 +26,44 @@ impl Outcome {
 
 /// Called with rounds done and rounds in all.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// A part of a measurement, which adds its figures by itself, and its name.
+pub type Part = (&'static str, fn(&mut Outcome, Progress) -> Result<()>);
+
+/// Measures all parts, or the one that is wanted.
+pub fn run_parts(parts: &[Part], wanted: Option<&str>, progress: Progress) -> Result<Outcome> {
+    let chosen: Vec<&Part> = parts.iter().filter(|part| wanted.is_none_or(|name| part.0 == name)).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = parts.iter().map(|part| part.0).collect();
+        bail!("there is no part {:?}; there is: {}", wanted.unwrap_or_default(), names.join(", "));
+    }
+    let mut outcome = Outcome::default();
+    for (index, (_, measure)) in (0u64..).zip(&chosen) {
+        let count = chosen.len() as u64;
+        measure(&mut outcome, &|done, total| progress(index * total + done, count * total))?;
+        progress(index + 1, count);
+    }
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_part_or_all() {
+        fn one(outcome: &mut Outcome, _: Progress) -> Result<()> {
+            outcome.note("A");
+            Ok(())
+        }
+        fn other(outcome: &mut Outcome, _: Progress) -> Result<()> {
+            outcome.note("B");
+            Ok(())
+        }
+        let parts: [Part; 2] = [("a", one), ("b", other)];
+        let notes = |wanted| run_parts(&parts, wanted, &|_, _| ()).map(|outcome| outcome.notes.concat());
+        assert_eq!(notes(None).unwrap(), "AB");
+        assert_eq!(notes(Some("b")).unwrap(), "B");
+        assert_eq!(notes(Some("c")).unwrap_err().to_string(), "there is no part \"c\"; there is: a, b");
+    }
+}

@@ -1,4 +1,4 @@
-//! `cargo xtask bench NAME`: builds, measures, prints a table and writes the figures as JSON.
+//! `cargo xtask bench NAME [PART]`: builds, measures, prints a table and writes the figures as JSON.
 
 use crate::progress::Steps;
 use crate::{build, packages, run};
@@ -11,11 +11,13 @@ pub struct Options {
     /// What to measure: boot, queue, idle, sampling, tracing or size
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
+    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput
+    part: Option<String>,
 }
 
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<()> {
-    let name = options.name.as_str();
+    let (name, part) = (options.name.as_str(), options.part.as_deref());
     packages::ensure(packages::FOR_BENCH)?;
     let mut steps = Steps::new(3);
     let step = steps.begin("build glass and the queue as a process", None);
@@ -25,7 +27,7 @@ pub fn run(options: &Options) -> Result<()> {
     step.done(&build::measured(name)?);
     // In percent, because the number of rounds is the benchmark's own business.
     let step = steps.begin(&format!("measure {name}"), Some(100));
-    let outcome = glass_bench::run(name, &|done, total| step.set(done * 100 / total.max(1)))?;
+    let outcome = glass_bench::run(name, part, &|done, total| step.set(done * 100 / total.max(1)))?;
     step.done("");
     if outcome.figures.is_empty() {
         bail!("nothing could be measured: {}", outcome.notes.join("; "));
@@ -36,7 +38,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let folder = run::target_dir().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let path = folder.join(format!("{name}.json"));
+    let path = folder.join(part.map_or(format!("{name}.json"), |part| format!("{name}-{part}.json")));
     std::fs::write(&path, figure::json(&outcome.figures))
         .with_context(|| format!("cannot write {}", path.display()))?;
     println!("- {}\n- written to {}", circumstances(name), path.display());

@@ -8,21 +8,13 @@ mod pauses;
 mod record;
 mod torn;
 
-use crate::outcome::{Outcome, Progress};
-use anyhow::Result;
+use crate::outcome::Part;
 
-/// One part of the measurement.
-type Part = fn(&mut Outcome) -> Result<()>;
-
-/// Each part measures by itself and adds its figures.
-const PARTS: [Part; 5] = [pauses::measure, loss::measure, record::measure, torn::measure, oracle::measure];
-
-/// Measures; what this machine cannot do is noted and left out.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
-    for (index, part) in PARTS.iter().enumerate() {
-        part(&mut outcome)?;
-        progress(index as u64 + 1, PARTS.len() as u64);
-    }
-    Ok(outcome)
-}
+/// What is measured; what this machine cannot do is noted and left out.
+pub const PARTS: [Part; 5] = [
+    ("pauses", |outcome, _| pauses::measure(outcome)),
+    ("loss", |outcome, _| loss::measure(outcome)),
+    ("record", |outcome, _| record::measure(outcome)),
+    ("torn", |outcome, _| torn::measure(outcome)),
+    ("oracle", |outcome, _| oracle::measure(outcome)),
+];
