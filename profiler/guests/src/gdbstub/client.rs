@@ -132,6 +132,26 @@ impl Client {
         Ok(Some(self.received[self.used - 1]))
     }
 
+    /// Whether a packet begins to come, or nothing ever will, waiting for that at most this long. QEMU
+    /// acknowledges each of ours with a byte, which is no answer.
+    fn has_packet(&mut self, at_most: Duration) -> bool {
+        if self.used == self.received.len() {
+            if !self.stream.can_read(at_most) {
+                return false;
+            }
+            self.received.resize(8192, 0);
+            let count = self.stream.read(&mut self.received).unwrap_or(0);
+            self.received.truncate(count);
+            self.used = 0;
+            if count == 0 {
+                return true;
+            }
+        }
+        let begin = self.received[self.used..].iter().position(|byte| *byte == b'$');
+        self.used = begin.map_or(self.received.len(), |begin| self.used + begin);
+        begin.is_some()
+    }
+
     /// Receives a packet into `self.packet`; false at the end of the connection.
     fn receive(&mut self) -> Result<bool, GuestError> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
@@ -207,17 +227,17 @@ impl Client {
     /// to wait for the answer for a limited time.
     pub(super) fn stop_while(
         &mut self,
-        meanwhile: impl FnOnce(&dyn Fn(Duration) -> bool) -> Result<(), GuestError>,
+        meanwhile: impl FnOnce(&mut dyn FnMut(Duration) -> bool) -> Result<(), GuestError>,
     ) -> Result<Stopped, GuestError> {
         match self.write(b"\x03") {
             Ok(()) => {}
             // QEMU ended: whether the write or the read sees it first is a matter of luck.
             Err(_) => {
-                meanwhile(&|_| true)?;
+                meanwhile(&mut |_| true)?;
                 return Ok(Stopped::Ended);
             }
         }
-        meanwhile(&|at_most| self.stream.can_read(at_most))?;
+        meanwhile(&mut |at_most| self.has_packet(at_most))?;
         for _ in 0..PACKETS_SKIPPED_MAX {
             if !self.receive()? {
                 return Ok(Stopped::Ended);

@@ -9,6 +9,8 @@
 //! A thread that was stopped with QEMU's lock in its hands is let go until it gives the lock back. That is a
 //! system call, since the main loop waits for the lock, and at its end the thread is stopped again.
 //!
+//! It may also hold one that the main loop spins for. While that is busy for long, the threads go on for moments.
+//!
 //! The kernel lets all these threads go on when we die, at whatever moment. None is stopped for longer than
 //! [`FROZEN_NS_MAX`] because of what another does; what is sampled then is displaced, and counted.
 
@@ -23,10 +25,15 @@ use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns, read_process};
 /// How long the threads stand still at most for the main loop to get round to us. On a loaded host that
 /// has to wait for a CPU.
 const FROZEN_NS_MAX: u64 = 50_000_000;
+/// When the main loop has been busy for so long, a thread may hold a lock that it spins for: QEMU guards its clock by
+/// one, which a guest takes with each look at its time stamp counter.
+const BUSY_NS_MAX: u64 = 400_000;
 /// How long a thread may take to stop: a loaded host may not run it for a while.
 const STOP_NS_MAX: u64 = 5_000_000_000;
-/// Between two looks at the main loop.
-const LOOK_EVERY: Duration = Duration::from_micros(5);
+/// Between two looks at the main loop. With 5 us we kept it from running: it needed 2 ms instead of 0.3.
+const LOOK_EVERY: Duration = Duration::from_micros(150);
+/// How long a thread goes on to give back a lock. To be woken takes most of it.
+const NUDGE_NS: u64 = 30_000;
 /// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
 const SLEEP_MAX: Duration = Duration::from_micros(200);
 /// The most stops that are taken note of in one go.
@@ -75,8 +82,8 @@ impl Thread {
                 self.state = State::Ended;
             }
             Some(Stop::Signal(signal)) if self.state == State::Stepping => self.tracee.resume_to_call_with(signal)?,
-            Some(Stop::Signal(signal)) => self.tracee.resume(signal)?,
-            Some(Stop::Call) if self.state != State::Stepping => self.tracee.resume(0)?,
+            Some(Stop::Signal(signal)) => self.resume_otherwise(signal)?,
+            Some(Stop::Call) if self.state != State::Stepping => self.resume_otherwise(0)?,
             Some(Stop::Call) if is_begin_of_call(self.tracee.registers()?.rax) => self.tracee.resume_to_call()?,
             Some(Stop::Call) => self.state = State::Held(libc::SIGTRAP),
             Some(Stop::Event(signal)) => {
@@ -85,6 +92,12 @@ impl Thread {
             }
         }
         Ok(true)
+    }
+
+    /// Lets it go on from a stop that is not the one asked for. That has made the kernel forget what was asked.
+    fn resume_otherwise(&mut self, signal: i32) -> io::Result<()> {
+        self.tracee.resume(signal)?;
+        if self.asked { self.tracee.interrupt() } else { Ok(()) }
     }
 
     /// Lets it go on, if it stands still.
@@ -104,6 +117,19 @@ impl Thread {
         if self.state == State::Held(libc::SIGTRAP) {
             self.tracee.resume_to_call()?;
             self.state = State::Stepping;
+        }
+        Ok(())
+    }
+
+    /// Lets it go on for a moment, if it stands still: it gives back a lock in a few instructions.
+    fn nudge(&mut self) -> io::Result<()> {
+        if self.state == State::Held(libc::SIGTRAP) {
+            self.resume()?;
+            let start_ns = monotonic_ns();
+            while monotonic_ns() - start_ns < NUDGE_NS {
+                std::hint::spin_loop();
+            }
+            self.ask()?;
         }
         Ok(())
     }
@@ -227,8 +253,9 @@ impl Freezer {
 
     /// Keeps them still until the main loop waits for them to stop by themselves, and lets them go. `has_answer`
     /// says whether that is over already, and waits for it at most the given time.
-    pub(super) fn release(&mut self, has_answer: impl Fn(Duration) -> bool) -> Result<(), GuestError> {
+    pub(super) fn release(&mut self, mut has_answer: impl FnMut(Duration) -> bool) -> Result<(), GuestError> {
         let start_ns = monotonic_ns();
+        let mut nudged_ns = start_ns;
         loop {
             self.each(|thread| thread.look().map(drop))?;
             match self.main() {
@@ -237,6 +264,10 @@ impl Freezer {
                     let owner = self.owner(address);
                     // It is nobody's for a moment when it is given back.
                     self.each(|thread| if owner == 0 || thread.id == owner { thread.step() } else { Ok(()) })?;
+                }
+                Main::Other if monotonic_ns() - nudged_ns > BUSY_NS_MAX => {
+                    self.each(Thread::nudge)?;
+                    nudged_ns = monotonic_ns();
                 }
                 Main::Other => {}
             }
@@ -248,15 +279,9 @@ impl Freezer {
                 break;
             }
         }
-        self.let_go()
-    }
-
-    /// Lets all threads go, and waits for those that are still to stop: nobody would look after them.
-    fn let_go(&mut self) -> Result<(), GuestError> {
-        let start_ns = monotonic_ns();
+        // A thread that stops for us now, or once more, would keep the main loop waiting.
         self.each(Thread::release)?;
-        while self.threads.iter().any(|thread| thread.asked) && monotonic_ns() - start_ns < STOP_NS_MAX {
-            self.signals.wait(SLEEP_MAX);
+        while !has_answer(LOOK_EVERY) && monotonic_ns() - start_ns < STOP_NS_MAX {
             self.each(Thread::settle)?;
         }
         Ok(())
