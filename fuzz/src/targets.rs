@@ -42,9 +42,9 @@ pub trait Target: Sync {
 
 /// All of them.
 pub const ALL: &[&dyn Target] = &[
-    &recording::Recordings,
-    &recording::Reports,
-    &recording::Exports,
+    &recording::RECORDINGS,
+    &recording::REPORTS,
+    &recording::EXPORTS,
     &programs::Programs,
     &programs::Stacks,
     &programs::Maps,

@@ -1,9 +1,11 @@
 //! Recordings, and everything that is made of them.
 
 use std::io;
+use std::sync::LazyLock;
 
 use fastrand::Rng;
 use glass_export::{Format, Options, States};
+use glass_profile::model::Profile;
 use glass_profile::recording::{NoFiles, PlainSettings, Recording, open, write_plain};
 use glass_profile::trace;
 use glass_report::trace::{Settings, View};
@@ -30,52 +32,22 @@ fn check(recording: &Recording, input: &[u8]) {
     assert!(profile.warnings.len() <= 200);
 }
 
+/// What is made of recordings.
+pub struct Reader {
+    name: &'static str,
+    run: fn(&[u8]),
+}
+
 /// The reader, and the copier of packets.
-pub struct Recordings;
-
-impl Target for Recordings {
-    fn name(&self) -> &'static str {
-        "recording"
-    }
-
-    fn corpus(&self) -> Vec<Vec<u8>> {
-        corpus::recordings()
-    }
-
-    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
-        mutate::protobuf(bytes, corpus, rng);
-    }
-
-    fn run(&self, input: &[u8]) {
-        let recording = match open(input, &mut NoFiles) {
-            Ok(recording) => recording,
-            Err(error) => return assert_eq!(error.to_string().lines().count(), 1, "{error}"),
-        };
-        check(&recording, input);
-        let mut plain = Vec::new();
-        write_plain(input, &recording, PlainSettings::default(), &mut plain).expect("memory takes all");
-        assert!(plain.len() <= input.len() * 2 + 64, "{} bytes of {}", plain.len(), input.len());
-    }
-}
-
+pub static RECORDINGS: Reader = Reader { name: "recording", run: read_and_copy };
 /// Reports for the terminal and the browser.
-pub struct Reports;
+pub static REPORTS: Reader = Reader { name: "report", run: report };
+/// The formats of other viewers.
+pub static EXPORTS: Reader = Reader { name: "export", run: export };
 
-pub const VIEWS: [View; 9] = [
-    View::Summary,
-    View::Calls,
-    View::Cumulative,
-    View::Tasks,
-    View::Waits,
-    View::Devices,
-    View::Events,
-    View::Path,
-    View::Timeline,
-];
-
-impl Target for Reports {
+impl Target for Reader {
     fn name(&self) -> &'static str {
-        "report"
+        self.name
     }
 
     fn corpus(&self) -> Vec<Vec<u8>> {
@@ -87,56 +59,58 @@ impl Target for Reports {
     }
 
     fn run(&self, input: &[u8]) {
-        let Ok(recording) = open(input, &mut NoFiles) else { return };
-        let profile = &recording.profile;
-        let _ = glass_report::text_with_tree(profile, 20, 0.1);
-        let honest = &corpus::recordings()[0];
-        let other = open(honest, &mut NoFiles).expect("what we wrote can be read").profile;
-        let _ = glass_report::difference_text(profile, &other, 20);
-        assert!(glass_report::difference_html(&other, profile).ends_with("</html>\n"));
-        if recording.trace.is_empty() {
-            assert!(glass_report::html(profile).ends_with("</html>\n"));
-            return;
-        }
-        let trace = trace::build(&recording.trace);
-        assert!(glass_report::trace_html(profile, &trace).ends_with("</html>\n"));
-        for view in VIEWS {
-            // What cannot be shown is one sentence, or a list of what can.
-            let _ = glass_report::trace::text(&trace, view, &Settings::default());
-        }
-        for span in ["upload", "upload#2", "upload#median"] {
-            let settings = Settings { span: Some(span.to_owned()), ..Settings::default() };
-            let _ = glass_report::trace::text(&trace, View::Path, &settings);
-            let _ = glass_report::trace::text(&trace, View::Calls, &settings);
-        }
+        (self.run)(input);
     }
 }
 
-/// The formats of other viewers.
-pub struct Exports;
+fn read_and_copy(input: &[u8]) {
+    let recording = match open(input, &mut NoFiles) {
+        Ok(recording) => recording,
+        Err(error) => return assert_eq!(error.to_string().lines().count(), 1, "{error}"),
+    };
+    check(&recording, input);
+    let mut plain = Vec::new();
+    write_plain(input, &recording, PlainSettings::default(), &mut plain).expect("memory takes all");
+    assert!(plain.len() <= input.len() * 2 + 64, "{} bytes of {}", plain.len(), input.len());
+}
 
-impl Target for Exports {
-    fn name(&self) -> &'static str {
-        "export"
-    }
+/// A profile with which each is compared.
+static HONEST: LazyLock<Profile> = LazyLock::new(|| {
+    let recording = open(&corpus::recordings()[0], &mut NoFiles).expect("what we wrote can be read");
+    recording.profile
+});
 
-    fn corpus(&self) -> Vec<Vec<u8>> {
-        corpus::recordings()
+fn report(input: &[u8]) {
+    let Ok(recording) = open(input, &mut NoFiles) else { return };
+    let profile = &recording.profile;
+    let _ = glass_report::text_with_tree(profile, 20, 0.1);
+    let _ = glass_report::difference_text(profile, &HONEST, 20);
+    assert!(glass_report::difference_html(&HONEST, profile).ends_with("</html>\n"));
+    if recording.trace.is_empty() {
+        assert!(glass_report::html(profile).ends_with("</html>\n"));
+        return;
     }
+    let trace = trace::build(&recording.trace);
+    assert!(glass_report::trace_html(profile, &trace).ends_with("</html>\n"));
+    for view in View::ALL {
+        // What cannot be shown is one sentence, or a list of what can.
+        let _ = glass_report::trace::text(&trace, view, &Settings::default());
+    }
+    for span in ["upload", "upload#2", "upload#median"] {
+        let settings = Settings { span: Some(span.to_owned()), ..Settings::default() };
+        let _ = glass_report::trace::text(&trace, View::Path, &settings);
+        let _ = glass_report::trace::text(&trace, View::Calls, &settings);
+    }
+}
 
-    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
-        mutate::protobuf(bytes, corpus, rng);
+fn export(input: &[u8]) {
+    let Ok(recording) = open(input, &mut NoFiles) else { return };
+    let options = Options { states: States::All, lines: true };
+    for format in Format::ALL.into_iter().filter(|format| !format.is_folder()) {
+        let mut output = Vec::new();
+        glass_export::write(format, &recording, input, options, &mut output).expect("memory takes all");
     }
-
-    fn run(&self, input: &[u8]) {
-        let Ok(recording) = open(input, &mut NoFiles) else { return };
-        let options = Options { states: States::All, lines: true };
-        for format in Format::ALL.into_iter().filter(|format| !format.is_folder()) {
-            let mut output = Vec::new();
-            glass_export::write(format, &recording, input, options, &mut output).expect("memory takes all");
-        }
-        let written = glass_export::ctf::write(&recording, |_| Ok(io::sink())).expect("nothing fails");
-        assert!(written.events <= recording.trace.event_count());
-        assert!(written.moved <= written.events);
-    }
+    let written = glass_export::ctf::write(&recording, |_| Ok(io::sink())).expect("nothing fails");
+    assert!(written.events <= recording.trace.event_count());
+    assert!(written.moved <= written.events);
 }

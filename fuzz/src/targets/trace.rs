@@ -15,7 +15,6 @@ use glass_report::trace::{Settings, View};
 use glass_report::words::{Names, Teller};
 
 use super::Target;
-use super::recording::VIEWS;
 use crate::mutate;
 
 /// A record: the ring, what precedes the event, six bytes of nothing, the event.
@@ -46,7 +45,7 @@ fn check(trace: &Trace, events: usize) {
 
 /// Shows a trace in every way.
 fn show(raw: RawTrace, trace: &Trace) {
-    for view in VIEWS {
+    for view in View::ALL {
         let _ = glass_report::trace::text(trace, view, &Settings::default());
     }
     for span in ["upload", "upload#1", "upload#median"] {

@@ -13,21 +13,9 @@ use proptest::prelude::*;
 use support::compare_golden;
 use unicode_width::UnicodeWidthStr as _;
 
-const VIEWS: [View; 9] = [
-    View::Summary,
-    View::Calls,
-    View::Cumulative,
-    View::Tasks,
-    View::Waits,
-    View::Devices,
-    View::Events,
-    View::Path,
-    View::Timeline,
-];
-
 /// Every view is made and fits, and the parts of every path sum up to its span.
 fn check(trace: &Trace) {
-    for view in VIEWS {
+    for view in View::ALL {
         for event in [None, Some("bytes received"), Some("poll"), Some("complete")] {
             let settings = Settings { event: event.map(str::to_owned), ..Settings::default() };
             if let Ok(text) = text(trace, view, &settings) {

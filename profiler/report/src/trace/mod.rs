@@ -41,6 +41,21 @@ pub enum View {
     Timeline,
 }
 
+impl View {
+    /// All of them.
+    pub const ALL: [View; 9] = [
+        View::Summary,
+        View::Calls,
+        View::Cumulative,
+        View::Tasks,
+        View::Waits,
+        View::Devices,
+        View::Events,
+        View::Path,
+        View::Timeline,
+    ];
+}
+
 /// How [`text`] shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
