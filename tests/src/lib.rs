@@ -4,6 +4,7 @@
 //! Nothing here links a product: `cargo xtask test` builds them and names their folder.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod content;
 pub mod folder;
 pub mod http;

@@ -1,8 +1,9 @@
 //! Builds the products that tests, demo and benchmarks run.
 
 use crate::run;
-use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The services that are run as processes.
 const PROCESSES: [&str; 4] = ["upload-queue", "busy", "bench-tcp", "bench-console"];
@@ -11,18 +12,28 @@ const IMAGES: [&str; 6] = ["upload-queue", "hello", "busy", "faults", "bench-tcp
 /// The services that are built for the tracing of functions too, as both.
 const TRACEABLE: [&str; 2] = ["upload-queue", "busy"];
 
-/// Folder of the built programs.
+/// Folder of the optimized programs, which users, the demo and the benchmarks run.
 pub fn programs() -> PathBuf {
     run::target_dir().join("release")
 }
 
+/// Folder of the programs that tests run. They are built with their tests, by the same flags, and with debug assertions.
+pub fn test_programs() -> PathBuf {
+    run::target_dir().join("debug")
+}
+
+/// Builds what [`test_programs`] holds. Not ourselves: this program is built already.
+pub fn programs_for_tests() -> Result<()> {
+    run::shown(&mut run::cargo(&["build", "--workspace", "--exclude", "xtask", "--bins"])).map(drop)
+}
+
 /// Builds the command `glass` and each service as a process.
 pub fn processes() -> Result<()> {
-    let mut command = run::cargo(&["build", "--release", "--quiet", "--package", "glass-cli"]);
-    run::quiet(&mut command)?;
+    let mut command = run::cargo(&["build", "--release", "--package", "glass-cli"]);
+    run::shown(&mut command)?;
     // Apart from each other: built together, the features of one would end up in the other.
     for app in PROCESSES {
-        run::quiet(&mut run::cargo(&["build", "--release", "--quiet", "--package", app]))?;
+        run::shown(&mut run::cargo(&["build", "--release", "--package", app]))?;
     }
     let glass = programs().join("glass");
     if !glass.is_file() {
@@ -31,12 +42,14 @@ pub fn processes() -> Result<()> {
     Ok(())
 }
 
-/// Builds every image and returns what `glass build` says of the last.
-pub fn images() -> Result<String> {
+/// Builds every image silently, beside a build that shows its progress. Returns what `glass build` reports of the last.
+pub fn images_for_tests() -> Result<String> {
+    let build = |arguments: &[&str]| run::quiet(&mut glass_build(&test_programs(), arguments));
     for (app, platform) in TRACEABLE.into_iter().flat_map(|app| [(app, "linux"), (app, "vm")]) {
-        glass_build(&["build", app, "--trace-functions", "--platform", platform])?;
+        build(&["build", app, "--trace-functions", "--platform", platform])?;
     }
-    IMAGES.iter().try_fold(String::new(), |_, app| image(app))
+    let last = IMAGES.iter().try_fold(String::new(), |_, app| build(&["build", app]))?;
+    Ok(last_line(&last))
 }
 
 /// Builds what the benchmark `name` runs besides and returns what `glass build` says of the last image.
@@ -53,20 +66,20 @@ pub fn measured(name: &str) -> Result<String> {
 
 /// A program that only benchmarks run.
 fn example(package: &str, name: &str) -> Result<()> {
-    let arguments = ["build", "--release", "--quiet", "--package", package, "--example", name];
-    run::quiet(&mut run::cargo(&arguments)).map(drop)
+    let arguments = ["build", "--release", "--package", package, "--example", name];
+    run::shown(&mut run::cargo(&arguments)).map(drop)
 }
 
 /// The services whose speed is measured while they trace: as always, without trace events, and with sleds.
 fn traced_variants() -> Result<()> {
-    run::quiet(&mut run::cargo(&["build", "--release", "--quiet", "--package", "trace-cost"]))?;
+    run::shown(&mut run::cargo(&["build", "--release", "--package", "trace-cost"]))?;
     image("trace-cost")?;
     image("bench-tcp")?;
-    glass_build(&["build", "busy", "--trace-functions", "--platform", "linux"])?;
+    shown_build(&["build", "busy", "--trace-functions", "--platform", "linux"])?;
     for app in ["upload-queue", "bench-tcp"] {
         for variant in ["--trace-functions", "--without-trace"] {
             for platform in ["linux", "vm"] {
-                glass_build(&["build", app, variant, "--platform", platform])?;
+                shown_build(&["build", app, variant, "--platform", platform])?;
             }
         }
     }
@@ -79,12 +92,20 @@ pub fn queue_image() -> Result<String> {
 }
 
 fn image(app: &str) -> Result<String> {
-    glass_build(&["build", app])
+    shown_build(&["build", app])
 }
 
-fn glass_build(arguments: &[&str]) -> Result<String> {
-    let mut command = std::process::Command::new(programs().join("glass"));
+fn shown_build(arguments: &[&str]) -> Result<String> {
+    run::shown(&mut glass_build(&programs(), arguments)).map(|said| last_line(&said))
+}
+
+/// A command that has the `glass` of a folder build.
+fn glass_build(programs: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(programs.join("glass"));
     command.args(arguments).current_dir(run::root());
-    let said = run::quiet(&mut command).with_context(|| format!("`glass {}` failed", arguments.join(" ")))?;
-    Ok(said.lines().last().unwrap_or_default().to_owned())
+    command
+}
+
+fn last_line(text: &str) -> String {
+    text.lines().last().unwrap_or_default().to_owned()
 }

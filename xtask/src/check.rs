@@ -1,4 +1,4 @@
-//! `cargo xtask check`: formatting, lints, documentation, rules. Every part runs, then all failures are told.
+//! `cargo xtask check`: formatting, lints, documentation, rules. Every part runs, then all failures are reported.
 
 use crate::progress::Steps;
 use crate::{rules, run};
@@ -23,11 +23,11 @@ pub fn run(only_rules: bool) -> Result<()> {
     if !only_rules {
         part("format", &|| run::quiet(&mut run::cargo(&["fmt", "--all", "--check"])));
         part("lints", &|| {
-            run::quiet(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+            run::shown(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
         });
         part("documentation", &|| {
-            let mut command = run::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-            run::quiet(command.env("RUSTDOCFLAGS", "-D warnings"))
+            let mut command = run::cargo(&["doc", "--workspace", "--no-deps"]);
+            run::shown(command.env("RUSTDOCFLAGS", "-D warnings"))
         });
     }
     if failed.is_empty() { Ok(()) } else { bail!("not in order: {}", failed.join(", ")) }

@@ -25,9 +25,11 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     /// Of the root's Cargo.toml.
     const PROFILE: &str = "strict";
-    let step = Steps::new(1).begin("build glass-fuzz with every check", None);
-    run::quiet(&mut run::cargo(&["build", "--profile", PROFILE, "--package", "glass-fuzz"]))?;
+    let mut steps = Steps::new(2);
+    let step = steps.begin("build glass-fuzz with every check", None);
+    run::shown(&mut run::cargo(&["build", "--profile", PROFILE, "--package", "glass-fuzz"]))?;
     step.done("");
+    let step = steps.begin("change bytes", None);
     let mut command = std::process::Command::new(run::target_dir().join(PROFILE).join("glass-fuzz"));
     command.args(["--seconds", &options.seconds.to_string(), "--seed", &options.seed.to_string()]);
     command.arg("--folder").arg(run::target_dir().join("fuzz"));
@@ -35,5 +37,7 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(path) = &options.input {
         command.arg("--input").arg(path);
     }
-    run::streamed(&mut command)
+    run::streamed(&mut command)?;
+    step.done("");
+    Ok(())
 }

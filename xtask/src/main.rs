@@ -11,6 +11,7 @@ mod packages;
 mod progress;
 mod rules;
 mod run;
+mod suite;
 mod test;
 
 use clap::{Parser, Subcommand};

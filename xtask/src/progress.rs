@@ -1,17 +1,23 @@
-//! Progress of a command with several steps: a bar on a terminal, plain lines otherwise.
+//! Progress of a command with several steps, and at its end the time that each took.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, stderr};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How often the bar moves by itself while a step runs.
+/// How often a bar moves by itself while a step runs.
 const TICK: Duration = Duration::from_millis(120);
 
-/// The steps of one command.
+/// Titles of steps that ended, and how long each took.
+type Times = Rc<RefCell<Vec<(String, Duration)>>>;
+
+/// The steps of one command. When it is dropped, the time of each step is printed, slowest first.
 pub struct Steps {
     total: usize,
-    done: usize,
-    is_terminal: bool,
+    begun: usize,
+    times: Times,
 }
 
 /// A step under way. Dropping it without [`Step::done`] means that it failed.
@@ -19,59 +25,91 @@ pub struct Step {
     bar: ProgressBar,
     title: String,
     begin: Instant,
-    is_terminal: bool,
+    is_done: bool,
+    times: Times,
 }
 
 impl Steps {
     /// A command of `total` steps.
     pub fn new(total: usize) -> Steps {
-        Steps { total, done: 0, is_terminal: stderr().is_terminal() }
+        Steps { total, begun: 0, times: Times::default() }
     }
 
-    /// Begins the next step, of `units` units of work if they can be counted.
+    /// Begins the next step. With `units` of work it has a bar on a terminal; without, what it runs shows its own progress.
     pub fn begin(&mut self, title: &str, units: Option<u64>) -> Step {
-        self.done += 1;
-        let title = format!("[{}/{}] {title}", self.done, self.total);
-        let bar = if self.is_terminal { ProgressBar::new(units.unwrap_or(0)) } else { ProgressBar::hidden() };
-        if self.is_terminal {
-            let template = match units {
-                Some(_) => "{prefix} {bar:30} {percent:>3} % {msg}",
-                None => "{spinner} {prefix} {elapsed} {msg}",
-            };
-            bar.set_style(ProgressStyle::with_template(template).expect("the template is constant"));
-            bar.set_prefix(title.clone());
-            bar.enable_steady_tick(TICK);
+        self.begun += 1;
+        let numbered = format!("[{}/{}] {title}", self.begun, self.total);
+        let bar = match units {
+            Some(units) if stderr().is_terminal() => ProgressBar::new(units),
+            _ => ProgressBar::hidden(),
+        };
+        if bar.is_hidden() {
+            eprintln!("{numbered} ...");
         } else {
-            eprintln!("{title} ...");
+            let style = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3} %");
+            bar.set_style(style.expect("the template is constant"));
+            bar.set_prefix(numbered);
+            bar.enable_steady_tick(TICK);
         }
-        Step { bar, title, begin: Instant::now(), is_terminal: self.is_terminal }
+        Step { bar, title: title.to_owned(), begin: Instant::now(), is_done: false, times: self.times.clone() }
+    }
+
+    /// Some more steps than were planned.
+    pub fn more(&mut self, count: usize) {
+        self.total += count;
+    }
+
+    /// Adds work that ran beside the steps to the table of times.
+    pub fn add(&self, title: &str, time: Duration) {
+        self.times.borrow_mut().push((title.to_owned(), time));
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        let mut sums = BTreeMap::<String, (Duration, u32)>::new();
+        for (title, time) in self.times.take() {
+            let (sum, count) = sums.entry(title).or_default();
+            *sum += time;
+            *count += 1;
+        }
+        if sums.len() < 2 {
+            return;
+        }
+        let mut times: Vec<_> = sums.into_iter().collect();
+        times.sort_by_key(|(_, (sum, _))| std::cmp::Reverse(*sum));
+        eprintln!("\ntime of each step:");
+        for (title, (sum, count)) in times {
+            let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+            eprintln!("  {:7.1} s  {title}{times}", sum.as_secs_f64());
+        }
     }
 }
 
 impl Step {
-    /// Tells how many units are done.
+    /// Reports how many units are done.
     pub fn set(&self, units: u64) {
         self.bar.set_position(units);
     }
 
-    /// Ends the step; `note` is what it found, empty for nothing.
-    pub fn done(self, note: &str) {
+    /// Ends the step; `note` is its result in words, empty for none.
+    pub fn done(mut self, note: &str) {
+        self.is_done = true;
+        let time = self.begin.elapsed();
         self.bar.finish_and_clear();
-        let seconds = self.begin.elapsed().as_secs_f64();
         let note = if note.is_empty() { String::new() } else { format!(": {note}") };
-        if self.is_terminal {
-            eprintln!("{} {seconds:.1} s{note}", self.title);
-        } else {
-            eprintln!("    {seconds:.1} s{note}");
-        }
+        eprintln!("    {:.1} s{note}", time.as_secs_f64());
+        self.times.borrow_mut().push((std::mem::take(&mut self.title), time));
     }
 }
 
 impl Drop for Step {
     fn drop(&mut self) {
-        if !self.bar.is_finished() {
+        if !self.is_done {
             self.bar.finish_and_clear();
-            eprintln!("{} failed after {:.1} s", self.title, self.begin.elapsed().as_secs_f64());
+            let time = self.begin.elapsed();
+            eprintln!("    failed after {:.1} s", time.as_secs_f64());
+            self.times.borrow_mut().push((format!("{} (failed)", self.title), time));
         }
     }
 }

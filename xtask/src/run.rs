@@ -1,9 +1,8 @@
-//! Running other programs: silent while they succeed, their whole output when they fail.
+//! Running other programs: with their own progress, or silent while they succeed.
 
 use anyhow::{Context, Result, bail};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
@@ -31,12 +30,23 @@ pub fn described(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs to the end and returns standard output; when it fails, prints all its output and says so.
+/// Runs to the end and returns standard output; when it fails, prints all its output and returns an error.
 pub fn quiet(command: &mut Command) -> Result<String> {
     let description = described(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{description}`"))?;
     if !output.status.success() {
         eprintln!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("`{description}` failed ({})", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs to the end with our own standard error, on which cargo shows its progress, and returns standard output.
+pub fn shown(command: &mut Command) -> Result<String> {
+    let description = described(command);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot start `{description}`"))?;
+    if !output.status.success() {
         bail!("`{description}` failed ({})", output.status);
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -50,24 +60,6 @@ pub fn streamed(command: &mut Command) -> Result<()> {
         bail!("`{description}` failed ({status})");
     }
     Ok(())
-}
-
-/// Runs to the end with our own output streams; on failure too, returns what was written to standard error.
-pub fn streamed_errors(command: &mut Command) -> Result<(ExitStatus, String)> {
-    let description = described(command);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start `{description}`"))?;
-    let mut errors = String::new();
-    for line in BufReader::new(child.stderr.take().context("standard error is a pipe")?).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        eprintln!("{line}");
-        errors.push_str(&line);
-        errors.push('\n');
-    }
-    Ok((child.wait()?, errors))
 }
 
 /// Where `program` is on the search path.

@@ -1,16 +1,29 @@
-//! `cargo xtask test`: the host's tests, then the end-to-end tests against built programs.
+//! `cargo xtask test`: the host's tests, then the end-to-end tests against built programs and booted images.
 
 use crate::progress::Steps;
+use crate::suite::{self, Program, Tally};
 use crate::{build, packages, run};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-/// If more test targets fail than these, that is no bad luck.
-const RETRIED_MAX: usize = 2;
+/// The package of the end-to-end tests.
+const END_TO_END: &str = "glass-tests";
+/// End-to-end tests side by side: each runs a VM or a service of its own, and needs about a core.
+const END_TO_END_THREADS: &str = "--test-threads=2";
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
+    /// Only tests whose names contain one of these
+    names: Vec<String>,
+    /// Only one part: host, docs, ring, end-to-end, process, kvm, tcg, or a crate by its name or folder
+    #[arg(long, value_name = "PART")]
+    only: Option<String>,
+    /// Runs the tests this often and counts the failures of each
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeat: u32,
     /// A missing program is a failure, not a reason to skip
     #[arg(long)]
     ci: bool,
@@ -19,97 +32,241 @@ pub struct Options {
     long: bool,
 }
 
-/// Installs, builds and runs everything. The test runner's closing lines are the last ones printed.
+/// What is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    All,
+    Host,
+    Docs,
+    Ring,
+    EndToEnd,
+    /// The end-to-end tests of one world: process, kvm or tcg.
+    World(String),
+    /// All tests of a package that does not need built programs.
+    Package(String),
+}
+
+impl Part {
+    fn parse(text: Option<&str>) -> Result<Part> {
+        Ok(match text {
+            None => Part::All,
+            Some("host") => Part::Host,
+            Some("docs") => Part::Docs,
+            Some("ring") => Part::Ring,
+            Some("end-to-end" | END_TO_END | "tests") => Part::EndToEnd,
+            Some(world @ ("process" | "kvm" | "tcg")) => Part::World(world.to_owned()),
+            Some(name) => Part::Package(package(name)?),
+        })
+    }
+
+    fn has_host(&self) -> bool {
+        matches!(self, Part::All | Part::Host | Part::Package(_))
+    }
+
+    fn has_docs(&self) -> bool {
+        matches!(self, Part::All | Part::Docs | Part::Package(_))
+    }
+
+    fn has_ring(&self) -> bool {
+        matches!(self, Part::All | Part::Ring)
+    }
+
+    fn has_end_to_end(&self) -> bool {
+        matches!(self, Part::All | Part::EndToEnd | Part::World(_))
+    }
+
+    fn step_count(&self) -> usize {
+        let kinds = [self.has_host(), self.has_docs(), self.has_ring(), self.has_end_to_end()];
+        // What is tested is built first; end-to-end tests need the products too.
+        1 + 2 * usize::from(self.has_end_to_end()) + kinds.into_iter().filter(|has| *has).count()
+    }
+
+    /// Arguments of cargo that select the packages whose tests are built.
+    fn selection(&self) -> Vec<&str> {
+        match self {
+            Part::All => vec!["--workspace"],
+            Part::Host => vec!["--workspace", "--exclude", END_TO_END],
+            Part::Package(name) => vec!["--package", name],
+            Part::EndToEnd | Part::World(_) => vec!["--package", END_TO_END],
+            Part::Docs | Part::Ring => vec![],
+        }
+    }
+}
+
+/// The package of the workspace with this name or folder.
+fn package(name_or_folder: &str) -> Result<String> {
+    let metadata = run::quiet(&mut run::cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
+    let manifest = run::root().join(name_or_folder).join("Cargo.toml");
+    let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_meant =
+        |package: &&Value| package["name"] == name_or_folder || package["manifest_path"].as_str() == manifest.to_str();
+    let found = packages.iter().find(is_meant).and_then(|package| package["name"].as_str());
+    found.map(str::to_owned).with_context(|| {
+        format!(
+            "there is no part {name_or_folder:?}: give host, docs, ring, end-to-end, process, kvm, tcg, or a crate's name or folder"
+        )
+    })
+}
+
+/// Installs, builds and runs. The last line printed has the counts.
 pub fn run(options: &Options) -> Result<()> {
+    let part = Part::parse(options.only.as_deref())?;
     let missing = packages::ensure(packages::FOR_TEST)?;
     if options.ci && !missing.is_empty() {
         let programs: Vec<&str> = missing.iter().map(|package| package.program).collect();
         bail!("these programs are missing: {}", programs.join(", "));
     }
-    let mut steps = Steps::new(6);
-    let step = steps.begin("build glass and the services as processes", None);
-    build::processes()?;
-    step.done("");
-    let step = steps.begin("build the services as images", None);
-    step.done(&build::images()?);
-
-    let step = steps.begin("build the tests", None);
-    run::quiet(&mut run::cargo(&["test", "--workspace", "--no-run", "--quiet"]))?;
-    step.done("");
-    let step = steps.begin("tests on the host", None);
-    let host = ["--workspace", "--exclude", "glass-tests", "--quiet", "--no-fail-fast"].map(String::from);
-    tests(&host, &|_| ())?;
-    step.done("");
-
-    let step = steps.begin("the trace ring under every order of memory accesses", None);
-    step.done(&check_ring()?);
-
-    let step = steps.begin("tests end to end", None);
-    // Nothing may follow the runner's closing lines, so the step ends before them.
-    step.done("running");
-    // Two at a time: each runs a VM or a service of its own, and their time limits assume a quiet core.
-    let prepare = |command: &mut Command| {
-        command.args(["--", "--test-threads=2"]);
-        command.env("GLASS_PROGRAMS", build::programs()).env("GLASS_TESTS_REQUIRED", "1");
-        if options.long {
-            command.env("GLASS_TESTS_LONG", "1");
+    let mut steps = Steps::new(part.step_count());
+    let programs = build_all(&part, &mut steps)?;
+    let mut total = Tally::default();
+    for round in 1..=options.repeat {
+        if round > 1 {
+            steps.more(part.step_count() - 1 - 2 * usize::from(part.has_end_to_end()));
         }
-    };
-    tests(&["--package", "glass-tests", "--no-fail-fast"].map(String::from), &prepare)
+        let tally = run_once(&part, options, &programs, &mut steps)?;
+        if options.repeat > 1 {
+            eprintln!("run {round} of {}: {}", options.repeat, tally.line());
+        }
+        total.add(tally);
+    }
+    // The counts are the last line.
+    drop(steps);
+    let verdict = total.verdict();
+    if let Err(error) = &verdict {
+        eprintln!("{error}");
+    }
+    println!("\n{}", total.line());
+    verdict.map_err(|_| anyhow::anyhow!("{} tests failed", total.failed.len()))
 }
 
-/// Runs `cargo test`. A few targets that fail are run once more by themselves: on a machine that somebody else
-/// uses too a test may fail for want of time. The first failure stays in the output; a fault fails again.
-fn tests(selection: &[String], prepare: &dyn Fn(&mut Command)) -> Result<()> {
-    let command = |selection: &[String]| {
-        let mut command = run::cargo(&["test"]);
-        prepare(command.args(selection));
-        command
+/// Builds the products and the tests that `part` needs, side by side where they do not need each other.
+fn build_all(part: &Part, steps: &mut Steps) -> Result<Vec<Program>> {
+    let step = if part.has_end_to_end() {
+        let step = steps.begin("build glass and the services as processes", None);
+        build::programs_for_tests()?;
+        step.done("");
+        steps.begin("build the tests; beside them, the services as images", None)
+    } else {
+        steps.begin("build the tests", None)
     };
-    let mut first = command(selection);
-    let (status, errors) = run::streamed_errors(&mut first)?;
-    if status.success() {
-        return Ok(());
+    let (programs, images) = std::thread::scope(|scope| {
+        let images = part.has_end_to_end().then(|| scope.spawn(|| timed(build::images_for_tests)));
+        let selection = part.selection();
+        let programs = if selection.is_empty() { Ok(Vec::new()) } else { suite::build(&selection) };
+        (programs, images.map(|thread| thread.join().expect("building images does not panic")))
+    });
+    let programs = programs?;
+    step.done(&format!("{} test programs", programs.len()));
+    if let Some((images, time)) = images {
+        let step = steps.begin("wait for the images", None);
+        let built = images?;
+        step.done(&built);
+        steps.add("build the images (beside the tests)", time);
     }
-    let failed = failed_targets(&errors);
-    if failed.is_empty() || failed.len() > RETRIED_MAX {
-        bail!("`{}` failed ({status})", run::described(&first));
-    }
-    for target in failed {
-        eprintln!("FLAKY, unless it fails again now: `cargo test {}` by itself", target.join(" "));
-        run::streamed(&mut command(&target))?;
-    }
-    Ok(())
+    Ok(programs)
 }
 
-/// The targets that `cargo test --no-fail-fast` names at its end, each as arguments that select it.
-fn failed_targets(errors: &str) -> Vec<Vec<String>> {
-    let lines = errors.lines().skip_while(|line| !(line.starts_with("error: ") && line.contains("failed:"))).skip(1);
-    let target = |line: &str| line.trim().strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
-    let words = |target: String| target.split(' ').map(str::to_owned).collect();
-    lines.map_while(target).map(words).collect()
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut Steps) -> Result<Tally> {
+    let mut total = Tally::default();
+    if part.has_host() {
+        let step = steps.begin("tests on the host", None);
+        let mut tally = Tally::default();
+        for program in programs.iter().filter(|program| is_host(program, part)) {
+            let (result, time) = timed(|| suite::execute(&program.name(), &mut program.command(&options.names)));
+            if time > Duration::from_secs(1) {
+                eprintln!("    {:5.1} s  {}: {}", time.as_secs_f64(), program.name(), result.line());
+            }
+            tally.add(result);
+        }
+        step.done(&tally.line());
+        total.add(tally);
+    }
+    if part.has_docs() {
+        let step = steps.begin("examples in the documentation", None);
+        let tally = examples(part, &options.names);
+        step.done(&tally.line());
+        total.add(tally);
+    }
+    if part.has_ring() {
+        let step = steps.begin("the trace ring under every order of memory accesses", None);
+        let tally = check_ring()?;
+        step.done(&tally.line());
+        total.add(tally);
+    }
+    if part.has_end_to_end() {
+        let step = steps.begin("tests end to end", None);
+        let mut tally = Tally::default();
+        for program in programs.iter().filter(|program| program.package == END_TO_END) {
+            tally.add(suite::execute(&program.name(), &mut end_to_end(program, part, options)));
+        }
+        step.done(&tally.line());
+        total.add(tally);
+    }
+    Ok(total)
+}
+
+fn is_host(program: &Program, part: &Part) -> bool {
+    program.package != END_TO_END || matches!(part, Part::Package(_))
+}
+
+fn end_to_end(program: &Program, part: &Part, options: &Options) -> Command {
+    let mut filters = options.names.clone();
+    if let Part::World(world) = part {
+        // A module of this name has them.
+        filters = match filters.is_empty() {
+            true => vec![format!("::{world}::")],
+            false => filters.iter().map(|name| format!("::{world}::{name}")).collect(),
+        };
+    }
+    let mut command = program.command(&filters);
+    command.arg(END_TO_END_THREADS).env("GLASS_PROGRAMS", build::test_programs()).env("GLASS_TESTS_REQUIRED", "1");
+    if options.long {
+        command.env("GLASS_TESTS_LONG", "1");
+    }
+    command
+}
+
+/// Compiles and runs the examples of the documentation of every library, or of one.
+fn examples(part: &Part, names: &[String]) -> Tally {
+    let mut command = run::cargo(&["test", "--doc", "--quiet"]);
+    match part {
+        Part::Package(name) => command.args(["--package", name]),
+        _ => command.arg("--workspace"),
+    };
+    suite::execute("documentation", command.arg("--").args(names).arg("--format=pretty"))
 }
 
 /// The crate `loom` replaces the atomics in a build of its own.
-fn check_ring() -> Result<String> {
+fn check_ring() -> Result<Tally> {
     let folder = run::target_dir().join("loom");
-    let mut command = run::cargo(&["test", "--package", "glass-formats", "--release", "--quiet", "--test", "ring"]);
-    command.arg("--target-dir").arg(folder).env("RUSTFLAGS", "--cfg loom").args(["--", "--nocapture"]);
-    let output = run::quiet(&mut command)?;
-    let count = |line: &str| line.split_once(" executions")?.0.trim_start_matches('.').parse::<u64>().ok();
-    Ok(format!("{} executions", output.lines().filter_map(count).sum::<u64>()))
+    let cargo = |last: &[&str]| {
+        let mut command = run::cargo(&["test", "--package", "glass-formats", "--release", "--test", "ring"]);
+        command.arg("--target-dir").arg(&folder).env("RUSTFLAGS", "--cfg loom").args(last);
+        command
+    };
+    run::shown(&mut cargo(&["--no-run"]))?;
+    Ok(suite::execute("glass-formats ring", &mut cargo(&[])))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::failed_targets;
+    use super::*;
 
     #[test]
-    fn failed_targets_are_those_that_cargo_lists() {
-        let errors = "error: test failed, to rerun pass `-p hello --test trace`\nerror: 2 targets failed:\n    \
-                      `-p hello --test trace`\n    `-p glass-net --lib`\nthe end\n";
-        let expected = [vec!["-p", "hello", "--test", "trace"], vec!["-p", "glass-net", "--lib"]];
-        assert_eq!(failed_targets(errors), expected);
-        assert_eq!(failed_targets("error: could not compile `hello`\n"), Vec::<Vec<String>>::new());
+    fn parts_have_names() {
+        let parse = |text| Part::parse(Some(text)).unwrap();
+        assert_eq!(parse("end-to-end"), Part::EndToEnd);
+        assert_eq!(parse("kvm"), Part::World("kvm".into()));
+        assert_eq!(parse("lib/net"), Part::Package("glass-net".into()));
+        assert_eq!(parse("glass-net"), Part::Package("glass-net".into()));
+        let error = Part::parse(Some("nonsense")).unwrap_err().to_string();
+        assert!(error.contains("no part \"nonsense\"") && error.contains("end-to-end"), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 /// Runs the test at its full size and adds up what it says: `kvm with frame pointers: torn 0 / 10000, ...`.
 pub fn measure(outcome: &mut Outcome) -> Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--quiet", "--package", "glass-guests", "--test", "truth", "--", "--nocapture"]);
+    cargo.args(["test", "--quiet", "--package", "glass-guests", "--test", "all", "truth::", "--", "--nocapture"]);
     cargo.env("GLASS_TESTS_LONG", "1").current_dir(programs::root());
     let output = cargo.output().context("cannot start cargo")?;
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();

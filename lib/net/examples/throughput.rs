@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p glass-net --example throughput`
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod common;
 
 use common::{Wire, config, run};

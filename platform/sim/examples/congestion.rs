@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p glass-platform-sim --example congestion`
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod common;
 
 use common::{PORT, listen, read_to_end};

@@ -1,7 +1,8 @@
 //! Times reading and every export of a made-up recording of a million samples: `cargo run --release -p glass-export --example
 //! time_exports`, with another number of samples as its argument.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod common;
 
 use std::time::Instant;

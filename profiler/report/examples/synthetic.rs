@@ -1,6 +1,7 @@
 //! Writes a report of a made-up profile: `synthetic SAMPLES FILE.html [wide | phases | deep | diff]`. Prints what it took.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/all/support/profiles.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod support;
 
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! What a page of a trace costs: `trace_page_cost EVENTS [FILE.html]` makes one of a made-up trace of the queue, opens it in a
 //! headless Chromium, moves and zooms for two seconds, and prints `name value` lines. FILE keeps the page.
 
-#[path = "../tests/support/browser.rs"]
+#[path = "../tests/all/support/browser.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod browser;
 
 use std::time::Instant;

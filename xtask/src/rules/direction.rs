@@ -32,7 +32,7 @@ const PARTS: [Part; 14] = [
     Part { prefix: "platform", may_use: &["api", "lib", "formats"], tests_may_use: &[] },
     Part { prefix: "glasshouse", may_use: &["api", "lib", "platform"], tests_may_use: &[] },
     Part { prefix: "apps", may_use: &["glasshouse"], tests_may_use: &["formats", "lib", "platform/sim"] },
-    Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &[] },
+    Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &["tests"] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
     Part { prefix: "bench", may_use: &["tests"], tests_may_use: &[] },
     Part {

@@ -1,0 +1,13 @@
+//! All tests of the upload queue in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod common;
+mod crash;
+mod format;
+mod http;
+mod power;
+mod process;
+mod properties;
+mod rude;
+mod store;
+mod trace;

@@ -1,0 +1,183 @@
+//! Any sequence of operations has the effect that a list has.
+
+use crate::common::{RecordingDisk, content, drain, get, open, run};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use upload_queue::{Download, Store, StoreError, Upload};
+
+/// 46 blocks for data.
+const DISK_BYTES: usize = 49 * 4096;
+const DATA_BYTES: u64 = 46 * 4096;
+
+#[derive(Debug, Clone)]
+enum Operation {
+    /// Begins an upload of so many bytes in this place, ending the one that was there.
+    Begin(usize, usize),
+    /// Lets the upload in this place receive so much.
+    Receive(usize, usize),
+    Finish(usize),
+    Abort(usize),
+    /// Begins a download in this place.
+    Fetch(usize),
+    /// Reads a download to its end.
+    Drain(usize),
+    RemoveFetched,
+    RemoveHead,
+    Restart,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let place = 0usize..4;
+    prop_oneof![
+        4 => (place.clone(), prop_oneof![Just(0usize), 1usize..9000, 1usize..200_000]).prop_map(|(place, length)| Operation::Begin(place, length)),
+        4 => (place.clone(), 1usize..150_000).prop_map(|(place, bytes)| Operation::Receive(place, bytes)),
+        5 => place.clone().prop_map(Operation::Finish),
+        1 => place.clone().prop_map(Operation::Abort),
+        2 => place.clone().prop_map(Operation::Fetch),
+        2 => place.prop_map(Operation::Drain),
+        2 => Just(Operation::RemoveFetched),
+        1 => Just(Operation::RemoveHead),
+        1 => Just(Operation::Restart),
+    ]
+}
+
+struct Sending {
+    upload: Upload<RecordingDisk>,
+    tag: u64,
+    data: Vec<u8>,
+}
+
+impl Sending {
+    async fn receive(&mut self, bytes_max: usize) {
+        let sent = self.data.len() - self.upload.missing_bytes() as usize;
+        let rest = &self.data[sent..];
+        let read = async |space: &mut [u8]| {
+            let count = space.len().min(bytes_max);
+            space[..count].copy_from_slice(&rest[..count]);
+            Ok::<usize, ()>(count)
+        };
+        self.upload.receive(read).await.unwrap().unwrap();
+    }
+}
+
+struct Reading {
+    download: Download<RecordingDisk>,
+    tag: u64,
+    length: usize,
+}
+
+#[derive(Default)]
+struct Model {
+    items: VecDeque<(u64, usize)>,
+    fetched: bool,
+    tags: u64,
+}
+
+fn blocks(bytes: usize) -> u64 {
+    bytes.div_ceil(4096) as u64
+}
+
+async fn check(mut disk: RecordingDisk, executor: glass_executor::Executor, operations: Vec<Operation>) {
+    let mut store = open(&executor, disk.clone()).await;
+    let mut model = Model::default();
+    let mut uploads: [Option<Sending>; 4] = [const { None }; 4];
+    let mut downloads: [Option<Reading>; 4] = [const { None }; 4];
+    for operation in operations {
+        match operation {
+            Operation::Begin(place, length) => {
+                uploads[place] = None;
+                model.tags += 1;
+                begin(&store, &model, &mut uploads, place, length);
+            }
+            Operation::Receive(place, bytes) => {
+                if let Some(sending) = &mut uploads[place] {
+                    sending.receive(bytes).await;
+                }
+            }
+            Operation::Finish(place) => {
+                let Some(sending) = uploads[place].take() else { continue };
+                let (length, missing) = (sending.data.len(), sending.upload.missing_bytes());
+                match sending.upload.finish().await {
+                    Ok(_) => {
+                        assert_eq!(missing, 0);
+                        model.items.push_back((sending.tag, length));
+                    }
+                    Err(error) => {
+                        let length = length as u64;
+                        assert_eq!(error, StoreError::Short { length, received: length - missing });
+                    }
+                }
+            }
+            Operation::Abort(place) => uploads[place] = None,
+            Operation::Fetch(place) => {
+                let download = store.fetch();
+                assert_eq!(download.is_some(), !model.items.is_empty());
+                model.fetched |= download.is_some();
+                downloads[place] = download.map(|download| {
+                    let (tag, length) = model.items[0];
+                    Reading { download, tag, length }
+                });
+            }
+            Operation::Drain(place) => {
+                let Some(reading) = downloads[place].take() else { continue };
+                assert!(drain(reading.download).await.unwrap() == content(reading.tag, reading.length));
+            }
+            Operation::RemoveFetched => {
+                assert_eq!(store.remove_fetched().await, Ok(model.fetched));
+                if std::mem::take(&mut model.fetched) {
+                    model.items.pop_front();
+                }
+            }
+            Operation::RemoveHead => {
+                let Some(head) = store.head() else { continue };
+                assert_eq!(store.remove(head.id).await, Ok(true));
+                model.fetched = false;
+                model.items.pop_front();
+            }
+            Operation::Restart => {
+                uploads = [const { None }; 4];
+                downloads = [const { None }; 4];
+                model.fetched = false;
+                // The old service goes on with a disk that nobody looks at any more.
+                disk = RecordingDisk::new(disk.image(), 4096, model.tags, 3);
+                store = open(&executor, disk.clone()).await;
+            }
+        }
+        assert_eq!(store.usage().items, model.items.len());
+    }
+    drop((uploads, downloads));
+    for (tag, length) in model.items {
+        assert!(get(&store).await.unwrap().unwrap() == content(tag, length));
+        assert_eq!(store.remove_fetched().await, Ok(true));
+    }
+    // What was given up in the middle is given back by the store's own task.
+    while store.usage().free_bytes < DATA_BYTES {
+        store.changed().await;
+    }
+    let usage = store.usage();
+    assert_eq!((usage.items, usage.free_bytes, usage.free_items), (0, usage.data_bytes, usage.items_max));
+}
+
+fn begin(store: &Store<RecordingDisk>, model: &Model, uploads: &mut [Option<Sending>; 4], place: usize, length: usize) {
+    let free_bytes = store.usage().free_bytes;
+    match store.upload(length as u64) {
+        Ok(upload) => {
+            assert_eq!(store.usage().free_bytes, free_bytes - blocks(length) * 4096);
+            uploads[place] = Some(Sending { upload, tag: model.tags, data: content(model.tags, length) });
+        }
+        // More than five pieces cannot be named; with less than so many free blocks there may be.
+        Err(error) => {
+            assert_eq!(error, StoreError::DiskFull { wanted_bytes: length as u64, free_bytes });
+            assert!(blocks(length) * 4096 > free_bytes || blocks(length) > 5);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn a_queue_is_a_list(operations in prop::collection::vec(operation(), 1..60), seed in any::<u64>()) {
+        let disk = RecordingDisk::new(vec![0; DISK_BYTES], 512, seed, 3);
+        run(async move |executor| check(disk, executor, operations).await);
+    }
+}

@@ -1,0 +1,185 @@
+//! Clients that are slow, absent, too many or no HTTP clients at all.
+
+use crate::common::site::{Site, content, put_head};
+use core::time::Duration;
+use glass_platform_sim::Chance;
+use glasshouse::{Clock, Spawn, Stream};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn the_space_of_clients_that_vanish_comes_back() {
+    let mut site = Site::new(6, MIB, &[]);
+    let free = site.figure("bytes free");
+    // One resets its connection.
+    site.run(async |client| {
+        let mut peer = client.connect().await;
+        peer.send(put_head(600_000)).await;
+        peer.send(content(1, 100_000)).await;
+        client.node.sleep(Duration::from_secs(1)).await;
+    });
+    site.world.run_for(Duration::from_secs(1)).unwrap();
+    assert_eq!(site.figure("bytes free"), free);
+    // One says nothing any more: it is told so, and its space is free after two windows at most.
+    let reply = site.run(async |client| {
+        let mut peer = client.connect().await;
+        peer.send(put_head(600_000)).await;
+        peer.send(content(1, 100_000)).await;
+        let began = client.node.now();
+        let reply = peer.reply().await;
+        assert!(client.node.now() - began < Duration::from_secs(65));
+        reply
+    });
+    assert_eq!(reply.status, 408);
+    assert_eq!(site.figure("bytes free"), free);
+}
+
+#[test]
+fn a_download_waits_for_an_item() {
+    let mut site = Site::new(7, MIB, &[]);
+    let (client, uploader) = (site.client(), site.client());
+    site.client.run("later", async move {
+        uploader.node.sleep(Duration::from_secs(3000)).await;
+        assert_eq!(uploader.put(b"at last").await.status, 200);
+    });
+    site.run(async move |_| {
+        let reply = client.get().await;
+        assert_eq!(reply.text(), "at last");
+        assert!(client.node.now().0 > 3000 * 1_000_000_000);
+        client.delete().await;
+        // With a limit it ends, and on time.
+        let began = client.node.now();
+        let reply = client.ask("GET /downloader?a=b&wait=20 HTTP/1.1\r\nHost: q\r\n\r\n").await;
+        assert_eq!(reply.status, 204);
+        let took = client.node.now() - began;
+        assert!(took >= Duration::from_secs(20) && took < Duration::from_secs(21), "{took:?}");
+    });
+}
+
+#[test]
+fn a_waiting_client_that_leaves_is_noticed() {
+    let mut site = Site::new(8, MIB, &[]);
+    site.world.run_for(Duration::from_secs(10)).unwrap();
+    let tasks = site.server.task_count();
+    site.run(async |client| {
+        let mut waiting = Vec::new();
+        for _ in 0..20 {
+            let mut peer = client.connect().await;
+            peer.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            waiting.push(peer);
+        }
+        client.node.sleep(Duration::from_secs(1)).await;
+    });
+    site.world.run_for(Duration::from_secs(20)).unwrap();
+    assert_eq!(site.server.task_count(), tasks);
+}
+
+#[test]
+fn too_many_waiting_clients_are_turned_away_and_the_rest_is_served() {
+    let mut site = Site::new(9, MIB, &[]);
+    site.run(async |client| {
+        let mut waiting = Vec::new();
+        for _ in 0..upload_queue::limits::WAITING_MAX {
+            let mut peer = client.connect().await;
+            peer.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            waiting.push(peer);
+        }
+        client.node.sleep(Duration::from_secs(1)).await;
+        let reply = client.get().await;
+        assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")));
+        assert_eq!(client.put(b"for all").await.status, 200);
+        for peer in &mut waiting {
+            assert_eq!(peer.reply().await.text(), "for all");
+        }
+    });
+}
+
+#[test]
+fn uploads_beyond_the_bound_wait_and_are_then_turned_away() {
+    let mut site = Site::new(10, MIB, &[]);
+    site.run(async |client| {
+        let mut slow = Vec::new();
+        for _ in 0..upload_queue::limits::UPLOADS_MAX {
+            let mut peer = client.connect().await;
+            peer.send(put_head(10)).await;
+            peer.send("12345").await;
+            slow.push(peer);
+        }
+        client.node.sleep(Duration::from_secs(1)).await;
+        let began = client.node.now();
+        let reply = client.put(b"too many").await;
+        assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")));
+        assert!(client.node.now() - began >= Duration::from_secs(5));
+        // One that ends in time makes room.
+        let last = slow.pop().unwrap();
+        let sender = client.node.clone();
+        client
+            .node
+            .spawn("finishes", async move {
+                let mut last = last;
+                sender.sleep(Duration::from_secs(3)).await;
+                last.send("67890").await;
+                assert_eq!(last.reply().await.status, 200);
+            })
+            .unwrap();
+        assert_eq!(client.put(b"patient").await.status, 200);
+    });
+}
+
+#[test]
+fn ten_thousand_random_requests_end_and_leave_nothing() {
+    let mut site = Site::new(14, MIB, &[]);
+    let free = site.figure("bytes free");
+    site.run(async |client| {
+        let mut chance = Chance::new(99);
+        let words = [
+            "GET ",
+            "PUT ",
+            "DELETE ",
+            "/uploader",
+            "/downloader",
+            "?wait=0",
+            " HTTP/1.1",
+            "\r\n",
+            "Host: q",
+            "\r\n\r\n",
+            "Content-Length: 3",
+            "Content-Length: 70000",
+            "Transfer-Encoding: chunked",
+            "Expect: 100-continue",
+            "If-Match: *",
+            "abc",
+            "\0",
+            "é",
+        ];
+        for _ in 0..10_000 {
+            let mut bytes = Vec::new();
+            for _ in 0..chance.below(14) {
+                if chance.below(4) == 0 {
+                    let mut noise = vec![0; chance.below(40) as usize];
+                    chance.fill(&mut noise);
+                    bytes.extend_from_slice(&noise);
+                } else {
+                    bytes.extend_from_slice(words[chance.below(words.len() as u64) as usize].as_bytes());
+                }
+            }
+            let mut peer = client.connect().await;
+            peer.send(&bytes).await;
+            let _ = peer.stream.close().await;
+            let mut answers = 0;
+            while let Some(reply) = peer.try_reply().await {
+                assert!(reply.status == 100 || reply.status >= 200, "{bytes:?}: {reply:?}");
+                answers += 1;
+            }
+            assert!(answers < 20);
+        }
+        while client.ask("GET /downloader?wait=0 HTTP/1.1\r\nHost: q\r\n\r\n").await.status == 200 {
+            client.delete().await;
+        }
+    });
+    site.world.run_for(Duration::from_secs(400)).unwrap();
+    assert_eq!(site.figure("bytes free"), free);
+    assert_eq!(site.server.task_count(), 3);
+    let console = site.server.console();
+    assert_eq!(console.len(), 4, "{console:?}");
+}

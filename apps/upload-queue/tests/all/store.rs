@@ -1,0 +1,282 @@
+//! The queue as its users see it, on a disk in memory.
+
+use crate::common::{RecordingDisk, content, drain, get, open, put, run};
+use embassy_futures::poll_once;
+use upload_queue::{OpenError, Store, StoreError};
+
+const SMALL: usize = 16 * 4096;
+
+fn disk(bytes: usize) -> RecordingDisk {
+    RecordingDisk::new(vec![0; bytes], 512, 1, 3)
+}
+
+#[test]
+fn fills_up_and_works_again_when_drained() {
+    run(async |executor| {
+        let store = open(&executor, disk(SMALL)).await;
+        let free = store.usage().free_bytes;
+        assert_eq!(free, 13 * 4096);
+        for round in 0..3 {
+            for n in 0..6 {
+                put(&store, &content(n, 5371), 1000).await.unwrap();
+            }
+            let error = put(&store, &content(9, 5371), 1000).await.unwrap_err();
+            assert_eq!(error, StoreError::DiskFull { wanted_bytes: 5371, free_bytes: 4096 }, "round {round}");
+            for n in 0..6 {
+                assert_eq!(get(&store).await.unwrap().unwrap(), content(n, 5371));
+                assert_eq!(store.remove_fetched().await, Ok(true));
+            }
+            assert_eq!(store.usage().free_bytes, free);
+        }
+    });
+}
+
+#[test]
+fn the_order_is_that_of_completion() {
+    run(async |executor| {
+        let store = open(&executor, disk(SMALL)).await;
+        let first = store.upload(0).unwrap();
+        let second = store.upload(0).unwrap();
+        put(&store, b"third", 9).await.unwrap();
+        let second = second.finish().await.unwrap();
+        let first = first.finish().await.unwrap();
+        assert_eq!(get(&store).await.unwrap().unwrap(), b"third");
+        store.remove_fetched().await.unwrap();
+        for id in [second, first] {
+            assert_eq!(store.head().unwrap().id, id);
+            assert_eq!(get(&store).await.unwrap().unwrap(), b"");
+            store.remove_fetched().await.unwrap();
+        }
+        assert!(store.fetch().is_none());
+    });
+}
+
+#[test]
+fn an_upload_of_the_wrong_size_leaves_nothing() {
+    run(async |executor| {
+        let store = open(&executor, disk(SMALL)).await;
+        let before = store.usage();
+        let mut upload = store.upload(10).unwrap();
+        let read = async |space: &mut [u8]| {
+            assert_eq!(space.len(), 10, "there is no room for more than was announced");
+            space[..4].copy_from_slice(b"four");
+            Ok::<usize, ()>(4)
+        };
+        upload.receive(read).await.unwrap().unwrap();
+        assert_eq!(upload.missing_bytes(), 6);
+        assert_eq!(upload.finish().await, Err(StoreError::Short { length: 10, received: 4 }));
+        assert_eq!(store.usage(), before);
+    });
+}
+
+#[test]
+fn only_what_was_finished_survives_a_restart() {
+    run(async |executor| {
+        let disk = disk(SMALL);
+        let store = open(&executor, disk.clone()).await;
+        put(&store, b"whole", 5).await.unwrap();
+        let mut partial = store.upload(20_000).unwrap();
+        partial.receive(async |space| Ok::<usize, ()>(space.len() / 2)).await.unwrap().unwrap();
+        for sector_bytes in [512, 4096] {
+            // The layout does not depend on the sector size.
+            let again = RecordingDisk::new(disk.image(), sector_bytes, 1, 3);
+            let (store, recovery) = Store::open(again, false).await.unwrap();
+            assert_eq!((recovery.items, recovery.formatted, recovery.broken_slot), (1, false, None));
+            assert_eq!(get(&store).await.unwrap().unwrap(), b"whole");
+            assert_eq!(store.usage().free_bytes, 12 * 4096);
+        }
+        drop(partial);
+    });
+}
+
+#[test]
+fn a_removal_needs_a_fetch_and_happens_once() {
+    run(async |executor| {
+        let store = open(&executor, disk(SMALL)).await;
+        assert_eq!(store.remove_fetched().await, Ok(false));
+        let first = put(&store, b"1", 1).await.unwrap();
+        let second = put(&store, b"2", 1).await.unwrap();
+        assert_eq!(store.remove_fetched().await, Ok(false));
+        assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
+        assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
+        assert_eq!(store.remove(second).await, Ok(false));
+        assert_eq!(store.remove_fetched().await, Ok(true));
+        assert_eq!(store.remove_fetched().await, Ok(false));
+        assert_eq!(store.remove(first).await, Ok(false));
+        assert_eq!(store.remove(second).await, Ok(true));
+        assert_eq!(store.usage().items, 0);
+    });
+}
+
+#[test]
+fn a_removed_item_stays_whole_for_its_readers() {
+    run(async |executor| {
+        let store = open(&executor, RecordingDisk::plain(vec![0; 600 * 4096])).await;
+        let free = store.usage().free_bytes;
+        let data = content(1, 590 * 4096);
+        put(&store, &data, 1 << 20).await.unwrap();
+        let reader = store.fetch().unwrap();
+        assert_eq!(store.remove_fetched().await, Ok(true));
+        assert!(store.fetch().is_none());
+        assert!(matches!(store.upload(100 * 4096), Err(StoreError::DiskFull { .. })));
+        put(&store, &content(2, 2 * 4096), 1 << 20).await.unwrap();
+        assert!(drain(reader).await.unwrap() == data);
+        assert_eq!(store.usage().free_bytes, free - 2 * 4096);
+        put(&store, &content(3, 585 * 4096), 1 << 20).await.unwrap();
+    });
+}
+
+#[test]
+fn many_changes_share_a_commit() {
+    run(async |executor| {
+        let disk = RecordingDisk::new(vec![0; SMALL * 10], 512, 1, 40);
+        let store = open(&executor, disk.clone()).await;
+        let (flushes, commits) = (disk.flushes(), store.usage().commits);
+        for n in 0..50 {
+            let store = store.clone();
+            executor.spawn("put", async move { assert!(put(&store, &content(n, 100), 100).await.is_ok()) }).unwrap();
+        }
+        while store.usage().items < 50 {
+            store.changed().await;
+        }
+        let commits = store.usage().commits - commits;
+        assert!(commits < 12, "{commits} commits");
+        assert_eq!(disk.flushes() - flushes, 2 * commits);
+    });
+}
+
+#[test]
+fn an_abandoned_upload_keeps_its_space_until_its_writes_are_done() {
+    run(async |executor| {
+        let disk = RecordingDisk::new(vec![0; 300 * 4096], 512, 1, 1000);
+        let store = open(&executor, disk.clone()).await;
+        let free = store.usage().free_bytes;
+        let mut upload = store.upload(free).unwrap();
+        for _ in 0..4 {
+            upload.receive(async |space| Ok::<usize, ()>(space.len())).await.unwrap().unwrap();
+        }
+        drop(upload);
+        assert_eq!(store.usage().free_bytes, 0);
+        while store.usage().free_bytes != free {
+            store.changed().await;
+        }
+    });
+}
+
+#[test]
+fn a_removal_survives_the_loss_of_its_client() {
+    run(async |executor| {
+        let store = open(&executor, disk(SMALL)).await;
+        let id = put(&store, b"1", 1).await.unwrap();
+        assert!(poll_once(store.remove(id)).is_pending());
+        // A removal that finds nothing still waits for those before it.
+        let commits = store.usage().commits;
+        assert_eq!(store.remove(id).await, Ok(false));
+        assert_eq!(store.usage().commits, commits + 1);
+        assert_eq!(store.usage().free_bytes, 13 * 4096);
+    });
+}
+
+#[test]
+fn the_index_has_a_bound() {
+    run(async |executor| {
+        let store = open(&executor, disk(SMALL)).await;
+        let items_max = store.usage().items_max;
+        assert_eq!(items_max, 63);
+        for _ in 0..items_max - 1 {
+            put(&store, b"", 1).await.unwrap();
+        }
+        let underway = store.upload(0).unwrap();
+        assert_eq!(store.upload(0).err(), Some(StoreError::IndexFull { items_max: 63 }));
+        underway.finish().await.unwrap();
+        assert_eq!(store.upload(0).err(), Some(StoreError::IndexFull { items_max: 63 }));
+        get(&store).await.unwrap().unwrap();
+        store.remove_fetched().await.unwrap();
+        put(&store, b"", 1).await.unwrap();
+    });
+}
+
+#[test]
+fn damaged_data_never_comes_out_whole() {
+    run(async |executor| {
+        let disk = RecordingDisk::plain(vec![0; 600 * 4096]);
+        let store = open(&executor, disk.clone()).await;
+        let data = content(1, 500_000);
+        put(&store, &data, 1 << 20).await.unwrap();
+        for place in [0, 131_072, 499_999] {
+            let start = 5 * 4096;
+            assert_eq!(disk.image()[start..start + 8], data[..8]);
+            disk.change_image(|image| image[start + place] ^= 4);
+            let mut download = store.fetch().unwrap();
+            let mut received = 0;
+            let error = loop {
+                match download.next().await {
+                    Ok(Some(chunk)) => received += chunk.len(),
+                    Ok(None) => panic!("the damage at {place} was not noticed"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, StoreError::Damaged { id: 1, .. }));
+            assert!(received < data.len());
+            disk.change_image(|image| image[start + place] ^= 4);
+        }
+        assert!(get(&store).await.unwrap().unwrap() == data);
+    });
+}
+
+#[test]
+fn after_a_failed_flush_nothing_is_promised_any_more() {
+    for good in 0..2 {
+        run(async move |executor| {
+            let disk = disk(SMALL);
+            let store = open(&executor, disk.clone()).await;
+            put(&store, b"1", 1).await.unwrap();
+            disk.fail_flushes_after(good);
+            assert!(matches!(put(&store, b"2", 1).await, Err(StoreError::Stopped(_))));
+            assert!(matches!(put(&store, b"3", 1).await, Err(StoreError::Stopped(_))));
+            assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
+            assert!(matches!(store.remove_fetched().await, Err(StoreError::Stopped(_))));
+        });
+    }
+}
+
+#[test]
+fn a_failed_write_of_data_fails_that_upload_only() {
+    run(async |executor| {
+        let disk = disk(SMALL);
+        let store = open(&executor, disk.clone()).await;
+        let before = store.usage();
+        disk.fail_writes_after(0);
+        assert!(matches!(put(&store, b"1", 1).await, Err(StoreError::Disk(_))));
+        disk.fail_writes_after(u64::MAX);
+        assert_eq!(store.usage(), before);
+        put(&store, b"2", 1).await.unwrap();
+    });
+}
+
+#[test]
+fn disks_that_cannot_be_a_queue_are_refused() {
+    run(async |_| {
+        let error = Store::open(disk(3 * 4096), false).await.err().unwrap();
+        assert_eq!(error, OpenError::TooSmall { size_bytes: 3 * 4096 });
+        for place in [0, 1024, 65_600, 1_048_575, (4 << 20) - 1] {
+            let mut image = vec![0; 4 << 20];
+            image[place] = 1;
+            let error = Store::open(RecordingDisk::plain(image.clone()), false).await.err().unwrap();
+            assert_eq!(error, OpenError::Foreign { offset: place as u64 });
+            assert!(error.to_string().contains("--format"), "{error}");
+            let (_, recovery) = Store::open(RecordingDisk::plain(image), true).await.unwrap();
+            assert!(recovery.formatted);
+        }
+        let good = disk(4 << 20);
+        Store::open(good.clone(), false).await.unwrap();
+        let mut shorter = good.image();
+        shorter.truncate(2 << 20);
+        let error = Store::open(RecordingDisk::plain(shorter), false).await.err().unwrap();
+        assert_eq!(error, OpenError::Shrunk { queue_bytes: 4 << 20, size_bytes: 2 << 20 });
+        let mut longer = good.image();
+        longer.resize(5 << 20, 7);
+        let (_, recovery) = Store::open(RecordingDisk::plain(longer), false).await.unwrap();
+        assert_eq!(recovery.unused_bytes, 1 << 20);
+    });
+}

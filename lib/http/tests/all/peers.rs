@@ -1,0 +1,303 @@
+//! Peers that are slow, rude, or gone.
+
+use crate::world::{End, Server, World, echo, exchange, pair};
+use core::time::Duration;
+use glass_api::{Clock, NetError, Stream};
+use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Runs a server with `handler` against `client` and gives what `serve` returned.
+fn run<F: Future<Output = ()> + 'static>(
+    handler: impl AsyncFnMut(&mut Server, Request) -> Result<(), HttpError> + 'static,
+    client: impl FnOnce(World, End) -> F,
+) -> Result<(), HttpError> {
+    let world = World::new();
+    let (server, end) = pair(usize::MAX);
+    let connection = Connection::new(server, world.clone(), Limits::default());
+    let served = Rc::new(Cell::new(None));
+    let result = served.clone();
+    world.spawn(async move { result.set(Some(connection.serve(handler).await)) });
+    world.spawn(client(world.clone(), end));
+    world.run();
+    served.get().expect("the server ended")
+}
+
+async fn drip(world: &World, end: &mut End, text: &[u8], pause: Duration) {
+    for byte in text {
+        world.sleep(pause).await;
+        if end.write(&[*byte]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_head_has_ten_seconds() {
+    let served = run(echo, async |world: World, mut end: End| {
+        drip(&world, &mut end, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Duration::from_millis(300)).await;
+        drip(&world, &mut end, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Duration::from_millis(500)).await;
+        let (bytes, outcome) = end.read_all().await;
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("HTTP/1.1 408"), "{text}");
+        assert_eq!(outcome, Ok(()));
+    });
+    assert_eq!(served, Err(HttpError::HeadTimeout(Duration::from_secs(10))));
+}
+
+#[test]
+fn an_idle_connection_is_closed_without_a_word() {
+    for request in ["", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"] {
+        let outcome = exchange(request, usize::MAX, false, echo);
+        assert_eq!(outcome.served, Ok(()));
+        assert_eq!(outcome.end, Ok(()));
+        assert_eq!(outcome.text.matches("HTTP/1.1 ").count(), usize::from(!request.is_empty()));
+        assert_eq!(outcome.took, Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn a_body_must_move() {
+    let served = run(echo, async |world: World, mut end: End| {
+        end.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 600\r\n\r\n").await.unwrap();
+        drip(&world, &mut end, &[b'x'; 500], Duration::from_secs(1)).await;
+        let (bytes, _) = end.read_all().await;
+        assert!(bytes.starts_with(b"HTTP/1.1 408"));
+        assert!(world.now().0 < 600_000_000_000);
+    });
+    assert_eq!(served, Err(HttpError::Stalled { bytes_min: 8192, window: Duration::from_secs(30) }));
+}
+
+#[test]
+fn a_slow_body_that_moves_is_fine_and_the_services_time_is_not_the_clients() {
+    let world_time = Rc::new(Cell::new(0));
+    let (time, clock) = (world_time.clone(), Rc::new(RefCell::new(None::<World>)));
+    let service_clock = clock.clone();
+    let served = run(
+        async move |connection: &mut Server, _request| {
+            let world = service_clock.borrow().clone().unwrap();
+            let mut part = [0; 100];
+            let mut total = 0;
+            loop {
+                match connection.read_body(&mut part).await? {
+                    0 => break,
+                    count => total += count,
+                }
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(total, 10_000);
+            connection.respond_text(Status::OK, "done").await
+        },
+        |world: World, mut end: End| {
+            *clock.borrow_mut() = Some(world.clone());
+            async move {
+                end.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10000\r\n\r\n").await.unwrap();
+                drip(&world, &mut end, &[b'x'; 1000], Duration::from_millis(2)).await;
+                end.write_all(&[b'x'; 9000]).await.unwrap();
+                end.close().await.unwrap();
+                assert!(end.read_all().await.0.ends_with(b"done"));
+                time.set(world.now().0 / 1_000_000_000);
+            }
+        },
+    );
+    assert_eq!(served, Ok(()));
+    assert!(world_time.get() >= 100, "took {} s", world_time.get());
+}
+
+#[test]
+fn a_client_that_does_not_read_is_dropped() {
+    let served = run(
+        async |connection: &mut Server, _| {
+            connection.start(Response::new(Status::OK), 1 << 20).await?;
+            for _ in 0..16 {
+                connection.write_body(&[b'x'; 65536]).await?;
+            }
+            Ok(())
+        },
+        |world: World, mut end: End| {
+            end.bound_incoming(1000);
+            async move {
+                end.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+                for _ in 0..1000 {
+                    world.sleep(Duration::from_secs(1)).await;
+                    if end.read(&mut [0]).await == Err(NetError::Reset) {
+                        return;
+                    }
+                }
+                panic!("the server kept the connection");
+            }
+        },
+    );
+    assert_eq!(served, Err(HttpError::Stalled { bytes_min: 8192, window: Duration::from_secs(30) }));
+}
+
+#[test]
+fn the_hundred_comes_when_the_body_is_read_and_once() {
+    let request = b"PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nContent-Length: 5\r\n\r\n";
+    let served = run(echo, async |world: World, mut end: End| {
+        end.write_all(request).await.unwrap();
+        let mut line = [0; 25];
+        let mut got = 0;
+        while got < line.len() {
+            got += end.read(&mut line[got..]).await.unwrap();
+        }
+        assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
+        end.write_all(b"he").await.unwrap();
+        world.sleep(Duration::from_millis(1)).await;
+        end.write_all(b"llo").await.unwrap();
+        end.close().await.unwrap();
+        let (bytes, _) = end.read_all().await;
+        assert!(bytes.starts_with(b"HTTP/1.1 200") && bytes.ends_with(b"hello"));
+    });
+    assert_eq!(served, Ok(()));
+    // An answer without reading: no 100, and the connection ends, since the body may follow or not.
+    let refuse = async |connection: &mut Server, _| connection.respond_text(Status::INSUFFICIENT_STORAGE, "full").await;
+    let outcome = exchange(request, usize::MAX, false, refuse);
+    assert!(outcome.text.starts_with("HTTP/1.1 507 ") && outcome.text.contains("\r\nConnection: close\r\n"));
+    // A body that came along needs no 100.
+    let outcome = crate::world::ask([request, &b"hello"[..]].concat(), usize::MAX);
+    assert!(outcome.text.starts_with("HTTP/1.1 200"), "{}", outcome.text);
+}
+
+#[test]
+fn an_answer_before_the_body_is_not_lost_to_a_reset() {
+    let served = run(
+        async |connection: &mut Server, _| connection.respond_text(Status::PAYLOAD_TOO_LARGE, "too large").await,
+        async |_, mut end: End| {
+            end.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n").await.unwrap();
+            for _ in 0..100 {
+                end.write_all(&[b'x'; 10_000]).await.unwrap();
+            }
+            let (bytes, outcome) = end.read_all().await;
+            let text = String::from_utf8(bytes).unwrap();
+            assert!(text.starts_with("HTTP/1.1 413") && text.contains("\r\nConnection: close\r\n"), "{text}");
+            assert_eq!(outcome, Ok(()));
+        },
+    );
+    assert_eq!(served, Ok(()));
+}
+
+#[test]
+fn lingering_is_bounded() {
+    let served = run(
+        async |connection: &mut Server, _| connection.respond_text(Status::PAYLOAD_TOO_LARGE, "too large").await,
+        async |world: World, mut end: End| {
+            end.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+            for _ in 0..1000 {
+                if end.write_all(&[b'x'; 100_000]).await.is_err() {
+                    return;
+                }
+                world.sleep(Duration::from_millis(1)).await;
+            }
+            panic!("the server reads for ever");
+        },
+    );
+    assert_eq!(served, Ok(()));
+}
+
+#[test]
+fn an_unread_body_that_is_here_keeps_the_connection() {
+    let handler = async |connection: &mut Server, _| connection.respond_text(Status::OK, "ignored").await;
+    let request = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".repeat(3);
+    let outcome = exchange(request, usize::MAX, true, handler);
+    assert_eq!(outcome.text.matches("ignored").count(), 3);
+    assert!(!outcome.text.contains("close"));
+}
+
+#[test]
+fn a_short_body_is_told_with_the_number_of_missing_bytes() {
+    let outcome = crate::world::ask("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhello", usize::MAX);
+    assert_eq!(outcome.served, Err(HttpError::BodyCut { missing_bytes: 45 }));
+    assert!(outcome.text.ends_with("the body ended 45 bytes early\n"));
+}
+
+#[test]
+fn a_service_that_breaks_its_word_is_noticed() {
+    let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let nothing = exchange(get, usize::MAX, false, async |_: &mut Server, _| Ok(()));
+    assert_eq!(nothing.served, Err(HttpError::NoResponse));
+    assert!(nothing.text.starts_with("HTTP/1.1 500"));
+    let short = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
+        connection.start(Response::new(Status::OK), 10).await?;
+        connection.write_body(b"short").await
+    });
+    assert_eq!(short.served, Err(HttpError::WrongLength { missing_bytes: 5 }));
+    assert_eq!(short.end, Err(NetError::Reset));
+    let long = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
+        connection.start(Response::new(Status::OK), 10).await?;
+        connection.write_body(b"longer than that").await
+    });
+    assert_eq!(long.served, Err(HttpError::WrongLength { missing_bytes: 0 }));
+    assert_eq!(long.end, Err(NetError::Reset));
+    let bad = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
+        connection.respond(Response::new(Status::OK).header("X", "a\r\nb"), b"").await
+    });
+    assert_eq!(bad.served, Err(HttpError::BadResponseHeader));
+    assert!(bad.text.starts_with("HTTP/1.1 500"));
+}
+
+#[test]
+fn responses_without_a_body_have_none() {
+    for (status, length) in [(Status::NO_CONTENT, false), (Status::NOT_MODIFIED, false), (Status::OK, true)] {
+        let outcome =
+            crate::world::exchange("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1, true, async move |c: &mut Server, _| {
+                c.respond(Response::new(status), b"").await
+            });
+        assert_eq!(outcome.text.contains("Content-Length"), length, "{}", outcome.text);
+        assert!(outcome.text.ends_with("\r\n\r\n"));
+    }
+}
+
+/// A service that answers after a minute, unless the client leaves.
+async fn wait(connection: &mut Server, gone: &Cell<bool>, world: &World) -> Result<(), HttpError> {
+    let minute = core::pin::pin!(world.sleep(Duration::from_secs(60)));
+    let left = {
+        let left = core::pin::pin!(connection.wait_gone());
+        let (mut left, mut minute) = (left, minute);
+        core::future::poll_fn(|context| {
+            if left.as_mut().poll(context).is_ready() {
+                return core::task::Poll::Ready(true);
+            }
+            minute.as_mut().poll(context).map(|()| false)
+        })
+        .await
+    };
+    gone.set(left);
+    if left { Err(HttpError::Net(NetError::Reset)) } else { connection.respond_text(Status::OK, "late").await }
+}
+
+#[test]
+fn a_departure_is_noticed_while_waiting_and_what_is_sent_ahead_is_kept() {
+    for leaves in [true, false] {
+        let (gone, clock) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(None::<World>)));
+        let (seen, service_clock) = (gone.clone(), clock.clone());
+        let served = run(
+            async move |connection: &mut Server, request: Request| {
+                if request.path() == "/now" {
+                    return connection.respond_text(Status::OK, "now").await;
+                }
+                let world = service_clock.borrow().clone().unwrap();
+                wait(connection, &seen, &world).await
+            },
+            |world: World, mut end: End| {
+                *clock.borrow_mut() = Some(world.clone());
+                async move {
+                    end.write_all(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+                    world.sleep(Duration::from_secs(10)).await;
+                    end.write_all(b"GET /now HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+                    world.sleep(Duration::from_secs(10)).await;
+                    if leaves {
+                        end.close().await.unwrap();
+                        assert_eq!(end.read_all().await.0, b"");
+                        assert_eq!(world.now().0, 20_000_000_000);
+                    } else {
+                        let text = String::from_utf8(end.read_all().await.0).unwrap();
+                        assert!(text.contains("lateHTTP/1.1 200") && text.ends_with("now"), "{text}");
+                    }
+                }
+            },
+        );
+        assert_eq!(gone.get(), leaves);
+        assert_eq!(served.is_err(), leaves);
+    }
+}

@@ -1,0 +1,152 @@
+//! What goes in and what comes out, in one piece and byte by byte.
+
+use crate::world::{ask, echo, exchange};
+
+const PIECES: [usize; 4] = [1, 2, 7, usize::MAX];
+
+fn status(text: &str) -> u16 {
+    text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn answers_a_get() {
+    for piece in PIECES {
+        let outcome = ask("GET /path?query HTTP/1.1\r\nHost: a\r\n\r\n", piece);
+        let expected =
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 10\r\n\r\nGET /path\n";
+        assert_eq!(outcome.text, expected);
+        assert_eq!((outcome.served, outcome.end), (Ok(()), Ok(())));
+    }
+}
+
+#[test]
+fn answers_pipelined_requests_in_order() {
+    let requests = "PUT /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nfirst\
+        \r\n\nGET /2 HTTP/1.1\nHost: a\n\nHEAD /3 HTTP/1.1\r\nHost: a\r\n\r\nDELETE /4 HTTP/1.1\r\nHost: a\r\n\r\n";
+    for piece in PIECES {
+        let text = ask(requests, piece).text;
+        let bodies: Vec<_> = text.split("\r\n\r\n").skip(1).collect();
+        assert_eq!(bodies.len(), 4, "{text}");
+        assert!(bodies[0].starts_with("firstHTTP/1.1 200"), "{text}");
+        assert!(bodies[1].starts_with("GET /2\nHTTP/1.1 200"), "{text}");
+        assert!(bodies[2].starts_with("HTTP/1.1 200"), "{text}");
+        assert_eq!(bodies[3], "DELETE /4\n");
+    }
+}
+
+#[test]
+fn a_thousand_requests_sent_ahead_are_answered_in_order() {
+    let request = |number| format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let requests: String = (0..1000).map(request).collect();
+    for piece in [1000, usize::MAX] {
+        let text = ask(requests.clone(), piece).text;
+        let found: Vec<_> = text.split("GET /").skip(1).map(|rest| rest.split('\n').next().unwrap()).collect();
+        assert_eq!(found, (0..1000).map(|number| number.to_string()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn head_has_the_length_and_no_body() {
+    let text = ask("HEAD /12 HTTP/1.1\r\nHost: a\r\n\r\n", 1).text;
+    assert!(text.ends_with("Content-Length: 9\r\n\r\n"), "{text}");
+}
+
+#[test]
+fn closes_when_the_client_says_so() {
+    let close = "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n";
+    let old = "GET /1 HTTP/1.0\r\n\r\nGET /2 HTTP/1.0\r\n\r\n";
+    for request in [close, old] {
+        let outcome = exchange(request, usize::MAX, false, echo);
+        assert_eq!(outcome.text.matches("HTTP/1.1 200").count(), 1);
+        assert!(outcome.text.contains("\r\nConnection: close\r\n"), "{}", outcome.text);
+    }
+    let kept = "GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /2 HTTP/1.0\r\n\r\n";
+    let text = ask(kept, usize::MAX).text;
+    assert_eq!(text.matches("HTTP/1.1 200").count(), 2);
+    assert_eq!(text.matches("\r\nConnection: keep-alive\r\n").count(), 1);
+    assert_eq!(text.matches("\r\nConnection: close\r\n").count(), 1);
+}
+
+#[test]
+fn refuses_what_is_malformed() {
+    let long_line = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8192));
+    let long_head = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(16384));
+    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(64));
+    let with = |fields: &str| format!("PUT / HTTP/1.1\r\nHost: a\r\n{fields}\r\nhello");
+    let cases: Vec<(String, u16)> = vec![
+        (long_line.clone(), 414),
+        (long_line[..8193].into(), 414),
+        (long_head.clone(), 431),
+        (long_head[..16384].into(), 431),
+        (many, 431),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), 505),
+        ("GET / HTTP/3\r\nHost: a\r\n\r\n".into(), 505),
+        ("GET /\r\n".into(), 400),
+        ("GET / HTTPS\r\nHost: a\r\n\r\n".into(), 400),
+        ("\x16\x03\x01\x02\0".into(), 400),
+        ("\r\n".repeat(9), 400),
+        ("GET / HTTP/1.1\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost : a\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n".into(), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n".into(), 400),
+        ("GET nowhere HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        ("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        (with("Content-Length: -5\r\n"), 400),
+        (with("Content-Length: +5\r\n"), 400),
+        (with("Content-Length: 0x5\r\n"), 400),
+        (with("Content-Length:\r\n"), 400),
+        (with("Content-Length: 5, 5\r\n"), 400),
+        (with("Content-Length: 5\r\nContent-Length: 5\r\n"), 400),
+        (with("Content-Length: 5 5\r\n"), 400),
+        (with("Content-Length: 18446744073709551616\r\n"), 400),
+        (with("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"), 400),
+        (with("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"), 400),
+        (with("Transfer-Encoding: chunked\r\n"), 411),
+        ("PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), 400),
+        (with("Expect: the worst\r\n"), 417),
+        (with("Content-Length: 9\r\n"), 400),
+    ];
+    for (request, expected) in cases {
+        for piece in PIECES {
+            let outcome =
+                exchange(request.clone(), piece, true, async |connection: &mut crate::world::Server, request| {
+                    // Reads a byte more than nothing, so that an unknown length is noticed.
+                    let mut body = [0; 100];
+                    while connection.read_body(&mut body).await? > 0 {}
+                    echo(connection, request).await
+                });
+            assert_eq!(
+                status(&outcome.text),
+                expected,
+                "{:?} in pieces of {piece}: {}",
+                request.get(..60),
+                outcome.text
+            );
+            assert!(outcome.text.contains("\r\nConnection: close\r\n"), "{}", outcome.text);
+            assert!(outcome.served.is_err());
+            assert_eq!(outcome.end, Ok(()), "{:?}", request.get(..60));
+            assert_eq!(outcome.text.matches("\r\nContent-Length: ").count(), 1, "{}", outcome.text);
+        }
+    }
+}
+
+#[test]
+fn accepts_the_largest_of_everything() {
+    let start = "GET / HTTP/1.1\r\nHost: a\r\n";
+    let line = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8192 - 16));
+    let head = format!("{start}X: {}\r\n\r\n", "x".repeat(16384 - start.len() - 7));
+    assert_eq!(head.len(), 16384);
+    let fields = format!("{start}{}\r\n", "X: y\r\n".repeat(63));
+    let absolute = "GET http://a/x?y HTTP/1.1\r\nHost: a\r\n\r\n".to_string();
+    let length = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length:  005\t\r\n\r\nhello".to_string();
+    for request in [line, head, fields, absolute, length] {
+        for piece in [1, usize::MAX] {
+            let outcome = ask(request.clone(), piece);
+            assert_eq!(status(&outcome.text), 200, "{:?}: {}", request.get(..60), outcome.text);
+            assert_eq!(outcome.served, Ok(()));
+        }
+    }
+}

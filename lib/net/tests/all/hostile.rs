@@ -1,0 +1,246 @@
+//! Peers that lie, flood and vanish half way.
+
+use crate::common::peer::Peer;
+use crate::common::{Wire, config, run};
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use glass_api::{Listener, Net, NetError, Stream};
+use glass_net::smoltcp::wire::{Ipv4Address, TcpControl, TcpSeqNumber};
+use glass_net::{Config, Sockets};
+use std::rc::Rc;
+
+const PORT: u16 = 80;
+
+/// Accepts everything, reads it all and closes; counts what ends well.
+async fn sink(sockets: Sockets, received: Rc<RefCell<Vec<u8>>>, ended: Rc<Cell<u32>>) {
+    let mut listener = sockets.listen(PORT).await.unwrap();
+    loop {
+        let mut stream = listener.accept().await.unwrap();
+        let mut buf = [0; 4096];
+        loop {
+            match stream.read(&mut buf).await {
+                Ok(0) => {
+                    ended.set(ended.get() + 1);
+                    let _ = stream.close().await;
+                    break;
+                }
+                Ok(count) => received.borrow_mut().extend_from_slice(&buf[..count]),
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+type Received = Rc<RefCell<Vec<u8>>>;
+
+fn sink_wire(config: Config) -> (Wire, Received, Rc<Cell<u32>>) {
+    let mut wire = Wire::with(config);
+    let (received, ended) = (Received::default(), Rc::new(Cell::new(0)));
+    wire.spawn(sink(wire.right.sockets(), received.clone(), ended.clone()));
+    wire.settle();
+    (wire, received, ended)
+}
+
+/// An honest client still gets through.
+fn assert_serves(wire: &mut Wire, ended: &Cell<u32>) {
+    let before = ended.get();
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let result = run(wire, Duration::from_secs(20), async move {
+        let mut stream = left.connect(remote).await?;
+        stream.write_all(b"honest").await?;
+        stream.close().await?;
+        stream.read(&mut [0; 1]).await
+    });
+    assert_eq!((result, ended.get()), (Ok(0), before + 1));
+}
+
+/// smoltcp 0.14.0 takes the unscaled window of its SYN for a scaled one; see `Config::window_bytes`.
+#[test]
+fn data_behind_the_window_is_not_taken() {
+    for receive_bytes in [65_536, 100_000, 262_144, 1 << 20] {
+        let (mut wire, received, ended) = sink_wire(Config { receive_bytes, ..config(2) });
+        let mut peer = Peer::new(4000, PORT);
+        assert!(peer.open(&mut wire));
+        // The piece right behind the buffer first, and then everything before it, backwards.
+        let mut place = receive_bytes;
+        loop {
+            peer.send(&mut wire, TcpControl::None, peer.seq + place, true, &[7; 1460]);
+            wire.right.poll(wire.now);
+            if place == 0 {
+                break;
+            }
+            place = place.saturating_sub(1460);
+        }
+        peer.exchange(&mut wire);
+        assert!(received.borrow().iter().all(|byte| *byte == 7));
+        assert!(received.borrow().len() >= receive_bytes / 2);
+        // The sink takes one connection at a time.
+        wire.advance(Duration::from_secs(61));
+        assert_serves(&mut wire, &ended);
+    }
+}
+
+#[test]
+fn a_flood_of_syns_is_bounded_and_passes() {
+    let config = config(2);
+    let backlog_max = config.backlog_max;
+    let (mut wire, _, ended) = sink_wire(config);
+    for index in 0..5000u16 {
+        let mut peer = Peer::new(1024 + index, PORT);
+        peer.address = Ipv4Address::new(10, 0, 0, 100 + (index % 100) as u8);
+        peer.send(&mut wire, TcpControl::Syn, peer.seq, false, &[]);
+        wire.right.poll(wire.now);
+        assert!(wire.right.connection_count() <= backlog_max);
+    }
+    let counters = wire.right.counters();
+    assert_eq!(counters.refused_backlog, 5000 - backlog_max as u64);
+    wire.advance(Duration::from_secs(12));
+    assert_eq!(wire.right.connection_count(), 0);
+    assert_eq!(wire.right.counters().abandoned_opening, backlog_max as u64);
+    assert_serves(&mut wire, &ended);
+}
+
+#[test]
+fn a_syn_with_a_wrong_checksum_leaves_nothing_behind() {
+    let (mut wire, _, ended) = sink_wire(config(2));
+    let peer = Peer::new(4000, PORT);
+    let mut frame = peer.frame(TcpControl::Syn, peer.seq, None, &[]);
+    // A port of the TCP header, which is 34 bytes in.
+    frame[35] ^= 1;
+    wire.right.device_mut().incoming.borrow_mut().push_back(frame);
+    peer.exchange(&mut wire);
+    assert_eq!(wire.right.connection_count(), 0);
+    assert_serves(&mut wire, &ended);
+}
+
+#[test]
+fn a_repeated_syn_makes_no_second_connection() {
+    let (mut wire, _, _) = sink_wire(config(2));
+    let peer = Peer::new(4000, PORT);
+    for _ in 0..5 {
+        peer.send(&mut wire, TcpControl::Syn, peer.seq, false, &[]);
+    }
+    peer.exchange(&mut wire);
+    assert_eq!(wire.right.connection_count(), 1);
+}
+
+#[test]
+fn two_ends_can_connect_again_while_the_first_connection_rests_in_time_wait() {
+    let mut wire = Wire::new();
+    let accepted = Rc::new(Cell::new(0));
+    let (sockets, count) = (wire.right.sockets(), accepted.clone());
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        loop {
+            // The side that closes first is the one that waits.
+            listener.accept().await.unwrap().close().await.unwrap();
+            count.set(count.get() + 1);
+        }
+    });
+    let mut peer = Peer::new(4000, PORT);
+    for round in 1..=3 {
+        assert!(peer.open(&mut wire), "round {round}");
+        // Our end's FIN is taken as read: acknowledge it together with ours.
+        peer.ack += 1;
+        peer.send(&mut wire, TcpControl::Fin, peer.seq, true, &[]);
+        peer.exchange(&mut wire);
+        assert_eq!((accepted.get(), wire.right.connection_count()), (round, 1));
+        peer.seq = TcpSeqNumber(peer.seq.0.wrapping_add(100_000));
+    }
+}
+
+#[test]
+fn connections_in_time_wait_make_room() {
+    let mut wire = Wire::with(Config { connections_max: 2, ..config(2) });
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        loop {
+            listener.accept().await.unwrap().close().await.unwrap();
+        }
+    });
+    for round in 0..10 {
+        let mut peer = Peer::new(4000 + round, PORT);
+        assert!(peer.open(&mut wire), "round {round}");
+        peer.ack += 1;
+        peer.send(&mut wire, TcpControl::Fin, peer.seq, true, &[]);
+        peer.exchange(&mut wire);
+    }
+    assert_eq!(wire.right.connection_count(), 2);
+    assert_eq!(wire.right.counters().time_wait_reclaimed, 8);
+}
+
+#[test]
+fn random_and_broken_frames_do_no_harm() {
+    let (mut wire, _, ended) = sink_wire(config(2));
+    let mut state = 0x1234_5678_9abc_def0u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    let controls = [TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Syn, TcpControl::Rst];
+    for round in 0..30_000 {
+        let control = controls[random() as usize % controls.len()];
+        let (seq, ack) = match round % 3 {
+            0 => (TcpSeqNumber(random() as i32), TcpSeqNumber(random() as i32)),
+            // Near the truth, which reaches further.
+            _ => (peer.seq + random() as usize % 3000, peer.ack + random() as usize % 3),
+        };
+        let ack = (!random().is_multiple_of(4)).then_some(ack);
+        let mut frame = peer.frame(control, seq, ack, &vec![1; random() as usize % 1400]);
+        match random() % 4 {
+            0 => {
+                for _ in 0..1 + random() % 4 {
+                    let place = random() as usize % frame.len();
+                    frame[place] = random() as u8;
+                }
+            }
+            1 => frame.truncate(random() as usize % frame.len()),
+            _ => {}
+        }
+        wire.right.device_mut().incoming.borrow_mut().push_back(frame);
+        if round % 8 == 0 {
+            peer.exchange(&mut wire);
+            wire.advance(Duration::from_millis(random() % 50));
+            // The left end has no part in this.
+            wire.left.device_mut().incoming.borrow_mut().clear();
+        }
+        if wire.right.connection_count() == 0 {
+            peer.port += 1;
+            peer.open(&mut wire);
+        }
+    }
+    wire.advance(Duration::from_secs(120));
+    assert_eq!(wire.right.connection_count(), 0);
+    assert_serves(&mut wire, &ended);
+}
+
+#[test]
+fn a_peer_that_never_reads_is_given_up_only_when_it_is_silent() {
+    let mut wire = Wire::new();
+    let result = Rc::new(Cell::new(None));
+    let (sockets, slot) = (wire.right.sockets(), result.clone());
+    wire.spawn(async move {
+        let mut stream = sockets.listen(PORT).await.unwrap().accept().await.unwrap();
+        loop {
+            if let Err(error) = stream.write(&[0; 1000]).await {
+                return slot.set(Some(error));
+            }
+        }
+    });
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    // It acknowledges nothing new, but it lives.
+    for _ in 0..20 {
+        wire.advance(Duration::from_secs(10));
+        peer.send(&mut wire, TcpControl::None, peer.seq, true, &[]);
+        peer.exchange(&mut wire);
+        assert_eq!(result.get(), None);
+    }
+    wire.advance(Duration::from_secs(62));
+    assert_eq!(result.get(), Some(NetError::TimedOut));
+}

@@ -1,0 +1,8 @@
+//! All tests of the TCP/IP stack in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod common;
+mod dhcp;
+mod hostile;
+mod trace;
+mod wire;

@@ -1,0 +1,205 @@
+//! Two stacks joined by a wire without faults; platform/sim has the tests on bad networks.
+
+use crate::common::{Wire, config, run};
+use core::cell::Cell;
+use core::time::Duration;
+use glass_api::{Listener, Net, NetError, Stream};
+use glass_net::{Address, Config, Sockets};
+use std::rc::Rc;
+
+const PORT: u16 = 80;
+
+async fn echo(sockets: Sockets) {
+    let mut listener = sockets.listen(PORT).await.unwrap();
+    loop {
+        let mut stream = listener.accept().await.unwrap();
+        let mut buf = [0; 1000];
+        loop {
+            match stream.read(&mut buf).await {
+                Ok(0) => break stream.close().await.unwrap(),
+                Ok(count) => stream.write_all(&buf[..count]).await.unwrap(),
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_comes_back_and_everything_is_freed() {
+    let mut wire = Wire::new();
+    wire.spawn(echo(wire.right.sockets()));
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let reply = run(&mut wire, Duration::from_secs(5), async move {
+        let mut stream = left.connect(remote).await?;
+        assert_eq!(stream.peer(), remote);
+        stream.write_all(b"hello").await?;
+        stream.close().await?;
+        let mut reply = [0; 100];
+        let mut filled = 0;
+        loop {
+            match stream.read(&mut reply[filled..]).await? {
+                0 => return Ok::<_, NetError>(reply[..filled].to_vec()),
+                count => filled += count,
+            }
+        }
+    });
+    assert_eq!(reply.unwrap(), b"hello");
+    wire.advance(Duration::from_secs(11));
+    assert_eq!((wire.left.connection_count(), wire.right.connection_count()), (0, 0));
+    assert_eq!(wire.right.counters().accepted, 1);
+}
+
+#[test]
+fn nobody_listening_is_a_reset() {
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let refused = run(&mut wire, Duration::from_secs(1), async move { left.connect(remote).await.err() });
+    assert_eq!(refused, Some(NetError::Reset));
+    wire.advance(Duration::from_secs(2));
+    assert_eq!(wire.left.connection_count(), 0);
+}
+
+#[test]
+fn nobody_there_is_a_timeout() {
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), "10.0.0.99:80".parse().unwrap());
+    let refused = run(&mut wire, Duration::from_secs(15), async move { left.connect(remote).await.err() });
+    assert_eq!(refused, Some(NetError::TimedOut));
+}
+
+#[test]
+fn dropping_a_stream_resets_it() {
+    let mut wire = Wire::new();
+    let seen = Rc::new(Cell::new(None));
+    let (right, result) = (wire.right.sockets(), seen.clone());
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        stream.write_all(b"!").await.unwrap();
+        result.set(Some(stream.read(&mut [0; 10]).await));
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    run(&mut wire, Duration::from_secs(1), async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        assert_eq!(stream.read(&mut [0; 10]).await, Ok(1));
+    });
+    wire.advance(Duration::from_secs(2));
+    assert_eq!(seen.get(), Some(Err(NetError::Reset)));
+    assert_eq!((wire.left.connection_count(), wire.right.connection_count()), (0, 0));
+    assert_eq!(wire.right.counters().reset_by_peer, 1);
+}
+
+#[test]
+fn a_port_has_one_listener_and_can_be_reused() {
+    let mut wire = Wire::new();
+    let left = wire.left.sockets();
+    run(&mut wire, Duration::from_secs(1), async move {
+        let first = left.listen(PORT).await.unwrap();
+        assert_eq!(left.listen(PORT).await.err(), Some(NetError::PortInUse(PORT)));
+        drop(first);
+        let again = left.listen(PORT).await.unwrap();
+        assert_eq!(again.port(), PORT);
+        let (one, two) = (left.listen(0).await.unwrap(), left.listen(0).await.unwrap());
+        assert!(one.port() != 0 && one.port() != two.port());
+    });
+}
+
+#[test]
+fn without_a_device_there_is_no_network() {
+    let mut wire = Wire::new();
+    run(&mut wire, Duration::from_secs(1), async {
+        let none = Sockets::without_device();
+        assert_eq!(none.up().await.err(), Some(NetError::NoNetwork));
+        assert_eq!(none.listen(PORT).await.err(), Some(NetError::NoNetwork));
+    });
+}
+
+/// Sends 8 MB from left to right and returns how much time passed, which only timers take.
+fn bulk(offloads: bool) -> Duration {
+    const BYTES: usize = 8_000_000;
+    let mut wire = Wire::between(config(2), offloads);
+    let right = wire.right.sockets();
+    let received = Rc::new(Cell::new(0));
+    let count = received.clone();
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        let mut buf = vec![0; 100_000];
+        loop {
+            match stream.read(&mut buf).await.unwrap() {
+                0 => return stream.close().await.unwrap(),
+                bytes => count.set(count.get() + bytes),
+            }
+        }
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let begun = wire.now;
+    let ended = run(&mut wire, Duration::from_secs(10), async move {
+        let mut stream = left.connect(remote).await?;
+        stream.write_all(&vec![1; BYTES]).await?;
+        stream.close().await?;
+        stream.read(&mut [0; 1]).await
+    });
+    assert_eq!((ended, received.get()), (Ok(0), BYTES));
+    wire.now.since(begun)
+}
+
+#[test]
+fn a_bulk_transfer_never_waits_for_a_delayed_acknowledgement() {
+    // One wait of 10 ms is for the end of a slow start with an odd number of segments.
+    let plain = bulk(false);
+    assert!(plain <= Duration::from_millis(10), "{plain:?}");
+    let large = bulk(true);
+    assert!(large <= Duration::from_millis(10), "{large:?}");
+}
+
+#[test]
+fn a_device_without_room_delays_and_loses_nothing() {
+    let mut wire = Wire::new();
+    wire.left.device_mut().room = 1;
+    wire.right.device_mut().room = 1;
+    wire.spawn(echo(wire.right.sockets()));
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let same = run(&mut wire, Duration::from_secs(60), async move {
+        let mut stream = left.connect(remote).await?;
+        let data: Vec<u8> = (0..100_000u32).map(|place| (place / 7) as u8).collect();
+        stream.write_all(&data).await?;
+        stream.close().await?;
+        let mut reply = Vec::new();
+        let mut buf = [0; 3000];
+        while let count @ 1.. = stream.read(&mut buf).await? {
+            reply.extend_from_slice(&buf[..count]);
+        }
+        Ok::<_, NetError>(reply == data)
+    });
+    assert_eq!(same, Ok(true));
+    assert!(wire.left.counters().transmit_blocked > 0);
+}
+
+#[test]
+fn a_stuck_device_is_waited_for_and_not_polled_without_end() {
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    wire.spawn(async move {
+        let _ = left.connect(remote).await;
+    });
+    wire.left.device_mut().room = 0;
+    wire.settle();
+    assert!(wire.left.transmit_blocked());
+    let deadline = wire.left.next_deadline(wire.now).unwrap();
+    assert!(deadline > wire.now, "{deadline}");
+}
+
+#[test]
+fn ipv6_works_with_static_addresses() {
+    let address = Address::Static { address: "fd00::2".parse().unwrap(), prefix_bits: 64, gateway: None };
+    let mut wire = Wire::with(Config { address, ..config(2) });
+    wire.spawn(echo(wire.right.sockets()));
+    let left = wire.left.sockets();
+    let reply = run(&mut wire, Duration::from_secs(5), async move {
+        let mut stream = left.connect("[fd00::2]:80".parse().unwrap()).await?;
+        stream.write_all(b"six").await?;
+        let mut reply = [0; 3];
+        stream.read(&mut reply).await?;
+        Ok::<_, NetError>(reply)
+    });
+    assert_eq!(reply, Ok(*b"six"));
+}

@@ -1,0 +1,107 @@
+//! What the macros of `tracing` leave in a trace.
+
+use crate::common::{kind, name, traced};
+use glass_formats::trace::{Event, Group, Kind, ValueType};
+use glass_trace::tracing_subscriber::TEXT_BYTES_MAX;
+use tracing::{Level, debug, error, info, info_span, span, trace_span};
+
+const SPANS: u32 = Group::Spans as u32;
+
+/// The text behind event `index`.
+fn text(events: &[Event], index: usize, bytes: u64) -> String {
+    let mut all = Vec::new();
+    for event in events[index + 1..].iter().take_while(|event| kind(event) == Kind::Text) {
+        let words = event.to_words();
+        let chunk = [&words[1].to_le_bytes()[4..], &words[2].to_le_bytes(), &words[3].to_le_bytes()].concat();
+        all.extend_from_slice(&chunk[..usize::from(event.detail)]);
+    }
+    assert_eq!(all.len() as u64, bytes);
+    String::from_utf8(all).unwrap()
+}
+
+#[test]
+fn a_span_with_fields_comes_back_whole() {
+    let traced = traced(SPANS, 64);
+    {
+        let outer = info_span!("upload", bytes = 1234u64, peer = "10.0.0.2:99", ok = true, id = tracing::field::Empty);
+        outer.record("id", -5i64);
+        let _inside = outer.enter();
+        span!(Level::DEBUG, "write", ratio = 0.5).in_scope(|| ());
+    }
+    let told = traced.told();
+    let events: Vec<Event> = traced.events().into_iter().filter(|event| kind(event) != Kind::Groups).collect();
+    let kinds: Vec<Kind> = told.iter().map(|event| event.0).collect();
+    use Kind::*;
+    let outer = [SpanBegin, Field, Field, Text, Field, Field, SpanEnter];
+    let inner = [SpanBegin, Field, SpanEnter, SpanExit, SpanEnd];
+    assert_eq!(kinds, [&outer[..], &inner, &[SpanExit, SpanEnd]].concat());
+    let (upload, write) = (told[0].3, told[7].3);
+    assert_eq!((name(told[0].2), told[0].1, told[0].4), ("upload".into(), 3, 0));
+    assert_eq!((name(told[7].2), told[7].1, told[7].4), ("write".into(), 4, upload));
+    assert_ne!(upload, write);
+    let field = |index: usize| (name(told[index].2), told[index].1, told[index].3, told[index].4);
+    assert_eq!(field(1), ("bytes".into(), ValueType::Unsigned as u16, 1234, upload));
+    assert_eq!(field(2), ("peer".into(), ValueType::Text as u16, 11, upload));
+    assert_eq!(text(&events, 2, 11), "10.0.0.2:99");
+    assert_eq!(field(4), ("ok".into(), ValueType::Bool as u16, 1, upload));
+    assert_eq!(field(5), ("id".into(), ValueType::Signed as u16, -5i64 as u64, upload));
+    assert_eq!(field(8), ("ratio".into(), ValueType::Float as u16, 0.5f64.to_bits(), write));
+    // What belongs to the begin has its time: those before `record` was called, and those of the inner span.
+    let ticks = |index: usize| events[index].ticks;
+    assert!((1..=4).all(|index| ticks(index) == ticks(0)) && ticks(5) > ticks(0));
+    assert!(ticks(8) == ticks(7) && ticks(9) > ticks(8));
+    let of: Vec<u64> =
+        told.iter().filter(|event| matches!(event.0, SpanEnter | SpanExit | SpanEnd)).map(|e| e.3).collect();
+    assert_eq!(of, [upload, write, write, write, upload, upload]);
+}
+
+#[test]
+fn messages_belong_to_the_span_that_the_code_is_in() {
+    let traced = traced(SPANS, 64);
+    info!("alone");
+    let span = info_span!("request");
+    span.in_scope(|| error!(code = 7, "it broke: {}", "ä".repeat(TEXT_BYTES_MAX)));
+    debug!(parent: &span, "told from outside");
+    let (told, events) = (traced.told(), traced.events());
+    let messages: Vec<_> = told.iter().filter(|event| event.0 == Kind::Message).collect();
+    assert_eq!(messages.iter().map(|event| event.1).collect::<Vec<_>>(), [3, 1, 4]);
+    let number = told.iter().find(|event| event.0 == Kind::SpanBegin).unwrap().3;
+    assert_eq!(messages.iter().map(|event| event.3).collect::<Vec<_>>(), [0, number, number]);
+    assert_eq!(name(messages[0].2), "spans");
+    let places: Vec<usize> = (0..events.len()).filter(|index| kind(&events[*index]) == Kind::Message).collect();
+    assert_eq!(text(&events, places[0], 5), "alone");
+    // Ten bytes, then characters of two bytes each; none is cut in two.
+    assert_eq!(text(&events, places[1], 200), format!("it broke: {}", "ä".repeat(95)));
+    let field = events.iter().find(|event| kind(event) == Kind::Field).unwrap();
+    assert_eq!((name(field.a), field.b, field.c), ("code".into(), 7, 0));
+}
+
+#[test]
+fn while_the_group_is_off_macros_evaluate_nothing() {
+    let traced = traced(Group::Tasks as u32, 8);
+    let asked = std::cell::Cell::new(0);
+    let ask = || asked.replace(asked.get() + 1);
+    let look = || trace_span!("span", value = ask()).in_scope(|| info!(value = ask(), "message"));
+    look();
+    assert_eq!((asked.get(), traced.told().len()), (0, 0));
+    // The same places know when they are wanted, and when no longer.
+    glass_trace::switch(SPANS);
+    look();
+    assert_eq!(asked.get(), 2);
+    glass_trace::switch(0);
+    look();
+    assert_eq!(asked.get(), 2);
+}
+
+#[test]
+fn a_span_ends_with_its_last_handle() {
+    let traced = traced(SPANS, 64);
+    let ends = || traced.told().iter().filter(|event| event.0 == Kind::SpanEnd).count();
+    let first = info_span!("shared");
+    let second = first.clone();
+    drop(first);
+    assert_eq!(ends(), 0);
+    second.in_scope(|| ());
+    drop(second);
+    assert_eq!(ends(), 1);
+}

@@ -1,0 +1,5 @@
+//! All tests of the api on a process in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod disks;
+mod sockets;

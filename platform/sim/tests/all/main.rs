@@ -1,0 +1,7 @@
+//! All tests of the simulated world in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod common;
+mod disk;
+mod network;
+mod world;

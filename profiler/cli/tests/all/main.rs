@@ -1,0 +1,11 @@
+//! All tests of the command `glass` in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod common;
+mod export;
+mod import;
+mod ps;
+mod record;
+mod streams;
+mod top;
+mod trace;

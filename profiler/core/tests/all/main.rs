@@ -1,0 +1,15 @@
+//! All tests of recordings, unwinding and symbols in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod common;
+mod damaged;
+mod orc;
+mod recording;
+mod skid;
+mod symbols;
+mod trace_build;
+mod trace_builder;
+mod trace_example;
+mod trace_path;
+mod trace_pieces;
+mod unwind;

@@ -1,0 +1,244 @@
+//! What is written can be read; what is cut, damaged or newer gives a profile or a sentence.
+
+use crate::common::compile;
+use glass_profile::event::{Event, Mapping, Placement, RawSample, Registers};
+use glass_profile::model::{Cost, Distribution, Origin, Profile, StackEnd, State, Track};
+use glass_profile::recorder::Recorder;
+use glass_profile::recording::{Clocks, FileSource, ImageId, NoFiles, ReadError, SampleRecord, Writer, read};
+use glass_profile::symbols::Location;
+use glass_tests::folder::Folder;
+use proptest::prelude::*;
+
+const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 1_700_000_000_000_000_000 };
+
+fn origin() -> Origin {
+    Origin {
+        guest: "queue (VM, TCG)".to_owned(),
+        backend: "gdbstub".to_owned(),
+        symbols: "/images/queue".to_owned(),
+        host: "here".to_owned(),
+        start_unix_ns: CLOCKS.realtime_ns,
+        rate_hz: 997,
+        recorder: "glass 0.1.0".to_owned(),
+        ..Default::default()
+    }
+}
+
+fn location(function: &str, line: u32) -> Location {
+    Location { function: function.to_owned(), file: Some("src/a.rs".to_owned()), line: Some(line) }
+}
+
+/// Two tracks, three frames of which one stands for two functions, three samples out of order.
+fn example() -> (Vec<u8>, Cost) {
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin(), true).unwrap();
+    let image = ImageId { path: "/images/queue".to_owned(), build_id: vec![1, 2, 3] };
+    writer.process(7, "queue").unwrap();
+    writer.track(0, 0, "vcpu 0", 7, 100).unwrap();
+    writer.track(1, 1, "vcpu 1", 7, 101).unwrap();
+    let mapped = writer.image(&image, 0x1000, 0x2000).unwrap();
+    let outer = writer.frame(Some(mapped), 0x1010).unwrap();
+    let inner = writer.frame(Some(mapped), 0x1020).unwrap();
+    let wild = writer.frame(None, 0xdead).unwrap();
+    let whole = writer.callstack(&[outer, inner]).unwrap();
+    let broken = writer.callstack(&[wild]).unwrap();
+    let sample = SampleRecord { time_ns: 3_000, track: 0, pid: 7, tid: 100, callstack: whole, ..Default::default() };
+    writer.sample(&SampleRecord { pause_ns: 60_000, ..sample }).unwrap();
+    writer.sample(&SampleRecord { time_ns: 2_000, state: State::Idle, pause_ns: 80_000, ..sample }).unwrap();
+    let end = StackEnd::BadAddress;
+    writer
+        .sample(&SampleRecord { time_ns: 4_000, track: 1, callstack: broken, end, state: State::Spinning, ..sample })
+        .unwrap();
+    writer.warning("mind the gap").unwrap();
+    let names = [(0x1010, vec![location("main", 3)]), (0x1020, vec![location("copy", 9), location("send", 5)])];
+    writer.symbols(&image, 5_000, &names).unwrap();
+    let cost = Cost {
+        samples_wanted: 4,
+        samples_taken: 3,
+        samples_lost: 1,
+        samples_late: 2,
+        stacks_broken: 1,
+        pause: Distribution { count: 2, median_ns: 60_000, p99_ns: 80_000, max_ns: 80_000, sum_ns: 140_000 },
+        profiler_cpu_ns: 12,
+    };
+    writer.cost(&cost, 4_500, true).unwrap();
+    (writer.into_inner(), cost)
+}
+
+fn names(profile: &Profile, stack: u32) -> Vec<&str> {
+    let frames = &profile.stacks[stack as usize].frames;
+    frames.iter().map(|frame| profile.frames[*frame as usize].function.as_str()).collect()
+}
+
+#[test]
+fn everything_comes_back() {
+    let (bytes, cost) = example();
+    let profile = read(&bytes, &mut NoFiles).unwrap();
+    assert_eq!(profile.cost, cost);
+    assert_eq!(profile.origin.duration_ns, 4_500);
+    assert_eq!((profile.origin.guest.as_str(), profile.origin.rate_hz), ("queue (VM, TCG)", 997));
+    assert_eq!(profile.origin.start_unix_ns, CLOCKS.realtime_ns);
+    assert_eq!(profile.tracks[1], Track { name: "vcpu 1".to_owned(), id: 1 });
+    assert_eq!(profile.warnings, ["mind the gap"]);
+    let times: Vec<_> = profile.samples.iter().map(|sample| (sample.time_ns, sample.track, sample.state)).collect();
+    assert_eq!(times, [(1_000, 0, State::Idle), (2_000, 0, State::Running), (3_000, 1, State::Spinning)]);
+    assert_eq!(names(&profile, profile.samples[0].stack), ["main", "send", "copy"]);
+    assert_eq!(profile.samples[0].stack, profile.samples[1].stack);
+    assert_eq!(names(&profile, profile.samples[2].stack), ["0xdead"]);
+    assert_eq!(profile.stacks[profile.samples[2].stack as usize].end, StackEnd::BadAddress);
+    let inlined: Vec<_> = profile.frames.iter().map(|frame| (frame.function.as_str(), frame.inlined)).collect();
+    assert_eq!(inlined, [("main", false), ("send", false), ("copy", true), ("0xdead", false)]);
+    assert_eq!(profile.frames[2].line, Some(9));
+    assert_eq!(profile.frames[0].image, "queue");
+}
+
+#[test]
+fn a_cut_file_is_read_up_to_its_last_whole_packet() {
+    let (bytes, _) = example();
+    let mut samples_before = 0;
+    for length in 0..bytes.len() {
+        match read(&bytes[..length], &mut NoFiles) {
+            Ok(profile) => {
+                assert!(!profile.warnings.is_empty(), "{length} bytes: no word about what is missing");
+                assert!(profile.samples.len() >= samples_before);
+                samples_before = profile.samples.len();
+                assert_eq!(profile.cost.samples_taken, samples_before as u64);
+            }
+            Err(ReadError::Empty) => assert_eq!(length, 0),
+            Err(error) => assert_eq!((samples_before, error != ReadError::TooNew(0)), (0, true)),
+        }
+    }
+    assert_eq!(samples_before, 3);
+    let without_end = read(&bytes[..bytes.len() - 60], &mut NoFiles).unwrap();
+    assert_eq!(without_end.cost.pause.max_ns, 80_000);
+    assert_eq!(without_end.cost.stacks_broken, 1);
+}
+
+#[test]
+fn other_files_are_refused_in_one_sentence() {
+    let sentence = |bytes: &[u8]| read(bytes, &mut NoFiles).unwrap_err();
+    assert_eq!(sentence(b""), ReadError::Empty);
+    assert_eq!(sentence(b"{\"traceEvents\": []}"), ReadError::NotATrace);
+    assert_eq!(sentence(&[0x0a, 0x02, 0x40, 0x05]), ReadError::NotOurs);
+    assert_eq!(sentence(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f]), ReadError::NotATrace);
+    // Version 1 is the one byte after the tag of the field, in the header, which is in field 60001.
+    let (mut bytes, _) = example();
+    let at = bytes.windows(4).position(|window| window == [0x08, 0x01, 0x12, 0x0f]).unwrap();
+    bytes[at + 1] = 9;
+    assert_eq!(sentence(&bytes), ReadError::TooNew(9));
+    assert!(ReadError::TooNew(9).to_string().contains("newer"));
+}
+
+#[test]
+fn a_damaged_packet_is_left_out_and_told() {
+    let (bytes, _) = example();
+    let at = bytes.windows(6).position(|window| window == b"vcpu 1").unwrap();
+    let mut damaged = bytes.clone();
+    // The length of the name: longer than its packet.
+    damaged[at - 1] = 0x7f;
+    let profile = read(&damaged, &mut NoFiles).unwrap();
+    assert_eq!(profile.samples.len(), 2, "the sample of the lost track is gone too");
+    assert!(profile.warnings.iter().any(|text| text.contains("damaged")), "{:?}", profile.warnings);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        let _ = read(&bytes, &mut NoFiles);
+    }
+
+    #[test]
+    fn changed_recordings_never_panic(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..30),
+        repeat in 1usize..4,
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = example().0.repeat(repeat);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.index(bytes.len() + 1));
+        if let Ok(profile) = read(&bytes, &mut NoFiles) {
+            for sample in &profile.samples {
+                prop_assert!((sample.track as usize) < profile.tracks.len());
+                let stack = &profile.stacks[sample.stack as usize];
+                prop_assert!(stack.frames.iter().all(|frame| (*frame as usize) < profile.frames.len()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_small_file_cannot_ask_for_much_memory() {
+    // One frame with 32 functions, in a stack of 1 M entries, in 40 stacks: 1.3 G entries if all were kept.
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin(), true).unwrap();
+    writer.track(0, 0, "vcpu 0", 7, 100).unwrap();
+    let image = ImageId { path: "/a".to_owned(), build_id: vec![] };
+    let mapped = writer.image(&image, 0, 1).unwrap();
+    let frame = writer.frame(Some(mapped), 5).unwrap();
+    for time in 0..40 {
+        let callstack = writer.callstack(&vec![frame; 1 << 20]).unwrap();
+        writer.sample(&SampleRecord { time_ns: 2_000 + time, callstack, ..Default::default() }).unwrap();
+    }
+    writer.symbols(&image, 1, &[(5, vec![location("f", 1); 100])]).unwrap();
+    writer.cost(&Cost::default(), 1, true).unwrap();
+    let profile = read(&writer.into_inner(), &mut NoFiles).unwrap();
+    let entries: usize = profile.stacks.iter().map(|stack| stack.frames.len()).sum();
+    assert!(entries <= 32 << 20, "{entries}");
+    assert!(profile.warnings.iter().any(|text| text.contains("shortened")), "{:?}", profile.warnings);
+}
+
+struct Disk;
+
+impl FileSource for Disk {
+    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
+        std::fs::read(path).ok()
+    }
+}
+
+#[test]
+fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
+    let folder = Folder::new("killed").unwrap();
+    let Some(program) = compile(&folder, "inlined.c", &["-O2", "-g", "-static", "-no-pie", "-Wl,--build-id"]) else {
+        return;
+    };
+    let path = program.display().to_string();
+    let image = glass_profile::image::Image::parse(&std::fs::read(&program).unwrap(), &["outer"]).unwrap();
+    let rip = image.symbol("outer").unwrap();
+    let record = || {
+        let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin(), true, 7).unwrap();
+        let range = image.linked_range();
+        let mapping =
+            Mapping { start: range.start, end: range.end, path: path.clone(), placement: Placement::AsLinked };
+        let sample = RawSample {
+            time_ns: 2_000,
+            process: 7,
+            registers: Registers { rip, rsp: 0, rbp: 0 },
+            ..Default::default()
+        };
+        let track = Event::Track { track: 0, id: 0, process: 7, name: "vcpu 0".to_owned() };
+        for event in [track, Event::Map { process: 7, mapping }, Event::Sample(sample)] {
+            recorder.event(event, &mut Disk).unwrap();
+        }
+        recorder
+    };
+    let finished = record().finish(&Cost::default(), 9_000, &mut Disk, || 5).unwrap();
+    let (cost, whole) = (finished.0, finished.1);
+    assert_eq!((cost.samples_taken, cost.stacks_broken, cost.profiler_cpu_ns), (1, 1, 5));
+    let profile = read(&whole, &mut NoFiles).unwrap();
+    assert_eq!(names(&profile, 0)[0], "outer");
+
+    // Without the packets that `finish` writes.
+    let symbols_at = whole.windows(path.len()).rposition(|window| window == path.as_bytes()).unwrap();
+    let killed = &whole[..symbols_at];
+    assert_eq!(names(&read(killed, &mut NoFiles).unwrap(), 0)[0], format!("{rip:#x}"));
+    let profile = read(killed, &mut Disk).unwrap();
+    assert_eq!(names(&profile, 0)[0], "outer", "{:?}", profile.warnings);
+
+    let Some(_) = compile(&folder, "inlined.c", &["-O1", "-g", "-static", "-no-pie", "-Wl,--build-id"]) else { return };
+    let profile = read(killed, &mut Disk).unwrap();
+    assert_eq!(names(&profile, 0)[0], format!("{rip:#x}"));
+    assert!(profile.warnings.iter().any(|text| text.contains("another build")), "{:?}", profile.warnings);
+}

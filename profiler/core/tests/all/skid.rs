@@ -1,0 +1,53 @@
+//! Samples that an emulator took at the begin of a block belong to the block before.
+
+use std::sync::Arc;
+
+use crate::common::compile;
+use glass_profile::event::{Registers, Skid};
+use glass_profile::image::Image;
+use glass_profile::skid::{Correction, correction};
+use glass_profile::unwind::AddressSpace;
+use glass_tests::folder::Folder;
+
+const CALL: u8 = 0xe8;
+
+#[test]
+fn a_block_that_ends_with_a_call_or_a_return_has_its_own_time() {
+    let folder = Folder::new("skid").unwrap();
+    let flags = ["-O2", "-no-pie", "-fcf-protection=none"];
+    let Some(program) = compile(&folder, "calls.c", &flags) else { return };
+    let image = Arc::new(Image::parse(&std::fs::read(program).unwrap(), &["caller", "callee"]).unwrap());
+    let [caller, callee] = ["caller", "callee"].map(|name| image.symbol(name).unwrap());
+    let call = image.code(caller).unwrap().iter().position(|byte| *byte == CALL).unwrap();
+    let return_address = caller + call as u64 + 5;
+    let mut space = AddressSpace::default();
+    space.add(image.linked_range(), 0, 0, image.clone());
+    let at = |rip| Registers { rip, rsp: 0x7000, rbp: 1 };
+    let stack = |top: u64| [top.to_le_bytes(), [0; 8]].concat();
+    let [stays, returned] = [false, true].map(|has_returned| Skid::NextBlock { has_returned });
+
+    let entered = correction(&space, at(callee), &stack(return_address), stays);
+    assert_eq!(entered, Correction::InCaller(Registers { rip: return_address - 1, rsp: 0x7008, rbp: 1 }));
+    assert_eq!(correction(&space, at(return_address), &stack(0), returned), Correction::InCallee(callee));
+
+    // A machine that stops anywhere, a word on the stack that is no return address of this call, a block
+    // behind a call that never returned, code that is not known.
+    for (registers, top, skid) in [
+        (at(callee), return_address, Skid::None),
+        (at(return_address), 0, Skid::None),
+        (at(callee), return_address + 1, stays),
+        (at(callee + 1), return_address, stays),
+        (at(return_address), 0, stays),
+        (at(caller), return_address, stays),
+        (at(caller), 0, returned),
+        (at(0x10), return_address, stays),
+        (at(0x10), 0, returned),
+    ] {
+        assert_eq!(
+            correction(&space, registers, &stack(top), skid),
+            Correction::None,
+            "{registers:x?} {top:x} {skid:?}"
+        );
+    }
+    assert_eq!(correction(&space, at(callee), &[], stays), Correction::None);
+}

@@ -1,0 +1,8 @@
+//! All tests of exports in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod common;
+mod mirage;
+mod programs;
+mod readers;
+mod traces;

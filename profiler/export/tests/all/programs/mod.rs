@@ -1,0 +1,153 @@
+//! The real readers of our exports: where they come from, and how they are run.
+
+use anyhow::ensure;
+use glass_tests::cache;
+use glass_tests::folder::Folder;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// For one run of a reader; `timeout` ends it.
+const RUN_SECONDS: &str = "300";
+
+/// Reports why a test is skipped.
+pub fn skipped<T>(reason: &str) -> Option<T> {
+    glass_tests::programs::skip(reason);
+    None
+}
+
+/// A command with a limit of time.
+pub fn limited(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(RUN_SECONDS).arg(program).stdin(Stdio::null());
+    command
+}
+
+/// What it prints; it must succeed.
+pub fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub fn readers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers")
+}
+
+/// Whether a program is there.
+pub fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The folder of what `list` pins, installed once for each state of the list.
+fn installed(list: &str, install: impl FnOnce(&Path) -> Command) -> Result<PathBuf, String> {
+    let key = format!("readers-{}", cache::digest(&std::fs::read(readers().join(list)).unwrap()));
+    let fill = |folder: &Path| {
+        let output = install(folder).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}", errors.lines().last().unwrap_or("the installer prints no reason"));
+        Ok(())
+    };
+    cache::filled(&key, fill).map_err(|error| format!("{list} cannot be installed: {error:#}"))
+}
+
+/// Folder of the packages from npm.
+pub fn node_modules() -> Option<PathBuf> {
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if !has("node") || !has("npm") {
+        return skipped("there is no node and npm (apt-get install nodejs npm)");
+    }
+    let folder = FOLDER.get_or_init(|| {
+        installed("package-lock.json", |folder| {
+            for name in ["package.json", "package-lock.json"] {
+                std::fs::copy(readers().join(name), folder.join(name)).unwrap();
+            }
+            let mut npm = limited("npm");
+            npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(folder);
+            npm
+        })
+    });
+    folder.as_ref().map_or_else(|reason| skipped(reason), |folder| Some(folder.join("node_modules")))
+}
+
+/// Folder of the packages from PyPI.
+pub fn python_packages() -> Option<PathBuf> {
+    if !has("python3") {
+        return skipped("there is no python3 (apt-get install python3-pip)");
+    }
+    let folder = installed("requirements.txt", |folder| {
+        let mut pip = limited("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]);
+        pip.args(["--only-binary=:all:", "--target"]).arg(folder);
+        pip.arg("--requirement").arg(readers().join("requirements.txt"));
+        pip
+    });
+    folder.map_or_else(|reason| skipped(&reason), Some)
+}
+
+/// Runs one of our scripts that print counts.
+pub fn by_python(script: &str, packages: Option<&Path>, file: &Path) -> Value {
+    let mut python = limited("python3");
+    // Nothing is written beside the sources.
+    python.arg("-B").arg(readers().join(script)).arg(file);
+    if let Some(packages) = packages {
+        python.env("PYTHONPATH", packages);
+    }
+    serde_json::from_str(&output(&mut python)).unwrap()
+}
+
+/// Opens a file in speedscope's released page; what `tests/readers/speedscope.js` found in its first `count` profiles.
+pub fn in_speedscope(folder: &Folder, name: &str, bytes: &[u8], count: usize) -> Option<Vec<u8>> {
+    let modules = node_modules()?;
+    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| has(name)) else {
+        return skipped("there is no chromium (apt-get install chromium)");
+    };
+    let script = format!(
+        "const NAME=\"{name}\", PROFILE=\"{}\", COUNT={count};\n{}",
+        base64(bytes),
+        std::fs::read_to_string(readers().join("speedscope.js")).unwrap()
+    );
+    let load = folder.file("load.js");
+    std::fs::write(&load, script).unwrap();
+    let page = modules.join("speedscope/dist/release/index.html");
+    let mut chromium = limited(browser);
+    chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
+    chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
+    chromium.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1280,2000"]);
+    chromium.arg(format!("--user-data-dir={}", folder.path().join("browser").display()));
+    chromium.args(["--virtual-time-budget=30000", "--dump-dom"]);
+    chromium.arg(format!("file://{}#localProfilePath={}", page.display(), load.display()));
+    let dom = output(&mut chromium);
+    let encoded = dom.split("<pre id=\"glass-result\">").nth(1).and_then(|rest| rest.split("</pre>").next());
+    Some(encoded.map(unbase64).unwrap_or_else(|| panic!("no result: {} bytes of page", dom.len())))
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let sextet = (word >> (18 - 6 * place)) & 63;
+            text.push(if place <= chunk.len() { char::from(ALPHABET[sextet as usize]) } else { '=' });
+        }
+    }
+    text
+}
+
+fn unbase64(text: &str) -> Vec<u8> {
+    let sextets: Vec<u32> = text
+        .bytes()
+        .filter_map(|byte| ALPHABET.iter().position(|letter| *letter == byte).map(|at| at as u32))
+        .collect();
+    let mut bytes = Vec::new();
+    for chunk in sextets.chunks(4) {
+        let word = chunk.iter().fold(0u32, |word, sextet| word << 6 | sextet) << (6 * (4 - chunk.len()));
+        bytes.extend((0..chunk.len().saturating_sub(1)).map(|place| (word >> (16 - 8 * place)) as u8));
+    }
+    bytes
+}

@@ -1,0 +1,242 @@
+//! Every export is opened by its real reader, and the ten hottest functions are the same in all of them.
+//!
+//! The readers come from their registries, pinned by version and hash (`tests/readers`), into the target directory. Where
+//! one cannot be had, its test is skipped and says so; with `GLASS_TESTS_REQUIRED` that is a failure.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{RATE_HZ, Top, expected_top, export, recording, top};
+use crate::programs::{by_python, has, in_speedscope, limited, node_modules, output, python_packages, skipped};
+use glass_export::{Format, States};
+use glass_tests::folder::Folder;
+use serde_json::Value;
+
+/// Few enough that readers print every count exactly.
+const SAMPLES: u64 = 3_000;
+const TRACKS: usize = 3;
+fn counts(self_samples: &Value) -> BTreeMap<String, u64> {
+    let object = self_samples.as_object().unwrap();
+    object.iter().map(|(name, count)| (name.clone(), count.as_u64().unwrap())).collect()
+}
+
+#[test]
+fn go_tool_pprof_agrees() {
+    if !has("go") {
+        return skipped("there is no go (apt-get install golang-go)").unwrap_or(());
+    }
+    let folder = Folder::new("pprof").unwrap();
+    let bytes = recording(SAMPLES);
+    let file = folder.file("profile.pb.gz", &export(Format::Pprof, &bytes, States::Running));
+    // Newer Go compiles its tools when they are first asked for; this prints where the program is.
+    let program = output(limited("go").args(["tool", "-n", "pprof"]));
+    let pprof = |arguments: &[&str], file: &Path| {
+        let mut pprof = limited(program.trim());
+        pprof.arg("-symbolize=none").args(arguments).arg(file).current_dir(&folder.path());
+        output(pprof.env("PPROF_TMPDIR", &folder.path()))
+    };
+    let table = pprof(&["-top", "-sample_index=samples", "-nodefraction=0", "-nodecount=100"], &file);
+    let mut found = BTreeMap::new();
+    for line in table.lines().skip_while(|line| !line.trim_start().starts_with("flat")).skip(1) {
+        // Count, percent, sum of percents, cumulated count and percent, name.
+        let count: u64 = line.split_whitespace().next().unwrap().parse().unwrap_or_else(|_| panic!("{table}"));
+        let name = (0..5).fold(line, |rest, _| rest.trim_start().split_once(' ').unwrap().1).trim_start();
+        let name = name.strip_suffix(" (inline)").or(name.strip_suffix(" (partial-inline)")).unwrap_or(name);
+        *found.entry(name.to_owned()).or_default() += count;
+    }
+    assert_eq!(top(found), expected_top(&bytes), "{table}");
+
+    let raw = pprof(&["-raw"], &file);
+    for part in [
+        "cpu/nanoseconds",
+        "Period: 1000000",
+        "/images/queue",
+        "0102030405060708090a0b0c0d0e0f1011121314",
+        "thread:[vcpu 1]",
+    ] {
+        assert!(raw.contains(part), "{part}\n{raw}");
+    }
+    assert!(pprof(&["-comments"], &file).contains("mind the gap"));
+    let all = folder.file("all.pb.gz", &export(Format::Pprof, &bytes, States::All));
+    let tags = pprof(&["-tags"], &all);
+    assert!(tags.contains("idle") && tags.contains("spinning"), "{tags}");
+}
+
+#[test]
+fn inferno_agrees() {
+    let bytes = recording(SAMPLES);
+    let folded = String::from_utf8(export(Format::Folded, &bytes, States::Running)).unwrap();
+    let mut options = inferno::flamegraph::Options::default();
+    options.min_width = 0.0;
+    let mut picture = Vec::new();
+    inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut picture).unwrap();
+    let picture = String::from_utf8(picture).unwrap();
+    // A box: its name, where it begins and how wide it is in samples, and how deep.
+    let attribute = |text: &str, name: &str| -> u64 {
+        let value = text.split(&format!(" {name}=\"")).nth(1).unwrap().split('"').next().unwrap();
+        value.parse().unwrap()
+    };
+    let mut boxes = Vec::new();
+    for group in picture.split("<g><title>").skip(1) {
+        let (title, rest) = group.split_once("</title>").unwrap();
+        let name = title[..title.rfind(" (").unwrap()].to_owned();
+        let name = name.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
+        boxes.push((attribute(rest, "y"), attribute(rest, "fg:x"), attribute(rest, "fg:w"), name));
+    }
+    let height = attribute(picture.split("<g><title>").nth(1).unwrap(), "height") + 1;
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for (y, left, width, name) in &boxes {
+        let callees = boxes.iter().filter(|other| other.0 + height == *y && other.1 >= *left && other.1 < left + width);
+        *found.entry(name.clone()).or_default() += width - callees.map(|other| other.2).sum::<u64>();
+    }
+    found.remove("all");
+    // The format has no semicolon in names.
+    let expected: Top = expected_top(&bytes).into_iter().map(|(name, count)| (name.replace(';', ":"), count)).collect();
+    assert_eq!(top(found), expected);
+}
+
+/// The reader's process that holds a profile and answers commands. Its own `load` starts one in the background and gives it
+/// half a second, so we start it ourselves, and end it.
+struct Daemon<'a> {
+    process: std::process::Child,
+    program: PathBuf,
+    folder: &'a Path,
+}
+
+impl Daemon<'_> {
+    fn start<'a>(program: &Path, folder: &'a Path, profile: &Path) -> Daemon<'a> {
+        /// One that was busy when it started may never answer, and the next does at once.
+        const PATIENCE: Duration = Duration::from_secs(20);
+        let begun = Instant::now();
+        loop {
+            let mut node = Command::new("node");
+            node.arg(program).arg("--daemon").arg(profile).args(["--session", "test"]);
+            node.env("PROFILER_CLI_SESSION_DIR", folder).env("PROFILER_CLI_NO_SYMBOLICATE", "1");
+            let process = node.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let daemon = Daemon { process, program: program.to_owned(), folder };
+            let start = Instant::now();
+            while start.elapsed() < PATIENCE {
+                if daemon.command(&["profile", "info"]).output().unwrap().status.success() {
+                    return daemon;
+                }
+            }
+            assert!(begun.elapsed() < 4 * PATIENCE, "the reader does not answer");
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut node = limited("node");
+        node.arg(&self.program).args(arguments).args(["--session", "test"]);
+        node.env("PROFILER_CLI_SESSION_DIR", self.folder);
+        node
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        output(&mut self.command(arguments))
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn the_firefox_profiler_agrees() {
+    let Some(modules) = node_modules() else { return };
+    let folder = Folder::new("ff").unwrap();
+    let bytes = recording(SAMPLES);
+    let program = modules.join("@firefox-devtools/profiler-cli/dist/profiler-cli.js");
+    for states in [States::Running, States::All] {
+        let file = folder.file("profile.json", &export(Format::Firefox, &bytes, states));
+        let daemon = Daemon::start(&program, &folder.path(), &file);
+        let mut found = BTreeMap::new();
+        let mut names = Vec::new();
+        for track in 0..TRACKS {
+            let json = daemon.run(&["thread", "functions", "--json", "--thread", &format!("t-{track}")]);
+            let thread: Value = serde_json::from_str(&json).unwrap();
+            names.push(thread["friendlyThreadName"].as_str().unwrap().to_owned());
+            for function in thread["functions"].as_array().unwrap() {
+                let name = function["name"].as_str().unwrap().to_owned();
+                *found.entry(name).or_default() += function["selfSamples"].as_u64().unwrap();
+            }
+        }
+        assert_eq!(names, ["vcpu 0", "vcpu 1", "vcpu 2"]);
+        if states == States::Running {
+            assert_eq!(top(found), expected_top(&bytes));
+        } else {
+            // It knows idle samples by their category and leaves them out by itself; spinning ones count.
+            let samples = daemon.run(&["thread", "samples", "--thread", "t-0", "--include-idle"]);
+            for category in ["Running", "Spinning", "Idle"] {
+                assert!(samples.contains(category), "{samples}");
+            }
+            let without = daemon.run(&["thread", "samples", "--thread", "t-0"]);
+            assert!(!without.contains("[idle]"), "{without}");
+        }
+        let meta = daemon.run(&["profile", "meta"]);
+        assert!(meta.contains("queue (VM, <KVM> & \"quotes\")"), "{meta}");
+    }
+}
+
+/// The number of samples in a time as speedscope prints it: `88.00ms (12%)`.
+fn samples_of(text: &str) -> u64 {
+    let number: String = text.trim().chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
+    let unit = &text.trim()[number.len()..];
+    let seconds = number.parse::<f64>().unwrap()
+        * match unit {
+            unit if unit.starts_with("ms") => 1e-3,
+            unit if unit.starts_with("\u{b5}s") => 1e-6,
+            unit if unit.starts_with("ns") => 1e-9,
+            _ => 1.0,
+        };
+    (seconds * f64::from(RATE_HZ)).round() as u64
+}
+
+#[test]
+fn speedscope_agrees() {
+    let folder = Folder::new("speedscope").unwrap();
+    let bytes = recording(SAMPLES);
+    let profile = export(Format::Speedscope, &bytes, States::Running);
+    let Some(json) = in_speedscope(&folder, "profile.speedscope.json", &profile, TRACKS) else { return };
+    let profiles: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(profiles.as_array().unwrap().len(), TRACKS);
+    let mut found = BTreeMap::new();
+    for row in profiles.as_array().unwrap().iter().flat_map(|rows| rows.as_array().unwrap()) {
+        // Total, self, name.
+        let name = row[2].as_str().unwrap().trim().to_owned();
+        *found.entry(name).or_default() += samples_of(row[1].as_str().unwrap());
+    }
+    assert_eq!(top(found), expected_top(&bytes));
+}
+
+#[test]
+fn the_schema_of_perfetto_agrees() {
+    let Some(packages) = python_packages() else { return };
+    let folder = Folder::new("perfetto").unwrap();
+    let bytes = recording(SAMPLES);
+    let plain = folder.file("plain", &export(Format::Perfetto, &bytes, States::Running));
+    let result = by_python("perfetto_top.py", Some(&packages), &plain);
+    assert_eq!(result["unknown_fields"], 0);
+    assert_eq!(top(counts(&result["self"])), expected_top(&bytes));
+    // The recording itself is a Perfetto trace too, with fields of ours and with idle samples.
+    let own = folder.file("own", &bytes);
+    let result = by_python("perfetto_top.py", Some(&packages), &own);
+    assert!(result["unknown_fields"].as_u64().unwrap() > SAMPLES);
+    assert_ne!(top(counts(&result["self"])), expected_top(&bytes));
+}
+
+#[test]
+fn an_xml_parser_agrees_on_the_picture() {
+    if !has("python3") {
+        return skipped("there is no python3 (apt-get install python3)").unwrap_or(());
+    }
+    let folder = Folder::new("svg").unwrap();
+    let bytes = recording(SAMPLES);
+    let file = folder.file("flame.svg", &export(Format::Svg, &bytes, States::Running));
+    let result = by_python("svg_top.py", None, &file);
+    assert_eq!(top(counts(&result["self"])), expected_top(&bytes));
+}

@@ -1,0 +1,388 @@
+//! A bare guest with known shares in a real QEMU, and a judge of its samples.
+
+pub mod gdb;
+pub mod vmm;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use glass_guests::files::HostFiles;
+use glass_guests::find::{self, Found, Vm};
+use glass_guests::gdbstub::QemuVm;
+use glass_guests::memory::{Physical, RamFile};
+use glass_guests::paced::Paced;
+use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
+use glass_profile::durations::Durations;
+use glass_profile::event::{Event, Mapping, Placement, RawSample};
+use glass_profile::image::Image;
+use glass_profile::images::Images;
+use glass_profile::model::{StackEnd, State};
+use glass_profile::symbols::Symbols;
+use glass_tests::folder::Folder;
+use glass_tests::programs::skip;
+
+pub const QEMU: &str = "qemu-system-x86_64";
+/// Time until the guest has started, and for anything that it is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Guests never sleep, so one at a time has a core for itself.
+pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+pub struct Fixture {
+    _turn: MutexGuard<'static, ()>,
+    pub folder: Folder,
+    pub elf: PathBuf,
+    pub qemu: Child,
+    /// A round takes longer than the time between samples, so that seeing one again says nothing.
+    pub rounds_are_long: bool,
+    ram: Option<RamFile>,
+    rounds: u64,
+}
+
+/// Whether full sizes and counts are wanted.
+pub fn is_long() -> bool {
+    std::env::var_os("GLASS_TESTS_LONG").is_some()
+}
+
+/// Attaches to a guest through QEMU's gdbstub.
+pub fn attach_stub(fixture: &Fixture) -> Result<QemuVm, GuestError> {
+    QemuVm::attach(&fixture.vm(), VmSettings::new(2048, fixture.elf.clone()))
+}
+
+/// The part of a test of kills that is killed: samples the guest of another process.
+pub fn sample_stub_until_killed() {
+    let Ok(pid) = std::env::var("GLASS_TEST_QEMU") else { return };
+    let Found::Vm(vm) = find::by_pid(pid.parse().unwrap()).unwrap() else { panic!("no VM") };
+    let symbols = vm.elf.clone().unwrap();
+    let mut guest = QemuVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
+}
+
+pub fn build(folder: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let elf = folder.join(name);
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-O2",
+        "-g",
+        "-ffreestanding",
+        "-fno-pic",
+        "-mno-red-zone",
+        "-fno-stack-protector",
+        "-fcf-protection=none",
+    ]);
+    cc.args(["-fno-optimize-sibling-calls", "-mgeneral-regs-only", "-nostdlib", "-static", "-no-pie"]);
+    cc.args(["-Wl,--build-id=sha1", "-Wl,-z,max-page-size=4096", "-Wl,--no-eh-frame-hdr", "-Wl,-z,noexecstack"]);
+    // The code comes from the assembler's input or is found by its folder.
+    cc.arg("-I").arg(&programs);
+    cc.args(flags).arg("-T").arg(programs.join("guest.ld"));
+    cc.args(["-x", "assembler"]).arg(programs.join("guest_boot.s")).args(["-x", "c"]).arg(programs.join("guest.c"));
+    let Ok(result) = cc.arg("-o").arg(&elf).output() else {
+        skip("there is no C compiler (cc)");
+        return None;
+    };
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    Some(elf)
+}
+
+impl Fixture {
+    /// A guest whose QEMU has a gdbstub.
+    pub fn start(accel: &[&str], name: &str, flags: &[&str], memfd: bool, vcpus: u32) -> Option<Fixture> {
+        Fixture::start_with(accel, name, flags, memfd, vcpus, |qemu, folder| {
+            qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
+        })
+    }
+
+    /// A guest under KVM, whose rounds take some milliseconds where ring 0 is emulated. Skipped where
+    /// `/dev/kvm` cannot be used.
+    pub fn start_kvm(name: &str, flags: &[&str], vcpus: u32) -> Option<Fixture> {
+        /// This host may emulate ring 0 and offer no MSR_ARCH_CAPABILITIES.
+        const KVM: &[&str] = &["-accel", "kvm", "-cpu", "host,-arch-capabilities"];
+        /// Iterations of the guest's loop for a weight of one where ring 0 is emulated, at some 0.6 us an
+        /// instruction.
+        const FEW: &str = "-DUNIT=40";
+        /// More rounds a second than emulation can do.
+        const EMULATED_ROUNDS_PER_SEC_MAX: u64 = 3_000;
+        if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
+            skip(&format!("/dev/kvm cannot be used ({error})"));
+            return None;
+        }
+        let mut emulated = Fixture::start(KVM, name, &[flags, &[FEW]].concat(), true, vcpus)?;
+        let before = emulated.rounds();
+        std::thread::sleep(Duration::from_millis(100));
+        if (emulated.rounds() - before) * 10 < EMULATED_ROUNDS_PER_SEC_MAX {
+            emulated.rounds_are_long = true;
+            return Some(emulated);
+        }
+        drop(emulated);
+        Fixture::start(KVM, name, flags, true, vcpus)
+    }
+
+    /// A guest whose QEMU gets more options; sockets go to its folder.
+    pub fn start_with(
+        accel: &[&str],
+        name: &str,
+        flags: &[&str],
+        memfd: bool,
+        vcpus: u32,
+        add: impl FnOnce(&mut Command, &Path),
+    ) -> Option<Fixture> {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = Folder::new(name).unwrap();
+        let elf = build(folder.path(), "guest.elf", flags)?;
+        let mut qemu = Command::new(QEMU);
+        qemu.args(accel).args(["-m", "32", "-smp", &vcpus.to_string()]);
+        if memfd {
+            qemu.args(["-M", "microvm,memory-backend=ram"]);
+            qemu.args(["-object", "memory-backend-memfd,id=ram,size=32M,share=on"]);
+        } else {
+            qemu.args(["-M", "microvm"]);
+        }
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        add(&mut qemu, folder.path());
+        let child = qemu.arg("-kernel").arg(&elf).stdin(Stdio::null()).spawn();
+        let Ok(child) = child else {
+            skip(&format!("there is no {QEMU}"));
+            return None;
+        };
+        let image = Image::parse(&std::fs::read(&elf).unwrap(), &["rounds"]).unwrap();
+        let rounds = image.symbol("rounds").unwrap();
+        let mut fixture = Fixture { _turn: turn, folder, elf, qemu: child, rounds_are_long: false, ram: None, rounds };
+        fixture.wait_for(|fixture| ["gdb", "monitor"].iter().any(|socket| fixture.folder.file(socket).exists()));
+        if memfd {
+            fixture.wait_for(|fixture| {
+                fixture.ram = RamFile::open(fixture.qemu.id()).unwrap();
+                fixture.ram.is_some()
+            });
+            fixture.wait_for(|fixture| fixture.rounds() > 10);
+        }
+        Some(fixture)
+    }
+
+    pub fn wait_for(&mut self, mut condition: impl FnMut(&mut Fixture) -> bool) {
+        let start = Instant::now();
+        while !condition(self) {
+            assert!(start.elapsed() < PATIENCE, "QEMU does not start");
+            assert!(self.qemu.try_wait().unwrap().is_none(), "QEMU ended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The guest's counter: it grows while the guest runs.
+    pub fn rounds(&self) -> u64 {
+        let mut bytes = [0; 8];
+        assert!(self.ram.as_ref().unwrap().read(self.rounds, &mut bytes));
+        u64::from_le_bytes(bytes)
+    }
+
+    pub fn assert_runs(&self, moment: &str) {
+        let (start, before) = (Instant::now(), self.rounds());
+        while self.rounds() < before + 10 {
+            assert!(start.elapsed() < PATIENCE, "the guest stands still {moment}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Kills profilers of this guest, see [`assert_survives_kills`].
+    pub fn assert_survives_kills(&self, profiler: &str) {
+        assert_survives_kills(self.qemu.id(), &self.elf, profiler, |moment| self.assert_runs(moment));
+    }
+
+    pub fn vm(&self) -> Vm {
+        match find::by_pid(self.qemu.id()).unwrap() {
+            Found::Vm(vm) => vm,
+            Found::Process => panic!("QEMU is not recognised"),
+        }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+/// Kills 20 profilers of a guest (200 in a long run), each the ignored test `profiler` of this program, at
+/// random moments from before it attaches until long after; the guest has to run on each time.
+pub fn assert_survives_kills(vmm: u32, elf: &Path, profiler: &str, assert_runs: impl Fn(&str)) {
+    let kills = if is_long() { 200 } else { 20 };
+    let seed = match std::env::var("GLASS_TEST_SEED") {
+        Ok(text) => text.parse().expect("GLASS_TEST_SEED is a number"),
+        Err(_) => glass_guests::read_clocks().monotonic_ns,
+    };
+    eprintln!("seed {seed}: set GLASS_TEST_SEED to it to have the same moments again");
+    let mut random = seed | 1;
+    for round in 0..kills {
+        let mut profiler = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", profiler, "--ignored"])
+            .env("GLASS_TEST_QEMU", vmm.to_string())
+            .env("GLASS_TEST_ELF", elf)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        std::thread::sleep(Duration::from_micros(2_000 + random % 100_000));
+        profiler.kill().unwrap();
+        profiler.wait().unwrap();
+        assert_runs(&format!("after kill {round}, seed {seed}"));
+    }
+}
+
+/// Unwinds samples of the guest and checks them against what it is known to do.
+pub struct Judge {
+    images: Images,
+    /// What the guest runs, until a sample tells its process.
+    unmapped: Option<Mapping>,
+    symbols: Symbols,
+    pub counts: [u32; 4],
+    /// Samples in a round of the guest that the sample before had seen already: the host let the
+    /// guest wait in between, so they are no second look at it and do not count for the shares.
+    repeated: u32,
+    counts_repeated: bool,
+    last_round: Option<u64>,
+    /// The cores that marks told of, a bit each.
+    pub cores: u8,
+    /// Samples in the smallest function.
+    pub leaves: u32,
+    torn: u32,
+    broken: u32,
+    wrong: Vec<Vec<String>>,
+}
+
+impl Judge {
+    pub fn new(elf: &Path, counts_repeated: bool) -> Judge {
+        let bytes = std::fs::read(elf).unwrap();
+        let symbols = Symbols::parse(&bytes).unwrap();
+        let range = Image::parse(&bytes, &[]).unwrap().linked_range();
+        let path = elf.display().to_string();
+        let unmapped = Some(Mapping { start: range.start, end: range.end, path, placement: Placement::AsLinked });
+        Judge {
+            images: Images::default(),
+            unmapped,
+            symbols,
+            counts: [0; 4],
+            repeated: 0,
+            counts_repeated,
+            last_round: None,
+            cores: 0,
+            leaves: 0,
+            torn: 0,
+            broken: 0,
+            wrong: Vec::new(),
+        }
+    }
+
+    pub fn judge(&mut self, sample: &RawSample) {
+        if let Some(mapping) = self.unmapped.take() {
+            self.images.map(sample.process, &mapping, &mut HostFiles);
+        }
+        let chain = self.images.unwind(sample);
+        let name = |address| self.symbols.locate(address).pop().map_or("?".to_owned(), |location| location.function);
+        let names: Vec<String> = chain.calls.iter().map(|call| name(call.address)).collect();
+        self.broken += u32::from(chain.end != StackEnd::Complete);
+        let mut names = names;
+        if names.first().is_some_and(|name| name == "leaf") {
+            names.remove(0);
+            self.leaves += 1;
+        }
+        let expected = ["run", "a", "b", "c"];
+        let depth = names.len();
+        if depth == 0 || depth > 4 || !names.iter().rev().eq(expected[..depth].iter()) {
+            self.wrong.push(names);
+            return;
+        }
+        // The innermost function may not have written its mark yet; the others have.
+        let marks = sample.stack.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let marks: Vec<u64> = marks.filter(|word| word >> 44 == 0xc0ded).collect();
+        let round = marks.iter().map(|word| word & 0xff_ffff_ffff).max();
+        marks.iter().for_each(|word| self.cores |= 1 << (word >> 39 & 1));
+        if round.is_some() && round == self.last_round && !self.counts_repeated {
+            self.repeated += 1;
+        } else {
+            self.counts[depth - 1] += 1;
+        }
+        self.last_round = round;
+        let callers = (1..depth as u64 - u64::from(depth > 1)).filter_map(|function| {
+            marks.iter().find(|word| *word >> 40 & 0xf == function).map(|word| word & 0xff_ffff_ffff)
+        });
+        let rounds: Vec<u64> = callers.collect();
+        let missing = depth >= 3 && rounds.len() != depth - 2;
+        self.torn += u32::from(missing || rounds.windows(2).any(|pair| pair[0] != pair[1]));
+    }
+
+    /// How many stacks were torn, and how many were broken or impossible.
+    pub fn bad(&self) -> (u32, u32) {
+        (self.torn, self.broken + self.wrong.len() as u32)
+    }
+
+    /// No stack is torn, broken or one that cannot be.
+    pub fn assert_whole(&self) {
+        assert!(self.wrong.is_empty(), "{} wrong chains, the first: {:?}", self.wrong.len(), self.wrong[0]);
+        assert_eq!((self.torn, self.broken), (0, 0));
+    }
+
+    pub fn check(&self, samples: u32) {
+        self.assert_whole();
+        let total: u32 = self.counts.iter().sum();
+        assert_eq!(total + self.repeated, samples);
+        for (count, share) in self.counts[1..].iter().zip([0.1, 0.3, 0.6]) {
+            let (total, count) = (f64::from(total), f64::from(*count));
+            // TCG stops at the ends of blocks, which costs the first of each function's loop a little.
+            let tolerance = 5.0 * (total * share * (1.0 - share)).sqrt() + 0.01 * total;
+            assert!((count - total * share).abs() < tolerance, "{:?} of {total}", self.counts);
+        }
+    }
+}
+
+/// Takes samples at a rate and checks all of them.
+pub fn take(fixture: &Fixture, guest: impl Guest, rate_hz: u32, samples: usize) -> (Judge, Durations) {
+    let (mut judges, pauses) = take_of(&fixture.elf, fixture.rounds_are_long, guest, rate_hz, samples);
+    (judges.remove(&0).unwrap(), pauses)
+}
+
+/// The same of a guest that runs `elf`, with a judge for each vCPU.
+pub fn take_of(
+    elf: &Path,
+    rounds_are_long: bool,
+    guest: impl Guest,
+    rate_hz: u32,
+    samples: usize,
+) -> (BTreeMap<u32, Judge>, Durations) {
+    let mut source = Paced::new(guest, rate_hz);
+    let mut judges: BTreeMap<u32, (Judge, u32)> = BTreeMap::new();
+    let mut pauses = Durations::default();
+    let mut taken = 0;
+    source.announce(&mut |_| ()).unwrap();
+    let start = Instant::now();
+    while taken < samples {
+        assert!(start.elapsed() < PATIENCE * if is_long() { 20 } else { 2 }, "{taken} samples");
+        let mut sink = |event| {
+            if let Event::Sample(sample) = event {
+                assert_eq!(sample.state, State::Running);
+                pauses.add(sample.pause_ns);
+                let (judge, count) =
+                    judges.entry(sample.track).or_insert_with(|| (Judge::new(elf, rounds_are_long), 0));
+                judge.judge(&sample);
+                *count += 1;
+                taken += 1;
+            }
+        };
+        assert_eq!(source.collect(Duration::from_millis(100), &mut sink).unwrap(), Flow::More);
+    }
+    let counts = source.counts();
+    assert_eq!(counts.wanted - counts.lost, taken as u64);
+    source.detach(&mut |_| ()).unwrap();
+    let check = |(track, (judge, count)): (u32, (Judge, u32))| {
+        judge.check(count);
+        (track, judge)
+    };
+    (judges.into_iter().map(check).collect(), pauses)
+}

@@ -1,0 +1,135 @@
+//! Samples a bare guest with known shares in a real QEMU (TCG) through its gdbstub.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::common::gdb::Gdb;
+use crate::common::{Fixture, PATIENCE, attach_stub, build, take, take_of};
+use glass_guests::find;
+use glass_guests::gdbstub::QemuVm;
+use glass_guests::{Guest, GuestError, VmSettings};
+use glass_profile::event::Event;
+use glass_profile::model::State;
+
+const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
+
+#[test]
+fn without_a_memfd_memory_comes_through_the_socket() {
+    let Some(fixture) = Fixture::start(TCG, "socket", &["-fno-omit-frame-pointer"], false, 1) else { return };
+    std::thread::sleep(Duration::from_secs(1));
+    let (_, pauses) = take(&fixture, attach_stub(&fixture).unwrap(), 1500, 200);
+    eprintln!("pause {:?}", pauses.distribution());
+}
+
+#[test]
+fn the_guest_runs_on_after_a_debugger_was_there_before() {
+    let Some(fixture) = Fixture::start(TCG, "visited", &["-fno-omit-frame-pointer"], true, 1) else { return };
+    Gdb::connect(&fixture.folder.file("gdb")).visit();
+    fixture.assert_runs("after the debugger");
+    take(&fixture, attach_stub(&fixture).unwrap(), 1500, 50);
+    fixture.assert_runs("after detaching");
+    fixture.assert_survives_kills("gdbstub::sample_until_killed");
+}
+
+#[test]
+fn a_core_that_never_started_is_idle() {
+    let Some(fixture) = Fixture::start(TCG, "cores", &["-fno-omit-frame-pointer"], true, 2) else { return };
+    let mut guest = attach_stub(&fixture).unwrap();
+    let mut names = Vec::new();
+    let mut sink = |event| {
+        if let Event::Track { track, name, .. } = event {
+            names.push((track, name));
+        }
+    };
+    guest.announce(&mut sink).unwrap();
+    assert_eq!(names, [(0, "vcpu 0".to_owned()), (1, "vcpu 1".to_owned())]);
+    let states = guest.sample().unwrap().unwrap().into_iter().map(|event| match event {
+        Event::Sample(sample) => (sample.track, sample.state),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(states.collect::<Vec<_>>(), [(0, State::Running), (1, State::Idle)]);
+    guest.detach().unwrap();
+    fixture.assert_runs("after detaching");
+}
+
+#[test]
+fn two_cores_run_and_each_has_its_track() {
+    let flags = ["-fno-omit-frame-pointer", "-DSECOND_CORE"];
+    let Some(fixture) = Fixture::start(TCG, "two", &flags, true, 2) else { return };
+    // The second one has to be on its way.
+    std::thread::sleep(Duration::from_millis(300));
+    let (judges, _) = take_of(&fixture.elf, false, attach_stub(&fixture).unwrap(), 997, 600);
+    let cores = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>();
+    assert_eq!(cores, [(0, 1), (1, 2)], "marks tell which core it was");
+    // Only one of them.
+    let settings = VmSettings { vcpus: vec![1], ..VmSettings::new(2048, fixture.elf.clone()) };
+    let one = QemuVm::attach(&fixture.vm(), settings.clone()).unwrap();
+    let (judges, _) = take_of(&fixture.elf, false, one, 997, 200);
+    assert_eq!(judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>(), [(1, 2)]);
+    let none = VmSettings { vcpus: vec![2], ..settings };
+    let error = QemuVm::attach(&fixture.vm(), none).err().unwrap();
+    assert_eq!(error.to_string(), "the VM has no vCPU 2: choose of 0, 1 with --vcpu");
+    fixture.assert_runs("after a refusal");
+}
+
+#[test]
+fn the_wrong_file_is_refused_and_the_guest_runs_on() {
+    let Some(fixture) = Fixture::start(TCG, "wrong", &["-fno-omit-frame-pointer"], true, 1) else { return };
+    let refuse = |symbols: PathBuf| {
+        let error = QemuVm::attach(&fixture.vm(), VmSettings::new(2048, symbols)).err().unwrap().to_string();
+        fixture.assert_runs("after a refusal");
+        error
+    };
+    let other = build(fixture.folder.path(), "other.elf", &["-fno-omit-frame-pointer", "-DOTHER", "-O1"]).unwrap();
+    let error = refuse(other);
+    assert!(error.contains("another build id"), "{error}");
+    let without_id = build(fixture.folder.path(), "no-id.elf", &["-O1", "-Wl,--build-id=none"]).unwrap();
+    let error = refuse(without_id);
+    assert!(error.contains("the code in its memory differs"), "{error}");
+    let stripped = build(fixture.folder.path(), "stripped.elf", &["-fno-omit-frame-pointer", "-s"]).unwrap();
+    let error = refuse(stripped);
+    assert!(error.contains("stripped"), "{error}");
+    let error = refuse(fixture.folder.file("missing.elf"));
+    assert!(error.contains("missing.elf"), "{error}");
+}
+
+#[test]
+fn a_guest_that_ends_is_no_error() {
+    let Some(mut fixture) = Fixture::start(TCG, "ends", &["-fno-omit-frame-pointer"], true, 1) else { return };
+    let mut guest = attach_stub(&fixture).unwrap();
+    assert!(guest.sample().unwrap().is_some());
+    fixture.qemu.kill().unwrap();
+    // Who traces a thread has to take note of its end first.
+    let start = Instant::now();
+    while guest.sample().unwrap().is_some() {
+        assert!(start.elapsed() < PATIENCE, "it was killed");
+    }
+    fixture.qemu.wait().unwrap();
+    guest.detach().unwrap();
+    let error = find::by_pid(fixture.qemu.id()).unwrap_err();
+    assert!(matches!(error, GuestError::NoProcess(_)));
+}
+
+/// Not a test of its own: what `a_killed_profiler_leaves_the_guest_running` kills.
+#[test]
+#[ignore = "runs in a process of its own, started by another test"]
+fn sample_until_killed() {
+    crate::common::sample_stub_until_killed();
+}
+
+#[test]
+fn a_killed_profiler_leaves_the_guest_running() {
+    let Some(fixture) = Fixture::start(TCG, "killed", &["-fno-omit-frame-pointer"], true, 1) else { return };
+    fixture.assert_survives_kills("gdbstub::sample_until_killed");
+    // Nobody holds the connection any more.
+    let start = Instant::now();
+    while let Err(error) = take_one(&fixture) {
+        assert!(start.elapsed() < PATIENCE, "{error}");
+    }
+}
+
+fn take_one(fixture: &Fixture) -> Result<(), GuestError> {
+    let mut guest = attach_stub(fixture)?;
+    guest.sample()?;
+    guest.detach()
+}

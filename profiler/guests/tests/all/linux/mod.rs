@@ -1,0 +1,191 @@
+//! Samples a guest that is not ours: Debian's kernel, of which nothing is known but a map of its symbols.
+
+mod kernel;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use glass_guests::gdbstub::QemuVm;
+use glass_guests::paced::Paced;
+use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings};
+use glass_profile::event::Event;
+use glass_profile::images::{Images, Names};
+use glass_profile::model::{StackEnd, State};
+use glass_profile::recording::NoFiles;
+use glass_tests::programs::skip;
+use kernel::Linux;
+
+const SAMPLES: usize = 500;
+const RATE_HZ: u32 = 500;
+const PATIENCE: Duration = Duration::from_secs(60);
+const SYSCALL: &str = "entry_SYSCALL_64_after_hwframe";
+
+/// Functions, the tables of those and of a module, as the kernel itself tells them to root.
+const MAP: &str = "/busybox insmod /module.ko
+/busybox grep -E ' [tTwW] |orc_unwind|linux_banner' /proc/kallsyms
+";
+/// Reads, writes and a loop in a process.
+const LOAD: &str = "echo DONE
+while :; do
+    /busybox dd if=/dev/zero of=/dev/null bs=512 count=20000 2>/dev/null
+    i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done
+done
+";
+
+struct Seen {
+    /// Names, innermost first, why the stack ended, and whether the core waited.
+    stacks: Vec<(Vec<String>, StackEnd, State)>,
+}
+
+impl Seen {
+    fn take(linux: &Linux, settings: VmSettings) -> Result<Seen, GuestError> {
+        let guest = QemuVm::attach(&linux.vm(), settings)?;
+        let mut source = Paced::new(guest, RATE_HZ);
+        let (mut images, mut samples) = (Images::default(), Vec::new());
+        let mut warnings = Vec::new();
+        let mut sink = |event| match event {
+            Event::Place { process, range, bias, program } => images.place(process, range, bias, &program),
+            Event::Sample(sample) => samples.push(sample),
+            Event::Warning(text) => warnings.push(text),
+            _ => {}
+        };
+        source.announce(&mut sink)?;
+        let start = Instant::now();
+        loop {
+            assert_eq!(
+                source.collect(Duration::from_millis(100), &mut |event| {
+                    if let Event::Sample(sample) = event {
+                        samples.push(sample);
+                    }
+                })?,
+                Flow::More
+            );
+            if samples.len() >= SAMPLES {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{} samples", samples.len());
+        }
+        source.detach(&mut |_| ())?;
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let mut names: BTreeMap<u32, Names> = BTreeMap::new();
+        let mut stacks = Vec::new();
+        for sample in &samples {
+            let chain = images.unwind(sample);
+            let mut functions = Vec::new();
+            for call in &chain.calls {
+                let Some(image) = call.image else {
+                    functions.push(format!("{:#x}", call.address));
+                    continue;
+                };
+                let known = names.entry(image).or_insert_with(|| images.names(image, &mut NoFiles).unwrap());
+                functions.push(known.locate(call.address).pop().map_or("?".to_owned(), |found| found.function));
+            }
+            stacks.push((functions, chain.end, sample.state));
+        }
+        Ok(Seen { stacks })
+    }
+
+    fn count(&self, condition: impl Fn(&[String]) -> bool) -> usize {
+        self.stacks.iter().filter(|(functions, ..)| condition(functions)).count()
+    }
+
+    fn check(&self) {
+        let total = self.stacks.len();
+        let broken: Vec<_> = self.stacks.iter().filter(|(_, end, _)| *end != StackEnd::Complete).collect();
+        for (functions, end, _) in &broken {
+            eprintln!("{end:?}: {}", functions.join(" < "));
+        }
+        assert!(broken.len() * 20 <= total, "{} of {total} stacks are broken", broken.len());
+        let unnamed = self.count(|functions| functions.iter().any(|name| name == "?" || name.starts_with("0x")));
+        assert!(unnamed * 100 <= total, "{unnamed} of {total} stacks have addresses without names");
+        // Interrupts run on a stack of their own, above the one that they left.
+        let interrupts: Vec<_> = self
+            .stacks
+            .iter()
+            .filter(|(functions, ..)| functions.iter().any(|name| name == "__sysvec_apic_timer_interrupt"))
+            .collect();
+        assert!(
+            interrupts.iter().all(|(_, end, _)| *end == StackEnd::Complete),
+            "{} of {total} samples are interrupts",
+            interrupts.len()
+        );
+        // A process has one frame; what it asks of the kernel begins at the one entry.
+        assert!(self.count(|functions| functions == ["[guest user space]"]) > 0);
+        let syscalls = self.count(|functions| functions.ends_with(&["do_syscall_64".into(), SYSCALL.into()]));
+        let entries = self.count(|functions| functions.iter().any(|name| name == SYSCALL));
+        let roots = self.count(|functions| functions.last().is_some_and(|name| name == SYSCALL));
+        assert!(syscalls * 10 >= total, "{syscalls} system calls in {total} samples");
+        assert_eq!(entries, roots, "nothing calls the entry of system calls");
+        let reads = self.count(|functions| {
+            let called = |by: &[&str]| functions.windows(by.len()).any(|part| part == by);
+            called(&["read_zero", "vfs_read", "ksys_read"]) && called(&["do_syscall_64", SYSCALL])
+        });
+        assert!(reads * 50 >= total, "{reads} reads of /dev/zero in {total} samples");
+    }
+}
+
+fn settings(map: &Path) -> VmSettings {
+    VmSettings::new(16 << 10, map.to_owned())
+}
+
+/// What the guest has printed of its symbols.
+fn map_of(linux: &Linux) -> String {
+    let is_symbol =
+        |line: &&str| line.len() > 19 && line.as_bytes()[16] == b' ' && u64::from_str_radix(&line[..16], 16).is_ok();
+    linux.serial().lines().filter(is_symbol).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn kernel_stacks_of_a_linux_by_its_map_alone() {
+    let kernel = match kernel::fetch() {
+        Ok(kernel) => kernel,
+        Err(reason) => return skip(&format!("Debian's kernel cannot be had: {reason}")),
+    };
+    let script = format!("{MAP}{LOAD}");
+    let Some(linux) = Linux::boot(&kernel, "fixed", "nokaslr", 1, &script) else {
+        return skip("there is no qemu-system-x86_64");
+    };
+    let text = map_of(&linux);
+    let lines = text.lines().filter(|line| !line.ends_with(']'));
+    let system_map: String = lines.map(|line| format!("{line}\n")).collect();
+    let (with_modules, map) = (linux.folder.file("kallsyms"), linux.folder.file("System.map"));
+    std::fs::write(&with_modules, &text).unwrap();
+    std::fs::write(&map, &system_map).unwrap();
+    Seen::take(&linux, settings(&map)).unwrap().check();
+
+    // Modules are images of their own.
+    let guest = QemuVm::attach(&linux.vm(), settings(&with_modules)).unwrap();
+    let mut placed = Vec::new();
+    Paced::new(guest, RATE_HZ)
+        .announce(&mut |event| {
+            if let Event::Place { program, .. } = event {
+                placed.push(program.name.clone());
+            }
+        })
+        .unwrap();
+    assert!(placed[0].ends_with("kallsyms") && placed.iter().any(|name| name == "dummy"), "{placed:?}");
+    let wrong = SymbolFile { path: map.clone(), address: Some(0xffff_ffff_9000_0000) };
+    let refused = QemuVm::attach(&linux.vm(), VmSettings { symbols: vec![wrong], ..settings(&map) });
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("not where") && error.contains("said to be loaded"), "{error}");
+    drop(linux);
+
+    // The kernel is elsewhere with each boot, and one core has nothing to do.
+    let script = format!("/busybox grep ' _text$' /proc/kallsyms\n{LOAD}");
+    let linux = Linux::boot(&kernel, "moved", "", 2, &script).unwrap();
+    let map = linux.folder.file("System.map");
+    std::fs::write(&map, &system_map).unwrap();
+    let moved = map_of(&linux);
+    assert!(!system_map.contains(moved.trim_end()), "the kernel did not move: {moved}");
+    let seen = Seen::take(&linux, settings(&map)).unwrap();
+    seen.check();
+    let idle: Vec<_> = seen.stacks.iter().filter(|(.., state)| *state == State::Idle).collect();
+    assert!(idle.len() * 5 >= seen.stacks.len(), "{} of {} samples are idle", idle.len(), seen.stacks.len());
+    assert!(idle.iter().all(|(functions, ..)| functions.iter().any(|name| name == "do_idle")), "{:?}", idle[0]);
+
+    // A map that does not tell where the kernel could be found is refused with what to do.
+    std::fs::write(&map, system_map.replace(" asm_exc_divide_error\n", " other\n")).unwrap();
+    let error = QemuVm::attach(&linux.vm(), settings(&map)).err().unwrap().to_string();
+    assert!(error.contains("nokaslr") && error.contains("--load-address"), "{error}");
+}

@@ -1,0 +1,13 @@
+//! All tests of the ways to read a guest in one program, so that it is linked once.
+mod common;
+mod file;
+mod gdbstub;
+mod kvm;
+mod lies;
+mod linux;
+mod monitor;
+mod process;
+mod ram;
+mod symbols;
+mod truth;
+mod vmm;

@@ -1,0 +1,193 @@
+//! Samples a bare guest in a small VMM of our own by ptrace: what QEMU does not do on request. Skipped
+//! where `/dev/kvm` cannot be used.
+
+use std::time::{Duration, Instant};
+
+use crate::common::vmm::{Order, Vmm};
+use crate::common::{PATIENCE, assert_survives_kills, take_of};
+use glass_guests::find::{self, Found};
+use glass_guests::kvm::{KvmVm, RegistersBy};
+use glass_guests::paced::Paced;
+use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
+use glass_profile::event::Event;
+
+fn attach(vmm: &Vmm) -> Result<KvmVm, GuestError> {
+    KvmVm::attach(&vmm.vm(), vmm.settings())
+}
+
+fn by_calls(vmm: &Vmm) -> Result<KvmVm, GuestError> {
+    KvmVm::attach_by(RegistersBy::Calls, &vmm.vm(), vmm.settings())
+}
+
+fn samples(vmm: &Vmm, guest: KvmVm, count: usize) -> Duration {
+    let (judges, pauses) = take_of(&vmm.elf, vmm.rounds_are_long, guest, 997, count);
+    assert_eq!(judges.keys().copied().collect::<Vec<_>>(), [0]);
+    vmm.assert_runs("after detaching");
+    let pauses = pauses.distribution();
+    eprintln!("pause {pauses:?}");
+    Duration::from_nanos(pauses.median_ns)
+}
+
+/// The filter ends the VMM at any call that is not `KVM_RUN`.
+#[test]
+fn a_vmm_with_a_filter_of_system_calls() {
+    let Some(vmm) = Vmm::start("seccomp", &["seccomp", "signals=300"]) else { return };
+    samples(&vmm, attach(&vmm).unwrap(), 500);
+    // By calls it cannot be done: one sentence, and the VMM lives.
+    let error = by_calls(&vmm).err().unwrap();
+    assert!(error.to_string().contains("seccomp"), "{error}");
+    assert!(error.is_of_the_backend());
+    vmm.assert_runs("after a refusal");
+}
+
+#[test]
+fn registers_by_calls_of_the_vmm() {
+    let Some(mut vmm) = Vmm::start("calls", &["signals=300", "plain"]) else { return };
+    samples(&vmm, by_calls(&vmm).unwrap(), 1000);
+    expect_all_signals(&mut vmm);
+    // And back to the shared page.
+    samples(&vmm, attach(&vmm).unwrap(), 100);
+}
+
+/// Each signal is sent after the one before has arrived, so all of them can be counted.
+fn expect_all_signals(vmm: &mut Vmm) {
+    vmm.wait_for("a signal has arrived", |vmm| vmm.seen().sent == vmm.seen().received && vmm.seen().sent > 100);
+    assert_eq!(vmm.seen().swallowed, 0);
+}
+
+#[test]
+fn no_signal_is_lost_or_doubled() {
+    let Some(mut vmm) = Vmm::start("signals", &["signals=1000"]) else { return };
+    let mut guest = Paced::new(attach(&vmm).unwrap(), 2000);
+    guest.announce(&mut |_| ()).unwrap();
+    let (before, mut count) = (vmm.seen(), 0u32);
+    let wanted = if crate::common::is_long() { 20_000 } else { 3000 };
+    while count < wanted {
+        let flow = guest.collect(Duration::from_millis(50), &mut |event| {
+            count += u32::from(matches!(event, Event::Sample(_)));
+        });
+        assert_eq!(flow.unwrap(), Flow::More);
+    }
+    let handed_on = guest.guest().signals_handed_on();
+    guest.detach(&mut |_| ()).unwrap();
+    expect_all_signals(&mut vmm);
+    let seen = vmm.seen();
+    assert!(handed_on > 100, "{handed_on} signals came while the thread was traced");
+    // `KVM_RUN` fails for its VMM only where a signal has come, as without us; the last may be on its way.
+    let (signals, interrupted) = (seen.received - before.received, seen.interrupted - before.interrupted);
+    eprintln!("{count} samples, {signals} signals, {interrupted} interrupted calls");
+    assert!(interrupted <= signals + 2, "{interrupted} of {signals}");
+}
+
+#[test]
+fn two_cores_each_with_its_own_stacks() {
+    let Some(vmm) = Vmm::start("cores", &["vcpus=2"]) else { return };
+    let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, attach(&vmm).unwrap(), 997, 1000);
+    let cores: Vec<_> = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect();
+    assert_eq!(cores, [(0, 1), (1, 2)]);
+    vmm.assert_runs("after detaching");
+}
+
+fn tracer(vmm: &Vmm, vcpu: u32) -> String {
+    let status = std::fs::read_to_string(vmm.thread(vcpu).join("status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn only_the_vcpus_that_are_wanted_are_touched() {
+    let Some(vmm) = Vmm::start("wanted", &["vcpus=2"]) else { return };
+    let guest = KvmVm::attach(&vmm.vm(), VmSettings { vcpus: vec![1], ..vmm.settings() }).unwrap();
+    assert_eq!(tracer(&vmm, 0), "0");
+    assert_ne!(tracer(&vmm, 1), "0");
+    let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, guest, 997, 300);
+    assert_eq!(judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>(), [(1, 2)]);
+    let error = KvmVm::attach(&vmm.vm(), VmSettings { vcpus: vec![0, 7], ..vmm.settings() }).err().unwrap();
+    assert!(error.to_string().contains("has no vCPU 7: choose of 0, 1 with"), "{error}");
+    assert!(!error.is_of_the_backend());
+}
+
+#[test]
+fn ram_that_only_the_vmm_has() {
+    let Some(vmm) = Vmm::start("anonymous", &["anonymous"]) else { return };
+    let mut guest = attach(&vmm).unwrap();
+    let mut warnings = Vec::new();
+    guest
+        .announce(&mut |event| warnings.extend(Some(event).filter(|event| matches!(event, Event::Warning(_)))))
+        .unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    samples(&vmm, guest, 500);
+}
+
+#[test]
+fn ram_that_may_shrink_is_read_as_a_file() {
+    let Some(vmm) = Vmm::start("plain", &["plain"]) else { return };
+    samples(&vmm, attach(&vmm).unwrap(), 500);
+}
+
+/// Samples until `until`, each within bounded time.
+fn sample_until(guest: &mut KvmVm, mut until: impl FnMut(Option<&[Event]>) -> bool) {
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < PATIENCE, "it is not noticed");
+        let one = Instant::now();
+        let events = guest.sample().unwrap();
+        assert!(one.elapsed() < Duration::from_secs(15), "a sample took {:?}", one.elapsed());
+        if until(events.as_deref()) {
+            return;
+        }
+        guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+    }
+}
+
+#[test]
+fn ram_that_goes_away_gives_empty_stacks() {
+    let Some(vmm) = Vmm::start("shrinks", &["plain"]) else { return };
+    let mut guest = attach(&vmm).unwrap();
+    vmm.order(Order::ShrinkRam);
+    sample_until(&mut guest, |events| matches!(events.unwrap(), [Event::Sample(sample)] if sample.stack.is_empty()));
+    guest.detach().unwrap();
+}
+
+#[test]
+fn a_vcpu_that_ends_leaves_the_other() {
+    let Some(vmm) = Vmm::start("one-ends", &["vcpus=2"]) else { return };
+    let mut guest = attach(&vmm).unwrap();
+    vmm.order(Order::EndSecondVcpu);
+    let mut alone = 0;
+    sample_until(&mut guest, |events| {
+        alone += usize::from(matches!(events.unwrap(), [Event::Sample(sample)] if sample.track == 0));
+        alone == 10
+    });
+    guest.detach().unwrap();
+    vmm.assert_runs("after detaching");
+}
+
+#[test]
+fn a_vmm_that_becomes_another_program_has_ended() {
+    let Some(vmm) = Vmm::start("exec", &["vcpus=2"]) else { return };
+    let mut guest = attach(&vmm).unwrap();
+    vmm.order(Order::Exec);
+    sample_until(&mut guest, |events| events.is_none());
+    guest.detach().unwrap();
+}
+
+/// Not a test of its own: what `a_killed_profiler_leaves_the_guest_running` kills.
+#[test]
+#[ignore = "runs in a process of its own, started by another test"]
+fn sample_until_killed() {
+    let (Ok(pid), Ok(elf)) = (std::env::var("GLASS_TEST_QEMU"), std::env::var("GLASS_TEST_ELF")) else { return };
+    let Ok(Found::Vm(vm)) = find::by_pid(pid.parse().unwrap()) else { return };
+    let mut guest = KvmVm::attach(&vm, VmSettings::new(2048, elf.into())).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
+}
+
+/// Two cores, signals and a filter: everything that could go wrong at once.
+#[test]
+fn a_killed_profiler_leaves_the_guest_running() {
+    let Some(mut vmm) = Vmm::start("killed", &["vcpus=2", "signals=1000", "seccomp"]) else { return };
+    assert_survives_kills(vmm.child.id(), &vmm.elf, "vmm::sample_until_killed", |moment| vmm.assert_runs(moment));
+    expect_all_signals(&mut vmm);
+    let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, attach(&vmm).unwrap(), 997, 200);
+    assert_eq!(judges.len(), 2);
+}

@@ -1,0 +1,15 @@
+//! All tests of reports in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod address;
+mod difference;
+mod filters;
+mod golden;
+mod page;
+mod support;
+mod trace_damaged;
+mod trace_kicks;
+mod trace_lanes;
+mod trace_page;
+mod trace_text;
+mod tree;

@@ -1,0 +1,6 @@
+//! What the tests of reports share.
+
+pub mod browser;
+pub mod profiles;
+pub mod trace_view;
+pub mod traces;

@@ -1,0 +1,239 @@
+//! Requests that are wrong, slow, cut or random: each gets a 4xx or a closed connection, and
+//! afterwards the queue works and has as much room as before.
+
+use glass_tests::content::{Content, Random};
+use glass_tests::folder::Folder;
+use glass_tests::http::Client;
+use glass_tests::limit::say;
+use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, World};
+use std::time::Duration;
+
+glass_tests::in_every_world! {
+    malformed_requests_are_refused within 240;
+    random_bytes_do_no_harm within 600;
+    clients_that_vanish_leave_no_trace within 240;
+    slow_clients_do_not_hold_up_others within 240;
+}
+
+/// The size of the items that fill the disk.
+const ITEM_BYTES: u64 = 1 << 20;
+
+fn start(world: World, folder: &Folder) -> Option<Queue> {
+    let options = Options { disk_size: "16M".into(), ..Options::default() };
+    Queue::start(world, &folder.file("queue.img"), &options).unwrap()
+}
+
+/// How many items fit on the disk of an empty queue, which is empty again afterwards.
+fn room(queue: &Queue) -> u64 {
+    let item = |seed| Content { seed, length_bytes: ITEM_BYTES };
+    let mut count = 0;
+    while queue.put(item(count)).expect("the queue answers").status() == 200 {
+        count += 1;
+        assert!(count < 100, "a disk of 16 MiB takes everything");
+    }
+    for seed in 0..count {
+        queue.get(item(seed)).unwrap();
+        queue.delete().unwrap();
+    }
+    count
+}
+
+/// Room for an item may come back a moment after its connection went: waits for it, not for ever.
+fn assert_room(queue: &mut Queue, before: u64) {
+    assert!(queue.is_running(), "the queue ended:\n{}", queue.output());
+    let mut after = room(queue);
+    for _ in 0..20 {
+        if after == before {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        after = room(queue);
+    }
+    assert_eq!(after, before, "items of 1 MiB that fit afterwards, and before");
+    let output = queue.output();
+    assert!(!output.contains("panicked"), "the queue panicked:\n{output}");
+}
+
+/// Sends `bytes` and the end of the stream; returns the status of the answer, 0 for a closed connection.
+fn attack(queue: &Queue, bytes: &[u8]) -> u16 {
+    let mut client = queue.connect().expect("the queue accepts connections");
+    // The server may close before everything is sent; what counts is what it answers.
+    let _ = client.send(bytes);
+    let _ = client.finish_sending();
+    match client.head() {
+        Ok(head) => head.status,
+        Err(error) => {
+            let timed_out = matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
+            assert!(!timed_out, "no answer to {:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(200)]));
+            0
+        }
+    }
+}
+
+fn malformed_requests_are_refused(world: World) {
+    let folder = Folder::new("malformed").unwrap();
+    let Some(mut queue) = start(world, &folder) else { return };
+    let before = room(&queue);
+    let long = "a".repeat(100_000);
+    let put = |headers: &str| format!("PUT /uploader HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n");
+    let requests = [
+        put("Content-Length: -1"),
+        put("Content-Length: +5"),
+        put("Content-Length: 1_000"),
+        put("Content-Length: 0x10"),
+        put("Content-Length: 5 5"),
+        put("Content-Length:"),
+        put("Content-Length: 5, 6"),
+        put("Content-Length: 18446744073709551615"),
+        put("Content-Length: 18446744073709551616"),
+        put("Content-Length: 9223372036854775807"),
+        put("Content-Length: 5\r\nContent-Length: 6"),
+        put("Content-Length: 5\r\nTransfer-Encoding: chunked"),
+        put("Transfer-Encoding: gzip, chunked"),
+        put(&format!("X: {long}")),
+        put(&"X: y\r\n".repeat(5000)),
+        put("No colon here"),
+        put(": no name"),
+        put("Space : before colon"),
+        put(" Folded: line"),
+        put("Nul: \0"),
+        put("Expect: the-impossible\r\nContent-Length: 5"),
+        format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        format!("{long} / HTTP/1.1\r\nHost: x\r\n\r\n"),
+        "GET / HTTP/9.9\r\nHost: x\r\n\r\n".into(),
+        "GET / HTTP/1.1\nHost: x\n".into(),
+        "GET  /  HTTP/1.1\r\nHost: x\r\n\r\n".into(),
+        "GET /downloader/../uploader HTTP/1.1\r\nHost: x\r\n\r\n".into(),
+        "GET /%00%ff HTTP/1.1\r\nHost: x\r\n\r\n".into(),
+        "\r\n\r\n\r\n".into(),
+        "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}\u{fc}\u{3}\u{3}".into(),
+    ];
+    for request in &requests {
+        let status = attack(&queue, request.as_bytes());
+        let shown = &request[..request.len().min(120)];
+        assert!(status == 0 || (400..500).contains(&status) || [501, 505].contains(&status), "{status} for {shown:?}");
+    }
+    assert_room(&mut queue, before);
+}
+
+fn random_bytes_do_no_harm(world: World) {
+    let folder = Folder::new("random").unwrap();
+    let Some(mut queue) = start(world, &folder) else { return };
+    let before = room(&queue);
+    let count = programs::number("GLASS_RANDOM_STRINGS", if programs::is_long() { 10_000 } else { 300 });
+    let seed = programs::number("GLASS_SEED", u64::from(std::process::id()));
+    say(&format!("random strings {world}: seed {seed}, {count} strings"));
+    let mut random = Random::new(seed);
+    for number in 0..count {
+        let bytes = random_request(&mut random);
+        let status = attack(&queue, &bytes);
+        assert!(status < 500 || [501, 505].contains(&status), "{status} for string {number} of seed {seed}");
+        // What happens to be a good request must not fill the queue.
+        if status == 200 {
+            Client::connect(queue.address).and_then(|mut client| client.request("DELETE", "/downloader")).unwrap();
+        }
+    }
+    drain(&queue);
+    assert_room(&mut queue, before);
+}
+
+/// Empties the queue of whatever is in it, up to an item of our own.
+fn drain(queue: &Queue) {
+    let last = Content { seed: 0x1a57, length_bytes: 77 };
+    assert_eq!(queue.put(last).unwrap().status(), 200);
+    for _ in 0..1000 {
+        let mut body = Vec::new();
+        queue.connect().unwrap().get_into("/downloader", &mut body).unwrap();
+        queue.delete().unwrap();
+        if body == last.bytes() {
+            return;
+        }
+    }
+    panic!("the queue does not come to its end");
+}
+
+/// Pure noise, or a request with some bytes changed, cut or doubled.
+fn random_request(random: &mut Random) -> Vec<u8> {
+    let mut noise = vec![0; random.below(400) as usize];
+    random.fill(&mut noise);
+    let templates: [&[u8]; 4] = [
+        b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+        b"PUT /uploader HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 70\r\n\r\n",
+        b"DELETE /downloader HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"POST /nothing HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ];
+    let Some(template) = templates.get(random.below(5) as usize) else { return noise };
+    let mut bytes = template.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len().max(1) as u64) as usize;
+        match random.below(4) {
+            0 if !bytes.is_empty() => bytes[at] = random.word() as u8,
+            1 => bytes.truncate(at),
+            2 => drop(bytes.splice(at..at, noise.iter().copied())),
+            _ => drop(bytes.splice(at..at, template.iter().copied())),
+        }
+    }
+    bytes
+}
+
+fn clients_that_vanish_leave_no_trace(world: World) {
+    let folder = Folder::new("vanish").unwrap();
+    let Some(mut queue) = start(world, &folder) else { return };
+    let before = room(&queue);
+    for round in 0..10u64 {
+        // In the middle of a head, of an upload, of a download's wait and of a download.
+        let partial = Content { seed: round, length_bytes: 300_000 }.bytes();
+        let mut uploading = queue.connect().unwrap();
+        uploading.send(b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n").unwrap();
+        let _ = uploading.send(&partial);
+        let mut in_head = queue.connect().unwrap();
+        in_head.send(b"PUT /uploader HT").unwrap();
+        let mut waiting = queue.connect().unwrap();
+        waiting.send(b"GET /downloader HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        drop((uploading, in_head, waiting));
+
+        let item = Content { seed: 100 + round, length_bytes: 3 << 20 };
+        assert_eq!(queue.put(item).unwrap().status(), 200);
+        let mut downloading = queue.connect().unwrap();
+        downloading.send(b"GET /downloader HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert_eq!(downloading.head().unwrap().status, 200);
+        drop(downloading);
+        queue.get(item).unwrap();
+        queue.delete().unwrap();
+    }
+    assert_room(&mut queue, before);
+}
+
+fn slow_clients_do_not_hold_up_others(world: World) {
+    let folder = Folder::new("slow").unwrap();
+    let Some(mut queue) = start(world, &folder) else { return };
+    let before = room(&queue);
+    let mut slow: Vec<Client> = (0..8).map(|_| queue.connect().unwrap()).collect();
+    for (number, client) in slow.iter_mut().enumerate() {
+        let head: &[u8] = b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n";
+        // Half of them stop inside the head, half at the first byte of the body.
+        client.send(if number % 2 == 0 { &head[..30] } else { head }).unwrap();
+    }
+    for round in 0..5 {
+        let item = Content { seed: round, length_bytes: 100_000 };
+        assert_eq!(queue.put(item).unwrap().status(), 200);
+        queue.get(item).unwrap();
+        queue.delete().unwrap();
+        for client in &mut slow {
+            let _ = client.send(b"x");
+        }
+    }
+    // A head that never ends is given up by the server, not only by us.
+    let client = &mut slow[0];
+    client.set_patience(Duration::from_secs(60)).unwrap();
+    match client.head() {
+        Ok(head) => assert_eq!(head.status, 408),
+        Err(error) => assert!(
+            !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+            "a client may stay in its head for ever"
+        ),
+    }
+    drop(slow);
+    assert_room(&mut queue, before);
+}

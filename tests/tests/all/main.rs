@@ -1,0 +1,19 @@
+//! All tests of end to end in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod console;
+mod crash;
+mod faults;
+mod functions;
+mod glass;
+mod hostile;
+mod live;
+mod memory;
+mod oracle;
+mod record;
+mod service;
+mod terminal;
+mod trace;
+mod trace_vm;
+mod traced;

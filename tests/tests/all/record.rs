@@ -1,0 +1,119 @@
+//! The profiler looks at the queue under load: the report names the queue's own functions, few stacks
+//! are broken, and the queue does not notice.
+
+use glass_tests::content::Content;
+use glass_tests::folder::Folder;
+use glass_tests::limit::{say, within};
+use glass_tests::process::Process;
+use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, World};
+use std::process::Command;
+use std::time::Duration;
+
+glass_tests::in_every_world! {
+    a_recording_names_what_the_queue_does within 240;
+}
+
+/// How long the test of the live screen may take.
+const LIVE_LIMIT: Duration = Duration::from_secs(120);
+
+/// The most stacks that may be broken, in percent.
+const BROKEN_PERCENT_MAX: f64 = 1.0;
+
+fn a_recording_names_what_the_queue_does(world: World) {
+    let folder = Folder::new("record").unwrap();
+    let Some(queue) = Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap() else { return };
+    let Some(glass) = programs::built("glass") else { return };
+    let recording = folder.file("recording");
+    let mut record = Command::new(&glass);
+    record.args(["record", "--pid", &queue.service_pid().unwrap().to_string(), "--rate", "499", "--duration", "3"]);
+    record.arg("--output").arg(&recording);
+    let mut recorder = Process::spawn(&mut record, &folder.file("record.log")).unwrap();
+    let mut seed = 0;
+    let status = loop {
+        seed += 1;
+        assert!(seed < 100_000, "glass record does not end after its duration");
+        let item = Content { seed, length_bytes: 200_000 };
+        assert_eq!(queue.put(item).unwrap().status(), 200);
+        queue.get(item).unwrap();
+        queue.delete().unwrap();
+        if let Some(status) = recorder.wait(Duration::ZERO) {
+            break status;
+        }
+    };
+    assert!(status.success(), "glass record: {}", recorder.output());
+    let report = |arguments: &[&str]| {
+        let output = Command::new(&glass).arg("report").arg(&recording).args(arguments).output().unwrap();
+        assert!(output.status.success(), "glass report: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = report(&["--text", "--top", "500"]);
+    let page = folder.file("report.html");
+    report(&["--output", &page.to_string_lossy()]);
+    let page = std::fs::read_to_string(page).unwrap();
+    let names: &[&str] =
+        if world == World::Process { &["upload_queue"] } else { &["upload_queue", "smoltcp", "virtio"] };
+    // The table has room for short names only; the page holds the whole ones.
+    for name in names {
+        assert!(page.contains(name), "no function of {name} is in the page; the table:\n{text}");
+    }
+    let broken = broken_percent(&text).unwrap_or_else(|| panic!("the table does not tell broken stacks:\n{text}"));
+    say(&format!("record {world}: {seed} items moved meanwhile, {broken} % of the stacks broken"));
+    assert!(broken < BROKEN_PERCENT_MAX, "{broken} % of the stacks are broken:\n{text}");
+}
+
+#[test]
+fn the_live_screen_leaves_the_queue_running() {
+    within(LIVE_LIMIT, || {
+        let folder = Folder::new("top").unwrap();
+        let Some(queue) = Queue::start(World::Tcg, &folder.file("queue.img"), &Options::default()).unwrap() else {
+            return;
+        };
+        let Some(glass) = programs::built("glass") else { return };
+        if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            return programs::skip("there is no program `script` to give us a terminal");
+        }
+        // The key to quit is pressed after some seconds; `script` ends with its command.
+        let line = format!(
+            "(sleep 5; printf q; sleep 1) | script -qec 'stty cols 100 rows 30; {} top --rate 199 --pid {}' /dev/null",
+            glass.display(),
+            queue.service_pid().unwrap()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).env("TERM", "xterm");
+        let mut top = Process::spawn(&mut command, &folder.file("top.log")).unwrap();
+        let mut seed = 0;
+        let status = loop {
+            seed += 1;
+            assert!(seed < 100_000, "glass top does not end at its key");
+            let item = Content { seed, length_bytes: 200_000 };
+            assert_eq!(queue.put(item).unwrap().status(), 200);
+            queue.get(item).unwrap();
+            queue.delete().unwrap();
+            if let Some(status) = top.wait(Duration::ZERO) {
+                break status;
+            }
+        };
+        let shown = top.output();
+        assert!(status.success(), "{shown:?}");
+        for text in ["vcpu 0", "running", "glass_start", "smoltcp", "pause"] {
+            assert!(shown.contains(text), "{text} was not shown: {shown:?}");
+        }
+        let (taken, given_back) = (shown.find("\x1b[?1049h"), shown.rfind("\x1b[?1049l"));
+        assert!(taken.is_some() && taken < given_back, "the terminal was not given back: {shown:?}");
+        say(&format!("top: {seed} items moved meanwhile"));
+    });
+}
+
+/// The number in `0.3 % broken`.
+fn broken_percent(text: &str) -> Option<f64> {
+    let before = text.lines().find_map(|line| line.split_once("% broken"))?.0;
+    before.split_whitespace().next_back()?.trim_start_matches('<').parse().ok()
+}
+
+#[test]
+fn the_share_of_broken_stacks_is_read() {
+    assert_eq!(broken_percent("a\n  Stacks    0.3 % broken: 1 of 399\n"), Some(0.3));
+    assert_eq!(broken_percent("  Stacks    <0.1 % broken: 1 of 3990\n"), Some(0.1));
+    assert_eq!(broken_percent("nothing"), None);
+}

@@ -1,0 +1,165 @@
+//! The upload queue as its users see it, in every world: what goes in comes out, in order, and each
+//! wrong request has its own answer.
+
+use glass_tests::content::Content;
+use glass_tests::folder::Folder;
+use glass_tests::http::Client;
+use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, World};
+use std::process::Command;
+use std::time::Duration;
+
+glass_tests::in_every_world! {
+    items_come_out_whole_and_in_order within 180;
+    a_foreign_client_uploads_and_downloads within 180;
+    each_wrong_request_has_its_answer within 180;
+    a_download_waits_for_an_upload within 180;
+    items_survive_a_restart within 240;
+    a_full_disk_is_told_and_drains within 180;
+}
+
+fn start(world: World, folder: &Folder) -> Option<Queue> {
+    Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap()
+}
+
+fn items_come_out_whole_and_in_order(world: World) {
+    let folder = Folder::new("order").unwrap();
+    let Some(queue) = start(world, &folder) else { return };
+    let sizes = [0, 1, 511, 512, 513, 4095, 4096, 4097, 65_536, 1_000_003, 8 << 20];
+    let items: Vec<Content> =
+        sizes.iter().zip(1..).map(|(&length_bytes, seed)| Content { seed, length_bytes }).collect();
+    for item in &items {
+        let response = queue.put(*item).unwrap();
+        assert_eq!(response.status(), 200, "PUT of {} bytes: {}", item.length_bytes, response.text());
+    }
+    for item in &items {
+        queue.get(*item).unwrap();
+        queue.get(*item).expect("until it is deleted, the same item comes again");
+        queue.delete().unwrap();
+    }
+}
+
+fn a_foreign_client_uploads_and_downloads(world: World) {
+    if !programs::has_curl() {
+        return programs::skip("curl is not installed");
+    }
+    let folder = Folder::new("curl").unwrap();
+    let Some(queue) = start(world, &folder) else { return };
+    let content = Content { seed: 11, length_bytes: 5_000_001 };
+    std::fs::write(folder.file("sent"), content.bytes()).unwrap();
+    let curl = |arguments: &[&str], path: &str| {
+        let mut command = Command::new("curl");
+        command.current_dir(folder.path()).args(["--silent", "--show-error", "--fail", "--max-time", "60"]);
+        let output = command.args(arguments).arg(format!("http://{}{path}", queue.address)).output().unwrap();
+        assert!(output.status.success(), "curl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    curl(&["--upload-file", "sent"], "/uploader");
+    curl(&["--output", "received"], "/downloader");
+    curl(&["--request", "DELETE"], "/downloader");
+    assert!(std::fs::read(folder.file("received")).unwrap() == content.bytes(), "the file came back changed");
+}
+
+fn each_wrong_request_has_its_answer(world: World) {
+    let folder = Folder::new("statuses").unwrap();
+    let Some(queue) = start(world, &folder) else { return };
+    let beyond_the_disk = format!("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 1u64 << 40);
+    // The request, the statuses that are right, and what the header Allow has to name.
+    let cases: &[(&str, &[u16], &[&str])] = &[
+        ("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", &[404], &[]),
+        ("GET /uploader/ HTTP/1.1\r\nHost: x\r\n\r\n", &[404], &[]),
+        ("POST /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", &[405], &["PUT"]),
+        ("DELETE /uploader HTTP/1.1\r\nHost: x\r\n\r\n", &[405], &["PUT"]),
+        ("PUT /downloader HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", &[405], &["GET", "DELETE"]),
+        ("PUT /uploader HTTP/1.1\r\nHost: x\r\n\r\n", &[411], &[]),
+        ("PUT /uploader HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", &[411, 501], &[]),
+        (&beyond_the_disk, &[413], &[]),
+        ("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", &[400], &[]),
+        ("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 0x10\r\n\r\n", &[400], &[]),
+        ("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n", &[400, 413], &[]),
+        ("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", &[400], &[]),
+        ("GET /downloader\r\n\r\n", &[400, 505], &[]),
+        ("nonsense\r\n\r\n", &[400], &[]),
+    ];
+    for (request, statuses, allow) in cases {
+        let mut client = queue.connect().unwrap();
+        client.send(request.as_bytes()).unwrap();
+        let response = client.response("GET").unwrap_or_else(|error| panic!("{request:?}: {error}"));
+        assert!(statuses.contains(&response.status()), "{request:?} was answered {}", response.status());
+        assert!(!response.body.is_empty(), "{request:?} was answered without a reason");
+        let allowed = response.head.header("allow").unwrap_or_default();
+        for method in *allow {
+            assert!(allowed.split(',').any(|name| name.trim() == *method), "{request:?}: Allow is {allowed:?}");
+        }
+    }
+    // A body that ends early is the client's mistake, and nothing of it is stored.
+    let mut client = queue.connect().unwrap();
+    client.send(b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc").unwrap();
+    client.finish_sending().unwrap();
+    assert_eq!(client.response("PUT").unwrap().status(), 400);
+    let item = Content { seed: 5, length_bytes: 100 };
+    assert_eq!(queue.put(item).unwrap().status(), 200);
+    queue.get(item).unwrap();
+}
+
+fn a_download_waits_for_an_upload(world: World) {
+    let folder = Folder::new("poll").unwrap();
+    let Some(queue) = start(world, &folder) else { return };
+    let item = Content { seed: 3, length_bytes: 70_000 };
+    // This client asks first and goes away: the item must not be lost on it.
+    let mut gone = queue.connect().unwrap();
+    gone.send(b"GET /downloader HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    drop(gone);
+    let address = queue.address;
+    let waiting = std::thread::spawn(move || {
+        let mut checker = item.checker();
+        let response = Client::connect(address).unwrap().get_into("/downloader", &mut checker).unwrap();
+        (response.status(), checker.verdict())
+    });
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(!waiting.is_finished(), "the download did not wait");
+    assert_eq!(queue.put(item).unwrap().status(), 200);
+    assert_eq!(waiting.join().unwrap(), (200, Ok(())));
+    queue.delete().unwrap();
+}
+
+fn items_survive_a_restart(world: World) {
+    let folder = Folder::new("restart").unwrap();
+    let Some(mut queue) = start(world, &folder) else { return };
+    let items: Vec<Content> = (1..=5).map(|seed| Content { seed, length_bytes: seed * 33_333 }).collect();
+    for item in &items {
+        assert_eq!(queue.put(*item).unwrap().status(), 200);
+    }
+    queue.get(items[0]).unwrap();
+    queue.delete().unwrap();
+    queue.kill();
+    let Some(queue) = start(world, &folder) else { panic!("it started a moment ago") };
+    for item in &items[1..] {
+        queue.get(*item).unwrap();
+        queue.delete().unwrap();
+    }
+}
+
+fn a_full_disk_is_told_and_drains(world: World) {
+    let folder = Folder::new("full").unwrap();
+    let options = Options { disk_size: "16M".into(), ..Options::default() };
+    let Some(queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
+    let item = |seed| Content { seed, length_bytes: 1 << 20 };
+    let mut stored = 0;
+    let refusal = loop {
+        let response = queue.put(item(stored)).unwrap();
+        if response.status() != 200 {
+            break response;
+        }
+        stored += 1;
+        assert!(stored < 20, "20 MiB fit on a disk of 16");
+    };
+    assert_eq!(refusal.status(), 507, "{}", refusal.text());
+    assert!(stored >= 13, "only {stored} items of 1 MiB fit on a disk of 16 MiB");
+    for seed in 0..stored {
+        queue.get(item(seed)).unwrap();
+        queue.delete().unwrap();
+    }
+    assert_eq!(queue.put(item(99)).unwrap().status(), 200, "there is room again");
+    queue.get(item(99)).unwrap();
+}
