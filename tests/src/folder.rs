@@ -47,6 +47,13 @@ impl Folder {
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
+
+    /// Makes a file of `bytes` in it and returns its path.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let file = self.file(name);
+        std::fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file)
+    }
 }
 
 impl Drop for Folder {

@@ -1,17 +1,17 @@
 //! Progress of a command with several steps, and at its end the time that each took.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::cell::RefCell;
+
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, stderr};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a bar moves by itself while a step runs.
 const TICK: Duration = Duration::from_millis(120);
 
 /// Titles of steps that ended, and how long each took.
-type Times = Rc<RefCell<Vec<(String, Duration)>>>;
+type Times = Arc<Mutex<Vec<(String, Duration)>>>;
 
 /// The steps of one command. When it is dropped, the time of each step is printed, slowest first.
 pub struct Steps {
@@ -27,6 +27,14 @@ pub struct Step {
     begin: Instant,
     is_done: bool,
     times: Times,
+}
+
+fn locked(times: &Times) -> std::sync::MutexGuard<'_, Vec<(String, Duration)>> {
+    times.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn record(times: &Times, title: &str, time: Duration) {
+    locked(times).push((title.to_owned(), time));
 }
 
 impl Steps {
@@ -61,14 +69,14 @@ impl Steps {
 
     /// Adds work that ran beside the steps to the table of times.
     pub fn add(&self, title: &str, time: Duration) {
-        self.times.borrow_mut().push((title.to_owned(), time));
+        record(&self.times, title, time);
     }
 }
 
 impl Drop for Steps {
     fn drop(&mut self) {
         let mut sums = BTreeMap::<String, (Duration, u32)>::new();
-        for (title, time) in self.times.take() {
+        for (title, time) in std::mem::take(&mut *locked(&self.times)) {
             let (sum, count) = sums.entry(title).or_default();
             *sum += time;
             *count += 1;
@@ -99,7 +107,7 @@ impl Step {
         self.bar.finish_and_clear();
         let note = if note.is_empty() { String::new() } else { format!(": {note}") };
         eprintln!("    {:.1} s{note}", time.as_secs_f64());
-        self.times.borrow_mut().push((std::mem::take(&mut self.title), time));
+        record(&self.times, &self.title, time);
     }
 }
 
@@ -109,7 +117,7 @@ impl Drop for Step {
             self.bar.finish_and_clear();
             let time = self.begin.elapsed();
             eprintln!("    failed after {:.1} s", time.as_secs_f64());
-            self.times.borrow_mut().push((format!("{} (failed)", self.title), time));
+            record(&self.times, &format!("{} (failed)", self.title), time);
         }
     }
 }

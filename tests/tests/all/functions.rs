@@ -1,7 +1,7 @@
 //! Functions are traced while a program runs: exactly the chosen ones, with entries and exits that match, and the code is
 //! afterwards what it was.
 
-use crate::traced::{Call, Traced};
+use crate::traced::{Call, PATIENCE, Traced};
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::say;
@@ -137,6 +137,3 @@ fn the_queue_does_not_notice_how_its_functions_are_switched(world: World) {
     assert_eq!(guest.leads(&guest.text()), guest.leads(&before));
     say(&format!("switching {world}: {switches} times {} functions, {items} items moved meanwhile", all.len()));
 }
-
-/// How long anything may take to come.
-const PATIENCE: Duration = Duration::from_secs(60);

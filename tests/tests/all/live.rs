@@ -2,6 +2,7 @@
 //! `glass top`, in a pipe and on a screen. Whatever ends it, the service goes on.
 
 use crate::terminal::Terminal;
+use crate::traced::PATIENCE;
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
@@ -19,8 +20,6 @@ glass_tests::in_every_world! {
     the_screen_of_tasks_obeys_keys_and_gives_the_terminal_back within 300;
 }
 
-/// How long anything may take on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(240);
 
 struct Live {

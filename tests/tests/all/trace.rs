@@ -1,6 +1,7 @@
 //! The queue's own trace, read from outside while it works: nothing is lost, what is on is put back, and whoever is
 //! killed in the middle leaves a recording that can be read.
 
+use crate::traced::PATIENCE;
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::say;
@@ -18,9 +19,6 @@ glass_tests::in_every_world! {
     a_killed_recorder_is_cleaned_up_after within 240;
     a_run_is_traced_from_its_first_instruction within 240;
 }
-
-/// How long a recorder may take beyond its duration on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Tracing {
     folder: Folder,

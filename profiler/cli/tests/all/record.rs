@@ -2,6 +2,7 @@
 
 use crate::common::{Folder, complaint, glass};
 use glass_tests::programs::skip;
+use std::process::{Command, Output};
 
 #[test]
 fn a_command_is_recorded_and_reported() {

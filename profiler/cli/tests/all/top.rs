@@ -19,7 +19,7 @@ const GIVEN_BACK: &str = "\x1b[?1049l";
 
 struct Busy {
     child: Child,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Busy {
@@ -32,7 +32,7 @@ impl Busy {
             return None;
         }
         let child = Command::new(&program).spawn().unwrap();
-        Some(Busy { child, _folder: folder })
+        Some(Busy { child, folder })
     }
 
     fn pid(&self) -> String {
@@ -118,11 +118,11 @@ fn top(arguments: &str) -> String {
 }
 
 fn held(busy: &Busy, line: &str) -> String {
-    line.replace("$HOLD", &busy.folder.display().to_string())
+    line.replace("$HOLD", &busy.folder.path().display().to_string())
 }
 
 fn modes_are_restored(busy: &Busy) -> bool {
-    let read = |name: &str| std::fs::read_to_string(busy.folder.join(name)).unwrap_or_default();
+    let read = |name: &str| std::fs::read_to_string(busy.folder.file(name)).unwrap_or_default();
     !read("before").is_empty() && read("before") == read("after")
 }
 

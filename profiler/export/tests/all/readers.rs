@@ -29,7 +29,7 @@ fn go_tool_pprof_agrees() {
     }
     let folder = Folder::new("pprof").unwrap();
     let bytes = recording(SAMPLES);
-    let file = folder.file("profile.pb.gz", &export(Format::Pprof, &bytes, States::Running));
+    let file = folder.write("profile.pb.gz", &export(Format::Pprof, &bytes, States::Running)).unwrap();
     // Newer Go compiles its tools when they are first asked for; this prints where the program is.
     let program = output(limited("go").args(["tool", "-n", "pprof"]));
     let pprof = |arguments: &[&str], file: &Path| {
@@ -59,7 +59,7 @@ fn go_tool_pprof_agrees() {
         assert!(raw.contains(part), "{part}\n{raw}");
     }
     assert!(pprof(&["-comments"], &file).contains("mind the gap"));
-    let all = folder.file("all.pb.gz", &export(Format::Pprof, &bytes, States::All));
+    let all = folder.write("all.pb.gz", &export(Format::Pprof, &bytes, States::All)).unwrap();
     let tags = pprof(&["-tags"], &all);
     assert!(tags.contains("idle") && tags.contains("spinning"), "{tags}");
 }
@@ -152,7 +152,7 @@ fn the_firefox_profiler_agrees() {
     let bytes = recording(SAMPLES);
     let program = modules.join("@firefox-devtools/profiler-cli/dist/profiler-cli.js");
     for states in [States::Running, States::All] {
-        let file = folder.file("profile.json", &export(Format::Firefox, &bytes, states));
+        let file = folder.write("profile.json", &export(Format::Firefox, &bytes, states)).unwrap();
         let daemon = Daemon::start(&program, &folder.path(), &file);
         let mut found = BTreeMap::new();
         let mut names = Vec::new();
@@ -218,12 +218,12 @@ fn the_schema_of_perfetto_agrees() {
     let Some(packages) = python_packages() else { return };
     let folder = Folder::new("perfetto").unwrap();
     let bytes = recording(SAMPLES);
-    let plain = folder.file("plain", &export(Format::Perfetto, &bytes, States::Running));
+    let plain = folder.write("plain", &export(Format::Perfetto, &bytes, States::Running)).unwrap();
     let result = by_python("perfetto_top.py", Some(&packages), &plain);
     assert_eq!(result["unknown_fields"], 0);
     assert_eq!(top(counts(&result["self"])), expected_top(&bytes));
     // The recording itself is a Perfetto trace too, with fields of ours and with idle samples.
-    let own = folder.file("own", &bytes);
+    let own = folder.write("own", &bytes).unwrap();
     let result = by_python("perfetto_top.py", Some(&packages), &own);
     assert!(result["unknown_fields"].as_u64().unwrap() > SAMPLES);
     assert_ne!(top(counts(&result["self"])), expected_top(&bytes));
@@ -236,7 +236,7 @@ fn an_xml_parser_agrees_on_the_picture() {
     }
     let folder = Folder::new("svg").unwrap();
     let bytes = recording(SAMPLES);
-    let file = folder.file("flame.svg", &export(Format::Svg, &bytes, States::Running));
+    let file = folder.write("flame.svg", &export(Format::Svg, &bytes, States::Running)).unwrap();
     let result = by_python("svg_top.py", None, &file);
     assert_eq!(top(counts(&result["self"])), expected_top(&bytes));
 }

@@ -50,7 +50,7 @@ fn the_schema_of_perfetto_sees_the_lanes() {
     let Some(packages) = python_packages() else { return };
     let folder = Folder::new("perfetto-trace").unwrap();
     let (recording, bytes, trace) = traced(EVENTS);
-    let file = folder.file("trace", &written(Format::Perfetto, &recording, &bytes));
+    let file = folder.write("trace", &written(Format::Perfetto, &recording, &bytes)).unwrap();
     let seen = by_python("perfetto_tracks.py", Some(&packages), &file);
     assert_eq!(seen["unknown_fields"], 0);
     assert!(seen["samples"].as_u64().unwrap() > SAMPLES / 2, "{}", seen["samples"]);
@@ -107,7 +107,7 @@ fn a_trace_without_samples_and_samples_without_a_trace() {
     let Some(packages) = python_packages() else { return };
     let folder = Folder::new("perfetto-parts").unwrap();
     let bytes = recording(SAMPLES);
-    let plain = folder.file("plain", &export(Format::Perfetto, &bytes, States::Running));
+    let plain = folder.write("plain", &export(Format::Perfetto, &bytes, States::Running)).unwrap();
     let seen = by_python("perfetto_tracks.py", Some(&packages), &plain);
     assert_eq!(seen["lanes"].as_object().unwrap().len(), 0);
     assert!(seen["samples"].as_u64().unwrap() > 0);
@@ -126,7 +126,7 @@ fn chrome_events_are_strict_json_and_complete() {
     let (recording, bytes, trace) = traced(EVENTS);
     let made = written(Format::Chrome, &recording, &bytes);
     let folder = Folder::new("chrome").unwrap();
-    let path = folder.file("trace.json", &made);
+    let path = folder.write("trace.json", &made).unwrap();
     // Python's parser, told to refuse what JSON does not have: names twice, NaN.
     let counts = by_python("chrome_strict.py", None, &path);
     let file: Value = serde_json::from_slice(&made).unwrap();

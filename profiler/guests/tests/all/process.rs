@@ -15,7 +15,10 @@ use glass_tests::programs::skip;
 
 const SETTINGS: ProcessSettings = ProcessSettings { rate_hz: 2000, stack_bytes: 8192 };
 
-struct Program(Folder);
+struct Program {
+    path: PathBuf,
+    _folder: Folder,
+}
 
 impl Program {
     fn build(name: &str) -> Option<Program> {
@@ -28,7 +31,7 @@ impl Program {
             return None;
         };
         assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-        Some(Program(folder))
+        Some(Program { path, _folder: folder })
     }
 }
 
@@ -112,7 +115,7 @@ fn check_cost(profile: &Profile) {
 #[test]
 fn a_command_from_its_start() {
     let Some(program) = Program::build("command") else { return };
-    let mut command = Command::new(&program.0);
+    let mut command = Command::new(&program.path);
     command.arg("1.0");
     let Some(profile) = record(Process::spawn(command, SETTINGS)) else { return };
     check_shares(&profile, &["_start", "main"]);
@@ -124,7 +127,7 @@ fn a_command_from_its_start() {
 #[test]
 fn a_running_process_and_the_threads_it_starts_later() {
     let Some(program) = Program::build("threads") else { return };
-    let mut child = Command::new(&program.0).args(["0.8", "2"]).stdin(Stdio::null()).spawn().unwrap();
+    let mut child = Command::new(&program.path).args(["0.8", "2"]).stdin(Stdio::null()).spawn().unwrap();
     // Reaps it, so that its end can be seen.
     let process = Process::attach(child.id(), SETTINGS);
     let waiter = std::thread::spawn(move || child.wait());

@@ -15,7 +15,6 @@ pub struct Segment {
     pub control: TcpControl,
     pub seq: TcpSeqNumber,
     pub ack: Option<TcpSeqNumber>,
-    pub payload: Vec<u8>,
 }
 
 pub struct Peer {
@@ -103,12 +102,7 @@ impl Peer {
         if repr.dst_port != self.port || destination != self.address {
             return Read::Other;
         }
-        Read::Segment(Segment {
-            control: repr.control,
-            seq: repr.seq_number,
-            ack: repr.ack_number,
-            payload: repr.payload.to_vec(),
-        })
+        Read::Segment(Segment { control: repr.control, seq: repr.seq_number, ack: repr.ack_number })
     }
 
     fn answer_arp(&self, payload: &[u8]) -> Read {

@@ -1,6 +1,6 @@
 //! Running `glass`, and a small recording to run it on.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use glass_profile::model::{Cost, Distribution, Origin, State};

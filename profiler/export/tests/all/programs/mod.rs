@@ -110,8 +110,7 @@ pub fn in_speedscope(folder: &Folder, name: &str, bytes: &[u8], count: usize) ->
         base64(bytes),
         std::fs::read_to_string(readers().join("speedscope.js")).unwrap()
     );
-    let load = folder.file("load.js");
-    std::fs::write(&load, script).unwrap();
+    let load = folder.write("load.js", script.as_bytes()).unwrap();
     let page = modules.join("speedscope/dist/release/index.html");
     let mut chromium = limited(browser);
     chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);

@@ -110,7 +110,7 @@ impl Linux {
         let head = "#!/busybox sh\n/busybox mount -t proc proc /proc\n/busybox mount -t devtmpfs dev /dev\n";
         archive.add("init", 0o100_755, format!("{head}{script}").as_bytes());
         archive.add("TRAILER!!!", 0, b"");
-        fs::write(folder.join("files"), archive.0).unwrap();
+        fs::write(folder.file("files"), archive.0).unwrap();
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.current_dir(folder.path()).args([
             "-M",
