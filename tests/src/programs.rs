@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 
 /// Names the folder of the built programs; without it, `release` beside our own profile's folder.
 const FOLDER_VARIABLE: &str = "GLASS_PROGRAMS";
+/// Names the command `glass`, where it lies in another folder than the services.
+const COMMAND_VARIABLE: &str = "GLASS_COMMAND";
 /// Set when a program that is not built is a failure and no reason to skip.
 const REQUIRED_VARIABLE: &str = "GLASS_TESTS_REQUIRED";
 /// Set for full sizes and counts.
@@ -37,7 +39,8 @@ pub fn image(name: &str) -> Option<PathBuf> {
 /// # Panics
 /// When it is not built although `cargo xtask test` says that it was.
 pub fn built(name: &str) -> Option<PathBuf> {
-    found(folder().join(name))
+    let command = std::env::var_os(COMMAND_VARIABLE).filter(|_| name == "glass");
+    found(command.map_or_else(|| folder().join(name), PathBuf::from))
 }
 
 /// How a service was built.

@@ -4,6 +4,7 @@ use crate::run;
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::Receiver;
 
 /// The services that are run as processes.
 const PROCESSES: [&str; 4] = ["upload-queue", "busy", "bench-tcp", "bench-console"];
@@ -17,14 +18,9 @@ pub fn programs() -> PathBuf {
     run::target_dir().join("release")
 }
 
-/// Folder of the programs that tests run. They are built with their tests, by the same flags, and with debug assertions.
-pub fn test_programs() -> PathBuf {
-    run::target_dir().join("debug")
-}
-
-/// Builds what [`test_programs`] holds. Not ourselves: this program is built already.
-pub fn programs_for_tests() -> Result<()> {
-    run::shown(&mut run::cargo(&["build", "--workspace", "--exclude", "xtask", "--bins"])).map(drop)
+/// The command `glass` as end-to-end tests run it. It is built with its own tests, by the same flags, and has debug assertions.
+pub fn tested_glass() -> PathBuf {
+    run::target_dir().join("debug/glass")
 }
 
 /// Builds the command `glass` and each service as a process.
@@ -42,9 +38,15 @@ pub fn processes() -> Result<()> {
     Ok(())
 }
 
-/// Builds every image silently, beside a build that shows its progress. Returns what `glass build` reports of the last.
-pub fn images_for_tests() -> Result<String> {
-    let build = |arguments: &[&str]| run::quiet(&mut glass_build(&test_programs(), arguments));
+/// Builds what end-to-end tests run besides [`tested_glass`], silently beside a build that shows its progress: services as processes,
+/// then, when the receiver reports that `glass` is built, services as images. Returns what `glass build` reports of the last.
+pub fn services_for_tests(glass_is_built: &Receiver<()>) -> Result<String> {
+    let mut command = run::cargo(&["build", "--release"]);
+    run::quiet(command.args(PROCESSES.iter().flat_map(|app| ["--package", app])))?;
+    if glass_is_built.recv().is_err() {
+        bail!("glass is not built, so there are no images");
+    }
+    let build = |arguments: &[&str]| run::quiet(&mut glass_build(&tested_glass(), arguments));
     for (app, platform) in TRACEABLE.into_iter().flat_map(|app| [(app, "linux"), (app, "vm")]) {
         build(&["build", app, "--trace-functions", "--platform", platform])?;
     }
@@ -96,12 +98,11 @@ fn image(app: &str) -> Result<String> {
 }
 
 fn shown_build(arguments: &[&str]) -> Result<String> {
-    run::shown(&mut glass_build(&programs(), arguments)).map(|said| last_line(&said))
+    run::shown(&mut glass_build(&programs().join("glass"), arguments)).map(|said| last_line(&said))
 }
 
-/// A command that has the `glass` of a folder build.
-fn glass_build(programs: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(programs.join("glass"));
+fn glass_build(glass: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(glass);
     command.args(arguments).current_dir(run::root());
     command
 }

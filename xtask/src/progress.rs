@@ -67,9 +67,9 @@ impl Steps {
         self.total += count;
     }
 
-    /// Adds work that ran beside the steps to the table of times.
-    pub fn add(&self, title: &str, time: Duration) {
-        record(&self.times, title, time);
+    /// Steps that have not begun.
+    pub fn left(&self) -> usize {
+        self.total.saturating_sub(self.begun)
     }
 }
 
@@ -101,9 +101,14 @@ impl Step {
     }
 
     /// Ends the step; `note` is its result in words, empty for none.
-    pub fn done(mut self, note: &str) {
-        self.is_done = true;
+    pub fn done(self, note: &str) {
         let time = self.begin.elapsed();
+        self.done_within(time, note);
+    }
+
+    /// The same of work that ran beside earlier steps and took `time`.
+    pub fn done_within(mut self, time: Duration, note: &str) {
+        self.is_done = true;
         self.bar.finish_and_clear();
         let note = if note.is_empty() { String::new() } else { format!(": {note}") };
         eprintln!("    {:.1} s{note}", time.as_secs_f64());

@@ -39,21 +39,33 @@ impl Program {
     }
 }
 
-/// Builds the test programs of `selection` (cargo's arguments) and returns them, integration tests last.
-pub fn build(selection: &[&str]) -> Result<Vec<Program>> {
-    let mut command = run::cargo(&["test", "--no-run", "--tests", "--message-format=json-render-diagnostics"]);
-    let messages = run::shown(command.args(selection))?;
-    let mut programs: Vec<Program> = messages.lines().filter_map(program).collect();
-    programs.sort_by_key(|program| program.target == "all");
+/// Builds programs and their tests of `selection` (cargo's arguments) with cargo's own progress, calls `built` with the name of each
+/// program that is no test, and returns the tests.
+pub fn build(selection: &[&str], mut built: impl FnMut(&str)) -> Result<Vec<Program>> {
+    let mut command = run::cargo(&["build", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
+    command.args(selection).stdin(Stdio::null()).stdout(Stdio::piped());
+    let description = run::described(&command);
+    let mut cargo = command.spawn().with_context(|| format!("cannot start `{description}`"))?;
+    let messages = BufReader::new(cargo.stdout.take().context("standard output is a pipe")?);
+    let mut programs = Vec::new();
+    for message in messages.lines() {
+        let Ok(message) = serde_json::from_str::<Value>(&message?) else { continue };
+        if message["reason"] == "compiler-artifact" && message["executable"].is_string() {
+            match message["profile"]["test"] == true {
+                true => programs.extend(program(&message)),
+                false => built(message["target"]["name"].as_str().unwrap_or_default()),
+            }
+        }
+    }
+    let status = cargo.wait()?;
+    if !status.success() {
+        bail!("`{description}` failed ({status})");
+    }
     Ok(programs)
 }
 
-/// The program in one of cargo's messages, if it reports one.
-fn program(message: &str) -> Option<Program> {
-    let message: Value = serde_json::from_str(message).ok()?;
-    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
-        return None;
-    }
+/// The test program that one of cargo's messages reports.
+fn program(message: &Value) -> Option<Program> {
     let folder = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_owned();
     // `path+file:///folder#name@version`; without a name where the folder has it.
     let (place, id) = message["package_id"].as_str()?.rsplit_once('#')?;
@@ -247,6 +259,7 @@ mod tests {
     fn cargo_reports_programs() {
         let message = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/lib/net#glass-net@0.1.0","manifest_path":"/w/lib/net/Cargo.toml",
             "target":{"kind":["test"],"name":"all"},"profile":{"test":true},"executable":"/w/target/debug/deps/all-1"}"#;
+        let program = |message: &str| program(&serde_json::from_str(message).unwrap());
         let expected = Program {
             package: "glass-net".into(),
             target: "all".into(),
@@ -256,7 +269,6 @@ mod tests {
         assert_eq!(program(message), Some(expected.clone()));
         let in_folder = message.replace("glass-net@0.1.0", "0.1.0").replace("lib/net#", "glass-net#");
         assert_eq!(program(&in_folder), Some(expected));
-        assert_eq!(program(&message.replace("true", "false")), None);
         assert_eq!(program("{}"), None);
     }
 }

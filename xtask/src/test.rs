@@ -6,6 +6,7 @@ use crate::{build, packages, run};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// The package of the end-to-end tests.
@@ -77,17 +78,18 @@ impl Part {
 
     fn step_count(&self) -> usize {
         let kinds = [self.has_host(), self.has_docs(), self.has_ring(), self.has_end_to_end()];
-        // What is tested is built first; end-to-end tests need the products too.
-        1 + 2 * usize::from(self.has_end_to_end()) + kinds.into_iter().filter(|has| *has).count()
+        // What is tested is built first.
+        usize::from(!self.selection().is_empty())
+            + usize::from(self.has_end_to_end())
+            + kinds.into_iter().filter(|has| *has).count()
     }
 
     /// Arguments of cargo that select the packages whose tests are built.
     fn selection(&self) -> Vec<&str> {
         match self {
-            Part::All => vec!["--workspace"],
-            Part::Host => vec!["--workspace", "--exclude", END_TO_END],
+            // Always all of them: in another selection dependencies have other features, and are built once more.
+            Part::All | Part::Host | Part::EndToEnd | Part::World(_) => vec!["--workspace"],
             Part::Package(name) => vec!["--package", name],
-            Part::EndToEnd | Part::World(_) => vec!["--package", END_TO_END],
             Part::Docs | Part::Ring => vec![],
         }
     }
@@ -119,10 +121,11 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let mut steps = Steps::new(part.step_count());
     let programs = build_all(&part, &mut steps)?;
+    let steps_of_a_run = steps.left();
     let mut total = Tally::default();
     for round in 1..=options.repeat {
         if round > 1 {
-            steps.more(part.step_count() - 1 - 2 * usize::from(part.has_end_to_end()));
+            steps.more(steps_of_a_run);
         }
         let tally = run_once(&part, options, &programs, &mut steps)?;
         if options.repeat > 1 {
@@ -130,7 +133,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
         total.add(tally);
     }
-    // The counts are the last line.
+    // The counts shall be the last line.
     drop(steps);
     let verdict = total.verdict();
     if let Err(error) = &verdict {
@@ -140,29 +143,29 @@ pub fn run(options: &Options) -> Result<()> {
     verdict.map_err(|_| anyhow::anyhow!("{} tests failed", total.failed.len()))
 }
 
-/// Builds the products and the tests that `part` needs, side by side where they do not need each other.
+/// Builds what `part` needs: the tests, and beside them what end-to-end tests run.
 fn build_all(part: &Part, steps: &mut Steps) -> Result<Vec<Program>> {
-    let step = if part.has_end_to_end() {
-        let step = steps.begin("build glass and the services as processes", None);
-        build::programs_for_tests()?;
-        step.done("");
-        steps.begin("build the tests; beside them, the services as images", None)
-    } else {
-        steps.begin("build the tests", None)
-    };
-    let (programs, images) = std::thread::scope(|scope| {
-        let images = part.has_end_to_end().then(|| scope.spawn(|| timed(build::images_for_tests)));
-        let selection = part.selection();
-        let programs = if selection.is_empty() { Ok(Vec::new()) } else { suite::build(&selection) };
-        (programs, images.map(|thread| thread.join().expect("building images does not panic")))
+    let selection = part.selection();
+    if selection.is_empty() {
+        return Ok(Vec::new());
+    }
+    let step = steps.begin("build glass and the tests, beside them the services", None);
+    let (glass_is_built, receiver) = channel();
+    let services =
+        part.has_end_to_end().then(|| std::thread::spawn(move || timed(|| build::services_for_tests(&receiver))));
+    let programs = suite::build(&selection, |program| {
+        if program == "glass" {
+            // Where no services are built nobody waits.
+            let _ = glass_is_built.send(());
+        }
     });
+    drop(glass_is_built);
+    let services = services.map(|thread| thread.join().expect("building services does not panic"));
     let programs = programs?;
     step.done(&format!("{} test programs", programs.len()));
-    if let Some((images, time)) = images {
-        let step = steps.begin("wait for the images", None);
-        let built = images?;
-        step.done(&built);
-        steps.add("build the images (beside the tests)", time);
+    if let Some((result, time)) = services {
+        let step = steps.begin("build the services", None);
+        step.done_within(time, &result?);
     }
     Ok(programs)
 }
@@ -226,7 +229,11 @@ fn end_to_end(program: &Program, part: &Part, options: &Options) -> Command {
         };
     }
     let mut command = program.command(&filters);
-    command.arg(END_TO_END_THREADS).env("GLASS_PROGRAMS", build::test_programs()).env("GLASS_TESTS_REQUIRED", "1");
+    command
+        .arg(END_TO_END_THREADS)
+        .env("GLASS_PROGRAMS", build::programs())
+        .env("GLASS_COMMAND", build::tested_glass())
+        .env("GLASS_TESTS_REQUIRED", "1");
     if options.long {
         command.env("GLASS_TESTS_LONG", "1");
     }

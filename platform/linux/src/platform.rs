@@ -102,8 +102,8 @@ impl LinuxPlatform {
                 let timeout = if executor.fire_timers(now) > 0 { Duration::ZERO } else { deadline.since(now) };
                 Deadline { timeout, clock_ns: deadline.0 }
             });
-            reactor.turn(deadline, || executor.has_ready(), || trace::follow_host(executor))?;
-            rate.refine();
+            // A service that has nothing to do measures too: otherwise its trace has no clock until its first client.
+            reactor.turn(deadline, || executor.has_ready(), || trace::follow_host(executor), || rate.refine())?;
         }
     }
 

@@ -150,12 +150,14 @@ impl Reactor {
     }
 
     /// Waits until a source is ready, the bell rings or the deadline is there, and wakes whoever waits. `has_work` is
-    /// asked when every later wake is certain to ring the bell, `awake` is called before the first wake.
+    /// asked when every later wake is certain to ring the bell, `awake` is called before the first wake, `each_look` whenever the
+    /// thread looks for requests of the trace's host.
     pub(crate) fn turn(
         &self,
         deadline: Option<Deadline>,
         has_work: impl FnOnce() -> bool,
         awake: impl FnOnce(),
+        each_look: impl Fn(),
     ) -> Result<(), Errno> {
         let bell = &self.inner.bell;
         bell.fall_asleep();
@@ -166,7 +168,7 @@ impl Reactor {
         if is_idle {
             idle_begin(deadline.map(|deadline| deadline.clock_ns));
         }
-        let waited = self.wait(&mut events, timeout);
+        let waited = self.wait(&mut events, timeout, each_look);
         bell.asleep.store(false, Ordering::Relaxed);
         let source = match (waited, &events[..]) {
             (Err(Errno::INTR), _) => WakeSource::Other,
@@ -191,7 +193,12 @@ impl Reactor {
     }
 
     /// Waits for events, or until the host of a trace asks for something, which rings no bell.
-    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> Result<(), Errno> {
+    fn wait(
+        &self,
+        events: &mut Vec<epoll::Event>,
+        timeout: Option<Duration>,
+        each_look: impl Fn(),
+    ) -> Result<(), Errno> {
         let piece = if trace::is_shared() { LOOK_PERIOD } else { SLEEP_MAX };
         let end = timeout.filter(|timeout| *timeout > piece).map(|timeout| Instant::now() + timeout);
         let mut left = timeout;
@@ -199,6 +206,7 @@ impl Reactor {
             let part = left.map_or(piece, |left| left.min(piece));
             let timespec = Timespec { tv_sec: part.as_secs() as i64, tv_nsec: part.subsec_nanos().into() };
             epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(events), Some(&timespec))?;
+            each_look();
             if !events.is_empty() || is_asked() || left == Some(part) {
                 return Ok(());
             }
@@ -354,7 +362,7 @@ mod tests {
 
     fn turn(reactor: &Reactor) {
         let deadline = Deadline { timeout: Duration::from_secs(10), clock_ns: 0 };
-        reactor.turn(Some(deadline), || false, || ()).unwrap();
+        reactor.turn(Some(deadline), || false, || (), || ()).unwrap();
     }
 
     #[test]

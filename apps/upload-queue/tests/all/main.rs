@@ -10,4 +10,3 @@ mod process;
 mod properties;
 mod rude;
 mod store;
-mod trace;

@@ -67,7 +67,7 @@ fn messages_belong_to_the_span_that_the_code_is_in() {
     assert_eq!(messages.iter().map(|event| event.1).collect::<Vec<_>>(), [3, 1, 4]);
     let number = told.iter().find(|event| event.0 == Kind::SpanBegin).unwrap().3;
     assert_eq!(messages.iter().map(|event| event.3).collect::<Vec<_>>(), [0, number, number]);
-    assert_eq!(name(messages[0].2), "spans");
+    assert_eq!(name(messages[0].2), module_path!());
     let places: Vec<usize> = (0..events.len()).filter(|index| kind(&events[*index]) == Kind::Message).collect();
     assert_eq!(text(&events, places[0], 5), "alone");
     // Ten bytes, then characters of two bytes each; none is cut in two.

@@ -1,8 +1,12 @@
-//! What the queue tells its trace of an upload.
+//! What the queue records of an upload. A program of its own, because counters are those of the whole process.
 
-use crate::common::site::{Site, content};
+#[path = "all/common/site.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod site;
+
 use glass_formats::trace::{EVENT_WORDS, Ring};
 use glass_trace::{BlockKind, CONTROL, Event, Group, Kind, ValueType, Writer, intern};
+use site::{Site, content};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Runs `work` with a trace of this thread.
