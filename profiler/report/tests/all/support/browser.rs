@@ -2,13 +2,15 @@
 //! everything that the page logged or asked the network for.
 //!
 //! The protocol runs over the browser's standard input and output, so no port is open, and a browser
-//! whose test was killed ends by itself. Every wait has a limit.
+//! whose test was killed ends by itself. Every wait has a limit. To start a browser takes longer than most tests, so
+//! one that a test is done with serves the next, which gets a context (cookies, storage) of its own.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -18,13 +20,24 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const CONDITION_TIMEOUT: Duration = Duration::from_secs(20);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub struct Browser {
+/// A browser's process and the two ends of its protocol.
+struct Engine {
     process: Child,
     input: ChildStdin,
     messages: Receiver<String>,
-    session: String,
     folder: PathBuf,
     last_id: u64,
+}
+
+/// Browsers that are running and have no page. At the end of the program their input closes, and they end.
+static IDLE: Mutex<Vec<Engine>> = Mutex::new(Vec::new());
+
+/// A page in a browser.
+pub struct Browser {
+    /// There until it is dropped.
+    engine: Option<Engine>,
+    session: String,
+    context: Value,
     /// Console messages, exceptions, violations of the content security policy.
     pub complaints: Vec<String>,
     /// Addresses that were asked for.
@@ -56,50 +69,17 @@ impl Browser {
 
     /// The same with an address that ends in `hash`, which is empty or begins with `#`.
     pub fn open_at(html: &str, hash: &str) -> Option<Browser> {
-        let program = program()?;
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // Examples, which use this file too, have no folder of their own from Cargo.
-        let base = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let folder = base.join(format!("browser-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for the browser can be made");
-        // The browser leaves folders behind where it finds its temporary files.
-        let scratch = folder.join("tmp");
-        std::fs::create_dir_all(&scratch).expect("a folder for temporary files can be made");
-        let page = folder.join("report.html");
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let engine = match idle {
+            Some(engine) => engine,
+            None => Engine::start()?,
+        };
+        let page = engine.folder.join("report.html");
         std::fs::write(&page, html).expect("the page can be written");
-        let mut process = Command::new("sh")
-            // The protocol is spoken on file descriptors 3 and 4.
-            .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
-            .arg(program)
-            .env("TMPDIR", &scratch)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                "--host-resolver-rules=MAP * ~NOTFOUND",
-                "--hide-scrollbars",
-                "--remote-debugging-pipe",
-            ])
-            .arg(format!("--user-data-dir={}", folder.join("profile").display()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the browser starts");
-        let input = process.stdin.take().expect("its input is a pipe");
-        let messages = listen(process.stdout.take().expect("its output is a pipe"));
         let mut browser = Browser {
-            process,
-            input,
-            messages,
+            engine: Some(engine),
             session: String::new(),
-            folder,
-            last_id: 0,
+            context: Value::Null,
             complaints: Vec::new(),
             requests: Vec::new(),
         };
@@ -108,7 +88,9 @@ impl Browser {
     }
 
     fn show(&mut self, page: &Path, hash: &str) {
-        let target = self.call("Target.createTarget", json!({"url": "about:blank"}));
+        self.context = self.call("Target.createBrowserContext", json!({}))["browserContextId"].clone();
+        let blank = json!({"url": "about:blank", "browserContextId": self.context});
+        let target = self.call("Target.createTarget", blank);
         let attached = self.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
         self.session = attached["sessionId"].as_str().expect("a session has a name").to_string();
         for domain in ["Page", "Runtime", "Network", "Log"] {
@@ -294,30 +276,21 @@ impl Browser {
     }
 
     fn call(&mut self, method: &str, parameters: Value) -> Value {
-        self.last_id += 1;
-        let id = self.last_id;
-        let mut message = json!({"id": id, "method": method, "params": parameters});
-        if !self.session.is_empty() {
-            message["sessionId"] = json!(self.session);
-        }
-        self.send(&message);
+        let engine = self.engine.as_mut().expect("there until it is dropped");
+        let id = engine.send(&self.session, method, parameters);
         let limit = Instant::now() + ANSWER_TIMEOUT;
         loop {
-            let left = limit.saturating_duration_since(Instant::now());
-            let Ok(text) = self.messages.recv_timeout(left) else { panic!("no answer to {method}") };
-            let message: Value = serde_json::from_str(&text).expect("the browser speaks JSON");
+            let engine = self.engine.as_mut().expect("there until it is dropped");
+            let message = engine.receive(limit).unwrap_or_else(|| panic!("no answer to {method}"));
             if message["id"] == json!(id) {
                 assert!(message.get("error").is_none(), "{method}: {message}");
                 return message["result"].clone();
             }
-            self.note(&message);
+            // An earlier page may still have something to report.
+            if message["sessionId"] == json!(self.session) {
+                self.note(&message);
+            }
         }
-    }
-
-    /// Messages end with a zero byte.
-    fn send(&mut self, message: &Value) {
-        let bytes = format!("{message}\0");
-        self.input.write_all(bytes.as_bytes()).and_then(|()| self.input.flush()).expect("the browser takes messages");
     }
 
     fn note(&mut self, event: &Value) {
@@ -336,15 +309,104 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Whatever fails here fails because the browser is gone already.
-        let _ = self.input.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let Some(mut engine) = self.engine.take() else { return };
+        // A test that failed may have left anything behind.
+        if std::thread::panicking() {
+            return;
+        }
+        let gone = engine.send("", "Target.disposeBrowserContext", json!({"browserContextId": self.context}));
+        let limit = Instant::now() + END_TIMEOUT;
+        while let Some(message) = engine.receive(limit) {
+            if message["id"] == json!(gone) {
+                IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(engine);
+                return;
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Starts a browser without a page, or returns `None` where there is none to start.
+    fn start() -> Option<Engine> {
+        let program = program()?;
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        // Examples, which use this file too, have no folder of their own from Cargo.
+        let base = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        remove_leftovers(&base);
+        let folder = base.join(format!("browser-{}-{number}", std::process::id()));
+        // The browser leaves folders behind where it finds its temporary files.
+        let scratch = folder.join("tmp");
+        std::fs::create_dir_all(&scratch).expect("a folder for temporary files can be made");
+        let mut process = Command::new("sh")
+            // The protocol is spoken on file descriptors 3 and 4.
+            .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
+            .arg(program)
+            .env("TMPDIR", &scratch)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+                "--hide-scrollbars",
+                "--remote-debugging-pipe",
+            ])
+            .arg(format!("--user-data-dir={}", folder.join("profile").display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the browser starts");
+        let input = process.stdin.take().expect("its input is a pipe");
+        let messages = listen(process.stdout.take().expect("its output is a pipe"));
+        Some(Engine { process, input, messages, folder, last_id: 0 })
+    }
+
+    /// Sends a request to a session, or to the browser itself if its name is empty, and returns the request's number.
+    /// Messages end with a zero byte.
+    fn send(&mut self, session: &str, method: &str, parameters: Value) -> u64 {
+        self.last_id += 1;
+        let mut message = json!({"id": self.last_id, "method": method, "params": parameters});
+        if !session.is_empty() {
+            message["sessionId"] = json!(session);
+        }
+        // Without a reader the answer is missing, which is noticed.
+        let _ = self.input.write_all(format!("{message}\0").as_bytes()).and_then(|()| self.input.flush());
+        self.last_id
+    }
+
+    fn receive(&mut self, limit: Instant) -> Option<Value> {
+        let text = self.messages.recv_timeout(limit.saturating_duration_since(Instant::now())).ok()?;
+        Some(serde_json::from_str(&text).expect("the browser speaks JSON"))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.send("", "Browser.close", json!({}));
         let limit = Instant::now() + END_TIMEOUT;
         while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
         }
+        // Whatever fails here fails because the browser is gone already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Removes the folders of browsers whose test program has ended.
+fn remove_leftovers(base: &Path) {
+    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("browser-").and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
