@@ -31,6 +31,11 @@ impl Program {
         format!("{} {}", self.package, self.target)
     }
 
+    /// Whether it has a package's integration tests.
+    pub fn is_integration(&self) -> bool {
+        self.target != "lib" && self.target != "bin"
+    }
+
     /// A command that runs its tests whose names contain one of `filters`; all, if there are none.
     pub fn command(&self, filters: &[String]) -> Command {
         let mut command = Command::new(&self.path);

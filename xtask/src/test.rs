@@ -7,12 +7,18 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
 use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The package of the end-to-end tests.
 const END_TO_END: &str = "glass-tests";
 /// End-to-end tests side by side: each runs a VM or a service of its own, and needs about a core.
 const END_TO_END_THREADS: &str = "--test-threads=2";
+
+/// The package whose tests run guests that never sleep.
+const BUSY: &str = "glass-guests";
+/// The package whose tests take longest of the others.
+const LONGEST: &str = "glass-report";
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -180,14 +186,8 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
     let mut total = Tally::default();
     if part.has_host() {
         let step = steps.begin("tests on the host", None);
-        let mut tally = Tally::default();
-        for program in programs.iter().filter(|program| is_host(program, part)) {
-            let (result, time) = timed(|| suite::execute(&program.name(), &mut program.command(&options.names)));
-            if time > Duration::from_secs(1) {
-                eprintln!("    {:5.1} s  {}: {}", time.as_secs_f64(), program.name(), result.line());
-            }
-            tally.add(result);
-        }
+        let programs = programs.iter().filter(|program| is_host(program, part)).collect();
+        let tally = on_the_host(programs, options);
         step.done(&tally.line());
         total.add(tally);
     }
@@ -213,6 +213,39 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
         total.add(tally);
     }
     Ok(total)
+}
+
+/// Runs the programs: those that use both cores by themselves, then the others two at a time, because they wait much.
+fn on_the_host(programs: Vec<&Program>, options: &Options) -> Tally {
+    let (busy, mut others): (Vec<&Program>, _) =
+        programs.into_iter().partition(|program| program.is_integration() && program.package == BUSY);
+    // The longest is the first; they are taken from the end.
+    others.sort_by_key(|program| program.is_integration() && program.package == LONGEST);
+    let total = Mutex::new(Tally::default());
+    execute_all(busy, 1, options, &total);
+    execute_all(others, 2, options, &total);
+    total.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `programs` from the last to the first, `side_by_side` at a time.
+fn execute_all(programs: Vec<&Program>, side_by_side: usize, options: &Options, total: &Mutex<Tally>) {
+    let programs = Mutex::new(programs);
+    // The lock is released before the program runs.
+    let next = || locked(&programs).pop();
+    let work = || {
+        while let Some(program) = next() {
+            let (result, time) = timed(|| suite::execute(&program.name(), &mut program.command(&options.names)));
+            if time > Duration::from_secs(1) {
+                eprintln!("    {:5.1} s  {}: {}", time.as_secs_f64(), program.name(), result.line());
+            }
+            locked(total).add(result);
+        }
+    };
+    std::thread::scope(|scope| (0..side_by_side).for_each(|_| drop(scope.spawn(work))));
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_host(program: &Program, part: &Part) -> bool {

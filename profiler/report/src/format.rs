@@ -68,16 +68,24 @@ pub fn cut_end(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_string();
     }
-    let mut used = 0;
-    let fits = |c: &char| {
-        used += c.width().unwrap_or(0);
-        used < columns
-    };
-    let mut kept: String = text.chars().take_while(fits).collect();
+    let mut kept: String = text.chars().take_while(within(columns)).collect();
+    // A sequence can be wider than its characters: U+FE0F makes the one before it two columns wide.
+    while kept.width() >= columns.max(1) {
+        kept.pop();
+    }
     if columns > 0 {
         kept.push('…');
     }
     kept
+}
+
+/// Whether a character, and those asked about before, leave room for one more column.
+fn within(columns: usize) -> impl FnMut(&char) -> bool {
+    let mut used = 0;
+    move |c| {
+        used += c.width().unwrap_or(0);
+        used < columns
+    }
 }
 
 /// The last `columns` columns of a text, marked with `…` where something is missing.
@@ -85,16 +93,13 @@ pub fn cut_start(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_string();
     }
-    let mut used = 0;
-    let fits = |c: &char| {
-        used += c.width().unwrap_or(0);
-        used < columns
-    };
-    let mut kept: Vec<char> = text.chars().rev().take_while(fits).collect();
-    if columns > 0 {
-        kept.push('…');
+    let kept = text.chars().rev().take_while(within(columns)).map(char::len_utf8).sum::<usize>();
+    let mut kept = &text[text.len() - kept..];
+    while kept.width() >= columns.max(1) {
+        let first = kept.chars().next().map_or(kept.len(), char::len_utf8);
+        kept = &kept[first..];
     }
-    kept.iter().rev().collect()
+    if columns > 0 { format!("…{kept}") } else { String::new() }
 }
 
 /// Fills up with spaces on the right.
@@ -105,6 +110,17 @@ pub fn pad(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_cut_fits_even_where_characters_combine() {
+        let text = "ab\u{1f56f}\u{fe0f}\u{1fdd}\u{1f56f}\u{fe0f}\u{1f56f}\u{fe0f}cd";
+        for columns in 0..12 {
+            for cut in [cut_end(text, columns), cut_start(text, columns)] {
+                assert!(cut.width() <= columns, "{cut:?} is wider than {columns}");
+            }
+        }
+        assert_eq!((cut_end("abcd", 3), cut_start("abcd", 3)), ("ab…".into(), "…cd".into()));
+    }
 
     #[test]
     fn thousands_are_separated() {

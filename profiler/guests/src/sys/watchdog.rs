@@ -36,6 +36,10 @@ const DETACH: &[u8] = b"$D#44";
 const DETACH_FIRST: &[u8] = b"$D;1#b0";
 /// How many reads a watchdog spends on answers: a stub that never stops talking does not keep it.
 const READS_MAX: usize = 64;
+/// How long a busy host may take to answer a good-bye. Whoever gives up earlier leaves the guest stopped.
+const PATIENCE_MS: i32 = 4_000;
+/// After an answer: the time without another one.
+const QUIET_MS: i32 = 200;
 
 impl Watchdog {
     /// Forks a watchdog for a connection. The socket may be connected later: the child's descriptor
@@ -69,18 +73,18 @@ impl Drop for Watchdog {
     }
 }
 
-/// Reads what comes until nothing has come for some time; whether an error was in it.
+/// Reads until nothing has arrived for `quiet_ms`, or for `patience_ms` before the first packet that is `OK` or an error. Returns
+/// whether an error was among them.
 ///
-/// # Safety
-/// None beyond that `descriptor` is open or the call does nothing: only async-signal-safe calls on
-/// numbers and a local array.
-fn read_away(descriptor: i32, milliseconds: i32) -> bool {
+/// Makes only async-signal-safe calls on numbers and a local array; where `descriptor` is not open it does nothing.
+fn read_answers(descriptor: i32, patience_ms: i32, quiet_ms: i32) -> bool {
     let mut answers = [0u8; 8192];
-    let mut is_error = false;
+    let (mut is_error, mut is_answered) = (false, false);
     for _ in 0..READS_MAX {
         let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+        let limit = if is_answered { quiet_ms } else { patience_ms };
         // SAFETY: `poll` is one valid structure.
-        if unsafe { libc::poll(&mut poll, 1, milliseconds) } <= 0 {
+        if unsafe { libc::poll(&mut poll, 1, limit) } <= 0 {
             break;
         }
         // SAFETY: `answers` has room for its length.
@@ -88,7 +92,9 @@ fn read_away(descriptor: i32, milliseconds: i32) -> bool {
         if count <= 0 {
             break;
         }
-        is_error |= answers[..count as usize].windows(2).any(|pair| pair == b"$E");
+        let has = |packet: &[u8; 2]| answers[..count as usize].windows(2).any(|pair| pair == packet);
+        is_error |= has(b"$E");
+        is_answered |= is_error || has(b"$O");
     }
     is_error
 }
@@ -124,13 +130,13 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
             libc::_exit(0);
         }
         // Room in the socket: the stub's answers to what our parent had asked.
-        read_away(connection, 5);
+        read_answers(connection, 5, 5);
         libc::write(connection, STOP.as_ptr().cast(), STOP.len());
-        read_away(connection, 50);
+        read_answers(connection, 50, 50);
         libc::write(connection, DETACH.as_ptr().cast(), DETACH.len());
-        if read_away(connection, 200) {
+        if read_answers(connection, PATIENCE_MS, QUIET_MS) {
             libc::write(connection, DETACH_FIRST.as_ptr().cast(), DETACH_FIRST.len());
-            read_away(connection, 200);
+            read_answers(connection, PATIENCE_MS, QUIET_MS);
         }
         if let Some(cleanup) = cleanup {
             switch_off(cleanup);
@@ -152,7 +158,7 @@ fn switch_off(cleanup: &Cleanup) {
         let (address, size) = cleanup.monitor.pointer();
         if libc::connect(monitor, address, size) == 0 {
             libc::write(monitor, cleanup.words.as_ptr().cast(), cleanup.words.len());
-            read_away(monitor, 300);
+            read_answers(monitor, 300, 300);
         }
         libc::unlink(cleanup.socket.as_ptr());
         libc::rmdir(cleanup.folder.as_ptr());
