@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | fuzz | demo | bench`.
+//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -7,6 +7,8 @@ mod check;
 mod demo;
 mod demo_files;
 mod fuzz;
+mod miri;
+mod mutants;
 mod packages;
 mod progress;
 mod rules;
@@ -36,6 +38,10 @@ enum Command {
     Test(test::Options),
     /// Lies to every reader of foreign bytes, for as long as you like
     Fuzz(fuzz::Options),
+    /// Changes the code in one place at a time and counts how often a test notices
+    Mutants(mutants::Options),
+    /// Runs tests of the libraries in an interpreter that finds undefined behaviour, where Miri is installed
+    Miri,
     /// The queue as a VM under load, with the profiler looking in
     Demo(demo::Options),
     /// Measures, and prints what was measured beside it
@@ -59,6 +65,8 @@ fn main() -> ExitCode {
         Command::Check { rules } => check::run(rules),
         Command::Test(options) => test::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Mutants(options) => mutants::run(&options),
+        Command::Miri => miri::run(),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
     };
