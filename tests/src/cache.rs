@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Names another folder for the cache.
 const FOLDER_VARIABLE: &str = "GLASS_CACHE";
@@ -19,6 +20,9 @@ pub fn folder() -> PathBuf {
 /// The folder of `key`, a name with a version; if it does not exist, `fill` puts the files into an empty folder, which becomes it.
 /// When `fill` fails nothing stays. Two processes may fill at once: the first to finish wins.
 pub fn filled(key: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    // Threads of one process share the name of their partial folder.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = folder().join(key);
     if kept.is_dir() {
         return Ok(kept);

@@ -14,6 +14,7 @@ pub mod process;
 pub mod programs;
 pub mod qemu;
 pub mod queue;
+pub mod terminal;
 
 /// Makes a module for each world with a test for each of the functions, which take a
 /// [`World`](queue::World); a test that takes longer than its limit in seconds fails.

@@ -11,8 +11,10 @@ use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
 use glass_guests::registry;
 use options::{Accel, Network, Port, parse_memory, parse_network, parse_port, parse_size};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
@@ -291,20 +293,37 @@ fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)
 
 /// Prints what the guest prints; addresses of its last report become functions and lines. Fails if that
 /// cannot be printed.
-fn copy_console(output: impl Read, symbolizer: &Symbolizer) -> io::Result<()> {
-    let mut lines = BufReader::new(output);
+fn copy_console(output: impl Read + AsFd, symbolizer: &Symbolizer) -> io::Result<()> {
+    let mut lines = BufReader::new(Watched(output));
     let mut line = Vec::new();
     // A guest that never ends its line cannot use up our memory.
     const LINE_BYTES_MAX: u64 = 64 << 10;
     loop {
         line.clear();
         match (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(error),
             Ok(0) | Err(_) => return Ok(()),
             Ok(_) => {
                 let text = String::from_utf8_lossy(&line);
                 writeln!(io::stdout(), "{}", symbolizer.explain_line(text.trim_end()))?;
             }
         }
+    }
+}
+
+/// The guest's console. To read it fails once nobody reads our standard output, though nothing may be printed for hours.
+struct Watched<R>(R);
+
+impl<R: Read + AsFd> Read for Watched<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let stdout = io::stdout();
+        // An error of a descriptor is reported without a request.
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&stdout, PollFlags::empty())];
+        rustix::io::retry_on_intr(|| poll(&mut polled, None))?;
+        if polled[1].revents().contains(PollFlags::ERR) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.0.read(buf)
     }
 }
 

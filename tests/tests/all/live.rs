@@ -1,7 +1,6 @@
 //! What is shown while a service runs: `glass trace` and `glass tail` of a command or of a queue at work, and the tasks of
 //! `glass top`, in a pipe and on a screen. Whatever ends it, the service goes on.
 
-use crate::terminal::Terminal;
 use crate::traced::PATIENCE;
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
@@ -9,6 +8,7 @@ use glass_tests::limit::within;
 use glass_tests::process::{Process, descendants, is_alive};
 use glass_tests::programs;
 use glass_tests::queue::{self, Options, Queue, World};
+use glass_tests::terminal::Terminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;

@@ -13,7 +13,7 @@ mod memory;
 mod oracle;
 mod record;
 mod service;
-mod terminal;
+
 mod trace;
 mod trace_vm;
 mod traced;

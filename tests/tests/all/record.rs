@@ -7,6 +7,8 @@ use glass_tests::limit::{say, within};
 use glass_tests::process::Process;
 use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World};
+use glass_tests::terminal::Terminal;
+use std::cell::RefCell;
 use std::process::Command;
 use std::time::Duration;
 
@@ -70,37 +72,30 @@ fn the_live_screen_leaves_the_queue_running() {
             return;
         };
         let Some(glass) = programs::built("glass") else { return };
-        if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        let line = format!("{} top --rate 199 --pid {}", glass.display(), queue.service_pid().unwrap());
+        let Some(mut terminal) = Terminal::start(&line, 100, 30) else {
             return programs::skip("there is no program `script` to give us a terminal");
-        }
-        // The key to quit is pressed after some seconds; `script` ends with its command.
-        let line = format!(
-            "(sleep 5; printf q; sleep 1) | script -qec 'stty cols 100 rows 30; {} top --rate 199 --pid {}' /dev/null",
-            glass.display(),
-            queue.service_pid().unwrap()
-        );
-        let mut command = Command::new("sh");
-        command.args(["-c", &line]).env("TERM", "xterm");
-        let mut top = Process::spawn(&mut command, &folder.file("top.log")).unwrap();
+        };
         let mut seed = 0;
-        let status = loop {
+        let load = || {
             seed += 1;
-            assert!(seed < 100_000, "glass top does not end at its key");
             let item = Content { seed, length_bytes: 200_000 };
             assert_eq!(queue.put(item).unwrap().status(), 200);
             queue.get(item).unwrap();
             queue.delete().unwrap();
-            if let Some(status) = top.wait(Duration::ZERO) {
-                break status;
-            }
         };
-        let shown = top.output();
+        // Not everything need be there at the same moment.
+        let missing = RefCell::new(vec!["vcpu 0", "running", "glass_start", "smoltcp", "pause"]);
+        terminal.wait_for("what the queue does", load, |shown| {
+            missing.borrow_mut().retain(|text| !shown.contains(text));
+            missing.borrow().is_empty()
+        });
+        terminal.press("q");
+        let (status, shown) = terminal.end();
         assert!(status.success(), "{shown:?}");
-        for text in ["vcpu 0", "running", "glass_start", "smoltcp", "pause"] {
-            assert!(shown.contains(text), "{text} was not shown: {shown:?}");
-        }
-        let (taken, given_back) = (shown.find("\x1b[?1049h"), shown.rfind("\x1b[?1049l"));
-        assert!(taken.is_some() && taken < given_back, "the terminal was not given back: {shown:?}");
+        let item = Content { seed: 0, length_bytes: 200_000 };
+        assert_eq!(queue.put(item).unwrap().status(), 200);
+        queue.get(item).unwrap();
         say(&format!("top: {seed} items moved meanwhile"));
     });
 }

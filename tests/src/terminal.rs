@@ -1,7 +1,7 @@
 //! A terminal of its own for a command: what it shows at any moment, keys to press, and whether its modes are given back.
 
-use glass_tests::folder::Folder;
-use glass_tests::process::{self, Process};
+use crate::folder::Folder;
+use crate::process::{self, Process};
 use std::io::Write;
 use std::process::{ChildStdin, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -22,6 +22,9 @@ pub struct Terminal {
 
 impl Terminal {
     /// Runs a line of the shell; `None` if there is no `script`.
+    ///
+    /// # Panics
+    /// Like all functions here, when anything fails that only a test could handle.
     pub fn start(line: &str, columns: usize, rows: usize) -> Option<Terminal> {
         Command::new("script").arg("--version").output().ok()?;
         let folder = Folder::new("terminal").unwrap();
@@ -71,7 +74,7 @@ impl Terminal {
         pids.into_iter().find(|pid| process::name(*pid).as_deref() == Some("glass")).expect("glass runs")
     }
 
-    /// Waits for the end of the line, which must have given the terminal back as it was.
+    /// Waits for the end of the line, which must have given the terminal back as it was. Returns its status and everything that it wrote.
     pub fn end(mut self) -> (ExitStatus, String) {
         let status = self.process.wait(PATIENCE).unwrap_or_else(|| panic!("it does not end:\n{}", self.shown()));
         let modes = |name: &str| std::fs::read_to_string(self.folder.file(name)).unwrap_or_default();
