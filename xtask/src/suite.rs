@@ -36,6 +36,12 @@ impl Program {
         self.target != "lib" && self.target != "bin"
     }
 
+    /// The names of its tests.
+    pub fn tests(&self) -> Result<Vec<String>> {
+        let listed = run::quiet(self.command(&[]).args(["--list", "--format", "terse"]))?;
+        Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+
     /// A command that runs its tests whose names contain one of `filters`; all, if there are none.
     pub fn command(&self, filters: &[String]) -> Command {
         let mut command = Command::new(&self.path);
