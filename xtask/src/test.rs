@@ -145,6 +145,9 @@ pub fn run(options: &Options) -> Result<()> {
     if let Err(error) = &verdict {
         eprintln!("{error}");
     }
+    if total == Tally::default() {
+        bail!("no test has such a name; `cargo xtask test --only PART` without a name runs all of a part");
+    }
     println!("\n{}", total.line());
     verdict.map_err(|_| anyhow::anyhow!("{} tests failed", total.failed.len()))
 }
@@ -207,7 +210,9 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
         let step = steps.begin("tests end to end", None);
         let mut tally = Tally::default();
         for program in programs.iter().filter(|program| program.package == END_TO_END) {
-            tally.add(suite::execute(&program.name(), &mut end_to_end(program, part, options)));
+            if let Some(mut command) = end_to_end(program, part, options)? {
+                tally.add(suite::execute(&program.name(), &mut command));
+            }
         }
         step.done(&tally.line());
         total.add(tally);
@@ -252,14 +257,20 @@ fn is_host(program: &Program, part: &Part) -> bool {
     program.package != END_TO_END || matches!(part, Part::Package(_))
 }
 
-fn end_to_end(program: &Program, part: &Part, options: &Options) -> Command {
-    let mut filters = options.names.clone();
-    if let Part::World(world) = part {
-        // A module of this name has them.
-        filters = match filters.is_empty() {
-            true => vec![format!("::{world}::")],
-            false => filters.iter().map(|name| format!("::{world}::{name}")).collect(),
-        };
+/// A command that runs the selected tests; `None` if there are none.
+fn end_to_end(program: &Program, part: &Part, options: &Options) -> Result<Option<Command>> {
+    let filters = match part {
+        // A module of this name has its tests. The runner takes tests that match any filter, so both are matched here.
+        Part::World(world) => {
+            let module = format!("::{world}::");
+            let is_named =
+                |test: &str| options.names.is_empty() || options.names.iter().any(|name| test.contains(name));
+            program.tests()?.into_iter().filter(|test| test.contains(&module) && is_named(test)).collect()
+        }
+        _ => options.names.clone(),
+    };
+    if matches!(part, Part::World(_)) && filters.is_empty() {
+        return Ok(None);
     }
     let mut command = program.command(&filters);
     command
@@ -270,7 +281,7 @@ fn end_to_end(program: &Program, part: &Part, options: &Options) -> Command {
     if options.long {
         command.env("GLASS_TESTS_LONG", "1");
     }
-    command
+    Ok(Some(command))
 }
 
 /// Compiles and runs the examples of the documentation of every library, or of one.
