@@ -50,7 +50,7 @@ impl Contestant {
         if response.status() != 200 || !checker.is(body) {
             bail!("GET was answered {} and brought something else", response.status());
         }
-        let response = Client::connect(self.address)?.request("DELETE", self.download_path)?;
+        let response = Client::connect(self.address)?.request_if_match("DELETE", self.download_path, "*")?;
         if !(200..300).contains(&response.status()) {
             bail!("DELETE was answered {}: {}", response.status(), response.text());
         }

@@ -104,6 +104,12 @@ impl Client {
         self.response(method)
     }
 
+    /// Sends a request without a body that is about the item with this entity tag, and returns its response.
+    pub fn request_if_match(&mut self, method: &str, target: &str, etag: &str) -> io::Result<Response> {
+        self.send(format!("{method} {target} HTTP/1.1\r\nHost: test\r\nIf-Match: {etag}\r\n\r\n").as_bytes())?;
+        self.response(method)
+    }
+
     /// Uploads `length` bytes from `source`. A server may answer early and close: then the response
     /// counts and the rest is not sent.
     pub fn put(&mut self, target: &str, length: u64, source: &mut impl Read) -> io::Result<Response> {

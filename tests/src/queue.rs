@@ -176,9 +176,9 @@ impl Queue {
         checker.verdict().map_err(anyhow::Error::msg).context("the downloaded item is wrong")
     }
 
-    /// Removes the item that was downloaded last.
+    /// Removes the oldest item, whatever it is.
     pub fn delete(&self) -> Result<()> {
-        let response = self.connect()?.request("DELETE", "/downloader")?;
+        let response = self.connect()?.request_if_match("DELETE", "/downloader", "*")?;
         if response.status() != 200 {
             bail!("DELETE was answered {}: {}", response.status(), response.text());
         }

@@ -21,6 +21,9 @@ use glasshouse::tracing::field::Empty;
 use glasshouse::tracing::{Instrument, Span, info_span};
 use glasshouse::{Instant, Net, Platform};
 
+/// The item that a connection was sent whole last: what its DELETE without If-Match is about.
+pub(crate) type Sent = Option<u64>;
+
 type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
 
 /// What all connections share.
@@ -37,7 +40,12 @@ pub(crate) struct Queue<P: Platform> {
 impl<P: Platform> Queue<P> {
     /// What is large is boxed: in the frame of whoever polls it, it would be there once more for each span around it, and
     /// a profiler copies only so much of a stack.
-    pub(crate) async fn handle(&self, connection: &mut Connection<P>, request: Request) -> Result<(), HttpError> {
+    pub(crate) async fn handle(
+        &self,
+        connection: &mut Connection<P>,
+        request: Request,
+        sent: &mut Sent,
+    ) -> Result<(), HttpError> {
         match (request.path(), request.method()) {
             ("/uploader", Method::Put) => {
                 let span = info_span!("upload", bytes = body_bytes(&request), id = Empty);
@@ -47,9 +55,11 @@ impl<P: Platform> Queue<P> {
             ("/uploader", _) => not_allowed::<P>(connection, "PUT", "Method not supported\n").await,
             ("/downloader", Method::Get) => {
                 let span = info_span!("download", bytes = Empty, id = Empty);
-                Box::pin(self.get(connection, &request, &span)).instrument(span.clone()).await
+                Box::pin(self.get(connection, &request, sent, &span)).instrument(span.clone()).await
             }
-            ("/downloader", Method::Delete) => self.delete(connection, &request).instrument(info_span!("delete")).await,
+            ("/downloader", Method::Delete) => {
+                self.delete(connection, &request, sent).instrument(info_span!("delete")).await
+            }
             ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,
             ("/healthz", Method::Get | Method::Head) => connection.respond_text(Status::OK, "ok\n").await,
             ("/", Method::Get | Method::Head) => connection.respond_text(Status::OK, &self.usage()).await,
@@ -91,7 +101,15 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    async fn get(&self, connection: &mut Connection<P>, request: &Request, span: &Span) -> Result<(), HttpError> {
+    async fn get(
+        &self,
+        connection: &mut Connection<P>,
+        request: &Request,
+        sent: &mut Sent,
+        span: &Span,
+    ) -> Result<(), HttpError> {
+        // Whatever comes of it, the client did not mean the item before.
+        *sent = None;
         let Ok(wait) = wait_time(request.query()) else {
             return connection.respond_text(Status::BAD_REQUEST, "wait takes a number of seconds\n").await;
         };
@@ -106,9 +124,9 @@ impl<P: Platform> Queue<P> {
                     let entry = download.entry();
                     span.record("id", entry.id);
                     span.record("bytes", entry.length);
-                    let sent = self.send(connection, download).instrument(info_span!("send")).await;
-                    DOWNLOADS_DONE.add(sent.is_ok().into());
-                    return sent;
+                    let outcome = self.send(connection, download, sent).instrument(info_span!("send")).await;
+                    DOWNLOADS_DONE.add(outcome.is_ok().into());
+                    return outcome;
                 }
             } else {
                 let Some(_place) = self.waiting.take() else {
@@ -149,7 +167,13 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    async fn send(&self, connection: &mut Connection<P>, mut download: Download<P::Block>) -> Result<(), HttpError> {
+    /// Notes in `sent` what it has sent to the last byte.
+    async fn send(
+        &self,
+        connection: &mut Connection<P>,
+        mut download: Download<P::Block>,
+        sent: &mut Sent,
+    ) -> Result<(), HttpError> {
         // Damage in the first chunk is still found in time for an honest status.
         let mut chunk = match download.next().await {
             Ok(chunk) => chunk,
@@ -173,19 +197,36 @@ impl<P: Platform> Queue<P> {
                 }
             };
         }
+        *sent = Some(entry.id);
         Ok(())
     }
 
-    async fn delete(&self, connection: &mut Connection<P>, request: &Request) -> Result<(), HttpError> {
-        let removed = match condition(request) {
-            None => self.store.remove_fetched().await,
-            Some(tags) => match self.store.head() {
-                Some(head) if tags.matches(&head) => self.store.remove(head.id).await,
-                head => return failed_condition::<P>(connection, head).await,
+    async fn delete(
+        &self,
+        connection: &mut Connection<P>,
+        request: &Request,
+        sent: &mut Sent,
+    ) -> Result<(), HttpError> {
+        let head = self.store.head();
+        let wanted = match (condition(request), head) {
+            (Some(tags), Some(head)) if tags.matches(&head) => head.id,
+            (Some(_), head) => return failed_condition::<P>(connection, head).await,
+            (None, head) => match (*sent, head) {
+                (Some(id), _) => id,
+                (None, Some(head)) => return needs_condition::<P>(connection, head).await,
+                (None, None) => return connection.respond_text(Status::NOT_FOUND, "The queue is empty\n").await,
             },
         };
+        let removed = self.store.remove(wanted).await;
+        if removed.is_ok() {
+            *sent = None;
+        }
         match removed {
-            Ok(_) => connection.respond_text(Status::OK, "OK\n").await,
+            Ok(true) => connection.respond_text(Status::OK, "OK\n").await,
+            Ok(false) => {
+                let text = "The item that this connection was sent is not the oldest any more: it was removed\n";
+                connection.respond_text(Status::NOT_FOUND, text).await
+            }
             Err(error) => self.fail(connection, error).await,
         }
     }
@@ -209,7 +250,7 @@ impl<P: Platform> Queue<P> {
             "A durable upload queue\n\n\
              PUT /uploader               add an item; it is durable when the answer is 200\n\
              GET /downloader[?wait=SECS] the oldest item; waits for one\n\
-             DELETE /downloader          remove the item that was got; If-Match: ETAG says which\n\n\
+             DELETE /downloader          remove the item with If-Match: ETAG, or what this connection got\n\n\
              items: {} of {}\nbytes free: {} of {}\n",
             usage.items, usage.items_max, usage.free_bytes, usage.data_bytes
         )
@@ -261,6 +302,17 @@ async fn failed_condition<P: Platform>(connection: &mut Connection<P>, head: Opt
         response = response.header("ETag", ETag(head));
     }
     let text = if head.is_some() { "Another item is the oldest\n" } else { "The queue is empty\n" };
+    connection.respond(response, text.as_bytes()).await
+}
+
+/// The answer to a DELETE that does not say which item it is about.
+async fn needs_condition<P: Platform>(connection: &mut Connection<P>, head: Entry) -> Result<(), HttpError> {
+    let tag = ETag(&head);
+    let response = Response::new(Status::PRECONDITION_REQUIRED).header("Content-Type", TEXT).header("ETag", &tag);
+    let text = format!(
+        "This connection was not sent the oldest item whole, so it must name what it removes: GET the item, compare, \
+         then DELETE with the header If-Match: {tag}\n"
+    );
     connection.respond(response, text.as_bytes()).await
 }
 

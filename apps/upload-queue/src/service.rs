@@ -83,8 +83,10 @@ async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>
                 let own = queue.clone();
                 let connection = Connection::new(stream, queue.platform.clone(), HTTP);
                 let task = async move {
+                    let mut sent = None;
+                    let handle = async |connection: &mut _, request| own.handle(connection, request, &mut sent).await;
                     // What goes wrong with a client is told to the client.
-                    let _ = connection.serve(async |connection, request| own.handle(connection, request).await).await;
+                    let _ = connection.serve(handle).await;
                     drop(place);
                 };
                 queue.platform.spawn("connection", task).map_err(ServeError::Spawn)

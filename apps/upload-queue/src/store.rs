@@ -50,8 +50,6 @@ struct Inner<B> {
 struct State {
     /// Durable items that nobody removed, oldest completion first.
     items: VecDeque<Rc<Item>>,
-    /// The item that was handed out since it became the head.
-    fetched: Option<u64>,
     /// Whole uploads that the next commit makes durable.
     adds: Vec<Rc<Item>>,
     adds_asked: u64,
@@ -108,7 +106,6 @@ impl<B: Block> Store<B> {
         });
         let state = State {
             items: items.collect(),
-            fetched: None,
             adds: Vec::new(),
             adds_asked: 0,
             adds_durable: 0,
@@ -173,9 +170,7 @@ impl<B: Block> Store<B> {
 
     /// Hands out the oldest item, which stays in the queue.
     pub fn fetch(&self) -> Option<Download<B>> {
-        let mut state = self.inner.state.borrow_mut();
-        let item = state.items.front()?.clone();
-        state.fetched = Some(item.entry.id);
+        let item = self.inner.state.borrow().items.front()?.clone();
         Some(Download::new(self.clone(), item))
     }
 
@@ -184,30 +179,16 @@ impl<B: Block> Store<B> {
         self.inner.changed.notified()
     }
 
-    /// Removes the head if it was handed out since it became the head, and tells whether it did.
-    /// Either way, everything that was removed earlier is durably gone when this returns.
-    pub async fn remove_fetched(&self) -> Result<bool, StoreError> {
-        let fetched = self.inner.state.borrow().fetched;
-        match fetched {
-            Some(id) => self.remove(id).await,
-            None => self.remove_if(|_| false).await,
-        }
-    }
-
-    /// Removes the head if it is item `id`; otherwise like [`Store::remove_fetched`].
+    /// Removes the head if it is item `id`, and tells whether it did. Either way, everything that was
+    /// removed earlier is durably gone when this returns. A removal that has begun is completed even
+    /// if this future is dropped.
     pub async fn remove(&self, id: u64) -> Result<bool, StoreError> {
-        self.remove_if(|head| head.id == id).await
-    }
-
-    /// A removal that has begun is completed even if this future is dropped.
-    async fn remove_if(&self, wanted: impl FnOnce(&Entry) -> bool) -> Result<bool, StoreError> {
         self.check_running()?;
         let (removed, ticket) = {
             let mut state = self.inner.state.borrow_mut();
-            let removed = state.items.pop_front_if(|head| wanted(&head.entry));
+            let removed = state.items.pop_front_if(|head| head.entry.id == id);
             let found = removed.is_some();
             if let Some(item) = removed {
-                state.fetched = None;
                 state.removes.push(item);
                 state.removes_asked += 1;
                 self.inner.dirty.notify_all();

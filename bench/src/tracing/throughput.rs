@@ -187,7 +187,7 @@ pub fn up_and_down(address: SocketAddr, body: &Body) -> Result<f64> {
     if status != 200 || !checker.is(body) {
         bail!("GET was answered {status} and brought something else");
     }
-    let status = Client::connect(address)?.request("DELETE", "/downloader")?.status();
+    let status = Client::connect(address)?.request_if_match("DELETE", "/downloader", "*")?.status();
     if status != 200 {
         bail!("DELETE was answered {status}");
     }

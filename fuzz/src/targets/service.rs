@@ -239,8 +239,9 @@ fn drain(disk: Vec<u8>) -> Option<usize> {
                 bytes += chunk.len() as u64;
             }
             assert!(bytes <= length);
+            let id = download.entry().id;
             drop(download);
-            if store.remove_fetched().await.is_err() {
+            if store.remove(id).await.is_err() {
                 break;
             }
         }

@@ -43,6 +43,7 @@ statuses! {
     URI_TOO_LONG 414 "URI Too Long",
     RANGE_NOT_SATISFIABLE 416 "Range Not Satisfiable",
     EXPECTATION_FAILED 417 "Expectation Failed",
+    PRECONDITION_REQUIRED 428 "Precondition Required",
     TOO_MANY_REQUESTS 429 "Too Many Requests",
     HEADER_FIELDS_TOO_LARGE 431 "Request Header Fields Too Large",
     INTERNAL_SERVER_ERROR 500 "Internal Server Error",

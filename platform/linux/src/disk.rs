@@ -1,5 +1,6 @@
 //! A file or a block device as a disk.
 
+use crate::lock::{Access, Refused, lock};
 use crate::options::DiskOption;
 use crate::requests::{Device, Request};
 use crate::workers::Workers;
@@ -7,17 +8,17 @@ use glass_api::{Block, BlockError, BlockInfo, Buf, check_request};
 use glass_trace::Operation;
 use rustix::io::Errno;
 use std::fmt;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Files have no sectors; this is what a VM's disk says, too.
 const SECTOR_BYTES: u32 = 512;
 
-/// A file or a block device, locked against other processes that lock it too. Requests go through
-/// the page cache; [`Block::flush`] is an `fdatasync`.
+/// A file or a block device, locked against other processes and VMs that lock it too. Requests go
+/// through the page cache; [`Block::flush`] is an `fdatasync`.
 #[derive(Clone)]
 pub struct Disk {
     file: Arc<File>,
@@ -37,7 +38,7 @@ pub struct DiskError {
 enum Why {
     Missing,
     NoFile,
-    InUse,
+    InUse(Option<u32>),
     OtherSize { is_bytes: u64, wanted_bytes: u64 },
     TooSmall { is_bytes: u64 },
     Denied,
@@ -50,7 +51,10 @@ impl fmt::Display for DiskError {
         match &self.why {
             Why::Missing => write!(f, "disk {path} does not exist: give --disk-size, such as 1G, to create it"),
             Why::NoFile => write!(f, "disk {path} is neither a file nor a block device"),
-            Why::InUse => write!(f, "disk {path} is in use by another process: stop that or name another disk"),
+            Why::InUse(Some(pid)) => {
+                write!(f, "disk {path} is in use by process {pid}: stop that or name another disk")
+            }
+            Why::InUse(None) => write!(f, "disk {path} is in use by another process: stop that or name another disk"),
             Why::OtherSize { is_bytes, wanted_bytes } => write!(
                 f,
                 "disk {path} has {is_bytes} bytes, not {wanted_bytes}: leave out --disk-size to use it, or delete it"
@@ -87,30 +91,18 @@ impl Disk {
     }
 
     fn try_open(device: Device, option: &DiskOption, workers: Workers) -> Result<Disk, Why> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let (mut file, is_new) = match (options.open(&option.path), option.create_bytes) {
-            (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound => {
-                let created = options.create_new(true).open(&option.path);
-                // The file's name exists now, so what is missing is its folder.
-                let file = created.map_err(|error| match error.kind() {
-                    ErrorKind::NotFound => Why::Other(error),
-                    _ => Why::from(error),
-                })?;
-                (file, true)
-            }
-            (opened, _) => (opened?, false),
-        };
+        let (mut file, access, is_new) = open_or_create(option)?;
         let file_type = file.metadata()?.file_type();
         if !file_type.is_file() && !file_type.is_block_device() {
             return Err(Why::NoFile);
         }
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Why::InUse,
-            TryLockError::Error(error) => Why::Other(error),
+        lock(&file, access).map_err(|refused| match refused {
+            Refused::InUse(pid) => Why::InUse(pid),
+            Refused::Failed(error) => Why::Other(error),
         })?;
         if let (true, Some(bytes)) = (is_new, option.create_bytes) {
             file.set_len(bytes)?;
+            sync_folder(&option.path)?;
         }
         // The metadata of a block device say nothing about its size.
         let is_bytes = file.seek(SeekFrom::End(0))?;
@@ -121,7 +113,7 @@ impl Disk {
         if size_bytes == 0 {
             return Err(Why::TooSmall { is_bytes });
         }
-        let info = BlockInfo { sector_bytes: SECTOR_BYTES, size_bytes, read_only: false };
+        let info = BlockInfo { sector_bytes: SECTOR_BYTES, size_bytes, read_only: access == Access::Read };
         Ok(Disk { file: Arc::new(file), info, workers, device })
     }
 
@@ -140,6 +132,34 @@ impl Disk {
         let (done, rest) = self.workers.run(request, work).await;
         (done.map_err(block_error), rest)
     }
+}
+
+/// The disk's file, what may be done with it, and whether it is new. What lies on a file system that is read-only is a
+/// disk that is read-only.
+fn open_or_create(option: &DiskOption) -> Result<(File, Access, bool), Why> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    match (options.open(&option.path), option.create_bytes) {
+        (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound => {
+            let created = options.create_new(true).open(&option.path);
+            // The file's name exists now, so what is missing is its folder.
+            let file = created.map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Why::Other(error),
+                _ => Why::from(error),
+            })?;
+            Ok((file, Access::Write, true))
+        }
+        (Err(error), _) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
+            Ok((File::open(&option.path)?, Access::Read, false))
+        }
+        (opened, _) => Ok((opened?, Access::Write, false)),
+    }
+}
+
+/// Makes the name of a new file survive a power cut: `fdatasync` of the file alone need not.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
 
 fn block_error(error: io::Error) -> BlockError {
@@ -172,6 +192,9 @@ impl Block for Disk {
     async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
         if let Err(error) = check_request(self.info, offset, buf.len()) {
             return (Err(error), buf);
+        }
+        if self.info.read_only {
+            return (Err(BlockError::ReadOnly), buf);
         }
         let request = self.device.request(Operation::Write, buf.len());
         self.run(request, move |file| (file.write_all_at(&buf, offset), buf)).await

@@ -20,6 +20,7 @@
 mod console;
 mod disk;
 mod functions;
+mod lock;
 mod net;
 mod options;
 mod platform;

@@ -1,12 +1,13 @@
-//! What needs unsafe code: memory that this process shares with whoever looks at its trace.
+//! What needs unsafe code: memory that this process shares with whoever looks at its trace, and locks of bytes of a file.
 
 use glass_formats::trace::{CONTROL_BYTES, Control};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::slice;
 use std::sync::OnceLock;
@@ -49,3 +50,30 @@ pub(crate) fn share(control: &'static Control, area_bytes: usize) -> io::Result<
 
 const _: () = assert!(CONTROL_BYTES == size_of::<Control>() && CONTROL_BYTES.is_multiple_of(4096));
 const _: () = assert!(align_of::<Control>() == 4096);
+
+/// Puts a reader's lock on one byte of `file`, which may lie behind its end. The lock belongs to this opening of the file
+/// and ends with it; several may hold one.
+pub(crate) fn lock_shared(file: &File, byte: u64) -> io::Result<()> {
+    fcntl(file, libc::F_OFD_SETLK, libc::F_RDLCK, byte).map(drop)
+}
+
+/// Whether another opening of `file` has any lock on the byte.
+pub(crate) fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
+    Ok(fcntl(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte)?.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+fn fcntl(file: &File, command: libc::c_int, kind: libc::c_int, byte: u64) -> io::Result<libc::flock> {
+    let start = libc::off_t::try_from(byte).map_err(io::Error::other)?;
+    // The kernel wants 0 for the pid in these two commands.
+    let mut lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open as long as `file` is borrowed. Both commands take a pointer to one `flock`, which
+    // lives on our stack until the call returns, and the kernel keeps no pointer to it.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(lock) }
+}

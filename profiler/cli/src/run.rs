@@ -1,5 +1,6 @@
 //! `glass run`: boots a service in QEMU, or starts it as a process.
 
+mod disk;
 mod options;
 mod traced;
 
@@ -13,7 +14,7 @@ use glass_guests::registry;
 use options::{Accel, Network, Port, parse_memory, parse_network, parse_port, parse_size};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -65,6 +66,9 @@ pub struct Args {
 }
 
 const QEMU: &str = "qemu-system-x86_64";
+/// How QEMU treats the disk. An error of the host, a full file system above all, reaches the guest: QEMU's default stops
+/// the VM without a word.
+const DRIVE: &str = "cache=writeback,discard=unmap,werror=report,rerror=report";
 /// What QEMU's own network gives the first guest, and where its gateway is.
 const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
 
@@ -72,7 +76,7 @@ const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
 pub fn run(args: Args) -> Result<ExitCode> {
     let (program, name) = find_program(&args)?;
     if let Some(disk) = &args.disk {
-        prepare_disk(disk, args.disk_size)?;
+        disk::prepare(disk, args.disk_size)?;
     }
     match args.platform {
         Platform::Linux => run_process(&args, &program, &name),
@@ -111,24 +115,8 @@ fn has_pvh_entry(path: &Path) -> Result<bool> {
     Ok(bytes.windows(NOTE.len()).any(|window| window == NOTE))
 }
 
-fn prepare_disk(disk: &Path, size: Option<u64>) -> Result<()> {
-    match (fs::metadata(disk), size) {
-        (Ok(_), _) => Ok(()),
-        (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound => {
-            let file = OpenOptions::new().write(true).create_new(true).open(disk);
-            let file = file.with_context(|| format!("cannot make the disk {}", disk.display()))?;
-            file.set_len(size.next_multiple_of(4096))
-                .with_context(|| format!("cannot size the disk {}", disk.display()))
-        }
-        (Err(error), None) if error.kind() == ErrorKind::NotFound => {
-            bail!("there is no disk {}: add --disk-size 1G to make it", disk.display())
-        }
-        (Err(error), _) => Err(error).with_context(|| format!("cannot open the disk {}", disk.display())),
-    }
-}
-
 fn run_process(args: &Args, program: &Path, name: &str) -> Result<ExitCode> {
-    let mut command = Command::new(program);
+    let mut command = ends_with_us(program);
     if let Some(disk) = &args.disk {
         command.arg("--disk").arg(disk);
     }
@@ -137,7 +125,7 @@ fn run_process(args: &Args, program: &Path, name: &str) -> Result<ExitCode> {
     if let Some(groups) = args.trace {
         command.env("GLASS_TRACE", groups.names());
     }
-    let mut child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+    let mut child = command.spawn().context("cannot run setpriv: install util-linux")?;
     let status = match recording {
         Some(recording) => {
             let title = format!("{name} (process {})", child.id());
@@ -170,12 +158,18 @@ fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
+/// A command that setpriv ends when we die, whatever kills us. It becomes the program itself, so that its pid is the
+/// program's.
+fn ends_with_us(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
+
 /// QEMU with everything that the VM needs; `folder` is for its sockets.
 fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Command {
     let memory = args.memory;
-    // setpriv ends QEMU when we die, whatever kills us.
-    let mut qemu = Command::new("setpriv");
-    qemu.args(["--pdeathsig", "KILL", "--", QEMU]);
+    let mut qemu = ends_with_us(Path::new(QEMU));
     let machine = "microvm,acpi=off,pic=off,rtc=off,pit=on,auto-kernel-cmdline=on,memory-backend=ram";
     qemu.args(["-M", machine, "-accel", accel, "-cpu", if accel == "kvm" { "host,-arch-capabilities" } else { "max" }]);
     qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
@@ -196,7 +190,7 @@ fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Comman
     qemu.args(["-chardev", &format!("socket,path={gdb},server=on,wait=off,id=gdb"), "-gdb", "chardev:gdb"]);
     if let Some(disk) = &args.disk {
         let file = escape(disk);
-        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},cache=writeback,discard=unmap")]);
+        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},{DRIVE}")]);
         qemu.args(["-device", "virtio-blk-device,drive=disk"]);
     }
     match &args.net {
@@ -238,11 +232,13 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         remark.map(|r| format!("; {r}")).unwrap_or_default()
     );
     let recording = Recording::prepare(args, image)?;
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = match child {
         Ok(child) => child,
         Err(error) => bail!("cannot run setpriv ({error}): install util-linux and qemu-system-x86"),
     };
+    let errors = child.stderr.take().context("QEMU has no messages")?;
+    let messages = std::thread::spawn(move || disk::pass_messages(errors));
     let registered = registry::Entry {
         pid: child.id(),
         elf: fs::canonicalize(image).unwrap_or(image.to_owned()),
@@ -273,6 +269,10 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         None => watch(&mut child, image)?,
     };
     drop(registered);
+    let is_disk_in_use = messages.join().unwrap_or(false);
+    if let (true, Some(disk)) = (is_disk_in_use, &args.disk) {
+        return Err(disk::in_use(disk, None));
+    }
     match printed {
         Ok(()) => explain(status, name),
         failed => console::printed(failed).map(|()| ExitCode::SUCCESS),

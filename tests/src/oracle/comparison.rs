@@ -116,7 +116,7 @@ fn load(address: SocketAddr, end: Instant) -> Result<()> {
         let status = Client::connect(address)?.put("/uploader", ITEM_BYTES, &mut item.reader())?.status();
         let mut checker = item.checker();
         Client::connect(address)?.get_into("/downloader", &mut checker)?;
-        let deleted = Client::connect(address)?.request("DELETE", "/downloader")?.status();
+        let deleted = Client::connect(address)?.request_if_match("DELETE", "/downloader", "*")?.status();
         if status >= 300 || deleted >= 300 || checker.verdict().is_err() {
             bail!("the queue answers {status} and {deleted} and may have given back something else");
         }

@@ -117,8 +117,8 @@ fn head(address: SocketAddr, items: &Items) -> Option<u64> {
 /// Removes the head of the queue, which is the item `key`; false when the server is gone.
 fn remove(address: SocketAddr, items: &Items, key: u64) -> bool {
     items.lock().unwrap().get_mut(&key).expect("it was found").removing = true;
-    let response =
-        Client::connect_within(address, PATIENCE).and_then(|mut client| client.request("DELETE", "/downloader"));
+    let response = Client::connect_within(address, PATIENCE)
+        .and_then(|mut client| client.request_if_match("DELETE", "/downloader", "*"));
     let Ok(response) = response else { return false };
     assert_eq!(response.status(), 200, "{}", response.text());
     items.lock().unwrap().get_mut(&key).expect("it was found").removed = true;

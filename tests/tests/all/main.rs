@@ -5,12 +5,14 @@ mod addresses;
 mod console;
 mod crash;
 mod faults;
+mod full;
 mod functions;
 mod glass;
 mod hostile;
 mod live;
 mod memory;
 mod oracle;
+mod owner;
 mod record;
 mod service;
 

@@ -55,9 +55,19 @@ fn a_foreign_client_uploads_and_downloads(world: World) {
         output.stdout
     };
     curl(&["--upload-file", "sent"], "/uploader");
-    curl(&["--output", "received"], "/downloader");
-    curl(&["--request", "DELETE"], "/downloader");
+    // Each run of curl is a connection of its own: the item is named by the tag that came with it.
+    let head = curl(&["--output", "received", "--dump-header", "-"], "/downloader");
+    let head = String::from_utf8(head).unwrap();
+    let etag = head.lines().find_map(|line| line.strip_prefix("ETag: ")).expect("an item has a tag").trim();
+    curl(&["--request", "DELETE", "--header", &format!("If-Match: {etag}")], "/downloader");
     assert!(std::fs::read(folder.file("received")).unwrap() == content.bytes(), "the file came back changed");
+    // In one run of curl the second request is on the connection that got the item, and needs no name.
+    curl(&["--upload-file", "sent"], "/uploader");
+    let url = format!("http://{}/downloader", queue.address);
+    let one_run = ["--output", "received", &url, "--next", "--silent", "--show-error", "--fail", "--request", "DELETE"];
+    curl(&one_run, "/downloader");
+    let empty = queue.connect().unwrap().request("DELETE", "/downloader").unwrap();
+    assert_eq!((empty.status(), empty.text().as_str()), (404, "The queue is empty\n"));
 }
 
 fn each_wrong_request_has_its_answer(world: World) {

@@ -1,6 +1,6 @@
 //! A power cut at every moment of many scripted runs: what was answered is there, and nothing else.
 
-use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, put, run};
+use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, put, remove_head, run};
 use glass_executor::{Executor, sync::Notify};
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -137,7 +137,7 @@ async fn consume(disk: &RecordingDisk, store: &Store<RecordingDisk>, rng: &mut R
     let Some(data) = get(store).await else { return };
     data.unwrap();
     disk.note(Note::RemoveAsked);
-    assert_eq!(store.remove_fetched().await, Ok(true));
+    assert_eq!(remove_head(store).await, Ok(true));
     disk.note(Note::RemoveAnswered);
 }
 
@@ -153,14 +153,14 @@ fn reopen(image: Vec<u8>, context: &str) -> (Vec<u64>, Vec<Vec<u8>>) {
         let (mut ids, mut items) = (Vec::new(), Vec::new());
         while let Some(head) = store.head() {
             let data = get(&store).await.unwrap().unwrap_or_else(|error| panic!("{context}: {error}"));
-            assert_eq!(store.remove_fetched().await, Ok(true));
+            assert_eq!(remove_head(&store).await, Ok(true));
             ids.push(head.id);
             items.push(data);
         }
         let id = put(&store, b"one more", 8).await.unwrap_or_else(|error| panic!("{context}: {error}"));
         assert!(ids.iter().all(|&old| old < id), "{context}: an id was used twice");
         assert_eq!(get(&store).await.unwrap().unwrap(), b"one more", "{context}");
-        assert_eq!(store.remove_fetched().await, Ok(true));
+        assert_eq!(remove_head(&store).await, Ok(true));
         let usage = store.usage();
         assert_eq!((usage.free_bytes, usage.free_items), (usage.data_bytes, usage.items_max), "{context}: space leaks");
         (ids, items)

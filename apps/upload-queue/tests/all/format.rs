@@ -1,6 +1,6 @@
 //! Making a new queue, and finding a damaged one.
 
-use crate::common::{Cutter, RecordingDisk, Rng, content, get, open, put, run};
+use crate::common::{Cutter, RecordingDisk, Rng, content, get, open, put, remove_head, run};
 use upload_queue::format::BLOCK_BYTES;
 use upload_queue::{OpenError, Store};
 
@@ -15,7 +15,7 @@ fn contents(image: Vec<u8>) -> Result<Vec<Vec<u8>>, OpenError> {
         let mut items = Vec::new();
         while let Some(data) = get(&store).await {
             items.push(data.unwrap_or_default());
-            store.remove_fetched().await.unwrap();
+            remove_head(&store).await.unwrap();
         }
         Ok(items)
     })

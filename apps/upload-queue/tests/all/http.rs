@@ -30,7 +30,7 @@ fn every_row_of_the_table_of_answers() {
         ("POST /downloader", "", 405, "Method not supported\n"),
         ("HEAD /downloader", "", 405, ""),
         ("OPTIONS /downloader", "", 405, "Method not supported\n"),
-        ("DELETE /downloader", "", 200, "OK\n"),
+        ("DELETE /downloader", "", 404, "The queue is empty\n"),
         ("DELETE /downloader", "If-Match: \"1-0\"\r\n", 412, "The queue is empty\n"),
         ("GET /downloader?wait=0", "", 204, ""),
         ("GET /downloader?wait=1", "", 204, ""),

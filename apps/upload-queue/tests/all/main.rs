@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod consumers;
 mod crash;
 mod format;
 mod http;

@@ -249,7 +249,8 @@ fn eight_clients_at_once() {
         let expected = content(tag, 6 << 20);
         assert!(replies.iter().all(|reply| reply.status == 200 && reply.body == expected));
         let mut client = Client::connect(port).unwrap();
-        assert_eq!(client.ask("DELETE /downloader HTTP/1.1\r\n", &[]).unwrap().status, 200);
+        let head = format!("DELETE /downloader HTTP/1.1\r\nIf-Match: {}\r\n", replies[0].etag);
+        assert_eq!(client.ask(&head, &[]).unwrap().status, 200);
         tags.push(tag);
     }
     tags.sort();

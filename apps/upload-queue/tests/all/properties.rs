@@ -1,6 +1,6 @@
 //! Any sequence of operations has the effect that a list has.
 
-use crate::common::{RecordingDisk, content, drain, get, open, run};
+use crate::common::{RecordingDisk, content, drain, get, open, remove_head, run};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use upload_queue::{Download, Store, StoreError, Upload};
@@ -21,7 +21,8 @@ enum Operation {
     Fetch(usize),
     /// Reads a download to its end.
     Drain(usize),
-    RemoveFetched,
+    /// Removes what the download in this place is about, if that is still the head.
+    RemoveRead(usize),
     RemoveHead,
     Restart,
 }
@@ -34,8 +35,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         5 => place.clone().prop_map(Operation::Finish),
         1 => place.clone().prop_map(Operation::Abort),
         2 => place.clone().prop_map(Operation::Fetch),
-        2 => place.prop_map(Operation::Drain),
-        2 => Just(Operation::RemoveFetched),
+        2 => place.clone().prop_map(Operation::Drain),
+        2 => place.prop_map(Operation::RemoveRead),
         1 => Just(Operation::RemoveHead),
         1 => Just(Operation::Restart),
     ]
@@ -69,7 +70,6 @@ struct Reading {
 #[derive(Default)]
 struct Model {
     items: VecDeque<(u64, usize)>,
-    fetched: bool,
     tags: u64,
 }
 
@@ -112,7 +112,6 @@ async fn check(mut disk: RecordingDisk, executor: glass_executor::Executor, oper
             Operation::Fetch(place) => {
                 let download = store.fetch();
                 assert_eq!(download.is_some(), !model.items.is_empty());
-                model.fetched |= download.is_some();
                 downloads[place] = download.map(|download| {
                     let (tag, length) = model.items[0];
                     Reading { download, tag, length }
@@ -122,22 +121,22 @@ async fn check(mut disk: RecordingDisk, executor: glass_executor::Executor, oper
                 let Some(reading) = downloads[place].take() else { continue };
                 assert!(drain(reading.download).await.unwrap() == content(reading.tag, reading.length));
             }
-            Operation::RemoveFetched => {
-                assert_eq!(store.remove_fetched().await, Ok(model.fetched));
-                if std::mem::take(&mut model.fetched) {
+            Operation::RemoveRead(place) => {
+                let Some(reading) = &downloads[place] else { continue };
+                let is_head = model.items.front().is_some_and(|(tag, _)| *tag == reading.tag);
+                assert_eq!(store.remove(reading.download.entry().id).await, Ok(is_head));
+                if is_head {
                     model.items.pop_front();
                 }
             }
             Operation::RemoveHead => {
                 let Some(head) = store.head() else { continue };
                 assert_eq!(store.remove(head.id).await, Ok(true));
-                model.fetched = false;
                 model.items.pop_front();
             }
             Operation::Restart => {
                 uploads = [const { None }; 4];
                 downloads = [const { None }; 4];
-                model.fetched = false;
                 // The old service goes on with a disk that nobody looks at any more.
                 disk = RecordingDisk::new(disk.image(), 4096, model.tags, 3);
                 store = open(&executor, disk.clone()).await;
@@ -148,7 +147,7 @@ async fn check(mut disk: RecordingDisk, executor: glass_executor::Executor, oper
     drop((uploads, downloads));
     for (tag, length) in model.items {
         assert!(get(&store).await.unwrap().unwrap() == content(tag, length));
-        assert_eq!(store.remove_fetched().await, Ok(true));
+        assert_eq!(remove_head(&store).await, Ok(true));
     }
     // What was given up in the middle is given back by the store's own task.
     while store.usage().free_bytes < DATA_BYTES {

@@ -1,6 +1,6 @@
 //! The queue as its users see it, on a disk in memory.
 
-use crate::common::{RecordingDisk, content, drain, get, open, put, run};
+use crate::common::{RecordingDisk, content, drain, get, open, put, remove_head, run};
 use embassy_futures::poll_once;
 use upload_queue::{OpenError, Store, StoreError};
 
@@ -24,7 +24,7 @@ fn fills_up_and_works_again_when_drained() {
             assert_eq!(error, StoreError::DiskFull { wanted_bytes: 5371, free_bytes: 4096 }, "round {round}");
             for n in 0..6 {
                 assert_eq!(get(&store).await.unwrap().unwrap(), content(n, 5371));
-                assert_eq!(store.remove_fetched().await, Ok(true));
+                assert_eq!(remove_head(&store).await, Ok(true));
             }
             assert_eq!(store.usage().free_bytes, free);
         }
@@ -41,11 +41,11 @@ fn the_order_is_that_of_completion() {
         let second = second.finish().await.unwrap();
         let first = first.finish().await.unwrap();
         assert_eq!(get(&store).await.unwrap().unwrap(), b"third");
-        store.remove_fetched().await.unwrap();
+        remove_head(&store).await.unwrap();
         for id in [second, first] {
             assert_eq!(store.head().unwrap().id, id);
             assert_eq!(get(&store).await.unwrap().unwrap(), b"");
-            store.remove_fetched().await.unwrap();
+            remove_head(&store).await.unwrap();
         }
         assert!(store.fetch().is_none());
     });
@@ -90,19 +90,15 @@ fn only_what_was_finished_survives_a_restart() {
 }
 
 #[test]
-fn a_removal_needs_a_fetch_and_happens_once() {
+fn a_removal_names_its_item_and_happens_once() {
     run(async |executor| {
         let store = open(&executor, disk(SMALL)).await;
-        assert_eq!(store.remove_fetched().await, Ok(false));
         let first = put(&store, b"1", 1).await.unwrap();
         let second = put(&store, b"2", 1).await.unwrap();
-        assert_eq!(store.remove_fetched().await, Ok(false));
-        assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
-        assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
         assert_eq!(store.remove(second).await, Ok(false));
-        assert_eq!(store.remove_fetched().await, Ok(true));
-        assert_eq!(store.remove_fetched().await, Ok(false));
+        assert_eq!(store.remove(first).await, Ok(true));
         assert_eq!(store.remove(first).await, Ok(false));
+        assert_eq!(get(&store).await.unwrap().unwrap(), b"2");
         assert_eq!(store.remove(second).await, Ok(true));
         assert_eq!(store.usage().items, 0);
     });
@@ -116,7 +112,7 @@ fn a_removed_item_stays_whole_for_its_readers() {
         let data = content(1, 590 * 4096);
         put(&store, &data, 1 << 20).await.unwrap();
         let reader = store.fetch().unwrap();
-        assert_eq!(store.remove_fetched().await, Ok(true));
+        assert_eq!(remove_head(&store).await, Ok(true));
         assert!(store.fetch().is_none());
         assert!(matches!(store.upload(100 * 4096), Err(StoreError::DiskFull { .. })));
         put(&store, &content(2, 2 * 4096), 1 << 20).await.unwrap();
@@ -191,7 +187,7 @@ fn the_index_has_a_bound() {
         underway.finish().await.unwrap();
         assert_eq!(store.upload(0).err(), Some(StoreError::IndexFull { items_max: 63 }));
         get(&store).await.unwrap().unwrap();
-        store.remove_fetched().await.unwrap();
+        remove_head(&store).await.unwrap();
         put(&store, b"", 1).await.unwrap();
     });
 }
@@ -235,7 +231,7 @@ fn after_a_failed_flush_nothing_is_promised_any_more() {
             assert!(matches!(put(&store, b"2", 1).await, Err(StoreError::Stopped(_))));
             assert!(matches!(put(&store, b"3", 1).await, Err(StoreError::Stopped(_))));
             assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
-            assert!(matches!(store.remove_fetched().await, Err(StoreError::Stopped(_))));
+            assert!(matches!(remove_head(&store).await, Err(StoreError::Stopped(_))));
         });
     }
 }

@@ -334,3 +334,11 @@ pub async fn get<B: Block>(store: &Store<B>) -> Option<Result<Vec<u8>, StoreErro
         None => None,
     }
 }
+
+/// Removes the oldest item; false when there is none.
+pub async fn remove_head<B: Block>(store: &Store<B>) -> Result<bool, StoreError> {
+    match store.head() {
+        Some(head) => store.remove(head.id).await,
+        None => Ok(false),
+    }
+}

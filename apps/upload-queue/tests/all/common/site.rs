@@ -96,8 +96,9 @@ impl Client {
         self.ask("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await
     }
 
+    /// Removes the oldest item, whatever it is.
     pub async fn delete(&self) -> Reply {
-        self.ask("DELETE /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await
+        self.ask("DELETE /downloader HTTP/1.1\r\nHost: q\r\nIf-Match: *\r\n\r\n").await
     }
 }
 

@@ -1,0 +1,166 @@
+//! One writer of a disk at a time, whichever program opens it.
+//!
+//! The locks are those of QEMU (its `block/file-posix.c`): a reader's lock on one byte of the file for each permission
+//! that is used, and one for each that is not left to others. Whoever comes asks afterwards whether a byte that
+//! contradicts its own is locked. They belong to the open file, so they end with the process, however it ends. Like
+//! all locks of Linux they are advisory: a program that does not ask writes all the same.
+
+use crate::sys::{is_locked, lock_shared};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Where the bytes for permissions that are used begin; the number of the permission is added.
+const USED_BASE: u64 = 100;
+/// The same for permissions that nobody else may use.
+const NOT_SHARED_BASE: u64 = 200;
+
+/// Numbers of QEMU's permissions (`include/block/block-common.h`).
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+const RESIZE: u64 = 3;
+
+/// What the owner of a lock does with the disk. Nobody else may write or resize it meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Others may read, too.
+    Read,
+    /// Others may neither write nor hold a lock that excludes writers.
+    Write,
+}
+
+/// Why a disk is not ours.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Another process holds a lock that contradicts ours; its pid where it can be known.
+    InUse(Option<u32>),
+    /// The file has no locks.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
+/// Locks `file` for as long as it is open.
+pub(crate) fn lock(file: &File, access: Access) -> Result<(), Refused> {
+    let used: &[u64] = if access == Access::Write { &[READ, WRITE] } else { &[READ] };
+    let not_shared = &[WRITE, RESIZE];
+    // First lock, then look: of two that come at the same moment, one or both are refused, but never none.
+    for permission in used {
+        lock_shared(file, USED_BASE + permission)?;
+    }
+    for permission in not_shared {
+        lock_shared(file, NOT_SHARED_BASE + permission)?;
+    }
+    let contradicting =
+        used.iter().map(|use_of| NOT_SHARED_BASE + use_of).chain(not_shared.iter().map(|not| USED_BASE + not));
+    for byte in contradicting {
+        if is_locked(file, byte)? {
+            return Err(Refused::InUse(owner(file)));
+        }
+    }
+    // What older versions of this platform take, and nothing else.
+    let flock = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
+    flock.map_err(|error| match error {
+        TryLockError::WouldBlock => Refused::InUse(owner(file)),
+        TryLockError::Error(error) => Refused::Failed(error),
+    })
+}
+
+/// The process that has a lock on `file`. Locks of open files have no owner in `/proc/locks`, so this looks through the
+/// open files of all processes that we may look at.
+fn owner(file: &File) -> Option<u32> {
+    let ours = file.metadata().ok()?;
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != own);
+    pids.find(|pid| {
+        let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+        // Only files with locks are looked at themselves: one on a server that is gone would hold us up.
+        let mut locked =
+            infos.filter(|info| fs::read_to_string(info.path()).is_ok_and(|text| text.contains("\nlock:")));
+        locked.any(|info| {
+            let found = fs::metadata(Path::new("/proc").join(pid.to_string()).join("fd").join(info.file_name()));
+            found.is_ok_and(|found| (found.dev(), found.ino()) == (ours.dev(), ours.ino()))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A file of one test, and its opening as another process would open it: locks belong to the opening.
+    struct Image(PathBuf);
+
+    impl Image {
+        fn new(test: &str) -> Image {
+            let path = std::env::temp_dir().join(format!("glass-lock-{}-{test}", std::process::id()));
+            fs::write(&path, [0; 512]).unwrap();
+            Image(path)
+        }
+
+        fn open(&self) -> File {
+            File::options().read(true).write(true).open(&self.0).unwrap()
+        }
+    }
+
+    impl Drop for Image {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    fn is_refused(outcome: Result<(), Refused>) -> bool {
+        matches!(outcome, Err(Refused::InUse(None)))
+    }
+
+    #[test]
+    fn one_writer_or_several_readers() {
+        let image = Image::new("access");
+        let (first, second) = (image.open(), image.open());
+        lock(&first, Access::Write).unwrap();
+        assert!(is_refused(lock(&second, Access::Write)));
+        drop(second);
+        assert!(is_refused(lock(&image.open(), Access::Read)));
+        drop(first);
+        let (first, second) = (image.open(), image.open());
+        lock(&first, Access::Read).unwrap();
+        lock(&second, Access::Read).unwrap();
+        assert!(is_refused(lock(&image.open(), Access::Write)));
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_qemu() {
+        let image = Image::new("bytes");
+        let (ours, other) = (image.open(), image.open());
+        lock(&ours, Access::Write).unwrap();
+        let locked: Vec<u64> = (0..400).filter(|&byte| is_locked(&other, byte).unwrap()).collect();
+        assert_eq!(locked, [100, 101, 201, 203]);
+        drop(ours);
+        // QEMU as a writer: it uses 0 and 1 and shares neither 1 nor 3. Each byte of those alone is enough for us.
+        for byte in [101, 103, 200, 201] {
+            let qemu = image.open();
+            lock_shared(&qemu, byte).unwrap();
+            assert!(is_refused(lock(&image.open(), Access::Write)), "{byte}");
+        }
+        // A program that only reads and lets others do what they like.
+        let qemu = image.open();
+        lock_shared(&qemu, 100).unwrap();
+        lock(&image.open(), Access::Write).unwrap();
+    }
+
+    #[test]
+    fn an_older_version_is_seen() {
+        let image = Image::new("older");
+        let older = image.open();
+        older.try_lock().unwrap();
+        assert!(is_refused(lock(&image.open(), Access::Write)));
+    }
+}

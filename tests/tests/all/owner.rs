@@ -1,0 +1,115 @@
+//! Who owns an image: one writer at a time, whichever program opens it, and nothing that was accepted is lost.
+
+use glass_tests::content::Content;
+use glass_tests::folder::Folder;
+use glass_tests::limit::within;
+use glass_tests::process::Process;
+use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, World, command, free_port};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// Items in the queue before a second program tries to open it, and as many after.
+const ITEMS: u64 = 5;
+
+fn item(seed: u64) -> Content {
+    Content { seed, length_bytes: 50_000 }
+}
+
+/// Starts a queue in `second` on the disk of `queue`, which must be refused in one sentence that names the first.
+fn assert_refused(queue: &Queue, second: World, disk: &Path, folder: &Folder) {
+    let port = free_port().unwrap();
+    let Some(mut command) = command(second, disk, port, &Options::default()) else { return };
+    let mut process = Process::spawn(&mut command, &folder.file("second.log")).unwrap();
+    let status = process.wait(Duration::from_secs(60));
+    let said = process.output();
+    assert!(status.is_some_and(|status| !status.success()), "a second {second} runs on the same image: {said}");
+    let refusals: Vec<&str> = said.lines().filter(|line| !line.starts_with("glass: booting")).collect();
+    let pid = queue.service_pid().unwrap();
+    let is_named = refusals.len() == 1 && refusals[0].contains(&format!("is in use by process {pid}: stop that"));
+    assert!(is_named, "process {pid} is not named in one sentence: {said}");
+}
+
+/// A queue in `first` keeps its image and all items although a queue in `second` is started on it.
+fn keeps_its_image(first: World, second: World) {
+    if let Some(reason) = first.obstacle().or(second.obstacle()) {
+        return programs::skip(reason);
+    }
+    let folder = Folder::new("owner").unwrap();
+    let disk = folder.file("queue.img");
+    let Some(mut queue) = Queue::start(first, &disk, &Options::default()).unwrap() else { return };
+    for seed in 0..ITEMS {
+        assert_eq!(queue.put(item(seed)).unwrap().status(), 200);
+    }
+    assert_refused(&queue, second, &disk, &folder);
+    for seed in ITEMS..2 * ITEMS {
+        assert_eq!(queue.put(item(seed)).unwrap().status(), 200);
+    }
+    // The lock dies with its owner, however that ends, and the other program finds everything.
+    queue.kill();
+    let queue = Queue::start(second, &disk, &Options::default()).unwrap().expect("both worlds are here");
+    for seed in 0..2 * ITEMS {
+        queue.get(item(seed)).unwrap();
+        queue.delete().unwrap();
+    }
+}
+
+#[test]
+fn a_process_keeps_its_image_from_a_process() {
+    within(LIMIT, || keeps_its_image(World::Process, World::Process));
+}
+
+#[test]
+fn a_process_keeps_its_image_from_a_vm() {
+    within(LIMIT, || keeps_its_image(World::Process, World::Tcg));
+}
+
+#[test]
+fn a_vm_keeps_its_image_from_a_process() {
+    within(LIMIT, || keeps_its_image(World::Tcg, World::Process));
+}
+
+#[test]
+fn a_vm_keeps_its_image_from_a_vm() {
+    within(LIMIT, || keeps_its_image(World::Tcg, World::Tcg));
+}
+
+/// Checks that the folder of the disk was synced, by the calls that `strace` wrote into `log`.
+fn assert_folder_synced(folder: &Folder, log: &Path) {
+    let calls = std::fs::read_to_string(log).unwrap();
+    let wanted = format!("<{}>) = 0", folder.path().display());
+    let is_synced = calls.lines().any(|line| line.contains("fsync(") && line.contains(&wanted));
+    assert!(is_synced, "the folder of a new disk is not synced: {calls}");
+}
+
+/// A power cut after the first accepted item must not take the name of its image away.
+#[test]
+fn the_name_of_a_new_image_is_durable() {
+    within(LIMIT, || {
+        if !Command::new("strace").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            return programs::skip("strace is not installed");
+        }
+        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("upload-queue")) else { return };
+        let Some(service) = programs::built("upload-queue") else { return };
+        let folder = Folder::new("durable").unwrap();
+        let log = folder.file("calls");
+        let traced = |program: &Path| {
+            let mut command = Command::new("strace");
+            command.args(["-f", "-y", "-e", "trace=fsync", "-o"]).arg(&log).arg("--").arg(program);
+            command
+        };
+        let mut run = traced(&glass);
+        run.arg("run").arg(image).args(["--accel", "tcg", "--print-command", "--disk-size", "1M", "--disk"]);
+        let mut process = Process::spawn(run.arg(folder.file("vm.img")), &folder.file("log")).unwrap();
+        assert!(process.wait(LIMIT).is_some_and(|status| status.success()), "{}", process.output());
+        assert_folder_synced(&folder, &log);
+        // Its argument is wrong, so that it ends by itself.
+        let mut run = traced(&service);
+        run.arg("--disk").arg(folder.file("process.img")).args(["--disk-size", "1M", "--", "--no-such-argument"]);
+        let mut process = Process::spawn(&mut run, &folder.file("log")).unwrap();
+        assert!(process.wait(LIMIT).is_some(), "{}", process.output());
+        assert_folder_synced(&folder, &log);
+    });
+}
