@@ -66,7 +66,12 @@ pub(crate) struct MapsLine {
     pub(crate) inode: u64,
     pub(crate) offset: u64,
     pub(crate) path: String,
+    /// The file has no name any more, or never had one.
+    pub(crate) is_deleted: bool,
 }
+
+/// What the kernel appends to the path of a file that was deleted.
+const DELETED: &str = " (deleted)";
 
 /// Reads `/proc/PID/maps`; lines that are not understood are left out.
 pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
@@ -76,7 +81,7 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
         let permissions = fields.next()?;
         let offset = fields.next()?;
         let inode = fields.nth(1)?;
-        let rest = fields.next().unwrap_or("");
+        let path = fields.next().unwrap_or("").trim_start();
         Some(MapsLine {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
@@ -85,7 +90,8 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
             is_shared: permissions.contains('s'),
             inode: inode.parse().ok()?,
             offset: u64::from_str_radix(offset, 16).ok()?,
-            path: rest.trim_start().trim_end_matches(" (deleted)").to_owned(),
+            path: path.strip_suffix(DELETED).unwrap_or(path).to_owned(),
+            is_deleted: path.ends_with(DELETED),
         })
     };
     maps.lines().filter_map(parse).collect()
