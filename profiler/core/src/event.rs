@@ -70,6 +70,17 @@ pub struct Mapping {
     pub path: String,
     /// How file and memory relate.
     pub placement: Placement,
+    /// Which file it is, whatever has its path by now.
+    pub file: Option<FileIdentity>,
+}
+
+/// A file of a machine, as long as it exists.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// Major and minor number of its device.
+    pub device: (u32, u32),
+    /// Its number there.
+    pub inode: u64,
 }
 
 /// How the addresses of an image relate to the addresses at which it runs.

@@ -5,6 +5,7 @@
 //! a recording ([`recording`]), [`recording::read`] turns the file into a [`model::Profile`].
 #![forbid(unsafe_code)]
 
+mod debug_files;
 pub mod durations;
 pub mod event;
 pub mod image;

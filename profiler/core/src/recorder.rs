@@ -103,7 +103,7 @@ impl<W: Write> Recorder<W> {
             }
             Event::Map { process, mapping } => {
                 self.images.map(process, &mapping, files);
-                Ok(())
+                self.images.take_warnings().iter().try_for_each(|warning| self.writer.warning(warning))
             }
             Event::Place { process, range, bias, program } => {
                 self.images.place(process, range, bias, &program);
@@ -226,14 +226,15 @@ impl<W: Write> Recorder<W> {
     ) -> io::Result<(Cost, W)> {
         for (index, written) in std::mem::take(&mut self.written) {
             let Some(file) = self.images.file(index) else { continue };
-            match self.images.names(index, files) {
-                Ok(names) => {
-                    let named: Vec<_> =
-                        written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
-                    self.writer.symbols(&image_id(file), end_ns, &named)?;
+            let names = match self.images.names(index, files) {
+                Ok(names) => names,
+                Err(warning) => {
+                    self.writer.warning(&warning)?;
+                    self.images.nameless(index)
                 }
-                Err(warning) => self.writer.warning(&warning)?,
-            }
+            };
+            let named: Vec<_> = written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
+            self.writer.symbols(&image_id(file), end_ns, &named)?;
         }
         let mut cost = self.complete_cost(cost);
         cost.profiler_cpu_ns = profiler_cpu_ns();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::event::Mapping;
 use crate::images::Names;
 use crate::recording::FileSource;
 use crate::unwind::CallAddress;
@@ -68,6 +69,12 @@ struct Measured<'a> {
 impl FileSource for Measured<'_> {
     fn load(&mut self, path: &str) -> Option<Vec<u8>> {
         let loaded = self.files.load(path);
+        self.bytes += loaded.as_ref().map_or(0, Vec::len);
+        loaded
+    }
+
+    fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
+        let loaded = self.files.load_mapped(process, mapping);
         self.bytes += loaded.as_ref().map_or(0, Vec::len);
         loaded
     }

@@ -10,6 +10,7 @@ use super::packets::{Next, next_packet};
 use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
 use super::{ENDS, STATES, VERSION, perfetto_path, pieces};
+use crate::event::Mapping;
 use crate::model::{Cost, Distribution, Origin, Profile, Sample, StackEnd, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
@@ -22,6 +23,12 @@ const WARNINGS_MAX: usize = 100;
 pub trait FileSource {
     /// The bytes of the file, `None` if there is no such file.
     fn load(&mut self, path: &str) -> Option<Vec<u8>>;
+
+    /// The bytes of the very file that a process has mapped, whatever has its path by now or outside of the
+    /// process's own view of the file system. Fails with what to say of the path: "was replaced".
+    fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
+        self.load(&mapping.path).ok_or_else(|| "cannot be read".to_owned())
+    }
 }
 
 /// No files: addresses without a symbol in the recording stay addresses.

@@ -210,8 +210,13 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
     let record = || {
         let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin(), true, 7).unwrap();
         let range = image.linked_range();
-        let mapping =
-            Mapping { start: range.start, end: range.end, path: path.clone(), placement: Placement::AsLinked };
+        let mapping = Mapping {
+            start: range.start,
+            end: range.end,
+            path: path.clone(),
+            placement: Placement::AsLinked,
+            file: None,
+        };
         let sample = RawSample {
             time_ns: 2_000,
             process: 7,

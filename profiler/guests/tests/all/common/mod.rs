@@ -276,7 +276,8 @@ impl Judge {
         let symbols = Symbols::parse(&bytes).unwrap();
         let range = Image::parse(&bytes, &[]).unwrap().linked_range();
         let path = elf.display().to_string();
-        let unmapped = Some(Mapping { start: range.start, end: range.end, path, placement: Placement::AsLinked });
+        let unmapped =
+            Some(Mapping { start: range.start, end: range.end, path, placement: Placement::AsLinked, file: None });
         Judge {
             images: Images::default(),
             unmapped,
@@ -295,7 +296,7 @@ impl Judge {
 
     pub fn judge(&mut self, sample: &RawSample) {
         if let Some(mapping) = self.unmapped.take() {
-            self.images.map(sample.process, &mapping, &mut HostFiles);
+            self.images.map(sample.process, &mapping, &mut HostFiles::default());
         }
         let chain = self.images.unwind(sample);
         let name = |address| self.symbols.locate(address).pop().map_or("?".to_owned(), |location| location.function);
