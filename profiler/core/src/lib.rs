@@ -19,5 +19,6 @@ pub mod recorder;
 pub mod recording;
 pub mod skid;
 pub mod symbols;
+pub mod text;
 pub mod trace;
 pub mod unwind;

@@ -114,6 +114,7 @@ fn vm(gdb: PathBuf) -> Vm {
         monitor: None,
         accel: "tcg".to_owned(),
         vcpus: None,
+        is_x86: true,
         ram_bytes: None,
     }
 }
