@@ -139,6 +139,7 @@ fn attach(socket: PathBuf) {
         monitor: None,
         accel: "kvm".to_owned(),
         vcpus: None,
+        is_x86: true,
         ram_bytes: None,
     };
     let Ok(mut guest) = QemuVm::attach(&vm, settings()) else { return };

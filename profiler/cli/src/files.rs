@@ -27,7 +27,7 @@ pub(crate) fn open(path: &Path) -> Result<(Vec<u8>, Recording)> {
     let shown = path.display();
     let _busy = Busy::with(&format!("reading {shown}"));
     let bytes = read(path, "give a file that `glass record` or `glass trace` wrote")?;
-    let recording = recording::open(&bytes, &mut HostFiles).map_err(|error| anyhow!("{shown} {error}"))?;
+    let recording = recording::open(&bytes, &mut HostFiles::default()).map_err(|error| anyhow!("{shown} {error}"))?;
     Ok((bytes, recording))
 }
 

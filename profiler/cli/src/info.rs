@@ -133,12 +133,14 @@ fn about_samples(out: &mut String, profile: &Profile, file_bytes: u64) {
 fn in_words(profile: &Profile) -> Vec<String> {
     let cost = &profile.cost;
     let share = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
-    let stood = share(cost.pause.sum_ns, profile.origin.duration_ns);
+    let tracks = profile.tracks.len().max(1) as u64;
+    let stood = share(cost.pause.sum_ns, profile.origin.duration_ns.saturating_mul(tracks));
     let mut said = vec![match cost.pause.count {
         0 => "The guest was never stopped: looking cost it only what the profiler took of the machine.".to_owned(),
         _ => format!(
-            "Each look stopped the guest for {} (half of them shorter); all together {stood:.2} % of the time.",
-            micros(cost.pause.median_ns)
+            "Each look stopped the guest for {} (half of them shorter); all together {stood:.2} % of the time{}.",
+            micros(cost.pause.median_ns),
+            if tracks > 1 { " of each vCPU" } else { "" }
         ),
     }];
     let lost = share(cost.samples_lost, cost.samples_wanted);

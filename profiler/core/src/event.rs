@@ -17,6 +17,15 @@ pub struct Registers {
     pub rbp: u64,
 }
 
+impl Registers {
+    /// The same as addresses in memory, where they count from the bases of the code's and the stack's segment.
+    #[must_use]
+    pub fn in_segments(self, code: u64, stack: u64) -> Registers {
+        let Registers { rip, rsp, rbp } = self;
+        Registers { rip: rip.wrapping_add(code), rsp: rsp.wrapping_add(stack), rbp: rbp.wrapping_add(stack) }
+    }
+}
+
 /// One look at one track, copied while the guest stood still, not unwound yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawSample {
@@ -70,6 +79,17 @@ pub struct Mapping {
     pub path: String,
     /// How file and memory relate.
     pub placement: Placement,
+    /// Which file it is, whatever has its path by now.
+    pub file: Option<FileIdentity>,
+}
+
+/// A file of a machine, as long as it exists.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// Major and minor number of its device.
+    pub device: (u32, u32),
+    /// Its number there.
+    pub inode: u64,
 }
 
 /// How the addresses of an image relate to the addresses at which it runs.

@@ -97,6 +97,8 @@ pub struct Image {
     segments: Vec<Segment>,
     pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
     pub(crate) debug_frame: Option<Arc<[u8]>>,
+    /// Where the functions begin of which `eh_frame` or `debug_frame` has an entry, sorted.
+    starts: Arc<[u64]>,
     /// Addresses in `eh_frame`, sorted, not overlapping.
     covered: Vec<Range<u64>>,
     /// The same of `debug_frame`: a linker mixes objects that have the one with such that have the other.
@@ -151,7 +153,11 @@ impl Image {
             Some((section.address()..section.address().checked_add(data.len() as u64)?, Arc::from(data)))
         });
         let debug_frame = section_bytes(&file, ".debug_frame").filter(|data| !data.is_empty());
-        let (covered, covered_by_debug) = covered_ranges(&file, &eh_frame, &debug_frame);
+        let (of_eh, of_debug) = table_ranges(&file, &eh_frame, &debug_frame);
+        let mut starts: Vec<u64> = of_eh.iter().chain(&of_debug).map(|range| range.start).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let (covered, covered_by_debug) = (merge(of_eh), merge(of_debug));
         // One without a byte tells nothing apart.
         let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
         let build_id_address = file.section_by_name(".note.gnu.build-id").and_then(|section| {
@@ -178,6 +184,7 @@ impl Image {
             segments,
             eh_frame,
             debug_frame,
+            starts: starts.into(),
             covered,
             covered_by_debug,
             roots,
@@ -195,6 +202,7 @@ impl Image {
             segments: Vec::new(),
             eh_frame: None,
             debug_frame: None,
+            starts: Arc::from([]),
             covered: Vec::new(),
             covered_by_debug: Vec::new(),
             roots: map.functions(&ROOTS),
@@ -256,6 +264,13 @@ impl Image {
         find(&self.covered_by_debug, address)
     }
 
+    /// Where the function begins that a linked address is in, by the unwind tables.
+    pub fn function_start(&self, address: u64) -> Option<u64> {
+        let is_known = self.is_covered(address) || self.is_covered_by_debug(address);
+        let after = self.starts.partition_point(|start| *start <= address);
+        self.starts[..after].last().copied().filter(|_| is_known)
+    }
+
     /// Whether a linked address lies in a function that nobody called.
     pub fn is_root(&self, address: u64) -> bool {
         self.roots.iter().any(|range| range.contains(&address))
@@ -280,7 +295,8 @@ fn find(sorted: &[Range<u64>], address: u64) -> bool {
     after > 0 && sorted[after - 1].contains(&address)
 }
 
-fn covered_ranges(
+/// The ranges of the entries of both tables.
+fn table_ranges(
     file: &object::File<'_>,
     eh_frame: &Option<(Range<u64>, Arc<[u8]>)>,
     debug_frame: &Option<Arc<[u8]>>,
@@ -298,7 +314,7 @@ fn covered_ranges(
         section.set_address_size(8);
         ranges_of(&section, &bases)
     });
-    (merge(of_eh.unwrap_or_default()), merge(of_debug.unwrap_or_default()))
+    (of_eh.unwrap_or_default(), of_debug.unwrap_or_default())
 }
 
 fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::event::{Mapping, Placement, RawSample};
+use crate::debug_files;
+use crate::event::{FileIdentity, Mapping, Placement, RawSample};
 use crate::image::Image;
 use crate::model::StackEnd;
 use crate::program::{NamesFrom, Program};
@@ -40,21 +41,30 @@ struct Loaded {
     image: Option<Arc<Image>>,
     /// Where its names are if not in the file.
     names: Vec<NamesFrom>,
+    /// The process that mapped it first, and how, by which the file is found again.
+    mapped: Option<(u32, Mapping)>,
 }
 
 impl Loaded {
     fn stand_in(name: &str) -> Loaded {
         let file = MappedFile { path: name.to_owned(), build_id: Vec::new(), range: (0, 1) };
-        Loaded { file, image: None, names: Vec::new() }
+        Loaded { file, image: None, names: Vec::new(), mapped: None }
     }
 }
+
+/// Files that could not be read which are reported one by one; what has more is hardly honest.
+const WARNINGS_MAX: usize = 100;
 
 /// The images and address spaces of all processes that are sampled together.
 pub struct Images {
     cache: UnwindCache,
     spaces: HashMap<u32, AddressSpace>,
     loaded: Vec<Loaded>,
-    by_path: HashMap<String, u32>,
+    /// By path, and by which file that was: one may have been replaced by another.
+    by_file: HashMap<(String, Option<FileIdentity>), u32>,
+    /// Why files have no names and break stacks, until asked for; how many there were.
+    warnings: Vec<String>,
+    warned: usize,
     /// Processes that are VMs with an operating system in them.
     guests: HashSet<u32>,
 }
@@ -65,7 +75,9 @@ impl Default for Images {
             cache: UnwindCache::default(),
             spaces: HashMap::new(),
             loaded: vec![Loaded::stand_in(KERNEL), Loaded::stand_in(GUEST_USER)],
-            by_path: HashMap::new(),
+            by_file: HashMap::new(),
+            warnings: Vec::new(),
+            warned: 0,
             guests: HashSet::new(),
         }
     }
@@ -74,15 +86,12 @@ impl Default for Images {
 impl Images {
     /// A process has mapped a file. `files` gives its bytes, the first time that it is seen.
     pub fn map(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) {
-        let index = match self.by_path.get(&mapping.path) {
+        let key = (mapping.path.clone(), mapping.file);
+        let index = match self.by_file.get(&key) {
             Some(index) => *index,
             None => {
-                let image = files.load(&mapping.path).and_then(|bytes| Image::parse(&bytes, &[]).ok()).map(Arc::new);
-                let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
-                let index = self.loaded.len() as u32;
-                let file = MappedFile { path: mapping.path.clone(), build_id, range: (mapping.start, mapping.end) };
-                self.loaded.push(Loaded { file, image, names: Vec::new() });
-                self.by_path.insert(mapping.path.clone(), index);
+                let index = self.load(process, mapping, files);
+                self.by_file.insert(key, index);
                 index
             }
         };
@@ -97,13 +106,50 @@ impl Images {
         }
     }
 
+    fn load(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) -> u32 {
+        let parsed = files
+            .load_mapped(process, mapping)
+            .and_then(|bytes| Image::parse(&bytes, &[]).map_err(|error| error.to_string()));
+        let image = match parsed {
+            Ok(image) => Some(Arc::new(image)),
+            Err(reason) => {
+                // What has no file has no names there either.
+                let has_file = !["/memfd:", "/dev/", "/SYSV", "/anon_hugepage"]
+                    .iter()
+                    .any(|start| mapping.path.starts_with(start));
+                if has_file && self.warned < WARNINGS_MAX {
+                    self.warned += 1;
+                    self.warnings.push(format!(
+                        "{} {reason}: its functions have no names, and stacks through it may be broken",
+                        mapping.path
+                    ));
+                }
+                None
+            }
+        };
+        let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
+        // Path and build id tell images apart in a recording.
+        let mut path = mapping.path.clone();
+        while self.loaded.iter().any(|other| other.file.path == path && other.file.build_id == build_id) {
+            path.push_str(" (another file)");
+        }
+        let file = MappedFile { path, build_id, range: (mapping.start, mapping.end) };
+        self.loaded.push(Loaded { file, image, names: Vec::new(), mapped: Some((process, mapping.clone())) });
+        self.loaded.len() as u32 - 1
+    }
+
+    /// Why files could not be read, one sentence each; each is returned once.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+
     /// A process or guest runs a program.
     pub fn place(&mut self, process: u32, range: Range<u64>, bias: u64, program: &Program) {
         let index = self.loaded.len() as u32;
         let build_id = program.image.build_id.clone().unwrap_or_default();
         let file = MappedFile { path: program.name.clone(), build_id, range: (range.start, range.end) };
         let image = Some(program.image.clone());
-        self.loaded.push(Loaded { file, image, names: program.names.clone() });
+        self.loaded.push(Loaded { file, image, names: program.names.clone(), mapped: None });
         self.spaces.entry(process).or_default().add(range, bias, index, program.image.clone());
         if program.is_kernel {
             self.guests.insert(process);
@@ -158,23 +204,64 @@ impl Images {
             return Ok(Names::Fixed(if index == KERNEL_INDEX { KERNEL } else { GUEST_USER }));
         }
         let MappedFile { path, build_id, .. } = &loaded.file;
-        if loaded.names.is_empty() {
-            return names_in(path, build_id, files).map(|symbols| Names::Symbols(vec![symbols]));
-        }
-        let symbols = loaded.names.iter().map(|from| match from {
-            NamesFrom::Map(map) => Ok(Symbols::of_map(map.clone())),
-            NamesFrom::File(path) => names_in(path, build_id, files),
-        });
-        symbols.collect::<Result<_, String>>().map(Names::Symbols)
+        let image = loaded.image.clone();
+        let symbols = match &loaded.mapped {
+            Some((process, mapping)) => {
+                let bytes = files.load_mapped(*process, mapping);
+                names_in(path, build_id, Some(*process), bytes, files)?
+            }
+            None => {
+                let mut symbols = Vec::new();
+                for from in &loaded.names {
+                    match from {
+                        NamesFrom::Map(map) => symbols.push(Symbols::of_map(map.clone())),
+                        NamesFrom::File(path) => symbols.extend(names_of_file(path, build_id, files)?),
+                    }
+                }
+                if loaded.names.is_empty() {
+                    symbols = names_of_file(path, build_id, files)?;
+                }
+                symbols
+            }
+        };
+        Ok(Names::Symbols { symbols, image })
+    }
+
+    /// What an image without any name has: the addresses where its functions begin.
+    pub fn nameless(&self, index: u32) -> Names {
+        let image = self.loaded.get(index as usize).and_then(|loaded| loaded.image.clone());
+        Names::Symbols { symbols: Vec::new(), image }
     }
 }
 
-fn names_in(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Result<Symbols, String> {
-    match files.load(path).map(|bytes| Symbols::parse(&bytes)) {
-        Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() == *build_id => Ok(symbols),
-        Some(Ok(_)) => Err(format!("{path} was replaced by another build while it ran: its functions have no names")),
-        Some(Err(error)) => Err(format!("{path} {error}: its functions have no names")),
-        None => Err(format!("{path} cannot be read: its functions have no names")),
+fn names_of_file(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Result<Vec<Symbols>, String> {
+    let bytes = files.load(path).ok_or_else(|| "cannot be read".to_owned());
+    names_in(path, build_id, None, bytes, files)
+}
+
+/// The names in a file, and before them those in the file that its debug information was moved to.
+fn names_in(
+    path: &str,
+    build_id: &[u8],
+    process: Option<u32>,
+    bytes: Result<Vec<u8>, String>,
+    files: &mut dyn FileSource,
+) -> Result<Vec<Symbols>, String> {
+    let without = |reason: &str| format!("{path} {reason}: its functions have no names");
+    let bytes = bytes.map_err(|reason| without(&reason))?;
+    let own = Symbols::parse(&bytes);
+    if let Ok(own) = &own
+        && own.build_id.as_deref().unwrap_or_default() != build_id
+    {
+        return Err(without("was replaced by another build while it ran"));
+    }
+    let debug = match &own {
+        Ok(own) if own.has_debug_information() => None,
+        _ => debug_files::find(path, &bytes, build_id, process, files),
+    };
+    match (debug, own) {
+        (None, Err(error)) => Err(without(&error.to_string())),
+        (debug, own) => Ok(debug.into_iter().chain(own).collect()),
     }
 }
 
@@ -182,19 +269,28 @@ fn names_in(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Result<S
 pub enum Names {
     /// One name for all.
     Fixed(&'static str),
-    /// Those of files and maps; the first that has one wins.
-    Symbols(Vec<Symbols>),
+    /// Those of files and maps, of which the first that has one wins, and where functions begin of which none has one.
+    Symbols {
+        /// Files and maps.
+        symbols: Vec<Symbols>,
+        /// The image, with its unwind tables.
+        image: Option<Arc<Image>>,
+    },
 }
 
 impl Names {
     /// The functions at a linked address, as [`Symbols::locate`] gives them.
     pub fn locate(&self, address: u64) -> Vec<Location> {
         match self {
-            Names::Symbols(sources) => sources
-                .iter()
-                .map(|symbols| symbols.locate(address))
-                .find(|found| !found.is_empty())
-                .unwrap_or_default(),
+            Names::Symbols { symbols, image } => {
+                let mut found = symbols.iter().map(|symbols| symbols.locate(address));
+                found.find(|found| !found.is_empty()).unwrap_or_else(|| {
+                    // One row for a function, and not one for each address in it.
+                    let start = image.as_ref().and_then(|image| image.function_start(address));
+                    let named = |start| Location { function: format!("{start:#x}"), file: None, line: None };
+                    start.map(named).into_iter().collect()
+                })
+            }
             Names::Fixed(name) => vec![Location { function: (*name).to_owned(), file: None, line: None }],
         }
     }

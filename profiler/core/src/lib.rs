@@ -5,6 +5,7 @@
 //! a recording ([`recording`]), [`recording::read`] turns the file into a [`model::Profile`].
 #![forbid(unsafe_code)]
 
+mod debug_files;
 pub mod durations;
 pub mod event;
 pub mod image;
@@ -18,5 +19,6 @@ pub mod recorder;
 pub mod recording;
 pub mod skid;
 pub mod symbols;
+pub mod text;
 pub mod trace;
 pub mod unwind;

@@ -116,7 +116,10 @@ impl Live {
     pub fn event(&mut self, event: Event, files: &mut dyn FileSource) {
         match event {
             Event::Track { track, id, name, .. } => self.track(track, id, name),
-            Event::Map { process, mapping } => self.images.map(process, &mapping, files),
+            Event::Map { process, mapping } => {
+                self.images.map(process, &mapping, files);
+                self.images.take_warnings().into_iter().for_each(|text| self.warn(text));
+            }
             Event::Place { process, range, bias, program } => self.images.place(process, range, bias, &program),
             Event::Fork { process, parent } => self.images.fork(process, parent),
             Event::Exec { process } => self.images.exec(process),

@@ -78,6 +78,24 @@ pub struct Distribution {
     pub sum_ns: u64,
 }
 
+impl Distribution {
+    /// The summary of these durations, exactly; sorts them. A quantile is the smallest of them that at least that share
+    /// does not exceed.
+    pub fn of(durations: &mut [u64]) -> Distribution {
+        durations.sort_unstable();
+        let count = durations.len();
+        let at =
+            |percent: usize| durations.get((count * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0);
+        Distribution {
+            count: count as u64,
+            median_ns: at(50),
+            p99_ns: at(99),
+            max_ns: at(100),
+            sum_ns: durations.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns)),
+        }
+    }
+}
+
 /// A line of execution that is sampled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Track {
@@ -150,4 +168,24 @@ pub enum State {
     Spinning,
     /// Asleep: halted or descheduled.
     Idle,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a hundred durations the 99th is the p99, and not the longest (page and text disagreed, 2026-11-22).
+    #[test]
+    fn quantiles_are_ranks() {
+        let of = |count: u64| {
+            let mut durations: Vec<u64> = (1..=count).rev().collect();
+            let it = Distribution::of(&mut durations);
+            (it.count, it.median_ns, it.p99_ns, it.max_ns, it.sum_ns)
+        };
+        assert_eq!(of(100), (100, 50, 99, 100, 5050));
+        assert_eq!(of(101), (101, 51, 100, 101, 5151));
+        assert_eq!(of(1), (1, 1, 1, 1, 1));
+        assert_eq!(of(2), (2, 1, 2, 2, 3));
+        assert_eq!(of(0), (0, 0, 0, 0, 0));
+    }
 }

@@ -31,10 +31,15 @@ pub struct Progress {
     pub pause: Distribution,
 }
 
+/// A track as the recording has it.
 #[derive(Debug, Clone, Copy)]
 struct KnownTrack {
+    /// Its number there: they count from 0 without gaps, whatever the source's are.
+    number: u32,
     pid: u32,
     tid: u32,
+    /// The number of the vCPU, 0 of a thread.
+    cpu: u32,
 }
 
 /// What the recording knows of an image so far.
@@ -89,13 +94,16 @@ impl<W: Write> Recorder<W> {
     pub fn event(&mut self, event: Event, files: &mut dyn FileSource) -> io::Result<()> {
         match event {
             Event::Track { track, id, process, name } => {
-                let tid = if self.is_guest { VCPU_TID + id as u32 } else { id as u32 };
-                self.tracks.insert(track, KnownTrack { pid: process, tid });
-                self.writer.track(track, id, &name, process, tid)
+                let tid = if self.is_guest { VCPU_TID.saturating_add(id as u32) } else { id as u32 };
+                let cpu = if self.is_guest { id as u32 } else { 0 };
+                let next = self.tracks.len() as u32;
+                let number = self.tracks.get(&track).map_or(next, |known| known.number);
+                self.tracks.insert(track, KnownTrack { number, pid: process, tid, cpu });
+                self.writer.track(number, id, &name, process, tid)
             }
             Event::Map { process, mapping } => {
                 self.images.map(process, &mapping, files);
-                Ok(())
+                self.images.take_warnings().iter().try_for_each(|warning| self.writer.warning(warning))
             }
             Event::Place { process, range, bias, program } => {
                 self.images.place(process, range, bias, &program);
@@ -141,9 +149,10 @@ impl<W: Write> Recorder<W> {
         };
         self.writer.sample(&SampleRecord {
             time_ns: sample.time_ns,
-            track: sample.track,
+            track: track.number,
             pid: track.pid,
             tid: track.tid,
+            cpu: track.cpu,
             callstack,
             end,
             state: sample.state,
@@ -217,14 +226,15 @@ impl<W: Write> Recorder<W> {
     ) -> io::Result<(Cost, W)> {
         for (index, written) in std::mem::take(&mut self.written) {
             let Some(file) = self.images.file(index) else { continue };
-            match self.images.names(index, files) {
-                Ok(names) => {
-                    let named: Vec<_> =
-                        written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
-                    self.writer.symbols(&image_id(file), end_ns, &named)?;
+            let names = match self.images.names(index, files) {
+                Ok(names) => names,
+                Err(warning) => {
+                    self.writer.warning(&warning)?;
+                    self.images.nameless(index)
                 }
-                Err(warning) => self.writer.warning(&warning)?,
-            }
+            };
+            let named: Vec<_> = written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
+            self.writer.symbols(&image_id(file), end_ns, &named)?;
         }
         let mut cost = self.complete_cost(cost);
         cost.profiler_cpu_ns = profiler_cpu_ns();

@@ -69,6 +69,11 @@ impl Symbols {
         Ok(Symbols { build_id: file.build_id()?.map(<[u8]>::to_vec), has_lines, context, table, map: None })
     }
 
+    /// Whether functions, their inlined parts and lines come from debug information, and not from a symbol table alone.
+    pub(crate) fn has_debug_information(&self) -> bool {
+        self.context.is_some()
+    }
+
     /// The names of a map.
     pub fn of_map(map: Arc<SymbolMap>) -> Symbols {
         Symbols { build_id: None, has_lines: false, context: None, table: Vec::new(), map: Some(map) }

@@ -75,6 +75,12 @@ pub struct Attached {
 /// Considers the ways into a VM. Opens no connection and stops nothing.
 pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     let mut plan = Plan::default();
+    if !vm.is_x86 {
+        let why =
+            format!("the guest of {} is not of x86-64, the one architecture that glass can unwind so far", vm.name);
+        plan.obstacles.push((Way::Gdbstub, GuestError::Unsupported(why)));
+        return plan;
+    }
     let mut consider = |way, result| match result {
         Ok(()) => plan.ways.push(way),
         // What bars a way that would not be taken does not matter.

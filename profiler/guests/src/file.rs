@@ -225,7 +225,7 @@ impl DumpedVm {
 impl Source for DumpedVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        self.image.announce(self.cores.last().map_or(0, |(last, _)| last + 1), sink);
+        self.image.announce(self.cores.iter().map(|(vcpu, _)| *vcpu as u32), sink);
         Ok(())
     }
 

@@ -36,6 +36,8 @@ pub struct Vm {
     pub monitor: Option<MonitorAddress>,
     /// "kvm", "tcg" or empty if unknown.
     pub accel: String,
+    /// Its guest is of this architecture, the only one that glass knows.
+    pub is_x86: bool,
     /// How many cores it has, if that can be known.
     pub vcpus: Option<u32>,
     /// How much RAM it has, if that can be known.

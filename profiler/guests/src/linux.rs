@@ -16,8 +16,11 @@ const BANNER_TEXT: &[u8] = b"Linux version ";
 const ORC: [&str; 4] = ["__start_orc_unwind_ip", "__stop_orc_unwind_ip", "__start_orc_unwind", "__stop_orc_unwind"];
 /// What handles the exception of number 0, by its names from Linux 5.8 on and before.
 const DIVIDE: [&str; 2] = ["asm_exc_divide_error", "divide_error"];
-/// Symbols that only a Linux kernel has, and that are needed here.
-pub(crate) const LANDMARKS: [&str; 7] = [BANNER, ORC[0], ORC[1], ORC[2], ORC[3], DIVIDE[0], DIVIDE[1]];
+/// Two functions that every Linux of x86-64 has; other kernels may have one of them.
+const FUNCTIONS: [&str; 2] = ["start_kernel", "entry_SYSCALL_64"];
+/// Symbols by which a Linux kernel is known, and those that are needed here.
+pub(crate) const LANDMARKS: [&str; 9] =
+    [BANNER, ORC[0], ORC[1], ORC[2], ORC[3], DIVIDE[0], DIVIDE[1], FUNCTIONS[0], FUNCTIONS[1]];
 /// Where every x86-64 kernel since 4.15 maps its interrupt table, whatever its slide
 /// (`Documentation/arch/x86/x86_64/mm.rst`: the CPU entry area).
 const INTERRUPT_TABLE: u64 = 0xffff_fe00_0000_0000;
@@ -42,6 +45,14 @@ const IDLE: [&str; 16] = [
     "native_play_dead",
     "hlt_play_dead",
 ];
+
+/// Whether symbols are those of a Linux. One name is not enough: Xen has a `divide_error` too, and anybody may have.
+/// `/proc/kallsyms` may list functions alone, and a map may be cut down to what is needed here.
+pub(crate) fn is_linux(has: impl Fn(&str) -> bool) -> bool {
+    const ENOUGH: u32 = 3;
+    let any = |names: &[&str]| u32::from(names.iter().any(|name| has(name)));
+    2 * (any(&[BANNER]) + any(&ORC)) + any(&DIVIDE) + any(&FUNCTIONS[..1]) + any(&FUNCTIONS[1..]) >= ENOUGH
+}
 
 /// What is known of the kernel of a guest.
 pub(crate) struct Linux {

@@ -11,11 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use glass_profile::event::{Event, Mapping, Placement};
+use glass_profile::event::{Event, FileIdentity, Mapping, Placement};
 
 use crate::error::GuestError;
 use crate::files::VDSO;
-use crate::sys::{Held, PerfEvent, PerfSettings};
+use crate::sys::{Held, PerfEvent, PerfSettings, raise_descriptor_limit};
 use crate::{Counts, Flow, Source};
 use records::{Record, Sorter};
 
@@ -63,9 +63,20 @@ pub(crate) struct MapsLine {
     pub(crate) executable: bool,
     pub(crate) is_writable: bool,
     pub(crate) is_shared: bool,
+    pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
     pub(crate) offset: u64,
     pub(crate) path: String,
+    /// The file has no name any more, or never had one.
+    pub(crate) is_deleted: bool,
+}
+
+/// What the kernel appends to the path of a file that was deleted.
+const DELETED: &str = " (deleted)";
+
+/// The path of a file, whether it still has it or not.
+pub(crate) fn without_deleted(path: &str) -> &str {
+    path.strip_suffix(DELETED).unwrap_or(path)
 }
 
 /// Reads `/proc/PID/maps`; lines that are not understood are left out.
@@ -75,17 +86,20 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
         let (start, end) = fields.next()?.split_once('-')?;
         let permissions = fields.next()?;
         let offset = fields.next()?;
-        let inode = fields.nth(1)?;
-        let rest = fields.next().unwrap_or("");
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode = fields.next()?;
+        let path = fields.next().unwrap_or("").trim_start();
         Some(MapsLine {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
             executable: permissions.contains('x'),
             is_writable: permissions.contains('w'),
             is_shared: permissions.contains('s'),
+            device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
             inode: inode.parse().ok()?,
             offset: u64::from_str_radix(offset, 16).ok()?,
-            path: rest.trim_start().trim_end_matches(" (deleted)").to_owned(),
+            path: without_deleted(path).to_owned(),
+            is_deleted: path.ends_with(DELETED),
         })
     };
     maps.lines().filter_map(parse).collect()
@@ -147,6 +161,14 @@ fn not_permitted(pid: u32) -> GuestError {
     GuestError::NotPermitted { action: format!("sample process {pid}"), remedy }
 }
 
+fn too_many(pid: u32, cpus: usize) -> GuestError {
+    let threads = threads(pid).map_or(0, |threads| threads.len());
+    GuestError::Unsupported(format!(
+        "process {pid} has {threads} threads, which takes {} open files on {cpus} CPUs, and glass may not open so many: raise its limit (`ulimit -Hn`, as root `prlimit --nofile`)",
+        threads * cpus
+    ))
+}
+
 fn threads(pid: u32) -> Result<Vec<u32>, GuestError> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| GuestError::NoProcess(pid))?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(THREADS_MAX).collect())
@@ -171,6 +193,7 @@ impl Process {
     /// Attaches to a running process.
     pub fn attach(pid: u32, settings: ProcessSettings) -> Result<Process, GuestError> {
         threads(pid)?;
+        raise_descriptor_limit();
         let mut process = Process::new(pid, settings);
         let mut opened: Vec<u32> = Vec::new();
         let cpus = cpus();
@@ -245,6 +268,7 @@ impl Process {
                 Ok(event) => event,
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
                 Err(error) if is_permission(&error) => return Err(not_permitted(self.pid)),
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(too_many(self.pid, cpus.len())),
                 Err(error) => return Err(system("open a perf event")(error)),
             };
             if first {
@@ -284,14 +308,26 @@ impl Process {
     fn has_ended(&mut self) -> bool {
         match &mut self.child {
             Some(child) => !matches!(child.try_wait(), Ok(None)),
-            None => fs::metadata(format!("/proc/{}", self.pid)).is_err() || is_zombie(self.pid),
+            None => has_ended(living(self.pid)),
         }
     }
 }
 
-fn is_zombie(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
+/// Whether there is no such thread, or only what is left of it until its parent looks.
+fn has_ended(thread: u32) -> bool {
+    // The name in it may be no text.
+    let stat = fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X', 'x']))
+}
+
+/// A thread of a process that still runs: its first one, if that has not ended before the others (`pthread_exit` in
+/// main). `/proc` has the same under its id. The process's own id if none runs.
+pub(crate) fn living(pid: u32) -> u32 {
+    if !has_ended(pid) {
+        return pid;
+    }
+    threads(pid).unwrap_or_default().into_iter().find(|thread| !has_ended(*thread)).unwrap_or(pid)
 }
 
 impl Source for Process {
@@ -310,7 +346,7 @@ impl Source for Process {
             let name = fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
             self.sorter.name(self.pid, tid, name.trim_end().to_owned(), sink);
         }
-        let path = format!("/proc/{}/maps", self.pid);
+        let path = format!("/proc/{}/maps", living(self.pid));
         let maps = fs::read_to_string(&path).map_err(|error| match is_permission(&error) {
             true => GuestError::NotPermitted {
                 action: format!("read which programs process {} has mapped", self.pid),
@@ -325,6 +361,7 @@ impl Source for Process {
                 end: line.end,
                 path: line.path,
                 placement: Placement::FileOffset(line.offset),
+                file: Some(FileIdentity { device: line.device, inode: line.inode }),
             };
             sink(Event::Map { process: self.pid, mapping });
         }

@@ -86,7 +86,7 @@ impl GuestProgram {
     }
 
     pub(crate) fn is_linux(&self) -> bool {
-        linux::LANDMARKS.iter().any(|name| self.landmark(name).is_some())
+        linux::is_linux(|name| self.landmark(name).is_some())
     }
 
     /// Where it runs.
@@ -141,6 +141,11 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
     (!common.is_empty()).then_some(common)
 }
 
+/// The symbols whose addresses are looked up, code or data.
+fn landmarks() -> Vec<&'static str> {
+    linux::LANDMARKS.iter().copied().chain([formats::CORES_SYMBOL]).collect()
+}
+
 fn read(path: &Path) -> Result<Content, GuestError> {
     let file = |error| GuestError::File { path: path.to_owned(), error };
     let metadata = fs::metadata(path).map_err(file)?;
@@ -155,8 +160,7 @@ fn read(path: &Path) -> Result<Content, GuestError> {
         )));
     }
     let bytes = fs::read(path).map_err(file)?;
-    let mut landmarks = linux::LANDMARKS.to_vec();
-    landmarks.push(formats::CORES_SYMBOL);
+    let landmarks = landmarks();
     if !bytes.starts_with(b"\x7fELF") {
         let map = SymbolMap::parse(&bytes, &landmarks)
             .map_err(|error| GuestError::Symbols(format!("{} {error}", path.display())))?;
@@ -248,6 +252,29 @@ pub(crate) fn check_apart(programs: &[GuestProgram]) -> Result<(), GuestError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a program whose map has these functions is taken for.
+    fn is_linux(functions: &[&str]) -> bool {
+        let lines = (0x1000..).zip(functions).map(|(address, name)| format!("ffffffff8100{address:04x} T {name}\n"));
+        let map = SymbolMap::parse(lines.collect::<String>().as_bytes(), &landmarks()).unwrap();
+        let linked = map_range(&map);
+        let (path, map) = ("a map".into(), Some(Arc::new(map)));
+        GuestProgram { path, elf: None, map, has_names: true, linked, address: None, bias: 0 }.is_linux()
+    }
+
+    /// Xen has a `divide_error` and was taken for a Linux (2026-11-22).
+    #[test]
+    fn one_landmark_makes_no_linux() {
+        assert!(!is_linux(&["divide_error", "__start_xen", "idle_loop", "do_softirq"]));
+        assert!(!is_linux(&["divide_error", "asm_exc_divide_error"]));
+        assert!(!is_linux(&["start_kernel", "main"]));
+        // What /proc/kallsyms shows where it lists functions only, new and old.
+        assert!(is_linux(&["start_kernel", "entry_SYSCALL_64", "asm_exc_divide_error"]));
+        assert!(is_linux(&["start_kernel", "entry_SYSCALL_64", "divide_error"]));
+        // A cut one.
+        assert!(is_linux(&["linux_banner", "__start_orc_unwind_ip", "__stop_orc_unwind_ip"]));
+        assert!(is_linux(&["linux_banner", "asm_exc_divide_error"]));
+    }
 
     #[test]
     fn a_file_with_or_without_address() {

@@ -97,11 +97,6 @@ impl VmImage {
         Ok(VmImage { pid, programs, settings, cores, linux: OnceCell::new() })
     }
 
-    /// Whether the guest itself says when a core is idle.
-    pub(crate) fn tells_state(&self) -> bool {
-        self.cores.is_some()
-    }
-
     /// Compares the images with what the guest has in memory, and reads the unwind tables that a Linux
     /// keeps there. `Ok` holds a warning for what could not be done.
     pub(crate) fn check(&self, core: &mut impl HeldCore) -> Result<Option<String>, GuestError> {
@@ -129,11 +124,11 @@ impl VmImage {
         Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
     }
 
-    /// The tracks, and where what the guest runs is.
-    pub(crate) fn announce(&self, cores: usize, sink: &mut dyn FnMut(Event)) {
-        for core in (0..cores).filter(|core| self.settings.wants(*core)) {
-            let name = format!("vcpu {core}");
-            sink(Event::Track { track: core as u32, id: core as u64, process: self.pid, name });
+    /// The tracks of the vCPUs that are sampled, by their numbers, and where what the guest runs is.
+    pub(crate) fn announce(&self, vcpus: impl Iterator<Item = u32>, sink: &mut dyn FnMut(Event)) {
+        for vcpu in vcpus {
+            let name = format!("vcpu {vcpu}");
+            sink(Event::Track { track: vcpu, id: u64::from(vcpu), process: self.pid, name });
         }
         for (index, program) in self.programs.iter().enumerate() {
             let linux = self.linux.get().filter(|(kernel, _)| *kernel == index).map(|(_, linux)| linux);
@@ -194,23 +189,26 @@ impl VmImage {
     }
 
     fn state(&self, core: &mut impl HeldCore, index: usize) -> Result<State, GuestError> {
-        let Some(cores) = self.cores.filter(|_| index < formats::CORES_MAX) else {
-            return Ok(if core.is_halted()? { State::Idle } else { State::Running });
-        };
+        Ok(match self.activity(core, index)? {
+            Some(formats::Activity::Idle | formats::Activity::Off) => State::Idle,
+            Some(formats::Activity::Spinning) => State::Spinning,
+            Some(formats::Activity::Running) => State::Running,
+            None if core.is_halted()? => State::Idle,
+            None => State::Running,
+        })
+    }
+
+    /// What the guest says that a core does; of one that it has not started it says nothing.
+    fn activity(&self, core: &mut impl HeldCore, index: usize) -> Result<Option<formats::Activity>, GuestError> {
+        let Some(cores) = self.cores.filter(|_| index < formats::CORES_MAX) else { return Ok(None) };
         let address = cores.wrapping_add(index as u64 * formats::CORE_STATE_BYTES);
         let mut words = [0; formats::ACTIVITY_OFFSET as usize + 4];
         if core.read(address, &mut words)? < words.len() {
-            return Ok(State::Running);
+            return Ok(None);
         }
         let word = |at: usize| u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]);
-        if word(0) != formats::CORE_MAGIC {
-            return Ok(State::Running);
-        }
-        Ok(match formats::Activity::from_word(word(formats::ACTIVITY_OFFSET as usize)) {
-            Some(formats::Activity::Idle | formats::Activity::Off) => State::Idle,
-            Some(formats::Activity::Spinning) => State::Spinning,
-            Some(formats::Activity::Running) | None => State::Running,
-        })
+        let activity = formats::Activity::from_word(word(formats::ACTIVITY_OFFSET as usize));
+        Ok(activity.filter(|_| word(0) == formats::CORE_MAGIC))
     }
 
     fn has_code(&self, address: u64) -> bool {

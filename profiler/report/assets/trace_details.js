@@ -65,8 +65,10 @@ export class Details {
     type.columns.forEach(({ label, show }, column) => {
       const value = columns[column][item.index];
       if (show === "linkTime" || value === 0) return;
-      if (show === "count") add(label, value > Number.MAX_SAFE_INTEGER ? `about ${value.toExponential(6)}` : formatCount(value));
-      else if (show === "bytes") add(label, `${formatCount(value)} bytes`);
+      if (show === "count" || show === "number") {
+        const format = show === "count" ? formatCount : String;
+        add(label, value > Number.MAX_SAFE_INTEGER ? `about ${value.toExponential(6)}` : format(value));
+      } else if (show === "bytes") add(label, `${formatCount(value)} bytes`);
       else if (show === "name") add(label, data.names[value]);
       else if (show === "row") add(label, this.laneLink(value - 1, item.start));
       else if (show === "link") add(label, this.laneLink(value - 1, item.start + unfold(columns[column + 1][item.index])));

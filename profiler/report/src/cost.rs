@@ -1,6 +1,6 @@
 //! What looking cost, as the four headlines that stand at the top of every report.
 
-use glass_profile::model::Cost;
+use glass_profile::model::Profile;
 
 use crate::format::{count, duration, percent};
 
@@ -21,7 +21,10 @@ pub(crate) struct Card {
 }
 
 /// Samples, stacks, pauses and the profiler itself.
-pub(crate) fn cards(cost: &Cost, duration_ns: u64) -> [Card; 4] {
+pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
+    let (cost, duration_ns) = (&profile.cost, profile.origin.duration_ns);
+    // Each track has pauses of its own, and as much time as the others.
+    let tracks_ns = duration_ns.saturating_mul(profile.tracks.len().max(1) as u64);
     let taken = cost.samples_taken;
     let samples = Card {
         name: "Samples",
@@ -55,13 +58,14 @@ pub(crate) fn cards(cost: &Cost, duration_ns: u64) -> [Card; 4] {
             name: "Pauses",
             headline: format!("{} median", duration(pause.median_ns)),
             detail: format!(
-                "99 % within {}, longest {}, {} in all ({} of the time)",
+                "99 % within {}, longest {}, {} in all ({} of {})",
                 duration(pause.p99_ns),
                 duration(pause.max_ns),
                 duration(pause.sum_ns),
-                percent(pause.sum_ns, duration_ns)
+                percent(pause.sum_ns, tracks_ns),
+                if profile.tracks.len() > 1 { "the tracks' time" } else { "the time" }
             ),
-            high: exceeds(pause.sum_ns, duration_ns, HIGH_CPU_PER_MILLE),
+            high: exceeds(pause.sum_ns, tracks_ns, HIGH_CPU_PER_MILLE),
         }
     };
     let profiler = Card {

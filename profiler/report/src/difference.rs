@@ -199,7 +199,7 @@ pub(crate) fn remarks(a: &Profile, b: &Profile) -> Vec<String> {
     );
     for (name, profile) in [("A", a), ("B", b)] {
         let cost = &profile.cost;
-        if cost.samples_lost * 20 > cost.samples_wanted {
+        if u128::from(cost.samples_lost) * 20 > cost.samples_wanted.into() {
             let lost = percent(cost.samples_lost, cost.samples_wanted);
             remarks.push(format!("{name} lost {lost} of its samples: what was lost may differ from what was not."));
         }

@@ -96,7 +96,7 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
             "origin" => escape(&origin_line(&profile.origin)),
             "symbols" => escape(&symbols_line(&profile.origin)),
             "views" => trace.map_or("", |_| VIEWS).to_string(),
-            "cost" => cards(&profile.cost, profile.origin.duration_ns).iter().map(card).collect(),
+            "cost" => cards(profile).iter().map(card).collect(),
             _ => unreachable!("assets/report_intro.html names only what is above"),
         }),
         warnings: list("warnings", "Warnings", &warnings(profile, trace.map(|(trace, _)| trace))),

@@ -3,6 +3,8 @@
 //! A function's name comes from the symbols of whatever was recorded, so it may hold anything:
 //! terminal escapes, text that runs from right to left, markup, a megabyte of generics.
 
+use glass_profile::text::is_unsafe;
+
 /// Longest name that a report keeps, in characters; the rest is cut and marked with `…`.
 pub const NAME_CHARS_MAX: usize = 2_000;
 
@@ -18,12 +20,6 @@ pub fn printable(name: &str) -> String {
         safe.push_str("(no name)");
     }
     safe
-}
-
-/// Control characters, line and paragraph separators, marks of direction, invisible joiners.
-fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{61c}')
 }
 
 /// The crate (or the C++ namespace) that a function belongs to, or else its image.
@@ -92,19 +88,61 @@ pub fn short(function: &str) -> String {
         }
         None => function.to_string(),
     };
-    let bare = without_generics(&base);
-    // A C++ function carries its parameters: they are the first to go. A name that starts with a
-    // bracket is not such a function.
-    let bare = match bare.find('(') {
-        Some(at) if at > 0 && !bare.starts_with(['[', '{']) => &bare[..at],
-        _ => &bare,
-    };
+    let bare = without_parameters(&without_generics(&base));
     let mut parts: Vec<&str> = bare.split("::").filter(|part| !part.is_empty()).collect();
     // Closures say little by themselves: they do not count as a segment.
-    let closures = parts.iter().rev().take_while(|part| part.starts_with('{')).count();
-    let keep = (closures + 2).min(parts.len());
-    parts.drain(..parts.len() - keep);
+    let is_name = |part: &&str| !part.starts_with('{');
+    let first = parts.iter().enumerate().rev().filter(|(_, part)| is_name(part)).nth(1).map_or(0, |(at, _)| at);
+    parts.drain(..first);
     if parts.is_empty() { function.to_string() } else { parts.join("::") }
+}
+
+/// A C++ function carries its parameters, and one of a template its result's type: both are the first to go. What is in
+/// brackets for other reasons stays: `(anonymous namespace)`, the receiver in Go's `(*Digest).Write`, `operator()`, and
+/// names that start with a bracket.
+fn without_parameters(name: &str) -> String {
+    if name.starts_with(['[', '{']) {
+        return name.to_string();
+    }
+    let mut bare = String::with_capacity(name.len());
+    let (mut depth, mut has_parameters) = (0_usize, false);
+    let mut rest = name.char_indices();
+    while let Some((at, c)) = rest.next() {
+        match c {
+            '(' if depth > 0 => depth += 1,
+            ')' if depth > 0 => depth -= 1,
+            _ if depth > 0 => {}
+            '(' if bare.ends_with("operator") && name[at..].starts_with("()") => {
+                bare.push_str("()");
+                rest.next();
+            }
+            '(' if bare.ends_with(|last: char| !matches!(last, ':' | '.' | ' ' | '(' | '&' | '*')) => {
+                (depth, has_parameters) = (1, true);
+            }
+            _ => bare.push(c),
+        }
+    }
+    if depth > 0 {
+        return name.to_string();
+    }
+    if !has_parameters {
+        return bare;
+    }
+    // What follows the parameters: const, &, [clone .part.0].
+    let end = [" const", " volatile", " &", " [", " noexcept"].iter().filter_map(|word| bare.find(word)).min();
+    bare.truncate(end.unwrap_or(bare.len()));
+    // The result's type is in front of the last word, but an operator may have several.
+    let (mut depth, mut start) = (0_usize, 0);
+    let words_end = bare.find("operator").unwrap_or(bare.len());
+    for (at, c) in bare[..words_end].char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => start = at + 1,
+            _ => {}
+        }
+    }
+    bare.split_off(start)
 }
 
 /// `::f` of `A as B>::f`.
@@ -171,6 +209,16 @@ mod tests {
             ("core::ops::function::FnOnce<fn() -> T>::call_once", "FnOnce::call_once"),
             ("std::vector<int, std::allocator<int> >::push_back(int&&)", "vector::push_back"),
             ("operator<", "operator<"),
+            ("crypto/sha256.(*Digest).Write", "crypto/sha256.(*Digest).Write"),
+            ("v8::internal::(anonymous namespace)::Invoke(v8::internal::Isolate*)", "(anonymous namespace)::Invoke"),
+            ("(anonymous namespace)::run(int)", "(anonymous namespace)::run"),
+            ("void std::sort<int*>(int*, int*)", "std::sort"),
+            ("std::unique_ptr<int> app::make<int>(int&&)", "app::make"),
+            ("app::Map::operator()(int) const", "Map::operator()"),
+            ("app::Map::operator bool() const", "Map::operator bool"),
+            ("app::run(int)::{lambda(int)#1}::operator()(int) const", "run::{lambda#1}::operator()"),
+            ("void app::f(int) [clone .part.0]", "app::f"),
+            ("broken(", "broken("),
             ("a::b<c", "a::b<c"),
             ("memcpy", "memcpy"),
             ("[idle]", "[idle]"),

@@ -42,7 +42,7 @@ pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
     let mut out = String::new();
     origin(&mut out, &profile.origin);
     out.push_str("\nCost of looking\n");
-    for card in cards(&profile.cost, profile.origin.duration_ns) {
+    for card in cards(profile) {
         wrap(&mut out, &format!("  {}", pad(card.name, 10)), &format!("{}: {}", card.headline, card.detail));
     }
     if !profile.warnings.is_empty() {
@@ -58,7 +58,7 @@ pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
 
 /// Where and how a recording was taken, in a sentence.
 pub(crate) fn origin_line(origin: &Origin) -> String {
-    let mut said = format!("recorded {}", date(origin.start_unix_ns));
+    let mut said = format!("recorded {}", recorded(origin));
     for (word, value) in [("on", &origin.host), ("by", &origin.recorder), ("through", &origin.backend)] {
         if !value.is_empty() {
             let _ = write!(said, " {word} {}", printable(value));
@@ -69,6 +69,14 @@ pub(crate) fn origin_line(origin: &Origin) -> String {
         let _ = write!(said, " at {} Hz", count(origin.rate_hz.into()));
     }
     said
+}
+
+/// When it was recorded, if that is known.
+pub(crate) fn recorded(origin: &Origin) -> String {
+    match origin.start_unix_ns {
+        0 => "at an unknown time".to_string(),
+        start => date(start),
+    }
 }
 
 /// Where the names come from, in a sentence.

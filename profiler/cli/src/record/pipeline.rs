@@ -126,7 +126,7 @@ fn work(
 ) -> Result<Cost> {
     let cannot =
         || format!("cannot write {} any further; what was recorded until then can be reported", path.display());
-    let mut files = HostFiles;
+    let mut files = HostFiles::default();
     let mut events = 0u64;
     while let Some(message) = messages.next() {
         match message {

@@ -107,7 +107,7 @@ impl Shared {
     fn paint(&self, snapshot: &Snapshot, query: Query, names: &mut NameCache) -> Picture {
         // Reading a file's names can take a second; samples wait in the queue meanwhile.
         let load: &mut Loader<'_> = &mut |image, files| lock(&self.live).names(image, files);
-        let view = View::build(snapshot, query, names, load, &mut HostFiles);
+        let view = View::build(snapshot, query, names, load, &mut HostFiles::default());
         let mut warnings = snapshot.warnings.clone();
         for warning in names.take_warnings() {
             lock(&self.live).warn(warning.clone());
@@ -133,12 +133,13 @@ pub(super) fn start_counting(shared: Arc<Shared>) -> Result<(Sender<Event>, Join
 }
 
 fn count(events: &Consumer<Event>, shared: &Shared) {
+    let mut files = HostFiles::default();
     while let Some(first) = events.next() {
         let mut live = lock(&shared.live);
-        live.event(first, &mut HostFiles);
+        live.event(first, &mut files);
         for _ in 1..BATCH_EVENTS {
             match events.next_within(Duration::ZERO) {
-                Ok(Some(event)) => live.event(event, &mut HostFiles),
+                Ok(Some(event)) => live.event(event, &mut files),
                 _ => break,
             }
         }

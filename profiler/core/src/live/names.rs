@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::event::Mapping;
 use crate::images::Names;
 use crate::recording::FileSource;
+use crate::text::is_unsafe;
 use crate::unwind::CallAddress;
 
 /// Files whose symbols are kept, in bytes of the files together. Beyond, those that were not needed for
@@ -71,11 +73,17 @@ impl FileSource for Measured<'_> {
         self.bytes += loaded.as_ref().map_or(0, Vec::len);
         loaded
     }
+
+    fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
+        let loaded = self.files.load_mapped(process, mapping);
+        self.bytes += loaded.as_ref().map_or(0, Vec::len);
+        loaded
+    }
 }
 
 /// A name from a file that anybody may have made: nothing in it may steer a terminal.
 fn printable(text: &str) -> String {
-    text.chars().take(NAME_CHARACTERS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().take(NAME_CHARACTERS_MAX).map(|c| if is_unsafe(c) { '?' } else { c }).collect()
 }
 
 impl NameCache {
@@ -191,5 +199,16 @@ impl NameCache {
     /// Why images have no names, each told once.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Marks of direction make a terminal show a name backwards (2026-11-22).
+    #[test]
+    fn nothing_in_a_name_steers_a_terminal() {
+        assert_eq!(printable("a\u{202e}b\u{1b}[2Jc\u{200b}"), "a?b?[2Jc?");
     }
 }

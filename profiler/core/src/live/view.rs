@@ -27,7 +27,7 @@ pub struct Query {
 pub struct Row {
     /// The function.
     pub function: Arc<Function>,
-    /// Source file and line: of a function, the one where most of its time is spent, calls included.
+    /// Source file and line: of a function, the one where most of its own time is spent, or from where it calls most.
     pub place: Option<(Arc<str>, u32)>,
     /// Part of the shown samples that were in it, 0 to 1.
     pub self_share: f64,
@@ -207,7 +207,9 @@ fn function_rows(
     let mut hottest: Vec<Option<usize>> = vec![None; of_function.len()];
     for (index, sum) in of_line.iter().enumerate().filter(|(_, sum)| sum.total > 0.0) {
         let best = &mut hottest[lines[index].function as usize];
-        if best.is_none_or(|best| sum.total > of_line[best].total) {
+        // As in a report: where its own time goes, or where it calls if it has none.
+        let of = |sum: &Sum| (sum.own, sum.total);
+        if best.is_none_or(|best| of(sum) > of(&of_line[best])) {
             *best = Some(index);
         }
     }

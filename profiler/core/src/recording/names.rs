@@ -60,7 +60,8 @@ impl Builder<'_> {
         let mut locations = self.locate(place);
         if let Some(image) = place.image.and_then(|image| self.recording.images.get_mut(image as usize)) {
             image.addresses += 1;
-            image.named += u64::from(!locations.is_empty());
+            // Where only the start of a function is known, that stands for its name.
+            image.named += u64::from(locations.iter().any(|location| !location.function.starts_with("0x")));
             image.with_line += u64::from(locations.iter().any(|location| location.line.is_some()));
         }
         if locations.is_empty() {

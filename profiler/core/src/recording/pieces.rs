@@ -47,6 +47,11 @@ pub(super) fn messages(piece: &Piece, timestamp: impl Fn(u64) -> u64) -> Vec<Tra
                 TracePiece { names: Some(TraceNames { first: Some(first), names }), ..none() }
             })
             .collect(),
+        // Where reading of a ring began.
+        Piece::Chunk { ring, first, events } if events.is_empty() => {
+            let chunk = TraceChunk { ring: Some(*ring), first: Some(*first), events: Some(Vec::new()) };
+            vec![TracePiece { chunk: Some(chunk), ..none() }]
+        }
         Piece::Chunk { ring, first, events } => (0u64..)
             .zip(events.chunks(CHUNK_EVENTS_MAX))
             .map(|(index, events)| {

@@ -10,11 +10,12 @@ use super::packets::{Next, next_packet};
 use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
 use super::{ENDS, STATES, VERSION, perfetto_path, pieces};
+use crate::event::Mapping;
 use crate::model::{Cost, Distribution, Origin, Profile, Sample, StackEnd, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
-/// The highest index of a track.
-const TRACKS_MAX: u32 = 1 << 20;
+/// The most tracks.
+const TRACKS_MAX: usize = 1 << 20;
 /// Packets that could not be used are reported one by one up to this many.
 const WARNINGS_MAX: usize = 100;
 
@@ -22,6 +23,12 @@ const WARNINGS_MAX: usize = 100;
 pub trait FileSource {
     /// The bytes of the file, `None` if there is no such file.
     fn load(&mut self, path: &str) -> Option<Vec<u8>>;
+
+    /// The bytes of the very file that a process has mapped, whatever has its path by now or outside of the
+    /// process's own view of the file system. Fails with what to say of the path: "was replaced".
+    fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
+        self.load(&mapping.path).ok_or_else(|| "cannot be read".to_owned())
+    }
 }
 
 /// No files: addresses without a symbol in the recording stay addresses.
@@ -52,6 +59,8 @@ struct Collected {
     mappings: HashMap<u64, u32>,
     frames: HashMap<u64, Place>,
     callstacks: HashMap<u64, Vec<u64>>,
+    /// Index of a track by its number in the file: until 2026-11-22 the recorder left gaps between these.
+    tracks: HashMap<u32, u32>,
     symbols: Recorded,
     /// Time, track, callstack, end, state.
     samples: Vec<(Sample, u64, StackEnd)>,
@@ -196,16 +205,16 @@ impl Collected {
         }
     }
 
-    fn track(&mut self, index: u32, id: u64, name: String) {
-        // A track is announced before its first sample and in order, so a gap is damage.
-        if index > TRACKS_MAX || index as usize > self.recording.profile.tracks.len() {
-            self.dropped += 1;
-            return;
-        }
+    fn track(&mut self, number: u32, id: u64, name: String) {
+        let tracks = &mut self.recording.profile.tracks;
         let track = Track { name, id };
-        match self.recording.profile.tracks.get_mut(index as usize) {
-            Some(known) => *known = track,
-            None => self.recording.profile.tracks.push(track),
+        match self.tracks.get(&number) {
+            Some(index) => tracks[*index as usize] = track,
+            None if tracks.len() < TRACKS_MAX => {
+                self.tracks.insert(number, tracks.len() as u32);
+                tracks.push(track);
+            }
+            None => self.dropped += 1,
         }
     }
 
@@ -255,12 +264,12 @@ impl Collected {
     }
 
     fn sample(&mut self, timestamp: u64, sample: &proto::PerfSample, extra: &proto::SampleExtra) {
-        let track = extra.track.unwrap_or(0);
+        let track = self.tracks.get(&extra.track.unwrap_or(0)).copied();
         let callstack = sample.callstack_iid.unwrap_or(0);
         let end = ENDS.get(extra.end.unwrap_or(0) as usize);
         let state = STATES.get(extra.state.unwrap_or(0) as usize);
-        let known = (track as usize) < self.recording.profile.tracks.len() && self.callstacks.contains_key(&callstack);
-        let (Some((end, _)), Some(state), true) = (end, state, known) else {
+        let known = self.callstacks.contains_key(&callstack);
+        let (Some(track), Some((end, _)), Some(state), true) = (track, end, state, known) else {
             self.dropped += 1;
             return;
         };

@@ -46,6 +46,8 @@ pub struct SampleRecord {
     pub pid: u32,
     /// Thread id, for Perfetto.
     pub tid: u32,
+    /// The number of the vCPU, for Perfetto; 0 of a thread.
+    pub cpu: u32,
     /// What [`Writer::callstack`] returned.
     pub callstack: u64,
     /// Why the stack has no more callers.
@@ -240,7 +242,7 @@ impl<W: Write> Writer<W> {
             (false, false) => proto::MODE_USER,
         };
         let perf_sample = proto::PerfSample {
-            cpu: Some(if self.is_guest { sample.track } else { 0 }),
+            cpu: Some(sample.cpu),
             pid: Some(sample.pid),
             tid: Some(sample.tid),
             callstack_iid: Some(sample.callstack),

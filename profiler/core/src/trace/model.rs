@@ -261,8 +261,11 @@ pub struct Connection {
     pub local_port: u16,
     /// Port on the other side, 0 if it is not known.
     pub remote_port: u16,
-    /// When it began; `None` if that was before the trace.
+    /// When it began; `None` if that is not in the trace.
     pub start_ns: Option<u64>,
+    /// From when on it is known: its begin, or if that is not in the trace, the end of the loss before its first event,
+    /// or the start of the trace.
+    pub known_ns: u64,
     /// When it ended; `None` if it did not.
     pub end_ns: Option<u64>,
 }
@@ -325,12 +328,21 @@ pub struct Span {
     pub parent: Option<u32>,
     /// The task that made it: index into [`Trace::tasks`].
     pub task: Option<u32>,
-    /// Begin; the begin of the trace if it was before.
+    /// Begin. If that is not in the trace, the end of the loss before its first event, or the start of the trace.
     pub start_ns: u64,
+    /// Its begin is not in the trace, so how long it took is not known.
+    pub begin_is_lost: bool,
     /// End; `None` if it did not end.
     pub end_ns: Option<u64>,
     /// What the service said of it.
     pub fields: Vec<(NameId, Value)>,
+}
+
+impl Span {
+    /// How long it took; `None` if its begin or its end is not in the trace.
+    pub fn duration_ns(&self) -> Option<u64> {
+        self.end_ns.filter(|_| !self.begin_is_lost).map(|end_ns| end_ns.saturating_sub(self.start_ns))
+    }
 }
 
 /// A value of a field.
@@ -438,6 +450,12 @@ pub struct Loss {
 }
 
 impl Trace {
+    /// From when on something is known whose first event comes now, and whose begin is not in the trace: events of any
+    /// core may have been lost until then. While a trace is built its losses are in order of time.
+    pub(crate) fn known_since_ns(&self, now_ns: u64) -> u64 {
+        self.losses.last().map_or(self.start_ns, |loss| loss.interval.end_ns.min(now_ns))
+    }
+
     /// A name, empty if there is none with this index.
     pub fn name(&self, id: NameId) -> &str {
         self.names.get(id as usize).map_or("", String::as_str)

@@ -192,7 +192,8 @@ fn names_of_a_killed_recorder_are_said_to_come_from_files_and_reach_the_plain_tr
     let mut killed = Vec::new();
     let mut recorder = Recorder::start(&mut killed, CLOCKS, &origin(), false, 7).unwrap();
     let range = image.linked_range();
-    let mapping = Mapping { start: range.start, end: range.end, path: path.clone(), placement: Placement::AsLinked };
+    let mapping =
+        Mapping { start: range.start, end: range.end, path: path.clone(), placement: Placement::AsLinked, file: None };
     let sample = RawSample {
         time_ns: 2_000,
         process: 7,

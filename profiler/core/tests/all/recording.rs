@@ -210,8 +210,13 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
     let record = || {
         let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin(), true, 7).unwrap();
         let range = image.linked_range();
-        let mapping =
-            Mapping { start: range.start, end: range.end, path: path.clone(), placement: Placement::AsLinked };
+        let mapping = Mapping {
+            start: range.start,
+            end: range.end,
+            path: path.clone(),
+            placement: Placement::AsLinked,
+            file: None,
+        };
         let sample = RawSample {
             time_ns: 2_000,
             process: 7,
@@ -241,4 +246,43 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
     let profile = read(killed, &mut Disk).unwrap();
     assert_eq!(names(&profile, 0)[0], format!("{rip:#x}"));
     assert!(profile.warnings.iter().any(|text| text.contains("another build")), "{:?}", profile.warnings);
+}
+
+/// A recording of vCPU 1 alone was empty (2026-11-22): its track had the number 1, with no track 0 before it.
+#[test]
+fn tracks_with_gaps_in_their_numbers_come_back() {
+    let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin(), true, 7).unwrap();
+    for (track, name) in [(3, "vcpu 3"), (1, "vcpu 1")] {
+        let event = Event::Track { track, id: u64::from(track), process: 7, name: name.to_owned() };
+        recorder.event(event, &mut NoFiles).unwrap();
+    }
+    for (time_ns, track) in [(2_000, 1), (3_000, 3), (4_000, 1), (5_000, 2)] {
+        let sample = RawSample { time_ns, track, process: 7, ..Default::default() };
+        recorder.event(Event::Sample(sample), &mut NoFiles).unwrap();
+    }
+    let (cost, bytes) = recorder.finish(&Cost::default(), 9_000, &mut NoFiles, || 0).unwrap();
+    assert_eq!((cost.samples_taken, cost.samples_lost), (3, 1), "of track 2 nothing is known");
+    check_tracks_with_gaps(&bytes);
+}
+
+fn check_tracks_with_gaps(bytes: &[u8]) {
+    let profile = read(bytes, &mut NoFiles).unwrap();
+    let track_of = |sample: &glass_profile::model::Sample| profile.tracks[sample.track as usize].id;
+    assert_eq!(profile.samples.iter().map(track_of).collect::<Vec<_>>(), [1, 3, 1], "{:?}", profile.warnings);
+    assert_eq!(profile.warnings, [""; 0]);
+}
+
+/// As the recorder wrote them until 2026-11-22.
+#[test]
+fn recordings_with_gaps_in_the_numbers_of_tracks_are_read() {
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin(), true).unwrap();
+    let frame = writer.frame(None, 5).unwrap();
+    let callstack = writer.callstack(&[frame]).unwrap();
+    writer.track(3, 3, "vcpu 3", 7, 103).unwrap();
+    writer.track(1, 1, "vcpu 1", 7, 101).unwrap();
+    for (time_ns, track) in [(2_000, 1), (3_000, 3), (4_000, 1)] {
+        writer.sample(&SampleRecord { time_ns, track, callstack, ..Default::default() }).unwrap();
+    }
+    writer.cost(&Cost { samples_taken: 3, ..Default::default() }, 1, true).unwrap();
+    check_tracks_with_gaps(&writer.into_inner());
 }

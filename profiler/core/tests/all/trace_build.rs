@@ -1,7 +1,7 @@
 //! Tables of traces that are whole, cut, damaged or nonsense.
 
 use crate::trace_builder::Builder;
-use glass_formats::trace::{BlockKind, Kind, Operation, UNASKED_MIN, WakeSource};
+use glass_formats::trace::{BlockKind, Kind, Operation, Presence, UNASKED_MIN, WakeSource};
 use glass_profile::trace::build;
 use glass_profile::trace::model::{Cause, Trace};
 use glass_profile::trace::raw::ClockPoint;
@@ -150,6 +150,57 @@ fn calls_whose_begin_is_missing_are_around_the_others() {
             ("core::copy".into(), Some(0), 1, 35, 36, false),
         ]
     );
+}
+
+/// Such a span was drawn from the start of the trace and was the longest of all (2026-11-22).
+#[test]
+fn a_span_whose_begin_was_lost_begins_at_the_loss_and_counts_for_nothing() {
+    let mut b = builder();
+    b.at(0, 10, Kind::SpanEnd, 0, 0, (3, 0));
+    b.at(0, 100, Kind::SpanBegin, 3, 1, (4, 0));
+    b.at(0, 150, Kind::SpanEnd, 0, 0, (4, 0));
+    b.lose(0, 20);
+    b.at(0, 1_000, Kind::TimersFire, 0, 1, (0, 0));
+    b.at(0, 1_200, Kind::SpanEnter, 0, 0, (5, 0));
+    b.at(0, 1_500, Kind::SpanEnd, 0, 0, (5, 0));
+    let trace = b.build();
+    let spans: Vec<_> = trace.spans.iter().map(|s| (s.number, s.start_ns, s.end_ns, s.begin_is_lost)).collect();
+    assert_eq!(spans, [(3, 10, Some(10), true), (4, 100, Some(150), false), (5, 1_000, Some(1_500), true)]);
+    let name = |span: usize| trace.name(trace.spans[span].name);
+    assert_eq!((name(0), name(2)), ("span 3 (it began before the trace)", "span 5 (its begin was lost)"));
+    for span in [0, 2] {
+        assert_eq!(glass_profile::trace::path::spans_by_duration(&trace, name(span)), [0; 0]);
+    }
+    assert_eq!(glass_profile::trace::path::spans_by_duration(&trace, name(1)), [1]);
+}
+
+#[test]
+fn a_connection_whose_begin_was_lost_is_known_from_the_loss_on() {
+    let mut b = builder();
+    b.at(0, 10, Kind::SegmentIn, 0, 1, (0, 0));
+    b.at(0, 11, Kind::Connection, Presence::Begins as u16, 2, (0, 0));
+    b.lose(0, 20);
+    b.at(0, 1_000, Kind::TimersFire, 0, 1, (0, 0));
+    b.at(0, 1_200, Kind::SegmentIn, 0, 3, (0, 0));
+    let known: Vec<_> = b.build().connections.iter().map(|of| (of.number, of.start_ns, of.known_ns)).collect();
+    assert_eq!(known, [(1, None, 10), (2, Some(11), 11), (3, None, 1_000)]);
+}
+
+/// A second recorder of a guest said that the oldest events are missing: those before it began (2026-11-22).
+#[test]
+fn what_was_before_reading_began_is_not_missing() {
+    let mut b = builder();
+    b.lose(0, 500);
+    b.lose(0, 1);
+    b.at(0, 10, Kind::TimersFire, 0, 1, (0, 0));
+    let warnings = b.build().warnings;
+    assert!(warnings.iter().any(|text| text.contains("oldest events") && text.contains("1 of core 0")), "{warnings:?}");
+    let mut b = builder();
+    b.lose(0, 500);
+    b.begin_chunk(0);
+    b.at(0, 10, Kind::TimersFire, 0, 1, (0, 0));
+    let trace = b.build();
+    assert_eq!((trace.warnings, trace.losses), (vec![], vec![]));
 }
 
 #[test]

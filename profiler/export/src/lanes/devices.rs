@@ -115,8 +115,7 @@ fn connections(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
     for (index, connection) in (0u32..).zip(&trace.connections) {
         let name = connection_name(connection);
         let lane = Lane::Connection(index);
-        let (start_ns, end_ns) =
-            (connection.start_ns.unwrap_or(trace.start_ns), connection.end_ns.unwrap_or(trace.end_ns));
+        let (start_ns, end_ns) = (connection.known_ns, connection.end_ns.unwrap_or(trace.end_ns));
         board.slice(&Mark::new(lane, start_ns, end_ns, "connection", "open"), || name)?;
     }
     let mut steps = Vec::new();

@@ -23,7 +23,7 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
         if let Some(parent) = span.parent.and_then(|parent| trace.spans.get(parent as usize)) {
             details.push(("parent", Value::Unsigned(parent.number)));
         }
-        if span.end_ns.is_none() {
+        if span.end_ns.is_none() || span.begin_is_lost {
             details.push(("is_cut", Value::Bool(true)));
         }
         fields(trace, &span.fields, &mut details);

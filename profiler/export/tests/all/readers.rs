@@ -34,8 +34,8 @@ fn go_tool_pprof_agrees() {
     let program = output(limited("go").args(["tool", "-n", "pprof"]));
     let pprof = |arguments: &[&str], file: &Path| {
         let mut pprof = limited(program.trim());
-        pprof.arg("-symbolize=none").args(arguments).arg(file).current_dir(&folder.path());
-        output(pprof.env("PPROF_TMPDIR", &folder.path()))
+        pprof.arg("-symbolize=none").args(arguments).arg(file).current_dir(folder.path());
+        output(pprof.env("PPROF_TMPDIR", folder.path()))
     };
     let table = pprof(&["-top", "-sample_index=samples", "-nodefraction=0", "-nodecount=100"], &file);
     let mut found = BTreeMap::new();
@@ -153,7 +153,7 @@ fn the_firefox_profiler_agrees() {
     let program = modules.join("@firefox-devtools/profiler-cli/dist/profiler-cli.js");
     for states in [States::Running, States::All] {
         let file = folder.write("profile.json", &export(Format::Firefox, &bytes, states)).unwrap();
-        let daemon = Daemon::start(&program, &folder.path(), &file);
+        let daemon = Daemon::start(&program, folder.path(), &file);
         let mut found = BTreeMap::new();
         let mut names = Vec::new();
         for track in 0..TRACKS {

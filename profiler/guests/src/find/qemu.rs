@@ -180,6 +180,8 @@ pub(super) fn parse(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm>
     if !is_system {
         return None;
     }
+    let program_is_foreign =
+        program.strip_prefix("qemu-system-").is_some_and(|machine| !matches!(machine, "x86_64" | "i386" | "x86"));
     Some(Vm {
         pid,
         name: options.name().unwrap_or(program),
@@ -188,6 +190,7 @@ pub(super) fn parse(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm>
         gdb: options.gdb(),
         monitor: options.monitor(),
         accel: options.accel(),
+        is_x86: !program_is_foreign,
         vcpus: Some(options.vcpus()),
         ram_bytes: options.ram_bytes(),
     })
@@ -256,6 +259,7 @@ mod tests {
         assert_eq!(vm("-machine accel=xen").accel, "xen");
         assert_eq!(vm("-enable-kvm").accel, "kvm");
         assert_eq!(vm("-m 64").accel, "tcg");
+        assert!(vm("-m 64").is_x86 && !parse_line("qemu-system-aarch64 -M virt").unwrap().is_x86);
         assert_eq!(vm("-name web").name, "web");
         assert_eq!(vm("-name debug-threads=on").name, "qemu-system-x86_64");
         for other in ["nginx -s reload", "", "qemu-img convert a b", "qemu-nbd -c /dev/nbd0 a"] {

@@ -28,7 +28,18 @@ const KNOWN: &[(&str, &str, &str)] = &[
 ];
 
 fn vm(pid: u32, name: String, vmm: String, accel: &str) -> Vm {
-    Vm { pid, name, vmm, elf: None, gdb: None, monitor: None, accel: accel.to_owned(), vcpus: None, ram_bytes: None }
+    Vm {
+        pid,
+        name,
+        vmm,
+        elf: None,
+        gdb: None,
+        monitor: None,
+        accel: accel.to_owned(),
+        is_x86: true,
+        vcpus: None,
+        ram_bytes: None,
+    }
 }
 
 /// A VMM whose program has a known name.

@@ -27,8 +27,10 @@ const MEMORY_BYTES_PER_PACKET: usize = 1024;
 /// What became of a request to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// The guest stands still.
+    /// The guest ran, and stands still because of us.
     Yes,
+    /// It stood still before: its owner has paused it, or has not started it.
+    Before,
     /// The guest is gone.
     Ended,
 }
@@ -196,26 +198,61 @@ impl Client {
         Ok(String::from_utf8_lossy(self.command(command)?).into_owned())
     }
 
-    /// The first words. Connecting has stopped the guest; QEMU may tell so at any moment, so packets
-    /// about that are skipped until it answers.
-    pub(super) fn greet(&mut self) -> Result<(), GuestError> {
+    /// The first words. Connecting has stopped the guest if it ran, and QEMU reports each change from running to
+    /// stopped before it answers what it is asked later. So a guest of which nothing is reported stood still before:
+    /// nothing else shows it, because once it is stopped QEMU's monitor calls both paused.
+    pub(super) fn greet(&mut self) -> Result<Stopped, GuestError> {
         self.send("QStartNoAckMode")?;
+        let stopped = self.skip_reports()?;
+        match &self.packet[..] {
+            _ if stopped == Stopped::Ended => Err(protocol("ended the connection")),
+            b"OK" => {
+                // The last acknowledgement that it waits for.
+                self.acknowledge = false;
+                self.write(b"+")?;
+                Ok(stopped)
+            }
+            // Not supported: acknowledgements go on.
+            _ => Ok(stopped),
+        }
+    }
+
+    /// Receives up to the first packet that is no report of a stop; whether there was one before it.
+    fn skip_reports(&mut self) -> Result<Stopped, GuestError> {
+        let mut stopped = Stopped::Before;
         for _ in 0..PACKETS_SKIPPED_MAX {
             if !self.receive()? {
-                return Err(protocol("ended the connection"));
+                return Ok(Stopped::Ended);
             }
-            match &self.packet[..] {
-                b"OK" => {
-                    // The last acknowledgement that it waits for.
-                    self.acknowledge = false;
-                    return self.write(b"+");
-                }
-                // Not supported: acknowledgements go on.
-                b"" => return Ok(()),
-                _ => {}
+            match self.packet.first() {
+                Some(b'T' | b'S') => stopped = Stopped::Yes,
+                Some(b'W' | b'X') => return Ok(Stopped::Ended),
+                _ => return Ok(stopped),
             }
         }
-        Err(protocol("does not answer to the greeting"))
+        Err(protocol("reports stops without end"))
+    }
+
+    /// Whether a guest that was running has been stopped since, by someone else: it is reported without a request.
+    /// What stops it just after this was looked at is taken for our own doing; nothing in the protocol shows it.
+    pub(super) fn was_stopped(&mut self) -> bool {
+        self.has_packet(Duration::ZERO)
+    }
+
+    /// Stops a guest of which it is not known whether it runs: one that does not takes no notice of the request, and
+    /// reports no stop before the answer to what follows.
+    pub(super) fn stop_if_it_runs(&mut self) -> Result<Stopped, GuestError> {
+        while self.was_stopped() {
+            if !self.receive()? {
+                return Ok(Stopped::Ended);
+            }
+        }
+        // The first byte acknowledges what QEMU may have reported last: until then it takes notice of nothing else. If it
+        // has reported nothing, the byte itself stops a running guest.
+        if self.write(b"+\x03+").and_then(|()| self.send("qAttached")).is_err() {
+            return Ok(Stopped::Ended);
+        }
+        self.skip_reports()
     }
 
     /// Stops a running guest.
@@ -256,9 +293,11 @@ impl Client {
         self.send("c")
     }
 
-    /// Stops the guest, says good-bye: it runs on.
-    pub(super) fn detach(&mut self) -> Result<(), GuestError> {
-        if self.stop()? == Stopped::Ended {
+    /// Stops the guest, says good-bye: it runs on. Of one that does not run, whoever stopped it decides: QEMU
+    /// leaves it so when the connection ends without a word.
+    pub(super) fn detach(&mut self, may_be_paused: bool) -> Result<(), GuestError> {
+        let stopped = if may_be_paused || self.was_stopped() { self.stop_if_it_runs()? } else { self.stop()? };
+        if stopped != Stopped::Yes {
             return Ok(());
         }
         self.send("D")?;

@@ -126,9 +126,18 @@ impl Layout {
         let word = |offset| value(offset, 8);
         let registers = Registers { rip: word(self.rip)?, rsp: word(self.rsp)?, rbp: word(self.rbp)? };
         let paging = Paging { cr0: word(self.cr0)?, cr3: word(self.cr3)?, cr4: word(self.cr4)?, efer: None };
-        Some(CoreRegisters { registers, paging, ring: (value(self.cs, 4)? & 3) as u8 })
+        let code = value(self.cs, 4)?;
+        // In real mode a selector tells its segment's base. QEMU does not name that of the stack in all versions, and
+        // nothing in real mode can be unwound.
+        let is_real = paging.cr0 & CR0_PROTECTION == 0;
+        let registers = if is_real { registers.in_segments(code << 4, 0) } else { registers };
+        let ring = if is_real { 0 } else { (code & 3) as u8 };
+        Some(CoreRegisters { registers, paging, ring })
     }
 }
+
+/// The bit of CR0 that says that the core is in protected mode.
+const CR0_PROTECTION: u64 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -155,6 +164,9 @@ mod tests {
         assert_eq!(core.registers, Registers { rbp: 1, rsp: 2, rip: 4 });
         assert_eq!(core.paging, Paging { cr0: 5, cr3: 6, cr4: 7, efer: None });
         assert_eq!(core.ring, 3);
+        // CR0 without protection: real mode.
+        let real = digits.replace("0500000000000000", "0400000000000000");
+        assert_eq!(layout.registers(real.as_bytes()).unwrap().registers, Registers { rbp: 1, rsp: 2, rip: 0x34 });
         assert_eq!(layout.registers(&digits.as_bytes()[..digits.len() - 1]), None);
         assert_eq!(layout.registers(digits.replace('1', "x").as_bytes()), None);
     }

@@ -6,6 +6,8 @@
 //!
 //! A gdbstub stops all vCPUs at once, also those that are not wanted.
 //!
+//! A VM that its owner has paused, or has not started, is looked into where it stands and left so.
+//!
 //! A QEMU that was started without gdbstub is asked for one through its monitor.
 
 mod client;
@@ -18,11 +20,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use glass_profile::event::{Event, RawSample};
+use glass_profile::model::State;
 
 use crate::Guest;
 use crate::error::GuestError;
 use crate::find::Vm;
-use crate::memory::{RamFile, Translator};
+use crate::memory::{Ram, Translator};
 use crate::sys::{Watchdog, monotonic_ns};
 pub use crate::vm::VmSettings;
 use crate::vm::{CoreRegisters, HeldCore, VCPUS_MAX, VmImage};
@@ -42,7 +45,7 @@ pub struct QemuVm {
     /// How the gdbstub was switched on, if it was off.
     switch: Option<Switch>,
     layout: Layout,
-    memory: Option<RamFile>,
+    memory: Option<Ram>,
     /// QEMU's name of each vCPU.
     threads: Vec<String>,
     /// Which of them are read; all are stopped.
@@ -50,14 +53,36 @@ pub struct QemuVm {
     /// A KVM stops anywhere, an emulator only between two blocks.
     is_exact: bool,
     image: VmImage,
+    /// Its owner had stopped it when it was looked at last.
+    is_paused: bool,
+    /// Samples of a VM that did not run.
+    paused_samples: u64,
     detached: bool,
     warnings: Vec<String>,
+}
+
+/// Bytes that are compared at each address to find out which file is the RAM.
+const BYTES_COMPARED: usize = 64;
+
+/// A file's bytes beside those that QEMU reads.
+#[derive(Debug, Clone, Copy, Default)]
+struct Comparison {
+    /// How many are the same and not 0, as memory is that nobody has written to.
+    same: usize,
+    differs: bool,
+}
+
+impl Comparison {
+    fn compare(&mut self, expected: &[u8], found: &[u8]) {
+        self.differs |= expected != found;
+        self.same += expected.iter().zip(found).filter(|(expected, found)| expected == found && **found != 0).count();
+    }
 }
 
 /// A core that the gdbstub holds.
 struct Core<'a> {
     client: &'a mut Client,
-    memory: Option<&'a RamFile>,
+    memory: Option<&'a Ram>,
     translator: Translator,
     thread: &'a str,
     is_exact: bool,
@@ -101,20 +126,17 @@ impl QemuVm {
             (None, None) => return Err(GuestError::NoGdbstub(vm.pid)),
         };
         let mut warnings = Vec::new();
-        let memory = match RamFile::open(vm.pid) {
-            Ok(Some(memory)) => Some(memory),
-            Ok(None) => {
-                warnings.push("the VM's RAM is no memfd, so it is read through the gdbstub, which makes pauses some times longer: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
-                None
-            }
+        let files = match Ram::candidates(vm.pid) {
+            Ok(candidates) => candidates.into_iter().filter(Ram::is_file).collect(),
             Err(error) => {
                 warnings.push(format!("the VM's RAM cannot be mapped ({error}), so it is read through the gdbstub, which makes pauses some times longer"));
-                None
+                Vec::new()
             }
         };
-        let (mut client, watchdog) = Client::connect(&address, switch.as_ref())?;
+        let (mut client, mut watchdog) = Client::connect(&address, switch.as_ref())?;
         // From here on the VM stands still, whatever happens to us.
-        client.greet()?;
+        let is_paused = client.greet()? == Stopped::Before;
+        watchdog.note_paused(is_paused);
         let layout = Layout::read(&mut client)?;
         let threads = read_threads(&mut client)?;
         let wanted = vcpus.choose(threads.len())?;
@@ -125,20 +147,46 @@ impl QemuVm {
             watchdog,
             switch,
             layout,
-            memory,
+            memory: None,
             threads,
             wanted,
             is_exact: vm.accel == "kvm",
             image,
+            is_paused,
+            paused_samples: 0,
             detached: false,
             warnings,
         };
+        attached.choose_memory(files)?;
         attached.prepare_to_freeze()?;
         let (_, mut core, image) = attached.core(attached.wanted[0])?;
         let warning = image.check(&mut core)?;
         attached.warnings.extend(warning);
-        attached.client.resume()?;
+        if is_paused {
+            attached.warnings.push("the VM is paused, and stays so until its owner starts it".to_owned());
+        } else {
+            attached.client.resume()?;
+        }
         Ok(attached)
+    }
+
+    /// Has the VM stand still for a sample.
+    fn stop(&mut self) -> Result<Stopped, GuestError> {
+        let may_be_paused = self.is_paused || self.client.was_stopped();
+        let stopped = match &mut self.freezer {
+            _ if may_be_paused => self.client.stop_if_it_runs()?,
+            Some(freezer) => {
+                freezer.freeze()?;
+                self.client.stop_while(|has_answer| freezer.release(has_answer))?
+            }
+            None => self.client.stop()?,
+        };
+        let is_paused = stopped == Stopped::Before;
+        if stopped != Stopped::Ended && is_paused != self.is_paused {
+            self.is_paused = is_paused;
+            self.watchdog.note_paused(is_paused);
+        }
+        Ok(stopped)
     }
 
     /// The registers of a core of the held VM, and the way to its memory.
@@ -154,6 +202,39 @@ impl QemuVm {
         let (memory, is_exact) = (self.memory.as_ref(), self.is_exact);
         let core = Core { client: &mut self.client, memory, translator, thread, is_exact };
         Ok((state, core, &self.image))
+    }
+
+    /// Finds out which of the files is the RAM: the one that holds what QEMU reads there. Of several, the nodes of a
+    /// NUMA machine say, nothing else shows it.
+    fn choose_memory(&mut self, mut files: Vec<Ram>) -> Result<(), GuestError> {
+        if files.is_empty() {
+            if self.warnings.is_empty() {
+                self.warnings.push("the VM's RAM is no memfd, so it is read through the gdbstub, which makes pauses some times longer: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
+            }
+            return Ok(());
+        }
+        let mut seen = vec![Comparison::default(); files.len()];
+        for index in 0..self.threads.len() {
+            let (state, core, _) = self.core(index)?;
+            for address in [state.registers.rsp, state.registers.rip] {
+                let mut expected = [0; BYTES_COMPARED];
+                let bytes = core.client.read_memory(address, &mut expected)?;
+                for (file, seen) in files.iter().zip(&mut seen) {
+                    let mut found = [0; BYTES_COMPARED];
+                    let read = Translator::new(state.paging).read(file, address, &mut found[..bytes]);
+                    seen.compare(&expected[..read], &found[..read]);
+                }
+            }
+            if seen.iter().any(|seen| seen.same > 0) {
+                break;
+            }
+        }
+        let best = (0..files.len()).filter(|index| !seen[*index].differs).max_by_key(|index| seen[*index].same);
+        match best.filter(|best| seen[*best].same > 0 || files.len() == 1) {
+            Some(best) => self.memory = Some(files.swap_remove(best)),
+            None => self.warnings.push("which of QEMU's files is the VM's RAM is not clear yet, so it is read through the gdbstub, which makes pauses some times longer: record again once the guest runs".to_owned()),
+        }
+        Ok(())
     }
 
     /// An emulated VM is sampled where it is when it is asked for, if we may stop its threads.
@@ -213,20 +294,13 @@ fn read_threads(client: &mut Client) -> Result<Vec<String>, GuestError> {
 impl Guest for QemuVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        self.image.announce(self.threads.len(), sink);
+        self.image.announce(self.wanted.iter().map(|vcpu| *vcpu as u32), sink);
         Ok(())
     }
 
     fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
         let start_ns = monotonic_ns();
-        let stopped = match &mut self.freezer {
-            Some(freezer) => {
-                freezer.freeze()?;
-                self.client.stop_while(|has_answer| freezer.release(has_answer))?
-            }
-            None => self.client.stop()?,
-        };
-        if stopped == Stopped::Ended {
+        if self.stop()? == Stopped::Ended {
             self.freezer = None;
             self.switch_off()?;
             self.watchdog.dismiss();
@@ -237,13 +311,20 @@ impl Guest for QemuVm {
         for index in 0..self.wanted.len() {
             samples.push(self.sample_core(self.wanted[index])?);
         }
-        self.client.resume()?;
+        if self.is_paused {
+            self.paused_samples += 1;
+        } else {
+            self.client.resume()?;
+        }
         // From before the request to stop until after the request to go on: the guest stands still for
-        // a part of this time, never for more.
-        let pause_ns = monotonic_ns() - start_ns;
+        // a part of this time, never for more. One that is paused loses nothing, and does not run.
+        let pause_ns = if self.is_paused { 0 } else { monotonic_ns() - start_ns };
         let events = samples.into_iter().map(|mut sample| {
             sample.time_ns = start_ns;
             sample.pause_ns = pause_ns;
+            if self.is_paused {
+                sample.state = State::Idle;
+            }
             Event::Sample(sample)
         });
         Ok(Some(events.collect()))
@@ -259,9 +340,17 @@ impl Guest for QemuVm {
 
     fn remark(&self) -> Option<String> {
         let displaced = self.freezer.as_ref().map_or(0, Freezer::displaced);
-        (displaced > 0).then(|| {
+        let displaced = (displaced > 0).then(|| {
             format!("{displaced} samples were taken late, because QEMU was busy with a device: they may show the guest waiting for it")
-        })
+        });
+        let paused = (self.paused_samples > 0).then(|| {
+            format!(
+                "the VM was paused by its owner at {} samples of each vCPU: they are shown as idle, where it stood",
+                self.paused_samples
+            )
+        });
+        let said: Vec<String> = [displaced, paused].into_iter().flatten().collect();
+        (!said.is_empty()).then(|| said.join("; "))
     }
 
     fn tracks(&self) -> u64 {
@@ -272,7 +361,7 @@ impl Guest for QemuVm {
         if !self.detached {
             self.freezer = None;
             // If this fails, the watchdog does what is left to do.
-            self.client.detach()?;
+            self.client.detach(self.is_paused)?;
             self.switch_off()?;
             self.watchdog.dismiss();
             self.detached = true;

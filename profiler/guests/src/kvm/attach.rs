@@ -95,7 +95,7 @@ impl KvmVm {
                 }
             };
             let stat = File::open(format!("/proc/{pid}/task/{id}/stat")).ok();
-            vcpus.push(Vcpu { index: descriptor.index, view, thread, is_synced: false, stat });
+            vcpus.push(Vcpu { index: descriptor.index, view, thread, is_synced: false, stat, is_silent: true });
         }
         let mut attached = KvmVm { vcpus, memory: Ram::default(), image, signals, aside: Aside::new(), warnings };
         attached.choose_memory(pid, candidates)?;
@@ -171,7 +171,8 @@ fn choose(
     let mut possible = None;
     let mut wrong = None;
     for (index, memory) in candidates.iter().enumerate() {
-        let mut core = Core { memory, translator: Translator::new(state.paging), is_halted: false };
+        let translator = Translator::new(state.paging);
+        let mut core = Core { memory, translator, is_halted: false, was_asked: false };
         match image.check(&mut core) {
             Ok(None) => return Ok((index, None)),
             // Other memory than RAM holds no page tables that lead anywhere.

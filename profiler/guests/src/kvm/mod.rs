@@ -78,6 +78,8 @@ struct Vcpu {
     is_synced: bool,
     /// `/proc/PID/task/TID/stat`: where it runs, and for guests that do not say so whether it sleeps.
     stat: Option<File>,
+    /// The guest did not say what this vCPU does, the last time.
+    is_silent: bool,
 }
 
 /// Where a vCPU's registers come from.
@@ -105,6 +107,8 @@ struct Core<'a> {
     memory: &'a Ram,
     translator: Translator,
     is_halted: bool,
+    /// Whether that was asked for.
+    was_asked: bool,
 }
 
 impl HeldCore for Core<'_> {
@@ -113,6 +117,7 @@ impl HeldCore for Core<'_> {
     }
 
     fn is_halted(&mut self) -> Result<bool, GuestError> {
+        self.was_asked = true;
         Ok(self.is_halted)
     }
 }
@@ -134,7 +139,7 @@ impl KvmVm {
         // Allocated while the guest runs.
         let room = self.image.room();
         // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
-        let sleeps = !self.image.tells_state() && vcpu.stat.as_ref().is_some_and(is_asleep);
+        let sleeps = vcpu.is_silent && vcpu.stat.as_ref().is_some_and(is_asleep);
         let start_ns = monotonic_ns();
         let Hold::Yes(call) = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? else { return Ok(None) };
         let state = vcpu.registers(call, &self.signals);
@@ -142,8 +147,10 @@ impl KvmVm {
             let Some(state) = state else { return Ok(None) };
             let translator = Translator::new(state.paging);
             let is_halted = sleeps && call.run_on.is_some();
-            let mut core = Core { memory: &self.memory, translator, is_halted };
-            self.image.sample(vcpu.index as usize, state, &mut core, room).map(Some)
+            let mut core = Core { memory: &self.memory, translator, is_halted, was_asked: false };
+            let sample = self.image.sample(vcpu.index as usize, state, &mut core, room);
+            vcpu.is_silent = core.was_asked;
+            sample.map(Some)
         });
         // Whatever came of it, it goes on.
         vcpu.thread.release()?;
@@ -190,8 +197,7 @@ fn is_asleep(stat: &File) -> bool {
 impl Guest for KvmVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        let highest = self.vcpus.iter().map(|vcpu| vcpu.index as usize).max();
-        self.image.announce(highest.map_or(0, |highest| highest + 1), sink);
+        self.image.announce(self.vcpus.iter().map(|vcpu| vcpu.index), sink);
         Ok(())
     }
 

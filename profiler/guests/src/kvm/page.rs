@@ -25,11 +25,17 @@ pub(super) const SYSTEM_BYTES: usize = 312;
 const RSP: usize = GENERAL + 6 * 8;
 const RBP: usize = GENERAL + 7 * 8;
 const RIP: usize = GENERAL + 16 * 8;
+/// Segments begin with their base.
+const CS_BASE: usize = SYSTEM;
 const CS_SELECTOR: usize = SYSTEM + 12;
+const SS_BASE: usize = SYSTEM + 5 * 24;
 const CR0: usize = SYSTEM + 8 * 24 + 2 * 16;
 const CR3: usize = CR0 + 16;
 const CR4: usize = CR0 + 24;
 const EFER: usize = CR0 + 40;
+
+/// The bit of EFER that says that segments have no base.
+const EFER_LONG: u64 = 1 << 10;
 
 /// The shared page of one vCPU.
 #[derive(Debug)]
@@ -73,8 +79,12 @@ pub(super) fn parse_parts(general: &[u8; GENERAL_BYTES], system: &[u8; SYSTEM_BY
 
 fn parse(bytes: &[u8; END]) -> CoreRegisters {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
+    let registers = Registers { rip: word(RIP), rsp: word(RSP), rbp: word(RBP) };
     CoreRegisters {
-        registers: Registers { rip: word(RIP), rsp: word(RSP), rbp: word(RBP) },
+        registers: match word(EFER) & EFER_LONG {
+            0 => registers.in_segments(word(CS_BASE), word(SS_BASE)),
+            _ => registers,
+        },
         paging: Paging { cr0: word(CR0), cr3: word(CR3), cr4: word(CR4), efer: Some(word(EFER)) },
         ring: bytes[CS_SELECTOR] & 3,
     }
@@ -97,5 +107,12 @@ mod tests {
         assert_eq!(core.registers, Registers { rsp: 1, rbp: 2, rip: 3 });
         assert_eq!(core.paging, Paging { cr0: 4, cr3: 5, cr4: 6, efer: Some(7) });
         assert_eq!(core.ring, 3);
+        // Before the switch to long mode addresses are within segments: a vCPU that was never started stands at the
+        // reset vector, and not at 0xfff0.
+        bytes[448..456].copy_from_slice(&0xffff_0000u64.to_le_bytes());
+        bytes[568..576].copy_from_slice(&0x100u64.to_le_bytes());
+        assert_eq!(parse(&bytes).registers, Registers { rsp: 0x101, rbp: 0x102, rip: 0xffff_0003 });
+        bytes[713] = 4;
+        assert_eq!(parse(&bytes).registers, Registers { rsp: 1, rbp: 2, rip: 3 });
     }
 }

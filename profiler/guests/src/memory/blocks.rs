@@ -43,31 +43,35 @@ fn is_shared_file(line: &MapsLine) -> bool {
 fn join(lines: &[MapsLine]) -> Vec<MapsLine> {
     let mut joined: Vec<MapsLine> = Vec::new();
     for line in lines {
-        let may_be_ram =
-            line.is_writable && !line.executable && !line.path.starts_with(['[']) && !is_device(&line.path);
-        if !may_be_ram {
-            continue;
-        }
-        match joined.last_mut() {
-            Some(last)
-                if is_shared_file(line)
-                    && is_shared_file(last)
-                    && last.inode == line.inode
-                    && last.end == line.start
-                    && last.offset + (last.end - last.start) == line.offset =>
-            {
-                last.end = line.end;
-            }
-            _ => joined.push(line.clone()),
+        if let Some(last) = joined.last_mut()
+            && continues(last, line)
+        {
+            last.end = line.end;
+        } else if line.is_writable && !line.executable && !line.path.starts_with(['[']) && !is_device(line) {
+            joined.push(line.clone());
         }
     }
     joined.retain(|line| line.end.saturating_sub(line.start) >= RAM_BYTES_MIN);
     joined
 }
 
-fn is_device(path: &str) -> bool {
+/// Whether a line goes on with the same memory. A VMM may protect a part of its guest's RAM from being changed.
+fn continues(last: &MapsLine, line: &MapsLine) -> bool {
+    is_shared_file(line)
+        && is_shared_file(last)
+        && (last.inode, last.end) == (line.inode, line.start)
+        && last.offset.checked_add(last.end - last.start) == Some(line.offset)
+}
+
+fn is_device(line: &MapsLine) -> bool {
+    let path = line.path.as_str();
+    // The kernel's name for memory that processes share without a file; the device itself is not deleted.
+    let is_nameless = path == "/dev/zero" && line.is_deleted;
     path.starts_with("anon_inode:")
-        || (path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && !path.starts_with("/dev/hugepages"))
+        || (path.starts_with("/dev/")
+            && !path.starts_with("/dev/shm/")
+            && !path.starts_with("/dev/hugepages")
+            && !is_nameless)
 }
 
 /// Opens the file of a mapping by one of the VMM's descriptors of it. By its path it might be another
@@ -108,5 +112,20 @@ mod tests {
     fn what_may_be_ram() {
         let found: Vec<_> = join(&parse_maps(MAPS)).iter().map(|line| (line.start, line.end)).collect();
         assert_eq!(found, [(0x7f00_0000_0000, 0x7f00_0400_0000), (0x7f00_3000_0000, 0x7f00_3200_0000)]);
+    }
+
+    /// MirageOS's own VMM maps RAM so, and protects the guest's code in it.
+    const SOLO5_HVT: &str = "\
+7f0000000000-7f0000100000 rw-s 00000000 00:01 2048                       /dev/zero (deleted)
+7f0000100000-7f0000180000 r--s 00100000 00:01 2048                       /dev/zero (deleted)
+7f0000180000-7f0020000000 rw-s 00180000 00:01 2048                       /dev/zero (deleted)
+7f0030000000-7f0032000000 rw-s 00000000 00:05 5                          /dev/zero
+7f0040000000-7f0042000000 r--s 00000000 00:01 77                         /memfd:rom (deleted)
+";
+
+    #[test]
+    fn ram_that_is_shared_and_nameless_with_a_protected_part() {
+        let found: Vec<_> = join(&parse_maps(SOLO5_HVT)).iter().map(|line| (line.start, line.end)).collect();
+        assert_eq!(found, [(0x7f00_0000_0000, 0x7f00_2000_0000)]);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use glass_profile::event::{Event, Mapping, Placement, RawSample, Registers};
+use glass_profile::event::{Event, FileIdentity, Mapping, Placement, RawSample, Registers};
 use glass_profile::model::State;
 
-use super::has_code;
+use super::{has_code, without_deleted};
 
 const MMAP2: u32 = 10;
 const LOST: u32 = 2;
@@ -79,15 +79,18 @@ impl Record {
             MMAP2 => {
                 let (pid, _tid) = (fields.half()?, fields.half()?);
                 let (start, length, offset) = (fields.word()?, fields.word()?, fields.word()?);
-                // Device and inode, or build id: 24 bytes either way.
-                fields.bytes(24)?;
+                let (device, inode) = ((fields.half()?, fields.half()?), fields.word()?);
+                let _generation = fields.word()?;
+                let file = Some(FileIdentity { device, inode });
                 let (protection, _flags) = (fields.half()?, fields.half()?);
                 let path = text(fields.0);
+                let path = without_deleted(&path).to_owned();
                 if protection & PROTECTION_EXECUTE == 0 || !has_code(&path) {
                     return None;
                 }
                 let end = start.checked_add(length)?;
-                Kind::Map { pid, mapping: Mapping { start, end, path, placement: Placement::FileOffset(offset) } }
+                let placement = Placement::FileOffset(offset);
+                Kind::Map { pid, mapping: Mapping { start, end, path, placement, file } }
             }
             COMM => {
                 let (pid, tid) = (fields.half()?, fields.half()?);

@@ -1,20 +1,21 @@
 //! A process that outlives us to let a guest run on.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use super::RawAddress;
 use super::check;
 use super::fork::pipe;
 
 /// A process that waits for this one to die and then says good-bye to a gdbstub on our connection,
-/// so that the guest runs on.
+/// so that the guest runs on. A guest that its owner has paused is left so.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     pid: libc::pid_t,
-    /// The watchdog reads the other end: a byte means that all is well, the end of file that we died.
-    alive: Option<OwnedFd>,
+    /// The watchdog reads the other end: [`DISMISSED`], [`RUNS`] and [`PAUSED`], or the end of file if we died.
+    alive: Option<File>,
 }
 
 /// What a watchdog does after its good-bye: it switches off the gdbstub, which was off before us.
@@ -27,6 +28,13 @@ pub(crate) struct Cleanup {
     pub(crate) socket: CString,
     pub(crate) folder: CString,
 }
+
+/// The good-bye was said: there is nothing left to do.
+const DISMISSED: u8 = 1;
+/// The guest runs, or would without us: it has to be let go. Until the first word this is what is believed.
+const RUNS: u8 = 2;
+/// The guest's owner has paused it: it is left so.
+const PAUSED: u8 = 3;
 
 /// Stop, in whatever state the conversation was left, then detach. A stopped stub ignores 0x03; a
 /// running one eats any byte and stops.
@@ -52,14 +60,24 @@ impl Watchdog {
         if pid == 0 {
             watch(wait, keep, cleanup);
         }
-        Ok(Watchdog { pid, alive: Some(write_end) })
+        Ok(Watchdog { pid, alive: Some(write_end.into()) })
     }
 
     /// Sends the watchdog home: the good-bye was said.
     pub(crate) fn dismiss(&mut self) {
-        if let Some(alive) = self.alive.take() {
+        self.note(DISMISSED);
+        self.alive = None;
+    }
+
+    /// Whether the guest is one that its owner has paused: the watchdog leaves it so.
+    pub(crate) fn note_paused(&mut self, is_paused: bool) {
+        self.note(if is_paused { PAUSED } else { RUNS });
+    }
+
+    fn note(&mut self, word: u8) {
+        if let Some(alive) = &mut self.alive {
             // Fails only if somebody killed the watchdog, and then it is home already.
-            let _ = std::fs::File::from(alive).write_all(&[1]);
+            let _ = alive.write_all(&[word]);
         }
     }
 }
@@ -119,24 +137,27 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
             libc::syscall(libc::SYS_close_range, low + 1, high - 1, 0u32);
         }
         libc::syscall(libc::SYS_close_range, high + 1, u32::MAX, 0u32);
-        let mut byte = 0u8;
-        let told = loop {
-            let read = libc::read(wait, (&raw mut byte).cast(), 1);
-            if read >= 0 || *libc::__errno_location() != libc::EINTR {
-                break read;
+        let mut is_paused = false;
+        loop {
+            let mut word = 0u8;
+            match libc::read(wait, (&raw mut word).cast(), 1) {
+                1 if word == DISMISSED => libc::_exit(0),
+                1 => is_paused = word == PAUSED,
+                0 => break,
+                _ if *libc::__errno_location() == libc::EINTR => {}
+                _ => break,
             }
-        };
-        if told == 1 {
-            libc::_exit(0);
         }
         // Room in the socket: the stub's answers to what our parent had asked.
         read_answers(connection, 5, 5);
-        libc::write(connection, STOP.as_ptr().cast(), STOP.len());
-        read_answers(connection, 50, 50);
-        libc::write(connection, DETACH.as_ptr().cast(), DETACH.len());
-        if read_answers(connection, PATIENCE_MS, QUIET_MS) {
-            libc::write(connection, DETACH_FIRST.as_ptr().cast(), DETACH_FIRST.len());
-            read_answers(connection, PATIENCE_MS, QUIET_MS);
+        if !is_paused {
+            libc::write(connection, STOP.as_ptr().cast(), STOP.len());
+            read_answers(connection, 50, 50);
+            libc::write(connection, DETACH.as_ptr().cast(), DETACH.len());
+            if read_answers(connection, PATIENCE_MS, QUIET_MS) {
+                libc::write(connection, DETACH_FIRST.as_ptr().cast(), DETACH_FIRST.len());
+                read_answers(connection, PATIENCE_MS, QUIET_MS);
+            }
         }
         if let Some(cleanup) = cleanup {
             switch_off(cleanup);

@@ -185,6 +185,9 @@ impl<M: TraceMemory> TraceReader<M> {
         self.known[slot] = Some(known);
         if let Some(index) = index {
             sink(Event::Trace(Piece::Ring { ring: index, name: self.ring_name(index, words.name) }));
+            if self.start == Start::Now && next > 0 {
+                sink(Event::Trace(Piece::Chunk { ring: index, first: next, events: Vec::new() }));
+            }
         }
         index.map(|_| known)
     }

@@ -33,7 +33,17 @@ fn the_guest_runs_on_after_a_debugger_was_there_before() {
 
 #[test]
 fn a_core_that_never_started_is_idle() {
-    let Some(fixture) = Fixture::start(TCG, "cores", &["-fno-omit-frame-pointer"], true, 2) else { return };
+    expect_an_idle_core(&["-fno-omit-frame-pointer"]);
+}
+
+/// An image that says what its cores do says nothing of one that was not started: that was 100 % running (2026-11-22).
+#[test]
+fn a_core_that_never_started_is_idle_in_a_guest_that_says_what_cores_do() {
+    expect_an_idle_core(&["-fno-omit-frame-pointer", "-DSAYS_STATE"]);
+}
+
+fn expect_an_idle_core(flags: &[&str]) {
+    let Some(fixture) = Fixture::start(TCG, "cores", flags, true, 2) else { return };
     let mut guest = attach_stub(&fixture).unwrap();
     let mut names = Vec::new();
     let mut sink = |event| {
@@ -70,6 +80,23 @@ fn two_cores_run_and_each_has_its_track() {
     let error = QemuVm::attach(&fixture.vm(), none).err().unwrap();
     assert_eq!(error.to_string(), "the VM has no vCPU 2: choose of 0, 1 with --vcpu");
     fixture.assert_runs("after a refusal");
+}
+
+/// Two NUMA nodes of one size: nothing but their content shows which is the first. The wrong one was read (2026-11-22).
+#[test]
+fn two_nodes_of_the_same_size() {
+    const NUMA: &str = "-M q35 -m 128 -object memory-backend-memfd,id=a,size=64M,share=on \
+        -object memory-backend-memfd,id=b,size=64M,share=on -numa node,memdev=a,cpus=0 -numa node,memdev=b,cpus=1";
+    let fixture = Fixture::start_with(TCG, "numa", &["-fno-omit-frame-pointer"], false, 2, |qemu, folder| {
+        qemu.args(NUMA.split_ascii_whitespace());
+        qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
+    });
+    let Some(mut fixture) = fixture else { return };
+    fixture.wait_until_it_counts();
+    let settings = VmSettings { vcpus: vec![0], ..VmSettings::new(2048, fixture.elf.clone()) };
+    let guest = QemuVm::attach(&fixture.vm(), settings).unwrap();
+    let (_, pauses) = take(&fixture, guest, 1500, 200);
+    eprintln!("pause {:?}", pauses.distribution());
 }
 
 #[test]

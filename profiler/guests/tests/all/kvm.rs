@@ -40,7 +40,18 @@ fn whole_stacks_and_true_shares() {
 
 #[test]
 fn a_core_that_never_started_is_idle() {
-    let Some(fixture) = start("cores", 2) else { return };
+    expect_an_idle_core(&[]);
+}
+
+/// An image that says what its cores do says nothing of one that was not started: that was 100 % running (2026-11-22).
+#[test]
+fn a_core_that_never_started_is_idle_in_a_guest_that_says_what_cores_do() {
+    expect_an_idle_core(&["-DSAYS_STATE"]);
+}
+
+fn expect_an_idle_core(flags: &[&str]) {
+    let flags = [&["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"], flags].concat();
+    let Some(fixture) = Fixture::start_kvm("kvm-cores", &flags, 2) else { return };
     let mut guest = attach(&fixture).unwrap();
     assert_eq!(guest.tracks(), 2);
     // A thread that is stopped again on its way back to the guest has no sample this time, and looks

@@ -114,6 +114,7 @@ fn vm(gdb: PathBuf) -> Vm {
         monitor: None,
         accel: "tcg".to_owned(),
         vcpus: None,
+        is_x86: true,
         ram_bytes: None,
     }
 }
@@ -175,7 +176,7 @@ fn what_never_ends_is_cut() {
     };
     assert!(sentence("packet", about("g", packet_without_end)).contains("without end"));
     let empty = |stream: &mut UnixStream| while stream.write_all(b"$T02#b6").is_ok() {};
-    assert!(sentence("stops", about("QStart", empty)).contains("does not answer to the greeting"));
+    assert!(sentence("stops", about("QStart", empty)).contains("reports stops without end"));
     // A list of vCPUs without end is cut at what is looked at.
     let mut guest = attach_to("threads", |request, stream| {
         let is_list = request.ends_with("ThreadInfo");

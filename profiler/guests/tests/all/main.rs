@@ -6,6 +6,7 @@ mod kvm;
 mod lies;
 mod linux;
 mod monitor;
+mod paused;
 mod process;
 mod ram;
 mod symbols;

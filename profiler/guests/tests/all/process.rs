@@ -1,7 +1,9 @@
 //! Samples a real process with known shares through `perf_event_open`.
 
+use std::cell::RefCell;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use glass_guests::files::HostFiles;
@@ -17,26 +19,71 @@ const SETTINGS: ProcessSettings = ProcessSettings { rate_hz: 2000, stack_bytes: 
 
 struct Program {
     path: PathBuf,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Program {
     fn build(name: &str) -> Option<Program> {
         let folder = Folder::new(name).unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/weights.c");
         let path = folder.file("weights");
-        let result = Command::new("cc").args(["-O2", "-g", "-pthread"]).arg(source).arg("-o").arg(&path).output();
-        let Ok(result) = result else {
-            skip("there is no C compiler (cc)");
-            return None;
-        };
-        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-        Some(Program { path, _folder: folder })
+        compile(&path, &["-g"]).then_some(Program { path, folder })
+    }
+
+    /// Compiles it again with other names for its functions: what no profile of this one may show.
+    fn build_other(&self, name: &str) -> PathBuf {
+        let path = self.folder.file(name);
+        assert!(compile(&path, &["-g", "-Da=wrong_a", "-Db=wrong_b", "-Dc=wrong_c", "-Dwork=wrong_work", "-DOTHER=1"]));
+        path
+    }
+
+    /// Runs one of binutils' programs; `{}` stands for its path.
+    fn tool(&self, program: &str, arguments: &[&str]) {
+        let path = self.path.display().to_string();
+        let arguments = arguments.iter().map(|argument| argument.replace("{}", &path));
+        let output = Command::new(program).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Starts it for a time; `then` is done once it runs, and then it is recorded to its end.
+    fn record(&self, arguments: &[&str], then: impl FnOnce()) -> Option<Profile> {
+        let child = Command::new(&self.path).args(arguments).stdin(Stdio::null()).spawn().unwrap();
+        record_child(child, then)
     }
 }
 
-/// Records until the process ends; `None` if this machine does not let us.
+fn record_child(mut child: Child, then: impl FnOnce()) -> Option<Profile> {
+    let pid = child.id();
+    // It reads its libraries first.
+    std::thread::sleep(Duration::from_millis(200));
+    then();
+    let process = Process::attach(pid, SETTINGS);
+    // Reaps it, so that its end can be seen.
+    let waiter = std::thread::spawn(move || child.wait());
+    let profile = record_whatever(process);
+    assert!(waiter.join().unwrap().unwrap().success());
+    profile
+}
+
+fn compile(path: &Path, flags: &[&str]) -> bool {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/weights.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-pthread", "-Wl,--build-id"]).args(flags).arg(source).arg("-o").arg(path);
+    let Ok(result) = cc.output() else {
+        skip("there is no C compiler (cc)");
+        return false;
+    };
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+    true
+}
+
+/// Records until the process ends, without a warning; `None` if this machine does not let us.
 fn record(process: Result<Process, GuestError>) -> Option<Profile> {
+    let profile = record_whatever(process)?;
+    assert!(profile.warnings.is_empty(), "{:?}", profile.warnings);
+    Some(profile)
+}
+
+fn record_whatever(process: Result<Process, GuestError>) -> Option<Profile> {
     let mut process = match process {
         Ok(process) => process,
         Err(error @ GuestError::NotPermitted { .. }) => {
@@ -48,7 +95,8 @@ fn record(process: Result<Process, GuestError>) -> Option<Profile> {
     let clocks = read_clocks();
     let origin = Origin { rate_hz: SETTINGS.rate_hz, ..Default::default() };
     let mut recorder = Recorder::start(Vec::new(), clocks, &origin, false, process.pid()).unwrap();
-    let mut sink = |event| recorder.event(event, &mut HostFiles).unwrap();
+    let files = RefCell::new(HostFiles::default());
+    let mut sink = |event| recorder.event(event, &mut *files.borrow_mut()).unwrap();
     process.announce(&mut sink).unwrap();
     let start = Instant::now();
     while process.collect(Duration::from_millis(50), &mut sink).unwrap() == Flow::More {
@@ -58,11 +106,10 @@ fn record(process: Result<Process, GuestError>) -> Option<Profile> {
     let counts = process.counts();
     let cost = Cost { samples_wanted: counts.wanted, samples_lost: counts.lost, ..Default::default() };
     let end = read_clocks().monotonic_ns;
-    let (cost, bytes) = recorder.finish(&cost, end, &mut HostFiles, || 0).unwrap();
+    let (cost, bytes) = recorder.finish(&cost, end, &mut *files.borrow_mut(), || 0).unwrap();
     let profile = recording::read(&bytes, &mut recording::NoFiles).unwrap();
     assert_eq!(profile.cost, cost);
     assert_eq!(profile.samples.len() as u64, cost.samples_taken);
-    assert!(profile.warnings.is_empty(), "{:?}", profile.warnings);
     Some(profile)
 }
 
@@ -150,4 +197,152 @@ fn what_cannot_be_sampled_says_why() {
         GuestError::NotPermitted { .. } => skip(&missing.to_string()),
         other => panic!("{other}"),
     }
+}
+
+/// Nothing of another build of the program is in a profile.
+fn expect_right_names(profile: &Profile) {
+    check_shares(profile, &["work"]);
+    assert!(profile.frames.iter().all(|frame| !frame.function.starts_with("wrong")), "{:?}", profile.warnings);
+    assert!(profile.warnings.is_empty(), "{:?}", profile.warnings);
+    assert!(profile.frames.iter().any(|frame| frame.function == "c" && frame.line.is_some()));
+}
+
+/// An update puts another file in the place of one that runs: its names were shown (2026-11-22).
+#[test]
+fn a_program_that_was_replaced_while_it_ran() {
+    let Some(program) = Program::build("replaced") else { return };
+    let other = program.build_other("other");
+    let replace = || std::fs::rename(&other, &program.path).unwrap();
+    let Some(profile) = program.record(&["1.5"], replace) else { return };
+    expect_right_names(&profile);
+}
+
+#[test]
+fn a_program_that_was_deleted_while_it_ran() {
+    let Some(program) = Program::build("deleted") else { return };
+    let Some(profile) = program.record(&["1.5"], || std::fs::remove_file(&program.path).unwrap()) else { return };
+    expect_right_names(&profile);
+}
+
+/// In a container a path is another file than outside of it.
+#[test]
+fn a_program_in_a_mount_namespace_of_its_own() {
+    let Some(program) = Program::build("inside") else { return };
+    let outside = program.folder.file("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::rename(program.build_other("other"), outside.join("weights")).unwrap();
+    let inside = program.folder.file("inside");
+    std::fs::create_dir(&inside).unwrap();
+    std::fs::rename(&program.path, inside.join("weights")).unwrap();
+    let script = "mount --bind \"$0\" \"$1\" && exec \"$1/weights\" 1.5";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script]).args([&inside, &outside]).stdin(Stdio::null()).stderr(Stdio::null());
+    let is_permitted = Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status();
+    if !is_permitted.is_ok_and(|status| status.success()) {
+        return skip("a mount namespace needs the right to make one");
+    }
+    let Some(profile) = record_child(unshare.spawn().unwrap(), || ()) else { return };
+    expect_right_names(&profile);
+}
+
+/// `pthread_exit` in main: what is left looked like the end of the process (2026-11-22).
+#[test]
+fn a_process_whose_first_thread_has_ended() {
+    let Some(program) = Program::build("headless") else { return };
+    let Some(profile) = program.record(&["1.0", "2", "and leave"], || ()) else { return };
+    expect_right_names(&profile);
+}
+
+/// Not a test of its own: what `more_threads_than_descriptors` runs.
+#[test]
+#[ignore = "runs in a process with a low limit, started by another test"]
+fn attach_with_few_descriptors() {
+    let Ok(pid) = std::env::var("GLASS_TEST_PROCESS") else { return };
+    match Process::attach(pid.parse().unwrap(), SETTINGS) {
+        Ok(_) => {}
+        Err(error @ GuestError::NotPermitted { .. }) => skip(&error.to_string()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Each thread takes a descriptor for each CPU; the usual limit is 1024 (2026-11-22: "too many open files").
+#[test]
+fn more_threads_than_descriptors() {
+    let (stop, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+    let threads: Vec<_> = (0..100)
+        .map(|_| {
+            let wait = wait.clone();
+            std::thread::spawn(move || {
+                // Until the sender is gone.
+                let _ = wait.lock().unwrap().recv();
+            })
+        })
+        .collect();
+    let attach = |limits: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "process::attach_with_few_descriptors", "--ignored"]);
+        command.env("GLASS_TEST_PROCESS", std::process::id().to_string()).output().unwrap()
+    };
+    let raised = attach("ulimit -Sn 64");
+    let refused = attach("ulimit -Sn 64; ulimit -Hn 64");
+    drop(stop);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(raised.status.success(), "{}", String::from_utf8_lossy(&raised.stdout));
+    if !refused.status.success() {
+        let said = format!("{}{}", String::from_utf8_lossy(&refused.stdout), String::from_utf8_lossy(&refused.stderr));
+        assert!(said.contains("prlimit --nofile"), "{said}");
+    }
+}
+
+/// The innermost functions of the program, and how many samples each has.
+fn functions_of_program(profile: &Profile) -> Vec<(String, u32)> {
+    let mut counts = std::collections::BTreeMap::<String, u32>::new();
+    for sample in &profile.samples {
+        let frames = &profile.stacks[sample.stack as usize].frames;
+        let frame =
+            frames.iter().rev().map(|frame| &profile.frames[*frame as usize]).find(|f| f.function != "[kernel]");
+        if let Some(frame) = frame.filter(|frame| frame.image == "weights") {
+            *counts.entry(frame.function.clone()).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    counts
+}
+
+/// Three functions were 109 rows, one for each address (2026-11-22).
+#[test]
+fn functions_without_names_are_still_functions() {
+    let Some(program) = Program::build("nameless") else { return };
+    assert!(compile(&program.path, &["-DSPREAD"]));
+    program.tool("strip", &["--strip-all", "{}"]);
+    let Some(profile) = program.record(&["1.5"], || ()) else { return };
+    let counts = functions_of_program(&profile);
+    assert!((3..8).contains(&counts.len()), "{} rows: {counts:?}", counts.len());
+    assert!(counts[..3].iter().all(|(name, _)| name.starts_with("0x")), "{counts:?}");
+    let all: u32 = counts.iter().map(|(_, count)| count).sum();
+    for ((_, count), share) in counts.iter().zip([0.6, 0.3, 0.1]) {
+        assert!((f64::from(*count) / f64::from(all) - share).abs() < 0.08, "{counts:?}");
+    }
+    assert!(profile.warnings.iter().any(|text| text.contains("stripped")), "{:?}", profile.warnings);
+}
+
+#[test]
+fn names_come_from_a_separate_debug_file() {
+    let Some(program) = Program::build("split") else { return };
+    let debug = program.folder.file("weights.debug");
+    let split = debug.display().to_string();
+    program.tool("objcopy", &["--only-keep-debug", "{}", &split]);
+    program.tool("objcopy", &["--strip-all", &format!("--add-gnu-debuglink={split}"), "{}"]);
+    std::fs::set_permissions(&program.path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(profile) = program.record(&["1.5"], || ()) else { return };
+    expect_right_names(&profile);
+    // One of another build is not believed.
+    let other = program.build_other("other");
+    std::fs::rename(other, &debug).unwrap();
+    let Some(profile) = program.record(&["1.0"], || ()) else { return };
+    assert!(profile.frames.iter().all(|frame| !frame.function.starts_with("wrong")));
+    assert!(functions_of_program(&profile)[0].0.starts_with("0x"));
 }

@@ -70,7 +70,7 @@ fn take(fixture: &Fixture, settings: VmSettings) -> Result<(usize, Vec<String>),
         let chain = images.unwind(sample);
         let name = |address| {
             let image = chain.calls[0].image.filter(|image| images.file(*image).is_some())?;
-            let mut files = glass_guests::files::HostFiles;
+            let mut files = glass_guests::files::HostFiles::default();
             let names = images.names(image, &mut files).or_else(|_| images.names(image, &mut NoFiles));
             names.ok()?.locate(address).pop().map(|location| location.function)
         };

@@ -191,3 +191,29 @@ fn a_killed_profiler_leaves_the_guest_running() {
     let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, attach(&vmm).unwrap(), 997, 200);
     assert_eq!(judges.len(), 2);
 }
+
+/// How solo5-hvt, MirageOS's own VMM, has it.
+#[test]
+fn ram_that_is_shared_and_nameless_with_a_protected_part() {
+    let Some(vmm) = Vmm::start("shared", &["shared"]) else { return };
+    samples(&vmm, attach(&vmm).unwrap(), 200);
+}
+
+/// Its number is its APIC id, and those may have gaps: tracks were announced that did not exist (2026-11-22).
+#[test]
+fn only_vcpus_that_are_there_have_tracks() {
+    let Some(vmm) = Vmm::start("gaps", &["vcpus=2", "gaps"]) else { return };
+    for (chosen, expected) in [(vec![], vec![0, 2]), (vec![2], vec![2]), (vec![0], vec![0])] {
+        let mut guest = KvmVm::attach(&vmm.vm(), VmSettings { vcpus: chosen, ..vmm.settings() }).unwrap();
+        let mut tracks = Vec::new();
+        let mut sink = |event| {
+            if let Event::Track { track, id, .. } = event {
+                assert_eq!(u64::from(track), id);
+                tracks.push(track);
+            }
+        };
+        guest.announce(&mut sink).unwrap();
+        assert_eq!(tracks, expected);
+        guest.detach().unwrap();
+    }
+}

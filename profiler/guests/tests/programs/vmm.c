@@ -1,9 +1,11 @@
 // A small VMM for tests: loads a guest's ELF file and runs it by KVM, one thread for each vCPU.
-//   vmm GUEST STATUS [vcpus=2] [sealed|plain|anonymous] [seccomp] [signals=HZ]
-// RAM is a memfd that cannot shrink, one that can, or memory that only this process has. With `seccomp`
+//   vmm GUEST STATUS [vcpus=2] [sealed|plain|anonymous|shared] [seccomp] [signals=HZ] [gaps]
+// RAM is a memfd that cannot shrink, one that can, memory that only this process has, or as solo5-hvt has it:
+// shared memory without a file, of which the guest's code is protected. With `seccomp`
 // the vCPUs' threads may make no system call but KVM_RUN and the return from a signal. With `signals`
 // the first vCPU's thread gets a signal that often, each after the one before has arrived. STATUS is a
-// file through which the test sees what has happened, and gives commands.
+// file through which the test sees what has happened, and gives commands. With `gaps` only each second number is that of
+// a vCPU, as with APIC ids on machines whose number of cores is no power of two.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -34,7 +36,7 @@ struct status {
 };
 
 static struct status *status;
-static int vm, memory_fd = -1, ring_filter;
+static int vm, memory_fd = -1, ring_filter, ids_apart = 1;
 static uint8_t *ram;
 
 struct vcpu {
@@ -125,7 +127,7 @@ static uint64_t load(const char *path, uint64_t *entry, const char *second) {
 static void make_vcpu(int kvm, int index, uint64_t entry) {
     struct vcpu *vcpu = &vcpus[index];
     vcpu->index = index;
-    vcpu->fd = checked(ioctl(vm, KVM_CREATE_VCPU, index), "KVM_CREATE_VCPU");
+    vcpu->fd = checked(ioctl(vm, KVM_CREATE_VCPU, index * ids_apart), "KVM_CREATE_VCPU");
     int bytes = checked(ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0), "KVM_GET_VCPU_MMAP_SIZE");
     vcpu->run = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu->fd, 0);
     if (vcpu->run == MAP_FAILED) fail("kvm_run");
@@ -158,6 +160,8 @@ static void make_ram(const char *kind) {
         ram = mmap(0, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         // As other VMMs have it: RAM is a mapping of its own.
         checked(madvise(ram, RAM_BYTES, MADV_DONTDUMP), "madvise");
+    } else if (!strcmp(kind, "shared")) {
+        ram = mmap(0, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     } else {
         memory_fd = checked(memfd_create("guest_mem", MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create");
         checked(ftruncate(memory_fd, RAM_BYTES), "ftruncate");
@@ -186,6 +190,7 @@ int main(int count, char **arguments) {
         if (!strncmp(arguments[i], "vcpus=", 6)) cores = atoi(arguments[i] + 6);
         else if (!strncmp(arguments[i], "signals=", 8)) rate = atoi(arguments[i] + 8);
         else if (!strcmp(arguments[i], "seccomp")) ring_filter = 1;
+        else if (!strcmp(arguments[i], "gaps")) ids_apart = 2;
         else kind = arguments[i];
     }
     if (cores < 1 || cores > VCPUS_MAX) return 2;
@@ -199,6 +204,7 @@ int main(int count, char **arguments) {
     vm = checked(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
     make_ram(kind);
     uint64_t entry, second = load(arguments[1], &entry, "entry_second");
+    if (!strcmp(kind, "shared")) checked(mprotect(ram + 0x200000, 4096, PROT_READ), "mprotect");
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGUSR1, &action, 0);
     for (int i = 0; i < cores; i++) make_vcpu(kvm, i, i ? second : entry);

@@ -2,9 +2,9 @@
 
 use glass_profile::model::{Profile, State};
 
-use super::{COLUMNS, fit_name, line, wrap};
+use super::{COLUMNS, fit_name, line, recorded, wrap};
 use crate::difference::{Change, Difference, Verdict, length, remarks};
-use crate::format::{count, cut_end, date, pad, percent};
+use crate::format::{count, cut_end, pad, percent};
 use crate::names::printable;
 use crate::tree::TrackShare;
 
@@ -32,11 +32,7 @@ pub fn text(a: &Profile, b: &Profile, top: usize) -> String {
 fn side(out: &mut String, name: &str, profile: &Profile, share: &TrackShare) {
     let origin = &profile.origin;
     let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
-    wrap(
-        out,
-        &format!("  {name}  "),
-        &format!("{guest}, recorded {}, {}", date(origin.start_unix_ns), length(profile)),
-    );
+    wrap(out, &format!("  {name}  "), &format!("{guest}, recorded {}, {}", recorded(origin), length(profile)));
     let all = share.samples();
     let states = [State::Running, State::Spinning, State::Idle].map(|state| {
         let (samples, word) = match state {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::durations::Durations;
+use glass_profile::model::Distribution;
 use glass_profile::trace::model::{Operation, Request, Trace};
 
 use super::label::{self, duration};
@@ -16,7 +16,7 @@ struct Total {
     failed: u64,
     open: u64,
     depth_max: u32,
-    latency: Durations,
+    latency: Vec<u64>,
     busy_ns: u64,
     /// Up to here the time counts as busy already.
     busy_until_ns: u64,
@@ -30,7 +30,7 @@ impl Total {
         self.depth_max = self.depth_max.max(request.depth);
         let complete_ns = request.complete_ns.unwrap_or(end_ns).max(request.submit_ns);
         match request.complete_ns {
-            Some(_) => self.latency.add(complete_ns - request.submit_ns),
+            Some(_) => self.latency.push(complete_ns - request.submit_ns),
             None => self.open += 1,
         }
         // Requests are in the order of their submission.
@@ -49,8 +49,8 @@ pub(super) fn text(trace: &Trace) -> String {
     let all_ns = trace.end_ns - trace.start_ns;
     let mut out = format!("Devices: {}\n", count(trace.devices.len() as u64));
     let mut table = Table::new(&["<device", "requests", "bytes", "median", "p99", "max", "depth", "busy", "<remarks"]);
-    for ((device, operation), total) in &totals {
-        let latency = total.latency.distribution();
+    for ((device, operation), total) in &mut totals {
+        let latency = Distribution::of(&mut total.latency);
         let mut remarks = Vec::new();
         if total.failed > 0 {
             remarks.push(format!("{} failed", count(total.failed)));

@@ -42,8 +42,12 @@ pub(super) fn chosen_span(trace: &Trace, wanted: &str) -> Result<u32, String> {
 }
 
 fn choices(trace: &Trace) -> String {
-    let mut names: Vec<String> =
-        trace.spans.iter().filter(|span| span.end_ns.is_some()).map(|span| printable(trace.name(span.name))).collect();
+    let mut names: Vec<String> = trace
+        .spans
+        .iter()
+        .filter(|span| span.duration_ns().is_some())
+        .map(|span| printable(trace.name(span.name)))
+        .collect();
     names.sort_unstable();
     names.dedup();
     match names.len() {
@@ -66,7 +70,7 @@ fn all_paths(trace: &Trace, index: &Index, spans: &[u32]) -> Vec<Path> {
 pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
     let spans = spans_by_duration(trace, span_name);
     let median = trace.spans.get(*spans.get(spans.len() / 2)? as usize)?;
-    let median_ns = median.end_ns?.saturating_sub(median.start_ns);
+    let median_ns = median.duration_ns()?;
     let index = Index::new(trace);
     let paths = all_paths(trace, &index, &spans);
     let summary = summarise(trace, &paths);
@@ -113,7 +117,7 @@ pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
 }
 
 fn span_ns(trace: &Trace, span: u32) -> u64 {
-    trace.spans.get(span as usize).and_then(|span| Some(span.end_ns?.saturating_sub(span.start_ns))).unwrap_or(0)
+    trace.spans.get(span as usize).and_then(|span| span.duration_ns()).unwrap_or(0)
 }
 
 fn waited_for(trace: &Trace, topic: Topic) -> String {
@@ -174,8 +178,8 @@ pub(super) fn text(trace: &Trace, settings: &Settings) -> Result<String, String>
 }
 
 fn longest_name(trace: &Trace) -> Option<String> {
-    let longest = trace.spans.iter().filter(|span| span.end_ns.is_some());
-    let longest = longest.max_by_key(|span| span.end_ns.unwrap_or(0).saturating_sub(span.start_ns))?;
+    let longest = trace.spans.iter().filter(|span| span.duration_ns().is_some());
+    let longest = longest.max_by_key(|span| span.duration_ns())?;
     Some(trace.name(longest.name).to_owned())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::durations::Durations;
+use glass_profile::model::Distribution;
 use glass_profile::trace::model::{Direction, NameId, Trace};
 
 use super::label::duration;
@@ -22,10 +22,11 @@ const LEVEL_MAX: u8 = 2;
 /// What is in a trace: cores, tasks, devices, network, counters, spans, which wait dominates, and what is missing.
 pub fn summary(trace: &Trace) -> String {
     let mut out = format!(
-        "Trace of {}: {} events on {} cores or threads\n",
+        "Trace of {}: {} events on {} {}\n",
         duration(trace.end_ns - trace.start_ns),
         count(trace.event_count),
-        count(trace.cores.len() as u64)
+        count(trace.cores.len() as u64),
+        if trace.cores.len() == 1 { "core or thread" } else { "cores or threads" }
     );
     if !trace.warnings.is_empty() {
         out.push_str("\nWarnings\n");
@@ -57,13 +58,13 @@ pub fn summary(trace: &Trace) -> String {
     out
 }
 
-/// Names of spans that have an end, those that took most together first.
+/// Names of spans whose begin and end are known, those that took most together first.
 fn spans_by_time(trace: &Trace) -> Vec<NameId> {
     let mut sums: BTreeMap<NameId, u64> = BTreeMap::new();
     for span in &trace.spans {
-        if let Some(end_ns) = span.end_ns {
+        if let Some(took_ns) = span.duration_ns() {
             let sum_ns = sums.entry(span.name).or_default();
-            *sum_ns = u64::saturating_add(*sum_ns, end_ns.saturating_sub(span.start_ns));
+            *sum_ns = u64::saturating_add(*sum_ns, took_ns);
         }
     }
     let mut names: Vec<NameId> = sums.keys().copied().collect();
@@ -113,16 +114,14 @@ fn span_table(trace: &Trace) -> String {
     let mut table = Table::new(&["<name", "number", "not over", "together", "median", "p99", "max"]);
     let names = spans_by_time(trace);
     for name in names.iter().take(super::table::ROWS_MAX) {
-        let mut durations = Durations::default();
+        let mut durations = Vec::new();
         let (mut number, mut open) = (0, 0);
         for span in trace.spans.iter().filter(|span| span.name == *name) {
             number += 1;
-            match span.end_ns {
-                Some(end_ns) => durations.add(end_ns.saturating_sub(span.start_ns)),
-                None => open += 1,
-            }
+            durations.extend(span.duration_ns());
+            open += u64::from(span.end_ns.is_none());
         }
-        let distribution = durations.distribution();
+        let distribution = Distribution::of(&mut durations);
         table.row(vec![
             printable(trace.name(*name)),
             count(number),

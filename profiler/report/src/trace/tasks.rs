@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::durations::Durations;
+use glass_profile::model::Distribution;
 use glass_profile::trace::model::{BlockKind, Cause, NameId, Trace, Wait};
 
 use super::label::{self, duration};
@@ -98,7 +98,7 @@ pub(super) fn text(trace: &Trace) -> String {
 /// A row for each name of tasks and what they waited for.
 pub(super) fn waits(trace: &Trace) -> String {
     struct Row {
-        durations: Durations,
+        durations: Vec<u64>,
         causes: BTreeMap<String, u64>,
         cut: u64,
     }
@@ -116,14 +116,12 @@ pub(super) fn waits(trace: &Trace) -> String {
     order.sort_by_key(|(_, (_, ns))| std::cmp::Reverse(*ns));
     order.truncate(ROWS_MAX);
     // Histograms only for the rows that are shown.
-    let mut shown: BTreeMap<(NameId, Why), Row> = order
-        .iter()
-        .map(|(key, _)| (*key, Row { durations: Durations::default(), causes: BTreeMap::new(), cut: 0 }))
-        .collect();
+    let mut shown: BTreeMap<(NameId, Why), Row> =
+        order.iter().map(|(key, _)| (*key, Row { durations: Vec::new(), causes: BTreeMap::new(), cut: 0 })).collect();
     for wait in &trace.waits {
         let (waited_ns, _) = split(wait);
         let Some(row) = shown.get_mut(&key(wait)).filter(|_| waited_ns > 0) else { continue };
-        row.durations.add(waited_ns);
+        row.durations.push(waited_ns);
         row.cut += u64::from(wait.is_cut);
         let cause = wait.wake.and_then(|wake| trace.wakes.get(wake as usize)).map_or(Cause::Unknown, |wake| wake.cause);
         let cause = label::cause(trace, cause);
@@ -132,9 +130,9 @@ pub(super) fn waits(trace: &Trace) -> String {
     let mut out = format!("Waits: {}\n", count(trace.waits.len() as u64));
     let mut table = Table::new(&["<task", "<waited for", "times", "together", "median", "p99", "max", "<ended by"]);
     for (key, (times, together_ns)) in &order {
-        let Some(row) = shown.get(key) else { continue };
+        let Some(row) = shown.get_mut(key) else { continue };
         let most = row.causes.iter().max_by_key(|(_, count)| **count);
-        let distribution = row.durations.distribution();
+        let distribution = Distribution::of(&mut row.durations);
         table.row(vec![
             printable(trace.name(key.0)),
             why_text(trace, key.1),

@@ -124,6 +124,8 @@ pub fn message(level: u8) -> u8 {
 #[serde(rename_all = "camelCase")]
 pub enum Show {
     Count,
+    /// One that is not counted, but a name: a port.
+    Number,
     Bytes,
     /// Index of a name, 0 for none.
     Name,
@@ -181,10 +183,10 @@ pub const TYPES: &[Type] = &[
     Type {
         label: "task",
         columns: &[
-            column("Task", Show::Count),
+            column("Task", Show::Number),
             column("Core", Show::Row),
             column("Remarks", CUT),
-            column("Waits for number", Show::Count),
+            column("Waits for number", Show::Number),
             column("Woken by", Show::Link),
             column("", Show::LinkTime),
             column("Cause", Show::Name),
@@ -194,7 +196,7 @@ pub const TYPES: &[Type] = &[
     Type {
         label: "request",
         columns: &[
-            column("Number", Show::Count),
+            column("Number", Show::Number),
             column("Bytes", Show::Bytes),
             column("Under way then", Show::Count),
             column("Submitted by", Show::Row),
@@ -205,8 +207,8 @@ pub const TYPES: &[Type] = &[
     Type {
         label: "segment",
         columns: &[
-            column("Connection", Show::Count),
-            column("Remote port", Show::Count),
+            column("Connection", Show::Number),
+            column("Remote port", Show::Number),
             column("Payload", Show::Bytes),
             column("Flags", Show::Flags(&["FIN", "SYN", "RST", "PSH", "ACK", "URG"])),
             column("Sequence", Show::Count),
@@ -220,12 +222,12 @@ pub const TYPES: &[Type] = &[
     Type {
         label: "span",
         columns: &[
-            column("Number", Show::Count),
-            column("Level", Show::Count),
+            column("Number", Show::Number),
+            column("Level", Show::Number),
             column("Parent", Show::Link),
             column("", Show::LinkTime),
             column("Task", Show::Row),
-            column("Remarks", Show::Flags(&["did not end within the trace"])),
+            column("Remarks", Show::Flags(&["did not end within the trace", "its begin is not in the trace"])),
         ],
         has_text: true,
     },
@@ -252,7 +254,7 @@ pub const TYPES: &[Type] = &[
         ],
         has_text: true,
     },
-    Type { label: "interrupt", columns: &[column("Vector", Show::Count)], has_text: false },
+    Type { label: "interrupt", columns: &[column("Vector", Show::Number)], has_text: false },
     Type { label: "kick", columns: &[column("Core", Show::Row), column("Task", Show::Row)], has_text: false },
     Type { label: "switch", columns: &[column("Core", Show::Row)], has_text: false },
 ];

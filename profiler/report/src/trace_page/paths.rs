@@ -58,9 +58,9 @@ pub fn all(book: &Book) -> Vec<Path> {
     let trace = book.trace;
     let mut totals: HashMap<u32, u64> = HashMap::new();
     for span in &trace.spans {
-        if let Some(end) = span.end_ns {
+        if let Some(took_ns) = span.duration_ns() {
             let total = totals.entry(span.name).or_default();
-            *total = total.saturating_add(end.saturating_sub(span.start_ns));
+            *total = total.saturating_add(took_ns);
         }
     }
     if totals.is_empty() {

@@ -192,7 +192,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
         "Spans begun",
         gaps,
         |see| {
-            for span in &trace.spans {
+            for span in trace.spans.iter().filter(|span| !span.begin_is_lost) {
                 see(span.name, span.start_ns);
             }
         },

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use glass_profile::model::Distribution;
 use glass_profile::trace::model::Operation;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -176,7 +177,6 @@ fn devices(book: &Book) -> Table {
     struct Sum {
         bytes: u64,
         times: Vec<u64>,
-        total_ns: u64,
         longest: Longest,
         depth: u32,
         failed: u64,
@@ -195,22 +195,20 @@ fn devices(book: &Book) -> Table {
         };
         let ns = end.saturating_sub(request.submit_ns);
         sum.times.push(ns);
-        sum.total_ns = sum.total_ns.saturating_add(ns);
         sum.longest.see(ns, book.plan.request[index], request.submit_ns);
     }
     let row = |((device, operation), mut sum): ((u32, Operation), Sum)| {
-        sum.times.sort_unstable();
-        let at = |part: usize| sum.times.get(sum.times.len() * part / 100).or(sum.times.last()).copied().unwrap_or(0);
+        let times = Distribution::of(&mut sum.times);
         let name = trace.devices.get(device as usize).map_or("", |device| trace.name(device.name));
         vec![
             json!(crate::names::printable(name)),
             json!(kinds::KINDS[kinds::operation(operation) as usize].label),
-            json!(sum.times.len() as u64 + sum.open),
+            json!(times.count + sum.open),
             json!(sum.bytes),
-            json!(at(50)),
-            json!(at(99)),
+            json!(times.median_ns),
+            json!(times.p99_ns),
             sum.longest.value(book),
-            json!(sum.total_ns),
+            json!(times.sum_ns),
             json!(sum.depth),
             json!(sum.failed),
             json!(sum.open),
@@ -236,20 +234,23 @@ fn spans(book: &Book) -> Table {
     let trace = book.trace;
     let mut sums: HashMap<u32, (Vec<u64>, Longest)> = HashMap::new();
     for (index, span) in trace.spans.iter().enumerate() {
+        // Of one that is not over it is known how long it took at least; of one whose begin was lost, nothing.
+        if span.begin_is_lost {
+            continue;
+        }
         let (times, longest) = sums.entry(span.name).or_default();
         let ns = span.end_ns.unwrap_or(trace.end_ns).saturating_sub(span.start_ns);
-        times.push(ns);
+        times.extend(span.duration_ns());
         longest.see(ns, book.plan.span[index], span.start_ns);
     }
     let row = |(name, (mut times, longest)): (u32, (Vec<u64>, Longest))| {
-        times.sort_unstable();
-        let total = times.iter().fold(0_u64, |sum, &ns| sum.saturating_add(ns));
+        let times = Distribution::of(&mut times);
         vec![
             json!(crate::names::printable(trace.name(name))),
-            json!(times.len()),
-            json!(total),
-            json!(times[times.len() / 2]),
-            json!(times[times.len() * 99 / 100]),
+            json!(times.count),
+            json!(times.sum_ns),
+            json!(times.median_ns),
+            json!(times.p99_ns),
             longest.value(book),
         ]
     };

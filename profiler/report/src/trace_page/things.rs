@@ -85,7 +85,7 @@ pub fn connections(book: &mut Book) {
         for &connection in all.of(index) {
             let of = &trace.connections[connection as usize];
             let numbers = [u64::from(of.number), u64::from(of.remote_port)];
-            let mut since = book.time(of.start_ns.unwrap_or(trace.start_ns));
+            let mut since = book.time(of.known_ns);
             let [known, before] = open;
             let opened = |lane: &mut Lane, from: u64, to: u64| {
                 if to > from {
@@ -147,7 +147,7 @@ pub fn spans(book: &mut Book) {
                 link.0,
                 link.1,
                 book.plan.task_link(span.task),
-                u64::from(span.end_ns.is_none()),
+                u64::from(span.end_ns.is_none()) | u64::from(span.begin_is_lost) << 1,
             ];
             let name = book.names.id(trace, span.name);
             lane.push(book.range(span.start_ns, span.end_ns.unwrap_or(trace.end_ns)), SPAN, name, &columns);

@@ -335,3 +335,23 @@ fn a_service_has_sums_that_agree() {
     assert_eq!(broken, profile.cost.stacks_broken);
     assert!(broken > 0);
 }
+
+/// Four vCPUs that each stand still half of the time were paused "200.0 % of the time" (2026-11-22).
+#[test]
+fn pauses_are_a_share_of_all_vcpus_time() {
+    let mut profile = profile(&[], &[], &[]);
+    profile.tracks = vec![glass_profile::model::Track::default(); 4];
+    profile.origin.duration_ns = 1_000_000_000;
+    profile.cost.pause = glass_profile::model::Distribution { count: 8, sum_ns: 2_000_000_000, ..Default::default() };
+    let text = glass_report::text(&profile, 10);
+    assert!(text.contains("50.0 %") && !text.contains("200"), "{text}");
+    assert!(text.contains("recorded at an unknown time"), "{text}");
+}
+
+/// Numbers of a file that is not honest.
+#[test]
+fn any_number_of_lost_samples_can_be_compared() {
+    let mut wild = profile(&[], &[], &[]);
+    wild.cost.samples_lost = u64::MAX;
+    assert!(glass_report::difference_text(&wild, &wild, 10).contains("lost"));
+}

@@ -18,8 +18,10 @@ pub(super) enum Role {
     Counter,
     /// Of the span with this number.
     Span(u64),
-    /// Of a span whose begin is not in the trace.
+    /// Of a span that began before the trace.
     OldSpan(u64),
+    /// Of a span whose begin may be among events that were lost.
+    LostSpan(u64),
     /// Anything else.
     Other,
 }
@@ -77,6 +79,7 @@ impl Names {
         let said = match (role, number) {
             (Role::Task(task), _) => return format!("task {task}"),
             (Role::OldSpan(span), _) => return format!("span {span} (it began before the trace)"),
+            (Role::LostSpan(span), _) => return format!("span {span} (its begin was lost)"),
             (Role::Span(span), 0) => format!("span {span}"),
             (Role::Device, 0) => "device without a name".into(),
             (Role::Counter, 0) => "counter without a name".into(),

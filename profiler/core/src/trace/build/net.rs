@@ -14,9 +14,10 @@ pub(super) struct Net {
 }
 
 impl Net {
-    fn connection(&mut self, number: u32, trace: &mut Trace) -> u32 {
+    fn connection(&mut self, at: At, number: u32, trace: &mut Trace) -> u32 {
         *self.by_number.entry(number).or_insert_with(|| {
-            trace.connections.push(Connection { number, ..Connection::default() });
+            let known_ns = trace.known_since_ns(at.time_ns);
+            trace.connections.push(Connection { number, known_ns, ..Connection::default() });
             trace.connections.len() as u32 - 1
         })
     }
@@ -31,14 +32,14 @@ impl Net {
             // A number that is used again is another connection.
             self.by_number.remove(&number);
         }
-        let index = self.connection(number, trace);
+        let index = self.connection(at, number, trace);
         let connection = &mut trace.connections[index as usize];
         let or_known = |new: u16, known: u16| if new == 0 { known } else { new };
         connection.remote = if remote as u32 == 0 { connection.remote } else { remote as u32 };
         connection.local_port = or_known(ports as u16, connection.local_port);
         connection.remote_port = or_known((ports >> 16) as u16, connection.remote_port);
         match presence {
-            Presence::Begins => connection.start_ns = Some(at.time_ns),
+            Presence::Begins => (connection.start_ns, connection.known_ns) = (Some(at.time_ns), at.time_ns),
             Presence::Ends => connection.end_ns = Some(at.time_ns),
             Presence::WasThere => {}
         }
@@ -53,7 +54,7 @@ impl Net {
         (b, c): (u64, u64),
         trace: &mut Trace,
     ) -> u32 {
-        let connection = self.connection(number, trace);
+        let connection = self.connection(at, number, trace);
         trace.segments.push(Segment {
             time_ns: at.time_ns,
             core: at.core,

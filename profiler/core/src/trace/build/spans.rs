@@ -68,26 +68,28 @@ impl Spans {
             parent,
             task,
             start_ns: at.time_ns,
+            begin_is_lost: false,
             end_ns: None,
             fields: Vec::new(),
         });
     }
 
     /// The span with this number, which is added if its begin was not seen.
-    fn index(&mut self, number: u64, names: &mut Names, trace: &mut Trace) -> u32 {
+    fn index(&mut self, at: At, number: u64, names: &mut Names, trace: &mut Trace) -> u32 {
         if let Some(index) = self.by_number.get(&number) {
             return *index;
         }
         let index = trace.spans.len() as u32;
         self.needs_sort |= index > 0;
-        let name = names.id(0, Role::OldSpan(number));
-        trace.spans.push(Span { number, name, start_ns: trace.start_ns, ..Span::default() });
+        let role = if trace.losses.is_empty() { Role::OldSpan(number) } else { Role::LostSpan(number) };
+        let (name, start_ns) = (names.id(0, role), trace.known_since_ns(at.time_ns));
+        trace.spans.push(Span { number, name, start_ns, begin_is_lost: true, ..Span::default() });
         self.by_number.insert(number, index);
         index
     }
 
     pub(super) fn enter(&mut self, at: At, number: u64, task: Option<u32>, names: &mut Names, trace: &mut Trace) {
-        let span = self.index(number, names, trace);
+        let span = self.index(at, number, names, trace);
         let core = &mut self.cores[at.core as usize];
         if core.visits.len() < VISITS_MAX {
             core.visits.push(trace.span_visits.len() as u32);
@@ -107,7 +109,7 @@ impl Spans {
     }
 
     pub(super) fn end(&mut self, at: At, number: u64, names: &mut Names, trace: &mut Trace) {
-        let span = self.index(number, names, trace);
+        let span = self.index(at, number, names, trace);
         self.by_number.remove(&number);
         trace.spans[span as usize].end_ns = Some(at.time_ns);
     }
@@ -156,7 +158,7 @@ impl Spans {
         };
         let is_text = matches!(typed, Value::Text(_)) && value > 0;
         let owner = if span != 0 {
-            let span = self.index(span, names, trace);
+            let span = self.index(at, span, names, trace);
             let fields = &mut trace.spans[span as usize].fields;
             fields.push((name, typed));
             Owner::SpanField(span, fields.len() - 1)

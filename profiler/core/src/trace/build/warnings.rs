@@ -135,8 +135,11 @@ fn lost(trace: &Trace) -> Option<String> {
 
 /// Rings whose beginning is gone.
 fn late_rings(raw: &RawTrace, trace: &Trace) -> Option<String> {
+    // A chunk without events says where reading began: what was before was not wanted.
     let late = |ring: &crate::trace::raw::RawRing| {
-        ring.chunks.iter().find(|chunk| !chunk.events.is_empty()).map_or(0, |chunk| chunk.first)
+        let began = ring.chunks.first().filter(|chunk| chunk.events.is_empty()).map_or(0, |chunk| chunk.first);
+        let first = ring.chunks.iter().find(|chunk| !chunk.events.is_empty()).map_or(0, |chunk| chunk.first);
+        first.saturating_sub(began)
     };
     let parts: Vec<String> = raw
         .rings

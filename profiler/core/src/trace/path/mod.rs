@@ -111,9 +111,9 @@ fn end_ns(trace: &Trace, span: &Span) -> u64 {
     span.end_ns.unwrap_or(trace.end_ns).max(span.start_ns)
 }
 
-/// Spans with this name that have an end, the longest first.
+/// Spans with this name whose begin and end are known, the longest first.
 pub fn spans_by_duration(trace: &Trace, name: &str) -> Vec<u32> {
-    let is_it = |span: &Span| span.end_ns.is_some() && trace.name(span.name) == name;
+    let is_it = |span: &Span| span.duration_ns().is_some() && trace.name(span.name) == name;
     let mut found: Vec<u32> =
         (0u32..).zip(&trace.spans).filter(|(_, span)| is_it(span)).map(|(index, _)| index).collect();
     let duration = |index: &u32| {

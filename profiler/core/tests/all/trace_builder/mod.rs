@@ -55,6 +55,12 @@ impl Builder {
         }
     }
 
+    /// What follows is in a chunk of its own.
+    pub fn begin_chunk(&mut self, ring: u32) {
+        let first = self.next[ring as usize];
+        self.raw.rings[ring as usize].chunks.push(RawChunk { first, events: Vec::new() });
+    }
+
     pub fn words(&mut self, ring: u32, words: Words) {
         self.ring(ring);
         let first = self.next[ring as usize];

@@ -163,6 +163,19 @@ impl Fixture {
         Some(fixture)
     }
 
+    /// Finds the RAM of a guest that was started without a memfd of the usual size, and waits until it counts.
+    pub fn wait_until_it_counts(&mut self) {
+        self.wait_for(|fixture| {
+            let candidates = RamFile::candidates(fixture.qemu.id()).unwrap();
+            candidates.into_iter().any(|ram| {
+                fixture.ram = Some(ram);
+                let mut bytes = [0; 8];
+                let is_read = fixture.ram.as_ref().is_some_and(|ram| ram.read(fixture.rounds, &mut bytes));
+                is_read && (10..1 << 40).contains(&u64::from_le_bytes(bytes))
+            })
+        });
+    }
+
     pub fn wait_for(&mut self, mut condition: impl FnMut(&mut Fixture) -> bool) {
         let start = Instant::now();
         while !condition(self) {
@@ -263,7 +276,8 @@ impl Judge {
         let symbols = Symbols::parse(&bytes).unwrap();
         let range = Image::parse(&bytes, &[]).unwrap().linked_range();
         let path = elf.display().to_string();
-        let unmapped = Some(Mapping { start: range.start, end: range.end, path, placement: Placement::AsLinked });
+        let unmapped =
+            Some(Mapping { start: range.start, end: range.end, path, placement: Placement::AsLinked, file: None });
         Judge {
             images: Images::default(),
             unmapped,
@@ -282,7 +296,7 @@ impl Judge {
 
     pub fn judge(&mut self, sample: &RawSample) {
         if let Some(mapping) = self.unmapped.take() {
-            self.images.map(sample.process, &mapping, &mut HostFiles);
+            self.images.map(sample.process, &mapping, &mut HostFiles::default());
         }
         let chain = self.images.unwind(sample);
         let name = |address| self.symbols.locate(address).pop().map_or("?".to_owned(), |location| location.function);

@@ -112,6 +112,7 @@ pub fn with_calls() -> Trace {
     });
     trace.kicks = vec![Kick { time_ns: 121 * us, core: 0, device: 0, task: Some(1) }];
     let connection = |number, start_ns, end_ns| Connection {
+        known_ns: Option::unwrap_or(start_ns, 0),
         number,
         remote: 0x0a00_0002,
         local_port: 8080,

@@ -1,0 +1,106 @@
+//! Debug information that was split off a program: where distributions keep it, and whether it belongs to the program.
+
+use object::Object;
+
+use crate::image::parse_elf;
+use crate::recording::FileSource;
+use crate::symbols::Symbols;
+
+/// Where distributions keep it, in the same folders as the programs, and by build id.
+const ROOT: &str = "/usr/lib/debug";
+/// The shortest build id of which a path is made.
+const BUILD_ID_BYTES_MIN: usize = 2;
+
+/// The symbols of the first debug file that belongs to a program: by its build id, or by the name and checksum that the
+/// program itself gives (`.gnu_debuglink`). Of a process they are looked for in its own view of the file system first.
+pub(crate) fn find(
+    path: &str,
+    program: &[u8],
+    build_id: &[u8],
+    process: Option<u32>,
+    files: &mut dyn FileSource,
+) -> Option<Symbols> {
+    let file = parse_elf(program).ok()?;
+    let link = file.gnu_debuglink().ok().flatten();
+    let link = link.and_then(|(name, checksum)| Some((std::str::from_utf8(name).ok()?, checksum)));
+    for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
+        let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
+        for place in inside.into_iter().chain([candidate]) {
+            let Some(bytes) = files.load(&place) else { continue };
+            let Ok(symbols) = Symbols::parse(&bytes) else { continue };
+            let belongs = match &symbols.build_id {
+                Some(found) if !build_id.is_empty() => found == build_id,
+                _ => link.is_some_and(|(_, checksum)| crc32(&bytes) == checksum),
+            };
+            if belongs {
+                return Some(symbols);
+            }
+        }
+    }
+    None
+}
+
+/// Where the debug file of a program may be, the surest first (GDB manual, "Debugging Information in Separate Files").
+fn paths(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<String> {
+    let mut paths = Vec::new();
+    if build_id.len() >= BUILD_ID_BYTES_MIN {
+        let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        paths.push(format!("{ROOT}/.build-id/{}/{}.debug", &digits[..2], &digits[2..]));
+    }
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    // A name, not a way to somewhere else.
+    if let Some(name) = link.filter(|name| !name.is_empty() && !name.contains('/') && path.starts_with('/')) {
+        for place in [format!("{folder}/{name}"), format!("{folder}/.debug/{name}"), format!("{ROOT}{folder}/{name}")] {
+            if place != path {
+                paths.push(place);
+            }
+        }
+    }
+    paths
+}
+
+/// The checksum of `.gnu_debuglink`: that of zlib and Ethernet.
+fn crc32(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            let mut rest = byte as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                rest = if rest & 1 == 1 { rest >> 1 ^ POLYNOMIAL } else { rest >> 1 };
+                bit += 1;
+            }
+            table[byte] = rest;
+            byte += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!0, |sum, byte| TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize] ^ sum >> 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_of_the_digits() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b""), 0);
+    }
+
+    #[test]
+    fn where_a_debug_file_may_be() {
+        let expected = [
+            "/usr/lib/debug/.build-id/ab/cdef.debug",
+            "/usr/bin/app.debug",
+            "/usr/bin/.debug/app.debug",
+            "/usr/lib/debug/usr/bin/app.debug",
+        ];
+        assert_eq!(paths("/usr/bin/app", &[0xab, 0xcd, 0xef], Some("app.debug")), expected);
+        assert_eq!(paths("/usr/bin/app", &[], Some("../../etc/shadow")), [""; 0]);
+        assert_eq!(paths("/usr/bin/app", &[7], Some("app"))[0], "/usr/bin/.debug/app", "not itself");
+        assert_eq!(paths("[vdso]", &[], Some("linux")), [""; 0]);
+    }
+}

@@ -1,0 +1,212 @@
+//! A VM that its owner has paused stays paused, whatever looks into it (it was set running, 2026-11-22).
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{Fixture, PATIENCE, attach_stub};
+use glass_guests::choose::{Wanted, Way, attach};
+use glass_guests::monitor::{Monitor, MonitorAddress};
+use glass_guests::{Flow, Guest, VmSettings};
+use glass_profile::event::Event;
+use glass_profile::model::State;
+
+const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
+
+/// A guest whose QEMU has a monitor, and a gdbstub if that is wanted.
+fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool) -> Option<Fixture> {
+    let flags = ["-fno-omit-frame-pointer", "-DUNIT=40"];
+    Fixture::start_with(accel, &format!("paused-{name}"), &flags, memfd, 1, |qemu, folder| {
+        qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", folder.join("monitor").display()));
+        if has_stub {
+            qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
+        }
+        qemu.args(more);
+    })
+}
+
+/// Has QEMU's monitor do something.
+fn ask(fixture: &Fixture, command: &str) -> String {
+    ask_at(&fixture.vm().monitor.unwrap(), command)
+}
+
+fn ask_at(address: &MonitorAddress, command: &str) -> String {
+    let start = Instant::now();
+    loop {
+        match Monitor::connect(address).and_then(|mut monitor| monitor.ask(command)) {
+            Ok(answer) => return answer.trim().to_owned(),
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+    }
+}
+
+fn expect_paused(fixture: &Fixture, moment: &str) {
+    let status = ask(fixture, "info status");
+    assert!(status.contains("paused"), "{status} {moment}");
+}
+
+/// Takes samples; how many were of a core that ran.
+fn sample(guest: &mut impl Guest, count: usize) -> usize {
+    let mut running = 0;
+    for _ in 0..count {
+        guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+        for event in guest.sample().unwrap().unwrap() {
+            let Event::Sample(sample) = event else { panic!("{event:?}") };
+            running += usize::from(sample.state == State::Running);
+        }
+    }
+    running
+}
+
+fn stays_paused(name: &str, has_stub: bool) {
+    let Some(fixture) = start(TCG, name, has_stub, &[], true) else { return };
+    ask(&fixture, "stop");
+    let before = fixture.rounds();
+    let mut guest = attach_stub(&fixture).unwrap();
+    expect_paused(&fixture, "after attaching");
+    assert_eq!(sample(&mut guest, 20), 0, "it does not run");
+    expect_paused(&fixture, "while it is sampled");
+    guest.detach().unwrap();
+    drop(guest);
+    expect_paused(&fixture, "after detaching");
+    assert_eq!(fixture.rounds(), before, "it ran meanwhile");
+    // The next one finds it as it was, too.
+    attach_stub(&fixture).unwrap().detach().unwrap();
+    expect_paused(&fixture, "after a second time");
+    assert_eq!(fixture.rounds(), before, "it ran meanwhile");
+    // A refusal changes nothing either.
+    let mut other = VmSettings::new(2048, fixture.elf.clone());
+    other.vcpus = vec![9];
+    assert!(glass_guests::gdbstub::QemuVm::attach(&fixture.vm(), other).is_err());
+    expect_paused(&fixture, "after a refusal");
+    ask(&fixture, "cont");
+    fixture.assert_runs("when its owner lets it");
+}
+
+#[test]
+fn before_through_the_gdbstub() {
+    stays_paused("gdbstub", true);
+}
+
+#[test]
+fn before_through_the_monitor() {
+    stays_paused("monitor", false);
+}
+
+#[test]
+fn a_vm_that_was_never_started() {
+    let Some(mut fixture) = start(TCG, "never", true, &["-S"], false) else { return };
+    fixture.wait_for(|fixture| fixture.folder.file("gdb").exists());
+    let mut guest = attach_stub(&fixture).unwrap();
+    assert_eq!(sample(&mut guest, 5), 0);
+    expect_paused(&fixture, "while it is sampled");
+    guest.detach().unwrap();
+    let status = ask(&fixture, "info status");
+    assert!(status.contains("prelaunch"), "{status}");
+}
+
+#[test]
+fn while_it_is_sampled() {
+    let Some(fixture) = start(TCG, "during", true, &[], true) else { return };
+    let mut guest = attach_stub(&fixture).unwrap();
+    for round in 0..5 {
+        assert!(sample(&mut guest, 10) > 5, "it runs, {round}");
+        ask(&fixture, "stop");
+        let before = fixture.rounds();
+        assert_eq!(sample(&mut guest, 20), 0, "it does not run, {round}");
+        expect_paused(&fixture, "while it is sampled");
+        assert_eq!(fixture.rounds(), before, "it ran meanwhile");
+        ask(&fixture, "cont");
+        fixture.assert_runs("when its owner lets it");
+    }
+    assert!(sample(&mut guest, 10) > 5, "it runs");
+    ask(&fixture, "stop");
+    let before = fixture.rounds();
+    guest.detach().unwrap();
+    expect_paused(&fixture, "after detaching");
+    assert_eq!(fixture.rounds(), before, "it ran meanwhile");
+    ask(&fixture, "cont");
+    fixture.assert_runs("at the end");
+}
+
+#[test]
+fn after_a_recording_that_found_it_paused() {
+    let Some(fixture) = start(TCG, "after", true, &[], true) else { return };
+    ask(&fixture, "stop");
+    let mut guest = attach_stub(&fixture).unwrap();
+    assert_eq!(sample(&mut guest, 5), 0);
+    ask(&fixture, "cont");
+    fixture.assert_runs("when its owner lets it");
+    guest.detach().unwrap();
+    fixture.assert_runs("after detaching");
+}
+
+/// Not a test of its own: what `a_killed_profiler_leaves_it_paused` kills.
+#[test]
+#[ignore = "runs in a process of its own, started by another test"]
+fn sample_until_killed() {
+    crate::common::sample_stub_until_killed();
+}
+
+#[test]
+fn a_killed_profiler_leaves_it_paused() {
+    let Some(fixture) = start(TCG, "killed", true, &[], true) else { return };
+    ask(&fixture, "stop");
+    let before = fixture.rounds();
+    let mut profiler = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "paused::sample_until_killed", "--ignored"])
+        .env("GLASS_TEST_QEMU", fixture.qemu.id().to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    profiler.kill().unwrap();
+    profiler.wait().unwrap();
+    // The watchdog's waits are bounded by less.
+    std::thread::sleep(Duration::from_secs(2));
+    expect_paused(&fixture, "after the kill");
+    assert_eq!(fixture.rounds(), before, "it ran meanwhile");
+    attach_stub(&fixture).unwrap().detach().unwrap();
+}
+
+/// The threads of a paused VM are not in KVM, so it is looked into through the gdbstub; one that is paused later is not.
+#[test]
+fn under_kvm() {
+    let Some(fixture) = start_kvm() else { return };
+    let settings = VmSettings::new(2048, fixture.elf.clone());
+    let record = |moment: &str, expected: &[Way]| {
+        let mut attached = attach(&fixture.vm(), Wanted::Any, &settings, 200).unwrap();
+        assert!(expected.contains(&attached.way), "{moment}: {:?}", attached.way);
+        attached.source.announce(&mut |_| ()).unwrap();
+        assert_eq!(attached.source.collect(Duration::from_millis(200), &mut |_| ()).unwrap(), Flow::More);
+        expect_paused(&fixture, moment);
+        attached.source.detach(&mut |_| ()).unwrap();
+        expect_paused(&fixture, moment);
+    };
+    let mut source = attach(&fixture.vm(), Wanted::Any, &settings, 200).unwrap().source;
+    source.announce(&mut |_| ()).unwrap();
+    // QEMU waits for its vCPUs, whose signals go through our hands.
+    let monitor = fixture.vm().monitor.unwrap();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| ask_at(&monitor, "stop"));
+        while !asked.is_finished() {
+            assert_eq!(source.collect(Duration::from_millis(10), &mut |_| ()).unwrap(), Flow::More);
+        }
+    });
+    let before = fixture.rounds();
+    assert_eq!(source.collect(Duration::from_millis(200), &mut |_| ()).unwrap(), Flow::More);
+    source.detach(&mut |_| ()).unwrap();
+    expect_paused(&fixture, "that was paused meanwhile");
+    record("that was paused before", &[Way::Kvm, Way::Gdbstub]);
+    assert_eq!(fixture.rounds(), before, "it ran meanwhile");
+    ask(&fixture, "cont");
+    fixture.assert_runs("at the end");
+}
+
+fn start_kvm() -> Option<Fixture> {
+    if std::fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
+        glass_tests::programs::skip("/dev/kvm cannot be used");
+        return None;
+    }
+    start(&["-accel", "kvm", "-cpu", "host,-arch-capabilities"], "kvm", true, &[], true)
+}
