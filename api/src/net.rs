@@ -26,6 +26,9 @@ pub trait Net: Clone + 'static {
 pub struct NetInfo {
     /// Our address.
     pub address: IpAddr,
+    /// Connections that can be open at once, those that open and close included; `usize::MAX` where nothing is known of a
+    /// bound.
+    pub connections_max: usize,
 }
 
 /// Accepts connections. Dropping it closes the port; open streams go on.

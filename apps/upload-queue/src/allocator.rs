@@ -1,6 +1,11 @@
 //! Which blocks are free, and who holds the others.
+//!
+//! An upload reserves room for its whole length when it begins, so that items lie in few pieces. What it has not filled
+//! can be taken back from it: an upload that needs room takes it from the reservations of others, but for as much as each
+//! has filled already, [`AHEAD_BLOCKS`] at least. So space is held by data and not by announcements.
 
 use crate::format::{BLOCK_BYTES, EXTENTS_MAX, Extent};
+use crate::limits::CHUNK_BYTES;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -17,7 +22,20 @@ struct Free {
     runs: BTreeMap<u32, u32>,
     blocks: u64,
     entries: usize,
+    /// What uploads under way hold, by number.
+    reservations: BTreeMap<u64, Reserved>,
+    reservations_made: u64,
 }
+
+/// Blocks of an upload that is under way, in the order in which they are filled.
+struct Reserved {
+    extents: [Extent; EXTENTS_MAX],
+    /// Blocks that were handed out to be filled.
+    used: u64,
+}
+
+/// Blocks ahead of its data that nobody takes from an upload: one chunk.
+const AHEAD_BLOCKS: u64 = (CHUNK_BYTES / BLOCK_BYTES) as u64;
 
 /// Why space was not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +49,9 @@ pub(crate) enum Refused {
 impl Allocator {
     pub(crate) fn new(data: Extent, entries: usize) -> Allocator {
         let runs = BTreeMap::from([(data.start, data.blocks)]);
-        Allocator { free: Rc::new(RefCell::new(Free { runs, blocks: u64::from(data.blocks), entries })) }
+        let free =
+            Free { runs, blocks: u64::from(data.blocks), entries, reservations: BTreeMap::new(), reservations_made: 0 };
+        Allocator { free: Rc::new(RefCell::new(free)) }
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
@@ -42,29 +62,57 @@ impl Allocator {
         self.free.borrow().entries
     }
 
-    /// Takes `blocks` blocks and one index entry: the first run that is long enough, or else the
-    /// fewest runs that together are.
-    pub(crate) fn take(&self, blocks: u64) -> Result<Space, Refused> {
+    /// Reserves `blocks` blocks and one index entry: the first run that is long enough, or else the fewest runs that
+    /// together are. Where too little is free, others give back what they have not filled.
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation, Refused> {
         let mut free = self.free.borrow_mut();
         if free.entries == 0 {
             return Err(Refused::Entries);
         }
-        if free.blocks < blocks {
+        if free.blocks + free.idle_blocks(None) < blocks {
             return Err(Refused::Blocks);
         }
-        let blocks = blocks as u32;
+        let lacking = blocks.saturating_sub(free.blocks);
+        free.reclaim(lacking, None);
         let mut extents = [Extent::default(); EXTENTS_MAX];
         if blocks > 0 {
-            match free.runs.iter().find(|run| *run.1 >= blocks) {
-                Some((&start, _)) => extents[0] = Extent { start, blocks },
-                None => gather(&free.runs, blocks, &mut extents)?,
-            }
+            let wanted = blocks as u32;
+            extents = match free.find(wanted) {
+                Ok(found) => found,
+                Err(refused) => {
+                    // Enough, but too scattered: what others have not filled may join it.
+                    free.reclaim(u64::MAX, None);
+                    free.find(wanted).map_err(|_| refused)?
+                }
+            };
         }
+        Ok(self.hold(&mut free, extents))
+    }
+
+    /// Reserves what there is for an upload whose length nobody knows: the longest run, `blocks_max` blocks at most. It
+    /// grows as it is filled.
+    pub(crate) fn reserve_some(&self, blocks_max: u64) -> Result<Reservation, Refused> {
+        let mut free = self.free.borrow_mut();
+        if free.entries == 0 {
+            return Err(Refused::Entries);
+        }
+        free.share_out(None);
+        let mut extents = [Extent::default(); EXTENTS_MAX];
+        if let Some(run) = free.longest_run() {
+            extents[0] = Extent { start: run.start, blocks: u64::from(run.blocks).min(blocks_max) as u32 };
+        }
+        Ok(self.hold(&mut free, extents))
+    }
+
+    fn hold(&self, free: &mut Free, extents: [Extent; EXTENTS_MAX]) -> Reservation {
         for extent in extents.iter().filter(|extent| extent.blocks > 0) {
             assert!(free.carve(*extent), "{extent:?} was found free");
         }
         free.entries -= 1;
-        Ok(Space { extents, allocator: self.clone() })
+        free.reservations_made += 1;
+        let number = free.reservations_made;
+        free.reservations.insert(number, Reserved { extents, used: 0 });
+        Reservation { allocator: self.clone(), number }
     }
 
     /// Takes exactly `extents`, which an index names; `None` when they are not all free.
@@ -81,6 +129,88 @@ impl Allocator {
         }
         free.entries -= 1;
         Some(Space { extents, allocator: self.clone() })
+    }
+}
+
+/// Room for an upload that is under way; all of it is free again when this is dropped.
+pub(crate) struct Reservation {
+    allocator: Allocator,
+    number: u64,
+}
+
+impl Reservation {
+    /// The next blocks to fill, `blocks_max` at most and in one piece. `blocks_wanted` is what is missing in all.
+    pub(crate) fn next(&mut self, blocks_max: u32, blocks_wanted: u64) -> Result<Extent, Refused> {
+        let mut free = self.allocator.free.borrow_mut();
+        if free.reservations[&self.number].rest().is_none() {
+            free.grow(self.number, blocks_wanted)?;
+        }
+        let reserved = free.reservations.get_mut(&self.number).expect("it is there as long as its holder");
+        let rest = reserved.rest().ok_or(Refused::Blocks)?;
+        let blocks = rest.blocks.min(blocks_max);
+        reserved.used += u64::from(blocks);
+        Ok(Extent { start: rest.start, blocks })
+    }
+
+    /// Ends with the first `blocks` of what was handed out; the others are free again.
+    pub(crate) fn into_space(self, blocks: u64) -> Space {
+        let mut free = self.allocator.free.borrow_mut();
+        let mut reserved = free.reservations.remove(&self.number).expect("it is there as long as its holder");
+        assert!(blocks <= reserved.used, "{blocks} blocks of {}", reserved.used);
+        let extents = reserved.cut(blocks);
+        extents.into_iter().for_each(|extent| free.join(extent));
+        Space { extents: reserved.extents, allocator: self.allocator.clone() }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut free = self.allocator.free.borrow_mut();
+        // It is not there any more when it has become a space.
+        if let Some(reserved) = free.reservations.remove(&self.number) {
+            reserved.extents.into_iter().for_each(|extent| free.join(extent));
+            free.entries += 1;
+        }
+    }
+}
+
+impl Reserved {
+    fn blocks(&self) -> u64 {
+        self.extents.iter().map(|extent| u64::from(extent.blocks)).sum()
+    }
+
+    /// Blocks that others may have.
+    fn idle_blocks(&self) -> u64 {
+        self.blocks().saturating_sub(self.used + self.used.max(AHEAD_BLOCKS))
+    }
+
+    /// What was not handed out of the extent in which the next block lies.
+    fn rest(&self) -> Option<Extent> {
+        let mut before = 0;
+        for extent in &self.extents {
+            let end = before + u64::from(extent.blocks);
+            if self.used < end {
+                let done = (self.used - before) as u32;
+                return Some(Extent { start: extent.start + done, blocks: extent.blocks - done });
+            }
+            before = end;
+        }
+        None
+    }
+
+    /// Keeps the first `blocks` and returns the others.
+    fn cut(&mut self, blocks: u64) -> [Extent; EXTENTS_MAX] {
+        let mut left = blocks;
+        let mut cut = [Extent::default(); EXTENTS_MAX];
+        for (extent, cut) in self.extents.iter_mut().zip(&mut cut) {
+            let keep = left.min(u64::from(extent.blocks)) as u32;
+            left -= u64::from(keep);
+            if keep < extent.blocks {
+                *cut = Extent { start: extent.start + keep, blocks: extent.blocks - keep };
+            }
+            *extent = if keep == 0 { Extent::default() } else { Extent { start: extent.start, blocks: keep } };
+        }
+        cut
     }
 }
 
@@ -105,6 +235,77 @@ fn gather(runs: &BTreeMap<u32, u32>, mut blocks: u32, extents: &mut [Extent; EXT
 }
 
 impl Free {
+    /// Free runs that are `blocks` long together.
+    fn find(&self, blocks: u32) -> Result<[Extent; EXTENTS_MAX], Refused> {
+        let mut extents = [Extent::default(); EXTENTS_MAX];
+        match self.runs.iter().find(|run| *run.1 >= blocks) {
+            Some((&start, _)) => extents[0] = Extent { start, blocks },
+            None => gather(&self.runs, blocks, &mut extents)?,
+        }
+        Ok(extents)
+    }
+
+    fn longest_run(&self) -> Option<Extent> {
+        let longest = self.runs.iter().max_by_key(|run| *run.1);
+        longest.map(|(&start, &blocks)| Extent { start, blocks })
+    }
+
+    /// Blocks that uploads hold and others may have; `but` is left out.
+    fn idle_blocks(&self, but: Option<u64>) -> u64 {
+        let others = self.reservations.iter().filter(|(number, _)| Some(**number) != but);
+        others.map(|(_, reserved)| reserved.idle_blocks()).sum()
+    }
+
+    /// Takes blocks back that uploads have not filled, until `blocks` more are free: from the largest first.
+    fn reclaim(&mut self, mut blocks: u64, but: Option<u64>) {
+        while blocks > 0 {
+            let others = self.reservations.iter_mut().filter(|(number, _)| Some(**number) != but);
+            let Some((_, largest)) = others.max_by_key(|(_, reserved)| reserved.idle_blocks()) else { return };
+            let taken = largest.idle_blocks().min(blocks);
+            if taken == 0 {
+                return;
+            }
+            let kept = largest.blocks() - taken;
+            let extents = largest.cut(kept);
+            extents.into_iter().for_each(|extent| self.join(extent));
+            blocks -= taken;
+        }
+    }
+
+    /// Makes half of the largest part that an upload has not filled free, unless as much is free in one piece: who takes
+    /// it has room to grow then, and so has the other one.
+    fn share_out(&mut self, but: Option<u64>) {
+        let others = self.reservations.iter().filter(|(number, _)| Some(**number) != but);
+        let half = others.map(|(_, reserved)| reserved.idle_blocks()).max().unwrap_or(0) / 2;
+        if self.longest_run().is_none_or(|run| u64::from(run.blocks) < half) {
+            self.reclaim(half, but);
+        }
+    }
+
+    /// Gives a reservation that is used up more room, `blocks_wanted` at most: behind its end if that is free, else where
+    /// most is.
+    fn grow(&mut self, number: u64, blocks_wanted: u64) -> Result<(), Refused> {
+        let reserved = &self.reservations[&number];
+        let count = reserved.extents.iter().take_while(|extent| extent.blocks > 0).count();
+        let end = count.checked_sub(1).map(|last| reserved.extents[last].end());
+        let lacking = blocks_wanted.min(AHEAD_BLOCKS).saturating_sub(self.blocks);
+        self.share_out(Some(number));
+        self.reclaim(lacking, Some(number));
+        let behind = end
+            .and_then(|end| u32::try_from(end).ok())
+            .and_then(|start| self.runs.get(&start).map(|&blocks| Extent { start, blocks }));
+        let run = behind.or_else(|| if count < EXTENTS_MAX { self.longest_run() } else { None });
+        let run = run.ok_or(Refused::Blocks)?;
+        let taken = Extent { start: run.start, blocks: u64::from(run.blocks).min(blocks_wanted) as u32 };
+        assert!(self.carve(taken), "{taken:?} was found free");
+        let reserved = self.reservations.get_mut(&number).expect("it was there above");
+        match behind {
+            Some(_) => reserved.extents[count - 1].blocks += taken.blocks,
+            None => reserved.extents[count] = taken,
+        }
+        Ok(())
+    }
+
     /// Takes `extent` out of the run that contains it, if one does.
     fn carve(&mut self, extent: Extent) -> bool {
         let Some((&start, &blocks)) = self.runs.range(..=extent.start).next_back() else { return false };
@@ -219,6 +420,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    impl Allocator {
+        /// An item of so many blocks whose data is all there.
+        fn take(&self, blocks: u64) -> Result<Space, Refused> {
+            let mut reservation = self.reserve(blocks)?;
+            let mut left = blocks;
+            while left > 0 {
+                left -= u64::from(reservation.next(u32::MAX, left)?.blocks);
+            }
+            Ok(reservation.into_space(blocks))
+        }
+    }
+
     fn allocator(blocks: u32) -> Allocator {
         Allocator::new(Extent { start: 3, blocks }, 4)
     }
@@ -276,6 +489,47 @@ mod tests {
             ]
         );
         assert_eq!(pieces[2].padded_bytes(), 8192);
+    }
+
+    #[test]
+    fn what_was_announced_and_not_filled_goes_to_others() {
+        let allocator = Allocator::new(Extent { start: 0, blocks: 1000 }, 10);
+        let mut greedy = allocator.reserve(1000).unwrap();
+        assert_eq!(greedy.next(32, 1000), Ok(Extent { start: 0, blocks: 32 }));
+        // 32 blocks are filled, and as many ahead of them stay.
+        assert_eq!(allocator.reserve(937).err(), Some(Refused::Blocks));
+        let honest = allocator.take(900).unwrap();
+        assert_eq!(greedy.next(1000, 968).map(|extent| extent.blocks), Ok(68));
+        assert_eq!(greedy.next(1000, 900), Err(Refused::Blocks));
+        drop(honest);
+        assert_eq!(greedy.next(100, 900), Ok(Extent { start: 100, blocks: 100 }));
+        let space = greedy.into_space(150);
+        assert_eq!(space.extents[0], Extent { start: 0, blocks: 150 });
+        assert_eq!(allocator.free_bytes(), 850 * 4096);
+        drop(space);
+        assert_eq!((allocator.free_bytes(), allocator.free_entries()), (1000 * 4096, 10));
+    }
+
+    #[test]
+    fn uploads_of_unknown_length_share_the_disk() {
+        let allocator = Allocator::new(Extent { start: 0, blocks: 10_000 }, 10);
+        let mut uploads: Vec<(Reservation, u64)> =
+            (0..4).map(|_| (allocator.reserve_some(10_000).unwrap(), 0)).collect();
+        for round in 0..2400 / 32 {
+            for (upload, filled) in &mut uploads {
+                let mut left = 32;
+                while left > 0 {
+                    let piece = upload.next(left, 10_000 - *filled);
+                    let piece = piece.unwrap_or_else(|_| panic!("no room in round {round} at {filled}"));
+                    left -= piece.blocks;
+                    *filled += u64::from(piece.blocks);
+                }
+            }
+        }
+        let spaces: Vec<Space> = uploads.into_iter().map(|(upload, filled)| upload.into_space(filled)).collect();
+        assert_eq!(allocator.free_bytes(), (10_000 - 4 * 2400) * 4096);
+        drop(spaces);
+        assert_eq!(allocator.take(10_000).unwrap().extents[0], Extent { start: 0, blocks: 10_000 });
     }
 
     proptest! {

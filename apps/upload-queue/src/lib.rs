@@ -19,6 +19,7 @@ extern crate alloc;
 
 mod allocator;
 mod config;
+mod connections;
 mod download;
 mod error;
 pub mod format;

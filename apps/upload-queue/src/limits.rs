@@ -19,6 +19,15 @@ pub const UPLOADS_MAX: usize = 8;
 /// Downloads that stream at once; see [`UPLOADS_MAX`]. Clients that wait for an item do not count.
 pub const DOWNLOADS_MAX: usize = 8;
 
+/// Of the [`UPLOADS_MAX`] and of the [`DOWNLOADS_MAX`] so many at most for one address, so that another finds a place at once.
+pub const SHARE_MAX: usize = 6;
+
+/// While others wait for its place, a client must move [`SLOW_BYTES`] in so much time that is spent waiting for it.
+pub const SLOW_TIME: Duration = Duration::from_secs(2);
+
+/// See [`SLOW_TIME`]: 64 KiB a second, half a megabit.
+pub const SLOW_BYTES: u64 = 128 * 1024;
+
 /// Chunks that are kept for the next transfer.
 pub const POOL_CHUNKS_MAX: usize = (UPLOADS_MAX + DOWNLOADS_MAX) * CHUNKS_PER_TRANSFER;
 
@@ -32,18 +41,21 @@ pub const RETRY_AFTER_SECS: u32 = 1;
 /// Longest `?wait=` that is honoured; more is treated as this much.
 pub const WAIT_SECS_MAX: u64 = 24 * 60 * 60;
 
-/// Connections that are served at once; at the bound, new ones wait in the listener. Beside its TCP
-/// buffers one costs 4 KiB, or 16 KiB with a very long head. A small VM's network has a lower bound
-/// of its own: 64 with 32 MiB.
+/// Connections that are open at once. At the bound a new one takes the place of one that rests. Beside its TCP buffers one
+/// costs 4 KiB, or 16 KiB with a very long head.
 pub const CONNECTIONS_MAX: usize = 512;
 
-/// Clients that wait for an item at once: half of the connections of the smallest VM, so that they
-/// never keep the uploads away that would end their waiting.
-pub const WAITING_MAX: usize = 32;
+/// A small VM's network has a lower bound of its own, 64 with 32 MiB. An eighth of it is left to connections that open or
+/// close.
+pub const CONNECTIONS_SPARE: usize = 8;
+
+/// Clients that wait for an item at once are so large a part of all connections, a half, so that they never keep the uploads
+/// away that would end their waiting.
+pub const WAITING_PART: usize = 2;
 
 /// Pause after a connection could not be accepted, so that a lasting failure costs next to nothing.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What one client may send and how slow it may be. A stalled upload gives its space back after one
-/// to two windows of 30 seconds in which it moved less than 8 KiB.
-pub const HTTP: Limits = Limits::DEFAULT;
+/// What one client may send and how slow it may be while no other one waits: 64 KiB in each 30 seconds of waiting for it. An
+/// upload that stands still is ended after one to two of these windows.
+pub const HTTP: Limits = Limits { progress_bytes_min: 64 * 1024, ..Limits::DEFAULT };

@@ -5,10 +5,13 @@ use crate::format::{self, BLOCK_BYTES, Geometry, Index, Slot, SuperblockState};
 use alloc::vec::Vec;
 use glasshouse::{Block, Buf};
 
-/// A disk that is neither ours nor erased on request must be zero in this many bytes from its start
-/// and before its end: file systems, partition tables and RAID members leave their marks there.
-const ZERO_HEAD_BYTES: u64 = 1024 * 1024;
+/// A disk that is neither ours nor erased on request must be zero in this many bytes from its start and before its end:
+/// file systems, partition tables and RAID members leave their marks there. So much from the start also shows the items of
+/// a queue whose superblock and index were erased.
+const ZERO_HEAD_BYTES: u64 = 16 * 1024 * 1024;
 const ZERO_TAIL_BYTES: u64 = 64 * 1024;
+/// Blocks in between that must be zero too, at equal distances.
+const ZERO_SAMPLES: u64 = 256;
 
 /// Finds or makes the queue on `block` and reads its index.
 pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, Index, Recovery), OpenError> {
@@ -57,6 +60,12 @@ async fn find_queue<B: Block>(block: &B, erase: bool) -> Result<Option<Geometry>
         None => {
             let whole = block.info().size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
             check_zero(block, 0, ZERO_HEAD_BYTES.min(whole)).await?;
+            for sample in 1..ZERO_SAMPLES {
+                let from = whole / ZERO_SAMPLES * sample / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+                if from >= ZERO_HEAD_BYTES {
+                    check_zero(block, from, (from + BLOCK_BYTES as u64).min(whole)).await?;
+                }
+            }
             check_zero(block, whole - ZERO_TAIL_BYTES.min(whole), whole).await?;
             Ok(None)
         }

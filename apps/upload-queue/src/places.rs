@@ -1,12 +1,22 @@
-//! A bound on how many do something at once.
+//! A bound on how many do something at once, shared fairly.
+//!
+//! A place goes to those that wait in the order of their coming. One address holds a part of the places at most, so that
+//! another finds one. A client that hardly moves while others wait loses its place: [`Place::lost`] tells the holder.
 
+use crate::limits::{SLOW_BYTES, SLOW_TIME};
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
-use core::cell::Cell;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::net::IpAddr;
 use core::time::Duration;
 use embassy_futures::select::{Either, select};
-use glasshouse::Clock;
 use glasshouse::sync::Notify;
 use glasshouse::trace::{Gauge, Name};
+use glasshouse::{Clock, Instant};
+
+/// How often one that waits looks for a holder that is slow.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// A number of places. Clones share them.
 #[derive(Clone)]
@@ -15,46 +25,165 @@ pub(crate) struct Places {
 }
 
 struct Inner {
-    free: Cell<usize>,
-    freed: Notify,
+    name: &'static Name,
+    count: usize,
+    /// Places of one address at most.
+    share: usize,
+    state: RefCell<State>,
+    changed: Notify,
     /// How many wait with [`Places::wait_for`].
     waiting: Option<&'static Gauge>,
 }
 
+#[derive(Default)]
+struct State {
+    holders: Vec<Rc<Holder>>,
+    /// Oldest first.
+    waiters: VecDeque<Rc<Waiter>>,
+}
+
+struct Waiter {
+    peer: IpAddr,
+    /// The place that was given to it, until it takes it.
+    given: RefCell<Option<Place>>,
+}
+
+struct Holder {
+    peer: IpAddr,
+    /// Time that was spent waiting for the client, and the bytes it moved in it; both begin again and again.
+    waited: Cell<Duration>,
+    bytes: Cell<u64>,
+    /// Since when the client is being waited for.
+    since: Cell<Option<Instant>>,
+    /// What the last whole window has shown.
+    was_slow: Cell<bool>,
+    is_lost: Cell<bool>,
+    lost: Notify,
+}
+
+impl Holder {
+    /// Whether the client moved too little of late, in time that was spent waiting for it.
+    fn is_slow(&self, now: Instant) -> bool {
+        // What is waited for now is one chunk at most, so this alone shows it, however much went before.
+        let waiting = self.since.get().map_or(Duration::ZERO, |since| now - since);
+        if waiting >= SLOW_TIME {
+            return true;
+        }
+        if self.waited.get() + waiting >= SLOW_TIME { self.bytes.get() < SLOW_BYTES } else { self.was_slow.get() }
+    }
+}
+
 impl Places {
     /// `name` is what one of them is called in traces.
-    pub(crate) fn new(count: usize, name: &'static Name, waiting: Option<&'static Gauge>) -> Places {
-        Places { inner: Rc::new(Inner { free: Cell::new(count), freed: Notify::of_resource(name), waiting }) }
+    pub(crate) fn new(count: usize, share: usize, name: &'static Name, waiting: Option<&'static Gauge>) -> Places {
+        let changed = Notify::of_resource(name);
+        Places { inner: Rc::new(Inner { name, count, share, state: RefCell::default(), changed, waiting }) }
     }
 
-    /// A place, if one is free now.
-    pub(crate) fn take(&self) -> Option<Place> {
-        let left = self.inner.free.get().checked_sub(1)?;
-        self.inner.free.set(left);
-        Some(Place { inner: self.inner.clone() })
-    }
-
-    /// The next free place.
-    pub(crate) async fn wait(&self) -> Place {
-        loop {
-            let freed = self.inner.freed.notified();
-            if let Some(place) = self.take() {
-                return place;
-            }
-            freed.await;
+    /// A place, if one is free now and nobody has waited longer for it.
+    pub(crate) fn take(&self, peer: IpAddr) -> Option<Place> {
+        let mut state = self.inner.state.borrow_mut();
+        // Those whose address has no share left do not hold up others.
+        let is_overtaking =
+            state.waiters.iter().any(|waiter| waiter.given.borrow().is_none() && self.has_share(&state, waiter.peer));
+        if is_overtaking || !self.is_free(&state) || !self.has_share(&state, peer) {
+            return None;
         }
+        Some(self.seat(&mut state, peer))
     }
 
     /// A place, if one becomes free within `time`.
-    pub(crate) async fn wait_for(&self, clock: &impl Clock, time: Duration) -> Option<Place> {
-        if let Some(place) = self.take() {
+    pub(crate) async fn wait_for(&self, clock: &impl Clock, peer: IpAddr, time: Duration) -> Option<Place> {
+        if let Some(place) = self.take(peer) {
             return Some(place);
         }
         let _waiting = self.inner.waiting.map(Waiting::begin);
-        match select(self.wait(), clock.sleep(time)).await {
-            Either::First(place) => Some(place),
-            Either::Second(()) => None,
+        let deadline = clock.now() + time;
+        let waiter = Rc::new(Waiter { peer, given: RefCell::new(None) });
+        self.inner.state.borrow_mut().waiters.push_back(waiter.clone());
+        let _queued = Queued { places: self, waiter: &waiter };
+        loop {
+            let changed = self.inner.changed.notified();
+            if let Some(place) = waiter.given.take() {
+                return Some(place);
+            }
+            let now = clock.now();
+            if now >= deadline {
+                return None;
+            }
+            self.dismiss_slowest(peer, now);
+            let look = deadline.min(now + LOOK);
+            select(changed, clock.sleep_until(look)).await;
         }
+    }
+
+    fn is_free(&self, state: &State) -> bool {
+        state.holders.len() < self.inner.count
+    }
+
+    /// Whether one more place may go to `peer`.
+    fn has_share(&self, state: &State, peer: IpAddr) -> bool {
+        state.holders.iter().filter(|holder| holder.peer == peer).count() < self.inner.share
+    }
+
+    fn seat(&self, state: &mut State, peer: IpAddr) -> Place {
+        let holder = Rc::new(Holder {
+            peer,
+            waited: Cell::default(),
+            bytes: Cell::default(),
+            since: Cell::default(),
+            was_slow: Cell::default(),
+            is_lost: Cell::default(),
+            lost: Notify::of_resource(self.inner.name),
+        });
+        state.holders.push(holder.clone());
+        Place { places: self.clone(), holder }
+    }
+
+    /// Gives free places to those that have waited longest, as far as their addresses have a share left.
+    fn hand_out(&self) {
+        let mut state = self.inner.state.borrow_mut();
+        while self.is_free(&state) {
+            let next = state
+                .waiters
+                .iter()
+                .find(|waiter| waiter.given.borrow().is_none() && self.has_share(&state, waiter.peer))
+                .cloned();
+            let Some(waiter) = next else { break };
+            let place = self.seat(&mut state, waiter.peer);
+            *waiter.given.borrow_mut() = Some(place);
+        }
+        drop(state);
+        self.inner.changed.notify_all();
+    }
+
+    /// Takes the place of the slowest client away, among those whose place would help `peer`.
+    fn dismiss_slowest(&self, peer: IpAddr, now: Instant) {
+        let state = self.inner.state.borrow();
+        // One is leaving already.
+        if state.holders.iter().any(|holder| holder.is_lost.get()) {
+            return;
+        }
+        let has_share = self.has_share(&state, peer);
+        let slow = state.holders.iter().filter(|holder| holder.is_slow(now) && (has_share || holder.peer == peer));
+        if let Some(slowest) = slow.min_by_key(|holder| holder.bytes.get()) {
+            slowest.is_lost.set(true);
+            slowest.lost.notify_all();
+        }
+    }
+}
+
+/// Stands in the queue of those that wait until this is dropped.
+struct Queued<'a> {
+    places: &'a Places,
+    waiter: &'a Rc<Waiter>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.places.inner.state.borrow_mut().waiters.retain(|waiter| !Rc::ptr_eq(waiter, self.waiter));
+        // A place that came too late goes to the next.
+        drop(self.waiter.given.take());
     }
 }
 
@@ -76,12 +205,70 @@ impl Drop for Waiting {
 
 /// A place; free again when it is dropped.
 pub(crate) struct Place {
-    inner: Rc<Inner>,
+    places: Places,
+    holder: Rc<Holder>,
+}
+
+impl Place {
+    /// Waits for the client by `transfer`, which tells how many bytes it moved; `None` when the place was lost first,
+    /// because the client was too slow while others waited.
+    pub(crate) async fn watch<E>(
+        &self,
+        clock: &impl Clock,
+        transfer: impl Future<Output = Result<usize, E>>,
+    ) -> Option<Result<usize, E>> {
+        let holder = &self.holder;
+        let began = clock.now();
+        holder.since.set(Some(began));
+        let outcome = select(transfer, self.lost()).await;
+        holder.since.set(None);
+        holder.waited.set(holder.waited.get() + (clock.now() - began));
+        let Either::First(outcome) = outcome else { return None };
+        holder.bytes.set(holder.bytes.get() + *outcome.as_ref().unwrap_or(&0) as u64);
+        if holder.waited.get() >= SLOW_TIME {
+            holder.was_slow.set(holder.bytes.get() < SLOW_BYTES);
+            holder.waited.set(Duration::ZERO);
+            holder.bytes.set(0);
+        }
+        Some(outcome)
+    }
+
+    async fn lost(&self) {
+        loop {
+            let lost = self.holder.lost.notified();
+            if self.holder.is_lost.get() {
+                return;
+            }
+            lost.await;
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.inner.free.set(self.inner.free.get() + 1);
-        self.inner.freed.notify_all();
+        let mut state = self.places.inner.state.borrow_mut();
+        state.holders.retain(|holder| !Rc::ptr_eq(holder, &self.holder));
+        drop(state);
+        self.places.hand_out();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    static PLACE: Name = Name::new("place of a test");
+
+    #[test]
+    fn one_address_leaves_places_for_another() {
+        let places = Places::new(8, 6, &PLACE, None);
+        let [first, second] = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)));
+        let mut held: Vec<Place> = (0..6).map(|_| places.take(first).unwrap()).collect();
+        assert!(places.take(first).is_none());
+        held.extend((0..2).map(|_| places.take(second).unwrap()));
+        assert!(places.take(second).is_none());
+        held.clear();
+        assert!(places.take(second).is_some());
     }
 }

@@ -1,11 +1,12 @@
 //! Requests and their answers.
 
 use crate::config::number;
+use crate::connections::Connected;
 use crate::download::Download;
 use crate::error::StoreError;
 use crate::format::Entry;
-use crate::limits::{PLACE_WAIT, RETRY_AFTER_SECS, WAIT_SECS_MAX};
-use crate::places::Places;
+use crate::limits::{PLACE_WAIT, RETRY_AFTER_SECS, SLOW_BYTES, SLOW_TIME, WAIT_SECS_MAX};
+use crate::places::{Place, Places};
 use crate::store::Store;
 use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
 use crate::upload::Upload;
@@ -13,6 +14,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::fmt;
 use core::time::Duration;
 use embassy_futures::select::{Either, Either3, select, select3};
@@ -21,8 +23,18 @@ use glasshouse::tracing::field::Empty;
 use glasshouse::tracing::{Instrument, Span, info_span};
 use glasshouse::{Instant, Net, Platform};
 
-/// The item that a connection was sent whole last: what its DELETE without If-Match is about.
-pub(crate) type Sent = Option<u64>;
+/// What is known of one connection from request to request.
+pub(crate) struct Client {
+    pub(crate) connected: Connected,
+    /// The item that it was sent whole last: what its DELETE without If-Match is about.
+    sent: Cell<Option<u64>>,
+}
+
+impl Client {
+    pub(crate) fn new(connected: Connected) -> Client {
+        Client { connected, sent: Cell::new(None) }
+    }
+}
 
 type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
 
@@ -44,21 +56,27 @@ impl<P: Platform> Queue<P> {
         &self,
         connection: &mut Connection<P>,
         request: Request,
-        sent: &mut Sent,
+        client: &Client,
     ) -> Result<(), HttpError> {
+        let answered = self.answer(connection, request, client).await;
+        client.connected.keep(false);
+        answered
+    }
+
+    async fn answer(&self, connection: &mut Connection<P>, request: Request, client: &Client) -> Result<(), HttpError> {
         match (request.path(), request.method()) {
             ("/uploader", Method::Put) => {
                 let span = info_span!("upload", bytes = body_bytes(&request), id = Empty);
-                Box::pin(self.put(connection, &request, &span)).instrument(span.clone()).await
+                Box::pin(self.put(connection, &request, client, &span)).instrument(span.clone()).await
             }
             ("/uploader", Method::Post) => not_allowed::<P>(connection, "PUT", "Use PUT, not POST\n").await,
             ("/uploader", _) => not_allowed::<P>(connection, "PUT", "Method not supported\n").await,
             ("/downloader", Method::Get) => {
                 let span = info_span!("download", bytes = Empty, id = Empty);
-                Box::pin(self.get(connection, &request, sent, &span)).instrument(span.clone()).await
+                Box::pin(self.get(connection, &request, client, &span)).instrument(span.clone()).await
             }
             ("/downloader", Method::Delete) => {
-                self.delete(connection, &request, sent).instrument(info_span!("delete")).await
+                self.delete(connection, &request, client).instrument(info_span!("delete")).await
             }
             ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,
             ("/healthz", Method::Get | Method::Head) => connection.respond_text(Status::OK, "ok\n").await,
@@ -68,22 +86,34 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    async fn put(&self, connection: &mut Connection<P>, request: &Request, span: &Span) -> Result<(), HttpError> {
-        let RequestBody::Length(length) = request.body() else {
-            return connection.respond_text(Status::LENGTH_REQUIRED, "Missing Content-Length\n").await;
+    async fn put(
+        &self,
+        connection: &mut Connection<P>,
+        request: &Request,
+        client: &Client,
+        span: &Span,
+    ) -> Result<(), HttpError> {
+        let length = match request.body() {
+            RequestBody::Length(length) => Some(length),
+            RequestBody::Chunked => None,
+            _ => return connection.respond_text(Status::LENGTH_REQUIRED, "Missing Content-Length\n").await,
         };
-        if length > self.item_bytes_max {
-            let text = format!("An item may have {} bytes at most\n", self.item_bytes_max);
-            return connection.respond_text(Status::PAYLOAD_TOO_LARGE, &text).await;
+        if length.is_some_and(|length| length > self.item_bytes_max) {
+            return self.too_large(connection).await;
         }
-        let upload = match self.store.upload(length) {
+        let Some(place) = self.uploads.wait_for(&self.platform, client.connected.peer(), PLACE_WAIT).await else {
+            return busy::<P>(connection, "Too many uploads\n").await;
+        };
+        client.connected.keep(true);
+        let begun = match length {
+            Some(length) => self.store.upload(length),
+            None => self.store.upload_of_unknown_length(self.item_bytes_max),
+        };
+        let upload = match begun {
             Ok(upload) => upload,
             Err(error) => return self.fail(connection, error).await,
         };
-        let Some(_place) = self.uploads.wait_for(&self.platform, PLACE_WAIT).await else {
-            return busy::<P>(connection, "Too many uploads\n").await;
-        };
-        match receive::<P>(connection, upload).await {
+        match self.receive(connection, upload, &place).await {
             Ok(Ok(id)) => {
                 span.record("id", id);
                 let answer = connection.respond_text(Status::OK, "Accepted\n");
@@ -91,12 +121,14 @@ impl<P: Platform> Queue<P> {
                 UPLOADS_DONE.add(answered.is_ok().into());
                 answered
             }
-            Ok(Err(HttpError::BodyCut { missing_bytes })) => {
+            Ok(Err(Refused::TooLarge)) => self.too_large(connection).await,
+            Ok(Err(Refused::Client(HttpError::BodyCut { missing_bytes }))) => {
+                let length = length.unwrap_or_default();
                 let text =
                     format!("Upload has wrong size: Content-Length said {length} but got {}\n", length - missing_bytes);
                 connection.respond_text(Status::BAD_REQUEST, &text).await
             }
-            Ok(Err(error)) => Err(error),
+            Ok(Err(Refused::Client(error))) => Err(error),
             Err(error) => self.fail(connection, error).await,
         }
     }
@@ -105,11 +137,11 @@ impl<P: Platform> Queue<P> {
         &self,
         connection: &mut Connection<P>,
         request: &Request,
-        sent: &mut Sent,
+        client: &Client,
         span: &Span,
     ) -> Result<(), HttpError> {
         // Whatever comes of it, the client did not mean the item before.
-        *sent = None;
+        client.sent.set(None);
         let Ok(wait) = wait_time(request.query()) else {
             return connection.respond_text(Status::BAD_REQUEST, "wait takes a number of seconds\n").await;
         };
@@ -117,21 +149,26 @@ impl<P: Platform> Queue<P> {
         // Several consumers may wait for one item, and another one may be faster.
         loop {
             if self.store.head().is_some() {
-                let Some(_place) = self.downloads.wait_for(&self.platform, PLACE_WAIT).await else {
+                let place = self.downloads.wait_for(&self.platform, client.connected.peer(), PLACE_WAIT).await;
+                let Some(place) = place else {
                     return busy::<P>(connection, "Too many downloads\n").await;
                 };
+                client.connected.keep(true);
                 if let Some(download) = self.store.fetch() {
-                    let entry = download.entry();
+                    let entry = *download.entry();
                     span.record("id", entry.id);
                     span.record("bytes", entry.length);
-                    let outcome = self.send(connection, download, sent).instrument(info_span!("send")).await;
-                    DOWNLOADS_DONE.add(outcome.is_ok().into());
-                    return outcome;
+                    let sent = self.send(connection, download, &place).instrument(info_span!("send")).await;
+                    let whole = sent.as_ref().is_ok_and(|is_whole| *is_whole);
+                    DOWNLOADS_DONE.add(whole.into());
+                    client.sent.set(whole.then_some(entry.id));
+                    return sent.map(drop);
                 }
             } else {
-                let Some(_place) = self.waiting.take() else {
+                let Some(_place) = self.waiting.take(client.connected.peer()) else {
                     return busy::<P>(connection, "Too many clients wait for an item\n").await;
                 };
+                client.connected.keep(true);
                 let wait = self.wait_for_item(connection, deadline).instrument(info_span!("wait for an item"));
                 if !wait.await {
                     return connection.respond(Response::new(Status::NO_CONTENT), &[]).await;
@@ -167,25 +204,27 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Notes in `sent` what it has sent to the last byte.
+    /// Sends the item; false when its beginning could not be read and the client was answered so.
     async fn send(
         &self,
         connection: &mut Connection<P>,
         mut download: Download<P::Block>,
-        sent: &mut Sent,
-    ) -> Result<(), HttpError> {
+        place: &Place,
+    ) -> Result<bool, HttpError> {
         // Damage in the first chunk is still found in time for an honest status.
         let mut chunk = match download.next().await {
             Ok(chunk) => chunk,
-            Err(error) => return self.fail(connection, error).await,
+            Err(error) => return self.fail(connection, error).await.map(|()| false),
         };
         let entry = *download.entry();
         let response =
             Response::new(Status::OK).header("Content-Type", "application/octet-stream").header("ETag", ETag(&entry));
         connection.start(response, entry.length).await?;
         while let Some(bytes) = chunk {
-            if let Either::First(written) = select(connection.write_body(&bytes), download.drive()).await {
-                written?;
+            let write = async { connection.write_body(&bytes).await.map(|()| bytes.len()) };
+            let write = place.watch(&self.platform, write);
+            if let Either::First(written) = select(write, download.drive()).await {
+                written.ok_or(TOO_SLOW)??;
             }
             drop(bytes);
             chunk = match download.next().await {
@@ -197,21 +236,20 @@ impl<P: Platform> Queue<P> {
                 }
             };
         }
-        *sent = Some(entry.id);
-        Ok(())
+        Ok(true)
     }
 
     async fn delete(
         &self,
         connection: &mut Connection<P>,
         request: &Request,
-        sent: &mut Sent,
+        client: &Client,
     ) -> Result<(), HttpError> {
         let head = self.store.head();
         let wanted = match (condition(request), head) {
             (Some(tags), Some(head)) if tags.matches(&head) => head.id,
             (Some(_), head) => return failed_condition::<P>(connection, head).await,
-            (None, head) => match (*sent, head) {
+            (None, head) => match (client.sent.get(), head) {
                 (Some(id), _) => id,
                 (None, Some(head)) => return needs_condition::<P>(connection, head).await,
                 (None, None) => return connection.respond_text(Status::NOT_FOUND, "The queue is empty\n").await,
@@ -219,7 +257,7 @@ impl<P: Platform> Queue<P> {
         };
         let removed = self.store.remove(wanted).await;
         if removed.is_ok() {
-            *sent = None;
+            client.sent.set(None);
         }
         match removed {
             Ok(true) => connection.respond_text(Status::OK, "OK\n").await,
@@ -231,10 +269,63 @@ impl<P: Platform> Queue<P> {
         }
     }
 
+    /// Streams the body into `upload` and tells its id. The outer error is the store's, the inner one the client's.
+    async fn receive(
+        &self,
+        connection: &mut Connection<P>,
+        mut upload: Upload<P::Block>,
+        place: &Place,
+    ) -> Result<Result<u64, Refused>, StoreError> {
+        let stream = self.stream(connection, &mut upload, place);
+        if let Err(error) = stream.instrument(info_span!("receive")).await? {
+            return Ok(Err(error));
+        }
+        Ok(Ok(upload.finish().await?))
+    }
+
+    async fn stream(
+        &self,
+        connection: &mut Connection<P>,
+        upload: &mut Upload<P::Block>,
+        place: &Place,
+    ) -> Result<Result<(), Refused>, StoreError> {
+        while upload.missing_bytes() > 0 {
+            let read = async |space: &mut [u8]| {
+                place.watch(&self.platform, connection.read_body(space)).await.ok_or(TOO_SLOW)?
+            };
+            match upload.receive(read).await? {
+                Ok(0) => {
+                    // Only a chunked body ends where its client likes.
+                    upload.end();
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) => return Ok(Err(Refused::Client(error))),
+            }
+        }
+        if upload.is_open() {
+            match connection.read_body(&mut [0]).await {
+                Ok(0) => upload.end(),
+                Ok(_) => return Ok(Err(Refused::TooLarge)),
+                Err(error) => return Ok(Err(Refused::Client(error))),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    async fn too_large(&self, connection: &mut Connection<P>) -> Result<(), HttpError> {
+        let text = format!("An item may have {} bytes at most\n", self.item_bytes_max);
+        connection.respond_text(Status::PAYLOAD_TOO_LARGE, &text).await
+    }
+
     async fn fail(&self, connection: &mut Connection<P>, error: StoreError) -> Result<(), HttpError> {
         match error {
-            StoreError::DiskFull { .. } | StoreError::IndexFull { .. } => {
-                connection.respond_text(Status::INSUFFICIENT_STORAGE, "Disk full\n").await
+            StoreError::DiskFull { .. } => connection.respond_text(Status::INSUFFICIENT_STORAGE, "Disk full\n").await,
+            StoreError::IndexFull { items_max } => {
+                let text = format!(
+                    "The queue has {items_max} items, uploads under way included, and its index has no room for more\n"
+                );
+                connection.respond_text(Status::INSUFFICIENT_STORAGE, &text).await
             }
             StoreError::Memory(_) => busy::<P>(connection, "Out of memory\n").await,
             _ => {
@@ -257,28 +348,15 @@ impl<P: Platform> Queue<P> {
     }
 }
 
-/// Streams the body into `upload` and tells its id. The outer error is the store's, the inner one the client's.
-async fn receive<P: Platform>(
-    connection: &mut Connection<P>,
-    mut upload: Upload<P::Block>,
-) -> Result<Result<u64, HttpError>, StoreError> {
-    if let Err(error) = stream::<P>(connection, &mut upload).instrument(info_span!("receive")).await? {
-        return Ok(Err(error));
-    }
-    Ok(Ok(upload.finish().await?))
+/// Why an upload did not become an item, where the store is not the reason.
+enum Refused {
+    Client(HttpError),
+    /// Its length was not known, and it has more bytes than an item may have.
+    TooLarge,
 }
 
-async fn stream<P: Platform>(
-    connection: &mut Connection<P>,
-    upload: &mut Upload<P::Block>,
-) -> Result<Result<(), HttpError>, StoreError> {
-    while upload.missing_bytes() > 0 {
-        if let Err(error) = upload.receive(async |space| connection.read_body(space).await).await? {
-            return Ok(Err(error));
-        }
-    }
-    Ok(Ok(()))
-}
+/// What a client is told that lost its place to one that waited.
+const TOO_SLOW: HttpError = HttpError::Stalled { bytes_min: SLOW_BYTES, window: SLOW_TIME };
 
 /// Bytes that the head of a request announces.
 fn body_bytes(request: &Request) -> u64 {

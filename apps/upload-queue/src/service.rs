@@ -1,16 +1,20 @@
 //! The service: start, accept connections, end.
 
 use crate::config::{Config, ConfigError};
+use crate::connections::Connections;
 use crate::error::OpenError;
-use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, DOWNLOADS_MAX, HTTP, UPLOADS_MAX, WAITING_MAX};
+use crate::limits::{
+    ACCEPT_PAUSE, CONNECTIONS_MAX, CONNECTIONS_SPARE, DOWNLOADS_MAX, HTTP, SHARE_MAX, UPLOADS_MAX, WAITING_PART,
+};
 use crate::places::Places;
-use crate::routes::Queue;
+use crate::routes::{Client, Queue};
 use crate::store::Store;
 use crate::telemetry::{self, CONNECTION_PLACE, DOWNLOAD_PLACE, UPLOAD_PLACE, WAITING_PLACE};
 use alloc::rc::Rc;
 use core::fmt;
+use embassy_futures::select::select;
 use glasshouse::http::Connection;
-use glasshouse::{Listener, Net, NetError, Platform, SpawnError};
+use glasshouse::{Listener, Net, NetError, Platform, SpawnError, Stream};
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,37 +61,38 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     p.spawn("commit", async move { running.run().await }).map_err(ServeError::Spawn)?;
 
     let net = p.net();
-    let address = net.up().await.map_err(ServeError::Net)?.address;
+    let info = net.up().await.map_err(ServeError::Net)?;
+    let spare = CONNECTIONS_SPARE.min(info.connections_max / 8);
+    let connections_max = CONNECTIONS_MAX.min(info.connections_max - spare).max(1);
     let mut listener = net.listen(config.port).await.map_err(ServeError::Net)?;
-    p.print(format_args!("upload-queue: listening on {address} port {}", listener.port()));
+    p.print(format_args!("upload-queue: listening on {} port {}", info.address, listener.port()));
+    let waiting_max = (connections_max / WAITING_PART).max(1);
     let queue = Rc::new(Queue {
         store,
         item_bytes_max: config.item_bytes_max.unwrap_or(usage.data_bytes).min(usage.data_bytes),
-        uploads: Places::new(UPLOADS_MAX, &UPLOAD_PLACE, Some(&telemetry::UPLOADS_WAITING)),
-        downloads: Places::new(DOWNLOADS_MAX, &DOWNLOAD_PLACE, Some(&telemetry::DOWNLOADS_WAITING)),
-        waiting: Places::new(WAITING_MAX, &WAITING_PLACE, None),
+        uploads: Places::new(UPLOADS_MAX, SHARE_MAX, &UPLOAD_PLACE, Some(&telemetry::UPLOADS_WAITING)),
+        downloads: Places::new(DOWNLOADS_MAX, SHARE_MAX, &DOWNLOAD_PLACE, Some(&telemetry::DOWNLOADS_WAITING)),
+        waiting: Places::new(waiting_max, waiting_max, &WAITING_PLACE, None),
         platform: p,
     });
-    accept(queue, &mut listener).await;
+    accept(queue, &mut listener, Connections::new(connections_max, &CONNECTION_PLACE)).await;
     Ok(())
 }
 
-async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>::Listener) {
-    let connections = Places::new(CONNECTIONS_MAX, &CONNECTION_PLACE, None);
+async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>::Listener, connections: Connections) {
     let mut last_error = None;
     loop {
-        // At the bound, new clients wait in the listener.
-        let place = connections.wait().await;
         let outcome = match listener.accept().await {
             Ok(stream) => {
+                let connected = connections.add(stream.peer().ip()).await;
                 let own = queue.clone();
                 let connection = Connection::new(stream, queue.platform.clone(), HTTP);
                 let task = async move {
-                    let mut sent = None;
-                    let handle = async |connection: &mut _, request| own.handle(connection, request, &mut sent).await;
-                    // What goes wrong with a client is told to the client.
-                    let _ = connection.serve(handle).await;
-                    drop(place);
+                    let client = Client::new(connected);
+                    let handle = async |connection: &mut _, request| own.handle(connection, request, &client).await;
+                    // What goes wrong with a client is told to the client. A connection that has to go for another one
+                    // is reset: it rests, so nothing is lost with it.
+                    let _ = select(connection.serve(handle), client.connected.ended()).await;
                 };
                 queue.platform.spawn("connection", task).map_err(ServeError::Spawn)
             }

@@ -143,19 +143,35 @@ impl<B: Block> Store<B> {
         }
     }
 
-    /// Reserves space for an item of `length` bytes, or says at once that there is none. Dropping
-    /// the upload before [`Upload::finish`] gives the space back.
+    /// Reserves space for an item of `length` bytes, or says at once that there is none. Others may get what of it is not
+    /// filled; then [`Upload::receive`] fails when there is no other space. Dropping the upload before [`Upload::finish`]
+    /// gives the space back.
     pub fn upload(&self, length: u64) -> Result<Upload<B>, StoreError> {
         self.check_running()?;
-        let taken = self.inner.allocator.take(length.div_ceil(BLOCK_BYTES as u64));
+        let reserved = self.inner.allocator.reserve(length.div_ceil(BLOCK_BYTES as u64));
         self.tell_bytes();
-        match taken {
-            Ok(space) => Ok(Upload::new(self.clone(), space, length)),
-            Err(Refused::Blocks) => {
-                Err(StoreError::DiskFull { wanted_bytes: length, free_bytes: self.inner.allocator.free_bytes() })
-            }
-            Err(Refused::Entries) => Err(StoreError::IndexFull { items_max: self.inner.geometry.items_max() }),
+        let reserved = reserved.map_err(|refused| self.refused(refused, length))?;
+        Ok(Upload::new(self.clone(), reserved, Some(length), length))
+    }
+
+    /// Begins an upload whose length will be known at its end, `length_max` bytes at most.
+    pub fn upload_of_unknown_length(&self, length_max: u64) -> Result<Upload<B>, StoreError> {
+        self.check_running()?;
+        let reserved = self.inner.allocator.reserve_some(length_max.div_ceil(BLOCK_BYTES as u64));
+        self.tell_bytes();
+        let reserved = reserved.map_err(|refused| self.refused(refused, 0))?;
+        Ok(Upload::new(self.clone(), reserved, None, length_max))
+    }
+
+    fn refused(&self, refused: Refused, wanted_bytes: u64) -> StoreError {
+        match refused {
+            Refused::Blocks => self.full(wanted_bytes),
+            Refused::Entries => StoreError::IndexFull { items_max: self.inner.geometry.items_max() },
         }
+    }
+
+    pub(crate) fn full(&self, wanted_bytes: u64) -> StoreError {
+        StoreError::DiskFull { wanted_bytes, free_bytes: self.inner.allocator.free_bytes() }
     }
 
     fn tell_bytes(&self) {

@@ -1,7 +1,8 @@
 //! Data on its way into the queue.
 
-use crate::allocator::{Cursor, Piece, Space};
+use crate::allocator::{Piece, Reservation};
 use crate::error::StoreError;
+use crate::format::BLOCK_BYTES;
 use crate::inflight::InFlight;
 use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::store::Store;
@@ -15,10 +16,14 @@ use twox_hash::XxHash3_64;
 pub struct Upload<B: Block> {
     store: Store<B>,
     /// `None` once it belongs to an item or to abandoned writes.
-    space: Option<Space>,
-    length: u64,
+    space: Option<Reservation>,
+    /// Bytes that will come, `None` while nobody knows.
+    length: Option<u64>,
+    /// Bytes that may come.
+    length_max: u64,
     received: u64,
-    cursor: Cursor,
+    /// Bytes for which blocks were handed out.
+    placed: u64,
     hasher: XxHash3_64,
     filling: Option<Chunk>,
     writes: InFlight<(Result<(), BlockError>, Buf)>,
@@ -32,15 +37,26 @@ struct Chunk {
 }
 
 impl<B: Block> Upload<B> {
-    pub(crate) fn new(store: Store<B>, space: Space, length: u64) -> Upload<B> {
-        let cursor = Cursor::new(space.extents, length);
+    pub(crate) fn new(store: Store<B>, space: Reservation, length: Option<u64>, length_max: u64) -> Upload<B> {
         let (hasher, writes) = (XxHash3_64::new(), InFlight::new());
-        Upload { store, space: Some(space), length, received: 0, cursor, hasher, filling: None, writes }
+        let space = Some(space);
+        Upload { store, space, length, length_max, received: 0, placed: 0, hasher, filling: None, writes }
     }
 
-    /// Bytes that are still to come.
+    /// Bytes that are still to come, or that may be where the length is not known.
     pub fn missing_bytes(&self) -> u64 {
-        self.length - self.received
+        self.length_max - self.received
+    }
+
+    /// Whether its length is still not known.
+    pub fn is_open(&self) -> bool {
+        self.length.is_none()
+    }
+
+    /// Says that what was received is all there is, for an upload whose length was not known.
+    pub fn end(&mut self) {
+        assert!(self.is_open(), "a length that was announced stays");
+        self.length = Some(self.received);
     }
 
     /// Lets `read` put the next bytes into a chunk's free space, while full chunks are being
@@ -75,13 +91,21 @@ impl<B: Block> Upload<B> {
 
     /// A chunk for the next piece, once there are few enough under way.
     async fn next_chunk(&mut self) -> Result<Option<Chunk>, StoreError> {
-        if self.cursor.bytes_left == 0 {
+        let missing = self.length_max - self.placed;
+        if missing == 0 {
             return Ok(None);
         }
         while self.writes.len() >= CHUNKS_PER_TRANSFER {
             self.finish_write().await?;
         }
-        let Some(piece) = self.cursor.next(CHUNK_BYTES) else { return Ok(None) };
+        let space = self.space.as_mut().expect("only the end takes the space of an upload");
+        let blocks = missing.min(CHUNK_BYTES as u64).div_ceil(BLOCK_BYTES as u64) as u32;
+        let Ok(extent) = space.next(blocks, missing.div_ceil(BLOCK_BYTES as u64)) else {
+            return Err(self.store.full(missing));
+        };
+        let room = u64::from(extent.blocks) * BLOCK_BYTES as u64;
+        let piece = Piece { offset: u64::from(extent.start) * BLOCK_BYTES as u64, bytes: missing.min(room) as usize };
+        self.placed += piece.bytes as u64;
         let buf = self.store.pool().take(piece.padded_bytes())?;
         Ok(Some(Chunk { buf, piece, filled: 0 }))
     }
@@ -111,12 +135,21 @@ impl<B: Block> Upload<B> {
     /// Makes the item part of the queue; it is durable when this returns its id. Once the data is
     /// complete and written, it becomes part of the queue even if the future is dropped.
     pub async fn finish(mut self) -> Result<u64, StoreError> {
-        if self.received != self.length {
-            return Err(StoreError::Short { length: self.length, received: self.received });
+        let length = self.length.unwrap_or(self.length_max);
+        if self.received != length {
+            return Err(StoreError::Short { length, received: self.received });
+        }
+        if let Some(mut chunk) = self.filling.take() {
+            // The end came earlier than the chunk's.
+            chunk.piece.bytes = chunk.filled;
+            if chunk.filled > 0 {
+                self.write(chunk).await;
+            }
         }
         self.finish_writes().instrument(info_span!("write")).await?;
         let space = self.space.take().expect("only this function takes the space of a live upload");
-        self.store.add(self.length, self.hasher.finish(), space).instrument(info_span!("commit")).await
+        let space = space.into_space(length.div_ceil(BLOCK_BYTES as u64));
+        self.store.add(length, self.hasher.finish(), space).instrument(info_span!("commit")).await
     }
 }
 

@@ -66,8 +66,9 @@ impl Executor {
 
     /// Adds a task; it is polled at the next [`Executor::run_ready`].
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
-        let mut slots = self.inner.slots.borrow_mut();
+        // Before the borrow, so that a task that is refused is dropped after it: its drop may spawn or wake others.
         let task: Task = Box::pin(task);
+        let mut slots = self.inner.slots.borrow_mut();
         let (name, number) = (Name::new(name), next_number());
         let slot = match self.inner.free.borrow_mut().pop() {
             Some(slot) => {
@@ -275,6 +276,15 @@ mod tests {
             executor.spawn("waiting", core::future::pending()).unwrap();
         }
         assert_eq!(executor.spawn("one more", async {}), Err(SpawnError { tasks_max: TASKS_MAX }));
+        // What is refused may spawn when it is dropped, and is refused again.
+        struct SpawnsAtItsEnd(Executor);
+        impl Drop for SpawnsAtItsEnd {
+            fn drop(&mut self) {
+                assert!(self.0.spawn("another", async {}).is_err());
+            }
+        }
+        let last = SpawnsAtItsEnd(executor.clone());
+        assert!(executor.spawn("one more", async move { drop(last) }).is_err());
     }
 
     #[test]

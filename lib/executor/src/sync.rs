@@ -39,7 +39,15 @@ struct Inner {
     /// Tells it from others that have the same name.
     number: u64,
     generation: Cell<u64>,
-    waiters: RefCell<Vec<Waker>>,
+    waiters: RefCell<Waiters>,
+}
+
+/// Who waits for the next notification, each in a place of its own until it stops waiting.
+#[derive(Default)]
+struct Waiters {
+    places: Vec<Option<Waker>>,
+    /// Places that were left.
+    free: Vec<usize>,
 }
 
 impl Default for Notify {
@@ -75,14 +83,12 @@ impl Notify {
     pub fn notify_all(&self) {
         self.inner.generation.set(self.inner.generation.get() + 1);
         let waiters = self.inner.waiters.take();
-        for waiter in waiters {
-            waiter.wake();
-        }
+        waiters.places.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Completes at the first [`Notify::notify_all`] after this call, not after its first poll.
     pub fn notified(&self) -> Notified {
-        Notified { inner: self.inner.clone(), generation: self.inner.generation.get() }
+        Notified { inner: self.inner.clone(), generation: self.inner.generation.get(), place: None }
     }
 }
 
@@ -90,21 +96,44 @@ impl Notify {
 pub struct Notified {
     inner: Rc<Inner>,
     generation: u64,
+    /// Where its waker is, as long as the generation is the same.
+    place: Option<usize>,
 }
 
 impl Future for Notified {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<()> {
         if self.inner.generation.get() != self.generation {
             return Poll::Ready(());
         }
         let mut waiters = self.inner.waiters.borrow_mut();
-        if !waiters.iter().any(|waiter| waiter.will_wake(context.waker())) {
-            waiters.push(context.waker().clone());
+        let place = match self.place.or_else(|| waiters.free.pop()) {
+            Some(place) => place,
+            None => {
+                waiters.places.push(None);
+                waiters.places.len() - 1
+            }
+        };
+        match &mut waiters.places[place] {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
         }
+        drop(waiters);
+        self.place = Some(place);
         block(self.inner.kind, self.inner.name, self.inner.number);
         Poll::Pending
+    }
+}
+
+impl Drop for Notified {
+    fn drop(&mut self) {
+        let Some(place) = self.place.filter(|_| self.inner.generation.get() == self.generation) else { return };
+        let mut waiters = self.inner.waiters.borrow_mut();
+        let waker = waiters.places[place].take();
+        waiters.free.push(place);
+        drop(waiters);
+        drop(waker);
     }
 }
 
@@ -120,4 +149,27 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::pin::pin;
+
+    #[test]
+    fn those_that_stop_waiting_are_forgotten() {
+        let notify = Notify::new();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut stays = pin!(notify.notified());
+        assert!(stays.as_mut().poll(&mut context).is_pending());
+        for _ in 0..1000 {
+            let mut leaves = pin!(notify.notified());
+            assert!(leaves.as_mut().poll(&mut context).is_pending());
+            assert!(leaves.as_mut().poll(&mut context).is_pending());
+        }
+        assert!(notify.inner.waiters.borrow().places.len() <= 2);
+        notify.notify_all();
+        assert!(stays.as_mut().poll(&mut context).is_ready());
+        assert_eq!(notify.inner.waiters.borrow().places.len(), 0);
+    }
 }

@@ -1,5 +1,6 @@
 //! Requests in, responses out, on one stream.
 
+use crate::chunked::{Chunks, LINE_BYTES_MAX};
 use crate::head::{HeadScan, parse_head};
 use crate::input::Input;
 use crate::link::Link;
@@ -35,6 +36,8 @@ pub struct Connection<S, C> {
 #[derive(Default)]
 struct RequestState {
     body_left: u64,
+    /// Where a chunked body is.
+    chunks: Option<Chunks>,
     length_unknown: bool,
     expects_continue: bool,
     is_head: bool,
@@ -168,8 +171,9 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         let body_left = if let RequestBody::Length(bytes) = request.body { bytes } else { 0 };
         self.request = RequestState {
             body_left,
+            chunks: (request.body == RequestBody::Chunked).then_some(Chunks::Size),
             length_unknown: request.body == RequestBody::UnknownLength,
-            expects_continue: request.expects_continue && body_left > 0,
+            expects_continue: request.expects_continue && (body_left > 0 || request.body == RequestBody::Chunked),
             is_head: request.method() == Method::Head,
             is_http10: request.version() == Version::Http10,
             is_last: !request.keep_alive,
@@ -179,7 +183,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.link.restart_reading();
     }
 
-    /// Bytes of the request's body that were not read yet.
+    /// Bytes of the request's body that were not read yet; 0 for a chunked body, whose length nobody knows.
     pub fn body_left(&self) -> u64 {
         self.request.body_left
     }
@@ -188,11 +192,14 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     /// is empty). A client that waits for `100 Continue` gets it now, if no answer was begun.
     ///
     /// Fails with [`HttpError::BodyCut`] when the body ends early, with [`HttpError::Stalled`] when
-    /// it hardly moves, with [`HttpError::LengthRequired`] when it has a transfer encoding.
+    /// it hardly moves, with [`HttpError::LengthRequired`] when it has a transfer encoding other than chunked.
     /// Dropping the future loses nothing.
     pub async fn read_body(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
         if self.request.length_unknown {
             return Err(HttpError::LengthRequired);
+        }
+        if let Some(chunks) = self.request.chunks {
+            return self.read_chunks(chunks, buf).await;
         }
         let wanted = buf.len().min(usize::try_from(self.request.body_left).unwrap_or(usize::MAX));
         if wanted == 0 {
@@ -202,6 +209,49 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         let count = if self.input.is_empty() { self.receive(buf).await? } else { self.input.take(buf) };
         self.request.body_left -= count as u64;
         Ok(count)
+    }
+
+    async fn read_chunks(&mut self, mut chunks: Chunks, buf: &mut [u8]) -> Result<usize, HttpError> {
+        loop {
+            match chunks {
+                _ if buf.is_empty() => return Ok(0),
+                Chunks::Over => return Ok(0),
+                Chunks::Data(left) => {
+                    let wanted = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    let buf = &mut buf[..wanted];
+                    let count = if self.input.is_empty() { self.receive(buf).await? } else { self.input.take(buf) };
+                    let left = left - count as u64;
+                    self.request.chunks = Some(if left == 0 { Chunks::DataEnd } else { Chunks::Data(left) });
+                    return Ok(count);
+                }
+                Chunks::Size | Chunks::DataEnd | Chunks::Trailer(_) => {
+                    let line_bytes = self.receive_line().await?;
+                    chunks = chunks.after(&self.input.bytes()[..line_bytes])?;
+                    self.input.consume(line_bytes);
+                    self.request.chunks = Some(chunks);
+                }
+            }
+        }
+    }
+
+    /// Receives until a whole line is here and tells its length.
+    async fn receive_line(&mut self) -> Result<usize, HttpError> {
+        loop {
+            let bytes = self.input.bytes();
+            let end = bytes.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n');
+            if let Some(end) = end {
+                return Ok(end + 1);
+            }
+            if bytes.len() >= LINE_BYTES_MAX {
+                return Err(HttpError::Bad("a line of a chunked body is too long"));
+            }
+            self.before_receiving().await?;
+            let space = self.input.space(LINE_BYTES_MAX)?;
+            match self.link.receive(space).await? {
+                0 => return Err(self.cut()),
+                count => self.input.received(count),
+            }
+        }
     }
 
     /// Fills `buf` from the request's body; less comes back only at the body's end. Dropping the
@@ -218,13 +268,25 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     }
 
     async fn receive(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
+        self.before_receiving().await?;
+        match self.link.receive(buf).await {
+            Ok(0) => Err(self.cut()),
+            read => read,
+        }
+    }
+
+    async fn before_receiving(&mut self) -> Result<(), HttpError> {
         if core::mem::take(&mut self.request.expects_continue) {
             self.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
-        self.flush().await?;
-        match self.link.receive(buf).await {
-            Ok(0) => Err(HttpError::BodyCut { missing_bytes: self.request.body_left }),
-            read => read,
+        self.flush().await
+    }
+
+    /// The peer ended before the body did.
+    fn cut(&self) -> HttpError {
+        match self.request.chunks {
+            Some(_) => HttpError::Bad("the body ended before its last chunk"),
+            None => HttpError::BodyCut { missing_bytes: self.request.body_left },
         }
     }
 
@@ -395,7 +457,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
 
     /// Whether a part of the request's body neither was read nor is in our buffer.
     fn body_is_under_way(&self) -> bool {
-        self.request.length_unknown || self.request.body_left > self.input.len() as u64
+        let is_chunked = self.request.chunks.is_some_and(|chunks| chunks != Chunks::Over);
+        is_chunked || self.request.length_unknown || self.request.body_left > self.input.len() as u64
     }
 
     /// The service stopped in the middle of a response's body.

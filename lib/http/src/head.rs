@@ -134,6 +134,7 @@ fn check_target(method: Method, target: &str) -> Result<(), HttpError> {
 struct Framing {
     length: Option<u64>,
     transfer_encoding: bool,
+    chunked: bool,
     hosts: usize,
     close: bool,
     keep_alive: bool,
@@ -149,6 +150,8 @@ impl Framing {
                 return Err(HttpError::Bad("there are two fields Content-Length"));
             }
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            // Two fields are one list of two codings, which is not decoded here.
+            self.chunked = !self.transfer_encoding && value.eq_ignore_ascii_case(b"chunked");
             self.transfer_encoding = true;
         } else if name.eq_ignore_ascii_case("host") {
             self.hosts += 1;
@@ -185,11 +188,12 @@ impl Framing {
             return Err(HttpError::Expectation);
         }
         request.body = match self.length {
+            _ if self.chunked => RequestBody::Chunked,
             _ if self.transfer_encoding => RequestBody::UnknownLength,
             Some(bytes) => RequestBody::Length(bytes),
             None => RequestBody::None,
         };
-        request.keep_alive = !self.close && !self.transfer_encoding && (http11 || self.keep_alive);
+        request.keep_alive = !self.close && (!self.transfer_encoding || self.chunked) && (http11 || self.keep_alive);
         // Section 10.1.1 of RFC 9110: ignored in HTTP/1.0 and for an empty body.
         request.expects_continue = http11 && self.expects_continue;
         Ok(())

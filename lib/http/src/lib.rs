@@ -18,6 +18,7 @@
 
 extern crate alloc;
 
+mod chunked;
 mod connection;
 mod error;
 mod head;

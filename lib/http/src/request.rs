@@ -63,7 +63,9 @@ pub enum RequestBody {
     None,
     /// So many bytes, possibly zero.
     Length(u64),
-    /// A body with a transfer encoding, which is not decoded here: reading it fails with
+    /// A chunked body, whose length its end shows.
+    Chunked,
+    /// A body with another transfer encoding, which is not decoded here: reading it fails with
     /// [`HttpError::LengthRequired`], and the connection is closed after the answer.
     UnknownLength,
 }

@@ -40,9 +40,12 @@ impl glass_api::Net for Sockets {
         let shared = self.shared()?;
         loop {
             let changed = shared.address_changed.notified();
-            let address = shared.state.borrow().address();
+            let (address, connections_max) = {
+                let state = shared.state.borrow();
+                (state.address(), state.config.connections_max)
+            };
             if let Some(address) = address {
-                return Ok(NetInfo { address });
+                return Ok(NetInfo { address, connections_max });
             }
             changed.await;
         }

@@ -105,13 +105,14 @@ impl Net for HostNet {
 
     async fn up(&self) -> Result<NetInfo, NetError> {
         if !self.host.bind.is_unspecified() {
-            return Ok(NetInfo { address: self.host.bind });
+            return Ok(NetInfo { address: self.host.bind, connections_max: usize::MAX });
         }
         // The address that the host would use towards the rest of the world (192.0.2.0/24 is for
         // documents). Connecting a UDP socket looks up a route and sends nothing.
         let address = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
             .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()));
-        Ok(NetInfo { address: address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip()) })
+        let address = address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip());
+        Ok(NetInfo { address, connections_max: usize::MAX })
     }
 
     async fn listen(&self, port: u16) -> Result<HostListener, NetError> {

@@ -231,6 +231,12 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         args.memory >> 20,
         remark.map(|r| format!("; {r}")).unwrap_or_default()
     );
+    if args.net == Network::User {
+        // A service that listens on another port resets every connection.
+        for port in &args.port {
+            say!("glass: 127.0.0.1:{} leads to port {} of the VM", port.host, port.guest);
+        }
+    }
     let recording = Recording::prepare(args, image)?;
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = match child {

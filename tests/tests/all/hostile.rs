@@ -4,16 +4,17 @@
 use glass_tests::content::{Content, Random};
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
-use glass_tests::limit::say;
+use glass_tests::limit::{say, within};
 use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 glass_tests::in_every_world! {
     malformed_requests_are_refused within 240;
     random_bytes_do_no_harm within 600;
     clients_that_vanish_leave_no_trace within 240;
     slow_clients_do_not_hold_up_others within 240;
+    one_client_that_announces_and_stalls_shuts_nobody_out within 240;
 }
 
 /// The size of the items that fill the disk.
@@ -237,4 +238,56 @@ fn slow_clients_do_not_hold_up_others(world: World) {
     }
     drop(slow);
     assert_room(&mut queue, before);
+}
+
+/// From the same address as all others, which is the harder case: the first announces all space, the others stand still.
+fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
+    let folder = Folder::new("greedy").unwrap();
+    let Some(mut queue) = start(world, &folder) else { return };
+    let before = room(&queue);
+    let mut stalled = Vec::new();
+    for number in 0..8 {
+        let mut client = queue.connect().unwrap();
+        let bytes = if number == 0 { before * ITEM_BYTES } else { 1000 };
+        client
+            .send(format!("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: {bytes}\r\n\r\nsome").as_bytes())
+            .unwrap();
+        stalled.push(client);
+    }
+    for seed in 0..before / 2 {
+        let response = queue.put(Content { seed, length_bytes: ITEM_BYTES }).unwrap();
+        assert_eq!(response.status(), 200, "item {seed}: {}", response.text());
+    }
+    for seed in 0..before / 2 {
+        queue.get(Content { seed, length_bytes: ITEM_BYTES }).unwrap();
+        queue.delete().unwrap();
+    }
+    drop(stalled);
+    assert_room(&mut queue, before);
+}
+
+/// More connections than the service takes: half of them say nothing, half begin a request and never end it. For VMs the
+/// simulated world has this test: QEMU's own network accepts too slowly for so many.
+#[test]
+fn idle_connections_shut_nobody_out() {
+    within(Duration::from_secs(120), || {
+        let folder = Folder::new("idle").unwrap();
+        let Some(mut queue) = start(World::Process, &folder) else { return };
+        // A process may have only 1,024 descriptors, and this one needs some for itself.
+        let mut idle = Vec::new();
+        for number in 0..900 {
+            let mut client = queue.connect().unwrap();
+            if number % 2 == 0 {
+                // The server may have ended it already.
+                let _ = client.send(b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Le");
+            }
+            idle.push(client);
+        }
+        let begin = Instant::now();
+        let response = queue.connect().and_then(|mut client| client.request("GET", "/healthz")).unwrap();
+        let took = begin.elapsed();
+        assert_eq!(response.status(), 200);
+        assert!(took < Duration::from_secs(1), "/healthz took {took:?} beside {} connections", idle.len());
+        assert!(queue.is_running(), "{}", queue.output());
+    });
 }

@@ -18,7 +18,7 @@ fn every_row_of_the_table_of_answers() {
         ("DELETE /uploader", "", 405, "Method not supported\n"),
         ("BREW /uploader", "", 405, "Method not supported\n"),
         ("PUT /uploader", "", 411, "Missing Content-Length\n"),
-        ("PUT /uploader", "Transfer-Encoding: chunked\r\n", 411, "Missing Content-Length\n"),
+        ("PUT /uploader", "Transfer-Encoding: gzip, chunked\r\n", 411, "Missing Content-Length\n"),
         ("PUT /uploader", "Content-Length: 1000001\r\n", 413, "An item may have 1000000 bytes at most\n"),
         ("PUT /uploader", "Content-Length: 18446744073709551615\r\n", 413, "An item may have 1000000 bytes at most\n"),
         ("PUT /uploader", "Content-Length: 99999999999999999999\r\n", 400, "Content-Length is no number"),
@@ -129,6 +129,46 @@ fn pipelined_requests_are_answered_in_order() {
         assert_eq!(peer.reply().await.status, 204);
         assert!(peer.ends().await);
     });
+}
+
+#[test]
+fn uploads_of_unknown_length_arrive_whole() {
+    let mut site = Site::new(28, 4 * MIB, &["--max-item-bytes", "1000000"]);
+    let free = site.figure("bytes free");
+    let head = "PUT /uploader HTTP/1.1\r\nHost: q\r\nTransfer-Encoding: chunked\r\n\r\n";
+    site.run(async move |client| {
+        for (tag, length) in [0, 1, 4096, 131_072, 200_001, 1_000_000, 1_000_001].into_iter().enumerate() {
+            let data = content(tag as u64, length);
+            let mut peer = client.connect().await;
+            peer.send(head).await;
+            for chunk in data.chunks(30_000) {
+                peer.send(format!("{:x}\r\n", chunk.len())).await;
+                peer.send(chunk).await;
+                peer.send("\r\n").await;
+            }
+            peer.send("0\r\nSome: trailer\r\n\r\n").await;
+            let reply = peer.try_reply().await.unwrap_or_else(|| panic!("no answer to {length} bytes"));
+            if length > 1_000_000 {
+                assert_eq!((reply.status, reply.text().as_str()), (413, "An item may have 1000000 bytes at most\n"));
+                continue;
+            }
+            assert_eq!(reply.status, 200, "{length}: {reply:?}");
+            // The connection goes on behind the body.
+            peer.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            let reply = peer.try_reply().await.unwrap_or_else(|| panic!("no item of {length} bytes: {reply:?}"));
+            assert!(reply.body == data, "{length}");
+            client.delete().await;
+        }
+        let mut cut = client.connect().await;
+        cut.send(head).await;
+        cut.send("5\r\nhello\r\n").await;
+        cut.stream.close().await.unwrap();
+        assert_eq!(cut.reply().await.status, 400);
+        let bad = client.ask(format!("{head}+5\r\nhello\r\n0\r\n\r\n")).await;
+        assert_eq!(bad.status, 400, "{bad:?}");
+    });
+    assert_eq!(site.figure("items"), "0 of 255");
+    assert_eq!(site.figure("bytes free"), free);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::common::site::{Site, content, put_head};
 use core::time::Duration;
 use glass_platform_sim::Chance;
-use glasshouse::{Clock, Spawn, Stream};
+use glasshouse::{Clock, Net, Platform, Spawn, Stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -77,9 +77,12 @@ fn a_waiting_client_that_leaves_is_noticed() {
 #[test]
 fn too_many_waiting_clients_are_turned_away_and_the_rest_is_served() {
     let mut site = Site::new(9, MIB, &[]);
-    site.run(async |client| {
+    // The network of the simulated machine has a bound, of which an eighth is left to spare, 8 at most.
+    let network = site.run(async |client| client.node.net().up().await.unwrap());
+    let waiting_max = (network.connections_max - 8) / upload_queue::limits::WAITING_PART;
+    site.run(async move |client| {
         let mut waiting = Vec::new();
-        for _ in 0..upload_queue::limits::WAITING_MAX {
+        for _ in 0..waiting_max {
             let mut peer = client.connect().await;
             peer.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
             waiting.push(peer);
@@ -95,34 +98,122 @@ fn too_many_waiting_clients_are_turned_away_and_the_rest_is_served() {
 }
 
 #[test]
-fn uploads_beyond_the_bound_wait_and_are_then_turned_away() {
+fn an_upload_beyond_the_bound_waits_for_those_that_move() {
     let mut site = Site::new(10, MIB, &[]);
     site.run(async |client| {
         let mut slow = Vec::new();
-        for _ in 0..upload_queue::limits::UPLOADS_MAX {
+        for _ in 0..upload_queue::limits::SHARE_MAX {
             let mut peer = client.connect().await;
             peer.send(put_head(10)).await;
             peer.send("12345").await;
             slow.push(peer);
         }
         client.node.sleep(Duration::from_secs(1)).await;
-        let began = client.node.now();
-        let reply = client.put(b"too many").await;
-        assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")));
-        assert!(client.node.now() - began >= Duration::from_secs(5));
-        // One that ends in time makes room.
-        let last = slow.pop().unwrap();
+        // One that ends in time makes room for one that waits.
+        let mut last = slow.pop().unwrap();
         let sender = client.node.clone();
         client
             .node
-            .spawn("finishes", async move {
-                let mut last = last;
-                sender.sleep(Duration::from_secs(3)).await;
+            .spawn("last", async move {
+                sender.sleep(Duration::from_millis(500)).await;
                 last.send("67890").await;
                 assert_eq!(last.reply().await.status, 200);
             })
             .unwrap();
         assert_eq!(client.put(b"patient").await.status, 200);
+    });
+}
+
+#[test]
+fn uploads_that_stand_still_lose_their_places_to_one_that_waits() {
+    let mut site = Site::new(24, 4 * MIB, &[]);
+    site.run(async |client| {
+        let mut stalled = Vec::new();
+        for _ in 0..upload_queue::limits::UPLOADS_MAX {
+            let mut peer = client.connect().await;
+            peer.send(put_head(100_000)).await;
+            peer.send("some").await;
+            stalled.push(peer);
+        }
+        client.node.sleep(Duration::from_secs(1)).await;
+        // All from one address: each of these finds a place in time.
+        for tag in 0..10 {
+            let began = client.node.now();
+            assert_eq!(client.put(&content(tag, 50_000)).await.status, 200);
+            assert!(client.node.now() - began < Duration::from_secs(5));
+        }
+        let reply = stalled[0].reply().await;
+        assert_eq!(
+            (reply.status, reply.text().contains("less than 131072 bytes moved in 2s")),
+            (408, true),
+            "{reply:?}"
+        );
+    });
+}
+
+#[test]
+fn downloads_that_stand_still_lose_their_places_to_one_that_waits() {
+    let mut site = Site::new(25, 4 * MIB, &[]);
+    site.run(async |client| {
+        assert_eq!(client.put(&content(1, 3_000_000)).await.status, 200);
+        let mut stalled = Vec::new();
+        for _ in 0..upload_queue::limits::DOWNLOADS_MAX {
+            let mut peer = client.connect().await;
+            peer.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            stalled.push(peer);
+        }
+        client.node.sleep(Duration::from_secs(1)).await;
+        let began = client.node.now();
+        let reply = client.get().await;
+        assert!(reply.body == content(1, 3_000_000), "{} {} bytes", reply.head, reply.body.len());
+        assert!(client.node.now() - began < Duration::from_secs(5));
+    });
+}
+
+#[test]
+fn one_client_that_announces_all_space_takes_none_from_others() {
+    let mut site = Site::new(26, 4 * MIB, &[]);
+    let free: usize = site.figure("bytes free").split(' ').next().unwrap().parse().unwrap();
+    site.run(async move |client| {
+        let mut greedy = client.connect().await;
+        greedy.send(put_head(free)).await;
+        greedy.send(content(0, 8192)).await;
+        client.node.sleep(Duration::from_secs(1)).await;
+        for tag in 1..4 {
+            assert_eq!(client.put(&content(tag, 1_000_000)).await.status, 200);
+        }
+        // What is left is less than it announced, and it is told when it comes to that.
+        greedy.send(content(0, free - 8192)).await;
+        assert_eq!(greedy.reply().await.status, 507);
+        for tag in 1..4 {
+            assert!(client.get().await.body == content(tag, 1_000_000));
+            client.delete().await;
+        }
+        assert_eq!(client.put(&content(5, free)).await.status, 200);
+    });
+}
+
+#[test]
+fn connections_that_do_nothing_hold_up_nobody() {
+    let mut site = Site::new(27, MIB, &[]);
+    site.run(async |client| {
+        let connections_max = client.node.net().up().await.unwrap().connections_max;
+        // The client's machine has the same bound: it keeps one for itself.
+        let mut idle = Vec::new();
+        for number in 0..connections_max - 1 {
+            let mut peer = client.connect().await;
+            match number % 3 {
+                0 => {}
+                1 => peer.send("GET / HTT").await,
+                _ => peer.send("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await,
+            }
+            idle.push(peer);
+        }
+        client.node.sleep(Duration::from_secs(1)).await;
+        let began = client.node.now();
+        let reply = client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await;
+        assert_eq!(reply.status, 200);
+        assert!(client.node.now() - began < Duration::from_secs(1));
     });
 }
 

@@ -251,11 +251,24 @@ fn a_failed_write_of_data_fails_that_upload_only() {
 }
 
 #[test]
+fn a_queue_whose_beginning_was_erased_is_not_formatted() {
+    run(async |executor| {
+        let disk = RecordingDisk::plain(vec![0; 4 << 20]);
+        let store = open(&executor, disk.clone()).await;
+        put(&store, &content(1, 3 << 20), 1 << 20).await.unwrap();
+        let mut image = disk.image();
+        image[..1 << 20].fill(0);
+        let error = Store::open(RecordingDisk::plain(image), false).await.err().unwrap();
+        assert_eq!(error, OpenError::Foreign { offset: 1 << 20 });
+    });
+}
+
+#[test]
 fn disks_that_cannot_be_a_queue_are_refused() {
     run(async |_| {
         let error = Store::open(disk(3 * 4096), false).await.err().unwrap();
         assert_eq!(error, OpenError::TooSmall { size_bytes: 3 * 4096 });
-        for place in [0, 1024, 65_600, 1_048_575, (4 << 20) - 1] {
+        for place in [0, 1024, 65_600, 1_048_575, 3 << 20, (4 << 20) - 1] {
             let mut image = vec![0; 4 << 20];
             image[place] = 1;
             let error = Store::open(RecordingDisk::plain(image.clone()), false).await.err().unwrap();

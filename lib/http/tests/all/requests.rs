@@ -104,7 +104,10 @@ fn refuses_what_is_malformed() {
         (with("Content-Length: 18446744073709551616\r\n"), 400),
         (with("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"), 400),
         (with("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"), 400),
-        (with("Transfer-Encoding: chunked\r\n"), 411),
+        (with("Transfer-Encoding: gzip, chunked\r\n"), 411),
+        (with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), 411),
+        // Its body is `hello`, which is no chunk.
+        (with("Transfer-Encoding: chunked\r\n"), 400),
         ("PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), 400),
         (with("Expect: the worst\r\n"), 417),
         (with("Content-Length: 9\r\n"), 400),

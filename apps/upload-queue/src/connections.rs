@@ -1,0 +1,114 @@
+//! The connections that are open, and which of them goes when another one comes.
+//!
+//! A connection *rests* unless its request holds a place. At the bound a resting one is ended for each that comes: the
+//! oldest of the address that has the most. So a short request is answered however many connections do nothing.
+
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::net::IpAddr;
+use glasshouse::sync::Notify;
+use glasshouse::trace::Name;
+
+/// Open connections. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    name: &'static Name,
+    count_max: usize,
+    /// Oldest first.
+    open: RefCell<Vec<Rc<Entry>>>,
+    changed: Notify,
+}
+
+struct Entry {
+    peer: IpAddr,
+    is_kept: Cell<bool>,
+    is_ended: Cell<bool>,
+    ended: Notify,
+}
+
+impl Connections {
+    /// `name` is what one of them is called in traces.
+    pub(crate) fn new(count_max: usize, name: &'static Name) -> Connections {
+        let (open, changed) = (RefCell::default(), Notify::of_resource(name));
+        Connections { inner: Rc::new(Inner { name, count_max, open, changed }) }
+    }
+
+    /// Adds a connection, once there is room.
+    pub(crate) async fn add(&self, peer: IpAddr) -> Connected {
+        loop {
+            let changed = self.inner.changed.notified();
+            let open = self.inner.open.borrow().len();
+            if open < self.inner.count_max {
+                break;
+            }
+            self.end_one();
+            // Where all hold places, one of those has to end by itself.
+            changed.await;
+        }
+        let ended = Notify::of_resource(self.inner.name);
+        let entry = Rc::new(Entry { peer, is_kept: Cell::new(false), is_ended: Cell::new(false), ended });
+        self.inner.open.borrow_mut().push(entry.clone());
+        Connected { connections: self.clone(), entry }
+    }
+
+    fn end_one(&self) {
+        let open = self.inner.open.borrow();
+        if open.iter().any(|entry| entry.is_ended.get()) {
+            return;
+        }
+        let mut resting: BTreeMap<IpAddr, (usize, &Entry)> = BTreeMap::new();
+        for entry in open.iter().filter(|entry| !entry.is_kept.get()) {
+            resting.entry(entry.peer).or_insert((0, entry)).0 += 1;
+        }
+        if let Some((_, oldest)) = resting.into_values().max_by_key(|(count, _)| *count) {
+            oldest.is_ended.set(true);
+            oldest.ended.notify_all();
+        }
+    }
+}
+
+/// A connection in the table, until this is dropped.
+pub(crate) struct Connected {
+    connections: Connections,
+    entry: Rc<Entry>,
+}
+
+impl Connected {
+    /// The other end's address.
+    pub(crate) fn peer(&self) -> IpAddr {
+        self.entry.peer
+    }
+
+    /// Says whether its request holds a place: then it stays whoever comes.
+    pub(crate) fn keep(&self, is_kept: bool) {
+        self.entry.is_kept.set(is_kept);
+        if is_kept && self.entry.is_ended.take() {
+            // It was to go a moment ago: another one goes.
+            self.connections.inner.changed.notify_all();
+        }
+    }
+
+    /// Completes when the connection has to go.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let ended = self.entry.ended.notified();
+            if self.entry.is_ended.get() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.connections.inner.open.borrow_mut().retain(|entry| !Rc::ptr_eq(entry, &self.entry));
+        self.connections.inner.changed.notify_all();
+    }
+}
