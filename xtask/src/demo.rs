@@ -177,7 +177,7 @@ fn push_and_pull(
     for _ in files {
         let begin = Instant::now();
         curl(&["--output", &pulled_text, &url])?;
-        curl(&["--request", "DELETE", &url])?;
+        curl(&["--request", "DELETE", "--header", "If-Match: *", &url])?;
         // The comparison is not the queue's time.
         down += begin.elapsed();
         let hash = sha256(&[&pulled])?.remove(0);

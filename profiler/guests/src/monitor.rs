@@ -85,7 +85,7 @@ impl Monitor {
         match address.language {
             Language::Hmp => drop(monitor.until_prompt()?),
             Language::Qmp => {
-                if monitor.message()?.get("QMP").is_none() {
+                if !monitor.is_greeted()? {
                     return Err(monitor.failed("does not speak QMP"));
                 }
                 monitor.write(b"{\"execute\":\"qmp_capabilities\"}\n")?;
@@ -148,6 +148,18 @@ impl Monitor {
                 Err(error) => return Err(self.failed(&format!("broke the connection: {error}"))),
             }
         }
+    }
+
+    /// Whether a greeting is among the first messages. What QEMU had still to send to the client before us may be ahead of it.
+    fn is_greeted(&mut self) -> Result<bool, GuestError> {
+        const MESSAGES_MAX: usize = 16;
+        for _ in 0..MESSAGES_MAX {
+            let message = self.message()?;
+            if message.get("QMP").is_some() || !message.is_object() {
+                return Ok(message.is_object());
+            }
+        }
+        Ok(false)
     }
 
     fn until_prompt(&mut self) -> Result<Vec<u8>, GuestError> {

@@ -14,15 +14,19 @@ const rows = () =>
 (async () => {
   speedscope.loadFileFromBase64(NAME, PROFILE);
   await until(() => document.title.includes("speedscope") && document.querySelector("canvas"));
-  await pause(500);
-  press("3");
   const profiles = [];
+  let shown = "[]";
   for (let index = 0; index < COUNT; index++) {
-    await until(() => rows().length > 0);
-    await pause(300);
-    profiles.push(rows());
+    // Until the table is another one than before, and stays the same. A key that is pressed too early does nothing.
+    let last = "";
+    for (let round = 0; round < 100 && (last === shown || last !== JSON.stringify(rows())); round++) {
+      if (index === 0 && shown === "[]") press("3");
+      last = JSON.stringify(rows());
+      await pause(50);
+    }
+    shown = last;
+    profiles.push(JSON.parse(shown));
     press("n");
-    await pause(300);
   }
   const result = document.createElement("pre");
   result.id = "glass-result";
