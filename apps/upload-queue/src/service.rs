@@ -12,6 +12,7 @@ use crate::store::Store;
 use crate::telemetry::{self, CONNECTION_PLACE, DOWNLOAD_PLACE, UPLOAD_PLACE, WAITING_PLACE};
 use alloc::rc::Rc;
 use core::fmt;
+use core::pin::pin;
 use embassy_futures::select::select;
 use glasshouse::http::Connection;
 use glasshouse::{Listener, Net, NetError, Platform, SpawnError, Stream};
@@ -92,7 +93,9 @@ async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>
                     let handle = async |connection: &mut _, request| own.handle(connection, request, &client).await;
                     // What goes wrong with a client is told to the client. A connection that has to go for another one
                     // is reset: it rests, so nothing is lost with it.
-                    let _ = select(connection.serve(handle), client.connected.ended()).await;
+                    // Pinned here, so that the stack has no second copy of it while it runs.
+                    let serve = pin!(connection.serve(handle));
+                    let _ = select(serve, client.connected.ended()).await;
                 };
                 queue.platform.spawn("connection", task).map_err(ServeError::Spawn)
             }

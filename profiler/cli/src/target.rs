@@ -87,9 +87,10 @@ pub struct TargetArgs {
     /// Sample only this vCPU, by its number; may be given several times.
     #[arg(long = "vcpu", value_name = "N", conflicts_with = "command")]
     pub vcpus: Vec<u32>,
-    /// How much of the stack is copied with a sample; deeper stacks are cut.
-    #[arg(long, value_name = "N", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
-    pub stack_bytes: u32,
+    /// How much of the stack is copied with a sample; deeper stacks are cut. Without it 16 KiB of a VM, which waits for the copy, and
+    /// 24 KiB of a process.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
+    pub stack_bytes: Option<u32>,
     /// How to look into the guest.
     #[arg(long, value_enum, default_value_t = Backend::Auto, conflicts_with = "command")]
     pub backend: Backend,
@@ -167,8 +168,12 @@ pub fn find(arguments: &TargetArgs) -> Result<Target> {
     }
 }
 
+/// What is copied of a stack. The upload queue needs 17 KiB as a process (2026-11-22).
+const PROCESS_STACK_BYTES: u32 = 24 << 10;
+const VM_STACK_BYTES: u32 = 16 << 10;
+
 fn settings(arguments: &TargetArgs) -> ProcessSettings {
-    ProcessSettings { rate_hz: arguments.rate, stack_bytes: arguments.stack_bytes }
+    ProcessSettings { rate_hz: arguments.rate, stack_bytes: arguments.stack_bytes.unwrap_or(PROCESS_STACK_BYTES) }
 }
 
 fn process_target(arguments: &TargetArgs, process: Process, name: &str) -> Target {
@@ -213,7 +218,7 @@ fn vm_settings(arguments: &TargetArgs, known: Option<&Path>, what: &str) -> Resu
     }
     let files: Vec<String> = symbols.iter().map(|file| file.path.display().to_string()).collect();
     let settings = VmSettings {
-        stack_bytes: arguments.stack_bytes,
+        stack_bytes: arguments.stack_bytes.unwrap_or(VM_STACK_BYTES),
         symbols,
         vcpus: arguments.vcpus.clone(),
         force: arguments.force_symbols,

@@ -143,7 +143,7 @@ fn sampled(arguments: &Args, pid: u32, rate: u32) -> Result<Target> {
         force_symbols: false,
         rate,
         vcpus: Vec::new(),
-        stack_bytes: 16 << 10,
+        stack_bytes: None,
         backend: Backend::Auto,
         command: Vec::new(),
         quiet_command: false,

@@ -267,7 +267,7 @@ fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
 }
 
 /// More connections than the service takes: half of them say nothing, half begin a request and never end it. For VMs the
-/// simulated world has this test: QEMU's own network accepts too slowly for so many.
+/// simulated world has this test: behind QEMU's own network the answer takes too long, and it is not known why.
 #[test]
 fn idle_connections_shut_nobody_out() {
     within(Duration::from_secs(120), || {

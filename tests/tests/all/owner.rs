@@ -8,7 +8,7 @@ use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World, command, free_port};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Items in the queue before a second program tries to open it, and as many after.
@@ -48,7 +48,14 @@ fn keeps_its_image(first: World, second: World) {
         assert_eq!(queue.put(item(seed)).unwrap().status(), 200);
     }
     // The lock dies with its owner, however that ends, and the other program finds everything.
+    let owner = queue.service_pid().unwrap();
     queue.kill();
+    // A VM ends a moment after the `glass` that was killed.
+    let begun = Instant::now();
+    while Path::new("/proc").join(owner.to_string()).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "process {owner} does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let queue = Queue::start(second, &disk, &Options::default()).unwrap().expect("both worlds are here");
     for seed in 0..2 * ITEMS {
         queue.get(item(seed)).unwrap();
