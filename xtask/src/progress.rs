@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, stderr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a bar moves by itself while a step runs.
@@ -29,8 +29,9 @@ pub struct Step {
     times: Times,
 }
 
-fn locked(times: &Times) -> std::sync::MutexGuard<'_, Vec<(String, Duration)>> {
-    times.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a mutex guards. A thread that panicked left nothing half done in what we guard.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn record(times: &Times, title: &str, time: Duration) {

@@ -1,13 +1,13 @@
 //! `cargo xtask test`: the host's tests, then the end-to-end tests against built programs and booted images.
 
-use crate::progress::Steps;
+use crate::progress::{Steps, locked};
 use crate::suite::{self, Program, Tally};
 use crate::{build, packages, run};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The package of the end-to-end tests.
@@ -247,10 +247,6 @@ fn execute_all(programs: Vec<&Program>, side_by_side: usize, options: &Options, 
         }
     };
     std::thread::scope(|scope| (0..side_by_side).for_each(|_| drop(scope.spawn(work))));
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_host(program: &Program, part: &Part) -> bool {

@@ -210,7 +210,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Waits for the client by `transfer`, which tells how many bytes it moved; `None` when the place was lost first,
+    /// Waits for the client by `transfer`, which reports how many bytes it moved; `None` when the place was lost first,
     /// because the client was too slow while others waited.
     pub(crate) async fn watch<E>(
         &self,

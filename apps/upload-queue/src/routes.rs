@@ -355,7 +355,7 @@ enum Refused {
     TooLarge,
 }
 
-/// What a client is told that lost its place to one that waited.
+/// The answer to a client that lost its place to one that waited.
 const TOO_SLOW: HttpError = HttpError::Stalled { bytes_min: SLOW_BYTES, window: SLOW_TIME };
 
 /// Bytes that the head of a request announces.

@@ -91,7 +91,7 @@ async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>
                 let task = async move {
                     let client = Client::new(connected);
                     let handle = async |connection: &mut _, request| own.handle(connection, request, &client).await;
-                    // What goes wrong with a client is told to the client. A connection that has to go for another one
+                    // What goes wrong with a client is reported to the client. A connection that has to go for another one
                     // is reset: it rests, so nothing is lost with it.
                     // Pinned here, so that the stack has no second copy of it while it runs.
                     let serve = pin!(connection.serve(handle));

@@ -195,7 +195,7 @@ impl<B: Block> Store<B> {
         self.inner.changed.notified()
     }
 
-    /// Removes the head if it is item `id`, and tells whether it did. Either way, everything that was
+    /// Removes the head if it is item `id`, and returns whether it did. Either way, everything that was
     /// removed earlier is durably gone when this returns. A removal that has begun is completed even
     /// if this future is dropped.
     pub async fn remove(&self, id: u64) -> Result<bool, StoreError> {

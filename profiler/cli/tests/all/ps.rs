@@ -1,10 +1,6 @@
 //! `glass ps` and `glass record --post-mortem` as a person uses them.
 
-use std::process::{Command, Output};
-
-fn glass(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_glass")).args(arguments).output().unwrap()
-}
+use crate::common::glass;
 
 #[test]
 fn vms_are_listed_in_lines_that_fit_a_screen() {
