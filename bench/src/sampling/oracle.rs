@@ -3,26 +3,53 @@
 use crate::figure::Figure;
 use crate::outcome::Outcome;
 use anyhow::Result;
+use glass_tests::folder::Folder;
 use glass_tests::oracle::comparison::{self, Function};
+use glass_tests::process::Process;
+use std::process::Command;
 
-/// Length of a run.
-const SECONDS: u32 = 10;
-/// Runs.
-const ROUNDS: usize = 5;
+/// Length of a run, for some 20,000 samples.
+const SECONDS: u32 = 110;
+/// The same where two processes take the CPUs.
+const BUSY_SECONDS: u32 = 300;
+/// Runs of each kind.
+const ROUNDS: usize = 3;
 /// Functions that are shown.
 const SHOWN: usize = 12;
+/// Processes that spin.
+const SPINNING: usize = 2;
 
-/// Measures.
+/// Measures with nothing beside the guest, and beside processes that take each CPU.
 pub fn measure(outcome: &mut Outcome) -> Result<()> {
-    let (mut differences, mut deviations) = (Vec::new(), Vec::new());
+    if compare(outcome, "oracle", SECONDS)? {
+        let folder = Folder::new("oracle-busy")?;
+        let spin = |index| {
+            Process::spawn(
+                Command::new("sh").args(["-c", "while :; do :; done"]),
+                &folder.file(&format!("{index}.log")),
+            )
+        };
+        let _spinning = (0..SPINNING).map(spin).collect::<Result<Vec<_>>>()?;
+        compare(outcome, "oracle_busy", BUSY_SECONDS)?;
+    }
+    outcome.note(
+        "oracle: all functions, the time in which the guest was held left out; `deviation` is the standard deviation, by chance, of the share of the function that differs most",
+    );
+    Ok(())
+}
+
+/// Whether it could be measured.
+fn compare(outcome: &mut Outcome, name: &str, seconds: u32) -> Result<bool> {
+    let (mut differences, mut deviations, mut samples) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let Some(comparison) = comparison::run(SECONDS)? else { return Ok(()) };
+        let Some(comparison) = comparison::run(seconds)? else { return Ok(false) };
         let worst = comparison.worst();
         differences.extend(worst.map(Function::difference_points));
         deviations.extend(worst.map(|function| function.deviation_points(comparison.samples)));
+        samples.push(comparison.samples as f64);
         if round + 1 == ROUNDS {
             outcome.note(format!(
-                "oracle: {} samples of the upload queue under load (TCG) in the last of {ROUNDS} runs; sampled, time and instructions by QEMU's plugin, calls:",
+                "{name}: {} samples of the upload queue under load (TCG) in the last of {ROUNDS} runs; sampled, time and instructions by QEMU's plugin, calls:",
                 comparison.samples
             ));
             for function in comparison.functions.iter().take(SHOWN) {
@@ -37,10 +64,8 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
             }
         }
     }
-    outcome.add(Figure::of("sampling.oracle_difference_points", "points", &differences));
-    outcome.add(Figure::of("sampling.oracle_deviation_points", "points", &deviations));
-    outcome.note(
-        "oracle: `deviation` is the standard deviation, by chance, of the share of the function that differs most",
-    );
-    Ok(())
+    outcome.add(Figure::of(&format!("sampling.{name}_difference_points"), "points", &differences));
+    outcome.add(Figure::of(&format!("sampling.{name}_deviation_points"), "points", &deviations));
+    outcome.add(Figure::of(&format!("sampling.{name}_samples"), "samples", &samples));
+    Ok(true)
 }

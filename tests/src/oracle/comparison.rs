@@ -1,6 +1,6 @@
 //! One run of the upload queue under TCG, sampled and counted at the same time.
 
-use super::{Counts, Oracle, between};
+use super::{Counts, Oracle, between, held};
 use crate::content::Content;
 use crate::folder::Folder;
 use crate::http::Client;
@@ -104,7 +104,12 @@ pub fn run(seconds: u32) -> Result<Option<Comparison>> {
         bail!("glass record: {}", recorder.output());
     }
     let sampled = self_samples(&glass, &recording, &folder.file("profile.json"))?;
-    compare(&sampled, &between(&before, &after)).map(Some)
+    let mut counted = between(&before, &after);
+    for (function, ticks) in held::ticks(&oracle.gaps()?, &held::intervals(&recording)?) {
+        let executed = counted.entry(function).or_default();
+        executed.ticks = executed.ticks.saturating_sub(ticks);
+    }
+    compare(&sampled, &counted).map(Some)
 }
 
 /// Items up, down and away until `end`.

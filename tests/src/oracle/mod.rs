@@ -1,10 +1,13 @@
 //! What a guest under TCG really executes: a plugin of QEMU counts every translation block.
 
 pub mod comparison;
+pub mod held;
 
 use anyhow::{Context, Result, bail};
 use object::{Object, ObjectSymbol};
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +15,11 @@ use std::process::Command;
 const PLUGIN: &str = include_str!("plugin.c");
 const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = 32;
+/// Records of blocks that the file has room for, as the plugin defines it.
+const BLOCKS_MAX: usize = 262_144;
+/// Where the gaps are.
+const GAPS_AT: usize = HEADER_BYTES + BLOCKS_MAX * RECORD_BYTES;
+const GAPS_HEADER_BYTES: usize = 16;
 
 /// What was executed of one function, without the functions it calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,6 +43,19 @@ pub struct Oracle {
 
 /// All counts at one moment, by function.
 pub type Counts = HashMap<String, Executed>;
+
+/// A long time between two blocks of the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// The function whose block it was.
+    pub function: String,
+    /// Its length in ticks of the time stamp counter.
+    pub ticks: u64,
+    /// The counter at its end.
+    pub end_ticks: u64,
+    /// The same moment in nanoseconds of `CLOCK_BOOTTIME`.
+    pub end_ns: u64,
+}
 
 impl Oracle {
     /// Compiles the plugin into `folder`. `image` is the ELF file that the guest runs.
@@ -70,32 +91,58 @@ impl Oracle {
 
     /// The counts since the guest's start. What lies in no function is under "".
     pub fn read(&self) -> Result<Counts> {
-        let bytes = std::fs::read(&self.counts).context("the plugin has written nothing")?;
-        let word = |at: usize| {
-            let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.first_chunk()).copied();
-            bytes.map(u64::from_le_bytes).context("the plugin's file is too short")
-        };
-        let (blocks, lost) = (word(0)?, word(8)?);
+        let file = CountsFile::open(&self.counts)?;
+        let [blocks, lost] = file.words(0)?;
         if lost > 0 {
             bail!("the plugin had no room for {lost} blocks");
         }
         let mut counts = Counts::new();
         for index in 0..blocks as usize {
-            let at = HEADER_BYTES + index * RECORD_BYTES;
-            let (address, executions) = (word(at)?, word(at + 16)?);
+            let [address, instructions, executions, ticks] = file.words(HEADER_BYTES + index * RECORD_BYTES)?;
             let function = self.function(address);
             let executed = counts.entry(function.map_or(String::new(), |(_, name)| name.to_owned())).or_default();
             executed.calls += if function.is_some_and(|(start, _)| start == address) { executions } else { 0 };
-            executed.instructions += executions * word(at + 8)?;
-            executed.ticks += word(at + 24)?;
+            executed.instructions += executions * instructions;
+            executed.ticks += ticks;
         }
         Ok(counts)
+    }
+
+    /// All gaps since the guest's start, in order of time.
+    pub fn gaps(&self) -> Result<Vec<Gap>> {
+        let file = CountsFile::open(&self.counts)?;
+        let [gaps, lost] = file.words(GAPS_AT)?;
+        if lost > 0 {
+            bail!("the plugin had no room for {lost} gaps");
+        }
+        let gap = |index: usize| {
+            let [block, ticks, end_ticks, end_ns] = file.words(GAPS_AT + GAPS_HEADER_BYTES + index * RECORD_BYTES)?;
+            let [address] = file.words(HEADER_BYTES + block as usize * RECORD_BYTES)?;
+            let function = self.function(address).map_or("", |(_, name)| name).to_owned();
+            Ok(Gap { function, ticks, end_ticks, end_ns })
+        };
+        (0..gaps as usize).map(gap).collect()
     }
 
     fn function(&self, address: u64) -> Option<(u64, &str)> {
         let after = self.functions.partition_point(|(start, ..)| *start <= address);
         let (start, _, name) = self.functions[..after].last().filter(|(_, end, _)| address < *end)?;
         Some((*start, name))
+    }
+}
+
+/// The file that the plugin writes.
+struct CountsFile(File);
+
+impl CountsFile {
+    fn open(path: &Path) -> Result<CountsFile> {
+        File::open(path).map(CountsFile).context("the plugin has written nothing")
+    }
+
+    fn words<const N: usize>(&self, at: usize) -> Result<[u64; N]> {
+        let mut bytes = [[0; 8]; N];
+        self.0.read_exact_at(bytes.as_flattened_mut(), at as u64).context("the plugin's file is too short")?;
+        Ok(bytes.map(u64::from_le_bytes))
     }
 }
 

@@ -6,7 +6,14 @@
  *   u64 idle_ticks      time in which the vCPU was halted or stopped
  *   u64 reserved
  *   struct block record[BLOCKS_MAX]
+ *   u64 gaps            gap records that are in use
+ *   u64 gaps_lost       gaps for which there was no record left
+ *   struct gap gap[GAPS_MAX]
  * Times are ticks of the time stamp counter. One vCPU only.
+ *
+ * A gap is a long time between two blocks: a device's register was accessed, the host ran something else, or a
+ * profiler held the thread. Its time is part of its block's ticks; who knows when the thread was held can
+ * take that away.
  * Source of the interface: QEMU 7.2, include/qemu/qemu-plugin.h, version 1; Debian ships no header,
  * so what is used of it is declared here.
  */
@@ -16,6 +23,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
 
@@ -36,6 +44,9 @@ uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
 EXPORT int qemu_plugin_version = 1;
 
 #define BLOCKS_MAX 262144
+#define GAPS_MAX 4194304
+/* Some 10 us. */
+#define GAP_TICKS_MIN 25000
 
 struct block {
     uint64_t address;
@@ -44,24 +55,59 @@ struct block {
     uint64_t ticks;
 };
 
+struct gap {
+    uint64_t block;      /* index of its record */
+    uint64_t ticks;
+    uint64_t end_ticks;  /* the counter at its end */
+    uint64_t end_ns;     /* the same moment by CLOCK_BOOTTIME */
+};
+
 struct counts {
     uint64_t blocks;
     uint64_t lost;
     uint64_t idle_ticks;
     uint64_t reserved;
     struct block record[BLOCKS_MAX];
+    uint64_t gaps;
+    uint64_t gaps_lost;
+    struct gap gap[GAPS_MAX];
 };
 
 static struct counts *counts;
 static struct block *current;
 static uint64_t since;
 
-/* The time from the begin of a block to the begin of the next one belongs to it. */
+static void add_gap(uint64_t ticks, uint64_t end_ticks)
+{
+    if (counts->gaps == GAPS_MAX) {
+        counts->gaps_lost++;
+        return;
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    struct gap *gap = &counts->gap[counts->gaps];
+    gap->block = current - counts->record;
+    gap->ticks = ticks;
+    gap->end_ticks = end_ticks;
+    gap->end_ns = now.tv_sec * 1000000000ull + now.tv_nsec;
+    __atomic_store_n(&counts->gaps, counts->gaps + 1, __ATOMIC_RELEASE);
+}
+
+/* The time up to now belongs to the block that was executed last. */
+static void end_block(uint64_t now)
+{
+    if (!current)
+        return;
+    uint64_t ticks = now - since;
+    current->ticks += ticks;
+    if (ticks >= GAP_TICKS_MIN)
+        add_gap(ticks, now);
+}
+
 static void on_block(unsigned vcpu, void *block)
 {
     uint64_t now = __rdtsc();
-    if (current)
-        current->ticks += now - since;
+    end_block(now);
     since = now;
     current = block;
     current->executions++;
@@ -83,8 +129,7 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 static void on_idle(qemu_plugin_id_t id, unsigned vcpu)
 {
     uint64_t now = __rdtsc();
-    if (current)
-        current->ticks += now - since;
+    end_block(now);
     since = now;
     current = NULL;
 }

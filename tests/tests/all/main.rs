@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod build;
 mod console;
 mod crash;
 mod faults;

@@ -9,10 +9,7 @@ use std::time::Duration;
 /// in which the guest waits for its devices included. Samples that are taken when QEMU's main loop gets
 /// round to them show up to 29 points too much of that one, and without the correction of
 /// `profiler/core/src/skid.rs` others differ by 17 to 38.
-///
-/// The plugin counts the time for which a thread is frozen to where it was frozen. That is longest in a write to a
-/// device's register, so that is counted 4 to 11 points more than it is sampled.
-const POINTS_MAX: f64 = 12.0;
+const POINTS_MAX: f64 = 4.0;
 /// And for chance: so many standard deviations of a share of that many samples.
 const DEVIATIONS: f64 = 4.0;
 

@@ -1,5 +1,6 @@
 //! Samples a bare guest with known shares in a real QEMU (TCG) through its gdbstub.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,8 @@ use crate::common::gdb::Gdb;
 use crate::common::{Fixture, PATIENCE, attach_stub, build, take, take_of};
 use glass_guests::find;
 use glass_guests::gdbstub::QemuVm;
-use glass_guests::{Guest, GuestError, VmSettings};
+use glass_guests::paced::Paced;
+use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::model::State;
 
@@ -15,8 +17,8 @@ const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
 #[test]
 fn without_a_memfd_memory_comes_through_the_socket() {
-    let Some(fixture) = Fixture::start(TCG, "socket", &["-fno-omit-frame-pointer"], false, 1) else { return };
-    std::thread::sleep(Duration::from_secs(1));
+    let Some(mut fixture) = Fixture::start(TCG, "socket", &["-fno-omit-frame-pointer"], false, 1) else { return };
+    fixture.wait_until_it_counts();
     let (_, pauses) = take(&fixture, attach_stub(&fixture).unwrap(), 1500, 200);
     eprintln!("pause {:?}", pauses.distribution());
 }
@@ -62,24 +64,49 @@ fn expect_an_idle_core(flags: &[&str]) {
     fixture.assert_runs("after detaching");
 }
 
+/// Each vCPU has its own track, whichever are chosen.
 #[test]
-fn two_cores_run_and_each_has_its_track() {
-    let flags = ["-fno-omit-frame-pointer", "-DSECOND_CORE"];
-    let Some(fixture) = Fixture::start(TCG, "two", &flags, true, 2) else { return };
-    // The second one has to be on its way.
-    std::thread::sleep(Duration::from_millis(300));
-    let (judges, _) = take_of(&fixture.elf, false, attach_stub(&fixture).unwrap(), 997, 600);
-    let cores = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>();
-    assert_eq!(cores, [(0, 1), (1, 2)], "marks tell which core it was");
-    // Only one of them.
-    let settings = VmSettings { vcpus: vec![1], ..VmSettings::new(2048, fixture.elf.clone()) };
-    let one = QemuVm::attach(&fixture.vm(), settings.clone()).unwrap();
-    let (judges, _) = take_of(&fixture.elf, false, one, 997, 200);
-    assert_eq!(judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>(), [(1, 2)]);
-    let none = VmSettings { vcpus: vec![2], ..settings };
-    let error = QemuVm::attach(&fixture.vm(), none).err().unwrap();
-    assert_eq!(error.to_string(), "the VM has no vCPU 2: choose of 0, 1 with --vcpu");
+fn every_choice_of_four_vcpus() {
+    let flags = ["-fno-omit-frame-pointer", "-DALL_CORES"];
+    let Some(mut fixture) = Fixture::start(TCG, "four", &flags, true, 4) else { return };
+    fixture.wait_for(|fixture| (0..4).all(|core| fixture.rounds_of(core) > 10));
+    let settings = VmSettings::new(2048, fixture.elf.clone());
+    let attach = |vcpus: Vec<u32>| QemuVm::attach(&fixture.vm(), VmSettings { vcpus, ..settings.clone() });
+    for choice in 1..16_u32 {
+        let chosen: Vec<u32> = (0..4).filter(|vcpu| choice >> vcpu & 1 == 1).collect();
+        let (judges, _) = take_of(&fixture.elf, false, attach(chosen.clone()).unwrap(), 997, 60 * chosen.len());
+        let cores = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>();
+        let expected: Vec<(u32, u8)> = chosen.iter().map(|vcpu| (*vcpu, 1 << vcpu)).collect();
+        assert_eq!(cores, expected, "marks show which core it was");
+    }
+    let error = attach(vec![4]).err().unwrap();
+    assert_eq!(error.to_string(), "the VM has no vCPU 4: choose of 0, 1, 2, 3 with --vcpu");
     fixture.assert_runs("after a refusal");
+}
+
+/// None is neglected because there are many.
+#[test]
+fn each_of_many_vcpus_has_as_many_samples() {
+    const VCPUS: u32 = 64;
+    const ROUNDS: usize = 30;
+    let Some(fixture) = Fixture::start(TCG, "many", &["-fno-omit-frame-pointer"], true, VCPUS) else { return };
+    let mut source = Paced::new(attach_stub(&fixture).unwrap(), 499);
+    source.announce(&mut |_| ()).unwrap();
+    let start = Instant::now();
+    let mut taken = BTreeMap::new();
+    while taken.values().sum::<usize>() < VCPUS as usize * ROUNDS {
+        assert!(start.elapsed() < PATIENCE * 4, "{taken:?}");
+        let mut sink = |event| {
+            if let Event::Sample(sample) = event {
+                *taken.entry(sample.track).or_insert(0) += 1;
+            }
+        };
+        assert_eq!(source.collect(Duration::from_millis(100), &mut sink).unwrap(), Flow::More);
+    }
+    let most = taken.values().max().copied().unwrap_or(0);
+    assert!(taken.len() == VCPUS as usize && taken.values().all(|count| *count == most), "{taken:?}");
+    source.detach(&mut |_| ()).unwrap();
+    fixture.assert_runs("after detaching");
 }
 
 /// Two NUMA nodes of one size: nothing but their content shows which is the first. The wrong one was read (2026-11-22).

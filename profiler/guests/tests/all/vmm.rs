@@ -80,11 +80,16 @@ fn no_signal_is_lost_or_doubled() {
 }
 
 #[test]
-fn two_cores_each_with_its_own_stacks() {
-    let Some(vmm) = Vmm::start("cores", &["vcpus=2"]) else { return };
-    let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, attach(&vmm).unwrap(), 997, 1000);
-    let cores: Vec<_> = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect();
-    assert_eq!(cores, [(0, 1), (1, 2)]);
+fn every_choice_of_four_vcpus() {
+    let Some(vmm) = Vmm::start("four", &["vcpus=4"]) else { return };
+    for choice in 1..16_u32 {
+        let chosen: Vec<u32> = (0..4).filter(|vcpu| choice >> vcpu & 1 == 1).collect();
+        let guest = KvmVm::attach(&vmm.vm(), VmSettings { vcpus: chosen.clone(), ..vmm.settings() }).unwrap();
+        let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, guest, 997, 60 * chosen.len());
+        let cores: Vec<_> = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect();
+        let expected: Vec<(u32, u8)> = chosen.iter().map(|vcpu| (*vcpu, 1 << vcpu)).collect();
+        assert_eq!(cores, expected, "marks show which core it was");
+    }
     vmm.assert_runs("after detaching");
 }
 
@@ -116,6 +121,13 @@ fn ram_that_only_the_vmm_has() {
         .unwrap();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     samples(&vmm, guest, 500);
+}
+
+/// Two NUMA nodes of one size: nothing but their content shows which is the first.
+#[test]
+fn two_nodes_of_the_same_size() {
+    let Some(vmm) = Vmm::start("nodes", &["nodes"]) else { return };
+    samples(&vmm, attach(&vmm).unwrap(), 300);
 }
 
 #[test]

@@ -9,15 +9,15 @@
 
     .section .text.entry, "ax"
     .code32
-    .globl entry, entry_second
-entry_second:                   # a VMM may start a second core here
-    movl $stack_second_top, %esi
-    movl $1, %edi
-    jmp 1f
+    .globl entry, entry_other
 entry:
-    movl $stack_top, %esi
-    xorl %edi, %edi
-1:  cli
+    xorl %ebx, %ebx
+entry_other:                    # where a VMM may start another core; EBX: its number
+    cli
+    movl %ebx, %edi
+    movl %ebx, %esi
+    shll $16, %esi
+    addl $stack_top, %esi
     movl $0x620, %eax           # CR4: PAE and SSE
     movl %eax, %cr4
     movl $level4, %eax
@@ -68,5 +68,4 @@ gdt_pointer:
     .align 16
     .skip 65536
 stack_top:
-    .skip 65536
-stack_second_top:
+    .skip 65536 * 3             # the stacks of the other cores

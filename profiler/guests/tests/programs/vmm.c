@@ -1,7 +1,7 @@
 // A small VMM for tests: loads a guest's ELF file and runs it by KVM, one thread for each vCPU.
-//   vmm GUEST STATUS [vcpus=2] [sealed|plain|anonymous|shared] [seccomp] [signals=HZ] [gaps]
-// RAM is a memfd that cannot shrink, one that can, memory that only this process has, or as solo5-hvt has it:
-// shared memory without a file, of which the guest's code is protected. With `seccomp`
+//   vmm GUEST STATUS [vcpus=4] [sealed|plain|anonymous|shared|nodes] [seccomp] [signals=HZ] [gaps]
+// RAM is a memfd that cannot shrink, one that can, memory that only this process has, as solo5-hvt has it
+// (shared memory without a file, of which the guest's code is protected), or two memfds of one size. With `seccomp`
 // the vCPUs' threads may make no system call but KVM_RUN and the return from a signal. With `signals`
 // the first vCPU's thread gets a signal that often, each after the one before has arrived. STATUS is a
 // file through which the test sees what has happened, and gives commands. With `gaps` only each second number is that of
@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #define RAM_BYTES (64ul << 20)
-#define VCPUS_MAX 2
+#define VCPUS_MAX 4
 
 enum command { NONE, SHRINK_RAM, END_SECOND_VCPU, EXEC };
 
@@ -101,8 +101,8 @@ static void *run_vcpu(void *argument) {
     }
 }
 
-// Loads a guest; returns the address of the symbol `second`.
-static uint64_t load(const char *path, uint64_t *entry, const char *second) {
+// Loads a guest; returns the address of the symbol `other`.
+static uint64_t load(const char *path, uint64_t *entry, const char *other) {
     int file = checked(open(path, O_RDONLY), path);
     off_t bytes = lseek(file, 0, SEEK_END);
     uint8_t *elf = mmap(0, bytes, PROT_READ, MAP_PRIVATE, file, 0);
@@ -119,7 +119,7 @@ static uint64_t load(const char *path, uint64_t *entry, const char *second) {
         Elf64_Sym *symbols = (void *)(elf + sections[i].sh_offset);
         const char *names = (char *)elf + sections[sections[i].sh_link].sh_offset;
         for (size_t j = 0; j < sections[i].sh_size / sizeof *symbols; j++)
-            if (!strcmp(names + symbols[j].st_name, second)) return symbols[j].st_value;
+            if (!strcmp(names + symbols[j].st_name, other)) return symbols[j].st_value;
     }
     return 0;
 }
@@ -151,8 +151,18 @@ static void make_vcpu(int kvm, int index, uint64_t entry) {
     system.cr4 = 0;
     system.efer = 0;
     checked(ioctl(vcpu->fd, KVM_SET_SREGS, &system), "KVM_SET_SREGS");
-    struct kvm_regs general = {.rip = entry, .rflags = 2};
+    struct kvm_regs general = {.rip = entry, .rbx = index, .rflags = 2};
     checked(ioctl(vcpu->fd, KVM_SET_REGS, &general), "KVM_SET_REGS");
+}
+
+static void add_slot(uint32_t number, uint8_t *memory) {
+    struct kvm_userspace_memory_region slot = {
+        .slot = number,
+        .guest_phys_addr = number * RAM_BYTES,
+        .memory_size = RAM_BYTES,
+        .userspace_addr = (uint64_t)memory,
+    };
+    checked(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &slot), "KVM_SET_USER_MEMORY_REGION");
 }
 
 static void make_ram(const char *kind) {
@@ -169,8 +179,14 @@ static void make_ram(const char *kind) {
         ram = mmap(0, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd, 0);
     }
     if (ram == MAP_FAILED) fail("RAM");
-    struct kvm_userspace_memory_region slot = {.memory_size = RAM_BYTES, .userspace_addr = (uint64_t)ram};
-    checked(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &slot), "KVM_SET_USER_MEMORY_REGION");
+    add_slot(0, ram);
+    if (!strcmp(kind, "nodes")) {
+        int second_fd = checked(memfd_create("guest_mem", MFD_CLOEXEC), "memfd_create");
+        checked(ftruncate(second_fd, RAM_BYTES), "ftruncate");
+        uint8_t *second = mmap(0, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, second_fd, 0);
+        if (second == MAP_FAILED) fail("RAM");
+        add_slot(1, second);
+    }
 }
 
 // Sends a signal and waits until it has arrived, for a second at most.
@@ -203,11 +219,11 @@ int main(int count, char **arguments) {
     int kvm = checked(open("/dev/kvm", O_RDWR | O_CLOEXEC), "/dev/kvm");
     vm = checked(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
     make_ram(kind);
-    uint64_t entry, second = load(arguments[1], &entry, "entry_second");
+    uint64_t entry, other = load(arguments[1], &entry, "entry_other");
     if (!strcmp(kind, "shared")) checked(mprotect(ram + 0x200000, 4096, PROT_READ), "mprotect");
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGUSR1, &action, 0);
-    for (int i = 0; i < cores; i++) make_vcpu(kvm, i, i ? second : entry);
+    for (int i = 0; i < cores; i++) make_vcpu(kvm, i, i ? other : entry);
     for (int i = 0; i < cores; i++) pthread_create(&vcpus[i].thread, 0, run_vcpu, &vcpus[i]);
     while (!vcpus[cores - 1].id) usleep(100);
     status->ready = 1;

@@ -185,10 +185,15 @@ impl Fixture {
         }
     }
 
-    /// The guest's counter: it grows while the guest runs.
+    /// The counter of the guest's first core: it grows while the guest runs.
     pub fn rounds(&self) -> u64 {
+        self.rounds_of(0)
+    }
+
+    /// The counter of a core.
+    pub fn rounds_of(&self, core: u64) -> u64 {
         let mut bytes = [0; 8];
-        assert!(self.ram.as_ref().unwrap().read(self.rounds, &mut bytes));
+        assert!(self.ram.as_ref().unwrap().read(self.rounds + 8 * core, &mut bytes));
         u64::from_le_bytes(bytes)
     }
 
@@ -261,7 +266,7 @@ pub struct Judge {
     repeated: u32,
     counts_repeated: bool,
     last_round: Option<u64>,
-    /// The cores that marks told of, a bit each.
+    /// The cores whose marks were found, a bit each.
     pub cores: u8,
     /// Samples in the smallest function.
     pub leaves: u32,
@@ -317,7 +322,7 @@ impl Judge {
         let marks = sample.stack.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let marks: Vec<u64> = marks.filter(|word| word >> 44 == 0xc0ded).collect();
         let round = marks.iter().map(|word| word & 0xff_ffff_ffff).max();
-        marks.iter().for_each(|word| self.cores |= 1 << (word >> 39 & 1));
+        marks.iter().for_each(|word| self.cores |= 1 << (word >> 38 & 3));
         if round.is_some() && round == self.last_round && !self.counts_repeated {
             self.repeated += 1;
         } else {

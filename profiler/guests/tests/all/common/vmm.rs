@@ -72,7 +72,7 @@ impl Vmm {
         let rounds = image.symbol("rounds").unwrap();
         let mut vmm = Vmm { _turn: turn, folder, elf, child, rounds_are_long: false, ram: Ram::default(), rounds };
         vmm.wait_for("it is ready", |vmm| vmm.word(0) == 1);
-        let cores = if options.contains(&"vcpus=2") { 2 } else { 1 };
+        let cores = options.iter().find_map(|option| option.strip_prefix("vcpus=")?.parse().ok()).unwrap_or(1);
         let candidates = Ram::candidates(vmm.child.id()).unwrap();
         vmm.wait_for("the guest counts", |vmm| {
             // Whichever of its memory is RAM: there the counters grow.

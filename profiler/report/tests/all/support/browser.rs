@@ -165,7 +165,14 @@ impl Browser {
         std::array::from_fn(|index| place[index].as_f64().expect("a place is made of numbers"))
     }
 
+    /// Clicks on an element once nothing lies over its centre: what has just been opened may not be laid out yet.
     pub fn click(&mut self, selector: &str) {
+        self.wait_for(&format!(
+            "(() => {{ const e = document.querySelector({selector:?}); if (!e) return false; \
+             e.scrollIntoView({{block: 'nearest', behavior: 'instant'}}); const r = e.getBoundingClientRect(); \
+             const hit = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2); \
+             return hit && (e.contains(hit) || hit.closest('label')?.contains(e)); }})()"
+        ));
         let [left, top, width, height] = self.place(selector);
         self.click_at(left + width / 2.0, top + height / 2.0);
     }
