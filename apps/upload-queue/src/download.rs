@@ -1,12 +1,13 @@
 //! Data on its way out of the queue.
 
 use crate::allocator::Cursor;
+use crate::changes::Item;
 use crate::error::StoreError;
 use crate::format::Entry;
 use crate::inflight::InFlight;
 use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::pool::Pool;
-use crate::store::{Item, Store};
+use crate::store::Store;
 use alloc::rc::Rc;
 use core::hash::Hasher;
 use core::ops::Deref;

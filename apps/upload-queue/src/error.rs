@@ -125,8 +125,8 @@ pub enum StoreError {
     },
     /// A request to the disk failed.
     Disk(BlockError),
-    /// A commit failed earlier, so what is durable is not known; nothing can change until a restart.
-    Stopped(BlockError),
+    /// The disk failed while the upload was under way, and may have lost what it had written.
+    Lost,
     /// No memory for a chunk.
     Memory(OutOfMemory),
 }
@@ -146,8 +146,8 @@ impl fmt::Display for StoreError {
                 "item {id} is damaged: its checksum was {stored:016x} when it was uploaded and is {computed:016x} now"
             ),
             StoreError::Disk(error) => write!(f, "the disk failed: {error}"),
-            StoreError::Stopped(error) => {
-                write!(f, "a commit failed ({error}), so the queue cannot change until the service restarts")
+            StoreError::Lost => {
+                write!(f, "the disk failed during the upload and may have lost a part of it: send it again")
             }
             StoreError::Memory(error) => write!(f, "{error}"),
         }

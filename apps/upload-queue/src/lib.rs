@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! service ── routes ──┬─ upload ───┬─ store ── open      what is in the queue, commits
-//!                     └─ download ─┘   ├───── allocator   who holds which blocks
+//!                     └─ download ─┘   ├───── changes     items, and what is not durable yet
+//!                                      ├───── allocator   who holds which blocks
 //!                                      └───── format      bytes on the disk
 //! ```
 //! [`serve`] is the service; [`Store`] is the queue without HTTP, over any [`glasshouse::Block`].
@@ -18,6 +19,7 @@
 extern crate alloc;
 
 mod allocator;
+mod changes;
 mod config;
 mod connections;
 mod download;

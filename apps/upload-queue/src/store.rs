@@ -1,6 +1,7 @@
 //! The queue on a disk: what is in it, and how changes become durable.
 
-use crate::allocator::{Allocator, Refused, Space};
+use crate::allocator::{Allocator, Refused, Reservation, Space};
+use crate::changes::{Batch, Changes, Item, Outcome};
 use crate::download::Download;
 use crate::error::{OpenError, Recovery, StoreError};
 use crate::format::{self, BLOCK_BYTES, Entry, Geometry, Index};
@@ -10,7 +11,6 @@ use crate::pool::Pool;
 use crate::telemetry::{ABANDONED, BYTES_QUEUED, CHANGE, COMMIT, COMMITS, ITEMS_QUEUED};
 use crate::upload::Upload;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -39,7 +39,7 @@ struct Inner<B> {
     allocator: Allocator,
     pool: Pool,
     state: RefCell<State>,
-    /// A commit has ended, or the store has stopped.
+    /// A commit has ended.
     changed: Notify,
     /// There is something to commit.
     dirty: Notify,
@@ -48,28 +48,10 @@ struct Inner<B> {
 }
 
 struct State {
-    /// Durable items that nobody removed, oldest completion first.
-    items: VecDeque<Rc<Item>>,
-    /// Whole uploads that the next commit makes durable.
-    adds: Vec<Rc<Item>>,
-    adds_asked: u64,
-    adds_durable: u64,
-    /// Removed items; they hold their space until the commit that forgets them is durable.
-    removes: Vec<Rc<Item>>,
-    removes_asked: u64,
-    removes_durable: u64,
-    /// Sequence of the newest durable index.
-    sequence: u64,
-    next_id: u64,
-    /// Why nothing can change any more.
-    stopped: Option<BlockError>,
+    changes: Changes,
+    /// Flushes that failed. What was written before the last of them counts as lost.
+    lost_flushes: u64,
     abandoned: Vec<Pin<Box<dyn Future<Output = ()>>>>,
-}
-
-/// An item and its space; the last holder's drop frees the space.
-pub(crate) struct Item {
-    pub(crate) entry: Entry,
-    _space: Space,
 }
 
 /// Numbers for people.
@@ -104,25 +86,13 @@ impl<B: Block> Store<B> {
             let space = allocator.take_exactly(entry.extents).expect("the index was checked");
             Rc::new(Item { entry, _space: space })
         });
-        let state = State {
-            items: items.collect(),
-            adds: Vec::new(),
-            adds_asked: 0,
-            adds_durable: 0,
-            removes: Vec::new(),
-            removes_asked: 0,
-            removes_durable: 0,
-            sequence: index.sequence,
-            next_id: index.next_id,
-            stopped: None,
-            abandoned: Vec::new(),
-        };
+        let changes = Changes::new(items.collect(), index.sequence, index.next_id);
         let inner = Inner {
             block,
             geometry,
             allocator,
             pool: Pool::default(),
-            state: RefCell::new(state),
+            state: RefCell::new(State { changes, lost_flushes: 0, abandoned: Vec::new() }),
             changed: Notify::named(&COMMIT),
             dirty: Notify::named(&CHANGE),
             abandoned: Notify::named(&ABANDONED),
@@ -134,12 +104,12 @@ impl<B: Block> Store<B> {
     pub fn usage(&self) -> Usage {
         let state = self.inner.state.borrow();
         Usage {
-            items: state.items.len(),
+            items: state.changes.item_count(),
             items_max: self.inner.geometry.items_max(),
             free_items: self.inner.allocator.free_entries(),
             data_bytes: u64::from(self.inner.geometry.data_blocks()) * BLOCK_BYTES as u64,
             free_bytes: self.inner.allocator.free_bytes(),
-            commits: state.sequence,
+            commits: state.changes.sequence(),
         }
     }
 
@@ -147,27 +117,27 @@ impl<B: Block> Store<B> {
     /// filled; then [`Upload::receive`] fails when there is no other space. Dropping the upload before [`Upload::finish`]
     /// gives the space back.
     pub fn upload(&self, length: u64) -> Result<Upload<B>, StoreError> {
-        self.check_running()?;
         let reserved = self.inner.allocator.reserve(length.div_ceil(BLOCK_BYTES as u64));
-        self.tell_bytes();
-        let reserved = reserved.map_err(|refused| self.refused(refused, length))?;
-        Ok(Upload::new(self.clone(), reserved, Some(length), length))
+        Ok(Upload::new(self.clone(), self.reserved(reserved, length)?, Some(length), length))
     }
 
     /// Begins an upload whose length will be known at its end, `length_max` bytes at most.
     pub fn upload_of_unknown_length(&self, length_max: u64) -> Result<Upload<B>, StoreError> {
-        self.check_running()?;
         let reserved = self.inner.allocator.reserve_some(length_max.div_ceil(BLOCK_BYTES as u64));
-        self.tell_bytes();
-        let reserved = reserved.map_err(|refused| self.refused(refused, 0))?;
-        Ok(Upload::new(self.clone(), reserved, None, length_max))
+        Ok(Upload::new(self.clone(), self.reserved(reserved, 0)?, None, length_max))
     }
 
-    fn refused(&self, refused: Refused, wanted_bytes: u64) -> StoreError {
-        match refused {
-            Refused::Blocks => self.full(wanted_bytes),
-            Refused::Entries => StoreError::IndexFull { items_max: self.inner.geometry.items_max() },
-        }
+    fn reserved(&self, reserved: Result<Reservation, Refused>, wanted_bytes: u64) -> Result<Reservation, StoreError> {
+        self.tell_bytes();
+        reserved.map_err(|refused| {
+            if self.inner.state.borrow_mut().changes.settle() {
+                self.inner.dirty.notify_all();
+            }
+            match refused {
+                Refused::Blocks => self.full(wanted_bytes),
+                Refused::Entries => StoreError::IndexFull { items_max: self.inner.geometry.items_max() },
+            }
+        })
     }
 
     pub(crate) fn full(&self, wanted_bytes: u64) -> StoreError {
@@ -181,12 +151,12 @@ impl<B: Block> Store<B> {
 
     /// The oldest item.
     pub fn head(&self) -> Option<Entry> {
-        self.inner.state.borrow().items.front().map(|item| item.entry)
+        self.inner.state.borrow().changes.head().map(|item| item.entry)
     }
 
     /// Hands out the oldest item, which stays in the queue.
     pub fn fetch(&self) -> Option<Download<B>> {
-        let item = self.inner.state.borrow().items.front()?.clone();
+        let item = self.inner.state.borrow().changes.head()?.clone();
         Some(Download::new(self.clone(), item))
     }
 
@@ -197,58 +167,52 @@ impl<B: Block> Store<B> {
 
     /// Removes the head if it is item `id`, and returns whether it did. Either way, everything that was
     /// removed earlier is durably gone when this returns. A removal that has begun is completed even
-    /// if this future is dropped.
+    /// if this future is dropped. One that fails is undone: the item is the head again.
     pub async fn remove(&self, id: u64) -> Result<bool, StoreError> {
-        self.check_running()?;
-        let (removed, ticket) = {
-            let mut state = self.inner.state.borrow_mut();
-            let removed = state.items.pop_front_if(|head| head.entry.id == id);
-            let found = removed.is_some();
-            if let Some(item) = removed {
-                state.removes.push(item);
-                state.removes_asked += 1;
-                self.inner.dirty.notify_all();
-            }
-            (found, state.removes_asked)
-        };
-        self.until_durable(|state| state.removes_durable >= ticket).await?;
-        Ok(removed)
+        let (is_found, outcome) = self.inner.state.borrow_mut().changes.remove(id);
+        if let Some(outcome) = outcome {
+            self.inner.dirty.notify_all();
+            self.until_durable(outcome).await?;
+        }
+        Ok(is_found)
     }
 
     /// Adds an item whose data is completely written and waits until it is durable; it is added even
-    /// if this future is dropped. Tells its id.
-    pub(crate) async fn add(&self, length: u64, checksum: u64, space: Space) -> Result<u64, StoreError> {
-        self.check_running()?;
-        let (id, ticket) = {
+    /// if this future is dropped. Returns its id. `lost_flushes` is what [`Store::lost_flushes`] returned before the first write.
+    pub(crate) async fn add(
+        &self,
+        length: u64,
+        checksum: u64,
+        space: Space,
+        lost_flushes: u64,
+    ) -> Result<u64, StoreError> {
+        if lost_flushes != self.lost_flushes() {
+            return Err(StoreError::Lost);
+        }
+        let (id, outcome) = {
             let mut state = self.inner.state.borrow_mut();
-            let id = state.next_id;
-            state.next_id += 1;
+            let id = state.changes.take_id();
             let entry = Entry { id, length, checksum, extents: space.extents };
-            state.adds.push(Rc::new(Item { entry, _space: space }));
-            state.adds_asked += 1;
-            (id, state.adds_asked)
+            (id, state.changes.add(Item { entry, _space: space }))
         };
         self.inner.dirty.notify_all();
-        self.until_durable(|state| state.adds_durable >= ticket).await?;
+        self.until_durable(outcome).await?;
         Ok(id)
     }
 
-    async fn until_durable(&self, reached: impl Fn(&State) -> bool) -> Result<(), StoreError> {
+    async fn until_durable(&self, outcome: Outcome) -> Result<(), StoreError> {
         loop {
             let changed = self.inner.changed.notified();
-            if reached(&self.inner.state.borrow()) {
-                return Ok(());
+            if let Some(result) = outcome.get() {
+                return Ok(result?);
             }
-            self.check_running()?;
             changed.await;
         }
     }
 
-    fn check_running(&self) -> Result<(), StoreError> {
-        match self.inner.state.borrow().stopped {
-            Some(error) => Err(StoreError::Stopped(error)),
-            None => Ok(()),
-        }
+    /// How many flushes have failed so far.
+    pub(crate) fn lost_flushes(&self) -> u64 {
+        self.inner.state.borrow().lost_flushes
     }
 
     /// Commits changes for ever. Changes that arrive while a commit is under way share the next one.
@@ -260,63 +224,63 @@ impl<B: Block> Store<B> {
         let mut slot = None;
         loop {
             let dirty = self.inner.dirty.notified();
-            let idle = {
-                let state = self.inner.state.borrow();
-                (state.adds.is_empty() && state.removes.is_empty()) || state.stopped.is_some()
-            };
-            if idle {
-                dirty.await;
-                continue;
+            let batch = self.inner.state.borrow_mut().changes.begin();
+            match batch {
+                Some(batch) => {
+                    self.commit(batch, &mut slot).instrument(info_span!("commit of changes")).await;
+                    self.inner.changed.notify_all();
+                }
+                None => dirty.await,
             }
-            if let Err(error) = self.commit(&mut slot).instrument(info_span!("commit of changes")).await {
-                // After a failed write or flush nobody knows what is durable, and a flush that is
-                // tried again may succeed without having written anything.
-                self.inner.state.borrow_mut().stopped = Some(error);
-            }
-            self.inner.changed.notify_all();
         }
     }
 
     /// One commit. `slot` keeps the buffer between commits.
-    async fn commit(&self, slot: &mut Option<Buf>) -> Result<(), BlockError> {
+    async fn commit(&self, batch: Batch, slot: &mut Option<Buf>) {
         let inner = &*self.inner;
-        let adds = core::mem::take(&mut inner.state.borrow_mut().adds);
-        if !adds.is_empty() {
-            inner.block.flush().await?;
+        if !batch.adds.is_empty()
+            && let Err(error) = inner.block.flush().await
+        {
+            return self.fail_flush(batch, error);
         }
+        let sequence = inner.state.borrow().changes.sequence() + 1;
+        if let Err(error) = self.write_slot(sequence, &batch, slot).await {
+            return inner.state.borrow_mut().changes.fail(batch, error);
+        }
+        if let Err(error) = inner.block.flush().await {
+            return self.fail_flush(batch, error);
+        }
+        // The space of what is not needed any more is free here.
+        drop(inner.state.borrow_mut().changes.succeed(batch, sequence));
+        COMMITS.add(1);
+        ITEMS_QUEUED.set(inner.state.borrow().changes.item_count() as i64);
+        self.tell_bytes();
+    }
+
+    async fn write_slot(&self, sequence: u64, batch: &Batch, slot: &mut Option<Buf>) -> Result<(), BlockError> {
+        let geometry = &self.inner.geometry;
         let mut buf = match slot.take() {
             Some(buf) => buf,
-            None => {
-                Buf::zeroed(inner.geometry.slot_bytes()).map_err(|_| BlockError::Broken("no memory for the index"))?
-            }
+            None => Buf::zeroed(geometry.slot_bytes()).map_err(|_| BlockError::Broken("no memory for the index"))?,
         };
-        let (sequence, used, removes) = {
-            let mut state = inner.state.borrow_mut();
-            let sequence = state.sequence + 1;
+        let used = {
+            let state = self.inner.state.borrow();
             let bytes = buf.as_mut().expect("nobody else uses the buffer of the index");
-            let entries: Vec<Entry> = state.items.iter().chain(&adds).map(|item| item.entry).collect();
-            let used = format::encode_slot(sequence, state.next_id, entries.into_iter(), bytes);
-            (sequence, used, core::mem::take(&mut state.removes))
+            let entries = state.changes.entries(batch);
+            format::encode_slot(sequence, state.changes.next_id(), entries.into_iter(), bytes)
         };
-        let offset = u64::from(inner.geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
-        let (result, part) = inner.block.write(offset, buf.slice(0..used)).await;
-        result?;
-        inner.block.flush().await?;
+        let offset = u64::from(geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
+        let (result, part) = self.inner.block.write(offset, buf.slice(0..used)).await;
         drop(part);
         *slot = Some(buf);
-        let mut state = inner.state.borrow_mut();
-        state.sequence = sequence;
-        state.adds_durable += adds.len() as u64;
-        state.removes_durable += removes.len() as u64;
-        state.items.extend(adds);
-        let items = state.items.len();
-        drop(state);
-        // The removed items give their space back here.
-        drop(removes);
-        COMMITS.add(1);
-        ITEMS_QUEUED.set(items as i64);
-        self.tell_bytes();
-        Ok(())
+        result
+    }
+
+    /// A flush that is tried again may succeed without having written anything.
+    fn fail_flush(&self, batch: Batch, error: BlockError) {
+        let mut state = self.inner.state.borrow_mut();
+        state.lost_flushes += 1;
+        state.changes.fail_flush(batch, error);
     }
 
     /// Keeps `request` going after its upload is gone.

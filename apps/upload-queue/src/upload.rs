@@ -27,6 +27,8 @@ pub struct Upload<B: Block> {
     hasher: XxHash3_64,
     filling: Option<Chunk>,
     writes: InFlight<(Result<(), BlockError>, Buf)>,
+    /// Of the store when this began.
+    lost_flushes: u64,
 }
 
 /// The chunk that is being filled.
@@ -39,8 +41,8 @@ struct Chunk {
 impl<B: Block> Upload<B> {
     pub(crate) fn new(store: Store<B>, space: Reservation, length: Option<u64>, length_max: u64) -> Upload<B> {
         let (hasher, writes) = (XxHash3_64::new(), InFlight::new());
-        let space = Some(space);
-        Upload { store, space, length, length_max, received: 0, placed: 0, hasher, filling: None, writes }
+        let (space, lost_flushes) = (Some(space), store.lost_flushes());
+        Upload { store, space, length, length_max, received: 0, placed: 0, hasher, filling: None, writes, lost_flushes }
     }
 
     /// Bytes that are still to come, or that may be where the length is not known.
@@ -149,7 +151,7 @@ impl<B: Block> Upload<B> {
         self.finish_writes().instrument(info_span!("write")).await?;
         let space = self.space.take().expect("only this function takes the space of a live upload");
         let space = space.into_space(length.div_ceil(BLOCK_BYTES as u64));
-        self.store.add(length, self.hasher.finish(), space).instrument(info_span!("commit")).await
+        self.store.add(length, self.hasher.finish(), space, self.lost_flushes).instrument(info_span!("commit")).await
     }
 }
 

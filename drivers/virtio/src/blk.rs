@@ -6,8 +6,9 @@
 use crate::dma::{Dma, DmaMemory};
 use crate::error::{Lie, SetupError};
 use crate::queue::{AddError, Queue, QueueOptions, Segment};
-use crate::request::{BlkCounters, Kind, Operation, Request, RequestId, SubmitError};
 use crate::request::{CONFIG_SEG_MAX, CONFIG_SIZE_MAX, VIRTIO_SECTOR_BYTES, read_info, read_u32};
+use crate::request::{Kind, Operation, Request, RequestId, SubmitError};
+use crate::session::Session;
 use crate::transport::{self, Transport, device, feature};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -31,7 +32,7 @@ const STATUS_NOT_WRITTEN: u64 = 0xff;
 
 /// A disk. Dropping it resets the device and drops the buffers of what was under way.
 pub struct Blk<T: Transport, D: Dma> {
-    transport: T,
+    session: Session<T>,
     dma: D,
     queue: Queue,
     info: BlockInfo,
@@ -48,10 +49,8 @@ pub struct Blk<T: Transport, D: Dma> {
     unsent: VecDeque<u16>,
     /// Operations that ended without the device.
     finished: VecDeque<u16>,
-    /// The device was reset because of a lie and everything failed.
-    failed: bool,
-    interrupted_for_nothing: bool,
-    counters: BlkCounters,
+    /// Requests taken so far.
+    requests: u64,
     /// Its name in the trace.
     name: u32,
 }
@@ -91,7 +90,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         let areas = DmaMemory::new(&dma, usize::from(size) * AREA_BYTES)?;
         transport::go(&mut transport);
         Ok(Blk {
-            transport,
+            session: Session::new(transport),
             dma,
             queue,
             info,
@@ -104,9 +103,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             free: (0..size).rev().collect(),
             unsent: VecDeque::with_capacity(usize::from(size)),
             finished: VecDeque::with_capacity(usize::from(size)),
-            failed: false,
-            interrupted_for_nothing: false,
-            counters: BlkCounters::default(),
+            requests: 0,
             name: 0,
         })
     }
@@ -136,12 +133,6 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         self.info
     }
 
-    /// Whether a completed write may be lost until it is flushed. A disk without a flush command
-    /// promises that it is not, and flushes then complete at once.
-    pub fn has_volatile_cache(&self) -> bool {
-        self.has_flush
-    }
-
     /// Requests that can be under way.
     pub fn requests_max(&self) -> usize {
         self.operations.len()
@@ -157,11 +148,6 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         self.queue.lie()
     }
 
-    /// What the disk has done so far.
-    pub fn counters(&self) -> BlkCounters {
-        BlkCounters { queue: self.queue.counters(), ..self.counters }
-    }
-
     /// Takes a request; the device sees it at once and is told at the next kick. On error the
     /// request comes back.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
@@ -173,10 +159,9 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             Err((error, request)) => return Err((SubmitError::Refused(error), request)),
         };
         let Some(id) = self.free.pop() else {
-            self.counters.full += 1;
             return Err((SubmitError::Full, operation.into_request()));
         };
-        self.count(&operation);
+        self.requests += 1;
         let queue = if operation.unsent { &mut self.unsent } else { &mut self.finished };
         queue.push_back(id);
         glass_trace::submit(self.name, operation.kind.traced(), operation.number, operation.bytes, self.under_way());
@@ -185,22 +170,13 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         Ok(RequestId(id))
     }
 
-    fn count(&mut self, operation: &Operation) {
-        self.counters.requests += 1;
-        match operation.kind {
-            Kind::Read => self.counters.bytes_read += operation.left as u64,
-            Kind::Write => self.counters.bytes_written += operation.left as u64,
-            Kind::Flush => self.counters.flushes += 1,
-        }
-    }
-
     /// Checks a request and finds out where its memory is.
     fn operation(&self, request: Request) -> Result<Operation, (BlockError, Request)> {
         let new = |kind, offset, address, buf: Option<Buf>| {
             let left = buf.as_ref().map_or(0, |buf| buf.len());
             let unsent = if kind == Kind::Flush { self.has_flush } else { left > 0 };
             let bytes = u32::try_from(left).unwrap_or(u32::MAX);
-            let number = self.counters.requests + 1;
+            let number = self.requests + 1;
             Operation { kind, offset, address, left, unsent, bytes, number, pieces_in_flight: 0, result: Ok(()), buf }
         };
         let error = match &request {
@@ -350,7 +326,6 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         if let Some(operation) = self.operations[usize::from(id)].take() {
             self.free.push(id);
             let has_failed = operation.result.is_err();
-            self.counters.errors += u64::from(has_failed);
             glass_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
             complete(RequestId(id), operation.result, operation.buf);
         }
@@ -362,10 +337,10 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         lie: Lie,
         complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>),
     ) -> usize {
-        if mem::replace(&mut self.failed, true) {
+        if self.session.has_ended() {
             return 0;
         }
-        self.let_go();
+        self.end_use();
         self.unsent.clear();
         self.finished.clear();
         let mut count = 0;
@@ -380,36 +355,32 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     }
 
     /// Makes the device forget our memory. Where it does not obey, the memory is never used again.
-    fn let_go(&mut self) {
-        if transport::reset(&mut self.transport) {
-            return;
-        }
-        self.queue.leak();
-        self.areas.leak();
-        for buf in self.operations.iter().flatten().filter_map(|operation| operation.buf.as_ref()) {
-            // One owner for ever: the bytes are not freed, and cannot be written by us.
-            mem::forget(buf.clone());
-        }
+    fn end_use(&mut self) {
+        let Blk { session, queue, areas, operations, .. } = self;
+        session.end(|| {
+            queue.leak();
+            areas.leak();
+            for buf in operations.iter().flatten().filter_map(|operation| operation.buf.as_ref()) {
+                // One owner for ever: the bytes are not freed, and cannot be written by us.
+                mem::forget(buf.clone());
+            }
+        });
     }
 
     /// As [`Driver::kick`](crate::Driver::kick).
     pub fn kick(&mut self) {
-        if self.queue.kick(&mut self.transport) {
+        if self.queue.kick(&mut self.session.transport) {
             glass_trace::kick(self.name);
         }
     }
 
     /// As [`Driver::arm`](crate::Driver::arm).
     pub fn arm(&mut self) -> bool {
-        // An interrupt without a completion may mean that the device has given up. Asking costs an
-        // exit, so it is done only when there is time: before sleeping.
-        if mem::take(&mut self.interrupted_for_nothing)
-            && let Err(lie) = transport::check_alive(&mut self.transport)
-        {
+        if let Some(lie) = self.session.check_alive() {
             self.queue.break_with(lie);
         }
         if self.queue.lie().is_some() {
-            return !self.failed;
+            return !self.session.has_ended();
         }
         !self.finished.is_empty() || self.queue.arm()
     }
@@ -421,15 +392,12 @@ impl<T: Transport, D: Dma> Blk<T, D> {
 
     /// As [`Driver::acknowledge_interrupt`](crate::Driver::acknowledge_interrupt).
     pub fn acknowledge_interrupt(&mut self) {
-        self.transport.acknowledge_interrupt();
-        self.interrupted_for_nothing = !self.queue.has_used();
+        self.session.acknowledge_interrupt(self.queue.has_used());
     }
 }
 
 impl<T: Transport, D: Dma> Drop for Blk<T, D> {
     fn drop(&mut self) {
-        if !self.failed {
-            self.let_go();
-        }
+        self.end_use();
     }
 }

@@ -3,11 +3,11 @@
 //! Requests beyond those that the disk can have under way wait in order of arrival. A request whose
 //! future is dropped goes on; its buffer is freed when the device is done with it.
 
+use crate::Driver;
 use crate::blk::Blk;
 use crate::dma::Dma;
 use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::Transport;
-use crate::{BlkCounters, Driver};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -79,11 +79,6 @@ impl<T: Transport, D: Dma> Disk<T, D> {
     /// Says what the trace calls the disk: a number of `glass_trace::intern`.
     pub fn set_trace_name(&self, name: u32) {
         self.shared.borrow_mut().blk.set_trace_name(name);
-    }
-
-    /// What the disk has done so far.
-    pub fn counters(&self) -> BlkCounters {
-        self.shared.borrow().blk.counters()
     }
 
     fn request(&self, request: Request) -> Pending<T, D> {

@@ -23,6 +23,8 @@ mod blk;
 mod blk_tests;
 mod checksum;
 mod console;
+mod console_input;
+mod console_output;
 mod console_port;
 #[cfg(test)]
 mod console_tests;
@@ -42,19 +44,19 @@ mod queue;
 #[cfg(test)]
 mod queue_tests;
 mod request;
+mod session;
 #[cfg(test)]
 mod trace_tests;
 mod transport;
 
 pub use blk::Blk;
-pub use console::{Console, ConsoleConfig, ConsoleCounters};
+pub use console::{Console, ConsoleConfig};
 pub use disk::Disk;
 pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES};
 pub use error::{Lie, SetupError, TransportError};
 pub use mmio::{MmioRegisters, MmioTransport, Registers, WINDOW_BYTES};
-pub use net::{Net, NetConfig, NetCounters, NetRxToken, NetTxToken};
-pub use queue::QueueCounters;
-pub use request::{BlkCounters, Request, RequestId, SubmitError};
+pub use net::{Net, NetConfig, NetRxToken, NetTxToken};
+pub use request::{Request, RequestId, SubmitError};
 pub use transport::{QueueAddresses, Transport, device, feature, status};
 
 /// What a platform's loop does with every device. All calls return at once.

@@ -12,9 +12,9 @@ use crate::dma::Dma;
 use crate::error::{Lie, SetupError};
 use crate::net_buffers::{BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Sent, Transmitter};
 use crate::offload::HEADER_BYTES;
-use crate::queue::{Queue, QueueCounters, QueueOptions};
+use crate::queue::{Queue, QueueOptions};
+use crate::session::Session;
 use crate::transport::{self, Transport, device, feature};
-use core::mem;
 use core::num::NonZeroUsize;
 use glass_trace::{Group, Name};
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
@@ -31,33 +31,6 @@ const MTU_DEFAULT: usize = 1500;
 const MTU_MIN: u16 = 1280;
 /// Largest frame that the stack may ask the device to cut, headers included.
 const SEGMENT_BYTES_MAX: usize = 65535;
-
-/// What a network card has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NetCounters {
-    /// Frames handed to the stack, and their bytes.
-    pub received_frames: u64,
-    /// Bytes of these.
-    pub received_bytes: u64,
-    /// Frames sent.
-    pub sent_frames: u64,
-    /// Bytes of these.
-    pub sent_bytes: u64,
-    /// Received frames dropped because their length was impossible.
-    pub malformed: u64,
-    /// Received frames dropped because their TCP or UDP checksum was wrong.
-    pub wrong_checksum: u64,
-    /// Received fragments dropped because a checksum over fragments cannot be verified.
-    pub fragments: u64,
-    /// Times that no frame could be sent because all buffers were under way.
-    pub transmit_full: u64,
-    /// Frames dropped because they were longer than any buffer.
-    pub oversized: u64,
-    /// The receive queue's own counters.
-    pub receive_queue: QueueCounters,
-    /// The transmit queue's own counters.
-    pub transmit_queue: QueueCounters,
-}
 
 /// How much a network card may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,14 +52,11 @@ impl Default for NetConfig {
 
 /// A network card. Dropping it resets the device.
 pub struct Net<T: Transport> {
-    transport: T,
+    session: Session<T>,
     receiver: Receiver,
     transmitter: Transmitter,
     mac: [u8; 6],
     mtu: usize,
-    features: u64,
-    failed: bool,
-    interrupted_for_nothing: bool,
     /// What the trace knows of the queues: frames that are being sent, buffers to receive into.
     traced_gauges: Option<(u16, u16)>,
 }
@@ -131,7 +101,7 @@ impl<T: Transport> Net<T> {
             pool: Pool::new(dma, plan.receive_stride, plan.receive_count.min(usize::from(queue.size())))?,
             queue,
             verify: has(feature::NET_GUEST_CSUM),
-            counters: NetCounters::default(),
+            frames: 0,
             name: 0,
         };
         let queue = Queue::new(&mut transport, dma, TRANSMIT_QUEUE, options)?;
@@ -146,24 +116,21 @@ impl<T: Transport> Net<T> {
                 count => Some(Pool::new(dma, LARGE_BYTES, count)?),
             },
             checksum_offload: has(feature::NET_CSUM),
-            counters: NetCounters::default(),
+            frames: 0,
             name: 0,
         };
         let mut net = Net {
-            transport,
+            session: Session::new(transport),
             receiver,
             transmitter,
             mac,
             mtu: usize::from(mtu).min(MTU_DEFAULT),
-            features,
-            failed: false,
-            interrupted_for_nothing: false,
             traced_gauges: None,
         };
         while let Some(index) = net.receiver.pool.free.pop() {
             net.receiver.give(index);
         }
-        transport::go(&mut net.transport);
+        transport::go(&mut net.session.transport);
         net.kick();
         Ok(net)
     }
@@ -179,35 +146,9 @@ impl<T: Transport> Net<T> {
         self.mac
     }
 
-    /// The features in use, as masks of [`feature`].
-    pub fn features(&self) -> u64 {
-        self.features
-    }
-
     /// Why the card is not used any more, if that is so.
     pub fn lie(&self) -> Option<Lie> {
         self.receiver.queue.lie().or(self.transmitter.queue.lie())
-    }
-
-    /// What the card has done so far.
-    pub fn counters(&self) -> NetCounters {
-        NetCounters {
-            sent_frames: self.transmitter.counters.sent_frames,
-            sent_bytes: self.transmitter.counters.sent_bytes,
-            transmit_full: self.transmitter.counters.transmit_full,
-            oversized: self.transmitter.counters.oversized,
-            receive_queue: self.receiver.queue.counters(),
-            transmit_queue: self.transmitter.queue.counters(),
-            ..self.receiver.counters
-        }
-    }
-
-    /// Whether no frame can be sent until the device has sent some. Whatever the stack wants to send
-    /// at once must wait for that, so a platform may sleep: [`Driver::arm`] then asks for an
-    /// interrupt when half of the frames under way are sent. Spinning would only keep the host from
-    /// sending them.
-    pub fn is_blocked(&self) -> bool {
-        self.lie().is_none() && !self.transmitter.is_ready() && !self.transmitter.queue.has_used()
     }
 
     /// Tells the trace how full the queues are, if that has changed.
@@ -227,23 +168,16 @@ impl<T: Transport> Net<T> {
         let Some(lie) = self.lie() else { return true };
         self.receiver.queue.break_with(lie);
         self.transmitter.queue.break_with(lie);
-        if !mem::replace(&mut self.failed, true) {
-            self.let_go();
-        }
+        self.end();
         false
     }
 
-    fn let_go(&mut self) {
-        if transport::reset(&mut self.transport) {
-            return;
-        }
-        self.receiver.queue.leak();
-        self.receiver.pool.memory.leak();
-        self.transmitter.queue.leak();
-        self.transmitter.small.memory.leak();
-        if let Some(large) = &mut self.transmitter.large {
-            large.memory.leak();
-        }
+    fn end(&mut self) {
+        let Net { session, receiver, transmitter, .. } = self;
+        session.end(|| {
+            receiver.leak();
+            transmitter.leak();
+        });
     }
 }
 
@@ -263,8 +197,8 @@ impl<T: Transport> Driver for Net<T> {
     }
 
     fn kick(&mut self) {
-        let is_told = self.transmitter.queue.kick(&mut self.transport);
-        let is_told = self.receiver.queue.kick(&mut self.transport) | is_told;
+        let is_told = self.transmitter.queue.kick(&mut self.session.transport);
+        let is_told = self.receiver.queue.kick(&mut self.session.transport) | is_told;
         // The first kick is that of a card that has no name yet.
         if is_told && self.transmitter.name != 0 {
             glass_trace::kick(self.transmitter.name);
@@ -275,9 +209,7 @@ impl<T: Transport> Driver for Net<T> {
     }
 
     fn arm(&mut self) -> bool {
-        if mem::take(&mut self.interrupted_for_nothing)
-            && let Err(lie) = transport::check_alive(&mut self.transport)
-        {
+        if let Some(lie) = self.session.check_alive() {
             self.receiver.queue.break_with(lie);
         }
         if !self.check() {
@@ -295,8 +227,7 @@ impl<T: Transport> Driver for Net<T> {
     }
 
     fn acknowledge_interrupt(&mut self) {
-        self.transport.acknowledge_interrupt();
-        self.interrupted_for_nothing = !self.receiver.queue.has_used() && !self.transmitter.queue.has_used();
+        self.session.acknowledge_interrupt(self.receiver.queue.has_used() || self.transmitter.queue.has_used());
     }
 }
 
@@ -374,11 +305,8 @@ impl phy::TxToken for NetTxToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         match self.transmitter.take(len) {
             Some(buffer) => self.transmitter.send(buffer, len, self.meta, fill),
-            None => {
-                // The stack asked for more than it was told it may; the frame is lost, as frames are.
-                self.transmitter.counters.oversized += 1;
-                fill(&mut alloc::vec![0; len])
-            }
+            // The stack asked for more than it was told it may; the frame is lost, as frames are.
+            None => fill(&mut alloc::vec![0; len]),
         }
     }
 
@@ -389,8 +317,6 @@ impl phy::TxToken for NetTxToken<'_> {
 
 impl<T: Transport> Drop for Net<T> {
     fn drop(&mut self) {
-        if !self.failed {
-            self.let_go();
-        }
+        self.end();
     }
 }

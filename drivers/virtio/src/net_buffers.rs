@@ -2,7 +2,6 @@
 
 use crate::dma::{Dma, DmaMemory};
 use crate::error::SetupError;
-use crate::net::NetCounters;
 use crate::offload::{self, HEADER_BYTES, Verdict};
 use crate::queue::{Queue, Segment};
 use alloc::vec::Vec;
@@ -85,7 +84,8 @@ pub struct Receiver {
     /// Which buffer a token stands for.
     pub buffer_of: Vec<u16>,
     pub verify: bool,
-    pub counters: NetCounters,
+    /// Handed to the stack so far.
+    pub frames: u64,
     /// The card's name in the trace.
     pub name: u32,
 }
@@ -98,7 +98,8 @@ pub struct Transmitter {
     /// Which frame a token stands for.
     pub sent_of: Vec<Sent>,
     pub checksum_offload: bool,
-    pub counters: NetCounters,
+    /// Sent so far.
+    pub frames: u64,
     /// The card's name in the trace.
     pub name: u32,
 }
@@ -124,39 +125,25 @@ impl Receiver {
             let used = self.queue.pop().ok()??;
             let index = self.buffer_of[used.token.index()];
             let bytes = used.bytes_written as usize;
-            if bytes < HEADER_BYTES + FRAME_BYTES_MIN {
-                self.counters.malformed += 1;
+            let frame_bytes = bytes.saturating_sub(HEADER_BYTES);
+            if frame_bytes < FRAME_BYTES_MIN || !self.is_good(index, frame_bytes) {
                 self.give(index);
                 continue;
             }
-            let frame_bytes = bytes - HEADER_BYTES;
-            if !self.is_good(index, frame_bytes) {
-                self.give(index);
-                continue;
-            }
-            self.counters.received_frames += 1;
-            self.counters.received_bytes += frame_bytes as u64;
+            self.frames += 1;
             // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. Under way are
             // the buffers that the device has left.
-            let number = self.counters.received_frames | UNASKED_MIN;
+            let number = self.frames | UNASKED_MIN;
             glass_trace::complete(self.name, number, frame_bytes as u32, self.queue.in_flight().into(), false);
             return Some((index, frame_bytes));
         }
         None
     }
 
-    fn is_good(&mut self, index: u16, frame_bytes: usize) -> bool {
-        if !self.verify {
-            return true;
-        }
+    fn is_good(&self, index: u16, frame_bytes: usize) -> bool {
         let (header, frame) = self.bytes(index, frame_bytes).split_at(HEADER_BYTES);
         let header = header.first_chunk().expect("it was split off with this length");
-        match offload::verify(header, frame) {
-            Verdict::Good => return true,
-            Verdict::Wrong => self.counters.wrong_checksum += 1,
-            Verdict::Fragment => self.counters.fragments += 1,
-        }
-        false
+        !self.verify || offload::verify(header, frame) == Verdict::Good
     }
 
     /// Header and frame in a buffer that was completed and not given back.
@@ -165,6 +152,12 @@ impl Receiver {
         // SAFETY: the callers have taken the buffer from a completion and give it back afterwards, so
         // no request names it. `slice` checks that the range is inside the pool.
         unsafe { self.pool.memory.slice(start..start + HEADER_BYTES + frame_bytes) }
+    }
+
+    /// Gives up the memory for ever, for a device that does not reset.
+    pub fn leak(&mut self) {
+        self.queue.leak();
+        self.pool.memory.leak();
     }
 }
 
@@ -195,9 +188,7 @@ impl Transmitter {
             return true;
         }
         self.reap();
-        let ready = self.is_ready();
-        self.counters.transmit_full += u64::from(!ready);
-        ready
+        self.is_ready()
     }
 
     /// The smallest buffer that holds a frame of that length.
@@ -252,9 +243,8 @@ impl Transmitter {
         // completion puts it back, and no reference to it is left.
         match unsafe { self.queue.add(&[segment]) } {
             Ok(token) => {
-                self.counters.sent_frames += 1;
-                self.counters.sent_bytes += frame_bytes as u64;
-                let (bytes, number) = (frame_bytes as u32, self.counters.sent_frames);
+                self.frames += 1;
+                let (bytes, number) = (frame_bytes as u32, self.frames);
                 self.sent_of[token.index()] = Sent { buffer, bytes, number };
                 glass_trace::submit(self.name, Operation::Transmit, number, bytes, self.queue.in_flight().into());
             }
@@ -262,5 +252,14 @@ impl Transmitter {
             Err(_) => self.pool(buffer).free.push(buffer.index),
         }
         result
+    }
+
+    /// Gives up the memory for ever, for a device that does not reset.
+    pub fn leak(&mut self) {
+        self.queue.leak();
+        self.small.memory.leak();
+        if let Some(large) = &mut self.large {
+            large.memory.leak();
+        }
     }
 }

@@ -74,21 +74,6 @@ pub struct QueueOptions {
     pub table_entries: u16,
 }
 
-/// What a queue has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct QueueCounters {
-    /// Requests queued.
-    pub requests: u64,
-    /// Completions taken.
-    pub completions: u64,
-    /// Notifications sent to the device.
-    pub kicks: u64,
-    /// Times that an interrupt was asked for.
-    pub interrupts_wanted: u64,
-    /// Times that a request did not fit.
-    pub full: u64,
-}
-
 /// What the driver knows about a descriptor. The device cannot reach it.
 #[derive(Clone, Copy)]
 struct Shadow {
@@ -122,7 +107,6 @@ pub struct Queue {
     /// Completions up to here are known to be there.
     seen_used: u16,
     lie: Option<Lie>,
-    counters: QueueCounters,
 }
 
 impl Queue {
@@ -178,7 +162,6 @@ impl Queue {
             last_used: 0,
             seen_used: 0,
             lie: None,
-            counters: QueueCounters::default(),
         };
         queue.disarm();
         Ok(queue)
@@ -215,11 +198,6 @@ impl Queue {
         *self.lie.get_or_insert(lie)
     }
 
-    /// What the queue has done so far.
-    pub fn counters(&self) -> QueueCounters {
-        self.counters
-    }
-
     fn slots_for(&self, segments: usize) -> usize {
         if segments > 1 && segments <= usize::from(self.table_entries) { 1 } else { segments }
     }
@@ -241,7 +219,6 @@ impl Queue {
             return Err(AddError::Broken(lie));
         }
         if self.slots_for(segments.len()) > usize::from(self.free_count) {
-            self.counters.full += 1;
             return Err(AddError::Full);
         }
         let first = self.free_first;
@@ -261,7 +238,6 @@ impl Queue {
         self.rings.store_u16(ring_entry, first, Ordering::Relaxed);
         self.available_index = self.available_index.wrapping_add(1);
         self.added_since_kick = self.added_since_kick.saturating_add(1);
-        self.counters.requests += 1;
         // Release: the device, which loads the index first, sees the descriptors and the entry.
         self.rings.store_u16(self.available + RING_INDEX, self.available_index, Ordering::Release);
         Ok(Token(first))
@@ -338,7 +314,6 @@ impl Queue {
         }
         self.free_chain(first, chain_length);
         self.last_used = self.last_used.wrapping_add(1);
-        self.counters.completions += 1;
         Ok(Some(Used { token: Token(first), bytes_written }))
     }
 
@@ -375,7 +350,6 @@ impl Queue {
             self.rings.load_u16(self.used, Ordering::Relaxed) & NO_NOTIFY == 0
         };
         if wanted {
-            self.counters.kicks += 1;
             transport.notify(self.number);
         }
         wanted
@@ -399,7 +373,6 @@ impl Queue {
         } else {
             self.rings.store_u16(self.available, 0, Ordering::Relaxed);
         }
-        self.counters.interrupts_wanted += 1;
         // Our wish was stored, the device's index is loaded. The device stores its index, then loads
         // our wish, with a fence of its own: so one of the two sees the other's store.
         fence(Ordering::SeqCst);

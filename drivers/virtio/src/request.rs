@@ -1,7 +1,6 @@
 //! What a disk is asked for, and what it says of itself.
 
 use crate::error::SetupError;
-use crate::queue::QueueCounters;
 use crate::transport::{self, Transport, feature};
 use glass_api::{BlockError, BlockInfo, Buf};
 
@@ -51,25 +50,6 @@ pub enum SubmitError {
     Full,
     /// It cannot succeed.
     Refused(BlockError),
-}
-
-/// What a disk has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BlkCounters {
-    /// Bytes read, counted when the request is taken.
-    pub bytes_read: u64,
-    /// Bytes written, counted when the request is taken.
-    pub bytes_written: u64,
-    /// Requests taken.
-    pub requests: u64,
-    /// Flushes among them.
-    pub flushes: u64,
-    /// Requests that failed.
-    pub errors: u64,
-    /// Requests refused because too many were under way.
-    pub full: u64,
-    /// The queue's own counters; its requests are pieces of ours.
-    pub queue: QueueCounters,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

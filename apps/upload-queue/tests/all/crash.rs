@@ -53,8 +53,8 @@ impl Model {
                 let place = self.sequence.iter().position(|known| known.id == id).expect("the sequence has every item");
                 self.adds_answered = self.adds_answered.max(place + 1);
             }
-            Event::Note(Note::RemoveAsked) => self.removes_asked += 1,
-            Event::Note(Note::RemoveAnswered) => self.removes_answered += 1,
+            Event::Note(Note::RemoveAsked { .. }) => self.removes_asked += 1,
+            Event::Note(Note::RemoveAnswered { .. }) => self.removes_answered += 1,
             _ => {}
         }
     }
@@ -134,15 +134,15 @@ async fn consume(disk: &RecordingDisk, store: &Store<RecordingDisk>, rng: &mut R
     for _ in 0..rng.below(150) {
         embassy_futures::yield_now().await;
     }
-    let Some(data) = get(store).await else { return };
-    data.unwrap();
-    disk.note(Note::RemoveAsked);
-    assert_eq!(remove_head(store).await, Ok(true));
-    disk.note(Note::RemoveAnswered);
+    let Some(id) = store.head().map(|head| head.id) else { return };
+    get(store).await.unwrap().unwrap();
+    disk.note(Note::RemoveAsked { id });
+    assert_eq!(store.remove(id).await, Ok(true));
+    disk.note(Note::RemoveAnswered { id });
 }
 
 /// Opens what a cut left behind, reads everything in it and uses it. Returns ids and data.
-fn reopen(image: Vec<u8>, context: &str) -> (Vec<u64>, Vec<Vec<u8>>) {
+pub fn reopen(image: Vec<u8>, context: &str) -> (Vec<u64>, Vec<Vec<u8>>) {
     let disk = RecordingDisk::plain(image);
     let context = context.to_owned();
     run(async move |executor| {

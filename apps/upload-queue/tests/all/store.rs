@@ -221,22 +221,6 @@ fn damaged_data_never_comes_out_whole() {
 }
 
 #[test]
-fn after_a_failed_flush_nothing_is_promised_any_more() {
-    for good in 0..2 {
-        run(async move |executor| {
-            let disk = disk(SMALL);
-            let store = open(&executor, disk.clone()).await;
-            put(&store, b"1", 1).await.unwrap();
-            disk.fail_flushes_after(good);
-            assert!(matches!(put(&store, b"2", 1).await, Err(StoreError::Stopped(_))));
-            assert!(matches!(put(&store, b"3", 1).await, Err(StoreError::Stopped(_))));
-            assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
-            assert!(matches!(remove_head(&store).await, Err(StoreError::Stopped(_))));
-        });
-    }
-}
-
-#[test]
 fn a_failed_write_of_data_fails_that_upload_only() {
     run(async |executor| {
         let disk = disk(SMALL);

@@ -53,6 +53,8 @@ pub enum Event {
     Flush { id: u64 },
     /// The flush was reported complete.
     Flushed { id: u64 },
+    /// A flush failed: what was complete by then may be on the medium, and no later flush covers it.
+    FlushFailed,
     /// A note of the test.
     Note(Note),
 }
@@ -69,8 +71,12 @@ pub enum Note {
         id: u64,
         length: usize,
     },
-    RemoveAsked,
-    RemoveAnswered,
+    RemoveAsked {
+        id: u64,
+    },
+    RemoveAnswered {
+        id: u64,
+    },
 }
 
 #[derive(Clone)]
@@ -154,6 +160,12 @@ impl RecordingDisk {
         }
     }
 
+    /// Some first sectors of `bytes`, none or all included.
+    fn part(&self, bytes: usize) -> usize {
+        let sectors = (bytes / TEAR_BYTES) as u64;
+        self.inner.rng.borrow_mut().below(sectors + 1) as usize * TEAR_BYTES
+    }
+
     fn next_id(&self) -> u64 {
         self.inner.ids.set(self.inner.ids.get() + 1);
         self.inner.ids.get()
@@ -195,21 +207,24 @@ impl Block for RecordingDisk {
         if let Err(error) = check_request(self.info(), offset, buf.len()) {
             return (Err(error), buf);
         }
-        if let Err(error) = spend(&self.inner.good_writes) {
-            return (Err(error), buf);
-        }
+        let result = spend(&self.inner.good_writes);
+        // A write that fails may have written a part, or even all.
+        let bytes = if result.is_ok() { buf.len() } else { self.part(buf.len()) };
         let (id, offset) = (self.next_id(), offset as usize);
         if self.inner.recording {
-            self.log(Event::Write { id, offset, data: Rc::new(buf.to_vec()) });
+            self.log(Event::Write { id, offset, data: Rc::new(buf[..bytes].to_vec()) });
         }
         self.delay().await;
-        self.inner.image.borrow_mut()[offset..][..buf.len()].copy_from_slice(&buf);
+        self.inner.image.borrow_mut()[offset..][..bytes].copy_from_slice(&buf[..bytes]);
         self.log(Event::Written { id });
-        (Ok(()), buf)
+        (result, buf)
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
-        spend(&self.inner.good_flushes)?;
+        if let Err(error) = spend(&self.inner.good_flushes) {
+            self.log(Event::FlushFailed);
+            return Err(error);
+        }
         let id = self.next_id();
         self.log(Event::Flush { id });
         self.delay().await;
@@ -226,11 +241,13 @@ pub struct Cutter {
     pending: Vec<(u64, usize, Rc<Vec<u8>>, bool)>,
     /// For each flush under way the writes that it covers.
     flushes: Vec<(u64, Vec<u64>)>,
+    /// Decides what a failed flush wrote.
+    rng: Rng,
 }
 
 impl Cutter {
     pub fn new(image: Vec<u8>) -> Cutter {
-        Cutter { durable: image, pending: Vec::new(), flushes: Vec::new() }
+        Cutter { durable: image, pending: Vec::new(), flushes: Vec::new(), rng: Rng(0) }
     }
 
     pub fn follow(&mut self, event: &Event) {
@@ -249,6 +266,15 @@ impl Cutter {
                 let (_, covered) = self.flushes.remove(place);
                 for (_, offset, data, _) in self.pending.extract_if(.., |write| covered.contains(&write.0)) {
                     self.durable[offset..][..data.len()].copy_from_slice(&data);
+                }
+            }
+            Event::FlushFailed => {
+                for (_, offset, data, _) in self.pending.extract_if(.., |write| write.3) {
+                    for (number, sector) in data.chunks(TEAR_BYTES).enumerate() {
+                        if self.rng.below(2) == 0 {
+                            self.durable[offset + number * TEAR_BYTES..][..sector.len()].copy_from_slice(sector);
+                        }
+                    }
                 }
             }
             Event::Note(_) => {}

@@ -1,0 +1,256 @@
+//! The items of the queue, and the changes to them that are not durable yet.
+//!
+//! A commit writes the slot of the index that is not current, so when one fails the queue is what it was before: its uploads and
+//! removals are undone and answered so. Whether that slot can be read nevertheless is not known until another commit has written
+//! it anew. Until then the space of the failed uploads belongs to nobody else.
+
+use crate::allocator::Space;
+use crate::format::Entry;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::mem;
+use glasshouse::BlockError;
+
+/// An item and its space; the last holder's drop frees the space.
+pub(crate) struct Item {
+    pub(crate) entry: Entry,
+    pub(crate) _space: Space,
+}
+
+/// How a commit ended, for those that wait for it.
+#[derive(Clone, Default)]
+pub(crate) struct Outcome(Rc<Cell<Option<Result<(), BlockError>>>>);
+
+impl Outcome {
+    /// `None` while it is not known.
+    pub(crate) fn get(&self) -> Option<Result<(), BlockError>> {
+        self.0.get()
+    }
+}
+
+/// What one commit changes.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// Whole uploads.
+    pub(crate) adds: Vec<Rc<Item>>,
+    /// Removed items, oldest first; they hold their space until the commit that forgets them is durable.
+    removes: Vec<Rc<Item>>,
+    outcome: Outcome,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.adds.is_empty() && self.removes.is_empty()
+    }
+}
+
+pub(crate) struct Changes {
+    /// Durable items that nobody removed, oldest completion first.
+    items: VecDeque<Rc<Item>>,
+    /// What the next commit changes.
+    next: Batch,
+    /// The commit under way.
+    current: Option<Outcome>,
+    /// Uploads of failed commits.
+    in_doubt: Vec<Rc<Item>>,
+    /// A commit is wanted although nothing changes.
+    settle: bool,
+    /// Sequence of the newest durable index.
+    sequence: u64,
+    next_id: u64,
+}
+
+impl Changes {
+    pub(crate) fn new(items: VecDeque<Rc<Item>>, sequence: u64, next_id: u64) -> Changes {
+        let (next, in_doubt) = (Batch::default(), Vec::new());
+        Changes { items, next, current: None, in_doubt, settle: false, sequence, next_id }
+    }
+
+    pub(crate) fn head(&self) -> Option<&Rc<Item>> {
+        self.items.front()
+    }
+
+    pub(crate) fn item_count(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// An id that no item had or will have.
+    pub(crate) fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    pub(crate) fn add(&mut self, item: Item) -> Outcome {
+        self.next.adds.push(Rc::new(item));
+        self.next.outcome.clone()
+    }
+
+    /// Removes the head if it is item `id`. Returns whether it did, and the outcome of all removals so far, unless they are durable.
+    pub(crate) fn remove(&mut self, id: u64) -> (bool, Option<Outcome>) {
+        let removed = self.items.pop_front_if(|head| head.entry.id == id);
+        let is_found = removed.is_some();
+        self.next.removes.extend(removed);
+        let next = (!self.next.removes.is_empty()).then(|| self.next.outcome.clone());
+        (is_found, next.or_else(|| self.current.clone()))
+    }
+
+    /// Wants a commit if a failed one left space that nobody can use. True if it does.
+    pub(crate) fn settle(&mut self) -> bool {
+        self.settle = !self.in_doubt.is_empty();
+        self.settle
+    }
+
+    /// What the next commit changes; `None` while there is nothing to commit.
+    pub(crate) fn begin(&mut self) -> Option<Batch> {
+        if self.next.is_empty() && !mem::take(&mut self.settle) {
+            return None;
+        }
+        let batch = mem::take(&mut self.next);
+        self.current = Some(batch.outcome.clone());
+        Some(batch)
+    }
+
+    /// The index once `batch` is committed.
+    pub(crate) fn entries(&self, batch: &Batch) -> Vec<Entry> {
+        self.items.iter().chain(&batch.adds).map(|item| item.entry).collect()
+    }
+
+    /// `batch` is durable, with this sequence. Returns the items whose space is free when they are dropped.
+    pub(crate) fn succeed(&mut self, batch: Batch, sequence: u64) -> Vec<Rc<Item>> {
+        self.sequence = sequence;
+        self.items.extend(batch.adds);
+        self.end(&batch.outcome, Ok(()));
+        let mut free = batch.removes;
+        free.append(&mut self.in_doubt);
+        free
+    }
+
+    /// The write of the slot for `batch` failed.
+    pub(crate) fn fail(&mut self, batch: Batch, error: BlockError) {
+        for item in batch.removes.into_iter().rev() {
+            self.items.push_front(item);
+        }
+        self.in_doubt.extend(batch.adds);
+        self.end(&batch.outcome, Err(error));
+    }
+
+    /// A flush for `batch` failed: what was written since the flush before may be lost, and a later flush does not report it.
+    /// So the uploads that wait for the next commit fail too.
+    pub(crate) fn fail_flush(&mut self, batch: Batch, error: BlockError) {
+        let next = mem::take(&mut self.next);
+        self.fail(next, error);
+        self.fail(batch, error);
+    }
+
+    fn end(&mut self, outcome: &Outcome, result: Result<(), BlockError>) {
+        outcome.0.set(Some(result));
+        self.current = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocator::Allocator;
+    use crate::format::Extent;
+    use alloc::vec;
+
+    fn changes() -> (Changes, Allocator) {
+        let data = Extent { start: 0, blocks: 100 };
+        (Changes::new(VecDeque::new(), 1, 1), Allocator::new(data, 100))
+    }
+
+    fn add(changes: &mut Changes, allocator: &Allocator) -> Outcome {
+        let mut reserved = allocator.reserve(1).expect("there is space");
+        reserved.next(1, 1).expect("it was reserved");
+        let space = reserved.into_space(1);
+        let entry = Entry { id: changes.take_id(), length: 1, checksum: 0, extents: space.extents };
+        changes.add(Item { entry, _space: space })
+    }
+
+    fn commit(changes: &mut Changes) {
+        let batch = changes.begin().expect("there are changes");
+        let sequence = changes.sequence() + 1;
+        drop(changes.succeed(batch, sequence));
+    }
+
+    fn ids(changes: &Changes) -> Vec<u64> {
+        changes.entries(&Batch::default()).iter().map(|entry| entry.id).collect()
+    }
+
+    const ERROR: BlockError = BlockError::Device(28);
+
+    #[test]
+    fn what_failed_is_undone_in_order_and_its_space_waits_for_the_next_commit() {
+        let (mut changes, allocator) = changes();
+        for _ in 0..4 {
+            add(&mut changes, &allocator);
+        }
+        commit(&mut changes);
+        let failed = add(&mut changes, &allocator);
+        let removals = [changes.remove(1), changes.remove(2)];
+        assert!(removals.iter().all(|(is_found, _)| *is_found));
+        let batch = changes.begin().unwrap();
+        // The next one removes too, before the outcome is there.
+        assert!(changes.remove(3).0);
+        changes.fail(batch, ERROR);
+        assert_eq!(failed.get(), Some(Err(ERROR)));
+        assert!(removals.iter().all(|(_, outcome)| outcome.as_ref().unwrap().get() == Some(Err(ERROR))));
+        assert_eq!(ids(&changes), [1, 2, 4]);
+        assert_eq!(changes.sequence(), 2);
+        assert_eq!(allocator.free_entries(), 95);
+        commit(&mut changes);
+        assert_eq!((ids(&changes), changes.sequence()), (vec![1, 2, 4], 3));
+        assert_eq!(allocator.free_entries(), 97);
+        assert!(changes.begin().is_none());
+        // The next id is new.
+        add(&mut changes, &allocator);
+        commit(&mut changes);
+        assert_eq!(ids(&changes), [1, 2, 4, 6]);
+    }
+
+    #[test]
+    fn a_failed_flush_fails_the_uploads_that_wait_too() {
+        let (mut changes, allocator) = changes();
+        add(&mut changes, &allocator);
+        commit(&mut changes);
+        let first = add(&mut changes, &allocator);
+        let batch = changes.begin().unwrap();
+        let second = add(&mut changes, &allocator);
+        changes.fail_flush(batch, ERROR);
+        assert_eq!([first, second].map(|outcome| outcome.get()), [Some(Err(ERROR)); 2]);
+        assert!(changes.begin().is_none());
+        assert_eq!(ids(&changes), [1]);
+        // A commit without changes makes their space free.
+        assert!(changes.settle());
+        commit(&mut changes);
+        assert_eq!(allocator.free_entries(), 99);
+        assert!(!changes.settle() && changes.begin().is_none());
+    }
+
+    #[test]
+    fn a_removal_that_finds_nothing_waits_for_those_before_it() {
+        let (mut changes, allocator) = changes();
+        assert!(changes.remove(1).1.is_none());
+        add(&mut changes, &allocator);
+        commit(&mut changes);
+        let (_, before) = changes.remove(1);
+        let (is_found, same) = changes.remove(1);
+        assert!(!is_found);
+        let batch = changes.begin().unwrap();
+        let (_, under_way) = changes.remove(1);
+        drop(changes.succeed(batch, 3));
+        assert!([before, same, under_way].into_iter().all(|outcome| outcome.unwrap().get() == Some(Ok(()))));
+        assert!(changes.remove(1).1.is_none());
+    }
+}
