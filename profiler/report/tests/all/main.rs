@@ -6,6 +6,7 @@ mod difference;
 mod filters;
 mod golden;
 mod page;
+mod recordings;
 mod support;
 mod trace_damaged;
 mod trace_kicks;
