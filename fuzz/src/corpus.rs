@@ -96,5 +96,7 @@ fn samples(writer: &mut Writer<Vec<u8>>) -> std::io::Result<()> {
             (address, vec![location("core::ptr::read", 9), location(&format!("queue::part_{line}::<T>"), line)])
         })
         .collect();
+    let changes = [(1_000_000, vec![location("first", 1)]), (30_000_000, Vec::new())];
+    writer.changes(Some(mapped), 0x1010, &changes)?;
     writer.symbols(&image, 5_000, &names)
 }

@@ -3,6 +3,7 @@
 mod boot;
 mod devices;
 mod guests;
+mod jit;
 mod kernel;
 mod programs;
 mod recording;
@@ -49,6 +50,7 @@ pub const ALL: &[&dyn Target] = &[
     &programs::Stacks,
     &programs::Maps,
     &programs::Orc,
+    &jit::Generated,
     &trace::Rings,
     &trace::Mirage,
     &guests::Gdbstub,

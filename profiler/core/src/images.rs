@@ -1,13 +1,15 @@
 //! The images that processes and guests run: which are mapped where, unwinding through them, and
 //! their names afterwards. What is shared by all who turn raw samples into stacks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::debug_files;
 use crate::event::{FileIdentity, Mapping, Placement, RawSample};
 use crate::image::Image;
+use crate::jit::{self, Found, JitNames};
+use crate::map::SymbolMap;
 use crate::model::StackEnd;
 use crate::program::{NamesFrom, Program};
 use crate::recording::FileSource;
@@ -65,6 +67,9 @@ pub struct Images {
     /// Why files have no names and break stacks, until asked for; how many there were.
     warnings: Vec<String>,
     warned: usize,
+    jit: jit::Sources,
+    /// What is known of generated code to unwind it by.
+    nothing: Arc<Image>,
     /// Processes that are VMs with an operating system in them.
     guests: HashSet<u32>,
 }
@@ -78,6 +83,8 @@ impl Default for Images {
             by_file: HashMap::new(),
             warnings: Vec::new(),
             warned: 0,
+            jit: jit::Sources::default(),
+            nothing: Arc::new(Image::of_map(&SymbolMap::default(), 0..u64::MAX, None)),
             guests: HashSet::new(),
         }
     }
@@ -86,6 +93,13 @@ impl Default for Images {
 impl Images {
     /// A process has mapped a file. `files` gives its bytes, the first time that it is seen.
     pub fn map(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) {
+        if jit::is_dump(&mapping.path) {
+            let index = self.generated(process, mapping);
+            return self.jit.dump(index, mapping, files);
+        }
+        if jit::is_anonymous(&mapping.path) {
+            return self.place_generated(process, mapping);
+        }
         let key = (mapping.path.clone(), mapping.file);
         let index = match self.by_file.get(&key) {
             Some(index) => *index,
@@ -95,7 +109,12 @@ impl Images {
                 index
             }
         };
-        let Some(image) = self.loaded[index as usize].image.clone() else { return };
+        let Some(image) = self.loaded[index as usize].image.clone() else {
+            if jit::may_be_generated(&mapping.path) {
+                self.place_generated(process, mapping);
+            }
+            return;
+        };
         let bias = match mapping.placement {
             Placement::AsLinked => Some(0),
             Placement::Biased(bias) => Some(bias),
@@ -156,6 +175,30 @@ impl Images {
         }
     }
 
+    /// A process may run code there that it generated.
+    fn place_generated(&mut self, process: u32, mapping: &Mapping) {
+        let index = self.generated(process, mapping);
+        let image = self.nothing.clone();
+        self.spaces.entry(process).or_default().add(mapping.start..mapping.end, 0, index, image);
+    }
+
+    /// The image that stands for what a process generates; `mapping` is where it does.
+    fn generated(&mut self, process: u32, mapping: &Mapping) -> u32 {
+        if let Found::Known(index) = self.jit.image_of(process) {
+            return index;
+        }
+        let index = self.loaded.len() as u32;
+        let mut path = format!("[jit {process}]");
+        // Programs that a process ran one after the other.
+        while self.loaded.iter().any(|other| other.file.path == path) {
+            path.push_str(" (another program)");
+        }
+        let file = MappedFile { path, build_id: Vec::new(), range: (mapping.start, mapping.end) };
+        self.loaded.push(Loaded { file, image: None, names: Vec::new(), mapped: None });
+        self.jit.add(process, index);
+        index
+    }
+
     /// A process is a copy of another.
     pub fn fork(&mut self, process: u32, parent: u32) {
         let space = self.spaces.get(&parent).cloned().unwrap_or_default();
@@ -164,6 +207,7 @@ impl Images {
 
     /// A process runs another program: its mappings are gone.
     pub fn exec(&mut self, process: u32) {
+        self.jit.exec(process);
         self.spaces.remove(&process);
     }
 
@@ -192,6 +236,12 @@ impl Images {
         chain
     }
 
+    /// A sample had this call chain: what only its process can tell of it later is kept at hand.
+    pub fn sampled(&mut self, chain: &CallChain, files: &mut dyn FileSource) {
+        let in_process = chain.calls.iter().find(|call| call.image != Some(KERNEL_INDEX));
+        self.jit.sampled(in_process.and_then(|call| call.image), files);
+    }
+
     /// The file that [`CallAddress::image`] stands for.
     pub fn file(&self, index: u32) -> Option<&MappedFile> {
         self.loaded.get(index as usize).map(|loaded| &loaded.file)
@@ -202,6 +252,9 @@ impl Images {
         let Some(loaded) = self.loaded.get(index as usize) else { return Ok(Names::Fixed(KERNEL)) };
         if index == KERNEL_INDEX || index == GUEST_USER_INDEX {
             return Ok(Names::Fixed(if index == KERNEL_INDEX { KERNEL } else { GUEST_USER }));
+        }
+        if let Some(names) = self.jit.names(index, files) {
+            return Ok(Names::Generated(Box::new(names)));
         }
         let MappedFile { path, build_id, .. } = &loaded.file;
         let image = loaded.image.clone();
@@ -276,6 +329,8 @@ pub enum Names {
         /// The image, with its unwind tables.
         image: Option<Arc<Image>>,
     },
+    /// Those that a process gave to the code that it generated.
+    Generated(Box<JitNames>),
 }
 
 impl Names {
@@ -291,7 +346,19 @@ impl Names {
                     start.map(named).into_iter().collect()
                 })
             }
+            Names::Generated(names) => names.locate(address),
             Names::Fixed(name) => vec![Location { function: (*name).to_owned(), file: None, line: None }],
         }
+    }
+
+    /// What was at a linked address one after the other, and from when on (`CLOCK_MONOTONIC` in nanoseconds), if that
+    /// is not always the same.
+    pub fn changes(&self, address: u64) -> Vec<(u64, Vec<Location>)> {
+        if let Names::Generated(names) = self { names.changes(address) } else { Vec::new() }
+    }
+
+    /// What a reader of the profile should know of the names at these addresses, one sentence each.
+    pub fn warnings(&self, addresses: &BTreeSet<u64>) -> Vec<String> {
+        if let Names::Generated(names) = self { names.warnings(addresses) } else { Vec::new() }
     }
 }

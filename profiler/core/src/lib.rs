@@ -10,6 +10,7 @@ pub mod durations;
 pub mod event;
 pub mod image;
 pub mod images;
+pub mod jit;
 pub mod live;
 pub mod map;
 pub mod model;

@@ -123,7 +123,7 @@ impl Live {
             Event::Place { process, range, bias, program } => self.images.place(process, range, bias, &program),
             Event::Fork { process, parent } => self.images.fork(process, parent),
             Event::Exec { process } => self.images.exec(process),
-            Event::Sample(sample) => self.sample(&sample),
+            Event::Sample(sample) => self.sample(&sample, files),
             Event::Warning(text) => self.warn(text),
             // A live profile is of samples; `glass top --tasks` looks at traces.
             Event::Trace(_) => (),
@@ -146,8 +146,9 @@ impl Live {
         }
     }
 
-    fn sample(&mut self, sample: &RawSample) {
+    fn sample(&mut self, sample: &RawSample, files: &mut dyn FileSource) {
         let chain = self.images.unwind(sample);
+        self.images.sampled(&chain, files);
         let broken = chain.end != StackEnd::Complete;
         self.chain.clone_from(&chain.calls);
         self.count(sample.time_ns, sample.track, sample.state, broken, sample.pause_ns);

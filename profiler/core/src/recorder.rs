@@ -117,13 +117,13 @@ impl<W: Write> Recorder<W> {
                 self.images.exec(process);
                 Ok(())
             }
-            Event::Sample(sample) => self.sample(&sample),
+            Event::Sample(sample) => self.sample(&sample, files),
             Event::Warning(text) => self.writer.warning(&text),
             Event::Trace(piece) => self.writer.trace(&piece),
         }
     }
 
-    fn sample(&mut self, sample: &RawSample) -> io::Result<()> {
+    fn sample(&mut self, sample: &RawSample, files: &mut dyn FileSource) -> io::Result<()> {
         let Some(track) = self.tracks.get(&sample.track).copied() else {
             self.progress.samples_dropped += 1;
             return Ok(());
@@ -132,7 +132,9 @@ impl<W: Write> Recorder<W> {
             self.progress.samples_dropped += 1;
             return Ok(());
         }
-        let CallChain { calls, end } = self.images.unwind(sample);
+        let chain = self.images.unwind(sample);
+        self.images.sampled(&chain, files);
+        let CallChain { calls, end } = chain;
         let mut frames = Vec::with_capacity(calls.len());
         for call in calls.iter().rev() {
             frames.push(self.frame(*call)?);
@@ -235,6 +237,10 @@ impl<W: Write> Recorder<W> {
             };
             let named: Vec<_> = written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
             self.writer.symbols(&image_id(file), end_ns, &named)?;
+            for address in &written.addresses {
+                self.writer.changes(written.iid, *address, &names.changes(*address))?;
+            }
+            names.warnings(&written.addresses).iter().try_for_each(|warning| self.writer.warning(warning))?;
         }
         let mut cost = self.complete_cost(cost);
         cost.profiler_cpu_ns = profiler_cpu_ns();

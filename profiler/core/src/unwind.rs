@@ -104,6 +104,7 @@ impl AddressSpace {
         if range.is_empty() {
             return;
         }
+        let range = self.joined(range, bias, image_index);
         let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
         for placed in &self.placed {
             if overlaps(&placed.range) {
@@ -132,6 +133,17 @@ impl AddressSpace {
         }
         self.placed.push(Placed { range, bias, image_index, image });
         self.placed.sort_by_key(|placed| placed.range.start);
+    }
+
+    /// A range together with what is known of the same image beside it: memory for generated code grows by the page.
+    fn joined(&self, range: Range<u64>, bias: u64, image_index: u32) -> Range<u64> {
+        let beside = |placed: &&Placed| {
+            let touches = placed.range.start <= range.end && range.start <= placed.range.end;
+            touches && (placed.image_index, placed.bias) == (image_index, bias)
+        };
+        let joined =
+            |all: Range<u64>, placed: &Placed| all.start.min(placed.range.start)..all.end.max(placed.range.end);
+        self.placed.iter().filter(beside).fold(range.clone(), joined)
     }
 
     fn find(&self, address: u64) -> Option<&Placed> {

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use glass_profile::event::{FileIdentity, Mapping, Placement};
 use glass_profile::recording::FileSource;
 
+use crate::generated::open_perf_map;
 use crate::process::{living, parse_maps, without_deleted};
 use crate::sys::read_process;
 
@@ -20,6 +21,8 @@ pub const FILE_BYTES_MAX: u64 = 4 << 30;
 pub(crate) const VDSO: &str = "[vdso]";
 /// Files that are kept open, so that their names can be read when they have no path any more.
 const HELD_MAX: usize = 256;
+/// How the paths of files in memory begin.
+const MEMFD: &str = "/memfd:";
 const PAGE_BYTES: u64 = 4096;
 /// Pages of a mapping that are compared with a file of which only the path is the same.
 const PAGES_COMPARED: u64 = 16;
@@ -29,6 +32,8 @@ const PAGES_COMPARED: u64 = 16;
 pub struct HostFiles {
     /// Files that processes have mapped, by path and by which file it was.
     held: HashMap<(String, Option<FileIdentity>), File>,
+    /// The perf maps of processes.
+    perf_maps: HashMap<u32, File>,
 }
 
 impl FileSource for HostFiles {
@@ -40,21 +45,66 @@ impl FileSource for HostFiles {
     }
 
     fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
-        let cannot = || "cannot be read".to_owned();
         if mapping.path == VDSO {
-            return read_vdso().ok_or_else(cannot);
+            return read_vdso().ok_or_else(cannot_be_read);
         }
-        let key = (mapping.path.clone(), mapping.file);
-        if let Some(file) = self.held.get_mut(&key) {
-            return read_whole(file).ok_or_else(cannot);
+        let mut file = self.mapped(process, mapping)?;
+        // Such a file can be large, and hold everything but a program.
+        if mapping.path.starts_with(MEMFD) && !is_program(&file) {
+            return Err("is no program".to_owned());
         }
-        let mut file = open_mapped(process, mapping)?;
-        let bytes = read_whole(&mut file).ok_or_else(cannot)?;
-        if self.held.len() < HELD_MAX {
-            self.held.insert(key, file);
-        }
-        Ok(bytes)
+        read_whole(&mut file).ok_or_else(cannot_be_read)
     }
+
+    fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
+        let file = self.mapped(process, mapping)?;
+        Ok(Box::new(file.take(FILE_BYTES_MAX)))
+    }
+
+    fn open_perf_map(&mut self, process: u32) -> Result<Option<Box<dyn Read>>, String> {
+        let file = match self.perf_maps.get(&process) {
+            Some(file) => file.try_clone().map_err(|_| cannot_be_read())?,
+            None => match open_perf_map(process)? {
+                Some(file) => file,
+                None => return Ok(None),
+            },
+        };
+        if self.perf_maps.len() < HELD_MAX && !self.perf_maps.contains_key(&process) {
+            self.perf_maps.insert(process, file.try_clone().map_err(|_| cannot_be_read())?);
+        }
+        Ok(Some(Box::new(from_start(file)?.take(FILE_BYTES_MAX))))
+    }
+}
+
+fn cannot_be_read() -> String {
+    "cannot be read".to_owned()
+}
+
+fn from_start(mut file: File) -> Result<File, String> {
+    file.seek(SeekFrom::Start(0)).map_err(|_| cannot_be_read())?;
+    Ok(file)
+}
+
+impl HostFiles {
+    /// The very file that a process has mapped, from its start.
+    fn mapped(&mut self, process: u32, mapping: &Mapping) -> Result<File, String> {
+        let key = (mapping.path.clone(), mapping.file);
+        if let Some(file) = self.held.get(&key) {
+            return from_start(file.try_clone().map_err(|_| cannot_be_read())?);
+        }
+        let file = open_mapped(process, mapping)?;
+        if self.held.len() < HELD_MAX
+            && let Ok(again) = file.try_clone()
+        {
+            self.held.insert(key, again);
+        }
+        from_start(file)
+    }
+}
+
+fn is_program(file: &File) -> bool {
+    let mut magic = [0; 4];
+    file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF"
 }
 
 /// Opens an ordinary file; a path from a recording could name a device or a pipe that never ends.

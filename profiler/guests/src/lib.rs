@@ -15,6 +15,7 @@ pub mod file;
 pub mod files;
 pub mod find;
 pub mod gdbstub;
+mod generated;
 pub mod kvm;
 mod linux;
 pub mod memory;

@@ -12,6 +12,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use glass_profile::event::{Event, FileIdentity, Mapping, Placement};
+use glass_profile::jit::is_anonymous;
 
 use crate::error::GuestError;
 use crate::files::VDSO;
@@ -124,9 +125,10 @@ pub fn read_kernels_words(text: &str, records: &[u8], sink: &mut dyn FnMut(Event
     parse_maps(text).len() + parse_cpus(text).len()
 }
 
-/// Whether a mapping is of a file, or of the kernel's shared object, that has code with names.
+/// Whether a mapping is of a file, of the kernel's shared object, or of what a process generates, so that its code has
+/// names.
 fn has_code(path: &str) -> bool {
-    path.starts_with('/') || path == VDSO
+    path.starts_with('/') || path == VDSO || is_anonymous(path)
 }
 
 fn system(action: &str) -> impl FnOnce(io::Error) -> GuestError + '_ {

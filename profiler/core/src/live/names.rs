@@ -1,6 +1,7 @@
 //! Names of call addresses, looked up once and kept, within bounds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io::Read;
 use std::sync::Arc;
 
 use crate::event::Mapping;
@@ -14,6 +15,8 @@ use crate::unwind::CallAddress;
 const FILES_BYTES_MAX: usize = 256 << 20;
 /// Addresses whose names are kept; beyond, all are looked up again.
 const ADDRESSES_MAX: usize = 256 << 10;
+/// Names of generated code are read again after so many views: there is more of it by then.
+const VIEWS_BETWEEN_READS: u64 = 25;
 /// What stands for code without a name.
 const NO_NAME: &str = "[no name]";
 /// The longest name that is shown, in characters.
@@ -51,6 +54,7 @@ struct Loaded {
 pub struct NameCache {
     images: HashMap<u32, Loaded>,
     clock: u64,
+    views: u64,
     lines_of: HashMap<CallAddress, Arc<[u32]>>,
     lines: Vec<Line>,
     line_ids: HashMap<Line, u32>,
@@ -79,6 +83,14 @@ impl FileSource for Measured<'_> {
         self.bytes += loaded.as_ref().map_or(0, Vec::len);
         loaded
     }
+
+    fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
+        self.files.open_mapped(process, mapping)
+    }
+
+    fn open_perf_map(&mut self, process: u32) -> Result<Option<Box<dyn Read>>, String> {
+        self.files.open_perf_map(process)
+    }
 }
 
 /// A name from a file that anybody may have made: nothing in it may steer a terminal.
@@ -93,6 +105,19 @@ impl NameCache {
             let images = std::mem::take(&mut self.images);
             *self = NameCache { images, clock: self.clock, ..Default::default() };
         }
+        self.views += 1;
+        if self.views.is_multiple_of(VIEWS_BETWEEN_READS) {
+            self.forget_generated();
+        }
+    }
+
+    /// Has the names of generated code read again.
+    fn forget_generated(&mut self) {
+        let is_generated = |loaded: &Loaded| matches!(loaded.names, Some(Names::Generated(_)));
+        let images = self.images.iter().filter(|(_, loaded)| is_generated(loaded));
+        let images: HashSet<u32> = images.map(|(image, _)| *image).collect();
+        self.images.retain(|image, _| !images.contains(image));
+        self.lines_of.retain(|call, _| call.image.is_none_or(|image| !images.contains(&image)));
     }
 
     /// The lines that an address stands for, innermost first: the last is the function itself, those

@@ -1,6 +1,7 @@
 //! A recording is a Perfetto trace file: packets appended one by one, so that a file that was cut is
 //! readable up to its last whole packet. `docs/formats/recording.md` describes it byte by byte.
 
+mod changes;
 mod error;
 mod names;
 mod packets;

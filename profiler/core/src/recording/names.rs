@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::changes::Changes;
 use super::recorded::{NameSource, Place, Recording};
 use super::{FileSource, KERNEL, KERNEL_PATH};
 use crate::model::{Frame, Stack, StackEnd};
@@ -18,31 +19,39 @@ pub(super) type Recorded = HashMap<(String, Vec<u8>), HashMap<u64, Vec<Location>
 pub(super) struct Builder<'a> {
     pub recording: &'a mut Recording,
     pub recorded: Recorded,
+    pub changes: Changes,
     /// Image and address of each frame of the file.
     pub frames: HashMap<u64, Place>,
     pub callstacks: HashMap<u64, Vec<u64>>,
     pub files: &'a mut dyn FileSource,
     /// Symbols of files that had to be opened, by image.
     pub loaded: HashMap<u32, Option<Box<Symbols>>>,
-    /// Indices into the profile's frames of all functions at a place, outermost first.
-    pub known: HashMap<Place, Vec<u32>>,
+    /// Indices into the profile's frames of all functions at a place, in a version of its names, outermost first.
+    pub known: HashMap<(Place, u32), Vec<u32>>,
     pub entries: usize,
     /// Stacks that were cut because of [`STACK_ENTRIES_MAX`].
     pub shortened: u64,
 }
 
 impl Builder<'_> {
-    /// Adds a stack to the profile and returns its index.
-    pub fn stack(&mut self, callstack: u64, end: StackEnd) -> u32 {
+    /// Which names the places of a stack have at a time, of those that have changed.
+    pub fn versions(&self, callstack: u64, time_ns: u64) -> Vec<u32> {
+        let ids = self.callstacks.get(&callstack).map_or(&[][..], Vec::as_slice);
+        self.changes.versions(ids.iter().filter_map(|id| self.frames.get(id)).copied(), time_ns)
+    }
+
+    /// Adds a stack with the names of a time to the profile and returns its index.
+    pub fn stack(&mut self, callstack: u64, end: StackEnd, time_ns: u64) -> u32 {
         let ids = self.callstacks.get(&callstack).cloned().unwrap_or_default();
         let mut frames = Vec::new();
         for id in ids {
             let Some(place) = self.frames.get(&id).copied() else { continue };
-            if !self.known.contains_key(&place) {
-                let indices = self.resolve(place);
-                self.known.insert(place, indices);
+            let key = (place, self.changes.version(place, time_ns));
+            if !self.known.contains_key(&key) {
+                let indices = self.resolve(place, key.1);
+                self.known.insert(key, indices);
             }
-            let indices = &self.known[&place];
+            let indices = &self.known[&key];
             if self.entries + indices.len() > STACK_ENTRIES_MAX {
                 self.shortened += 1;
                 break;
@@ -56,8 +65,9 @@ impl Builder<'_> {
     }
 
     /// Adds the functions at a place to the profile, outermost first.
-    fn resolve(&mut self, place: Place) -> Vec<u32> {
-        let mut locations = self.locate(place);
+    fn resolve(&mut self, place: Place, version: u32) -> Vec<u32> {
+        let changed = self.changes.get(place, version).cloned();
+        let mut locations = changed.unwrap_or_else(|| self.locate(place));
         if let Some(image) = place.image.and_then(|image| self.recording.images.get_mut(image as usize)) {
             image.addresses += 1;
             // Where only the start of a function is known, that stands for its name.

@@ -219,6 +219,30 @@ pub(crate) struct Glass {
     pub warning: Option<Vec<u8>>,
     #[prost(message, optional, tag = "6")]
     pub trace: Option<TracePiece>,
+    #[prost(message, optional, tag = "9")]
+    pub changed: Option<ChangedNames>,
+}
+
+/// The functions that were at an address one after the other.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ChangedNames {
+    /// As [`Frame::mapping_id`].
+    #[prost(uint64, optional, tag = "1")]
+    pub mapping_id: Option<u64>,
+    /// As [`Frame::rel_pc`].
+    #[prost(uint64, optional, tag = "2")]
+    pub address: Option<u64>,
+    #[prost(message, repeated, tag = "3")]
+    pub changes: Vec<NamesSince>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NamesSince {
+    /// As [`TracePacket::timestamp`].
+    #[prost(uint64, optional, tag = "1")]
+    pub timestamp: Option<u64>,
+    #[prost(message, repeated, tag = "2")]
+    pub lines: Vec<Line>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,9 +1,11 @@
 //! Reads a recording back. Trusts nothing: any bytes give a profile or a sentence.
 
 use std::collections::HashMap;
+use std::io::{Cursor, Read};
 
 use prost::Message;
 
+use super::changes::Changes;
 use super::error::{OtherKind, ReadError};
 use super::names::{self, Builder, Recorded, STACK_ENTRIES_MAX};
 use super::packets::{Next, next_packet};
@@ -29,6 +31,17 @@ pub trait FileSource {
     fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
         self.load(&mapping.path).ok_or_else(|| "cannot be read".to_owned())
     }
+
+    /// The same file from its start, to be read piece by piece; once opened it stays at hand.
+    fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
+        self.load_mapped(process, mapping).map(|bytes| Box::new(Cursor::new(bytes)) as Box<dyn Read>)
+    }
+
+    /// The perf map of a process (`/tmp/perf-PID.map` as the process sees it) from its start, `None` if there is none;
+    /// once opened it stays at hand. Fails with what to say of the file: "belongs to another user".
+    fn open_perf_map(&mut self, _process: u32) -> Result<Option<Box<dyn Read>>, String> {
+        Ok(None)
+    }
 }
 
 /// No files: addresses without a symbol in the recording stay addresses.
@@ -43,6 +56,15 @@ impl FileSource for NoFiles {
 
 fn text(bytes: &Option<Vec<u8>>) -> String {
     String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned()
+}
+
+fn locations(lines: &[proto::Line]) -> Vec<Location> {
+    let location = |line: &proto::Line| Location {
+        function: text(&line.function_name),
+        file: line.source_file_name.as_ref().map(|_| text(&line.source_file_name)),
+        line: line.line_number,
+    };
+    lines.iter().take(INLINE_DEPTH_MAX).map(location).collect()
 }
 
 /// The interned tables and everything else that is collected before names are known.
@@ -62,6 +84,7 @@ struct Collected {
     /// Index of a track by its number in the file: until 2026-11-22 the recorder left gaps between these.
     tracks: HashMap<u32, u32>,
     symbols: Recorded,
+    changes: Changes,
     /// Time, track, callstack, end, state.
     samples: Vec<(Sample, u64, StackEnd)>,
     pauses: crate::durations::Durations,
@@ -191,6 +214,9 @@ impl Collected {
         if glass.warning.is_some() {
             self.warn(text(&glass.warning));
         }
+        if let Some(changed) = &glass.changed {
+            self.changed(changed);
+        }
         Ok(())
     }
 
@@ -254,12 +280,20 @@ impl Collected {
         let key = (text(&module.path), module.build_id.unwrap_or_default());
         let known = self.symbols.entry(key).or_default();
         for symbols in module.address_symbols {
-            let lines = symbols.lines.iter().take(INLINE_DEPTH_MAX).map(|line| Location {
-                function: text(&line.function_name),
-                file: line.source_file_name.as_ref().map(|_| text(&line.source_file_name)),
-                line: line.line_number,
-            });
-            known.insert(symbols.address.unwrap_or(0), lines.collect());
+            known.insert(symbols.address.unwrap_or(0), locations(&symbols.lines));
+        }
+    }
+
+    fn changed(&mut self, changed: &proto::ChangedNames) {
+        let image = changed.mapping_id.and_then(|mapping| self.mappings.get(&mapping)).copied();
+        let place = Place { image, address: changed.address.unwrap_or(0) };
+        let since = |change: &proto::NamesSince| {
+            let from_ns = change.timestamp.unwrap_or(0).saturating_sub(self.start_timestamp);
+            (from_ns, locations(&change.lines))
+        };
+        let changes: Vec<_> = changed.changes.iter().map(since).collect();
+        if changes.is_empty() || !self.changes.add(place, changes) {
+            self.dropped += 1;
         }
     }
 
@@ -290,6 +324,7 @@ impl Collected {
         let mut builder = Builder {
             recording: &mut self.recording,
             recorded: std::mem::take(&mut self.symbols),
+            changes: std::mem::take(&mut self.changes),
             frames: std::mem::take(&mut self.frames),
             callstacks: std::mem::take(&mut self.callstacks),
             files,
@@ -298,10 +333,11 @@ impl Collected {
             entries: 0,
             shortened: 0,
         };
-        let mut known: HashMap<(u64, StackEnd), u32> = HashMap::new();
+        let mut known: HashMap<(u64, StackEnd, Vec<u32>), u32> = HashMap::new();
         let mut finished = Vec::with_capacity(samples.len());
         for (mut sample, callstack, end) in samples {
-            sample.stack = *known.entry((callstack, end)).or_insert_with(|| builder.stack(callstack, end));
+            let key = (callstack, end, builder.versions(callstack, sample.time_ns));
+            sample.stack = *known.entry(key).or_insert_with(|| builder.stack(callstack, end, sample.time_ns));
             finished.push(sample);
         }
         let shortened = builder.shortened;

@@ -74,17 +74,20 @@ fn some_bytes(text: &str) -> Option<Vec<u8>> {
     Some(text.as_bytes().to_vec())
 }
 
+fn line(line: &Location) -> proto::Line {
+    proto::Line {
+        function_name: some_bytes(&line.function),
+        source_file_name: line.file.as_deref().and_then(some_bytes),
+        line_number: line.line,
+    }
+}
+
 /// The names of addresses in an image, in messages far below the limit of a packet even with the longest names.
 pub(super) fn module_packets<'a>(
     image: &'a ImageId,
     symbols: &'a [(u64, Vec<Location>)],
 ) -> impl Iterator<Item = proto::ModuleSymbols> + 'a {
     const ADDRESSES_PER_PACKET: usize = 64;
-    let line = |line: &Location| proto::Line {
-        function_name: some_bytes(&line.function),
-        source_file_name: line.file.as_deref().and_then(some_bytes),
-        line_number: line.line,
-    };
     symbols.chunks(ADDRESSES_PER_PACKET).map(move |chunk| proto::ModuleSymbols {
         path: some_bytes(&perfetto_path(&image.path)),
         build_id: Some(image.build_id.clone()),
@@ -289,6 +292,25 @@ impl<W: Write> Writer<W> {
             })?;
         }
         Ok(())
+    }
+
+    /// Appends what was at an address of an image one after the other: each with the time from which on, on the clock of
+    /// samples. Nothing is written if it was always the same.
+    pub fn changes(&mut self, image: Option<u64>, address: u64, changes: &[(u64, Vec<Location>)]) -> io::Result<()> {
+        /// Of the names at one address, the last.
+        const CHANGES_MAX: usize = 1024;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let changes = changes[changes.len().saturating_sub(CHANGES_MAX)..].iter();
+        let since = |(from_ns, lines): &(u64, Vec<Location>)| proto::NamesSince {
+            timestamp: Some(self.timestamp(*from_ns)),
+            lines: lines.iter().map(line).collect(),
+        };
+        let changes = changes.map(since).collect();
+        let changed = proto::ChangedNames { mapping_id: image, address: Some(address), changes };
+        let glass = proto::Glass { changed: Some(changed), ..Default::default() };
+        self.packet(TracePacket { sequence_flags: Some(FLAG_NEEDS_STATE), glass: Some(glass), ..Default::default() })
     }
 
     /// Appends what the recording has cost so far; the last one in a file counts.

@@ -3,6 +3,7 @@
 
 mod common;
 mod damaged;
+mod jit;
 mod orc;
 mod recording;
 mod skid;

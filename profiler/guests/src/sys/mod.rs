@@ -51,6 +51,13 @@ pub fn cpu_time_ns() -> u64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// How many steps of the clock of `/proc/PID/stat` a second has.
+pub(crate) fn ticks_per_sec() -> u64 {
+    // SAFETY: sysconf takes a number and touches no memory of ours.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
+}
+
 /// Ends sleeps of this thread at their time instead of up to 50 us later.
 pub(crate) fn sleep_precisely() {
     // SAFETY: PR_SET_TIMERSLACK takes one number and touches no memory.

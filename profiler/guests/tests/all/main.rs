@@ -2,6 +2,7 @@
 mod common;
 mod file;
 mod gdbstub;
+mod jit;
 mod kvm;
 mod lies;
 mod linux;

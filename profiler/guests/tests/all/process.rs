@@ -51,7 +51,7 @@ impl Program {
     }
 }
 
-fn record_child(mut child: Child, then: impl FnOnce()) -> Option<Profile> {
+pub(crate) fn record_child(mut child: Child, then: impl FnOnce()) -> Option<Profile> {
     let pid = child.id();
     // It reads its libraries first.
     std::thread::sleep(Duration::from_millis(200));
@@ -64,8 +64,20 @@ fn record_child(mut child: Child, then: impl FnOnce()) -> Option<Profile> {
     profile
 }
 
+/// Records a process that somebody else waits for, to its end.
+pub(crate) fn record_running(pid: u32) -> Option<Profile> {
+    // It reads its libraries first.
+    std::thread::sleep(Duration::from_millis(200));
+    record_whatever(Process::attach(pid, SETTINGS))
+}
+
 fn compile(path: &Path, flags: &[&str]) -> bool {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/weights.c");
+    compile_program("weights.c", path, flags)
+}
+
+/// Compiles one of the test programs; `false` if this machine has no compiler.
+pub(crate) fn compile_program(name: &str, path: &Path, flags: &[&str]) -> bool {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-pthread", "-Wl,--build-id"]).args(flags).arg(source).arg("-o").arg(path);
     let Ok(result) = cc.output() else {
@@ -113,7 +125,7 @@ fn record_whatever(process: Result<Process, GuestError>) -> Option<Profile> {
     Some(profile)
 }
 
-fn functions(profile: &Profile, stack: u32) -> Vec<&str> {
+pub(crate) fn functions(profile: &Profile, stack: u32) -> Vec<&str> {
     let frames = &profile.stacks[stack as usize].frames;
     frames.iter().map(|frame| profile.frames[*frame as usize].function.as_str()).collect()
 }

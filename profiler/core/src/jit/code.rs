@@ -1,0 +1,175 @@
+//! The functions that a process generated: which lay at an address, and when.
+
+use std::collections::HashMap;
+
+use crate::symbols::{Location, demangle};
+
+/// The most functions of a file.
+const FUNCTIONS_MAX: usize = 4 << 20;
+/// All names of a file, in bytes.
+const NAMES_BYTES_MAX: usize = 256 << 20;
+/// The longest name, in bytes; longer ones are cut.
+const NAME_BYTES_MAX: usize = 4096;
+/// The most lines of source of all functions of a file.
+const LINES_MAX: usize = 16 << 20;
+/// The largest function, in bytes. What is larger is no function.
+const FUNCTION_BYTES_MAX: u64 = 256 << 20;
+/// Functions that are compared for one address: what has more of them at one place is no honest file.
+const COMPARED_MAX: usize = 4096;
+
+/// A line of source of generated code: from this address on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JitLine {
+    pub(super) address: u64,
+    /// Index into the files.
+    pub(super) file: u32,
+    pub(super) line: u32,
+}
+
+#[derive(Debug, Clone)]
+struct JitFunction {
+    start: u64,
+    end: u64,
+    /// When it was there: `CLOCK_MONOTONIC` in nanoseconds.
+    from_ns: u64,
+    until_ns: u64,
+    name: Box<str>,
+    lines: Box<[JitLine]>,
+}
+
+/// What lay at an address from a time on; no location where there was nothing.
+pub(crate) type Change = (u64, Vec<Location>);
+
+/// The functions of one file, sorted by address once [`finish`](JitCode::finish) was called.
+#[derive(Debug, Default)]
+pub(crate) struct JitCode {
+    functions: Vec<JitFunction>,
+    /// The largest end of the functions up to each.
+    ends: Vec<u64>,
+    files: Vec<Box<str>>,
+    file_indices: HashMap<Box<str>, u32>,
+    names_bytes: usize,
+    lines: usize,
+    is_full: bool,
+}
+
+impl JitCode {
+    /// Adds a function that was there from `from_ns` on; whatever was at the same addresses no longer is. `false` if
+    /// it can be none.
+    pub(super) fn add(&mut self, start: u64, bytes: u64, from_ns: u64, name: &str, lines: Vec<JitLine>) -> bool {
+        let end = match start.checked_add(bytes) {
+            Some(end) if (1..=FUNCTION_BYTES_MAX).contains(&bytes) && !name.is_empty() => end,
+            _ => return false,
+        };
+        let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
+        let (names_bytes, lines_count) = (self.names_bytes + name.len(), self.lines + lines.len());
+        if self.functions.len() >= FUNCTIONS_MAX || names_bytes > NAMES_BYTES_MAX || lines_count > LINES_MAX {
+            self.is_full = true;
+            return true;
+        }
+        (self.names_bytes, self.lines) = (names_bytes, lines_count);
+        let (name, lines) = (name.into(), lines.into());
+        self.functions.push(JitFunction { start, end, from_ns, until_ns: u64::MAX, name, lines });
+        true
+    }
+
+    /// The function of this index is gone from its place, and is at another.
+    pub(super) fn move_function(&mut self, index: usize, start: u64, at_ns: u64) {
+        let Some(old) = self.functions.get_mut(index) else { return };
+        old.until_ns = at_ns;
+        let JitFunction { start: before, end, ref name, ref lines, .. } = *old;
+        let shifted =
+            |line: &JitLine| JitLine { address: line.address.wrapping_sub(before).wrapping_add(start), ..*line };
+        let (name, lines) = (name.clone(), lines.iter().map(shifted).collect());
+        self.add(start, end - before, at_ns, &name, lines);
+    }
+
+    /// How many functions were added so far.
+    pub(super) fn count(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// The index of a file of source; one that names no file if there are too many.
+    pub(super) fn file(&mut self, name: &str) -> u32 {
+        if let Some(index) = self.file_indices.get(name) {
+            return *index;
+        }
+        if self.names_bytes + name.len() > NAMES_BYTES_MAX {
+            self.is_full = true;
+            return u32::MAX;
+        }
+        self.names_bytes += name.len();
+        let index = self.files.len() as u32;
+        self.files.push(name.into());
+        self.file_indices.insert(name.into(), index);
+        index
+    }
+
+    /// Whether there was more than can be kept.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Sorts the functions: call it when all are there.
+    pub(super) fn finish(&mut self) {
+        // Of those at one address the order stays that of the file.
+        self.functions.sort_by_key(|function| function.start);
+        let mut end = 0;
+        let ends = self.functions.iter().map(|function| {
+            end = end.max(function.end);
+            end
+        });
+        self.ends = ends.collect();
+    }
+
+    /// Those at an address by the time from which on they were there, the last one last.
+    fn at(&self, address: u64) -> Vec<&JitFunction> {
+        let after = self.functions.partition_point(|function| function.start <= address);
+        let mut found = Vec::new();
+        for index in (0..after).rev().take(COMPARED_MAX) {
+            if self.ends[index] <= address {
+                break;
+            }
+            if address < self.functions[index].end {
+                found.push(&self.functions[index]);
+            }
+        }
+        found.reverse();
+        found.sort_by_key(|function| function.from_ns);
+        found
+    }
+
+    fn location(&self, function: &JitFunction, address: u64) -> Vec<Location> {
+        let after = function.lines.partition_point(|line| line.address <= address);
+        let line = function.lines[..after].last();
+        let file = line.and_then(|line| self.files.get(line.file as usize)).map(|file| file.to_string());
+        vec![Location {
+            function: demangle(&function.name),
+            line: line.map(|line| line.line).filter(|line| file.is_some() && *line > 0),
+            file,
+        }]
+    }
+
+    /// The last function that was at an address.
+    pub(crate) fn last(&self, address: u64) -> Vec<Location> {
+        self.at(address).last().map_or_else(Vec::new, |function| self.location(function, address))
+    }
+
+    /// What was at an address, one after the other; nothing before the first. Empty if nothing ever was.
+    pub(crate) fn history(&self, address: u64) -> Vec<Change> {
+        let mut changes: Vec<Change> = Vec::new();
+        let mut gone_ns = u64::MAX;
+        for function in self.at(address) {
+            if gone_ns < function.from_ns {
+                changes.push((gone_ns, Vec::new()));
+            }
+            changes.push((function.from_ns, self.location(function, address)));
+            gone_ns = function.until_ns;
+        }
+        if gone_ns < u64::MAX {
+            changes.push((gone_ns, Vec::new()));
+        }
+        changes.dedup_by(|next, last| next.1 == last.1);
+        changes
+    }
+}
