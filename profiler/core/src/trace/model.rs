@@ -229,7 +229,7 @@ pub struct Request {
     pub depth: u32,
     /// When it was submitted.
     pub submit_ns: u64,
-    /// When it was complete; `None` if it was not.
+    /// When it was complete; `None` if that is not in the trace.
     pub complete_ns: Option<u64>,
     /// The device said that it failed.
     pub has_failed: bool,
@@ -266,8 +266,10 @@ pub struct Connection {
     /// From when on it is known: its begin, or if that is not in the trace, the end of the loss before its first event,
     /// or the start of the trace.
     pub known_ns: u64,
-    /// When it ended; `None` if it did not.
+    /// When it ended; `None` if that is not in the trace.
     pub end_ns: Option<u64>,
+    /// The last event of it.
+    pub last_ns: u64,
 }
 
 /// Which way a segment went.
@@ -332,8 +334,10 @@ pub struct Span {
     pub start_ns: u64,
     /// Its begin is not in the trace, so how long it took is not known.
     pub begin_is_lost: bool,
-    /// End; `None` if it did not end.
+    /// End; `None` if that is not in the trace.
     pub end_ns: Option<u64>,
+    /// The last event of it.
+    pub last_ns: u64,
     /// What the service said of it.
     pub fields: Vec<(NameId, Value)>,
 }
@@ -454,6 +458,29 @@ impl Trace {
     /// core may have been lost until then. While a trace is built its losses are in order of time.
     pub(crate) fn known_since_ns(&self, now_ns: u64) -> u64 {
         self.losses.last().map_or(self.start_ns, |loss| loss.interval.end_ns.min(now_ns))
+    }
+
+    /// Until when something is known to go on whose end is not in the trace, and whose last event was at `last_ns`: the
+    /// next time that events were lost, since its end may be one of them, or the end of the trace.
+    fn open_until_ns(&self, last_ns: u64) -> u64 {
+        let next = self.losses.partition_point(|loss| loss.interval.start_ns < last_ns);
+        self.losses.get(next).map_or(self.end_ns, |loss| loss.interval.start_ns)
+    }
+
+    /// When a request was complete, or until when it is known to have been in the device.
+    pub fn request_end_ns(&self, request: &Request) -> u64 {
+        request.complete_ns.unwrap_or_else(|| self.open_until_ns(request.submit_ns)).max(request.submit_ns)
+    }
+
+    /// When a connection ended, or until when it is known to have been open.
+    pub fn connection_end_ns(&self, connection: &Connection) -> u64 {
+        let Connection { known_ns, last_ns, end_ns, .. } = *connection;
+        end_ns.unwrap_or_else(|| self.open_until_ns(last_ns.max(known_ns))).max(known_ns)
+    }
+
+    /// When a span ended, or until when it is known to have been open.
+    pub fn span_end_ns(&self, span: &Span) -> u64 {
+        span.end_ns.unwrap_or_else(|| self.open_until_ns(span.last_ns.max(span.start_ns))).max(span.start_ns)
     }
 
     /// A name, empty if there is none with this index.

@@ -187,6 +187,31 @@ fn a_connection_whose_begin_was_lost_is_known_from_the_loss_on() {
 }
 
 /// A second recorder of a guest said that the oldest events are missing: those before it began (2026-11-22).
+/// A read whose completion was lost was drawn to the end of the trace, two seconds long (2026-11-22).
+#[test]
+fn what_has_no_end_in_the_trace_is_known_until_events_were_lost() {
+    let mut b = builder();
+    b.at(0, 100, Kind::Submit, 0, 1, (1, 4096 | 1 << 32));
+    b.at(0, 110, Kind::SpanBegin, 3, 1, (4, 0));
+    b.at(0, 120, Kind::SpanBegin, 3, 1, (5, 0));
+    b.at(0, 130, Kind::Connection, 1, 7, (0, 8080));
+    b.at(0, 140, Kind::SegmentIn, 24, 8, (0, 100));
+    b.at(0, 200, Kind::TimersFire, 0, 1, (0, 0));
+    b.lose(0, 20);
+    b.at(0, 1_000, Kind::TimersFire, 0, 1, (0, 0));
+    b.at(0, 1_100, Kind::Submit, 0, 1, (2, 4096 | 1 << 32));
+    b.at(0, 1_200, Kind::SpanEnter, 0, 0, (5, 0));
+    b.at(0, 1_300, Kind::SegmentIn, 24, 8, (0, 100));
+    b.at(0, 2_000, Kind::TimersFire, 0, 1, (0, 0));
+    let trace = b.build();
+    let requests: Vec<u64> = trace.requests.iter().map(|request| trace.request_end_ns(request)).collect();
+    assert_eq!(requests, [200, 2_000]);
+    let spans: Vec<_> = trace.spans.iter().map(|span| (span.number, trace.span_end_ns(span))).collect();
+    assert_eq!(spans, [(4, 200), (5, 2_000)], "the second has an event after the loss");
+    let connections: Vec<_> = trace.connections.iter().map(|it| (it.number, trace.connection_end_ns(it))).collect();
+    assert_eq!(connections, [(7, 200), (8, 2_000)]);
+}
+
 #[test]
 fn what_was_before_reading_began_is_not_missing() {
     let mut b = builder();

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::net::Ipv4Addr;
 
-use glass_profile::trace::model::{Connection, Direction, Request, Value};
+use glass_profile::trace::model::{Connection, Direction, Value};
 use glass_report::words;
 
 use super::flows::{Place, Step, Wakes, request_arrow};
@@ -48,7 +48,7 @@ fn requests(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
     let mut steps = Vec::new();
     for (index, request) in (0u32..).zip(&trace.requests) {
         let Some(rows) = rows.get_mut(request.device as usize) else { continue };
-        let end_ns = request.complete_ns.unwrap_or(trace.end_ns).max(request.submit_ns);
+        let end_ns = trace.request_end_ns(request);
         let row = rows.place(request.submit_ns, end_ns, false);
         steps.clear();
         if request.task.is_some() {
@@ -69,7 +69,7 @@ fn requests(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
         let what = words::operation(request.operation);
         let name = match request.complete_ns {
             Some(_) => what.to_owned(),
-            None => format!("{what} (not complete)"),
+            None => format!("{what} (completion not in the trace)"),
         };
         let lane = Lane::Requests { device: request.device, row };
         let mark = Mark::new(lane, request.submit_ns, end_ns, "request", &name);
@@ -84,16 +84,19 @@ fn under_way(board: &mut Board<'_>) -> io::Result<()> {
     for device in 0..trace.devices.len() as u32 {
         let lane = Lane::UnderWay(device);
         let mut ends: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
-        for Request { submit_ns, complete_ns, .. } in trace.requests.iter().filter(|other| other.device == device) {
+        for request in trace.requests.iter().filter(|other| other.device == device) {
+            let (submit_ns, end_ns) = (request.submit_ns, trace.request_end_ns(request));
             board.describe(lane, || "requests under way".to_owned(), true)?;
-            while let Some(end) = ends.peek().copied().filter(|end| end.0 <= *submit_ns) {
+            while let Some(end) = ends.peek().copied().filter(|end| end.0 <= submit_ns) {
                 ends.pop();
                 board.viewer.value(lane, end.0, ends.len() as i64)?;
             }
             if ends.len() < UNDER_WAY_MAX {
-                ends.push(Reverse(complete_ns.unwrap_or(u64::MAX)));
+                // One that is not complete at the end of the trace stays in the device.
+                let is_open = request.complete_ns.is_none() && end_ns == trace.end_ns;
+                ends.push(Reverse(if is_open { u64::MAX } else { end_ns }));
             }
-            board.viewer.value(lane, *submit_ns, ends.len() as i64)?;
+            board.viewer.value(lane, submit_ns, ends.len() as i64)?;
         }
         while let Some(end) = ends.pop().filter(|end| end.0 < u64::MAX) {
             board.viewer.value(lane, end.0, ends.len() as i64)?;
@@ -115,7 +118,7 @@ fn connections(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
     for (index, connection) in (0u32..).zip(&trace.connections) {
         let name = connection_name(connection);
         let lane = Lane::Connection(index);
-        let (start_ns, end_ns) = (connection.known_ns, connection.end_ns.unwrap_or(trace.end_ns));
+        let (start_ns, end_ns) = (connection.known_ns, trace.connection_end_ns(connection));
         board.slice(&Mark::new(lane, start_ns, end_ns, "connection", "open"), || name)?;
     }
     let mut steps = Vec::new();

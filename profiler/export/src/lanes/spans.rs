@@ -17,7 +17,7 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     let trace = board.trace;
     let mut rows: HashMap<Option<u32>, Rows> = HashMap::new();
     for span in &trace.spans {
-        let end_ns = span.end_ns.unwrap_or(trace.end_ns).max(span.start_ns);
+        let end_ns = trace.span_end_ns(span);
         let row = rows.entry(span.task).or_default().place(span.start_ns, end_ns, true);
         let mut details = vec![("span", Value::Unsigned(span.number)), ("level", text(level(span.level)))];
         if let Some(parent) = span.parent.and_then(|parent| trace.spans.get(parent as usize)) {

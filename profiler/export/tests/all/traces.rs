@@ -73,7 +73,7 @@ fn the_schema_of_perfetto_sees_the_lanes() {
         let requests = &seen["lanes"][format!("Devices / {device} / requests")];
         let total = |what: &str| -> u64 {
             let counts = requests[what].as_object().unwrap();
-            let whole = counts.iter().filter(|(name, _)| !name.contains("not complete"));
+            let whole = counts.iter().filter(|(name, _)| !name.contains("completion not in"));
             whole.map(|(_, count)| count.as_u64().unwrap()).sum()
         };
         assert_eq!((total("slices"), total("times")), sum, "{device}");

@@ -50,7 +50,7 @@ pub(super) fn text(trace: &Trace, settings: &Settings) -> Result<String, String>
     let span = settings.span.as_deref().map(|span| chosen_span(trace, span)).transpose()?;
     let range = span.map(|span| {
         let span = &trace.spans[span as usize];
-        (span.task, span.start_ns, span.end_ns.unwrap_or(trace.end_ns))
+        (span.task, span.start_ns, trace.span_end_ns(span))
     });
     let is_wanted = |call: &Call| {
         range.is_none_or(|(task, from, to)| call.task == task && call.start_ns < to && call.end_ns > from)

@@ -23,12 +23,12 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, request: &Request, end_ns: u64) {
+    fn add(&mut self, request: &Request, trace: &Trace) {
         self.requests += 1;
         self.bytes += u64::from(request.bytes);
         self.failed += u64::from(request.has_failed);
         self.depth_max = self.depth_max.max(request.depth);
-        let complete_ns = request.complete_ns.unwrap_or(end_ns).max(request.submit_ns);
+        let complete_ns = trace.request_end_ns(request);
         match request.complete_ns {
             Some(_) => self.latency.push(complete_ns - request.submit_ns),
             None => self.open += 1,
@@ -44,7 +44,7 @@ impl Total {
 pub(super) fn text(trace: &Trace) -> String {
     let mut totals: BTreeMap<(u32, u16), Total> = BTreeMap::new();
     for request in &trace.requests {
-        totals.entry((request.device, request.operation as u16)).or_default().add(request, trace.end_ns);
+        totals.entry((request.device, request.operation as u16)).or_default().add(request, trace);
     }
     let all_ns = trace.end_ns - trace.start_ns;
     let mut out = format!("Devices: {}\n", count(trace.devices.len() as u64));

@@ -68,7 +68,7 @@ pub(super) fn text(trace: &Trace) -> String {
     let mut busy = vec![vec![Slice::default(); SLICES]; trace.devices.len()];
     let mut until = vec![0; trace.devices.len()];
     for request in &trace.requests {
-        let end_ns = request.complete_ns.unwrap_or(trace.end_ns);
+        let end_ns = trace.request_end_ns(request);
         let until: &mut u64 = &mut until[request.device as usize];
         if end_ns > *until {
             lanes.add(&mut busy[request.device as usize], request.submit_ns.max(*until), end_ns, 0);

@@ -99,7 +99,7 @@ impl Plan {
             .requests
             .iter()
             .map(|request| {
-                let end = request.complete_ns.unwrap_or(trace.end_ns);
+                let end = trace.request_end_ns(request);
                 stacks.get_mut(request.device as usize).map_or(0, |stack| stack.place(0, request.submit_ns, end))
             })
             .collect();
@@ -124,7 +124,7 @@ impl Plan {
         let mut span: Vec<u32> = Vec::with_capacity(trace.spans.len());
         for of in &trace.spans {
             let above = of.parent.and_then(|parent| span.get(parent as usize)).map_or(0, |lane| *lane as usize + 1);
-            span.push(stack.place(above, of.start_ns, of.end_ns.unwrap_or(trace.end_ns)));
+            span.push(stack.place(above, of.start_ns, trace.span_end_ns(of)));
         }
         squeezed += stack.squeezed;
         let span_lanes = (take(stack.ends.len()), stack.ends.len() as u32);
@@ -273,7 +273,7 @@ fn share_connections(trace: &Trace, squeezed: &mut u64) -> (Vec<u32>, Vec<Shared
     let mut lives: Vec<(u64, u64)> = trace
         .connections
         .iter()
-        .map(|of| (of.start_ns.unwrap_or(trace.start_ns), of.end_ns.unwrap_or(trace.end_ns)))
+        .map(|of| (of.start_ns.unwrap_or(trace.start_ns), trace.connection_end_ns(of)))
         .collect();
     for segment in &trace.segments {
         if let Some(life) = lives.get_mut(segment.connection as usize) {

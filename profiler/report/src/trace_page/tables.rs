@@ -239,7 +239,7 @@ fn spans(book: &Book) -> Table {
             continue;
         }
         let (times, longest) = sums.entry(span.name).or_default();
-        let ns = span.end_ns.unwrap_or(trace.end_ns).saturating_sub(span.start_ns);
+        let ns = trace.span_end_ns(span) - span.start_ns;
         times.extend(span.duration_ns());
         longest.see(ns, book.plan.span[index], span.start_ns);
     }

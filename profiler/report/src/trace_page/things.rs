@@ -38,7 +38,7 @@ pub fn devices(book: &mut Book) {
                     book.plan.task_link(request.task),
                     u64::from(request.has_failed) | u64::from(request.complete_ns.is_none()) << 1,
                 ];
-                let range = book.range(request.submit_ns, request.complete_ns.unwrap_or(trace.end_ns));
+                let range = book.range(request.submit_ns, trace.request_end_ns(request));
                 lane.push(range, kind, words[request.operation as usize], &columns);
             }
             let parent = (level >= LEVELS_SHOWN).then_some(from);
@@ -113,7 +113,7 @@ pub fn connections(book: &mut Book) {
                 let kind = kinds::segment(segment.direction);
                 lane.push((at, at), kind, words[(kind - kinds::segment(Direction::In)) as usize], &columns);
             }
-            opened(&mut lane, since, book.time(of.end_ns.unwrap_or(trace.end_ns)));
+            opened(&mut lane, since, book.time(trace.connection_end_ns(of)));
         }
         let shared = &book.plan.connection_lanes[index];
         let of = &trace.connections[shared.first as usize];
@@ -150,7 +150,7 @@ pub fn spans(book: &mut Book) {
                 u64::from(span.end_ns.is_none()) | u64::from(span.begin_is_lost) << 1,
             ];
             let name = book.names.id(trace, span.name);
-            lane.push(book.range(span.start_ns, span.end_ns.unwrap_or(trace.end_ns)), SPAN, name, &columns);
+            lane.push(book.range(span.start_ns, trace.span_end_ns(span)), SPAN, name, &columns);
             lane.text(book.fields(&span.fields));
         }
         book.add(SPAN_LANE, &level_name("spans", level), None, lane);

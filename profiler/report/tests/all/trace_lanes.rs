@@ -103,7 +103,7 @@ fn kicks_switches_and_connections_have_lanes() {
     title_is(&mut browser, "was open before");
     let said = details(&mut browser);
     assert!(
-        said.contains("began before the trace, did not end within the trace") && said.contains("1.000 ms"),
+        said.contains("began before the trace, its end is not in the trace") && said.contains("1.000 ms"),
         "{said}"
     );
     choose(&mut browser, "10.0.0.2:50005 → :8080", 350_000);

@@ -14,12 +14,15 @@ pub(super) struct Net {
 }
 
 impl Net {
+    /// The index of the connection with this number, of which there is an event.
     fn connection(&mut self, at: At, number: u32, trace: &mut Trace) -> u32 {
-        *self.by_number.entry(number).or_insert_with(|| {
+        let index = *self.by_number.entry(number).or_insert_with(|| {
             let known_ns = trace.known_since_ns(at.time_ns);
             trace.connections.push(Connection { number, known_ns, ..Connection::default() });
             trace.connections.len() as u32 - 1
-        })
+        });
+        trace.connections[index as usize].last_ns = at.time_ns;
+        index
     }
 
     /// It begins, ends or was there.

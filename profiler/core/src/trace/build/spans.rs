@@ -70,6 +70,7 @@ impl Spans {
             start_ns: at.time_ns,
             begin_is_lost: false,
             end_ns: None,
+            last_ns: at.time_ns,
             fields: Vec::new(),
         });
     }
@@ -77,13 +78,14 @@ impl Spans {
     /// The span with this number, which is added if its begin was not seen.
     fn index(&mut self, at: At, number: u64, names: &mut Names, trace: &mut Trace) -> u32 {
         if let Some(index) = self.by_number.get(&number) {
+            trace.spans[*index as usize].last_ns = at.time_ns;
             return *index;
         }
         let index = trace.spans.len() as u32;
         self.needs_sort |= index > 0;
         let role = if trace.losses.is_empty() { Role::OldSpan(number) } else { Role::LostSpan(number) };
         let (name, start_ns) = (names.id(0, role), trace.known_since_ns(at.time_ns));
-        trace.spans.push(Span { number, name, start_ns, begin_is_lost: true, ..Span::default() });
+        trace.spans.push(Span { number, name, start_ns, begin_is_lost: true, last_ns: at.time_ns, ..Span::default() });
         self.by_number.insert(number, index);
         index
     }
@@ -100,6 +102,7 @@ impl Spans {
 
     pub(super) fn exit(&mut self, at: At, number: u64, trace: &mut Trace) {
         let Some(span) = self.by_number.get(&number).copied() else { return };
+        trace.spans[span as usize].last_ns = at.time_ns;
         let visits = &mut self.cores[at.core as usize].visits;
         let is_it = |visit: &u32| trace.span_visits[*visit as usize].span == span;
         if let Some(place) = visits.iter().rposition(is_it) {

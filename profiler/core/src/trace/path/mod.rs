@@ -93,7 +93,7 @@ impl Path {
     /// The way through a span; `None` if there is no such span.
     pub fn find(trace: &Trace, index: &Index, span: u32) -> Option<Path> {
         let found = trace.spans.get(span as usize)?;
-        let end_ns = end_ns(trace, found);
+        let end_ns = trace.span_end_ns(found);
         let mut walk = walk::Walk::new(trace, index);
         walk.through(span, found.start_ns, end_ns);
         let (parts, is_cut) = walk.finish();
@@ -106,11 +106,6 @@ impl Path {
     }
 }
 
-/// The end of a span, or of the trace if it has none.
-fn end_ns(trace: &Trace, span: &Span) -> u64 {
-    span.end_ns.unwrap_or(trace.end_ns).max(span.start_ns)
-}
-
 /// Spans with this name whose begin and end are known, the longest first.
 pub fn spans_by_duration(trace: &Trace, name: &str) -> Vec<u32> {
     let is_it = |span: &Span| span.duration_ns().is_some() && trace.name(span.name) == name;
@@ -118,7 +113,7 @@ pub fn spans_by_duration(trace: &Trace, name: &str) -> Vec<u32> {
         (0u32..).zip(&trace.spans).filter(|(_, span)| is_it(span)).map(|(index, _)| index).collect();
     let duration = |index: &u32| {
         let span = &trace.spans[*index as usize];
-        end_ns(trace, span) - span.start_ns
+        trace.span_end_ns(span) - span.start_ns
     };
     found.sort_by_key(|index| std::cmp::Reverse(duration(index)));
     found

@@ -40,13 +40,12 @@ struct Waited {
 impl<'a> Explainer<'a> {
     /// Takes time and memory in proportion to the trace.
     pub fn new(trace: &'a Trace) -> Explainer<'a> {
-        let complete_ns = |complete_ns: Option<u64>| complete_ns.unwrap_or(trace.end_ns);
         Explainer {
             trace,
             waits: Overlap::new(trace.waits.iter().map(|wait| (wait.start_ns, wait.end_ns))),
             polls: Overlap::new(trace.polls.iter().map(|poll| (poll.start_ns, poll.end_ns))),
             requests: Overlap::new(
-                trace.requests.iter().map(|request| (request.submit_ns, complete_ns(request.complete_ns))),
+                trace.requests.iter().map(|request| (request.submit_ns, trace.request_end_ns(request))),
             ),
             idles: Overlap::new(trace.idles.iter().map(|idle| (idle.interval.start_ns, idle.interval.end_ns))),
             losses: Overlap::new(trace.losses.iter().map(|loss| (loss.interval.start_ns, loss.interval.end_ns))),
@@ -198,7 +197,7 @@ impl<'a> Explainer<'a> {
         let mut devices: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for (place, weight) in self.requests.find(start_ns, end_ns).weighted() {
             let request = &trace.requests[place as usize];
-            let spans_it = request.submit_ns <= start_ns && request.complete_ns.is_none_or(|end| end >= end_ns);
+            let spans_it = request.submit_ns <= start_ns && trace.request_end_ns(request) >= end_ns;
             let sum = devices.entry(request.device).or_default();
             *sum = (sum.0 + weight, sum.1 + u64::from(spans_it));
         }

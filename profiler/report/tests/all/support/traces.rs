@@ -119,6 +119,7 @@ pub fn with_calls() -> Trace {
         remote_port: 50_000 + number as u16,
         start_ns,
         end_ns,
+        last_ns: 0,
     };
     trace.connections = vec![connection(4, None, None), connection(5, Some(300 * us), Some(900 * us))];
     trace.segments = vec![Segment {
