@@ -212,7 +212,8 @@ impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<T> {
-        self.transmit.take()
+        // An answer goes with the frame that it answers; the rest is sent by `State::send`.
+        None
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
