@@ -75,6 +75,39 @@ fn a_waiting_client_that_leaves_is_noticed() {
 }
 
 #[test]
+fn a_waiting_client_that_ended_its_half_still_gets_the_item() {
+    let mut site = Site::new(28, MIB, &[]);
+    site.run(async |client| {
+        let half_closed = async |target: &str| {
+            let mut peer = client.connect().await;
+            peer.send(format!("GET {target} HTTP/1.1\r\nHost: q\r\n\r\n")).await;
+            peer.stream.close().await.unwrap();
+            peer
+        };
+        let (mut early, began) = (half_closed("/downloader").await, client.node.now());
+        client.node.sleep(Duration::from_secs(20)).await;
+        assert_eq!(client.put(b"worth the wait").await.status, 200);
+        let reply = early.reply().await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "worth the wait"));
+        assert!(early.ends().await && client.node.now() - began < Duration::from_secs(21));
+        client.delete().await;
+        // Nobody can see whether it still reads, so there is an end to it; a shorter wait stays shorter.
+        for (target, seconds) in [("/downloader", 30), ("/downloader?wait=1000", 30), ("/downloader?wait=7", 7)] {
+            let (mut late, began) = (half_closed(target).await, client.node.now());
+            assert_eq!(late.reply().await.status, 204);
+            let took = client.node.now() - began;
+            assert_eq!(took.as_secs(), seconds, "{target}: {took:?}");
+        }
+        // One that has left altogether takes nothing with it.
+        let gone = half_closed("/downloader").await;
+        client.node.sleep(Duration::from_secs(1)).await;
+        drop(gone);
+        assert_eq!(client.put(b"still there").await.status, 200);
+        assert_eq!(client.get().await.text(), "still there");
+    });
+}
+
+#[test]
 fn too_many_waiting_clients_are_turned_away_and_the_rest_is_served() {
     let mut site = Site::new(9, MIB, &[]);
     // The network of the simulated machine has a bound, of which an eighth is left to spare, 8 at most.
@@ -121,6 +154,32 @@ fn an_upload_beyond_the_bound_waits_for_those_that_move() {
             })
             .unwrap();
         assert_eq!(client.put(b"patient").await.status, 200);
+    });
+}
+
+#[test]
+fn uploads_beyond_the_places_are_refused_while_the_others_move() {
+    let mut site = Site::new(29, 64 * MIB, &[]);
+    site.run(async |client| {
+        for number in 0..upload_queue::limits::SHARE_MAX as u64 {
+            let mut peer = client.connect().await;
+            let sender = client.node.clone();
+            let moving = async move {
+                peer.send(put_head(10_000_000)).await;
+                // More than is asked of a client while others wait for its place.
+                for _ in 0..20 {
+                    peer.send(content(number, 200_000)).await;
+                    sender.sleep(Duration::from_secs(1)).await;
+                }
+            };
+            client.node.spawn("moving", moving).unwrap();
+        }
+        client.node.sleep(Duration::from_secs(3)).await;
+        let began = client.node.now();
+        let reply = client.put(b"one too many").await;
+        assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")), "{}", reply.text());
+        assert_eq!((client.node.now() - began).as_secs(), upload_queue::limits::PLACE_WAIT.as_secs());
+        assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
     });
 }
 
