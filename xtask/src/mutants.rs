@@ -58,7 +58,7 @@ pub struct Options {
     /// Another seed tries other changes
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Go on after a stop: without what the last runs noticed, with what they missed
+    /// Go on after a stop: without what the last runs caught, with what they missed and what hung
     #[arg(long)]
     again: bool,
     /// How many changes are tried side by side

@@ -46,7 +46,7 @@ fn a_download_waits_for_an_item() {
         let reply = client.get().await;
         assert_eq!(reply.text(), "at last");
         assert!(client.node.now().0 > 3000 * 1_000_000_000);
-        client.delete().await;
+        client.delete(&reply).await;
         // With a limit it ends, and on time.
         let began = client.node.now();
         let reply = client.ask("GET /downloader?a=b&wait=20 HTTP/1.1\r\nHost: q\r\n\r\n").await;
@@ -90,7 +90,7 @@ fn a_waiting_client_that_ended_its_half_still_gets_the_item() {
         let reply = early.reply().await;
         assert_eq!((reply.status, reply.text().as_str()), (200, "worth the wait"));
         assert!(early.ends().await && client.node.now() - began < Duration::from_secs(21));
-        client.delete().await;
+        client.delete(&reply).await;
         // Nobody can see whether it still reads, so there is an end to it; a shorter wait stays shorter.
         for (target, seconds) in [("/downloader", 30), ("/downloader?wait=1000", 30), ("/downloader?wait=7", 7)] {
             let (mut late, began) = (half_closed(target).await, client.node.now());
@@ -245,8 +245,9 @@ fn one_client_that_announces_all_space_takes_none_from_others() {
         greedy.send(content(0, free - 8192)).await;
         assert_eq!(greedy.reply().await.status, 507);
         for tag in 1..4 {
-            assert!(client.get().await.body == content(tag, 1_000_000));
-            client.delete().await;
+            let reply = client.get().await;
+            assert!(reply.body == content(tag, 1_000_000));
+            client.delete(&reply).await;
         }
         assert_eq!(client.put(&content(5, free)).await.status, 200);
     });
@@ -323,8 +324,12 @@ fn ten_thousand_random_requests_end_and_leave_nothing() {
             }
             assert!(answers < 20);
         }
-        while client.ask("GET /downloader?wait=0 HTTP/1.1\r\nHost: q\r\n\r\n").await.status == 200 {
-            client.delete().await;
+        loop {
+            let reply = client.ask("GET /downloader?wait=0 HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            if reply.status != 200 {
+                break;
+            }
+            client.delete(&reply).await;
         }
     });
     site.world.run_for(Duration::from_secs(400)).unwrap();
