@@ -50,7 +50,9 @@ impl Contestant {
         if response.status() != 200 || !checker.is(body) {
             bail!("GET was answered {} and brought something else", response.status());
         }
-        let response = Client::connect(self.address)?.request_if_match("DELETE", self.download_path, "*")?;
+        // A peer may have no tags.
+        let tag = response.head.header("etag").unwrap_or("*");
+        let response = Client::connect(self.address)?.request_if_match("DELETE", self.download_path, tag)?;
         if !(200..300).contains(&response.status()) {
             bail!("DELETE was answered {}: {}", response.status(), response.text());
         }

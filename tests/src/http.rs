@@ -51,6 +51,11 @@ impl Response {
         self.head.status
     }
 
+    /// The entity tag, empty if the server sent none.
+    pub fn etag(&self) -> &str {
+        self.head.header("etag").unwrap_or_default()
+    }
+
     /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()

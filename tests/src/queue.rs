@@ -166,19 +166,25 @@ impl Queue {
         self.connect()?.put("/uploader", content.length_bytes, &mut content.reader())
     }
 
-    /// Downloads the first item over a connection of its own and compares it with `content`.
-    pub fn get(&self, content: Content) -> Result<()> {
+    /// Downloads the first item over a connection of its own, compares it with `content` and returns its entity tag.
+    pub fn get(&self, content: Content) -> Result<String> {
         let mut checker = content.checker();
         let response = self.connect()?.get_into("/downloader", &mut checker)?;
         if response.status() != 200 {
             bail!("GET was answered {}: {}", response.status(), response.text());
         }
-        checker.verdict().map_err(anyhow::Error::msg).context("the downloaded item is wrong")
+        checker.verdict().map_err(anyhow::Error::msg).context("the downloaded item is wrong")?;
+        Ok(response.etag().to_owned())
     }
 
-    /// Removes the oldest item, whatever it is.
-    pub fn delete(&self) -> Result<()> {
-        let response = self.connect()?.request_if_match("DELETE", "/downloader", "*")?;
+    /// [`Queue::get`], then [`Queue::delete`].
+    pub fn take(&self, content: Content) -> Result<()> {
+        self.delete(&self.get(content)?)
+    }
+
+    /// Removes the item with this entity tag, which must be the oldest.
+    pub fn delete(&self, etag: &str) -> Result<()> {
+        let response = self.connect()?.request_if_match("DELETE", "/downloader", etag)?;
         if response.status() != 200 {
             bail!("DELETE was answered {}: {}", response.status(), response.text());
         }

@@ -170,14 +170,15 @@ fn push_and_pull(
 
     let step = steps.begin("pull with curl and compare SHA-256", Some(files.iter().map(|f| f.bytes).sum()));
     let url = format!("http://{}/downloader", queue.address);
-    let pulled = folder.join("pulled");
-    let pulled_text = pulled.to_string_lossy().into_owned();
+    let (pulled, head) = (folder.join("pulled"), folder.join("head"));
+    let [pulled_text, head_text] = [&pulled, &head].map(|path| path.to_string_lossy().into_owned());
     let mut expected: Vec<&String> = hashes.iter().collect();
     let (mut down, mut bytes) = (Duration::ZERO, 0);
     for _ in files {
         let begin = Instant::now();
-        curl(&["--output", &pulled_text, &url])?;
-        curl(&["--request", "DELETE", "--header", "If-Match: *", &url])?;
+        curl(&["--dump-header", &head_text, "--output", &pulled_text, &url])?;
+        let etag = etag(&std::fs::read_to_string(&head)?).context("the queue sent no ETag")?;
+        curl(&["--request", "DELETE", "--header", &format!("If-Match: {etag}"), &url])?;
         // The comparison is not the queue's time.
         down += begin.elapsed();
         let hash = sha256(&[&pulled])?.remove(0);
@@ -188,6 +189,12 @@ fn push_and_pull(
     }
     step.done("all equal");
     Ok((up, down))
+}
+
+/// The entity tag among the headers that curl has written.
+fn etag(head: &str) -> Option<String> {
+    let mut fields = head.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(name, _)| name.eq_ignore_ascii_case("etag")).map(|(_, value)| value.trim().to_owned())
 }
 
 fn curl(arguments: &[&str]) -> Result<()> {

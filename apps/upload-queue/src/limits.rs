@@ -41,6 +41,10 @@ pub const RETRY_AFTER_SECS: u32 = 1;
 /// Longest `?wait=` that is honoured; more is treated as this much.
 pub const WAIT_SECS_MAX: u64 = 24 * 60 * 60;
 
+/// How long a client that has ended its half of the connection still waits for an item. It may read the answer, and whether it does
+/// cannot be seen; if it has left, it must not hold its place for ever.
+pub const HALF_CLOSED_WAIT: Duration = Duration::from_secs(30);
+
 /// Connections that are open at once. At the bound a new one takes the place of one that rests. Beside its TCP buffers one
 /// costs 4 KiB, or 16 KiB with a very long head.
 pub const CONNECTIONS_MAX: usize = 512;

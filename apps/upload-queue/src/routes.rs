@@ -5,7 +5,7 @@ use crate::connections::Connected;
 use crate::download::Download;
 use crate::error::StoreError;
 use crate::format::Entry;
-use crate::limits::{PLACE_WAIT, RETRY_AFTER_SECS, SLOW_BYTES, SLOW_TIME, WAIT_SECS_MAX};
+use crate::limits::{HALF_CLOSED_WAIT, PLACE_WAIT, RETRY_AFTER_SECS, SLOW_BYTES, SLOW_TIME, WAIT_SECS_MAX};
 use crate::places::{Place, Places};
 use crate::store::Store;
 use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
@@ -16,6 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
+use core::pin::pin;
 use core::time::Duration;
 use embassy_futures::select::{Either, Either3, select, select3};
 use glasshouse::http::{HttpError, Method, Request, RequestBody, Response, Status};
@@ -177,30 +178,37 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Waits until there is an item; false when the time was over first, or the client had left.
+    /// Waits until there is an item; false when the time was over first, or the client has left. A client that has only ended
+    /// its own half may still read the answer, so it waits on, for [`HALF_CLOSED_WAIT`] at most.
     async fn wait_for_item(&self, connection: &mut Connection<P>, deadline: Option<Instant>) -> bool {
-        let time_out = async {
-            match deadline {
-                Some(deadline) => self.platform.sleep_until(deadline).await,
-                None => core::future::pending().await,
+        let mut item = pin!(self.item_comes());
+        match select3(item.as_mut(), connection.wait_gone(), self.end_of(deadline)).await {
+            Either3::First(()) => return true,
+            Either3::Second(()) => connection.close_after_response(),
+            Either3::Third(()) => return false,
+        }
+        if connection.is_broken() {
+            return false;
+        }
+        let last = self.platform.now() + HALF_CLOSED_WAIT;
+        let deadline = Some(deadline.map_or(last, |deadline| deadline.min(last)));
+        matches!(select(item, self.end_of(deadline)).await, Either::First(()))
+    }
+
+    async fn end_of(&self, deadline: Option<Instant>) {
+        match deadline {
+            Some(deadline) => self.platform.sleep_until(deadline).await,
+            None => core::future::pending().await,
+        }
+    }
+
+    async fn item_comes(&self) {
+        loop {
+            let changed = self.store.changed();
+            if self.store.head().is_some() {
+                return;
             }
-        };
-        let item = async {
-            loop {
-                let changed = self.store.changed();
-                if self.store.head().is_some() {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        match select3(item, connection.wait_gone(), time_out).await {
-            Either3::First(()) => true,
-            Either3::Second(()) => {
-                connection.close_after_response();
-                false
-            }
-            Either3::Third(()) => false,
+            changed.await;
         }
     }
 

@@ -182,12 +182,13 @@ pub fn up_and_down(address: SocketAddr, body: &Body) -> Result<f64> {
     let mut client = Client::connect(address)?;
     let mut checker = body.checker();
     let begin = Instant::now();
-    let status = client.get_into("/downloader", &mut checker)?.status();
+    let got = client.get_into("/downloader", &mut checker)?;
     seconds += begin.elapsed().as_secs_f64();
+    let status = got.status();
     if status != 200 || !checker.is(body) {
         bail!("GET was answered {status} and brought something else");
     }
-    let status = Client::connect(address)?.request_if_match("DELETE", "/downloader", "*")?.status();
+    let status = Client::connect(address)?.request_if_match("DELETE", "/downloader", got.etag())?.status();
     if status != 200 {
         bail!("DELETE was answered {status}");
     }

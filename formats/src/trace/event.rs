@@ -350,6 +350,7 @@ mod tests {
     #[test]
     fn words_and_back() {
         let event = Event { ticks: 1 << 63, kind: Kind::Counter as u16, detail: 1, a: u32::MAX, b: 2, c: 3 };
+        assert_eq!(event.to_words(), [1 << 63, 0xffff_ffff_0001_0040, 2, 3]);
         assert_eq!(Event::from_words(event.to_words()), event);
         assert_eq!(Kind::from_number(64), Some(Kind::Counter));
         assert_eq!(Kind::from_number(0), None);

@@ -5,7 +5,7 @@ use glass_executor::sync::{Notify, yield_now};
 use glass_executor::{Executor, Unpark};
 use glass_formats::trace::{EVENT_WORDS, Ring};
 use glass_trace::{BlockKind, CONTROL, Event, Group, Kind, Name, Outcome, Writer};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -162,6 +162,37 @@ fn a_late_wake_is_the_next_tasks_or_nobodys() {
     let second = [(TaskSpawn, 1, 0), (PollBegin, 1, 0), (PollEnd, 1, PENDING)];
     let woken = [(Wake, 1, 0), (PollBegin, 1, 0), (PollEnd, 1, PENDING)];
     assert_eq!(story(world.ring), [first, second, woken].concat());
+}
+
+#[test]
+fn a_task_that_is_woken_twice_before_its_poll_is_told_of_once_whatever_its_slot() {
+    let world = world(Group::Tasks as u32);
+    // More than a word of the ready set.
+    let wakers: Rc<RefCell<Vec<Waker>>> = Rc::default();
+    for _ in 0..130 {
+        let wakers = wakers.clone();
+        let task = poll_fn(move |context| {
+            wakers.borrow_mut().push(context.waker().clone());
+            Poll::<()>::Pending
+        });
+        world.executor.spawn("task", task).unwrap();
+    }
+    world.executor.run_ready();
+    glass_trace::switch(0);
+    let wakers = wakers.take();
+    for index in [0, 63, 64, 129] {
+        let ring = attach();
+        glass_trace::switch(Group::Tasks as u32);
+        for _ in 0..2 {
+            wakers[index].wake_by_ref();
+        }
+        glass_trace::switch(0);
+        assert_eq!(
+            events(ring).iter().map(|event| event.kind).collect::<Vec<_>>(),
+            [Kind::Wake as u16],
+            "slot {index}"
+        );
+    }
 }
 
 #[test]

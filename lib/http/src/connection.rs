@@ -377,8 +377,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     }
 
     /// Completes when the peer has closed or reset the connection, which a service that makes its
-    /// client wait can race against what it waits for. A client that only ended its own half counts
-    /// as gone: the two cannot be told apart. Requests that are sent ahead are kept, up to
+    /// client wait can race against what it waits for. A client that only ended its own half looks
+    /// the same and may still read an answer, unless [`Connection::is_broken`]. Requests that are sent ahead are kept, up to
     /// [`Limits::head_bytes_max`]; behind more than that a departure goes unnoticed.
     ///
     /// Dropping the future loses nothing.
@@ -392,6 +392,11 @@ impl<S: Stream, C: Clock> Connection<S, C> {
                 _ => pending().await,
             }
         }
+    }
+
+    /// Whether nothing can be sent any more.
+    pub fn is_broken(&self) -> bool {
+        self.link.broken
     }
 
     /// Tells the peer of `error` with the status that it deserves, if no answer was begun and the

@@ -25,7 +25,6 @@ impl State {
     pub(crate) fn make_socket(&mut self) -> Result<tcp::Socket<'static>, NetError> {
         let (Some(receive), Some(send)) = (zeroed(self.config.window_bytes()), zeroed(self.config.send_bytes.max(1)))
         else {
-            self.counters.refused_memory += 1;
             return Err(NetError::TooMany);
         };
         let mut socket = tcp::Socket::new(tcp::SocketBuffer::new(receive), tcp::SocketBuffer::new(send));
@@ -98,7 +97,6 @@ impl State {
             tcp::State::Closed => Poll::Ready(Err(self.why_broken(id))),
             _ => {
                 self.established(id);
-                self.counters.connected += 1;
                 Poll::Ready(Ok(()))
             }
         }
@@ -218,14 +216,8 @@ impl State {
         };
         let connection = self.table.get(id);
         let protocol = self.interface.poll_at(to_smoltcp(self.now), &connection.sockets).map(from_smoltcp);
-        let protocol = match protocol {
-            // It has nothing to send and a deadline that has passed: never spin on it.
-            Some(at) if at <= self.now => {
-                self.counters.late_deadlines += 1;
-                Some(self.now + LATE_WAIT)
-            }
-            protocol => protocol,
-        };
+        // With nothing to send and a deadline that has passed: never spin on it.
+        let protocol = protocol.map(|at| if at <= self.now { self.now + LATE_WAIT } else { at });
         self.table.set_deadline(id, protocol.into_iter().chain(deadline).min());
     }
 

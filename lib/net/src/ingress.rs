@@ -87,7 +87,6 @@ impl State {
         transmit: T,
         capabilities: &DeviceCapabilities,
     ) {
-        self.counters.frames_received += 1;
         if frame.len() > capabilities.max_transmission_unit && !self.large_frames {
             self.acknowledge_large_frames();
         }
@@ -156,7 +155,6 @@ impl State {
             connection.flow = flow.get();
         }
         if let Some(acknowledgement) = expects.get().and_then(|expected| acknowledgement_in(frame, expected)) {
-            self.counters.repeated_segments += 1;
             let receive = Some((&acknowledgement[..], PacketMeta::default()));
             let mut device = OneFrame { receive, transmit: Some(Nowhere), capabilities };
             self.interface.poll_ingress_single(now, &mut device, sockets);
@@ -214,7 +212,8 @@ impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<T> {
-        self.transmit.take()
+        // An answer goes with the frame that it answers; the rest is sent by `State::send`.
+        None
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -27,6 +27,7 @@ pub struct Stack<D: Device> {
     device: D,
     mac: EthernetAddress,
     shared: Rc<Shared>,
+    /// The device had no room for a frame in the last poll.
     transmit_blocked: bool,
 }
 
@@ -49,7 +50,7 @@ impl<D: Device> Stack<D> {
         Sockets::new(self.shared.clone())
     }
 
-    /// The device, to kick it, to arm its interrupt or to read its counters.
+    /// The device, to kick it, or to arm its interrupt.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
@@ -82,7 +83,6 @@ impl<D: Device> Stack<D> {
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
         self.transmit_blocked = device.blocked;
-        state.counters.transmit_blocked += u64::from(device.blocked);
 
         let capabilities = self.device.capabilities();
         for _ in 0..FRAMES_PER_POLL {
@@ -101,11 +101,6 @@ impl<D: Device> Stack<D> {
     pub fn has_work(&self) -> bool {
         let state = self.shared.state.borrow();
         !self.transmit_blocked && (state.table.queue_len() > 0 || state.wants_to_announce())
-    }
-
-    /// Whether the device had no room for a frame in the last poll: wait for it to finish some.
-    pub fn transmit_blocked(&self) -> bool {
-        self.transmit_blocked
     }
 
     /// When to poll next if nothing else happens. Call it after a poll that moved nothing.
@@ -188,9 +183,9 @@ impl<D: Device> Device for Watched<'_, D> {
     where
         Self: 'a;
 
-    fn receive(&mut self, now: time::Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
-        let (receive, transmit) = self.device.receive(now)?;
-        Some((receive, Traced { transmit, flow: &self.flow }))
+    fn receive(&mut self, _: time::Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
+        // Only `State::receive` takes frames.
+        None
     }
 
     fn transmit(&mut self, now: time::Instant) -> Option<Self::TxToken<'_>> {

@@ -19,32 +19,20 @@ const EPHEMERAL_PORT_MIN: u16 = 49_152;
 /// What happened since the start. All of them only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames taken from the device.
-    pub frames_received: u64,
-    /// Times that the device had no room for a frame.
-    pub transmit_blocked: u64,
     /// Connections that a listener handed out.
     pub accepted: u64,
-    /// Connections that we opened.
-    pub connected: u64,
     /// SYNs left unanswered because the listener's backlog was full.
     pub refused_backlog: u64,
     /// SYNs left unanswered because there were as many connections as may be.
     pub refused_limit: u64,
-    /// SYNs left unanswered because there was no memory for buffers.
-    pub refused_memory: u64,
     /// Connections that the peer reset.
     pub reset_by_peer: u64,
     /// Half-open connections that came to nothing.
     pub abandoned_opening: u64,
     /// Closed connections that did not deliver their data in time, or whose peer went on sending.
     pub linger_cut: u64,
-    /// Segments that had arrived before.
-    pub repeated_segments: u64,
     /// Connections in TIME-WAIT that made room for new ones.
     pub time_wait_reclaimed: u64,
-    /// Times that a deadline had passed and polling had not served it.
-    pub late_deadlines: u64,
 }
 
 /// One of these per stack, behind an `Rc`.

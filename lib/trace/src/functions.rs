@@ -50,13 +50,15 @@ pub fn choose_all() {
 
 /// Makes the functions traced that are chosen, and no other; none if `groups` has not [`Group::Functions`].
 pub fn switch(groups: u32, text: &mut impl Text) {
-    let is_on = groups & Group::Functions as u32 != 0;
-    let is_wanted = |number: u32| {
-        let word = CONTROL.functions_wanted.get(number as usize / 64);
-        is_on && word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (number % 64) != 0)
-    };
-    let traced = switch_sleds(sleds, is_wanted, sys::code, text);
+    let traced = switch_sleds(sleds, |number| is_wanted(groups, number), sys::code, text);
     CONTROL.functions_on.store(traced, Ordering::Relaxed);
+}
+
+/// Whether a function is to be traced while these groups are on.
+fn is_wanted(groups: u32, number: u32) -> bool {
+    let word = CONTROL.functions_wanted.get(number as usize / 64);
+    let is_chosen = word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (number % 64) != 0);
+    is_chosen && groups & Group::Functions as u32 != 0
 }
 
 /// What a sled stands for.

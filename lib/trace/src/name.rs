@@ -158,3 +158,22 @@ fn add(words: &[u64; NAME_BYTES / 8], bucket: usize) -> u32 {
     NUMBERS[bucket].store(number, Ordering::Release);
     number
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_looked_up_too_early_gets_its_number_later() {
+        static EARLY: Name = Name::new("early");
+        assert_eq!((EARLY.number(), intern_static("early"), intern("early")), (0, 0, 0));
+        CONTROL.magic.store(1, Ordering::Release);
+        let number = intern("early");
+        assert_ne!(number, 0);
+        for _ in 0..2 {
+            assert_eq!((EARLY.number(), intern_static("early")), (number, number));
+        }
+        // The same place, but another length.
+        assert_ne!(intern_static(&EARLY.text()[..4]), number);
+    }
+}

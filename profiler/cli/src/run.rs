@@ -2,6 +2,7 @@
 
 mod disk;
 mod options;
+mod stopped;
 mod traced;
 
 use crate::build::{Package, Platform};
@@ -188,6 +189,7 @@ fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Comman
     qemu.args(["-device", "virtio-serial-device", "-device", "virtconsole,chardev=console"]);
     let gdb = escape(&folder.join("gdb"));
     qemu.args(["-chardev", &format!("socket,path={gdb},server=on,wait=off,id=gdb"), "-gdb", "chardev:gdb"]);
+    qemu.args(stopped::arguments(folder));
     if let Some(disk) = &args.disk {
         let file = escape(disk);
         qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},{DRIVE}")]);
@@ -254,6 +256,7 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         vcpus: 1,
     };
     let registered = registry::register(&registered).context("cannot announce the VM to `glass record`")?;
+    let _watch = stopped::Watch::start(&folder.0);
     let (status, printed) = match recording {
         Some(recording) => {
             let title = format!("{name} (VM, {})", accel.to_uppercase());

@@ -120,8 +120,8 @@ fn load(address: SocketAddr, end: Instant) -> Result<()> {
         let item = Content { seed, length_bytes: ITEM_BYTES };
         let status = Client::connect(address)?.put("/uploader", ITEM_BYTES, &mut item.reader())?.status();
         let mut checker = item.checker();
-        Client::connect(address)?.get_into("/downloader", &mut checker)?;
-        let deleted = Client::connect(address)?.request_if_match("DELETE", "/downloader", "*")?.status();
+        let got = Client::connect(address)?.get_into("/downloader", &mut checker)?;
+        let deleted = Client::connect(address)?.request_if_match("DELETE", "/downloader", got.etag())?.status();
         if status >= 300 || deleted >= 300 || checker.verdict().is_err() {
             bail!("the queue answers {status} and {deleted} and may have given back something else");
         }

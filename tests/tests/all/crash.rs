@@ -100,8 +100,8 @@ fn upload(address: SocketAddr, items: &Items, seeds: &AtomicU64, stop: &AtomicBo
     }
 }
 
-/// What the head of the queue is; `None` when the server is gone.
-fn head(address: SocketAddr, items: &Items) -> Option<u64> {
+/// What the head of the queue is, and its entity tag; `None` when the server is gone.
+fn head(address: SocketAddr, items: &Items) -> Option<(u64, String)> {
     let mut body = Vec::new();
     let mut client = Client::connect_within(address, PATIENCE).ok()?;
     let response = client.get_into("/downloader", &mut body).ok()?;
@@ -111,14 +111,14 @@ fn head(address: SocketAddr, items: &Items) -> Option<u64> {
     let item = items.lock().unwrap().get(&key).cloned().expect("an item appears that nobody uploaded");
     assert!(body == item.content.bytes(), "item {} is not whole", item.content.seed);
     assert!(!item.removed, "item {} appears after its removal", item.content.seed);
-    Some(key)
+    Some((key, response.etag().to_owned()))
 }
 
 /// Removes the head of the queue, which is the item `key`; false when the server is gone.
-fn remove(address: SocketAddr, items: &Items, key: u64) -> bool {
+fn remove(address: SocketAddr, items: &Items, (key, etag): (u64, String)) -> bool {
     items.lock().unwrap().get_mut(&key).expect("it was found").removing = true;
     let response = Client::connect_within(address, PATIENCE)
-        .and_then(|mut client| client.request_if_match("DELETE", "/downloader", "*"));
+        .and_then(|mut client| client.request_if_match("DELETE", "/downloader", &etag));
     let Ok(response) = response else { return false };
     assert_eq!(response.status(), 200, "{}", response.text());
     items.lock().unwrap().get_mut(&key).expect("it was found").removed = true;
@@ -137,8 +137,8 @@ fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random
     let (consumer_items, consumer_stop) = (items.clone(), stop.clone());
     clients.push(std::thread::spawn(move || {
         while !consumer_stop.load(Ordering::Relaxed) {
-            let Some(key) = head(address, &consumer_items) else { return };
-            if !remove(address, &consumer_items, key) {
+            let Some(found) = head(address, &consumer_items) else { return };
+            if !remove(address, &consumer_items, found) {
                 return;
             }
             // Uploads should be faster, so that a kill leaves something behind.
@@ -163,10 +163,10 @@ fn drain_and_check(address: SocketAddr, items: &Items, seeds: &AtomicU64) -> usi
     assert_eq!(response.status(), 200, "{}", response.text());
     let mut found = Vec::new();
     loop {
-        let key_found = head(address, items).expect("the server runs");
+        let (key_found, etag) = head(address, items).expect("the server runs");
         assert!(!found.contains(&key_found), "an item appears twice");
         found.push(key_found);
-        assert!(remove(address, items, key_found), "the server runs");
+        assert!(remove(address, items, (key_found, etag)), "the server runs");
         if key_found == key(last) {
             break;
         }

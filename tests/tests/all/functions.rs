@@ -112,8 +112,7 @@ fn the_queue_does_not_notice_how_its_functions_are_switched(world: World) {
             while !is_over.load(Ordering::Relaxed) {
                 let item = Content { seed: items.load(Ordering::Relaxed), length_bytes: 50_000 };
                 assert_eq!(queue.put(item).unwrap().status(), 200);
-                queue.get(item).unwrap();
-                queue.delete().unwrap();
+                queue.take(item).unwrap();
                 items.fetch_add(1, Ordering::Relaxed);
             }
         });

@@ -34,8 +34,7 @@ fn room(queue: &Queue) -> u64 {
         assert!(count < 100, "a disk of 16 MiB takes everything");
     }
     for seed in 0..count {
-        queue.get(item(seed)).unwrap();
-        queue.delete().unwrap();
+        queue.take(item(seed)).unwrap();
     }
     count
 }
@@ -146,8 +145,8 @@ fn drain(queue: &Queue) {
     assert_eq!(queue.put(last).unwrap().status(), 200);
     for _ in 0..1000 {
         let mut body = Vec::new();
-        queue.connect().unwrap().get_into("/downloader", &mut body).unwrap();
-        queue.delete().unwrap();
+        let response = queue.connect().unwrap().get_into("/downloader", &mut body).unwrap();
+        queue.delete(response.etag()).unwrap();
         if body == last.bytes() {
             return;
         }
@@ -201,8 +200,7 @@ fn clients_that_vanish_leave_no_trace(world: World) {
         downloading.send(b"GET /downloader HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         assert_eq!(downloading.head().unwrap().status, 200);
         drop(downloading);
-        queue.get(item).unwrap();
-        queue.delete().unwrap();
+        queue.take(item).unwrap();
     }
     assert_room(&mut queue, before);
 }
@@ -220,8 +218,7 @@ fn slow_clients_do_not_hold_up_others(world: World) {
     for round in 0..5 {
         let item = Content { seed: round, length_bytes: 100_000 };
         assert_eq!(queue.put(item).unwrap().status(), 200);
-        queue.get(item).unwrap();
-        queue.delete().unwrap();
+        queue.take(item).unwrap();
         for client in &mut slow {
             let _ = client.send(b"x");
         }
@@ -259,8 +256,7 @@ fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
         assert_eq!(response.status(), 200, "item {seed}: {}", response.text());
     }
     for seed in 0..before / 2 {
-        queue.get(Content { seed, length_bytes: ITEM_BYTES }).unwrap();
-        queue.delete().unwrap();
+        queue.take(Content { seed, length_bytes: ITEM_BYTES }).unwrap();
     }
     drop(stalled);
     assert_room(&mut queue, before);

@@ -50,8 +50,7 @@ impl Live {
     fn work(&self) {
         let item = Content { seed: 7, length_bytes: 10_000 };
         assert_eq!(self.queue.put(item).unwrap().status(), 200);
-        self.queue.get(item).unwrap();
-        self.queue.delete().unwrap();
+        self.queue.take(item).unwrap();
     }
 
     /// Works until `until` says so.

@@ -35,9 +35,9 @@ fn a_body_may_be_larger_than_memory(world: World) {
     assert_eq!(response.status(), 200, "{}", response.text());
     let up = begin.elapsed().as_secs_f64();
     let begin = Instant::now();
-    queue.get(content).unwrap();
+    let etag = queue.get(content).unwrap();
     let down = begin.elapsed().as_secs_f64();
-    queue.delete().unwrap();
+    queue.delete(&etag).unwrap();
     say(&format!("memory {world}: {length_mib} MiB up in {up:.1} s, down in {down:.1} s with 32 MiB of memory"));
 }
 
@@ -76,10 +76,10 @@ fn many_large_bodies_at_once(world: World) {
     let mut left: Vec<u64> = (0..CLIENTS).collect();
     while !left.is_empty() {
         let mut body = Vec::new();
-        queue.connect().unwrap().get_into("/downloader", &mut body).unwrap();
+        let response = queue.connect().unwrap().get_into("/downloader", &mut body).unwrap();
         let found = left.iter().position(|seed| body == content(*seed).bytes());
         left.remove(found.expect("an item is none of those that were uploaded"));
-        queue.delete().unwrap();
+        queue.delete(response.etag()).unwrap();
     }
     // Nothing is left: a further item is the first.
     let last = Content { seed: 99, length_bytes: 9 };

@@ -58,8 +58,7 @@ fn keeps_its_image(first: World, second: World) {
     }
     let queue = Queue::start(second, &disk, &Options::default()).unwrap().expect("both worlds are here");
     for seed in 0..2 * ITEMS {
-        queue.get(item(seed)).unwrap();
-        queue.delete().unwrap();
+        queue.take(item(seed)).unwrap();
     }
 }
 

@@ -37,8 +37,7 @@ fn a_recording_names_what_the_queue_does(world: World) {
         assert!(seed < 100_000, "glass record does not end after its duration");
         let item = Content { seed, length_bytes: 200_000 };
         assert_eq!(queue.put(item).unwrap().status(), 200);
-        queue.get(item).unwrap();
-        queue.delete().unwrap();
+        queue.take(item).unwrap();
         if let Some(status) = recorder.wait(Duration::ZERO) {
             break status;
         }
@@ -81,8 +80,7 @@ fn the_live_screen_leaves_the_queue_running() {
             seed += 1;
             let item = Content { seed, length_bytes: 200_000 };
             assert_eq!(queue.put(item).unwrap().status(), 200);
-            queue.get(item).unwrap();
-            queue.delete().unwrap();
+            queue.take(item).unwrap();
         };
         // Not everything need be there at the same moment.
         let missing = RefCell::new(vec!["vcpu 0", "running", "glass_start", "smoltcp", "pause"]);

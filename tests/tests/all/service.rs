@@ -34,8 +34,7 @@ fn items_come_out_whole_and_in_order(world: World) {
     }
     for item in &items {
         queue.get(*item).unwrap();
-        queue.get(*item).expect("until it is deleted, the same item comes again");
-        queue.delete().unwrap();
+        queue.take(*item).expect("until it is deleted, the same item comes again");
     }
 }
 
@@ -68,8 +67,7 @@ fn a_foreign_client_uploads_and_downloads(world: World) {
         format!("cat pipe | curl --silent --show-error --fail --upload-file - http://{}/uploader", queue.address);
     let output = unknown.current_dir(folder.path()).args(["-c", &line]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    queue.get(content).unwrap();
-    queue.delete().unwrap();
+    queue.take(content).unwrap();
     // In one run of curl the second request is on the connection that got the item, and needs no name.
     curl(&["--upload-file", "sent"], "/uploader");
     let url = format!("http://{}/downloader", queue.address);
@@ -139,7 +137,7 @@ fn a_download_waits_for_an_upload(world: World) {
     assert!(!waiting.is_finished(), "the download did not wait");
     assert_eq!(queue.put(item).unwrap().status(), 200);
     assert_eq!(waiting.join().unwrap(), (200, Ok(())));
-    queue.delete().unwrap();
+    queue.take(item).unwrap();
 }
 
 fn items_survive_a_restart(world: World) {
@@ -149,13 +147,11 @@ fn items_survive_a_restart(world: World) {
     for item in &items {
         assert_eq!(queue.put(*item).unwrap().status(), 200);
     }
-    queue.get(items[0]).unwrap();
-    queue.delete().unwrap();
+    queue.take(items[0]).unwrap();
     queue.kill();
     let Some(queue) = start(world, &folder) else { panic!("it started a moment ago") };
     for item in &items[1..] {
-        queue.get(*item).unwrap();
-        queue.delete().unwrap();
+        queue.take(*item).unwrap();
     }
 }
 
@@ -176,8 +172,7 @@ fn a_full_disk_is_told_and_drains(world: World) {
     assert_eq!(refusal.status(), 507, "{}", refusal.text());
     assert!(stored >= 13, "only {stored} items of 1 MiB fit on a disk of 16 MiB");
     for seed in 0..stored {
-        queue.get(item(seed)).unwrap();
-        queue.delete().unwrap();
+        queue.take(item(seed)).unwrap();
     }
     assert_eq!(queue.put(item(99)).unwrap().status(), 200, "there is room again");
     queue.get(item(99)).unwrap();

@@ -50,8 +50,7 @@ impl Tracing {
     fn work(&self, seed: u64) {
         let item = Content { seed, length_bytes: 100_000 };
         assert_eq!(self.queue.put(item).unwrap().status(), 200);
-        self.queue.get(item).unwrap();
-        self.queue.delete().unwrap();
+        self.queue.take(item).unwrap();
     }
 
     /// Works until `until` says so.

@@ -157,7 +157,7 @@ fn uploads_of_unknown_length_arrive_whole() {
             peer.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
             let reply = peer.try_reply().await.unwrap_or_else(|| panic!("no item of {length} bytes: {reply:?}"));
             assert!(reply.body == data, "{length}");
-            client.delete().await;
+            client.delete(&reply).await;
         }
         let mut cut = client.connect().await;
         cut.send(head).await;
@@ -192,8 +192,7 @@ fn a_full_disk_is_told_before_the_body() {
         peer.send("hello").await;
         assert_eq!(peer.reply().await.status, 200);
         for _ in 0..2 {
-            client.get().await;
-            client.delete().await;
+            client.delete(&client.get().await).await;
         }
     });
     assert_eq!(site.figure("bytes free"), free);
@@ -227,7 +226,7 @@ fn a_delete_during_a_download_leaves_the_body_whole() {
         let mut reader = client.connect().await;
         reader.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
         client.node.sleep(Duration::from_millis(500)).await;
-        assert_eq!(client.delete().await.status, 200);
+        assert_eq!(client.delete_matching("*").await.status, 200);
         assert_eq!(client.ask("GET /downloader?wait=0 HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 204);
         // Its space is not used again yet.
         assert_eq!(client.put(&content(2, 2_000_000)).await.status, 507);
@@ -236,8 +235,7 @@ fn a_delete_during_a_download_leaves_the_body_whole() {
         assert!(!reply.cut && reply.body == expected);
         assert_eq!(client.put(&content(2, 2_000_000)).await.status, 200);
         for _ in 0..2 {
-            client.get().await;
-            client.delete().await;
+            client.delete(&client.get().await).await;
         }
     });
     assert_eq!(site.figure("bytes free"), free);
@@ -302,7 +300,7 @@ fn a_damaged_item_is_cut_and_named_on_the_console() {
     assert!(console.last().unwrap().contains("a download was cut: item 1 is damaged"), "{console:?}");
     // A small item is found to be damaged before a byte of it was sent.
     site.run(async |client| {
-        client.delete().await;
+        client.delete_matching("*").await;
         assert_eq!(client.put(b"small").await.status, 200);
     });
     let mut image = disk_of(&site);

@@ -111,7 +111,7 @@ fn take_all(seed: u64, disk: SimBlock) -> Vec<u64> {
             assert_eq!(reply.status, 200, "seed {seed}: {reply:?}");
             let tag = tag_of(&reply.body);
             assert!(!reply.cut && reply.body == content(tag), "seed {seed}: item {tag} is not whole");
-            assert_eq!(client.delete().await.status, 200);
+            assert_eq!(client.delete(&reply).await.status, 200);
             tags.push(tag);
         }
     });

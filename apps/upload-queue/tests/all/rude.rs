@@ -46,7 +46,7 @@ fn a_download_waits_for_an_item() {
         let reply = client.get().await;
         assert_eq!(reply.text(), "at last");
         assert!(client.node.now().0 > 3000 * 1_000_000_000);
-        client.delete().await;
+        client.delete(&reply).await;
         // With a limit it ends, and on time.
         let began = client.node.now();
         let reply = client.ask("GET /downloader?a=b&wait=20 HTTP/1.1\r\nHost: q\r\n\r\n").await;
@@ -72,6 +72,39 @@ fn a_waiting_client_that_leaves_is_noticed() {
     });
     site.world.run_for(Duration::from_secs(20)).unwrap();
     assert_eq!(site.server.task_count(), tasks);
+}
+
+#[test]
+fn a_waiting_client_that_ended_its_half_still_gets_the_item() {
+    let mut site = Site::new(28, MIB, &[]);
+    site.run(async |client| {
+        let half_closed = async |target: &str| {
+            let mut peer = client.connect().await;
+            peer.send(format!("GET {target} HTTP/1.1\r\nHost: q\r\n\r\n")).await;
+            peer.stream.close().await.unwrap();
+            peer
+        };
+        let (mut early, began) = (half_closed("/downloader").await, client.node.now());
+        client.node.sleep(Duration::from_secs(20)).await;
+        assert_eq!(client.put(b"worth the wait").await.status, 200);
+        let reply = early.reply().await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "worth the wait"));
+        assert!(early.ends().await && client.node.now() - began < Duration::from_secs(21));
+        client.delete(&reply).await;
+        // Nobody can see whether it still reads, so there is an end to it; a shorter wait stays shorter.
+        for (target, seconds) in [("/downloader", 30), ("/downloader?wait=1000", 30), ("/downloader?wait=7", 7)] {
+            let (mut late, began) = (half_closed(target).await, client.node.now());
+            assert_eq!(late.reply().await.status, 204);
+            let took = client.node.now() - began;
+            assert_eq!(took.as_secs(), seconds, "{target}: {took:?}");
+        }
+        // One that has left altogether takes nothing with it.
+        let gone = half_closed("/downloader").await;
+        client.node.sleep(Duration::from_secs(1)).await;
+        drop(gone);
+        assert_eq!(client.put(b"still there").await.status, 200);
+        assert_eq!(client.get().await.text(), "still there");
+    });
 }
 
 #[test]
@@ -121,6 +154,32 @@ fn an_upload_beyond_the_bound_waits_for_those_that_move() {
             })
             .unwrap();
         assert_eq!(client.put(b"patient").await.status, 200);
+    });
+}
+
+#[test]
+fn uploads_beyond_the_places_are_refused_while_the_others_move() {
+    let mut site = Site::new(29, 64 * MIB, &[]);
+    site.run(async |client| {
+        for number in 0..upload_queue::limits::SHARE_MAX as u64 {
+            let mut peer = client.connect().await;
+            let sender = client.node.clone();
+            let moving = async move {
+                peer.send(put_head(10_000_000)).await;
+                // More than is asked of a client while others wait for its place.
+                for _ in 0..20 {
+                    peer.send(content(number, 200_000)).await;
+                    sender.sleep(Duration::from_secs(1)).await;
+                }
+            };
+            client.node.spawn("moving", moving).unwrap();
+        }
+        client.node.sleep(Duration::from_secs(3)).await;
+        let began = client.node.now();
+        let reply = client.put(b"one too many").await;
+        assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")), "{}", reply.text());
+        assert_eq!((client.node.now() - began).as_secs(), upload_queue::limits::PLACE_WAIT.as_secs());
+        assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
     });
 }
 
@@ -186,8 +245,9 @@ fn one_client_that_announces_all_space_takes_none_from_others() {
         greedy.send(content(0, free - 8192)).await;
         assert_eq!(greedy.reply().await.status, 507);
         for tag in 1..4 {
-            assert!(client.get().await.body == content(tag, 1_000_000));
-            client.delete().await;
+            let reply = client.get().await;
+            assert!(reply.body == content(tag, 1_000_000));
+            client.delete(&reply).await;
         }
         assert_eq!(client.put(&content(5, free)).await.status, 200);
     });
@@ -264,8 +324,12 @@ fn ten_thousand_random_requests_end_and_leave_nothing() {
             }
             assert!(answers < 20);
         }
-        while client.ask("GET /downloader?wait=0 HTTP/1.1\r\nHost: q\r\n\r\n").await.status == 200 {
-            client.delete().await;
+        loop {
+            let reply = client.ask("GET /downloader?wait=0 HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            if reply.status != 200 {
+                break;
+            }
+            client.delete(&reply).await;
         }
     });
     site.world.run_for(Duration::from_secs(400)).unwrap();

@@ -178,6 +178,40 @@ fn an_answer_before_the_body_is_not_lost_to_a_reset() {
 }
 
 #[test]
+fn a_client_that_takes_no_answer_is_given_one_window() {
+    let served = run(echo, |world: World, mut end: End| {
+        end.bound_incoming(10);
+        async move {
+            end.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+            while end.write(&[]).await.is_ok() {
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(world.now().since(glass_api::Instant(0)).as_secs(), 30);
+        }
+    });
+    assert!(matches!(served, Err(HttpError::Stalled { .. })), "{served:?}");
+}
+
+#[test]
+fn a_client_that_announced_its_last_request_is_not_waited_for() {
+    // A line end behind it may be the begin of more.
+    for (behind, seconds) in [("", 0), ("\r\n", 5)] {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n{behind}");
+        let served = run(echo, async move |world: World, mut end: End| {
+            end.write_all(request.as_bytes()).await.unwrap();
+            assert_eq!(end.read_all().await.1, Ok(()));
+            let begin = world.now();
+            // The client does not close; once the server has left, it can write nothing.
+            while end.write(&[]).await.is_ok() {
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            assert_eq!(world.now().since(begin).as_millis() / 500, seconds * 2, "{behind:?}");
+        });
+        assert_eq!(served, Ok(()));
+    }
+}
+
+#[test]
 fn lingering_is_bounded() {
     let served = run(
         async |connection: &mut Server, _| connection.respond_text(Status::PAYLOAD_TOO_LARGE, "too large").await,

@@ -153,3 +153,76 @@ fn accepts_the_largest_of_everything() {
         }
     }
 }
+
+#[test]
+fn methods_are_known_by_their_names_as_they_are() {
+    use glass_http::Method;
+    let known = [
+        ("GET", Method::Get),
+        ("HEAD", Method::Head),
+        ("PUT", Method::Put),
+        ("POST", Method::Post),
+        ("DELETE", Method::Delete),
+        ("OPTIONS", Method::Options),
+        ("PATCH", Method::Patch),
+        ("TRACE", Method::Trace),
+        ("get", Method::Other),
+        ("BREW", Method::Other),
+    ];
+    for (name, method) in known {
+        let outcome =
+            exchange(format!("{name} / HTTP/1.1\r\nHost: a\r\n\r\n"), 1, true, async move |connection, request| {
+                assert_eq!((request.method(), request.method_name()), (method, name));
+                echo(connection, request).await
+            });
+        assert_eq!(outcome.served, Ok(()), "{name}");
+    }
+}
+
+#[test]
+fn a_chunked_body_comes_back_whole_and_the_next_request_after_it() {
+    let put = "PUT /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let plain = "5\r\nfirst\r\n1\r\n \r\n6;name=value\r\nsecond\r\n0\r\n\r\n";
+    // A line end in the data is data, and fields may follow the last chunk.
+    let fields = "c\r\nfirst second\r\n0\r\nA: b\r\nC: d\r\n\r\n";
+    for body in [plain, fields] {
+        let requests = format!("{put}{body}GET /2 HTTP/1.1\r\nHost: a\r\n\r\n");
+        for piece in PIECES {
+            let outcome =
+                exchange(requests.clone(), piece, true, async |connection: &mut crate::world::Server, request| {
+                    if request.path() != "/1" {
+                        return echo(connection, request).await;
+                    }
+                    let (mut body, mut part) = (Vec::new(), [0; 4]);
+                    while let count @ 1.. = connection.read_body(&mut part).await? {
+                        body.extend_from_slice(&part[..count]);
+                    }
+                    connection.respond_text(glass_http::Status::OK, &String::from_utf8(body).unwrap()).await
+                });
+            let bodies: Vec<&str> = outcome.text.split("\r\n\r\n").skip(1).collect();
+            assert!(bodies[0].starts_with("first secondHTTP/1.1 200"), "in pieces of {piece}: {}", outcome.text);
+            assert_eq!(bodies[1], "GET /2\n", "in pieces of {piece}");
+            assert_eq!((outcome.served, outcome.end), (Ok(()), Ok(())));
+        }
+    }
+}
+
+#[test]
+fn a_chunked_body_that_nobody_reads_ends_the_connection() {
+    let handler = async |connection: &mut crate::world::Server, _| {
+        connection.respond_text(glass_http::Status::OK, "ignored").await
+    };
+    let request = "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    let outcome = exchange(request.repeat(2), usize::MAX, true, handler);
+    assert_eq!(outcome.text.matches("ignored").count(), 1, "{}", outcome.text);
+    assert!(outcome.text.contains("\r\nConnection: close\r\n"), "{}", outcome.text);
+}
+
+#[test]
+fn the_version_is_judged_when_all_of_it_is_here() {
+    // Pieces of two and seven bytes end behind the dot.
+    for piece in PIECES {
+        let outcome = ask("GET /a HTTP/3.1\r\nHost: a\r\n\r\n", piece);
+        assert_eq!(status(&outcome.text), 505, "in pieces of {piece}: {}", outcome.text);
+    }
+}

@@ -244,3 +244,76 @@ fn a_peer_that_never_reads_is_given_up_only_when_it_is_silent() {
     wire.advance(Duration::from_secs(62));
     assert_eq!(result.get(), Some(NetError::TimedOut));
 }
+
+#[test]
+fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
+    let mut wire = Wire::with(Config { connections_max: 1, ..config(2) });
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        loop {
+            std::mem::forget(listener.accept().await.unwrap());
+        }
+    });
+    assert!(Peer::new(4000, PORT).open(&mut wire));
+    let other = Peer::new(4001, PORT);
+    let answers = |wire: &mut Wire, control, ack| {
+        other.send(wire, control, other.seq, ack, &[]);
+        other.exchange(wire).into_iter().map(|segment| segment.control).collect::<Vec<_>>()
+    };
+    for (control, ack) in
+        [(TcpControl::Syn, true), (TcpControl::None, true), (TcpControl::None, false), (TcpControl::Fin, true)]
+    {
+        assert_eq!(answers(&mut wire, control, ack), [TcpControl::Rst], "{control:?}, acknowledges: {ack}");
+    }
+    // A reset is never answered, and a SYN may try again when there is room.
+    assert_eq!(answers(&mut wire, TcpControl::Rst, true), []);
+    assert_eq!(answers(&mut wire, TcpControl::Syn, false), []);
+    assert_eq!(wire.right.connection_count(), 1);
+}
+
+/// A connection that our end has closed first, so that it rests in TIME-WAIT; `keep` keeps its stream.
+fn in_time_wait(keep: bool) -> (Wire, Peer) {
+    let mut wire = Wire::new();
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        let mut stream = listener.accept().await.unwrap();
+        stream.close().await.unwrap();
+        if keep {
+            core::future::pending::<()>().await;
+        }
+        drop(stream);
+        let _second = listener.accept().await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    peer.ack += 1;
+    peer.send(&mut wire, TcpControl::Fin, peer.seq, true, &[]);
+    peer.exchange(&mut wire);
+    assert_eq!(wire.right.connection_count(), 1);
+    (wire, peer)
+}
+
+#[test]
+fn a_repeated_end_is_acknowledged_in_time_wait() {
+    for keep in [false, true] {
+        let (mut wire, peer) = in_time_wait(keep);
+        peer.send(&mut wire, TcpControl::Fin, peer.seq, true, &[]);
+        let answers = peer.exchange(&mut wire);
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        assert_eq!((answers[0].control, answers[0].ack), (TcpControl::None, Some(peer.seq + 1)));
+        assert_eq!(wire.right.connection_count(), 1);
+    }
+}
+
+#[test]
+fn a_connection_whose_stream_is_held_does_not_make_way_for_a_new_one() {
+    for keep in [false, true] {
+        let (mut wire, mut peer) = in_time_wait(keep);
+        peer.seq = TcpSeqNumber(peer.seq.0.wrapping_add(100_000));
+        assert_eq!(peer.open(&mut wire), !keep);
+        assert_eq!(wire.right.connection_count(), 1);
+    }
+}

@@ -202,3 +202,35 @@ fn a_trace_that_begins_late_is_told_of_what_there_is() {
     assert_eq!(connections.iter().map(|event| (event.a, event.detail)).collect::<Vec<_>>(), [(1, 3)]);
     wire.settle();
 }
+
+#[test]
+fn segments_for_no_connection_are_shown_too() {
+    let tape = Tape::new(&[Group::Net]);
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    assert!(run(&mut wire, Duration::from_secs(1), async move { left.connect(remote).await.is_err() }));
+    // The SYN as the right end received it, and its reset as it left there: both of connection 0.
+    let of_none =
+        |kind| tape.of(kind).iter().filter(|event| event.a == 0).map(|event| event.detail).collect::<Vec<_>>();
+    assert_eq!((of_none(Kind::SegmentIn), of_none(Kind::SegmentOut)), (vec![2], vec![4 | 16]));
+}
+
+#[test]
+fn every_second_full_segment_is_acknowledged() {
+    let tape = Tape::new(&[Group::Net]);
+    let mut wire = Wire::new();
+    let (mut near, mut far) = connected(&mut wire);
+    run(&mut wire, Duration::from_secs(10), async move {
+        let (data, mut buf) = (vec![1; 100_000], vec![0; 100_000]);
+        near.write_all(&data).await.unwrap();
+        let mut left = data.len();
+        while left > 0 {
+            left -= far.read(&mut buf).await.unwrap();
+        }
+        std::mem::forget((near, far));
+    });
+    let sent = tape.of(Kind::SegmentOut);
+    let full = sent.iter().filter(|event| bytes(event) == 1460).count();
+    let empty = sent.iter().filter(|event| bytes(event) == 0).count();
+    assert!(full > 60 && empty < full * 3 / 4, "{empty} acknowledgements of {full} segments");
+}

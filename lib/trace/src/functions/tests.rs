@@ -161,3 +161,21 @@ fn the_table_is_read_as_the_compiler_writes_it() {
     assert_eq!((found[1].place, found[4].place), (Place::Return, Place::Begin));
     assert_eq!(count(), 0, "tests are not built for it");
 }
+
+#[test]
+fn the_host_chooses_functions_by_bits_and_the_group_switches_them() {
+    let (functions, others) = (Group::Functions as u32, Group::Tasks as u32 | Group::Net as u32);
+    let chosen = |groups| (0..200).filter(|number| is_wanted(groups, *number)).collect::<Vec<u32>>();
+    CONTROL.functions_wanted[0].store(1 << 63 | 1 << 5, Ordering::Relaxed);
+    CONTROL.functions_wanted[2].store(1, Ordering::Relaxed);
+    assert_eq!(chosen(functions | others), [5, 63, 128]);
+    assert_eq!(chosen(others), []);
+    choose_all();
+    assert_eq!(chosen(functions), (0..200).collect::<Vec<u32>>());
+    assert!(is_wanted(functions, FUNCTIONS_MAX as u32 - 1) && !is_wanted(functions, FUNCTIONS_MAX as u32));
+    // The answer says how many are traced: none of a program without sleds.
+    CONTROL.functions_on.store(7, Ordering::Relaxed);
+    let mut code = Code::new();
+    switch(functions, &mut Memory { bytes: &RefCell::default(), code: &mut code });
+    assert_eq!(CONTROL.functions_on.load(Ordering::Relaxed), 0);
+}

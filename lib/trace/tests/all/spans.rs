@@ -69,9 +69,9 @@ fn messages_belong_to_the_span_that_the_code_is_in() {
     assert_eq!(messages.iter().map(|event| event.3).collect::<Vec<_>>(), [0, number, number]);
     assert_eq!(name(messages[0].2), module_path!());
     let places: Vec<usize> = (0..events.len()).filter(|index| kind(&events[*index]) == Kind::Message).collect();
-    assert_eq!(text(&events, places[0], 5), "alone");
+    assert_eq!(text(&events, places[0], messages[0].4), "alone");
     // Ten bytes, then characters of two bytes each; none is cut in two.
-    assert_eq!(text(&events, places[1], 200), format!("it broke: {}", "ä".repeat(95)));
+    assert_eq!(text(&events, places[1], messages[1].4), format!("it broke: {}", "ä".repeat(95)));
     let field = events.iter().find(|event| kind(event) == Kind::Field).unwrap();
     assert_eq!((name(field.a), field.b, field.c), ("code".into(), 7, 0));
 }

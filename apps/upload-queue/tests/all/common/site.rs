@@ -96,9 +96,14 @@ impl Client {
         self.ask("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await
     }
 
-    /// Removes the oldest item, whatever it is.
-    pub async fn delete(&self) -> Reply {
-        self.ask("DELETE /downloader HTTP/1.1\r\nHost: q\r\nIf-Match: *\r\n\r\n").await
+    /// Removes the item that came with this answer.
+    pub async fn delete(&self, item: &Reply) -> Reply {
+        self.delete_matching(item.header("ETag").expect("an item has a tag")).await
+    }
+
+    /// Removes the oldest item if this says so: its tag, or `*`.
+    pub async fn delete_matching(&self, tag: &str) -> Reply {
+        self.ask(format!("DELETE /downloader HTTP/1.1\r\nHost: q\r\nIf-Match: {tag}\r\n\r\n")).await
     }
 }
 
