@@ -2,8 +2,11 @@
 
 pub mod elf;
 
+use glass_profile::arch::{Architecture, Width};
+use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profile::images::Part;
 use glass_profile::model::{Cost, Origin, StackEnd, State};
-use glass_profile::recording::{Clocks, ImageId, SampleRecord, Writer};
+use glass_profile::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
 use glass_profile::symbols::Location;
 use glass_profile::trace::example;
 use glass_profile::trace::raw::{Piece, RawTrace};
@@ -43,10 +46,13 @@ fn recording(has_samples: bool, trace: &[Piece], is_complete: bool) -> Vec<u8> {
 
 fn write_recording(has_samples: bool, trace: &[Piece], is_complete: bool) -> std::io::Result<Vec<u8>> {
     let origin = Origin { guest: "queue (VM)".to_owned(), rate_hz: 997, ..Origin::default() };
-    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin, true)?;
-    writer.process(7, "queue")?;
-    writer.track(0, 0, "vcpu 0", 7, 100)?;
-    writer.track(1, 1, "vcpu 1", 7, 101)?;
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin)?;
+    let (guest, kind) = (GuestId(0), GuestKind::Vm { vmm: 7 });
+    writer.guest(&Guest { id: guest, kind, name: "queue".to_owned(), architecture: Architecture::X86_64 })?;
+    writer.track(&TrackRecord { number: 0, guest, id: 0, name: "vcpu 0".to_owned() })?;
+    writer.track(&TrackRecord { number: 1, guest, id: 1, name: "vcpu 1".to_owned() })?;
+    writer.space(SpaceId(0), guest)?;
+    writer.frozen(1, 77_000)?;
     trace.iter().try_for_each(|piece| writer.trace(piece))?;
     if has_samples {
         samples(&mut writer)?;
@@ -71,17 +77,20 @@ fn samples(writer: &mut Writer<Vec<u8>>) -> std::io::Result<()> {
     }
     // A function that calls itself.
     callstacks.push(writer.callstack(&[frames[0], frames[1], frames[1], frames[1]])?);
-    let states = [State::Running, State::Running, State::Idle, State::Spinning];
+    let states = [State::Running, State::Running, State::Idle, State::Spinning, State::NeverStarted, State::Paused];
+    let widths = [Width::Bits64, Width::Bits32, Width::Bits16];
     let ends = [StackEnd::Complete, StackEnd::Complete, StackEnd::CopyEnded, StackEnd::BadAddress];
     for index in 0..60 {
+        let user = Part { calls: 1, end: ends[index % 4], ..Part::default() };
+        let kernel = Part { mode: Mode::Kernel, width: widths[index % 3], calls: 1, ..Part::default() };
         writer.sample(&SampleRecord {
             time_ns: 2_000 + index as u64 * 1_000_000,
             track: index as u32 % 2,
-            callstack: callstacks[index % callstacks.len()],
+            callstack: (index % 7 > 0).then(|| callstacks[index % callstacks.len()]),
             end: ends[index % 4],
-            state: states[index / 3 % 4],
-            pause_ns: 9_000,
-            ..SampleRecord::default()
+            state: states[index / 3 % 6],
+            frozen_ns: 9_000,
+            parts: &[kernel, user][..index % 3],
         })?;
     }
     let location = |function: &str, line| Location {

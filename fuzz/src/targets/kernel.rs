@@ -119,10 +119,11 @@ impl Target for Kernel {
         let mut events = Vec::new();
         let found = process::read_kernels_words(&text, records, &mut |event| events.push(event));
         assert!(found <= text.lines().count() + 4096);
-        // An event for each record, and up to two beside a new thread's first one.
-        assert!(events.len() <= 3 * (records.len() / 8));
+        // A record is an event, or a few where it is the first of a process and of a thread; a program that is
+        // started, and a thread that ends, end what was there before, once.
+        assert!(events.len() <= 6 * (records.len() / 8));
         let origin = Origin { guest: "process".to_owned(), rate_hz: 99, ..Origin::default() };
-        let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin, false, 7).expect("memory takes all");
+        let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin).expect("memory takes all");
         let mut live =
             Live::new(Settings { half_life_ns: Some(1_000_000_000), kind: Kind::Thread { period_ns: 1_000_000 } });
         for event in events {

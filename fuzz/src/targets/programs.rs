@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use glass_profile::event::Registers;
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::arch::x86_64::orc::OrcTable;
 use glass_profile::image::Image;
 use glass_profile::map::SymbolMap;
-use glass_profile::orc::OrcTable;
 use glass_profile::symbols::{INLINE_DEPTH_MAX, Symbols, check_names};
 use glass_profile::trace::sleds;
 use glass_profile::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
@@ -21,12 +21,10 @@ const STACK: u64 = 0x7fff_0000_0000;
 
 /// Unwinds from an address of code, over a stack whose words are addresses of code and of the stack itself.
 fn unwind(space: &AddressSpace, cache: &mut UnwindCache, rip: u64, rbp: u64, stack: &[u8]) {
-    let registers = Registers { rip, rsp: STACK, rbp };
-    let left = Some((STACK + (1 << 30), stack));
-    for memory in
-        [StackMemory { start: STACK, bytes: stack, left: None }, StackMemory { start: STACK, bytes: stack, left }]
-    {
-        let chain = space.unwind_in(cache, registers, &memory);
+    let registers = Registers { rip, rsp: STACK, rbp }.into();
+    let pieces = [(STACK, stack.to_vec()), (STACK + (1 << 30), stack.to_vec())];
+    for memory in [&pieces[..1], &pieces] {
+        let chain = space.unwind(cache, &registers, StackMemory(memory));
         assert!((1..=DEPTH_MAX).contains(&chain.calls.len()));
     }
 }

@@ -45,7 +45,7 @@ pub fn run(arguments: Args) -> Result<()> {
     let more = (more > 0).then(|| format!("{more} more things are wrong with the file"));
     let warnings: Vec<&String> = imported.warnings.iter().take(WARNINGS_MAX).chain(&more).collect();
     files::write(&output, |file| {
-        let mut writer = Writer::start(file, Clocks::default(), &origin, false)?;
+        let mut writer = Writer::start(file, Clocks::default(), &origin)?;
         imported.pieces.iter().try_for_each(|piece| writer.trace(piece))?;
         warnings.iter().try_for_each(|warning| writer.warning(warning))?;
         writer.cost(&Cost::default(), imported.duration_ns, true)

@@ -196,12 +196,14 @@ fn cut_start(text: &str, columns: usize) -> String {
 fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
     let profile = &recording.profile;
     let (origin, cost) = (&profile.origin, &profile.cost);
-    let mut states = vec![[0u64; 3]; profile.tracks.len()];
+    let mut states = vec![[0u64; 5]; profile.tracks.len()];
     for sample in &profile.samples {
         let state = match sample.state {
             State::Running => 0,
             State::Spinning => 1,
             State::Idle => 2,
+            State::NeverStarted => 3,
+            State::Paused => 4,
         };
         if let Some(counts) = states.get_mut(sample.track as usize) {
             counts[state] += 1;
@@ -211,8 +213,9 @@ fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
         .tracks
         .iter()
         .zip(states)
-        .map(|(track, [running, spinning, idle])| {
-            json!({"name": track.name, "id": track.id, "running": running, "spinning": spinning, "idle": idle})
+        .map(|(track, [running, spinning, idle, never_started, paused])| {
+            json!({"name": track.name, "id": track.id, "running": running, "spinning": spinning, "idle": idle,
+                "never_started": never_started, "paused": paused})
         })
         .collect();
     let images: Vec<Value> = recording.images.iter().map(image_json).collect();

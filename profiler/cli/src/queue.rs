@@ -20,7 +20,10 @@ const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// What an event takes while it waits.
 fn event_bytes(event: &Event) -> usize {
     match event {
-        Event::Sample(sample) => sample.stack.capacity() + size_of::<Event>(),
+        Event::Sample(sample) => {
+            let pieces = sample.segments.iter().flat_map(|segment| &segment.stack);
+            pieces.map(|(_, bytes)| bytes.capacity()).sum::<usize>() + size_of::<Event>()
+        }
         Event::Trace(Piece::Chunk { events, .. }) => events.capacity() * size_of::<Words>() + size_of::<Event>(),
         _ => size_of::<Event>(),
     }
@@ -141,10 +144,11 @@ pub(crate) struct Ended;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::event::RawSample;
+    use glass_profile::event::{RawSample, Segment};
 
     fn sample(stack_bytes: usize) -> Event {
-        Event::Sample(RawSample { stack: vec![0; stack_bytes], ..Default::default() })
+        let segment = Segment { stack: vec![(0, vec![0; stack_bytes])], ..Default::default() };
+        Event::Sample(RawSample { segments: vec![segment], ..Default::default() })
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     let clocks = read_clocks();
     let announced = announce(target.source.as_mut())?;
     let start = Instant::now();
-    let mut pipeline = Pipeline::start(output, clocks, &target.origin, target.is_guest, target.pid)?;
+    let mut pipeline = Pipeline::start(output, clocks, &target.origin)?;
     let tracer = match (opened, arguments.trace) {
         (Some(live), _) => Some(Tracer::start(live, &mut pipeline)?),
         (None, Some(groups)) => {

@@ -232,7 +232,7 @@ fn post_mortem(arguments: &TargetArgs, file: &Path) -> Result<Target> {
     let source = Box::new(DumpedVm::open(file, settings)?);
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let origin = origin(arguments, format!("{name} (dump of a VM)"), "a file, one sample of each vCPU", files);
-    Ok(Target { source, origin, is_guest: true, pid: glass_guests::file::PROCESS })
+    Ok(Target { source, origin, is_guest: true, pid: 0 })
 }
 
 fn attach_vm(arguments: &TargetArgs, vm: &Vm) -> Result<Target> {

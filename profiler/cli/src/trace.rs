@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use glass_guests::trace::{self, Guest, Live, LiveCounts, LiveSettings, Start};
+use glass_guests::trace::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
 use glass_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
+use glass_profile::arch::Architecture;
+use glass_profile::event::Event;
+use glass_profile::guest::{Guest, GuestId, GuestKind};
 use glass_profile::model::Origin;
 
 use crate::console::{Busy, say};
@@ -87,7 +90,7 @@ pub fn run(arguments: Args) -> Result<()> {
 }
 
 /// The running guest that is meant; `program` is what it runs, if it is given.
-pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<Guest> {
+pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGuest> {
     Ok(match (&guest.name, guest.pid) {
         (Some(name), _) => trace::open_vm(&target::find_vm(name)?, program)?,
         (None, Some(pid)) => trace::open(pid, program)?,
@@ -96,7 +99,7 @@ pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<Guest> {
 }
 
 /// Starts a command and waits until it keeps a trace, or until `stop` is set.
-pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(Guest, Child)> {
+pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(TracedGuest, Child)> {
     let (program, rest) = words.split_first().context("there is no command")?;
     // What is on is for us to say.
     let child = Command::new(program).args(rest).env_remove("GLASS_TRACE").spawn();
@@ -126,7 +129,7 @@ pub(crate) fn open_any(
     program: Option<&Path>,
     command: &[String],
     stop: &AtomicBool,
-) -> Result<(Guest, Option<Child>)> {
+) -> Result<(TracedGuest, Option<Child>)> {
     match command.is_empty() {
         true => Ok((open(guest, program)?, None)),
         false => open_command(command, stop).map(|(guest, child)| (guest, Some(child))),
@@ -177,7 +180,10 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
         None => Vec::new(),
     };
     let start = Instant::now();
-    let mut pipeline = Pipeline::start(output, clocks, &origin, is_vm, pid)?;
+    let mut pipeline = Pipeline::start(output, clocks, &origin)?;
+    if target.is_none() {
+        pipeline.event(traced_guest(is_vm, pid, &title));
+    }
     let until =
         arguments.duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
     say!("glass: tracing {} of {title}, {until}", arguments.wanted.groups().names());
@@ -219,6 +225,12 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
     result?;
     detached?;
     traced.map(|_| ())
+}
+
+/// The guest of a recording that only traces it.
+pub(crate) fn traced_guest(is_vm: bool, pid: u32, name: &str) -> Event {
+    let kind = if is_vm { GuestKind::Vm { vmm: pid } } else { GuestKind::Process { pid } };
+    Event::Guest(Guest { id: GuestId(0), kind, name: name.to_owned(), architecture: Architecture::X86_64 })
 }
 
 /// Ends the recording and tells what it holds.
@@ -267,8 +279,10 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
             Groups(counts.groups).names()
         );
     }
+    let guest_event = traced_guest(is_vm, pid, &title);
     let origin = origin(arguments, title, "its own trace, a snapshot");
-    let mut pipeline = Pipeline::start(output, clocks, &origin, is_vm, pid)?;
+    let mut pipeline = Pipeline::start(output, clocks, &origin)?;
+    pipeline.event(guest_event);
     kept.into_iter().for_each(|event| pipeline.event(event));
     finish(arguments, pipeline, Counts::default(), &clocks, start.elapsed(), Some(&counts), false)
 }
@@ -278,9 +292,11 @@ fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
     let mut dump = trace::open_dump(file, arguments.symbols.as_deref())?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let origin = origin(arguments, format!("{name} (what a guest left behind)"), "its own trace, from a file");
+    let guest = Guest { id: GuestId(0), kind: GuestKind::File, name, architecture: Architecture::X86_64 };
     let clocks = read_clocks();
     let start = Instant::now();
-    let mut pipeline = Pipeline::start(output, clocks, &origin, true, glass_guests::file::PROCESS)?;
+    let mut pipeline = Pipeline::start(output, clocks, &origin)?;
+    pipeline.event(Event::Guest(guest));
     while dump.collect(ROUND, &mut |event| pipeline.event(event))? == Flow::More {}
     let read = dump.read_counts();
     let counts = LiveCounts { read, clock_error_ns: Some(u64::MAX), ..LiveCounts::default() };

@@ -2,28 +2,27 @@
 
 use std::ops::Range;
 
+use crate::arch::{Registers, Width};
+use crate::guest::{Guest, GuestId, Mode, SpaceId};
 use crate::model::State;
 use crate::program::Program;
 use crate::trace::raw::Piece;
 
-/// The registers that unwinding needs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Registers {
-    /// Instruction pointer.
-    pub rip: u64,
-    /// Stack pointer.
-    pub rsp: u64,
-    /// Frame pointer, if the code keeps one.
-    pub rbp: u64,
-}
-
-impl Registers {
-    /// The same as addresses in memory, where they count from the bases of the code's and the stack's segment.
-    #[must_use]
-    pub fn in_segments(self, code: u64, stack: u64) -> Registers {
-        let Registers { rip, rsp, rbp } = self;
-        Registers { rip: rip.wrapping_add(code), rsp: rsp.wrapping_add(stack), rbp: rbp.wrapping_add(stack) }
-    }
+/// Code that runs in one address space, with the memory that its stack is in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Whose mappings the addresses belong to.
+    pub space: SpaceId,
+    /// Whose code it is.
+    pub mode: Mode,
+    /// How wide its addresses are.
+    pub width: Width,
+    /// The registers at that moment.
+    pub registers: Registers,
+    /// Pieces of memory that hold its stack, by their addresses; that at the stack pointer first. A kernel handles
+    /// interrupts on a stack of their own, and the one that was left is a second piece. None: only the function at the
+    /// instruction pointer is known.
+    pub stack: Vec<(u64, Vec<u8>)>,
 }
 
 /// One look at one track, copied while the guest stood still, not unwound yet.
@@ -33,26 +32,14 @@ pub struct RawSample {
     pub time_ns: u64,
     /// Which track, as announced by [`Event::Track`].
     pub track: u32,
-    /// Whose mappings the addresses belong to.
-    pub process: u32,
-    /// The registers at that moment.
-    pub registers: Registers,
-    /// Memory from `registers.rsp` upwards.
-    pub stack: Vec<u8>,
-    /// Memory of the stack that was left for this one, and its address: a kernel handles interrupts on
-    /// a stack of their own.
-    pub left_stack: Option<(u64, Vec<u8>)>,
-    /// Where the track really was, if that was code with a stack of its own (a service in ring 0)
-    /// which the code at `registers` had called.
-    pub inner: Option<u64>,
-    /// How far the registers are from where the time went.
-    pub skid: Skid,
     /// What the track was doing.
     pub state: State,
-    /// The operating system's kernel was running on behalf of the track.
-    pub in_kernel: bool,
-    /// How long the guest stood still for this sample, zero if it did not.
-    pub pause_ns: u64,
+    /// How far the registers of the first segment are from where the time went.
+    pub skid: Skid,
+    /// The code that ran, and the code that had called it, innermost first. None: only the state is known.
+    pub segments: Vec<Segment>,
+    /// How long the track stood still for this sample, zero if it did not.
+    pub frozen_ns: u64,
 }
 
 /// How far the registers of a sample are from where the time went.
@@ -104,52 +91,60 @@ pub enum Placement {
 }
 
 /// Something that happened in or to a guest. Times of events that carry none are those of the
-/// events around them: sources deliver in order of time.
+/// events around them: sources deliver in order of time, and each guest and space before what uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
+    /// There is a guest, or it has a new name. The first of a source is the one that was asked for.
+    Guest(Guest),
+    /// There is an address space.
+    Space {
+        /// Its number.
+        space: SpaceId,
+        /// Whose it is.
+        guest: GuestId,
+        /// The one that it is a copy of: a process has forked.
+        copy_of: Option<SpaceId>,
+    },
+    /// An address space is gone: its process has ended, or runs another program.
+    SpaceEnd(SpaceId),
     /// There is a track, or it has a new name.
     Track {
-        /// Its index; the first use defines it.
+        /// Its number; any that the source likes.
         track: u32,
+        /// The guest it belongs to.
+        guest: GuestId,
         /// The vCPU's index or the thread id.
         id: u64,
-        /// The process it belongs to.
-        process: u32,
         /// "vcpu 0", or a thread's name.
         name: String,
     },
-    /// A process has mapped a file.
+    /// There will be no more samples of a track.
+    TrackEnd(u32),
+    /// A file is mapped.
     Map {
-        /// The process.
-        process: u32,
-        /// The file and where.
+        /// Where to.
+        space: SpaceId,
+        /// The file and how.
         mapping: Mapping,
     },
-    /// A process or guest runs a program that the source has looked at.
+    /// A guest runs a program that the source has looked at.
     Place {
-        /// The process.
-        process: u32,
-        /// Where it runs.
+        /// Where to.
+        space: SpaceId,
+        /// The addresses there.
         range: Range<u64>,
         /// How far above the addresses that it was linked for (modulo 2^64).
         bias: u64,
         /// The program.
         program: Program,
     },
-    /// A process is a copy of another.
-    Fork {
-        /// The copy.
-        process: u32,
-        /// The original.
-        parent: u32,
-    },
-    /// A process runs another program: its mappings are gone.
-    Exec {
-        /// The process.
-        process: u32,
-    },
     /// A sample.
     Sample(RawSample),
+    /// Tracks stood still without a sample: the source has looked for something.
+    Frozen {
+        /// Of each of them, how long, in nanoseconds.
+        tracks_ns: Vec<(u32, u64)>,
+    },
     /// Something that a reader of the profile should know.
     Warning(String),
     /// A piece of what the guest traces itself.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use gimli::UnwindSection;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 
+use crate::arch::x86_64::orc::OrcTable;
 use crate::map::SymbolMap;
-use crate::orc::OrcTable;
 
 /// The largest section that is decompressed, in bytes.
 pub(crate) const SECTION_BYTES_MAX: u64 = 4 << 30;

@@ -1,36 +1,38 @@
 //! The images that processes and guests run: which are mapped where, unwinding through them, and
 //! their names afterwards. What is shared by all who turn raw samples into stacks.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::arch::x86_64::skid;
+use crate::arch::{Registers, Width};
 use crate::debug_files;
-use crate::event::{FileIdentity, Mapping, Placement, RawSample};
+use crate::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment, Skid};
+use crate::guest::{GuestId, GuestKind, Mode, SpaceId};
 use crate::image::Image;
 use crate::jit::{self, Found, JitNames};
 use crate::map::SymbolMap;
 use crate::model::StackEnd;
 use crate::program::{NamesFrom, Program};
 use crate::recording::FileSource;
-use crate::skid::{self, Correction};
 use crate::symbols::{Location, Symbols};
 use crate::unwind::{AddressSpace, CallAddress, CallChain, StackMemory, UnwindCache};
 
-/// The name of what runs below a system call.
-const KERNEL: &str = "[kernel]";
-/// Index of the image that stands for it.
-const KERNEL_INDEX: u32 = 0;
-/// The name of what runs in a guest's processes, and the index of the image that stands for it.
-const GUEST_USER: &str = "[guest user space]";
-const GUEST_USER_INDEX: u32 = 1;
-/// Where x86-64 kernels begin: all of the upper half.
-const UPPER_HALF: u64 = 1 << 63;
+/// Names of images that stand for code of which no image is known.
+pub(crate) const STAND_INS: [&str; 4] = ["[kernel]", "[guest user space]", "[16-bit code]", "[32-bit code]"];
+/// What runs below a system call of a process: the index of its image.
+const KERNEL: u32 = 0;
+/// What runs in a guest's processes.
+const GUEST_USER: u32 = 1;
+/// Code that is not of 64 bits.
+const CODE_16: u32 = 2;
+const CODE_32: u32 = 3;
 
 /// A file that code was mapped from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedFile {
-    /// Its path; `[kernel]` for the operating system's kernel.
+    /// Its path, or the name in brackets of what it stands for: `[kernel]`.
     pub path: String,
     /// The GNU build id at the time of mapping, empty if there is none.
     pub build_id: Vec<u8>,
@@ -57,10 +59,11 @@ impl Loaded {
 /// Files that could not be read which are reported one by one; what has more is hardly honest.
 const WARNINGS_MAX: usize = 100;
 
-/// The images and address spaces of all processes that are sampled together.
+/// The images and address spaces of all guests that are sampled together.
 pub struct Images {
     cache: UnwindCache,
-    spaces: HashMap<u32, AddressSpace>,
+    guests: HashMap<GuestId, GuestKind>,
+    spaces: HashMap<SpaceId, Space>,
     loaded: Vec<Loaded>,
     /// By path, and by which file that was: one may have been replaced by another.
     by_file: HashMap<(String, Option<FileIdentity>), u32>,
@@ -70,35 +73,98 @@ pub struct Images {
     jit: jit::Sources,
     /// What is known of generated code to unwind it by.
     nothing: Arc<Image>,
-    /// Processes that are VMs with an operating system in them.
-    guests: HashSet<u32>,
+}
+
+/// An address space.
+#[derive(Clone)]
+struct Space {
+    guest: GuestId,
+    /// Shared with the copies that a process has made of itself, until one of them maps something else.
+    code: Arc<AddressSpace>,
+}
+
+/// The stack of a sample: those of its segments, one after the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JoinedStack {
+    /// The calls, innermost first.
+    pub calls: Vec<CallAddress>,
+    /// Why there are no more, or why the first of the segments that are not whole ended.
+    pub end: StackEnd,
+    /// The segments, innermost first.
+    pub parts: Vec<Part>,
+}
+
+/// What a segment gave to a stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Its address space.
+    pub space: SpaceId,
+    /// Whose code it is.
+    pub mode: Mode,
+    /// How wide its addresses are.
+    pub width: Width,
+    /// How many of the calls.
+    pub calls: u32,
+    /// Why there are no more of this segment.
+    pub end: StackEnd,
 }
 
 impl Default for Images {
     fn default() -> Images {
         Images {
             cache: UnwindCache::default(),
+            guests: HashMap::new(),
             spaces: HashMap::new(),
-            loaded: vec![Loaded::stand_in(KERNEL), Loaded::stand_in(GUEST_USER)],
+            loaded: STAND_INS.iter().map(|name| Loaded::stand_in(name)).collect(),
             by_file: HashMap::new(),
             warnings: Vec::new(),
             warned: 0,
             jit: jit::Sources::default(),
             nothing: Arc::new(Image::of_map(&SymbolMap::default(), 0..u64::MAX, None)),
-            guests: HashSet::new(),
         }
     }
 }
 
 impl Images {
-    /// A process has mapped a file. `files` gives its bytes, the first time that it is seen.
-    pub fn map(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) {
+    /// Takes note of guests, of their address spaces and of what is mapped there; other events change nothing.
+    /// `files` gives the bytes of mapped files, the first time that each is seen.
+    pub fn learn(&mut self, event: &Event, files: &mut dyn FileSource) {
+        match event {
+            Event::Guest(guest) => {
+                self.guests.insert(guest.id, guest.kind);
+            }
+            Event::Space { space, guest, copy_of } => {
+                // What its process generates belongs to the program that it runs.
+                if let Some(process) = self.guests.get(guest).and_then(|kind| kind.pid()) {
+                    self.jit.exec(process);
+                }
+                let code =
+                    copy_of.and_then(|original| self.spaces.get(&original)).map(|original| original.code.clone());
+                self.spaces.insert(*space, Space { guest: *guest, code: code.unwrap_or_default() });
+            }
+            Event::SpaceEnd(space) => {
+                self.spaces.remove(space);
+            }
+            Event::Map { space, mapping } => self.map(*space, mapping, files),
+            Event::Place { space, range, bias, program } => self.place(*space, range.clone(), *bias, program),
+            _ => {}
+        }
+    }
+
+    /// How many address spaces there are now.
+    pub fn spaces(&self) -> usize {
+        self.spaces.len()
+    }
+
+    fn map(&mut self, space: SpaceId, mapping: &Mapping, files: &mut dyn FileSource) {
+        let guest = self.spaces.get(&space).and_then(|space| self.guests.get(&space.guest));
+        let process = guest.and_then(|kind| kind.pid()).unwrap_or(0);
         if jit::is_dump(&mapping.path) {
             let index = self.generated(process, mapping);
             return self.jit.dump(index, mapping, files);
         }
         if jit::is_anonymous(&mapping.path) {
-            return self.place_generated(process, mapping);
+            return self.place_generated(space, process, mapping);
         }
         let key = (mapping.path.clone(), mapping.file);
         let index = match self.by_file.get(&key) {
@@ -111,7 +177,7 @@ impl Images {
         };
         let Some(image) = self.loaded[index as usize].image.clone() else {
             if jit::may_be_generated(&mapping.path) {
-                self.place_generated(process, mapping);
+                self.place_generated(space, process, mapping);
             }
             return;
         };
@@ -120,8 +186,8 @@ impl Images {
             Placement::Biased(bias) => Some(bias),
             Placement::FileOffset(offset) => image.bias_of_mapping(mapping.start, offset),
         };
-        if let Some(bias) = bias {
-            self.spaces.entry(process).or_default().add(mapping.start..mapping.end, bias, index, image);
+        if let (Some(bias), Some(space)) = (bias, self.spaces.get_mut(&space)) {
+            Arc::make_mut(&mut space.code).add(mapping.start..mapping.end, bias, index, image);
         }
     }
 
@@ -162,24 +228,23 @@ impl Images {
         std::mem::take(&mut self.warnings)
     }
 
-    /// A process or guest runs a program.
-    pub fn place(&mut self, process: u32, range: Range<u64>, bias: u64, program: &Program) {
+    fn place(&mut self, space: SpaceId, range: Range<u64>, bias: u64, program: &Program) {
         let index = self.loaded.len() as u32;
         let build_id = program.image.build_id.clone().unwrap_or_default();
         let file = MappedFile { path: program.name.clone(), build_id, range: (range.start, range.end) };
         let image = Some(program.image.clone());
         self.loaded.push(Loaded { file, image, names: program.names.clone(), mapped: None });
-        self.spaces.entry(process).or_default().add(range, bias, index, program.image.clone());
-        if program.is_kernel {
-            self.guests.insert(process);
+        if let Some(space) = self.spaces.get_mut(&space) {
+            Arc::make_mut(&mut space.code).add(range, bias, index, program.image.clone());
         }
     }
 
     /// A process may run code there that it generated.
-    fn place_generated(&mut self, process: u32, mapping: &Mapping) {
+    fn place_generated(&mut self, space: SpaceId, process: u32, mapping: &Mapping) {
         let index = self.generated(process, mapping);
-        let image = self.nothing.clone();
-        self.spaces.entry(process).or_default().add(mapping.start..mapping.end, 0, index, image);
+        if let Some(space) = self.spaces.get_mut(&space) {
+            Arc::make_mut(&mut space.code).add(mapping.start..mapping.end, 0, index, self.nothing.clone());
+        }
     }
 
     /// The image that stands for what a process generates; `mapping` is where it does.
@@ -199,47 +264,57 @@ impl Images {
         index
     }
 
-    /// A process is a copy of another.
-    pub fn fork(&mut self, process: u32, parent: u32) {
-        let space = self.spaces.get(&parent).cloned().unwrap_or_default();
-        self.spaces.insert(process, space);
-    }
-
-    /// A process runs another program: its mappings are gone.
-    pub fn exec(&mut self, process: u32) {
-        self.jit.exec(process);
-        self.spaces.remove(&process);
-    }
-
-    /// The call chain of a sample, innermost first.
-    pub fn unwind(&mut self, sample: &RawSample) -> CallChain {
-        let space = self.spaces.entry(sample.process).or_default();
-        let rip = sample.registers.rip;
-        if rip < UPPER_HALF && self.guests.contains(&sample.process) && space.at(rip).image.is_none() {
-            let call = CallAddress { image: Some(GUEST_USER_INDEX), address: rip };
-            return CallChain { calls: vec![call], end: StackEnd::Complete };
-        }
-        let left = sample.left_stack.as_ref().map(|(address, bytes)| (*address, &bytes[..]));
-        let memory = StackMemory { start: sample.registers.rsp, bytes: &sample.stack, left };
-        let correction = skid::correction(space, sample.registers, &sample.stack, sample.skid);
-        let registers = if let Correction::InCaller(caller) = correction { caller } else { sample.registers };
-        let mut chain = space.unwind_in(&mut self.cache, registers, &memory);
-        if let Correction::InCallee(callee) = correction {
-            chain.calls.insert(0, space.at(callee));
-        }
-        if let Some(address) = sample.inner {
-            chain.calls.insert(0, space.at(address));
-        }
-        if sample.in_kernel {
-            chain.calls.insert(0, CallAddress { image: Some(KERNEL_INDEX), address: 0 });
-        }
-        chain
-    }
-
-    /// A sample had this call chain: what only its process can tell of it later is kept at hand.
-    pub fn sampled(&mut self, chain: &CallChain, files: &mut dyn FileSource) {
-        let in_process = chain.calls.iter().find(|call| call.image != Some(KERNEL_INDEX));
+    /// A sample had this stack: what only its process can tell of it later is kept at hand.
+    pub fn sampled(&mut self, stack: &JoinedStack, files: &mut dyn FileSource) {
+        let in_process = stack.calls.iter().find(|call| call.image != Some(KERNEL));
         self.jit.sampled(in_process.and_then(|call| call.image), files);
+    }
+
+    /// The stack of a sample.
+    pub fn unwind(&mut self, sample: &RawSample) -> JoinedStack {
+        let mut joined = JoinedStack::default();
+        for (index, segment) in sample.segments.iter().enumerate() {
+            let skid = if index == 0 { sample.skid } else { Skid::None };
+            let chain = self.unwind_segment(segment, skid, index + 1 == sample.segments.len());
+            if joined.end == StackEnd::Complete {
+                joined.end = chain.end;
+            }
+            let Segment { space, mode, width, .. } = *segment;
+            joined.parts.push(Part { space, mode, width, calls: chain.calls.len() as u32, end: chain.end });
+            joined.calls.extend(chain.calls);
+        }
+        joined
+    }
+
+    fn unwind_segment(&mut self, segment: &Segment, skid: Skid, is_last: bool) -> CallChain {
+        let (ip, just) = (segment.registers.ip(), |call, end| CallChain { calls: vec![call], end });
+        let Some(space) = self.spaces.get(&segment.space) else {
+            return just(CallAddress { image: None, address: ip }, StackEnd::BadAddress);
+        };
+        let here = space.code.at(ip);
+        let stand_in = match (self.guests.get(&space.guest), segment.mode) {
+            (Some(GuestKind::Process { .. }), Mode::Kernel) => Some(CallAddress { image: Some(KERNEL), address: 0 }),
+            (Some(kind), Mode::User) if kind.is_machine() => Some(CallAddress { image: Some(GUEST_USER), address: ip }),
+            _ => None,
+        };
+        if let (Some(stand_in), None) = (stand_in, here.image) {
+            return just(stand_in, StackEnd::Complete);
+        }
+        let narrow = match segment.width {
+            Width::Bits64 => None,
+            Width::Bits32 => Some(CODE_32),
+            Width::Bits16 => Some(CODE_16),
+        };
+        if let Some(narrow) = narrow {
+            return just(CallAddress { image: here.image.or(Some(narrow)), ..here }, StackEnd::NotLongMode);
+        }
+        if segment.stack.is_empty() && !is_last {
+            return just(here, StackEnd::Complete);
+        }
+        let memory = StackMemory(&segment.stack);
+        match segment.registers {
+            Registers::X86_64(registers) => skid::unwind(&space.code, &mut self.cache, registers, memory, skid),
+        }
     }
 
     /// The file that [`CallAddress::image`] stands for.
@@ -249,10 +324,10 @@ impl Images {
 
     /// The names in a file, or one sentence why there are none.
     pub fn names(&self, index: u32, files: &mut dyn FileSource) -> Result<Names, String> {
-        let Some(loaded) = self.loaded.get(index as usize) else { return Ok(Names::Fixed(KERNEL)) };
-        if index == KERNEL_INDEX || index == GUEST_USER_INDEX {
-            return Ok(Names::Fixed(if index == KERNEL_INDEX { KERNEL } else { GUEST_USER }));
+        if let Some(name) = STAND_INS.get(index as usize) {
+            return Ok(Names::Fixed(name));
         }
+        let Some(loaded) = self.loaded.get(index as usize) else { return Err(format!("there is no image {index}")) };
         if let Some(names) = self.jit.names(index, files) {
             return Ok(Names::Generated(Box::new(names)));
         }

@@ -5,20 +5,21 @@
 //! a recording ([`recording`]), [`recording::read`] turns the file into a [`model::Profile`].
 #![forbid(unsafe_code)]
 
+pub mod arch;
 mod debug_files;
 pub mod durations;
 pub mod event;
+pub mod guest;
 pub mod image;
 pub mod images;
 pub mod jit;
 pub mod live;
 pub mod map;
+pub mod memory;
 pub mod model;
-pub mod orc;
 pub mod program;
 pub mod recorder;
 pub mod recording;
-pub mod skid;
 pub mod symbols;
 pub mod text;
 pub mod trace;

@@ -114,19 +114,21 @@ impl Live {
 
     /// Takes an event. `files` gives the bytes of mapped files.
     pub fn event(&mut self, event: Event, files: &mut dyn FileSource) {
+        self.images.learn(&event, files);
         match event {
             Event::Track { track, id, name, .. } => self.track(track, id, name),
-            Event::Map { process, mapping } => {
-                self.images.map(process, &mapping, files);
-                self.images.take_warnings().into_iter().for_each(|text| self.warn(text));
-            }
-            Event::Place { process, range, bias, program } => self.images.place(process, range, bias, &program),
-            Event::Fork { process, parent } => self.images.fork(process, parent),
-            Event::Exec { process } => self.images.exec(process),
+            Event::Map { .. } => self.images.take_warnings().into_iter().for_each(|text| self.warn(text)),
             Event::Sample(sample) => self.sample(&sample, files),
+            Event::Frozen { tracks_ns } => tracks_ns.into_iter().for_each(|(_, ns)| self.pauses.add(ns)),
             Event::Warning(text) => self.warn(text),
-            // A live profile is of samples; `glass top --tasks` looks at traces.
-            Event::Trace(_) => (),
+            // What a thread has done until its end is still to be seen. A live profile is of samples; `glass top
+            // --tasks` looks at traces.
+            Event::Guest(_)
+            | Event::Space { .. }
+            | Event::SpaceEnd(_)
+            | Event::TrackEnd(_)
+            | Event::Place { .. }
+            | Event::Trace(_) => {}
         }
     }
 
@@ -137,7 +139,7 @@ impl Live {
             return;
         }
         if self.tracks.len() >= TRACKS_MAX {
-            // Threads that ended are never told; those that were quiet for as long as we remember go.
+            // Those that were quiet for as long as we remember go.
             self.tracks.retain(|_, track| !track.activity.is_quiet());
         }
         if self.tracks.len() < TRACKS_MAX {
@@ -147,15 +149,15 @@ impl Live {
     }
 
     fn sample(&mut self, sample: &RawSample, files: &mut dyn FileSource) {
-        let chain = self.images.unwind(sample);
-        self.images.sampled(&chain, files);
-        let broken = chain.end != StackEnd::Complete;
-        self.chain.clone_from(&chain.calls);
-        self.count(sample.time_ns, sample.track, sample.state, broken, sample.pause_ns);
+        let stack = self.images.unwind(sample);
+        self.images.sampled(&stack, files);
+        let broken = stack.end != StackEnd::Complete;
+        self.chain = stack.calls;
+        self.count(sample.time_ns, sample.track, sample.state, broken, sample.frozen_ns);
     }
 
     /// Counts the stack in `self.chain`.
-    fn count(&mut self, time_ns: u64, track: u32, state: State, broken: bool, pause_ns: u64) {
+    fn count(&mut self, time_ns: u64, track: u32, state: State, broken: bool, frozen_ns: u64) {
         let Some(known) = self.tracks.get_mut(&track) else {
             self.progress.samples_dropped += 1;
             return;
@@ -165,8 +167,8 @@ impl Live {
         self.first_ns.get_or_insert(time_ns);
         self.progress.samples_taken += 1;
         self.progress.stacks_broken += u64::from(broken);
-        if pause_ns > 0 {
-            self.pauses.add(pause_ns);
+        if frozen_ns > 0 {
+            self.pauses.add(frozen_ns);
         }
     }
 

@@ -3,6 +3,9 @@
 //! Tables are flat and refer to each other by index, so a million samples stay cheap: reports
 //! aggregate over [`Profile::samples`] and look names up last.
 
+use crate::arch::Width;
+use crate::guest::{Guest, Mode};
+
 /// Everything known about one recording.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
@@ -10,6 +13,8 @@ pub struct Profile {
     pub origin: Origin,
     /// What taking it cost, and what was missed.
     pub cost: Cost,
+    /// What was sampled; the first is what was asked for.
+    pub guests: Vec<Guest>,
     /// One for each vCPU or thread; [`Sample::track`] is an index.
     pub tracks: Vec<Track>,
     /// Distinct frames; [`Stack::frames`] holds indices.
@@ -103,6 +108,27 @@ pub struct Track {
     pub name: String,
     /// The vCPU's index or the thread id.
     pub id: u64,
+    /// Index into [`Profile::guests`].
+    pub guest: u32,
+    /// How often it was stopped, and how long it stood still in all.
+    pub frozen: Frozen,
+}
+
+/// How long a track stood still to be looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Frozen {
+    /// How often.
+    pub count: u64,
+    /// In all, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Frozen {
+    /// Counts one time more.
+    pub fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
 }
 
 /// One function in a stack.
@@ -143,6 +169,8 @@ pub enum StackEnd {
     NoUnwindInfo,
     /// An address could not be read, or lies outside of every known image.
     BadAddress,
+    /// The code is not of 64 bits, and is not unwound.
+    NotLongMode,
 }
 
 /// One look at one track.
@@ -156,6 +184,10 @@ pub struct Sample {
     pub stack: u32,
     /// What the track was doing.
     pub state: State,
+    /// Whose code ran.
+    pub mode: Mode,
+    /// How wide the addresses of that code are.
+    pub width: Width,
 }
 
 /// What a track was doing when it was sampled.
@@ -168,6 +200,10 @@ pub enum State {
     Spinning,
     /// Asleep: halted or descheduled.
     Idle,
+    /// A core that nothing has started yet.
+    NeverStarted,
+    /// Its owner has stopped the whole guest.
+    Paused,
 }
 
 #[cfg(test)]

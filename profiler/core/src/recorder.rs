@@ -8,15 +8,15 @@ use std::io::{self, Write};
 
 use crate::durations::Durations;
 use crate::event::{Event, RawSample};
-use crate::images::{Images, MappedFile};
+use crate::guest::GuestId;
+use crate::images::{Images, JoinedStack, MappedFile};
 use crate::model::{Cost, Distribution, Origin, StackEnd};
-use crate::recording::{Clocks, FileSource, ImageId, SampleRecord, Writer};
-use crate::unwind::{CallAddress, CallChain};
+use crate::recording::{Clocks, FileSource, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
+use crate::unwind::CallAddress;
 
-/// Distinct frames and stacks that are kept; samples beyond are counted as lost.
-const INTERNED_MAX: usize = 4 << 20;
-/// Thread ids that stand for vCPUs in Perfetto's view start here: above every real one.
-const VCPU_TID: u32 = 1 << 24;
+/// Distinct frames, and distinct stacks, that are remembered. Beyond, all are forgotten and written again when they
+/// are seen again: the file grows then, and not the memory.
+const INTERNED_MAX: usize = 1 << 20;
 
 /// What the recorder has counted so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,12 +34,8 @@ pub struct Progress {
 /// A track as the recording has it.
 #[derive(Debug, Clone, Copy)]
 struct KnownTrack {
-    /// Its number there: they count from 0 without gaps, whatever the source's are.
     number: u32,
-    pid: u32,
-    tid: u32,
-    /// The number of the vCPU, 0 of a thread.
-    cpu: u32,
+    guest: GuestId,
 }
 
 /// What the recording knows of an image so far.
@@ -54,11 +50,13 @@ struct WrittenImage {
 /// Turns events into a recording.
 pub struct Recorder<W> {
     writer: Writer<W>,
-    is_guest: bool,
     images: Images,
     /// By the image's index.
     written: BTreeMap<u32, WrittenImage>,
     tracks: HashMap<u32, KnownTrack>,
+    /// How many tracks there were.
+    numbered: u32,
+    interned_max: usize,
     frames: HashMap<CallAddress, u64>,
     /// By a fingerprint of 128 bits with secret keys: the frames themselves would be ten times as much.
     callstacks: HashMap<u128, u64>,
@@ -70,16 +68,15 @@ pub struct Recorder<W> {
 }
 
 impl<W: Write> Recorder<W> {
-    /// Starts a recording. `is_guest`: tracks are vCPUs of a VM, not threads.
-    pub fn start(output: W, clocks: Clocks, origin: &Origin, is_guest: bool, pid: u32) -> io::Result<Recorder<W>> {
-        let mut writer = Writer::start(output, clocks, origin, is_guest)?;
-        writer.process(pid, &origin.guest)?;
+    /// Starts a recording.
+    pub fn start(output: W, clocks: Clocks, origin: &Origin) -> io::Result<Recorder<W>> {
         Ok(Recorder {
-            writer,
-            is_guest,
+            writer: Writer::start(output, clocks, origin)?,
             images: Images::default(),
             written: BTreeMap::new(),
             tracks: HashMap::new(),
+            numbered: 0,
+            interned_max: INTERNED_MAX,
             frames: HashMap::new(),
             callstacks: HashMap::new(),
             fingerprints: [RandomState::new(), RandomState::new()],
@@ -90,34 +87,55 @@ impl<W: Write> Recorder<W> {
         })
     }
 
+    /// Remembers only so many distinct frames and stacks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_interned_max(mut self, interned_max: usize) -> Recorder<W> {
+        self.interned_max = interned_max;
+        self
+    }
+
+    /// How many tracks and address spaces there are now.
+    pub fn living(&self) -> (usize, usize) {
+        (self.tracks.len(), self.images.spaces())
+    }
+
     /// Takes an event. `files` gives the bytes of mapped files. Fails if the recording cannot be written.
     pub fn event(&mut self, event: Event, files: &mut dyn FileSource) -> io::Result<()> {
+        self.images.learn(&event, files);
         match event {
-            Event::Track { track, id, process, name } => {
-                let tid = if self.is_guest { VCPU_TID.saturating_add(id as u32) } else { id as u32 };
-                let cpu = if self.is_guest { id as u32 } else { 0 };
-                let next = self.tracks.len() as u32;
+            Event::Guest(guest) => self.writer.guest(&guest),
+            Event::Track { track, guest, id, name } => {
+                let next = self.numbered;
                 let number = self.tracks.get(&track).map_or(next, |known| known.number);
-                self.tracks.insert(track, KnownTrack { number, pid: process, tid, cpu });
-                self.writer.track(number, id, &name, process, tid)
+                self.numbered += u32::from(number == next);
+                self.tracks.insert(track, KnownTrack { number, guest });
+                self.writer.track(&TrackRecord { number, guest, id, name })
             }
-            Event::Map { process, mapping } => {
-                self.images.map(process, &mapping, files);
+            Event::TrackEnd(track) => {
+                if let Some(known) = self.tracks.remove(&track) {
+                    self.writer.forget_track(known.number);
+                }
+                Ok(())
+            }
+            Event::Map { .. } => {
                 self.images.take_warnings().iter().try_for_each(|warning| self.writer.warning(warning))
             }
-            Event::Place { process, range, bias, program } => {
-                self.images.place(process, range, bias, &program);
+            Event::SpaceEnd(space) => {
+                self.writer.forget_space(space);
                 Ok(())
             }
-            Event::Fork { process, parent } => {
-                self.images.fork(process, parent);
-                Ok(())
-            }
-            Event::Exec { process } => {
-                self.images.exec(process);
-                Ok(())
-            }
+            Event::Space { .. } | Event::Place { .. } => Ok(()),
             Event::Sample(sample) => self.sample(&sample, files),
+            Event::Frozen { tracks_ns } => {
+                for (track, ns) in tracks_ns {
+                    self.pauses.add(ns);
+                    if let Some(known) = self.tracks.get(&track) {
+                        self.writer.frozen(known.number, ns)?;
+                    }
+                }
+                Ok(())
+            }
             Event::Warning(text) => self.writer.warning(&text),
             Event::Trace(piece) => self.writer.trace(&piece),
         }
@@ -128,46 +146,50 @@ impl<W: Write> Recorder<W> {
             self.progress.samples_dropped += 1;
             return Ok(());
         };
-        if self.frames.len() >= INTERNED_MAX || self.callstacks.len() >= INTERNED_MAX {
-            self.progress.samples_dropped += 1;
-            return Ok(());
+        let stack = self.images.unwind(sample);
+        self.images.sampled(&stack, files);
+        let JoinedStack { calls, end, parts } = stack;
+        if !is_plain(&parts) {
+            for part in &parts {
+                self.writer.space(part.space, track.guest)?;
+            }
         }
-        let chain = self.images.unwind(sample);
-        self.images.sampled(&chain, files);
-        let CallChain { calls, end } = chain;
+        let callstack = if calls.is_empty() { None } else { Some(self.callstack(&calls)?) };
+        self.writer.sample(&SampleRecord {
+            time_ns: sample.time_ns,
+            track: track.number,
+            callstack,
+            end,
+            state: sample.state,
+            frozen_ns: sample.frozen_ns,
+            parts: &parts,
+        })?;
+        self.progress.samples_taken += 1;
+        self.progress.stacks_broken += u64::from(end != StackEnd::Complete);
+        if sample.frozen_ns > 0 {
+            self.pauses.add(sample.frozen_ns);
+        }
+        self.last_ns = self.last_ns.max(sample.time_ns);
+        Ok(())
+    }
+
+    /// The number of a stack in the recording; `calls` are innermost first.
+    fn callstack(&mut self, calls: &[CallAddress]) -> io::Result<u64> {
         let mut frames = Vec::with_capacity(calls.len());
         for call in calls.iter().rev() {
             frames.push(self.frame(*call)?);
         }
         let [high, low] = self.fingerprints.each_ref().map(|state| u128::from(state.hash_one(&frames)));
         let fingerprint = high << 64 | low;
-        let callstack = match self.callstacks.get(&fingerprint) {
-            Some(iid) => *iid,
-            None => {
-                let iid = self.writer.callstack(&frames)?;
-                self.callstacks.insert(fingerprint, iid);
-                iid
-            }
-        };
-        self.writer.sample(&SampleRecord {
-            time_ns: sample.time_ns,
-            track: track.number,
-            pid: track.pid,
-            tid: track.tid,
-            cpu: track.cpu,
-            callstack,
-            end,
-            state: sample.state,
-            pause_ns: sample.pause_ns,
-            in_kernel: sample.in_kernel,
-        })?;
-        self.progress.samples_taken += 1;
-        self.progress.stacks_broken += u64::from(end != StackEnd::Complete);
-        if sample.pause_ns > 0 {
-            self.pauses.add(sample.pause_ns);
+        if let Some(iid) = self.callstacks.get(&fingerprint) {
+            return Ok(*iid);
         }
-        self.last_ns = self.last_ns.max(sample.time_ns);
-        Ok(())
+        let iid = self.writer.callstack(&frames)?;
+        if self.callstacks.len() >= self.interned_max {
+            self.callstacks.clear();
+        }
+        self.callstacks.insert(fingerprint, iid);
+        Ok(iid)
     }
 
     fn frame(&mut self, call: CallAddress) -> io::Result<u64> {
@@ -190,6 +212,9 @@ impl<W: Write> Recorder<W> {
             });
         }
         let iid = self.writer.frame(image_iid, call.address)?;
+        if self.frames.len() >= self.interned_max {
+            self.frames.clear();
+        }
         self.frames.insert(call, iid);
         Ok(iid)
     }

@@ -33,7 +33,7 @@ pub(crate) struct Step {
 pub(crate) struct Group {
     /// Index of the stack.
     pub stack: u32,
-    /// 0 running, 1 spinning, 2 idle: in the order of the reports.
+    /// Its place in [`STATES`].
     pub state: u8,
     /// Index of the track.
     pub track: u32,
@@ -46,14 +46,20 @@ pub(crate) struct Chains<'a> {
     frames: usize,
 }
 
+/// States in the order of the reports.
+const STATES: [State; 5] = [State::Running, State::Spinning, State::Idle, State::NeverStarted, State::Paused];
+
 /// Our roots, in the order in which they follow the frames.
-const ROOTS: [Kind; 8] = [
+const ROOTS: [Kind; 11] = [
     Kind::Spinning,
     Kind::Idle,
+    Kind::NeverStarted,
+    Kind::Paused,
     Kind::Broken(Broken::CopyEnded),
     Kind::Broken(Broken::TooDeep),
     Kind::Broken(Broken::NoUnwindInfo),
     Kind::Broken(Broken::BadAddress),
+    Kind::Broken(Broken::NotLongMode),
     Kind::Broken(Broken::NoFrames),
     Kind::Broken(Broken::Missing),
 ];
@@ -91,6 +97,8 @@ impl<'a> Chains<'a> {
             State::Running => None,
             State::Spinning => Some(self.root(Kind::Spinning)),
             State::Idle => Some(self.root(Kind::Idle)),
+            State::NeverStarted => Some(self.root(Kind::NeverStarted)),
+            State::Paused => Some(self.root(Kind::Paused)),
         };
         let stack = self.profile.stacks.get(stack as usize);
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < self.frames));
@@ -110,11 +118,7 @@ impl<'a> Chains<'a> {
     pub fn groups(&self, states: States) -> Vec<(Group, u64)> {
         let mut counts: HashMap<Group, u64> = HashMap::new();
         for sample in self.profile.samples.iter().filter(|sample| is_exported(sample, states)) {
-            let state = match sample.state {
-                State::Running => 0,
-                State::Spinning => 1,
-                State::Idle => 2,
-            };
+            let state = STATES.iter().position(|state| *state == sample.state).unwrap_or(0) as u8;
             *counts.entry(Group { stack: sample.stack, state, track: sample.track }).or_default() += 1;
         }
         let mut groups: Vec<_> = counts.into_iter().collect();
@@ -147,7 +151,7 @@ impl<'a> Chains<'a> {
 
 impl Group {
     pub fn state(self) -> State {
-        [State::Running, State::Spinning, State::Idle][usize::from(self.state.min(2))]
+        STATES.get(usize::from(self.state)).copied().unwrap_or_default()
     }
 }
 

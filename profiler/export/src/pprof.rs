@@ -88,6 +88,8 @@ impl<'a> Tables<'a> {
                 State::Running => None,
                 State::Spinning => Some("spinning"),
                 State::Idle => Some("idle"),
+                State::NeverStarted => Some("never started"),
+                State::Paused => Some("paused"),
             } {
                 let word = self.string(word);
                 labels.push(proto::Label { key: state, str: word, ..Default::default() });

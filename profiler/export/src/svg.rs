@@ -90,7 +90,8 @@ fn total(tree: &Tree, node: usize, states: States) -> u64 {
 }
 
 fn is_shown(tree: &Tree, node: usize, states: States) -> bool {
-    states == States::All || !matches!(tree.function(node).kind, Kind::Spinning | Kind::Idle)
+    states == States::All
+        || !matches!(tree.function(node).kind, Kind::Spinning | Kind::Idle | Kind::NeverStarted | Kind::Paused)
 }
 
 fn children(tree: &Tree, node: usize) -> impl Iterator<Item = usize> + '_ {

@@ -63,7 +63,7 @@ fn measure<G: Guest>(mut guest: G, period: Duration, rounds: u64, looks: &[Look<
                     let Some(events) = guest.sample()? else { break 'rounds };
                     for event in &events {
                         if let Event::Sample(sample) = event {
-                            writeln!(output, "sample {:.3}", sample.pause_ns as f64 / 1e3)?;
+                            writeln!(output, "sample {:.3}", sample.frozen_ns as f64 / 1e3)?;
                         }
                     }
                 }

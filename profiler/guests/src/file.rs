@@ -2,18 +2,7 @@
 //! `dump-guest-memory` and `virsh dump --memory-only` write them.
 //!
 //! The file is an ELF core. Its `LOAD` segments are pieces of RAM by their physical address; notes of
-//! the owner `QEMU`, one for each vCPU, hold its registers (`QEMUCPUState` of QEMU's
-//! `target/i386/arch_dump.c`):
-//!
-//! | offset | bytes | what |
-//! |---|---|---|
-//! | 0 | 4 | version, 1 |
-//! | 4 | 4 | size of all of it |
-//! | 8 | 16 x 8 | rax, rbx, rcx, rdx, rsi, rdi, rsp, rbp, r8 to r15 |
-//! | 136 | 8 | rip |
-//! | 144 | 8 | rflags |
-//! | 152 | 10 x 24 | segments: cs first; the selector is the first of four words, then comes a base of 8 bytes |
-//! | 392 | 5 x 8 | cr0 to cr4 |
+//! the owner `QEMU`, one for each vCPU, hold its registers.
 
 use std::fs::File;
 use std::io;
@@ -21,24 +10,26 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use glass_profile::event::{Event, Registers};
+use glass_profile::arch::x86_64::mode::CR0_PROTECTION;
+use glass_profile::arch::x86_64::paging::Translator;
+use glass_profile::event::Event;
+use glass_profile::guest::GuestKind;
+use glass_profile::memory::Physical;
 use object::elf::{EM_X86_64, ET_CORE, FileHeader64, PT_LOAD, PT_NOTE};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};
 
+use crate::arch::x86_64::CoreState;
+use crate::arch::x86_64::note::parse_state;
 use crate::error::GuestError;
-use crate::memory::{Paging, Physical, Translator};
 use crate::sys::monotonic_ns;
-use crate::vm::{CoreRegisters, HeldCore, VCPUS_MAX, VmImage, VmSettings};
+use crate::vm::{HeldCore, VCPUS_MAX, VmImage, VmSettings};
 use crate::{Counts, Flow, Source};
 
 /// The most segments of a file: a dump with paging has one for each piece of address space.
 const SEGMENTS_MAX: u32 = 1 << 20;
 /// The largest segment of notes that is read, in bytes; a vCPU needs some 800.
 const NOTE_BYTES_MAX: u64 = 16 << 20;
-/// The process that the vCPUs of a file belong to in a recording: it has none of its own any more.
-pub const PROCESS: u32 = 1;
-const CR0_PROTECTION: u64 = 1;
 /// The instruction that puts a core to sleep.
 const HLT: u8 = 0xf4;
 
@@ -73,7 +64,7 @@ impl Physical for FileRam {
 struct Core<'a> {
     ram: &'a FileRam,
     translator: Translator,
-    state: CoreRegisters,
+    state: CoreState,
 }
 
 impl HeldCore for Core<'_> {
@@ -94,7 +85,7 @@ impl HeldCore for Core<'_> {
 /// A guest in a file.
 pub struct DumpedVm {
     ram: FileRam,
-    cores: Vec<(usize, CoreRegisters)>,
+    cores: Vec<(usize, CoreState)>,
     image: VmImage,
     warnings: Vec<String>,
     delivered: bool,
@@ -104,7 +95,7 @@ pub struct DumpedVm {
 #[derive(Debug)]
 struct Parts {
     pieces: Vec<Piece>,
-    cores: Vec<CoreRegisters>,
+    cores: Vec<CoreState>,
     warning: Option<String>,
 }
 
@@ -166,7 +157,7 @@ fn registers_of(
     segment: &object::elf::ProgramHeader64<Endianness>,
     endian: Endianness,
     file: &ReadCache<File>,
-) -> object::read::Result<Vec<CoreRegisters>> {
+) -> object::read::Result<Vec<CoreState>> {
     let mut cores = Vec::new();
     let Some(mut notes) = segment.notes(endian, file)? else { return Ok(cores) };
     while let Some(note) = notes.next()? {
@@ -175,18 +166,6 @@ fn registers_of(
         }
     }
     Ok(cores)
-}
-
-/// The registers in a note, if it has the form that we know.
-fn parse_state(bytes: &[u8]) -> Option<CoreRegisters> {
-    let half = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    if half(0)? != 1 || (half(4)? as usize) > bytes.len() {
-        return None;
-    }
-    let registers = Registers { rip: word(136)?, rsp: word(8 + 6 * 8)?, rbp: word(8 + 7 * 8)? };
-    let paging = Paging { cr0: word(392)?, cr3: word(392 + 3 * 8)?, cr4: word(392 + 4 * 8)?, efer: None };
-    Some(CoreRegisters { registers, paging, ring: (half(152)? & 3) as u8 })
 }
 
 impl DumpedVm {
@@ -205,7 +184,8 @@ impl DumpedVm {
             .map_err(|what| GuestError::Dump { path: path.to_owned(), what })?;
         let wanted = settings.choose(parts.cores.len())?;
         let cores = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
-        let image = VmImage::load(PROCESS, settings)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let image = VmImage::load(GuestKind::File, &name, settings)?;
         let ram = FileRam { file, pieces: parts.pieces };
         let mut vm = DumpedVm { ram, cores, image, warnings: parts.warning.into_iter().collect(), delivered: false };
         // A core that was never started has no address space in which the image could be.
@@ -217,7 +197,7 @@ impl DumpedVm {
         Ok(vm)
     }
 
-    fn core(&self, state: CoreRegisters) -> Core<'_> {
+    fn core(&self, state: CoreState) -> Core<'_> {
         Core { ram: &self.ram, translator: Translator::new(state.paging), state }
     }
 }
@@ -248,27 +228,5 @@ impl Source for DumpedVm {
 
     fn detach(&mut self, _sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn registers_are_where_qemu_puts_them() {
-        let mut bytes = vec![0; 440];
-        let mut set = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
-        set(0, 440 << 32 | 1);
-        for (at, value) in [(56, 1), (64, 2), (136, 3), (152, 0x33), (392, 4), (416, 5), (424, 6)] {
-            set(at, value);
-        }
-        let state = parse_state(&bytes).unwrap();
-        assert_eq!(state.registers, Registers { rsp: 1, rbp: 2, rip: 3 });
-        assert_eq!(state.paging, Paging { cr0: 4, cr3: 5, cr4: 6, efer: None });
-        assert_eq!(state.ring, 3);
-        assert_eq!(parse_state(&bytes[..431]), None);
-        bytes[0] = 2;
-        assert_eq!(parse_state(&bytes), None, "another version");
     }
 }

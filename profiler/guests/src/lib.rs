@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use glass_profile::event::Event;
 
+mod arch;
 pub mod choose;
 mod error;
 pub mod file;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use glass_profile::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
+use glass_profile::arch::x86_64::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
 
 use crate::error::GuestError;
 use crate::symbols::GuestProgram;

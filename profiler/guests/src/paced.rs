@@ -171,7 +171,8 @@ impl<G: Guest> Source for Paced<G> {
                 self.ended_ns = Some(now);
                 return Ok(Flow::Ended);
             };
-            let pauses = events.iter().map(|event| if let Event::Sample(sample) = event { sample.pause_ns } else { 0 });
+            let pauses =
+                events.iter().map(|event| if let Event::Sample(sample) = event { sample.frozen_ns } else { 0 });
             let pause_ns = pauses.max().unwrap_or(0);
             self.pacer.taken(now, monotonic_ns(), pause_ns);
             self.longest_pause_ns = self.longest_pause_ns.max(pause_ns);

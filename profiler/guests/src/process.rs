@@ -3,6 +3,7 @@
 //! The process is not stopped for it. A thread that waits uses no CPU time, so it is not sampled;
 //! time in system calls is attributed to the caller with a frame `[kernel]`, if we may see it.
 
+mod processes;
 mod records;
 
 use std::fs;
@@ -340,13 +341,14 @@ impl Source for Process {
                 "time in the kernel is not sampled: kernel.perf_event_paranoid does not permit it without CAP_PERFMON";
             sink(Event::Warning(text.to_owned()));
         }
+        let space = self.sorter.processes.space(self.pid, sink);
         if self.child.is_some() {
             // Its records tell all, from exec on.
             return Ok(());
         }
         for tid in threads(self.pid)? {
             let name = fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
-            self.sorter.name(self.pid, tid, name.trim_end().to_owned(), sink);
+            self.sorter.processes.name(self.pid, tid, name.trim_end().to_owned(), sink);
         }
         let path = format!("/proc/{}/maps", living(self.pid));
         let maps = fs::read_to_string(&path).map_err(|error| match is_permission(&error) {
@@ -365,7 +367,7 @@ impl Source for Process {
                 placement: Placement::FileOffset(line.offset),
                 file: Some(FileIdentity { device: line.device, inode: line.inode }),
             };
-            sink(Event::Map { process: self.pid, mapping });
+            sink(Event::Map { space, mapping });
         }
         Ok(())
     }

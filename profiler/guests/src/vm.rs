@@ -5,12 +5,15 @@ use std::cell::OnceCell;
 use std::path::PathBuf;
 
 use glass_formats as formats;
-use glass_profile::event::{Event, RawSample, Registers, Skid};
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::arch::{Architecture, Width};
+use glass_profile::event::{Event, RawSample, Segment, Skid};
+use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
 use glass_profile::model::State;
 
+use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::linux::{self, Linux};
-use crate::memory::Paging;
 use crate::symbols::{self, GuestProgram, SymbolFile};
 
 /// The most vCPUs that are looked at.
@@ -53,15 +56,6 @@ impl VmSettings {
     }
 }
 
-/// What a core's registers say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CoreRegisters {
-    pub(crate) registers: Registers,
-    pub(crate) paging: Paging,
-    /// The privilege level, 0 to 3.
-    pub(crate) ring: u8,
-}
-
 /// A core that stands still.
 pub(crate) trait HeldCore {
     /// Copies from a virtual address of the guest; returns how much there was.
@@ -76,9 +70,13 @@ pub(crate) trait HeldCore {
     }
 }
 
+/// The one guest, and the one address space, of a source of this kind: kernels share their part of each.
+const GUEST: GuestId = GuestId(0);
+const SPACE: SpaceId = SpaceId(0);
+
 /// What a VM runs.
 pub(crate) struct VmImage {
-    pid: u32,
+    guest: Guest,
     programs: Vec<GuestProgram>,
     settings: VmSettings,
     /// Address of the guest's per-core state, if it is one of ours.
@@ -89,12 +87,13 @@ pub(crate) struct VmImage {
 
 impl VmImage {
     /// Reads and parses the symbol files of a guest.
-    pub(crate) fn load(pid: u32, settings: VmSettings) -> Result<VmImage, GuestError> {
+    pub(crate) fn load(kind: GuestKind, name: &str, settings: VmSettings) -> Result<VmImage, GuestError> {
+        let guest = Guest { id: GUEST, kind, name: name.to_owned(), architecture: Architecture::X86_64 };
         let programs = symbols::load(&settings.symbols)?;
         let cores = programs.iter().find_map(|program| {
             program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias))
         });
-        Ok(VmImage { pid, programs, settings, cores, linux: OnceCell::new() })
+        Ok(VmImage { guest, programs, settings, cores, linux: OnceCell::new() })
     }
 
     /// Compares the images with what the guest has in memory, and reads the unwind tables that a Linux
@@ -124,17 +123,19 @@ impl VmImage {
         Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
     }
 
-    /// The tracks of the vCPUs that are sampled, by their numbers, and where what the guest runs is.
+    /// The guest, the tracks of the vCPUs that are sampled, by their numbers, and where what it runs is.
     pub(crate) fn announce(&self, vcpus: impl Iterator<Item = u32>, sink: &mut dyn FnMut(Event)) {
+        sink(Event::Guest(self.guest.clone()));
+        sink(Event::Space { space: SPACE, guest: GUEST, copy_of: None });
         for vcpu in vcpus {
             let name = format!("vcpu {vcpu}");
-            sink(Event::Track { track: vcpu, id: u64::from(vcpu), process: self.pid, name });
+            sink(Event::Track { track: vcpu, guest: GUEST, id: u64::from(vcpu), name });
         }
         for (index, program) in self.programs.iter().enumerate() {
             let linux = self.linux.get().filter(|(kernel, _)| *kernel == index).map(|(_, linux)| linux);
             let slide = linux.map_or(program.bias, |linux| linux.slide);
             for (range, bias, program) in program.programs(slide, linux.and_then(|linux| linux.orc.as_ref())) {
-                sink(Event::Place { process: self.pid, range, bias, program });
+                sink(Event::Place { space: SPACE, range, bias, program });
             }
         }
     }
@@ -148,49 +149,83 @@ impl VmImage {
     pub(crate) fn sample(
         &self,
         index: usize,
-        state: CoreRegisters,
+        state: CoreState,
         core: &mut impl HeldCore,
-        mut stack: Vec<u8>,
+        stack: Vec<u8>,
     ) -> Result<RawSample, GuestError> {
-        let CoreRegisters { mut registers, ring, .. } = state;
-        let mut inner = None;
-        if ring == 0 && self.cores.is_some() {
-            let in_service = registers.rip;
-            if let Some(caller) = self.caller_of_service(core, registers)? {
-                inner = Some(in_service);
-                registers = caller;
-            }
+        let track = index as u32;
+        if state.is_at_reset {
+            return Ok(RawSample { track, state: State::NeverStarted, ..Default::default() });
         }
-        let linux = self.linux.get().map(|(_, linux)| linux);
-        // A process of a guest has a stack that nobody could unwind.
-        let in_process =
-            linux.is_some() && ring == 3 && !self.programs.iter().any(|p| p.range().contains(&registers.rip));
-        let copied = if in_process { 0 } else { core.read(registers.rsp, &mut stack)? };
-        let room = stack.len() - copied;
-        stack.truncate(copied);
-        let mut left_stack = None;
-        if linux.is_some()
-            && let Some(start) = linux::left_stack(registers.rsp, &stack)
+        let CoreState { registers, width, .. } = state;
+        let mode = self.mode(&state);
+        let segment =
+            |registers: Registers, stack| Segment { space: SPACE, mode, width, registers: registers.into(), stack };
+        if width != Width::Bits64 {
+            let segments = vec![segment(registers, Vec::new())];
+            return Ok(RawSample { track, state: self.state(core, index)?, segments, ..Default::default() });
+        }
+        let mut segments = Vec::with_capacity(2);
+        let mut outer = registers;
+        if state.is_privileged
+            && self.cores.is_some()
+            && let Some(caller) = self.caller_of_service(core, registers)?
         {
-            let mut left = vec![0; room.min(LEFT_STACK_BYTES_MAX)];
-            let copied = core.read(start, &mut left)?;
-            left.truncate(copied);
-            left_stack = Some((start, left));
+            segments.push(segment(registers, Vec::new()));
+            outer = caller;
         }
-        let waits = linux.and_then(|linux| if ring == 3 { Some(false) } else { linux.waits(registers.rip) });
+        // A process of a guest has a stack that nobody could unwind.
+        let in_process = mode == Mode::User && self.linux.get().is_some() && !self.has_image(registers.rip);
+        let pieces = if in_process { Vec::new() } else { self.copy_stack(core, outer.rsp, stack)? };
+        let linux = self.linux.get().map(|(_, linux)| linux);
+        let waits = linux.and_then(|linux| match mode {
+            Mode::User => Some(false),
+            _ => linux.waits(registers.rip),
+        });
+        let skid = if core.is_exact() || !segments.is_empty() { Skid::None } else { skid(core, registers)? };
         let state = match waits {
             Some(true) => State::Idle,
             Some(false) => State::Running,
             None => self.state(core, index)?,
         };
-        let skid = if core.is_exact() || inner.is_some() { Skid::None } else { skid(core, registers)? };
-        let (track, process) = (index as u32, self.pid);
-        Ok(RawSample { track, process, registers, stack, left_stack, inner, skid, state, ..Default::default() })
+        segments.push(segment(outer, pieces));
+        Ok(RawSample { track, state, skid, segments, ..Default::default() })
+    }
+
+    /// Whose code runs. An image of ours is kernel and service in one, whatever it may do.
+    fn mode(&self, state: &CoreState) -> Mode {
+        if self.cores.is_some() || state.is_privileged { Mode::Kernel } else { Mode::User }
+    }
+
+    fn has_image(&self, address: u64) -> bool {
+        self.programs.iter().any(|program| program.range().contains(&address))
+    }
+
+    /// The pieces of memory that hold a stack.
+    fn copy_stack(
+        &self,
+        core: &mut impl HeldCore,
+        start: u64,
+        mut stack: Vec<u8>,
+    ) -> Result<Vec<(u64, Vec<u8>)>, GuestError> {
+        let copied = core.read(start, &mut stack)?;
+        let room = stack.len() - copied;
+        stack.truncate(copied);
+        let left = if self.linux.get().is_some() { linux::left_stack(start, &stack) } else { None };
+        let mut pieces = vec![(start, stack)];
+        if let Some(left) = left {
+            let mut bytes = vec![0; room.min(LEFT_STACK_BYTES_MAX)];
+            let copied = core.read(left, &mut bytes)?;
+            bytes.truncate(copied);
+            pieces.push((left, bytes));
+        }
+        Ok(pieces)
     }
 
     fn state(&self, core: &mut impl HeldCore, index: usize) -> Result<State, GuestError> {
         Ok(match self.activity(core, index)? {
-            Some(formats::Activity::Idle | formats::Activity::Off) => State::Idle,
+            Some(formats::Activity::Idle) => State::Idle,
+            Some(formats::Activity::Off) => State::NeverStarted,
             Some(formats::Activity::Spinning) => State::Spinning,
             Some(formats::Activity::Running) => State::Running,
             None if core.is_halted()? => State::Idle,

@@ -184,7 +184,8 @@ fn functions(tree: &Tree, strings: &mut Strings) -> Functions {
             Kind::Root => 'r',
             Kind::Broken(_) => 'b',
             Kind::Spinning => 's',
-            Kind::Idle => 'i',
+            // Their names say which.
+            Kind::Idle | Kind::NeverStarted | Kind::Paused => 'i',
             Kind::Merged => 'm',
         });
     }

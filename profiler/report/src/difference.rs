@@ -126,7 +126,7 @@ impl Difference {
 /// One profile with A's samples on track 0 and B's on track 1, all at one time.
 pub(crate) fn join(a: &Profile, b: &Profile) -> Profile {
     let mut joined = Profile {
-        tracks: ["A", "B"].map(|name| Track { name: name.to_string(), id: 0 }).to_vec(),
+        tracks: ["A", "B"].map(|name| Track { name: name.to_string(), ..Track::default() }).to_vec(),
         ..Profile::default()
     };
     for (track, profile) in [a, b].into_iter().enumerate() {
@@ -146,7 +146,7 @@ pub(crate) fn join(a: &Profile, b: &Profile) -> Profile {
             time_ns: 0,
             track: track as u32,
             stack: moved(sample.stack, profile.stacks.len(), first_stack),
-            state: sample.state,
+            ..*sample
         }));
     }
     joined

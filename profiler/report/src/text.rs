@@ -118,6 +118,8 @@ fn sum(tracks: &[TrackShare]) -> TrackShare {
         running: sum.running + track.running,
         spinning: sum.spinning + track.spinning,
         idle: sum.idle + track.idle,
+        never_started: sum.never_started + track.never_started,
+        paused: sum.paused + track.paused,
         ..sum
     })
 }
@@ -125,16 +127,22 @@ fn sum(tracks: &[TrackShare]) -> TrackShare {
 fn track_line(out: &mut String, name: &str, track: &TrackShare) {
     let all = track.samples();
     let name = pad(&cut_end(name, 34), 34);
-    line(
-        out,
-        &format!(
-            "  {name} {:>12} {:>10} {:>10} {:>10}",
-            count(all),
-            percent(track.running, all),
-            percent(track.spinning, all),
-            percent(track.idle, all)
-        ),
+    if all > 0 && track.never_started == all {
+        return line(out, &format!("  {name} {:>12} {:>32}", count(all), "never started"));
+    }
+    let mut row = format!(
+        "  {name} {:>12} {:>10} {:>10} {:>10}",
+        count(all),
+        percent(track.running, all),
+        percent(track.spinning, all),
+        percent(track.idle, all)
     );
+    for (samples, word) in [(track.never_started, "never started"), (track.paused, "paused")] {
+        if samples > 0 {
+            let _ = write!(row, "  {} {word}", percent(samples, all));
+        }
+    }
+    line(out, &row);
 }
 
 fn functions(out: &mut String, tree: &Tree, top: usize) {

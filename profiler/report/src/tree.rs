@@ -61,6 +61,10 @@ pub enum Kind {
     Spinning,
     /// The parent of samples taken while the track was idle.
     Idle,
+    /// The parent of samples of a core that had not been started.
+    NeverStarted,
+    /// The parent of samples taken while the guest's owner had paused it.
+    Paused,
     /// Nodes that were too small to keep apart.
     Merged,
 }
@@ -76,6 +80,8 @@ pub enum Broken {
     NoUnwindInfo,
     /// [`StackEnd::BadAddress`].
     BadAddress,
+    /// [`StackEnd::NotLongMode`].
+    NotLongMode,
     /// The track was running, but no function is known.
     NoFrames,
     /// The sample names a stack, or the stack a frame, that the recording does not hold.
@@ -91,6 +97,7 @@ impl Broken {
             StackEnd::TooDeep => Some(Broken::TooDeep),
             StackEnd::NoUnwindInfo => Some(Broken::NoUnwindInfo),
             StackEnd::BadAddress => Some(Broken::BadAddress),
+            StackEnd::NotLongMode => Some(Broken::NotLongMode),
         }
     }
 
@@ -98,8 +105,9 @@ impl Broken {
         match self {
             Broken::CopyEnded => "the copied part was used up",
             Broken::TooDeep => "too deep",
-            Broken::NoUnwindInfo => "no unwind information",
+            Broken::NoUnwindInfo => "no unwind data: callers are missing",
             Broken::BadAddress => "bad address",
+            Broken::NotLongMode => "not in 64-bit mode",
             Broken::NoFrames => "no frames",
             Broken::Missing => "missing from the recording",
         }
@@ -115,6 +123,8 @@ impl Kind {
             Kind::Broken(broken) => format!("[broken stack: {}]", broken.reason()),
             Kind::Spinning => "[spinning]".to_string(),
             Kind::Idle => "[idle]".to_string(),
+            Kind::NeverStarted => "[never started]".to_string(),
+            Kind::Paused => "[paused]".to_string(),
             Kind::Merged => "[small nodes, merged]".to_string(),
         }
     }
@@ -199,12 +209,16 @@ pub struct TrackShare {
     pub spinning: u64,
     /// Samples that found it idle.
     pub idle: u64,
+    /// Samples that found it not started yet.
+    pub never_started: u64,
+    /// Samples that found it paused with its guest.
+    pub paused: u64,
 }
 
 impl TrackShare {
     /// All samples of the track.
     pub fn samples(&self) -> u64 {
-        self.running + self.spinning + self.idle
+        self.running + self.spinning + self.idle + self.never_started + self.paused
     }
 }
 
@@ -254,6 +268,8 @@ impl Tree {
             states[index] = match self.function(index).kind {
                 Kind::Spinning => State::Spinning,
                 Kind::Idle => State::Idle,
+                Kind::NeverStarted => State::NeverStarted,
+                Kind::Paused => State::Paused,
                 _ => states[self.nodes[index].parent],
             };
         }
@@ -266,6 +282,8 @@ impl Tree {
             State::Running => track.running,
             State::Spinning => track.spinning,
             State::Idle => track.idle,
+            State::NeverStarted => track.never_started,
+            State::Paused => track.paused,
         };
         self.tracks.iter().map(in_track).sum()
     }

@@ -53,13 +53,12 @@ pub(crate) struct Pipeline {
 
 impl Pipeline {
     /// Writes the recording's start and starts the thread.
-    /// `is_guest`: what is recorded is the VM in process `pid`.
-    pub(crate) fn start(output: Output, clocks: Clocks, origin: &Origin, is_guest: bool, pid: u32) -> Result<Pipeline> {
+    pub(crate) fn start(output: Output, clocks: Clocks, origin: &Origin) -> Result<Pipeline> {
         let path = output.path().to_owned();
         let cannot = || format!("cannot write {}", path.display());
         let file = BufWriter::new(output.begin().with_context(cannot)?);
         let origin = Origin { start_unix_ns: clocks.realtime_ns, ..origin.clone() };
-        let recorder = Recorder::start(file, clocks, &origin, is_guest, pid).with_context(cannot)?;
+        let recorder = Recorder::start(file, clocks, &origin).with_context(cannot)?;
         let (queue, messages) = queue();
         let progress = Arc::new(Mutex::new(Progress::default()));
         let failed = Arc::new(AtomicBool::new(false));

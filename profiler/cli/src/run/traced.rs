@@ -17,6 +17,7 @@ use crate::record::pipeline::Pipeline;
 use crate::record::{progress, watch_signals};
 use crate::target::origin_of;
 use crate::trace::tell;
+use crate::trace::traced_guest;
 use crate::trace::tracer::Tracer;
 use crate::trace::wanted::WantedArgs;
 
@@ -79,7 +80,8 @@ impl Recording {
             "its own trace, from the first instruction on",
             self.program.display().to_string(),
         );
-        let pipeline = Pipeline::start(self.output, clocks, &origin, is_vm, pid)?;
+        let mut pipeline = Pipeline::start(self.output, clocks, &origin)?;
+        pipeline.event(traced_guest(is_vm, pid, title));
         let program = self.program;
         let open = move || if is_vm { trace::open(pid, Some(&program)) } else { trace::open_process(pid) };
         let tracer = Tracer::start_with(open, self.settings, &pipeline);

@@ -77,13 +77,17 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
     let mut tracks: Vec<_> = picture.tracks.iter().map(|track| (track, track.activity.lately())).collect();
     tracks.sort_by(|a, b| b.1.running.total_cmp(&a.1.running).then_with(|| a.0.track.cmp(&b.0.track)));
     for (track, now) in tracks.iter().take(TRACKS_MAX) {
-        lines.push(format!(
+        let mut line = format!(
             "{}  running {:>5} %  spinning {:>5} %  idle {:>5} %",
             pad(&cut_end(&track.name, 20), 20),
             percent(now.running),
             percent(now.spinning),
             percent(now.idle)
-        ));
+        );
+        if now.off > 0.0 {
+            let _ = write!(line, "  paused or never started {:>5} %", percent(now.off));
+        }
+        lines.push(line);
     }
     if tracks.len() > TRACKS_MAX {
         lines.push(format!("and {} more", tracks.len() - TRACKS_MAX));

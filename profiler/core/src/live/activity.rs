@@ -1,4 +1,4 @@
-//! What a track did in the last seconds: running, spinning or idle.
+//! What a track did in the last seconds: running, spinning, idle, or off.
 
 use std::collections::VecDeque;
 
@@ -32,6 +32,8 @@ pub struct Shares {
     pub spinning: f64,
     /// Asleep.
     pub idle: f64,
+    /// Not started yet, or paused by the guest's owner.
+    pub off: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,6 +41,7 @@ struct Bucket {
     running: u32,
     spinning: u32,
     idle: u32,
+    off: u32,
 }
 
 /// Counts of one track's states over the last seconds.
@@ -66,6 +69,7 @@ impl Activity {
             State::Running => bucket.running += 1,
             State::Spinning => bucket.spinning += 1,
             State::Idle => bucket.idle += 1,
+            State::NeverStarted | State::Paused => bucket.off += 1,
         }
     }
 
@@ -99,17 +103,17 @@ impl Activity {
     fn shares(&self, buckets: &[Bucket]) -> Shares {
         let sum = |part: fn(&Bucket) -> u32| buckets.iter().map(|bucket| f64::from(part(bucket))).sum::<f64>();
         let (running, spinning) = (sum(|bucket| bucket.running), sum(|bucket| bucket.spinning));
-        let idle = sum(|bucket| bucket.idle);
+        let (idle, off) = (sum(|bucket| bucket.idle), sum(|bucket| bucket.off));
         match self.kind {
             Kind::Core => {
-                let all = (running + spinning + idle).max(1.0);
-                Shares { running: running / all, spinning: spinning / all, idle: idle / all }
+                let all = (running + spinning + idle + off).max(1.0);
+                Shares { running: running / all, spinning: spinning / all, idle: idle / all, off: off / all }
             }
             Kind::Thread { period_ns } => {
                 let wall_ns = (buckets.len().max(1) as u64 * BUCKET_NS) as f64;
                 // A bucket's edge can fall beside a sample, so a busy thread may seem to run a little more.
                 let running = (running * period_ns as f64 / wall_ns).min(1.0);
-                Shares { running, spinning: 0.0, idle: 1.0 - running }
+                Shares { running, spinning: 0.0, idle: 1.0 - running, off: 0.0 }
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::names::{Function, NameCache};
 use super::view::{Query, View};
 use super::*;
+use crate::guest::GuestId;
 use crate::recording::NoFiles;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -20,7 +21,8 @@ impl Fixture {
         let mut live = Live::new(Settings { half_life_ns, kind: Kind::Core });
         for track in 0..2 {
             let name = format!("vcpu {track}");
-            live.event(Event::Track { track, id: u64::from(track), process: 1, name }, &mut NoFiles);
+            let event = Event::Track { track, guest: GuestId(0), id: u64::from(track), name };
+            live.event(event, &mut NoFiles);
         }
         Fixture { live, names: NameCache::default(), time_ns: 1000 * MILLISECOND }
     }
@@ -151,7 +153,8 @@ fn samples_of_unknown_tracks_and_too_many_tracks_are_counted() {
     fixture.sample(9, State::Running, "a", 3);
     assert_eq!(fixture.live.snapshot(fixture.time_ns).progress.samples_dropped, 3);
     for track in 0..TRACKS_MAX as u32 + 100 {
-        fixture.live.event(Event::Track { track, id: 1, process: 1, name: "t".to_owned() }, &mut NoFiles);
+        let event = Event::Track { track, guest: GuestId(0), id: 1, name: "t".to_owned() };
+        fixture.live.event(event, &mut NoFiles);
         assert!(fixture.live.tracks.len() <= TRACKS_MAX);
     }
     fixture.sample(TRACKS_MAX as u32 + 99, State::Running, "a", 1);

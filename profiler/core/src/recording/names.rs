@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::FileSource;
 use super::changes::Changes;
 use super::recorded::{NameSource, Place, Recording};
-use super::{FileSource, KERNEL, KERNEL_PATH};
+use crate::images::STAND_INS;
 use crate::model::{Frame, Stack, StackEnd};
 use crate::symbols::{Location, Symbols};
 
@@ -106,8 +107,8 @@ impl Builder<'_> {
         {
             return locations.clone();
         }
-        if image.path == KERNEL_PATH {
-            return vec![Location { function: KERNEL.to_owned(), file: None, line: None }];
+        if let Some(name) = STAND_INS.iter().find(|name| image.path.strip_prefix('/') == Some(name)) {
+            return vec![Location { function: (*name).to_owned(), file: None, line: None }];
         }
         // Names are written when a recording ends: only one that did not end needs the file.
         if self.recording.is_complete {

@@ -173,7 +173,9 @@ pub(crate) struct PerfSample {
 /// Values of [`PerfSample::cpu_mode`].
 pub(crate) const MODE_KERNEL: u32 = 1;
 pub(crate) const MODE_USER: u32 = 2;
+pub(crate) const MODE_HYPERVISOR: u32 = 3;
 pub(crate) const MODE_GUEST_KERNEL: u32 = 4;
+pub(crate) const MODE_GUEST_USER: u32 = 5;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ModuleSymbols {
@@ -219,8 +221,64 @@ pub(crate) struct Glass {
     pub warning: Option<Vec<u8>>,
     #[prost(message, optional, tag = "6")]
     pub trace: Option<TracePiece>,
+    #[prost(message, optional, tag = "7")]
+    pub guest: Option<Guest>,
+    #[prost(message, optional, tag = "8")]
+    pub space: Option<Space>,
     #[prost(message, optional, tag = "9")]
     pub changed: Option<ChangedNames>,
+    #[prost(message, optional, tag = "10")]
+    pub frozen: Option<Frozen>,
+}
+
+/// What was sampled.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Guest {
+    #[prost(uint32, optional, tag = "1")]
+    pub id: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub kind: Option<u32>,
+    /// Its process, or its domain.
+    #[prost(uint32, optional, tag = "3")]
+    pub number: Option<u32>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub name: Option<Vec<u8>>,
+    #[prost(uint32, optional, tag = "5")]
+    pub architecture: Option<u32>,
+}
+
+/// An address space that segments name.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Space {
+    #[prost(uint32, optional, tag = "1")]
+    pub id: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub guest: Option<u32>,
+}
+
+/// A track stood still without a sample.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Frozen {
+    #[prost(uint32, optional, tag = "1")]
+    pub track: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    pub ns: Option<u64>,
+}
+
+/// A part of a stack.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Segment {
+    #[prost(uint32, optional, tag = "1")]
+    pub mode: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub width: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub space: Option<u32>,
+    /// How many of the stack's frames, from the innermost on.
+    #[prost(uint32, optional, tag = "4")]
+    pub frames: Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    pub end: Option<u32>,
 }
 
 /// The functions that were at an address one after the other.
@@ -275,6 +333,8 @@ pub(crate) struct Track {
     pub id: Option<u64>,
     #[prost(bytes = "vec", optional, tag = "3")]
     pub name: Option<Vec<u8>>,
+    #[prost(uint32, optional, tag = "4")]
+    pub guest: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -286,7 +346,10 @@ pub(crate) struct SampleExtra {
     #[prost(uint32, optional, tag = "3")]
     pub end: Option<u32>,
     #[prost(uint64, optional, tag = "4")]
-    pub pause_ns: Option<u64>,
+    pub frozen_ns: Option<u64>,
+    /// Innermost first; none: one, of 64 bits, whose mode is `cpu_mode`.
+    #[prost(message, repeated, tag = "5")]
+    pub segments: Vec<Segment>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -11,13 +11,17 @@ use super::names::{self, Builder, Recorded, STACK_ENTRIES_MAX};
 use super::packets::{Next, next_packet};
 use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
-use super::{ENDS, STATES, VERSION, perfetto_path, pieces};
+use super::{ENDS, MODES, STATES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
+use crate::arch::{Architecture, Width};
 use crate::event::Mapping;
-use crate::model::{Cost, Distribution, Origin, Profile, Sample, StackEnd, Track};
+use crate::guest::{Guest, GuestId, GuestKind, Mode};
+use crate::model::{Cost, Distribution, Frozen, Origin, Profile, Sample, StackEnd, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
-/// The most tracks.
+/// The most tracks, and the most guests.
 const TRACKS_MAX: usize = 1 << 20;
+/// The version from which on guests are recorded.
+const WITH_GUESTS: u32 = 2;
 /// Packets that could not be used are reported one by one up to this many.
 const WARNINGS_MAX: usize = 100;
 
@@ -83,6 +87,9 @@ struct Collected {
     callstacks: HashMap<u64, Vec<u64>>,
     /// Index of a track by its number in the file: until 2026-11-22 the recorder left gaps between these.
     tracks: HashMap<u32, u32>,
+    /// Index of a guest by its number in the file.
+    guests: HashMap<u32, u32>,
+    version_1: version_1::Seen,
     symbols: Recorded,
     changes: Changes,
     /// Time, track, callstack, end, state.
@@ -142,6 +149,20 @@ pub fn open(bytes: &[u8], files: &mut dyn FileSource) -> Result<Recording, ReadE
     Ok(collected.finish(files))
 }
 
+/// Whose code ran, and how wide it was; `None` if the numbers are of no version that is known.
+fn code_of(sample: &proto::PerfSample, extra: &proto::SampleExtra) -> Option<(Mode, Width)> {
+    if let Some(segment) = extra.segments.first() {
+        let mode = MODES.get(segment.mode.unwrap_or(0) as usize)?;
+        return Some((*mode, *WIDTHS.get(segment.width.unwrap_or(0) as usize)?));
+    }
+    let mode = match sample.cpu_mode.unwrap_or(proto::MODE_USER) {
+        proto::MODE_USER | proto::MODE_GUEST_USER => Mode::User,
+        proto::MODE_HYPERVISOR => Mode::Hypervisor,
+        _ => Mode::Kernel,
+    };
+    Some((mode, Width::Bits64))
+}
+
 impl Collected {
     fn warn(&mut self, text: String) {
         if self.recording.profile.warnings.len() < WARNINGS_MAX {
@@ -153,6 +174,7 @@ impl Collected {
         if let Some(message) = packet.glass.as_mut().and_then(|glass| glass.trace.take()) {
             self.trace(message);
         }
+        self.version_1.look(&packet);
         if let Some(glass) = &packet.glass {
             self.glass(glass)?;
         }
@@ -188,8 +210,14 @@ impl Collected {
                 recorder: text(&header.recorder),
             };
         }
+        if let Some(guest) = &glass.guest {
+            self.guest(guest);
+        }
         if let Some(track) = &glass.track {
-            self.track(track.index.unwrap_or(0), track.id.unwrap_or(0), text(&track.name));
+            self.track(track);
+        }
+        if let Some(frozen) = &glass.frozen {
+            self.frozen(frozen.track.unwrap_or(0), frozen.ns.unwrap_or(0));
         }
         if let Some(cost) = &glass.cost {
             let pause = cost.pause.clone().unwrap_or_default();
@@ -231,14 +259,55 @@ impl Collected {
         }
     }
 
-    fn track(&mut self, number: u32, id: u64, name: String) {
+    fn guest(&mut self, message: &proto::Guest) {
+        let (number, id) = (message.number.unwrap_or(0), message.id.unwrap_or(0));
+        let kind = match message.kind.unwrap_or(0) {
+            0 => GuestKind::Process { pid: number },
+            1 => GuestKind::Vm { vmm: number },
+            2 => GuestKind::XenDomain { id: number },
+            3 => GuestKind::File,
+            _ => {
+                self.dropped += 1;
+                return;
+            }
+        };
+        let guest = Guest { id: GuestId(id), kind, name: text(&message.name), architecture: Architecture::X86_64 };
+        let guests = &mut self.recording.profile.guests;
+        match self.guests.get(&id) {
+            Some(index) => guests[*index as usize] = guest,
+            None if guests.len() < TRACKS_MAX => {
+                self.guests.insert(id, guests.len() as u32);
+                guests.push(guest);
+            }
+            None => self.dropped += 1,
+        }
+    }
+
+    fn track(&mut self, message: &proto::Track) {
+        let number = message.index.unwrap_or(0);
+        let guest = self.guests.get(&message.guest.unwrap_or(0)).copied();
+        let (name, id) = (text(&message.name), message.id.unwrap_or(0));
         let tracks = &mut self.recording.profile.tracks;
-        let track = Track { name, id };
         match self.tracks.get(&number) {
-            Some(index) => tracks[*index as usize] = track,
+            Some(index) => {
+                let track = &mut tracks[*index as usize];
+                (track.name, track.id) = (name, id);
+            }
             None if tracks.len() < TRACKS_MAX => {
                 self.tracks.insert(number, tracks.len() as u32);
-                tracks.push(track);
+                tracks.push(Track { name, id, guest: guest.unwrap_or(0), frozen: Frozen::default() });
+            }
+            None => self.dropped += 1,
+        }
+    }
+
+    /// A track stood still.
+    fn frozen(&mut self, number: u32, ns: u64) {
+        let index = self.tracks.get(&number).copied();
+        match index.and_then(|index| self.recording.profile.tracks.get_mut(index as usize)) {
+            Some(track) => {
+                track.frozen.add(ns);
+                self.pauses.add(ns);
             }
             None => self.dropped += 1,
         }
@@ -298,20 +367,24 @@ impl Collected {
     }
 
     fn sample(&mut self, timestamp: u64, sample: &proto::PerfSample, extra: &proto::SampleExtra) {
-        let track = self.tracks.get(&extra.track.unwrap_or(0)).copied();
+        let number = extra.track.unwrap_or(0);
+        let track = self.tracks.get(&number).copied();
+        // Without one, only the state is known.
         let callstack = sample.callstack_iid.unwrap_or(0);
         let end = ENDS.get(extra.end.unwrap_or(0) as usize);
         let state = STATES.get(extra.state.unwrap_or(0) as usize);
-        let known = self.callstacks.contains_key(&callstack);
-        let (Some(track), Some((end, _)), Some(state), true) = (track, end, state, known) else {
+        let code = code_of(sample, extra);
+        let known = callstack == 0 || self.callstacks.contains_key(&callstack);
+        let (Some(track), Some((end, _)), Some(state), Some((mode, width)), true) = (track, end, state, code, known)
+        else {
             self.dropped += 1;
             return;
         };
-        if let Some(pause) = extra.pause_ns {
-            self.pauses.add(pause);
+        if let Some(ns) = extra.frozen_ns {
+            self.frozen(number, ns);
         }
         let time_ns = timestamp.saturating_sub(self.start_timestamp);
-        self.samples.push((Sample { time_ns, track, stack: 0, state: *state }, callstack, *end));
+        self.samples.push((Sample { time_ns, track, stack: 0, state: *state, mode, width }, callstack, *end));
     }
 
     fn finish(mut self, files: &mut dyn FileSource) -> Recording {
@@ -348,6 +421,9 @@ impl Collected {
             ));
         }
         self.recording.profile.samples = finished;
+        if self.recording.version < WITH_GUESTS {
+            self.recording.profile.guests = vec![std::mem::take(&mut self.version_1).guest()];
+        }
         if !self.recording.is_complete {
             self.count_again();
         }

@@ -1,11 +1,15 @@
 //! Appends packets to a recording.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use prost::Message;
 
 use super::proto::{self, TracePacket};
-use super::{ENDS, PACKET_BYTES_MAX, STATES, VERSION, perfetto_path, pieces};
+use super::{ENDS, MODES, PACKET_BYTES_MAX, STATES, VERSION, WIDTHS, number, perfetto_path, pieces};
+use crate::arch::Width;
+use crate::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use crate::images::Part;
 use crate::model::{Cost, Origin, StackEnd, State};
 use crate::symbols::Location;
 use crate::trace::raw::Piece;
@@ -35,29 +39,46 @@ pub struct ImageId {
     pub build_id: Vec<u8>,
 }
 
+/// A track as it is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrackRecord {
+    /// Its number in the recording: they count from 0 without gaps, whatever the source's are.
+    pub number: u32,
+    /// Its guest.
+    pub guest: GuestId,
+    /// The vCPU's index or the thread id.
+    pub id: u64,
+    /// "vcpu 0", or a thread's name.
+    pub name: String,
+}
+
 /// A sample as it is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SampleRecord {
+pub struct SampleRecord<'a> {
     /// `CLOCK_MONOTONIC` in nanoseconds.
     pub time_ns: u64,
-    /// Index of the track.
+    /// Number of the track.
     pub track: u32,
-    /// Process id, for Perfetto.
-    pub pid: u32,
-    /// Thread id, for Perfetto.
-    pub tid: u32,
-    /// The number of the vCPU, for Perfetto; 0 of a thread.
-    pub cpu: u32,
-    /// What [`Writer::callstack`] returned.
-    pub callstack: u64,
+    /// What [`Writer::callstack`] returned; `None` if only the state is known.
+    pub callstack: Option<u64>,
     /// Why the stack has no more callers.
     pub end: StackEnd,
     /// What the track was doing.
     pub state: State,
-    /// How long the guest stood still.
-    pub pause_ns: u64,
-    /// The operating system's kernel was running.
-    pub in_kernel: bool,
+    /// How long the track stood still.
+    pub frozen_ns: u64,
+    /// The segments of the stack, innermost first.
+    pub parts: &'a [Part],
+}
+
+/// What a track is to Perfetto.
+#[derive(Debug, Clone, Copy, Default)]
+struct PerfettoTrack {
+    pid: u32,
+    tid: u32,
+    /// The number of the vCPU, 0 of a thread.
+    cpu: u32,
+    is_machine: bool,
 }
 
 /// Appends packets. Each is handed to the underlying writer in one call.
@@ -66,8 +87,72 @@ pub struct Writer<W> {
     output: W,
     buffer: Vec<u8>,
     clocks: Clocks,
-    is_guest: bool,
     last_iid: u64,
+    /// The name of the guest that was asked for, until it is announced.
+    title: Option<String>,
+    guests: BTreeMap<GuestId, GuestKind>,
+    /// By number.
+    tracks: BTreeMap<u32, PerfettoTrack>,
+    /// Those that were written.
+    spaces: BTreeSet<SpaceId>,
+}
+
+/// Thread ids that stand for vCPUs in Perfetto's view start here: above every real one.
+const VCPU_TID: u32 = 1 << 24;
+/// Numbers between the first vCPUs of two guests.
+const VCPU_TIDS: u32 = 4096;
+
+fn vcpu_tid(guest: GuestId, id: u32) -> u32 {
+    VCPU_TID.saturating_add(guest.0.saturating_mul(VCPU_TIDS)).saturating_add(id)
+}
+
+/// The process that stands for a guest in Perfetto's view.
+fn perfetto_pid(kind: GuestKind) -> u32 {
+    /// Above every real process.
+    const DOMAINS: u32 = 1 << 23;
+    match kind {
+        GuestKind::Process { pid } | GuestKind::Vm { vmm: pid } => pid,
+        GuestKind::XenDomain { id } => DOMAINS.saturating_add(id),
+        GuestKind::File => 1,
+    }
+}
+
+fn cpu_mode(mode: Mode, is_machine: bool) -> u32 {
+    match (mode, is_machine) {
+        (Mode::Hypervisor, _) => proto::MODE_HYPERVISOR,
+        (Mode::User, true) => proto::MODE_GUEST_USER,
+        (Mode::User, false) => proto::MODE_USER,
+        (Mode::Kernel | Mode::Firmware, true) => proto::MODE_GUEST_KERNEL,
+        (Mode::Kernel | Mode::Firmware, false) => proto::MODE_KERNEL,
+    }
+}
+
+/// Whether a stack is one of which Perfetto's fields say all.
+pub(crate) fn is_plain(parts: &[Part]) -> bool {
+    match parts {
+        [] => true,
+        [part] => part.width == Width::Bits64 && part.mode != Mode::Firmware,
+        // A process in a system call: its first frame is `[kernel]`.
+        [kernel, user] => {
+            let is_one = kernel.calls == 1 && kernel.space == user.space && kernel.end == StackEnd::Complete;
+            is_one && (kernel.mode, user.mode) == (Mode::Kernel, Mode::User) && user.width == Width::Bits64
+        }
+        _ => false,
+    }
+}
+
+fn segments(parts: &[Part]) -> Vec<proto::Segment> {
+    if is_plain(parts) {
+        return Vec::new();
+    }
+    let segment = |part: &Part| proto::Segment {
+        mode: Some(number(&MODES, &part.mode)),
+        width: Some(number(&WIDTHS, &part.width)),
+        space: Some(part.space.0),
+        frames: Some(part.calls),
+        end: Some(ENDS.iter().position(|(end, _)| *end == part.end).unwrap_or(0) as u32),
+    };
+    parts.iter().map(segment).collect()
 }
 
 fn some_bytes(text: &str) -> Option<Vec<u8>> {
@@ -102,9 +187,18 @@ pub(super) fn module_packets<'a>(
 }
 
 impl<W: Write> Writer<W> {
-    /// Starts a recording. `is_guest` says that samples are of a VM, not of a process.
-    pub fn start(output: W, clocks: Clocks, origin: &Origin, is_guest: bool) -> io::Result<Writer<W>> {
-        let mut writer = Writer { output, buffer: Vec::new(), clocks, is_guest, last_iid: 0 };
+    /// Starts a recording.
+    pub fn start(output: W, clocks: Clocks, origin: &Origin) -> io::Result<Writer<W>> {
+        let mut writer = Writer {
+            output,
+            buffer: Vec::new(),
+            clocks,
+            last_iid: 0,
+            title: Some(origin.guest.clone()),
+            guests: BTreeMap::new(),
+            tracks: BTreeMap::new(),
+            spaces: BTreeSet::new(),
+        };
         let reading =
             |clock_id, timestamp| proto::ClockReading { clock_id: Some(clock_id), timestamp: Some(timestamp) };
         let snapshot = proto::ClockSnapshot {
@@ -174,27 +268,83 @@ impl<W: Write> Writer<W> {
         self.last_iid
     }
 
-    /// Names a process.
-    pub fn process(&mut self, pid: u32, name: &str) -> io::Result<()> {
-        let process = proto::Process { pid: Some(pid as i32), cmdline: vec![name.as_bytes().to_vec()] };
-        let tree = proto::ProcessTree { processes: vec![process], threads: Vec::new() };
+    fn glass(&mut self, glass: proto::Glass) -> io::Result<()> {
+        self.packet(TracePacket { glass: Some(glass), ..Default::default() })
+    }
+
+    /// Announces a guest, or its new name. For Perfetto it is a process; the first has the recording's title.
+    pub fn guest(&mut self, guest: &Guest) -> io::Result<()> {
+        let (kind, number) = match guest.kind {
+            GuestKind::Process { pid } => (0, Some(pid)),
+            GuestKind::Vm { vmm } => (1, Some(vmm)),
+            GuestKind::XenDomain { id } => (2, Some(id)),
+            GuestKind::File => (3, None),
+        };
+        let message = proto::Guest {
+            id: Some(guest.id.0),
+            kind: Some(kind),
+            number,
+            name: some_bytes(&guest.name),
+            architecture: Some(0),
+        };
+        self.guests.insert(guest.id, guest.kind);
+        let name = self.title.take().unwrap_or_else(|| guest.name.clone());
+        let process = proto::Process { pid: Some(perfetto_pid(guest.kind) as i32), cmdline: vec![name.into_bytes()] };
         self.packet(TracePacket {
             timestamp: Some(self.clocks.boottime_ns),
-            process_tree: Some(tree),
+            process_tree: Some(proto::ProcessTree { processes: vec![process], threads: Vec::new() }),
+            glass: Some(proto::Glass { guest: Some(message), ..Default::default() }),
             ..Default::default()
         })
     }
 
     /// Announces a track, or its new name.
-    pub fn track(&mut self, index: u32, id: u64, name: &str, pid: u32, tid: u32) -> io::Result<()> {
-        let thread = proto::Thread { tid: Some(tid as i32), tgid: Some(pid as i32), name: some_bytes(name) };
-        let track = proto::Track { index: Some(index), id: Some(id), name: some_bytes(name) };
+    pub fn track(&mut self, track: &TrackRecord) -> io::Result<()> {
+        let kind = self.guests.get(&track.guest).copied();
+        let is_machine = kind.is_some_and(GuestKind::is_machine);
+        let id = track.id as u32;
+        let perfetto = PerfettoTrack {
+            pid: kind.map_or(0, perfetto_pid),
+            tid: if is_machine { vcpu_tid(track.guest, id) } else { id },
+            cpu: if is_machine { id } else { 0 },
+            is_machine,
+        };
+        self.tracks.insert(track.number, perfetto);
+        let name = some_bytes(&track.name);
+        let thread =
+            proto::Thread { tid: Some(perfetto.tid as i32), tgid: Some(perfetto.pid as i32), name: name.clone() };
+        let message = proto::Track { index: Some(track.number), id: Some(track.id), name, guest: Some(track.guest.0) };
         self.packet(TracePacket {
             timestamp: Some(self.clocks.boottime_ns),
             process_tree: Some(proto::ProcessTree { processes: Vec::new(), threads: vec![thread] }),
-            glass: Some(proto::Glass { track: Some(track), ..Default::default() }),
+            glass: Some(proto::Glass { track: Some(message), ..Default::default() }),
             ..Default::default()
         })
+    }
+
+    /// There will be no more samples of a track.
+    pub fn forget_track(&mut self, number: u32) {
+        self.tracks.remove(&number);
+    }
+
+    /// There will be no more samples in an address space.
+    pub fn forget_space(&mut self, space: SpaceId) {
+        self.spaces.remove(&space);
+    }
+
+    /// Appends that a track stood still without a sample.
+    pub fn frozen(&mut self, track: u32, ns: u64) -> io::Result<()> {
+        let frozen = proto::Frozen { track: Some(track), ns: Some(ns) };
+        self.glass(proto::Glass { frozen: Some(frozen), ..Default::default() })
+    }
+
+    /// Announces an address space that a segment names.
+    pub fn space(&mut self, space: SpaceId, guest: GuestId) -> io::Result<()> {
+        if !self.spaces.insert(space) {
+            return Ok(());
+        }
+        let space = proto::Space { id: Some(space.0), guest: Some(guest.0) };
+        self.glass(proto::Glass { space: Some(space), ..Default::default() })
     }
 
     /// Announces an image; the result names it in [`frame`](Writer::frame).
@@ -236,27 +386,24 @@ impl<W: Write> Writer<W> {
     }
 
     /// Appends a sample.
-    pub fn sample(&mut self, sample: &SampleRecord) -> io::Result<()> {
+    pub fn sample(&mut self, sample: &SampleRecord<'_>) -> io::Result<()> {
         let end = ENDS.iter().position(|(end, _)| *end == sample.end).unwrap_or(0);
-        let state = STATES.iter().position(|state| *state == sample.state).unwrap_or(0);
-        let mode = match (self.is_guest, sample.in_kernel) {
-            (true, _) => proto::MODE_GUEST_KERNEL,
-            (false, true) => proto::MODE_KERNEL,
-            (false, false) => proto::MODE_USER,
-        };
+        let track = self.tracks.get(&sample.track).copied().unwrap_or_default();
+        let mode = sample.parts.first().map_or(Mode::default(), |part| part.mode);
         let perf_sample = proto::PerfSample {
-            cpu: Some(sample.cpu),
-            pid: Some(sample.pid),
-            tid: Some(sample.tid),
-            callstack_iid: Some(sample.callstack),
-            cpu_mode: Some(mode),
+            cpu: Some(track.cpu),
+            pid: Some(track.pid),
+            tid: Some(track.tid),
+            callstack_iid: sample.callstack,
+            cpu_mode: Some(cpu_mode(mode, track.is_machine)),
             unwind_error: (sample.end != StackEnd::Complete).then_some(ENDS[end].1),
         };
         let extra = proto::SampleExtra {
             track: Some(sample.track),
-            state: Some(state as u32),
+            state: Some(number(&STATES, &sample.state)),
             end: Some(end as u32),
-            pause_ns: (sample.pause_ns > 0).then_some(sample.pause_ns),
+            frozen_ns: (sample.frozen_ns > 0).then_some(sample.frozen_ns),
+            segments: segments(sample.parts),
         };
         self.packet(TracePacket {
             timestamp: Some(self.timestamp(sample.time_ns)),
@@ -269,15 +416,13 @@ impl<W: Write> Writer<W> {
 
     /// Appends what a reader of the profile should know.
     pub fn warning(&mut self, text: &str) -> io::Result<()> {
-        let glass = proto::Glass { warning: some_bytes(text), ..Default::default() };
-        self.packet(TracePacket { glass: Some(glass), ..Default::default() })
+        self.glass(proto::Glass { warning: some_bytes(text), ..Default::default() })
     }
 
     /// Appends a piece of a trace.
     pub fn trace(&mut self, piece: &Piece) -> io::Result<()> {
         for message in pieces::messages(piece, |monotonic_ns| self.timestamp(monotonic_ns)) {
-            let glass = proto::Glass { trace: Some(message), ..Default::default() };
-            self.packet(TracePacket { glass: Some(glass), ..Default::default() })?;
+            self.glass(proto::Glass { trace: Some(message), ..Default::default() })?;
         }
         Ok(())
     }
@@ -333,8 +478,7 @@ impl<W: Write> Writer<W> {
             pause: Some(pause),
             complete: Some(complete),
         };
-        let glass = proto::Glass { cost: Some(cost), ..Default::default() };
-        self.packet(TracePacket { glass: Some(glass), ..Default::default() })?;
+        self.glass(proto::Glass { cost: Some(cost), ..Default::default() })?;
         self.output.flush()
     }
 

@@ -1,7 +1,8 @@
 //! Recordings that were cut, changed, or never were recordings: a profile of what is there, or one sentence.
 
-use crate::common::compile;
-use glass_profile::event::{Event, Mapping, Placement, RawSample, Registers};
+use crate::common::{compile, process, segment, track};
+use glass_profile::event::{Event, Mapping, Placement, RawSample};
+use glass_profile::guest::{Mode, SpaceId};
 use glass_profile::image::Image;
 use glass_profile::model::{Cost, Origin, StackEnd, State};
 use glass_profile::recorder::Recorder;
@@ -23,8 +24,8 @@ fn location(function: &str) -> Location {
 }
 
 fn start() -> Writer<Vec<u8>> {
-    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin(), true).unwrap();
-    writer.track(0, 0, "vcpu 0", 7, 100).unwrap();
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin()).unwrap();
+    writer.track(&track("vcpu 0")).unwrap();
     writer
 }
 
@@ -36,8 +37,13 @@ fn small() -> Vec<u8> {
     let callstacks = [&frames[..], &frames[..1]].map(|frames| writer.callstack(frames).unwrap());
     for (index, callstack) in callstacks.into_iter().cycle().take(6).enumerate() {
         let state = if index == 2 { State::Idle } else { State::Running };
-        let sample =
-            SampleRecord { time_ns: 2_000 + index as u64, callstack, state, pause_ns: 9, ..Default::default() };
+        let sample = SampleRecord {
+            time_ns: 2_000 + index as u64,
+            callstack: Some(callstack),
+            state,
+            frozen_ns: 9,
+            ..Default::default()
+        };
         writer.sample(&sample).unwrap();
     }
     writer
@@ -164,7 +170,7 @@ fn a_long_name_that_many_frames_share_is_kept_once() {
         frames.push(writer.frame(Some(mapped), 5).unwrap());
     }
     let callstack = writer.callstack(&frames).unwrap();
-    writer.sample(&SampleRecord { time_ns: 2_000, callstack, ..Default::default() }).unwrap();
+    writer.sample(&SampleRecord { time_ns: 2_000, callstack: Some(callstack), ..Default::default() }).unwrap();
     writer.symbols(&image, 1, &[(5, vec![location(&name)])]).unwrap();
     writer.cost(&Cost::default(), 1, true).unwrap();
     let recording = open(&writer.into_inner(), &mut NoFiles).unwrap();
@@ -190,19 +196,17 @@ fn names_of_a_killed_recorder_are_said_to_come_from_files_and_reach_the_plain_tr
     let rip = image.symbol("outer").unwrap();
     // Recorded, and ended before names were written.
     let mut killed = Vec::new();
-    let mut recorder = Recorder::start(&mut killed, CLOCKS, &origin(), false, 7).unwrap();
+    let mut recorder = Recorder::start(&mut killed, CLOCKS, &origin()).unwrap();
     let range = image.linked_range();
     let mapping =
         Mapping { start: range.start, end: range.end, path: path.clone(), placement: Placement::AsLinked, file: None };
     let sample = RawSample {
         time_ns: 2_000,
-        process: 7,
-        registers: Registers { rip, rsp: 0, rbp: 0 },
-        in_kernel: true,
+        segments: vec![segment(Mode::Kernel, 0), segment(Mode::User, rip)],
         ..Default::default()
     };
-    let track = Event::Track { track: 0, id: 7, process: 7, name: "thread".to_owned() };
-    for event in [track, Event::Map { process: 7, mapping }, Event::Sample(sample)] {
+    let mapped = [Event::Map { space: SpaceId(0), mapping }, Event::Sample(sample)];
+    for event in process().into_iter().chain(mapped) {
         recorder.event(event, &mut Disk).unwrap();
     }
     drop(recorder);

@@ -2,7 +2,9 @@
 
 use std::io::{Cursor, Read};
 
-use glass_profile::event::{Event, Mapping, Placement, RawSample, Registers};
+use crate::common::{process, segment};
+use glass_profile::event::{Event, Mapping, Placement, RawSample};
+use glass_profile::guest::{GuestId, Mode, SpaceId};
 use glass_profile::model::{Cost, Origin, Profile};
 use glass_profile::recorder::Recorder;
 use glass_profile::recording::{Clocks, FileSource, NoFiles, open};
@@ -49,19 +51,17 @@ fn dump(functions: &[(u64, &str)]) -> Vec<u8> {
 
 fn map(start: u64, bytes: u64, path: &str) -> Event {
     let (placement, path) = (Placement::FileOffset(0), path.to_owned());
-    Event::Map { process: PROCESS, mapping: Mapping { start, end: start + bytes, path, placement, file: None } }
+    Event::Map { space: SpaceId(0), mapping: Mapping { start, end: start + bytes, path, placement, file: None } }
 }
 
 fn sample(time_ns: u64, address: u64) -> Event {
-    let registers = Registers { rip: address, ..Default::default() };
-    Event::Sample(RawSample { time_ns, track: 0, process: PROCESS, registers, ..Default::default() })
+    Event::Sample(RawSample { time_ns, segments: vec![segment(Mode::User, address)], ..Default::default() })
 }
 
 /// The names of the samples' functions in order of time, and the profile.
 fn record(events: Vec<Event>, mut files: Files) -> (Vec<String>, Profile) {
-    let mut recorder = Recorder::start(Vec::new(), CLOCKS, &Origin::default(), false, PROCESS).unwrap();
-    let track = Event::Track { track: 0, id: 7, process: PROCESS, name: "node".to_owned() };
-    for event in [vec![track], events].concat() {
+    let mut recorder = Recorder::start(Vec::new(), CLOCKS, &Origin::default()).unwrap();
+    for event in process().into_iter().chain(events) {
         recorder.event(event, &mut files).unwrap();
     }
     let (_, bytes) = recorder.finish(&Cost::default(), 9_000, &mut files, || 0).unwrap();
@@ -100,7 +100,8 @@ fn what_a_program_wrote_is_not_used_for_the_one_after_it() {
     let events = vec![
         map(CODE, 0x1000, "//anon"),
         sample(2_000, CODE),
-        Event::Exec { process: PROCESS },
+        Event::SpaceEnd(SpaceId(0)),
+        Event::Space { space: SpaceId(0), guest: GuestId(0), copy_of: None },
         sample(2_500, CODE),
         map(CODE, 0x1000, "//anon"),
         sample(3_000, CODE),

@@ -6,6 +6,7 @@ mod damaged;
 mod jit;
 mod orc;
 mod recording;
+mod segments;
 mod skid;
 mod symbols;
 mod trace_build;

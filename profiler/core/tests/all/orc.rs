@@ -1,10 +1,11 @@
 //! Steps through made-up tables of the three layouts that Linux's have had.
 
-use glass_profile::event::Registers;
+use crate::common::unwind;
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::arch::x86_64::orc::{OrcError, OrcRegisters, OrcStep, OrcTable};
 use glass_profile::image::Image;
 use glass_profile::map::SymbolMap;
 use glass_profile::model::StackEnd;
-use glass_profile::orc::{OrcError, OrcRegisters, OrcStep, OrcTable};
 use glass_profile::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -83,17 +84,17 @@ fn from_an_interrupted_function_to_the_entry_of_a_system_call_in_each_layout() {
             (52 * 8 + 17 * 8, 0x33),
         ]);
         let registers = Registers { rip: function(0) + bias, rsp: STACK, rbp: STACK + 50 * 8 };
-        let chain = space.unwind(&mut UnwindCache::default(), registers, &memory);
+        let chain = unwind(&space, registers, &memory);
         let addresses: Vec<u64> = chain.calls.iter().map(|call| call.address).collect();
         // Return addresses are looked up one byte before, that of the interrupted function is not.
         assert_eq!(addresses, [function(0), function(2) - 1, function(1), function(3) - 1], "{call}");
         assert_eq!(chain.end, StackEnd::Complete);
         assert!(chain.calls.iter().all(|call| call.image == Some(7)));
         // Where nothing calls.
-        let chain = space.unwind(&mut UnwindCache::default(), Registers { rip: function(4) + bias, ..registers }, &[]);
+        let chain = unwind(&space, Registers { rip: function(4) + bias, ..registers }, &[]);
         assert_eq!((chain.calls.len(), chain.end), (1, StackEnd::Complete));
         // A copy that is too short keeps what it has.
-        let chain = space.unwind(&mut UnwindCache::default(), registers, &memory[..48]);
+        let chain = unwind(&space, registers, &memory[..48]);
         assert_eq!((chain.calls.len(), chain.end), (3, StackEnd::CopyEnded));
     }
 }
@@ -134,13 +135,12 @@ fn an_interrupts_stack_leads_to_the_one_that_it_left() {
     let (task, memory) = (STACK + 0x10_0000, words(&[(0, STACK + 0x10_0000)]));
     let left = words(&[(0, function(1))]);
     let registers = Registers { rip: function(0), rsp: STACK, rbp: 0 };
-    let unwind = |left| {
-        let stack = StackMemory { start: STACK, bytes: &memory, left };
-        let chain = space.unwind_in(&mut UnwindCache::default(), registers, &stack);
+    let unwind = |pieces: &[(u64, Vec<u8>)]| {
+        let chain = space.unwind(&mut UnwindCache::default(), &registers.into(), StackMemory(pieces));
         (chain.calls.len(), chain.end)
     };
-    assert_eq!(unwind(Some((task, &left[..]))), (2, StackEnd::Complete));
-    assert_eq!(unwind(None), (1, StackEnd::CopyEnded));
+    assert_eq!(unwind(&[(STACK, memory.clone()), (task, left)]), (2, StackEnd::Complete));
+    assert_eq!(unwind(&[(STACK, memory)]), (1, StackEnd::CopyEnded));
 }
 
 #[test]
@@ -169,7 +169,7 @@ proptest! {
         space.add(range.clone(), 0, 0, Arc::new(Image::of_map(&map, range, Some(Arc::new(table(&entries))))));
         let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
         let registers = Registers { rip: function(rip), rsp: STACK, rbp: STACK + rbp * 8 };
-        let chain = space.unwind(&mut UnwindCache::default(), registers, &bytes);
+        let chain = unwind(&space, registers, &bytes);
         prop_assert!(!chain.calls.is_empty() && chain.calls.len() <= DEPTH_MAX);
     }
 }

@@ -1,10 +1,15 @@
 //! What is written can be read; what is cut, damaged or newer gives a profile or a sentence.
 
-use crate::common::compile;
-use glass_profile::event::{Event, Mapping, Placement, RawSample, Registers};
-use glass_profile::model::{Cost, Distribution, Origin, Profile, StackEnd, State, Track};
+use crate::common::{compile, segment, track, vm};
+use glass_profile::arch::{Architecture, Width};
+use glass_profile::event::{Event, Mapping, Placement, RawSample};
+use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profile::images::Part;
+use glass_profile::model::{Cost, Distribution, Frozen, Origin, Profile, StackEnd, State, Track};
 use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, FileSource, ImageId, NoFiles, ReadError, SampleRecord, Writer, read};
+use glass_profile::recording::{
+    Clocks, FileSource, ImageId, NoFiles, ReadError, SampleRecord, TrackRecord, Writer, read,
+};
 use glass_profile::symbols::Location;
 use glass_tests::folder::Folder;
 use proptest::prelude::*;
@@ -30,23 +35,33 @@ fn location(function: &str, line: u32) -> Location {
 
 /// Two tracks, three frames of which one stands for two functions, three samples out of order.
 fn example() -> (Vec<u8>, Cost) {
-    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin(), true).unwrap();
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin()).unwrap();
     let image = ImageId { path: "/images/queue".to_owned(), build_id: vec![1, 2, 3] };
-    writer.process(7, "queue").unwrap();
-    writer.track(0, 0, "vcpu 0", 7, 100).unwrap();
-    writer.track(1, 1, "vcpu 1", 7, 101).unwrap();
+    let guest = GuestId(3);
+    let kind = GuestKind::Vm { vmm: 7 };
+    writer.guest(&Guest { id: guest, kind, name: "queue".to_owned(), architecture: Architecture::X86_64 }).unwrap();
+    writer.track(&TrackRecord { number: 0, guest, id: 0, name: "vcpu 0".to_owned() }).unwrap();
+    writer.track(&TrackRecord { number: 1, guest, id: 1, name: "vcpu 1".to_owned() }).unwrap();
     let mapped = writer.image(&image, 0x1000, 0x2000).unwrap();
     let outer = writer.frame(Some(mapped), 0x1010).unwrap();
     let inner = writer.frame(Some(mapped), 0x1020).unwrap();
     let wild = writer.frame(None, 0xdead).unwrap();
     let whole = writer.callstack(&[outer, inner]).unwrap();
     let broken = writer.callstack(&[wild]).unwrap();
-    let sample = SampleRecord { time_ns: 3_000, track: 0, pid: 7, tid: 100, callstack: whole, ..Default::default() };
-    writer.sample(&SampleRecord { pause_ns: 60_000, ..sample }).unwrap();
-    writer.sample(&SampleRecord { time_ns: 2_000, state: State::Idle, pause_ns: 80_000, ..sample }).unwrap();
+    let part = Part { mode: Mode::Kernel, calls: 2, ..Part::default() };
+    let sample = SampleRecord { time_ns: 3_000, callstack: Some(whole), parts: &[part], ..Default::default() };
+    writer.sample(&SampleRecord { frozen_ns: 60_000, ..sample }).unwrap();
+    writer.sample(&SampleRecord { time_ns: 2_000, state: State::Idle, frozen_ns: 80_000, ..sample }).unwrap();
     let end = StackEnd::BadAddress;
     writer
-        .sample(&SampleRecord { time_ns: 4_000, track: 1, callstack: broken, end, state: State::Spinning, ..sample })
+        .sample(&SampleRecord {
+            time_ns: 4_000,
+            track: 1,
+            callstack: Some(broken),
+            end,
+            state: State::Spinning,
+            ..sample
+        })
         .unwrap();
     writer.warning("mind the gap").unwrap();
     let names = [(0x1010, vec![location("main", 3)]), (0x1020, vec![location("copy", 9), location("send", 5)])];
@@ -77,7 +92,11 @@ fn everything_comes_back() {
     assert_eq!(profile.origin.duration_ns, 4_500);
     assert_eq!((profile.origin.guest.as_str(), profile.origin.rate_hz), ("queue (VM, TCG)", 997));
     assert_eq!(profile.origin.start_unix_ns, CLOCKS.realtime_ns);
-    assert_eq!(profile.tracks[1], Track { name: "vcpu 1".to_owned(), id: 1 });
+    let frozen = |count, sum_ns| Frozen { count, sum_ns };
+    assert_eq!(profile.tracks[0].frozen, frozen(2, 140_000));
+    assert_eq!(profile.tracks[1], Track { name: "vcpu 1".to_owned(), id: 1, guest: 0, frozen: frozen(0, 0) });
+    assert_eq!(profile.guests[0].kind, GuestKind::Vm { vmm: 7 });
+    assert!(profile.samples.iter().all(|sample| (sample.mode, sample.width) == (Mode::Kernel, Width::Bits64)));
     assert_eq!(profile.warnings, ["mind the gap"]);
     let times: Vec<_> = profile.samples.iter().map(|sample| (sample.time_ns, sample.track, sample.state)).collect();
     assert_eq!(times, [(1_000, 0, State::Idle), (2_000, 0, State::Running), (3_000, 1, State::Spinning)]);
@@ -120,9 +139,9 @@ fn other_files_are_refused_in_one_sentence() {
     assert_eq!(sentence(b"{\"traceEvents\": []}"), ReadError::NotATrace);
     assert_eq!(sentence(&[0x0a, 0x02, 0x40, 0x05]), ReadError::NotOurs);
     assert_eq!(sentence(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f]), ReadError::NotATrace);
-    // Version 1 is the one byte after the tag of the field, in the header, which is in field 60001.
+    // Version 2 is the one byte after the tag of the field, in the header, which is in field 60001.
     let (mut bytes, _) = example();
-    let at = bytes.windows(4).position(|window| window == [0x08, 0x01, 0x12, 0x0f]).unwrap();
+    let at = bytes.windows(4).position(|window| window == [0x08, 0x02, 0x12, 0x0f]).unwrap();
     bytes[at + 1] = 9;
     assert_eq!(sentence(&bytes), ReadError::TooNew(9));
     assert!(ReadError::TooNew(9).to_string().contains("newer"));
@@ -173,14 +192,16 @@ proptest! {
 #[test]
 fn a_small_file_cannot_ask_for_much_memory() {
     // One frame with 32 functions, in a stack of 1 M entries, in 40 stacks: 1.3 G entries if all were kept.
-    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin(), true).unwrap();
-    writer.track(0, 0, "vcpu 0", 7, 100).unwrap();
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin()).unwrap();
+    writer.track(&track("vcpu 0")).unwrap();
     let image = ImageId { path: "/a".to_owned(), build_id: vec![] };
     let mapped = writer.image(&image, 0, 1).unwrap();
     let frame = writer.frame(Some(mapped), 5).unwrap();
     for time in 0..40 {
         let callstack = writer.callstack(&vec![frame; 1 << 20]).unwrap();
-        writer.sample(&SampleRecord { time_ns: 2_000 + time, callstack, ..Default::default() }).unwrap();
+        writer
+            .sample(&SampleRecord { time_ns: 2_000 + time, callstack: Some(callstack), ..Default::default() })
+            .unwrap();
     }
     writer.symbols(&image, 1, &[(5, vec![location("f", 1); 100])]).unwrap();
     writer.cost(&Cost::default(), 1, true).unwrap();
@@ -208,7 +229,7 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
     let image = glass_profile::image::Image::parse(&std::fs::read(&program).unwrap(), &["outer"]).unwrap();
     let rip = image.symbol("outer").unwrap();
     let record = || {
-        let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin(), true, 7).unwrap();
+        let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin()).unwrap();
         let range = image.linked_range();
         let mapping = Mapping {
             start: range.start,
@@ -217,14 +238,11 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
             placement: Placement::AsLinked,
             file: None,
         };
-        let sample = RawSample {
-            time_ns: 2_000,
-            process: 7,
-            registers: Registers { rip, rsp: 0, rbp: 0 },
-            ..Default::default()
-        };
-        let track = Event::Track { track: 0, id: 0, process: 7, name: "vcpu 0".to_owned() };
-        for event in [track, Event::Map { process: 7, mapping }, Event::Sample(sample)] {
+        let segments = vec![segment(Mode::Kernel, rip)];
+        let sample = RawSample { time_ns: 2_000, segments, ..Default::default() };
+        let track = Event::Track { track: 0, guest: GuestId(0), id: 0, name: "vcpu 0".to_owned() };
+        let mapped = [track, Event::Map { space: SpaceId(0), mapping }, Event::Sample(sample)];
+        for event in vm().into_iter().chain(mapped) {
             recorder.event(event, &mut Disk).unwrap();
         }
         recorder
@@ -251,13 +269,14 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
 /// A recording of vCPU 1 alone was empty (2026-11-22): its track had the number 1, with no track 0 before it.
 #[test]
 fn tracks_with_gaps_in_their_numbers_come_back() {
-    let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin(), true, 7).unwrap();
+    let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin()).unwrap();
+    vm().into_iter().for_each(|event| recorder.event(event, &mut NoFiles).unwrap());
     for (track, name) in [(3, "vcpu 3"), (1, "vcpu 1")] {
-        let event = Event::Track { track, id: u64::from(track), process: 7, name: name.to_owned() };
+        let event = Event::Track { track, guest: GuestId(0), id: u64::from(track), name: name.to_owned() };
         recorder.event(event, &mut NoFiles).unwrap();
     }
     for (time_ns, track) in [(2_000, 1), (3_000, 3), (4_000, 1), (5_000, 2)] {
-        let sample = RawSample { time_ns, track, process: 7, ..Default::default() };
+        let sample = RawSample { time_ns, track, ..Default::default() };
         recorder.event(Event::Sample(sample), &mut NoFiles).unwrap();
     }
     let (cost, bytes) = recorder.finish(&Cost::default(), 9_000, &mut NoFiles, || 0).unwrap();
@@ -275,13 +294,15 @@ fn check_tracks_with_gaps(bytes: &[u8]) {
 /// As the recorder wrote them until 2026-11-22.
 #[test]
 fn recordings_with_gaps_in_the_numbers_of_tracks_are_read() {
-    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin(), true).unwrap();
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin()).unwrap();
     let frame = writer.frame(None, 5).unwrap();
     let callstack = writer.callstack(&[frame]).unwrap();
-    writer.track(3, 3, "vcpu 3", 7, 103).unwrap();
-    writer.track(1, 1, "vcpu 1", 7, 101).unwrap();
+    for number in [3, 1] {
+        let name = format!("vcpu {number}");
+        writer.track(&TrackRecord { number, guest: GuestId(0), id: number.into(), name }).unwrap();
+    }
     for (time_ns, track) in [(2_000, 1), (3_000, 3), (4_000, 1)] {
-        writer.sample(&SampleRecord { time_ns, track, callstack, ..Default::default() }).unwrap();
+        writer.sample(&SampleRecord { time_ns, track, callstack: Some(callstack), ..Default::default() }).unwrap();
     }
     writer.cost(&Cost { samples_taken: 3, ..Default::default() }, 1, true).unwrap();
     check_tracks_with_gaps(&writer.into_inner());

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::common::compile;
-use glass_profile::event::{Registers, Skid};
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::arch::x86_64::skid::{Correction, correction};
+use glass_profile::event::Skid;
 use glass_profile::image::Image;
-use glass_profile::skid::{Correction, correction};
 use glass_profile::unwind::AddressSpace;
 use glass_tests::folder::Folder;
 

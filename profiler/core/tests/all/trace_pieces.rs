@@ -45,7 +45,7 @@ fn small() -> Vec<Piece> {
 
 fn write(pieces: &[Piece]) -> Vec<u8> {
     let origin = Origin { guest: "guest".to_owned(), ..Default::default() };
-    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin, true).unwrap();
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin).unwrap();
     for piece in pieces {
         writer.trace(piece).unwrap();
     }

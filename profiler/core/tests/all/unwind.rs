@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::compile;
-use glass_profile::event::Registers;
+use crate::common::{compile, unwind, unwind_with};
+use glass_profile::arch::x86_64::Registers;
 use glass_profile::image::Image;
 use glass_profile::model::StackEnd;
 use glass_profile::symbols::Symbols;
@@ -44,7 +44,7 @@ impl Snapshot {
 
     fn unwind(&self, registers: Registers) -> CallChain {
         let skip = (registers.rsp - self.registers.rsp) as usize;
-        self.space.unwind(&mut UnwindCache::default(), registers, &self.stack[skip..])
+        unwind(&self.space, registers, &self.stack[skip..])
     }
 
     /// The functions of a chain up to and with main.
@@ -104,7 +104,7 @@ fn hostile_memory_and_registers_cost_a_bounded_time() {
         let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
         for snapshot in [&with_tables, &with_pointers] {
             for rsp in [base, rsp] {
-                let chain = snapshot.space.unwind(&mut cache.borrow_mut(), Registers { rip, rsp, rbp }, &bytes);
+                let chain = unwind_with(&snapshot.space, &mut cache.borrow_mut(), Registers { rip, rsp, rbp }, &bytes);
                 prop_assert!(!chain.calls.is_empty() && chain.calls.len() <= DEPTH_MAX);
                 prop_assert_eq!(chain.end == StackEnd::TooDeep, chain.calls.len() == DEPTH_MAX);
             }
@@ -129,11 +129,14 @@ fn neither_is_told_as_such() {
     let Some(snapshot) = Snapshot::take("neither", &[&["-fomit-frame-pointer"][..], &NO_TABLES].concat()) else {
         return;
     };
-    // A program without frame pointers may have anything in rbp: here, something that is no address.
-    let chain = snapshot.unwind(Registers { rbp: 12, ..snapshot.registers });
-    // c needs no frame (its variables are in the red zone), so the top of the stack tells its caller.
-    assert_eq!(snapshot.names(&chain), ["c", "b"]);
-    assert_eq!(chain.end, StackEnd::NoUnwindInfo);
+    // A program without frame pointers may have anything in rbp: here, something that is no address, and the 0 that
+    // ends the chain of those that keep them. Such stacks counted as whole (2026-11-22).
+    for rbp in [12, 0] {
+        let chain = snapshot.unwind(Registers { rbp, ..snapshot.registers });
+        // c needs no frame (its variables are in the red zone), so the top of the stack tells its caller.
+        assert_eq!(snapshot.names(&chain), ["c", "b"]);
+        assert_eq!(chain.end, StackEnd::NoUnwindInfo, "{rbp}");
+    }
 }
 
 #[test]
@@ -164,7 +167,7 @@ fn a_copy_that_is_too_short_keeps_what_it_has() {
     let whole = snapshot.unwind(snapshot.registers);
     let mut seen = 0;
     for bytes in 0..snapshot.stack.len() {
-        let chain = snapshot.space.unwind(&mut UnwindCache::default(), snapshot.registers, &snapshot.stack[..bytes]);
+        let chain = unwind(&snapshot.space, snapshot.registers, &snapshot.stack[..bytes]);
         assert_eq!(chain.calls, whole.calls[..chain.calls.len()], "{bytes} bytes");
         if chain.end != StackEnd::Complete {
             assert_eq!(chain.end, StackEnd::CopyEnded, "{bytes} bytes");
@@ -186,12 +189,12 @@ fn a_chain_in_a_circle_and_wild_registers_end() {
         stack.extend(inside.to_le_bytes());
     }
     let registers = Registers { rip: inside, rsp: 0x7000_0000, rbp: 0x7000_0000 };
-    let chain = snapshot.space.unwind(&mut UnwindCache::default(), registers, &stack);
+    let chain = unwind(&snapshot.space, registers, &stack);
     assert_eq!(chain.end, StackEnd::TooDeep);
     assert_eq!(chain.calls.len(), glass_profile::unwind::DEPTH_MAX);
     // One frame that points to itself.
     stack[..8].copy_from_slice(&0x7000_0000u64.to_le_bytes());
-    let chain = snapshot.space.unwind(&mut UnwindCache::default(), registers, &stack);
+    let chain = unwind(&snapshot.space, registers, &stack);
     assert_eq!(chain.end, StackEnd::NoUnwindInfo);
     assert!(chain.calls.len() <= 3);
     for value in [0, 1, u64::MAX, u64::MAX - 7, 1 << 63] {
@@ -201,7 +204,7 @@ fn a_chain_in_a_circle_and_wild_registers_end() {
             Registers { rbp: value, ..registers },
             Registers { rip: value, rsp: value, rbp: value },
         ] {
-            snapshot.space.unwind(&mut UnwindCache::default(), registers, &stack);
+            unwind(&snapshot.space, registers, &stack);
         }
     }
 }

@@ -48,7 +48,7 @@ impl Tables {
         let category = match sample.state {
             State::Running => RUNNING,
             State::Spinning => SPINNING,
-            State::Idle => IDLE,
+            State::Idle | State::NeverStarted | State::Paused => IDLE,
         };
         let mut stack = None;
         let mut depth = 0;

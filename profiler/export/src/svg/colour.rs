@@ -14,7 +14,7 @@ pub(super) fn of(function: &Function) -> String {
         Kind::Root | Kind::Merged => "#d6d3d1".to_owned(),
         Kind::Broken(_) => "#e7bcbc".to_owned(),
         Kind::Spinning => "#cfc8b8".to_owned(),
-        Kind::Idle => "#c9d3d8".to_owned(),
+        Kind::Idle | Kind::NeverStarted | Kind::Paused => "#c9d3d8".to_owned(),
         Kind::Function => {
             let hue = HUES[hash(&names::group(&function.name, &function.image)) as usize % HUES.len()];
             let shade = SHADES[hash(&function.name) as usize % SHADES.len()];

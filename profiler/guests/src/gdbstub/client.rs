@@ -373,7 +373,7 @@ impl Client {
 }
 
 /// Two hexadecimal digits.
-pub(super) fn hex_byte(high: u8, low: u8) -> Option<u8> {
+pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte| char::from(byte).to_digit(16);
     Some((digit(high)? << 4 | digit(low)?) as u8)
 }

@@ -1,12 +1,9 @@
 //! Where each register is in the answer to `g`: QEMU describes it in XML, which must be read once
 //! before it answers all requests anyway.
 
-use glass_profile::event::Registers;
-
-use super::client::{Client, hex_byte};
+use super::client::Client;
+use crate::arch::x86_64::gdb::Layout;
 use crate::error::GuestError;
-use crate::memory::Paging;
-use crate::vm::CoreRegisters;
 
 /// The longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
@@ -14,20 +11,6 @@ const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
 const PARTS_MAX: usize = 1024;
 /// The most files of one description.
 const FILES_MAX: usize = 16;
-
-/// Offsets of registers in bytes. Each is 8 bytes long, but `cs`, which has 4.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
-    rip: usize,
-    rsp: usize,
-    rbp: usize,
-    cs: usize,
-    cr0: usize,
-    cr3: usize,
-    cr4: usize,
-    /// Old versions of QEMU do not send it.
-    efer: Option<usize>,
-}
 
 fn read_file(client: &mut Client, name: &str) -> Result<String, GuestError> {
     let mut text = String::new();
@@ -82,66 +65,26 @@ fn registers_of(xml: &str) -> Vec<(String, usize)> {
     tags(xml, "reg").filter_map(register).collect()
 }
 
-impl Layout {
-    pub(super) fn read(client: &mut Client) -> Result<Layout, GuestError> {
-        let target = read_file(client, "target.xml")?;
-        let target = without_comments(&target);
-        let mut registers = registers_of(&target);
-        let files: Vec<String> =
-            tags(&target, "xi:include").filter_map(|tag| Some(attribute(tag, "href")?.to_owned())).collect();
-        for file in files.into_iter().take(FILES_MAX) {
-            registers.extend(registers_of(&without_comments(&read_file(client, &file)?)));
-        }
-        Layout::of(&registers)
-            .ok_or_else(|| GuestError::Protocol("its guest is no x86-64 machine, or it does not tell CR3".to_owned()))
+/// Reads the description and finds the registers in it.
+pub(super) fn read_layout(client: &mut Client) -> Result<Layout, GuestError> {
+    let target = read_file(client, "target.xml")?;
+    let target = without_comments(&target);
+    let mut registers = registers_of(&target);
+    let files: Vec<String> =
+        tags(&target, "xi:include").filter_map(|tag| Some(attribute(tag, "href")?.to_owned())).collect();
+    for file in files.into_iter().take(FILES_MAX) {
+        registers.extend(registers_of(&without_comments(&read_file(client, &file)?)));
     }
-
-    fn of(registers: &[(String, usize)]) -> Option<Layout> {
-        let offset_of = |name: &str, size: usize| {
-            let index = registers.iter().position(|(known, bytes)| known == name && *bytes == size)?;
-            Some(registers[..index].iter().map(|(_, bytes)| bytes).sum())
-        };
-        let offset = |name| offset_of(name, 8);
-        Some(Layout {
-            rip: offset("rip")?,
-            rsp: offset("rsp")?,
-            rbp: offset("rbp")?,
-            cs: offset_of("cs", 4)?,
-            cr0: offset("cr0")?,
-            cr3: offset("cr3")?,
-            cr4: offset("cr4")?,
-            efer: offset("efer"),
-        })
-    }
-
-    /// Takes the registers out of the digits of a `g` packet; `None` if one is missing.
-    pub(super) fn registers(&self, digits: &[u8]) -> Option<CoreRegisters> {
-        let value = |offset: usize, bytes: usize| {
-            let mut value = 0u64;
-            for (index, pair) in digits.get(offset * 2..(offset + bytes) * 2)?.chunks_exact(2).enumerate() {
-                value |= u64::from(hex_byte(pair[0], pair[1])?) << (8 * index);
-            }
-            Some(value)
-        };
-        let word = |offset| value(offset, 8);
-        let registers = Registers { rip: word(self.rip)?, rsp: word(self.rsp)?, rbp: word(self.rbp)? };
-        let paging = Paging { cr0: word(self.cr0)?, cr3: word(self.cr3)?, cr4: word(self.cr4)?, efer: None };
-        let code = value(self.cs, 4)?;
-        // In real mode a selector tells its segment's base. QEMU does not name that of the stack in all versions, and
-        // nothing in real mode can be unwound.
-        let is_real = paging.cr0 & CR0_PROTECTION == 0;
-        let registers = if is_real { registers.in_segments(code << 4, 0) } else { registers };
-        let ring = if is_real { 0 } else { (code & 3) as u8 };
-        Some(CoreRegisters { registers, paging, ring })
-    }
+    Layout::of(&registers)
+        .ok_or_else(|| GuestError::Protocol("its guest is no x86-64 machine, or it does not tell CR3".to_owned()))
 }
-
-/// The bit of CR0 that says that the core is in protected mode.
-const CR0_PROTECTION: u64 = 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glass_profile::arch::Width;
+    use glass_profile::arch::x86_64::Registers;
+    use glass_profile::arch::x86_64::paging::Paging;
 
     const XML: &str = r#"<?xml version="1.0"?><!DOCTYPE feature SYSTEM "gdb-target.dtd">
         <feature name="x"><flags id="f" size="4"><field name="" start="22" end="22"/></flags>
@@ -154,19 +97,24 @@ mod tests {
     #[test]
     fn offsets_follow_the_sizes() {
         let layout = Layout::of(&registers_of(&without_comments(XML))).unwrap();
-        assert_eq!((layout.rbp, layout.rsp, layout.rip, layout.cr3), (0, 8, 20, 36));
         let mut digits = String::new();
         for (index, (_, bytes)) in registers_of(&without_comments(XML)).iter().enumerate() {
             digits += &format!("{:02x}", index + 1);
             digits += &"00".repeat(bytes - 1);
         }
+        // Each register's lowest byte is its place in the description.
         let core = layout.registers(digits.as_bytes()).unwrap();
         assert_eq!(core.registers, Registers { rbp: 1, rsp: 2, rip: 4 });
         assert_eq!(core.paging, Paging { cr0: 5, cr3: 6, cr4: 7, efer: None });
-        assert_eq!(core.ring, 3);
+        assert_eq!((core.width, core.is_privileged), (Width::Bits32, false));
         // CR0 without protection: real mode.
         let real = digits.replace("0500000000000000", "0400000000000000");
-        assert_eq!(layout.registers(real.as_bytes()).unwrap().registers, Registers { rbp: 1, rsp: 2, rip: 0x34 });
+        let core = layout.registers(real.as_bytes()).unwrap();
+        assert_eq!(core.registers, Registers { rbp: 1, rsp: 2, rip: 0x34 });
+        assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, false));
+        // One that waits to be started.
+        let reset = real.replace("03000000", "00f00000").replace("0400000000000000", "f0ff000000000000");
+        assert!(!layout.registers(reset.as_bytes()).unwrap().is_at_reset, "{reset}");
         assert_eq!(layout.registers(&digits.as_bytes()[..digits.len() - 1]), None);
         assert_eq!(layout.registers(digits.replace('1', "x").as_bytes()), None);
     }

@@ -19,18 +19,22 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use glass_profile::arch::x86_64::paging::Translator;
 use glass_profile::event::{Event, RawSample};
+use glass_profile::guest::GuestKind;
 use glass_profile::model::State;
 
 use crate::Guest;
+use crate::arch::x86_64::CoreState;
+use crate::arch::x86_64::gdb::Layout;
 use crate::error::GuestError;
 use crate::find::Vm;
-use crate::memory::{Ram, Translator};
+use crate::memory::Ram;
 use crate::sys::{Watchdog, monotonic_ns};
 pub use crate::vm::VmSettings;
-use crate::vm::{CoreRegisters, HeldCore, VCPUS_MAX, VmImage};
+use crate::vm::{HeldCore, VCPUS_MAX, VmImage};
+pub(crate) use client::hex_byte;
 use client::{Client, Stopped};
-use description::Layout;
 use freeze::Freezer;
 use switch::{Found, Switch};
 
@@ -116,7 +120,7 @@ impl QemuVm {
     /// Attaches. The VM stands still for some milliseconds; when this returns it runs.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<QemuVm, GuestError> {
         let vcpus = settings.clone();
-        let image = VmImage::load(vm.pid, settings)?;
+        let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
         let (address, switch) = match (&vm.gdb, &vm.monitor) {
             (Some(address), _) => (address.clone(), None),
             (None, Some(monitor)) => match Switch::find(vm.pid, monitor)? {
@@ -137,7 +141,7 @@ impl QemuVm {
         // From here on the VM stands still, whatever happens to us.
         let is_paused = client.greet()? == Stopped::Before;
         watchdog.note_paused(is_paused);
-        let layout = Layout::read(&mut client)?;
+        let layout = description::read_layout(&mut client)?;
         let threads = read_threads(&mut client)?;
         let wanted = vcpus.choose(threads.len())?;
         let mut attached = QemuVm {
@@ -190,7 +194,7 @@ impl QemuVm {
     }
 
     /// The registers of a core of the held VM, and the way to its memory.
-    fn core(&mut self, index: usize) -> Result<(CoreRegisters, Core<'_>, &VmImage), GuestError> {
+    fn core(&mut self, index: usize) -> Result<(CoreState, Core<'_>, &VmImage), GuestError> {
         let thread = &self.threads[index];
         if self.threads.len() > 1 {
             self.client.select(thread)?;
@@ -318,12 +322,12 @@ impl Guest for QemuVm {
         }
         // From before the request to stop until after the request to go on: the guest stands still for
         // a part of this time, never for more. One that is paused loses nothing, and does not run.
-        let pause_ns = if self.is_paused { 0 } else { monotonic_ns() - start_ns };
+        let frozen_ns = if self.is_paused { 0 } else { monotonic_ns() - start_ns };
         let events = samples.into_iter().map(|mut sample| {
             sample.time_ns = start_ns;
-            sample.pause_ns = pause_ns;
-            if self.is_paused {
-                sample.state = State::Idle;
+            sample.frozen_ns = frozen_ns;
+            if self.is_paused && sample.state != State::NeverStarted {
+                sample.state = State::Paused;
             }
             Event::Sample(sample)
         });
@@ -345,7 +349,7 @@ impl Guest for QemuVm {
         });
         let paused = (self.paused_samples > 0).then(|| {
             format!(
-                "the VM was paused by its owner at {} samples of each vCPU: they are shown as idle, where it stood",
+                "the VM was paused by its owner at {} samples of each vCPU: they are shown as paused, where it stood",
                 self.paused_samples
             )
         });

@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::io;
 
+use glass_profile::guest::GuestKind;
+
 use super::aside::Aside;
 use super::inject::{self, Injector};
 use super::page::{self, RunPage};
@@ -11,11 +13,12 @@ use super::threads::{self, Descriptor, Found, Search};
 use super::vcpu::Hold;
 use super::{Core, DETACH_TIMEOUT, KvmVm, RegistersBy, Vcpu, View, permission};
 use crate::Guest;
+use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::find::Vm;
 use crate::memory::{Ram, Translator};
 use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
-use crate::vm::{CoreRegisters, HeldCore, VmImage, VmSettings};
+use crate::vm::{HeldCore, VmImage, VmSettings};
 
 /// How often a vCPU is stopped until one stop has ended a `KVM_RUN`.
 const FIRST_STOPS_MAX: u32 = 1000;
@@ -63,7 +66,7 @@ impl KvmVm {
         };
         let (descriptors, kvm) = threads::descriptors(pid).map_err(refused)?;
         let descriptors = wanted(pid, descriptors, &settings)?;
-        let image = VmImage::load(pid, settings)?;
+        let image = VmImage::load(GuestKind::Vm { vmm: pid }, &vm.name, settings)?;
         let process = Process::open(pid).map_err(refused)?;
         let shares = match by {
             RegistersBy::Calls => Err(io::Error::other("calls were asked for")),
@@ -141,7 +144,7 @@ impl KvmVm {
     fn while_held<T>(
         &mut self,
         position: usize,
-        look: impl Fn(&VmImage, CoreRegisters) -> T,
+        look: impl Fn(&VmImage, CoreState) -> T,
     ) -> Result<Option<T>, GuestError> {
         for _ in 0..FIRST_STOPS_MAX {
             let vcpu = &mut self.vcpus[position];
@@ -165,7 +168,7 @@ impl KvmVm {
 fn choose(
     pid: u32,
     image: &VmImage,
-    state: CoreRegisters,
+    state: CoreState,
     candidates: &[Ram],
 ) -> Result<(usize, Option<String>), GuestError> {
     let mut possible = None;

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use libc::user_regs_struct;
 
-use super::page::{GENERAL_BYTES, SYSTEM_BYTES, parse_parts};
 use super::vcpu::{IOCTL, KVM_RUN, Thread, call_of};
+use crate::arch::x86_64::CoreState;
+use crate::arch::x86_64::kvm::{GENERAL_BYTES, SYSTEM_BYTES, parse_parts};
 use crate::error::GuestError;
 use crate::sys::{ChildSignals, Stop, monotonic_ns, read_process, write_process};
-use crate::vm::CoreRegisters;
 
 /// `KVM_GET_REGS` and `KVM_GET_SREGS` of `linux/kvm.h`.
 const GET_GENERAL: u64 = 0x8090_ae81;
@@ -73,7 +73,7 @@ impl Injector {
         &mut self,
         thread: &mut Thread,
         signals: &ChildSignals,
-    ) -> Result<Option<CoreRegisters>, GuestError> {
+    ) -> Result<Option<CoreState>, GuestError> {
         let Some((libc::SIGTRAP, saved)) = thread.held() else { return Ok(None) };
         if call_of(&saved).run_on.is_some() {
             self.learn(saved.rip.wrapping_sub(SYSCALL_BYTES))?;

@@ -33,10 +33,11 @@ use std::time::Duration;
 use glass_profile::event::{Event, RawSample};
 
 use crate::Guest;
+use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::memory::{Ram, Translator};
 use crate::sys::{ChildSignals, monotonic_ns};
-use crate::vm::{CoreRegisters, HeldCore, VmImage};
+use crate::vm::{HeldCore, VmImage};
 use aside::Aside;
 use inject::Injector;
 use page::RunPage;
@@ -92,7 +93,7 @@ enum View {
 
 impl Vcpu {
     /// The registers of a held vCPU, once they are known.
-    fn registers(&mut self, call: Call, signals: &ChildSignals) -> Result<Option<CoreRegisters>, GuestError> {
+    fn registers(&mut self, call: Call, signals: &ChildSignals) -> Result<Option<CoreState>, GuestError> {
         self.is_synced |= call.interrupted;
         match &mut self.view {
             View::Page(page) => Ok(self.is_synced.then(|| page.registers())),
@@ -154,8 +155,8 @@ impl KvmVm {
         });
         // Whatever came of it, it goes on.
         vcpu.thread.release()?;
-        let pause_ns = monotonic_ns() - start_ns;
-        Ok(sample?.map(|sample| RawSample { time_ns: start_ns, pause_ns, ..sample }))
+        let frozen_ns = monotonic_ns() - start_ns;
+        Ok(sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }))
     }
 
     /// Stops and lets go each vCPU without reading anything: the floor that samples are measured against.

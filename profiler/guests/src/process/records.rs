@@ -1,31 +1,59 @@
 //! The kernel's records, and their order: each CPU has a buffer of its own.
 
-use std::collections::HashMap;
-
-use glass_profile::event::{Event, FileIdentity, Mapping, Placement, RawSample, Registers};
+use glass_profile::arch::Width;
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment};
+use glass_profile::guest::Mode;
 use glass_profile::model::State;
 
+use super::processes::Processes;
 use super::{has_code, without_deleted};
 
 const MMAP2: u32 = 10;
 const LOST: u32 = 2;
 const COMM: u32 = 3;
+const EXIT: u32 = 4;
 const THROTTLE: u32 = 5;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
 
 const MISC_MODE_MASK: u16 = 7;
 const MISC_MODE_KERNEL: u16 = 1;
+/// `PERF_SAMPLE_REGS_ABI_32`: the thread runs code of 32 bits.
+const ABI_32: u64 = 1;
 const MISC_COMM_EXEC: u16 = 1 << 13;
 const PROTECTION_EXECUTE: u32 = 4;
 
 /// What a record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
-    Sample { pid: u32, tid: u32, in_kernel: bool, registers: Registers, stack: Vec<u8> },
-    Map { pid: u32, mapping: Mapping },
-    Name { pid: u32, tid: u32, name: String, exec: bool },
-    Fork { pid: u32, parent: u32 },
+    /// Without registers if the thread has none outside of the kernel.
+    Sample {
+        pid: u32,
+        tid: u32,
+        in_kernel: bool,
+        user: Option<(Registers, Width)>,
+        stack: Vec<u8>,
+    },
+    Map {
+        pid: u32,
+        mapping: Mapping,
+    },
+    Name {
+        pid: u32,
+        tid: u32,
+        name: String,
+        exec: bool,
+    },
+    Fork {
+        pid: u32,
+        parent: u32,
+        tid: u32,
+    },
+    Exit {
+        pid: u32,
+        tid: u32,
+    },
     Lost(u64),
     Throttled,
 }
@@ -97,8 +125,12 @@ impl Record {
                 Kind::Name { pid, tid, name: text(fields.0), exec: misc & MISC_COMM_EXEC != 0 }
             }
             FORK => {
-                let (pid, parent) = (fields.half()?, fields.half()?);
-                Kind::Fork { pid, parent }
+                let (pid, parent, tid) = (fields.half()?, fields.half()?, fields.half()?);
+                Kind::Fork { pid, parent, tid }
+            }
+            EXIT => {
+                let (pid, _parent, tid) = (fields.half()?, fields.half()?, fields.half()?);
+                Kind::Exit { pid, tid }
             }
             LOST => {
                 let (_id, count) = (fields.word()?, fields.word()?);
@@ -115,11 +147,12 @@ impl Record {
         let (pid, tid) = (fields.half()?, fields.half()?);
         let time_ns = fields.word()?;
         let registers_abi = fields.word()?;
-        let mut registers = Registers::default();
-        // A kernel thread, or one that is just ending, has no user registers; a 32-bit one has some
-        // that we cannot unwind.
+        let mut user = None;
+        // A kernel thread, or one that is just ending, has none.
         if registers_abi != 0 {
-            (registers.rbp, registers.rsp, registers.rip) = (fields.word()?, fields.word()?, fields.word()?);
+            let (rbp, rsp, rip) = (fields.word()?, fields.word()?, fields.word()?);
+            let width = if registers_abi == ABI_32 { Width::Bits32 } else { Width::Bits64 };
+            user = Some((Registers { rip, rsp, rbp }, width));
         }
         let stack_bytes = usize::try_from(fields.word()?).ok()?;
         let mut stack = Vec::new();
@@ -129,7 +162,7 @@ impl Record {
             stack.extend_from_slice(&copied[..valid]);
         }
         let in_kernel = misc & MISC_MODE_MASK == MISC_MODE_KERNEL;
-        Some(Record { time_ns, kind: Kind::Sample { pid, tid, in_kernel, registers, stack } })
+        Some(Record { time_ns, kind: Kind::Sample { pid, tid, in_kernel, user, stack } })
     }
 }
 
@@ -140,7 +173,7 @@ pub(super) struct Sorter {
     /// Every buffer was emptied after this moment, so nothing older can come.
     settled_ns: u64,
     newest_ns: u64,
-    tracks: HashMap<u32, u32>,
+    pub(super) processes: Processes,
     samples: u64,
     lost: u64,
     throttled: u64,
@@ -178,50 +211,37 @@ impl Sorter {
 
     fn event(&mut self, record: Record, sink: &mut dyn FnMut(Event)) {
         match record.kind {
-            Kind::Sample { pid, tid, in_kernel, registers, stack } => {
-                let track = self.track(pid, tid, sink);
+            Kind::Sample { pid, tid, in_kernel, user, stack } => {
+                let track = self.processes.track(pid, tid, sink);
+                let space = self.processes.space(pid, sink);
                 self.samples += 1;
-                sink(Event::Sample(RawSample {
-                    time_ns: record.time_ns,
-                    track,
-                    process: pid,
-                    registers,
-                    stack,
-                    state: State::Running,
-                    in_kernel,
-                    ..Default::default()
-                }));
+                let mut segments = Vec::with_capacity(2);
+                if in_kernel {
+                    segments.push(Segment { space, mode: Mode::Kernel, ..Default::default() });
+                }
+                if let Some((registers, width)) = user {
+                    let stack = vec![(registers.rsp, stack)];
+                    segments.push(Segment { space, mode: Mode::User, width, registers: registers.into(), stack });
+                }
+                let state = State::Running;
+                let time_ns = record.time_ns;
+                sink(Event::Sample(RawSample { time_ns, track, state, segments, ..Default::default() }));
             }
-            Kind::Map { pid, mapping } => sink(Event::Map { process: pid, mapping }),
+            Kind::Map { pid, mapping } => {
+                let space = self.processes.space(pid, sink);
+                sink(Event::Map { space, mapping });
+            }
             Kind::Name { pid, tid, name, exec } => {
                 if exec {
-                    sink(Event::Exec { process: pid });
+                    self.processes.exec(pid, &name, sink);
                 }
-                self.name(pid, tid, name, sink);
+                self.processes.name(pid, tid, name, sink);
             }
-            Kind::Fork { pid, parent } if pid != parent => sink(Event::Fork { process: pid, parent }),
-            Kind::Fork { .. } => {}
+            Kind::Fork { pid, parent, tid } => self.processes.fork(pid, parent, tid, sink),
+            Kind::Exit { pid, tid } => self.processes.exit(pid, tid, sink),
             Kind::Lost(count) => self.lost = self.lost.saturating_add(count),
             Kind::Throttled => self.throttled += 1,
         }
-    }
-
-    /// Announces a thread, or its new name.
-    pub(super) fn name(&mut self, pid: u32, tid: u32, name: String, sink: &mut dyn FnMut(Event)) {
-        let next = self.tracks.len() as u32;
-        let track = *self.tracks.entry(tid).or_insert(next);
-        sink(Event::Track { track, id: u64::from(tid), process: pid, name });
-    }
-
-    fn track(&mut self, pid: u32, tid: u32, sink: &mut dyn FnMut(Event)) -> u32 {
-        if !self.tracks.contains_key(&tid) {
-            // A thread that never changed its name has its parent's; its own file may say it still.
-            let path = format!("/proc/{pid}/task/{tid}/comm");
-            let name =
-                std::fs::read_to_string(path).map_or_else(|_| format!("thread {tid}"), |n| n.trim_end().to_owned());
-            self.name(pid, tid, name, sink);
-        }
-        self.tracks[&tid]
     }
 }
 
@@ -251,10 +271,10 @@ mod tests {
     #[test]
     fn a_sample_has_registers_and_the_valid_part_of_the_stack() {
         let parsed = Record::parse(&sample(99, 8)).unwrap();
-        let registers = Registers { rip: 0x401000, rsp: 0x7000, rbp: 0xb };
+        let user = Some((Registers { rip: 0x401000, rsp: 0x7000, rbp: 0xb }, Width::Bits64));
         let stack = 1u64.to_le_bytes().to_vec();
         assert_eq!(parsed.time_ns, 99);
-        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, in_kernel: true, registers, stack });
+        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, in_kernel: true, user, stack });
     }
 
     #[test]

@@ -43,6 +43,11 @@ fn settings(fixture: &Fixture) -> VmSettings {
 }
 
 /// All that a file gives: warnings, names of tracks, samples.
+/// What was copied of the stack.
+fn stack_of(sample: &RawSample) -> &[u8] {
+    &sample.segments[0].stack[0].1
+}
+
 fn events(mut vm: DumpedVm) -> (Vec<String>, Vec<String>, Vec<RawSample>) {
     let (mut warnings, mut tracks, mut samples) = (Vec::new(), Vec::new(), Vec::new());
     let mut sink = |event| match event {
@@ -68,8 +73,8 @@ fn a_dump_is_what_the_gdbstub_saw() {
     let (warnings, tracks, samples) = events(DumpedVm::open(&file, settings(&fixture)).unwrap());
     assert_eq!(warnings, Vec::<String>::new());
     assert_eq!(tracks, ["vcpu 0", "vcpu 1"]);
-    assert_eq!(samples[0].registers, seen);
-    assert_eq!(samples[0].stack[..stack.len()], stack[..]);
+    assert_eq!(samples[0].segments[0].registers, seen.into());
+    assert_eq!(stack_of(&samples[0])[..stack.len()], stack[..]);
     assert_eq!([samples[0].state, samples[1].state], [State::Running, State::Idle]);
     let mut judge = Judge::new(&fixture.elf, true);
     judge.judge(&samples[0]);
@@ -85,9 +90,9 @@ fn a_dump_with_paging_says_what_it_lacks() {
     let Some(Dumped { fixture, file, .. }) = dump("paging", "-p") else { return };
     let (warnings, _, samples) = events(DumpedVm::open(&file, settings(&fixture)).unwrap());
     let whole = events(DumpedVm::open(&redump(&fixture), settings(&fixture)).unwrap()).2;
-    assert_eq!(samples[0].registers, whole[0].registers);
+    assert_eq!(samples[0].segments[0].registers, whole[0].segments[0].registers);
     // QEMU 7.2 leaves out what follows the first block of RAM, which is where the guest is.
-    if samples[0].stack != whole[0].stack {
+    if stack_of(&samples[0]) != stack_of(&whole[0]) {
         assert!(warnings.iter().any(|text| text.contains("without paging")), "{warnings:?}");
     }
 }
@@ -155,8 +160,8 @@ fn a_dump_that_is_cut_or_damaged_gives_what_is_left() {
         fs::write(&cut, &bytes[..length]).unwrap();
         let (warnings, _, samples) = events(DumpedVm::open(&cut, settings(&fixture)).unwrap());
         assert!(warnings.iter().any(|text| text.contains("cut off")), "{warnings:?}");
-        assert_eq!(samples[0].registers, whole[0].registers);
-        assert!(samples[0].stack.len() < whole[0].stack.len());
+        assert_eq!(samples[0].segments[0].registers, whole[0].segments[0].registers);
+        assert!(stack_of(&samples[0]).len() < stack_of(&whole[0]).len());
     }
     // Whatever stands in the headers: it ends soon, with a sentence or with some stack.
     let mut random = 0x9e37_79b9_7f4a_7c15u64;

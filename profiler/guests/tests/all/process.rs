@@ -106,7 +106,7 @@ fn record_whatever(process: Result<Process, GuestError>) -> Option<Profile> {
     };
     let clocks = read_clocks();
     let origin = Origin { rate_hz: SETTINGS.rate_hz, ..Default::default() };
-    let mut recorder = Recorder::start(Vec::new(), clocks, &origin, false, process.pid()).unwrap();
+    let mut recorder = Recorder::start(Vec::new(), clocks, &origin).unwrap();
     let files = RefCell::new(HostFiles::default());
     let mut sink = |event| recorder.event(event, &mut *files.borrow_mut()).unwrap();
     process.announce(&mut sink).unwrap();

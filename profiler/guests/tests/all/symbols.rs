@@ -45,7 +45,7 @@ fn take(fixture: &Fixture, settings: VmSettings) -> Result<(usize, Vec<String>),
     let mut source = Paced::new(QemuVm::attach(&fixture.vm(), settings)?, 1500);
     let (mut images, mut samples, mut warnings) = (Images::default(), Vec::new(), Vec::new());
     let mut sink = |event| match event {
-        Event::Place { process, range, bias, program } => images.place(process, range, bias, &program),
+        event @ (Event::Guest(_) | Event::Space { .. } | Event::Place { .. }) => images.learn(&event, &mut NoFiles),
         Event::Sample(sample) => samples.push(sample),
         Event::Warning(text) => warnings.push(text),
         _ => {}

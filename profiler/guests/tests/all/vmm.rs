@@ -156,7 +156,10 @@ fn ram_that_goes_away_gives_empty_stacks() {
     let Some(vmm) = Vmm::start("shrinks", &["plain"]) else { return };
     let mut guest = attach(&vmm).unwrap();
     vmm.order(Order::ShrinkRam);
-    sample_until(&mut guest, |events| matches!(events.unwrap(), [Event::Sample(sample)] if sample.stack.is_empty()));
+    sample_until(
+        &mut guest,
+        |events| matches!(events.unwrap(), [Event::Sample(sample)] if sample.segments[0].stack[0].1.is_empty()),
+    );
     guest.detach().unwrap();
 }
 

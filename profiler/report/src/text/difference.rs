@@ -1,6 +1,6 @@
 //! The difference of two recordings for a terminal.
 
-use glass_profile::model::{Profile, State};
+use glass_profile::model::Profile;
 
 use super::{COLUMNS, fit_name, line, recorded, wrap};
 use crate::difference::{Change, Difference, Verdict, length, remarks};
@@ -34,14 +34,10 @@ fn side(out: &mut String, name: &str, profile: &Profile, share: &TrackShare) {
     let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
     wrap(out, &format!("  {name}  "), &format!("{guest}, recorded {}, {}", recorded(origin), length(profile)));
     let all = share.samples();
-    let states = [State::Running, State::Spinning, State::Idle].map(|state| {
-        let (samples, word) = match state {
-            State::Running => (share.running, "running"),
-            State::Spinning => (share.spinning, "spinning"),
-            State::Idle => (share.idle, "idle"),
-        };
-        format!("{} {word}", percent(samples, all))
-    });
+    let always = [(share.running, "running"), (share.spinning, "spinning"), (share.idle, "idle")];
+    let rarely = [(share.never_started, "never started"), (share.paused, "paused")];
+    let states = always.into_iter().chain(rarely.into_iter().filter(|(samples, _)| *samples > 0));
+    let states: Vec<String> = states.map(|(samples, word)| format!("{} {word}", percent(samples, all))).collect();
     wrap(out, "     ", &format!("{} samples: {}", count(all), states.join(", ")));
 }
 

@@ -38,6 +38,8 @@ pub(super) fn build(profile: &Profile, detail: Detail) -> (Tree, Leaves) {
             State::Running => tracks[track].running += 1,
             State::Spinning => tracks[track].spinning += 1,
             State::Idle => tracks[track].idle += 1,
+            State::NeverStarted => tracks[track].never_started += 1,
+            State::Paused => tracks[track].paused += 1,
         }
         *groups.entry(Group { stack: sample.stack as usize, state: sample.state, track }).or_default() += 1;
     }
@@ -112,10 +114,12 @@ impl Names {
             Broken::TooDeep,
             Broken::NoUnwindInfo,
             Broken::BadAddress,
+            Broken::NotLongMode,
             Broken::NoFrames,
             Broken::Missing,
         ];
-        for kind in broken.map(Kind::Broken).into_iter().chain([Kind::Spinning, Kind::Idle]) {
+        let states = [Kind::Spinning, Kind::Idle, Kind::NeverStarted, Kind::Paused];
+        for kind in broken.map(Kind::Broken).into_iter().chain(states) {
             names.functions.push(Function { name: kind.label(), image: String::new(), kind });
             names.entries.insert(kind, names.functions.len() - 1);
         }
@@ -153,6 +157,8 @@ impl Paths {
             State::Running => {}
             State::Spinning => self.steps.push(names.entry(Kind::Spinning)),
             State::Idle => self.steps.push(names.entry(Kind::Idle)),
+            State::NeverStarted => self.steps.push(names.entry(Kind::NeverStarted)),
+            State::Paused => self.steps.push(names.entry(Kind::Paused)),
         }
         let stack = profile.stacks.get(group.stack);
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < names.frames.len()));

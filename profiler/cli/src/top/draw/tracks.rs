@@ -79,7 +79,9 @@ fn line(track: &LiveTrack, now: Shares, app: &App, theme: &Theme, width: usize) 
 
 fn numbers(now: Shares) -> String {
     let mut text = format!(" {:>3.0} % running", now.running * 100.0);
-    if now.spinning > 0.0 {
+    if now.off > 0.0 {
+        text += &format!(" {:>3.0} % off     ", now.off * 100.0);
+    } else if now.spinning > 0.0 {
         text += &format!(" {:>3.0} % spinning", now.spinning * 100.0);
     } else {
         text += &format!(" {:>3.0} % idle    ", now.idle * 100.0);

@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use glass_profile::arch::Architecture;
+use glass_profile::guest::{Guest, GuestId, GuestKind};
 use glass_profile::model::{Cost, Distribution, Origin, State};
-use glass_profile::recording::{Clocks, ImageId, SampleRecord, Writer};
+use glass_profile::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
 use glass_profile::symbols::Location;
 
 pub fn glass(arguments: &[&str]) -> Output {
@@ -52,8 +54,11 @@ pub fn recording() -> Vec<u8> {
         rate_hz: 1_000,
         ..Default::default()
     };
-    let mut writer = Writer::start(Vec::new(), clocks, &origin, true).unwrap();
-    writer.track(0, 0, "vcpu 0", 7, 100).unwrap();
+    let mut writer = Writer::start(Vec::new(), clocks, &origin).unwrap();
+    let guest = GuestId(0);
+    let kind = GuestKind::Vm { vmm: 7 };
+    writer.guest(&Guest { id: guest, kind, name: "queue".to_owned(), architecture: Architecture::X86_64 }).unwrap();
+    writer.track(&TrackRecord { number: 0, guest, id: 0, name: "vcpu 0".to_owned() }).unwrap();
     let image = ImageId { path: "/images/queue".to_owned(), build_id: vec![1, 2, 3, 4, 5] };
     let mapped = writer.image(&image, 0x1000, 0x2000).unwrap();
     let frames = [writer.frame(Some(mapped), 0x1010).unwrap(), writer.frame(Some(mapped), 0x1020).unwrap()];
@@ -71,11 +76,9 @@ pub fn recording() -> Vec<u8> {
         writer
             .sample(&SampleRecord {
                 time_ns,
-                pid: 7,
-                tid: 100,
-                callstack,
+                callstack: Some(callstack),
                 state,
-                pause_ns: 60_000,
+                frozen_ns: 60_000,
                 ..Default::default()
             })
             .unwrap();

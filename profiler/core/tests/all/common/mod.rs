@@ -3,6 +3,13 @@
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 use std::path::{Path, PathBuf};
+
+use glass_profile::arch::Architecture;
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::event::{Event, Segment};
+use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profile::recording::TrackRecord;
+use glass_profile::unwind::{AddressSpace, CallChain, StackMemory, UnwindCache};
 use std::process::Command;
 
 /// Compiles a program of `tests/programs`; `None` and a word on it if there is no C compiler.
@@ -16,4 +23,46 @@ pub fn compile(folder: &Folder, source: &str, flags: &[&str]) -> Option<PathBuf>
     };
     assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
     Some(output)
+}
+
+/// Unwinds from registers, `stack` being the memory from the stack pointer upwards.
+pub fn unwind(space: &AddressSpace, registers: Registers, stack: &[u8]) -> CallChain {
+    unwind_with(space, &mut UnwindCache::default(), registers, stack)
+}
+
+/// The same with rules that were used before.
+pub fn unwind_with(space: &AddressSpace, cache: &mut UnwindCache, registers: Registers, stack: &[u8]) -> CallChain {
+    space.unwind(cache, &registers.into(), StackMemory(&[(registers.rsp, stack.to_vec())]))
+}
+
+/// The process 7, with one thread, whose mappings are in the address space 0.
+pub fn process() -> [Event; 3] {
+    let guest = GuestId(0);
+    let kind = GuestKind::Process { pid: 7 };
+    [
+        Event::Guest(Guest { id: guest, kind, name: "program".to_owned(), architecture: Architecture::X86_64 }),
+        Event::Space { space: SpaceId(0), guest, copy_of: None },
+        Event::Track { track: 0, guest, id: 7, name: "thread".to_owned() },
+    ]
+}
+
+/// The VM in the process 7, without tracks.
+pub fn vm() -> [Event; 2] {
+    let guest = GuestId(0);
+    let kind = GuestKind::Vm { vmm: 7 };
+    [
+        Event::Guest(Guest { id: guest, kind, name: "queue".to_owned(), architecture: Architecture::X86_64 }),
+        Event::Space { space: SpaceId(0), guest, copy_of: None },
+    ]
+}
+
+/// Code of 64 bits at an address, without a stack.
+pub fn segment(mode: Mode, rip: u64) -> Segment {
+    let registers = Registers { rip, ..Registers::default() }.into();
+    Segment { mode, registers, ..Segment::default() }
+}
+
+/// The first track, of the first guest.
+pub fn track(name: &str) -> TrackRecord {
+    TrackRecord { name: name.to_owned(), ..TrackRecord::default() }
 }

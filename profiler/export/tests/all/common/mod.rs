@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 
 use glass_export::{Format, Options, States};
+use glass_profile::arch::Architecture;
+use glass_profile::guest::{Guest, GuestId, GuestKind, Mode};
+use glass_profile::images::Part;
 use glass_profile::model::{Cost, Distribution, Origin, StackEnd, State};
-use glass_profile::recording::{Clocks, ImageId, NoFiles, Recording, SampleRecord, Writer, open};
+use glass_profile::recording::{Clocks, ImageId, NoFiles, Recording, SampleRecord, TrackRecord, Writer, open};
 use glass_profile::symbols::Location;
 use glass_report::tree::Tree;
 
@@ -58,11 +61,15 @@ pub fn recording(samples: u64) -> Vec<u8> {
         recorder: "glass 0.1.0".to_owned(),
         ..Default::default()
     };
-    let mut writer = Writer::start(Vec::new(), clocks, &origin, true).unwrap();
-    writer.process(7, "queue").unwrap();
-    for track in 0..3u32 {
-        writer.track(track, track.into(), &format!("vcpu {track}"), 7, 100 + track).unwrap();
+    let mut writer = Writer::start(Vec::new(), clocks, &origin).unwrap();
+    let (guest, kind) = (GuestId(0), GuestKind::Vm { vmm: 7 });
+    writer.guest(&Guest { id: guest, kind, name: "queue".to_owned(), architecture: Architecture::X86_64 }).unwrap();
+    for number in 0..3u32 {
+        let name = format!("vcpu {number}");
+        writer.track(&TrackRecord { number, guest, id: number.into(), name }).unwrap();
     }
+    let part = Part { mode: Mode::Kernel, ..Part::default() };
+    let parts = &[part];
     let library = ImageId { path: "/lib/libother.so.6".to_owned(), build_id: vec![] };
     let image = ImageId { path: "/images/queue".to_owned(), build_id: (1..=20).collect() };
     let other = writer.image(&library, 0x7f00_0000, 0x7f10_0000).unwrap();
@@ -109,18 +116,17 @@ pub fn recording(samples: u64) -> Vec<u8> {
         let sample = SampleRecord {
             time_ns,
             track: (index % 3) as u32,
-            pid: 7,
-            tid: 100 + (index % 3) as u32,
-            callstack,
-            pause_ns: 20_000 + index % 100,
+            callstack: Some(callstack),
+            frozen_ns: 20_000 + index % 100,
+            parts,
             ..Default::default()
         };
         writer
             .sample(&match dice.below(20) {
                 0..4 => SampleRecord { state: State::Idle, ..sample },
                 4 => SampleRecord { state: State::Spinning, ..sample },
-                5 => SampleRecord { callstack: broken, end: StackEnd::BadAddress, ..sample },
-                6 if index % 7 == 0 => SampleRecord { callstack: empty, end: StackEnd::NoUnwindInfo, ..sample },
+                5 => SampleRecord { callstack: Some(broken), end: StackEnd::BadAddress, ..sample },
+                6 if index % 7 == 0 => SampleRecord { callstack: Some(empty), end: StackEnd::NoUnwindInfo, ..sample },
                 _ => sample,
             })
             .unwrap();

@@ -17,6 +17,7 @@ use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
 use glass_profile::durations::Durations;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
+use glass_profile::guest::{GuestId, SpaceId};
 use glass_profile::image::Image;
 use glass_profile::images::Images;
 use glass_profile::model::{StackEnd, State};
@@ -301,7 +302,10 @@ impl Judge {
 
     pub fn judge(&mut self, sample: &RawSample) {
         if let Some(mapping) = self.unmapped.take() {
-            self.images.map(sample.process, &mapping, &mut HostFiles::default());
+            let (space, guest) = (SpaceId(0), GuestId(0));
+            for event in [Event::Space { space, guest, copy_of: None }, Event::Map { space, mapping }] {
+                self.images.learn(&event, &mut HostFiles::default());
+            }
         }
         let chain = self.images.unwind(sample);
         let name = |address| self.symbols.locate(address).pop().map_or("?".to_owned(), |location| location.function);
@@ -319,7 +323,9 @@ impl Judge {
             return;
         }
         // The innermost function may not have written its mark yet; the others have.
-        let marks = sample.stack.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let stack =
+            sample.segments.last().and_then(|segment| segment.stack.first()).map_or(&[][..], |(_, bytes)| bytes);
+        let marks = stack.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let marks: Vec<u64> = marks.filter(|word| word >> 44 == 0xc0ded).collect();
         let round = marks.iter().map(|word| word & 0xff_ffff_ffff).max();
         marks.iter().for_each(|word| self.cores |= 1 << (word >> 38 & 3));
@@ -386,7 +392,7 @@ pub fn take_of(
         let mut sink = |event| {
             if let Event::Sample(sample) = event {
                 assert_eq!(sample.state, State::Running);
-                pauses.add(sample.pause_ns);
+                pauses.add(sample.frozen_ns);
                 let (judge, count) =
                     judges.entry(sample.track).or_insert_with(|| (Judge::new(elf, rounds_are_long), 0));
                 judge.judge(&sample);

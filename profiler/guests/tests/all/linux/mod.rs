@@ -45,7 +45,7 @@ impl Seen {
         let (mut images, mut samples) = (Images::default(), Vec::new());
         let mut warnings = Vec::new();
         let mut sink = |event| match event {
-            Event::Place { process, range, bias, program } => images.place(process, range, bias, &program),
+            event @ (Event::Guest(_) | Event::Space { .. } | Event::Place { .. }) => images.learn(&event, &mut NoFiles),
             Event::Sample(sample) => samples.push(sample),
             Event::Warning(text) => warnings.push(text),
             _ => {}

@@ -6,8 +6,29 @@
 //! this, the time of a function that is one block (a write to a device and its return) would all be
 //! its caller's.
 
-use crate::event::{Registers, Skid};
-use crate::unwind::AddressSpace;
+use super::{Registers, target_of_call_before};
+use crate::event::Skid;
+use crate::unwind::{AddressSpace, CallChain, StackMemory, UnwindCache};
+
+/// Unwinds from where the time went.
+pub(crate) fn unwind(
+    space: &AddressSpace,
+    cache: &mut UnwindCache,
+    registers: Registers,
+    stack: StackMemory<'_>,
+    skid: Skid,
+) -> CallChain {
+    let top = stack.0.first().map_or(&[][..], |(_, bytes)| bytes);
+    match correction(space, registers, top, skid) {
+        Correction::None => space.unwind(cache, &registers.into(), stack),
+        Correction::InCaller(caller) => space.unwind(cache, &caller.into(), stack),
+        Correction::InCallee(callee) => {
+            let mut chain = space.unwind(cache, &registers.into(), stack);
+            chain.calls.insert(0, space.at(callee));
+            chain
+        }
+    }
+}
 
 /// What a sample's registers have to be corrected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +46,13 @@ pub fn correction(space: &AddressSpace, registers: Registers, stack: &[u8], skid
     let Skid::NextBlock { has_returned } = skid else { return Correction::None };
     if has_returned {
         // An indirect call does not say what it called.
-        let callee = space.target_of_call_before(registers.rip).filter(|target| space.code::<1>(*target).is_some());
+        let callee = target_of_call_before(space, registers.rip).filter(|target| space.code::<1>(*target).is_some());
         return callee.map_or(Correction::None, Correction::InCallee);
     }
     let Some(return_address) = stack.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else {
         return Correction::None;
     };
-    if space.target_of_call_before(return_address) != Some(registers.rip) || space.code::<1>(registers.rip).is_none() {
+    if target_of_call_before(space, return_address) != Some(registers.rip) || space.code::<1>(registers.rip).is_none() {
         return Correction::None;
     }
     // Within the call, so that what is looked up is the line of the call and not the one after it.

@@ -1,6 +1,6 @@
 //! A guest's own page tables, walked from outside: virtual to physical addresses.
 
-use super::Physical;
+use crate::memory::Physical;
 
 const CR0_PAGING: u64 = 1 << 31;
 const CR4_PHYSICAL_EXTENSION: u64 = 1 << 5;
@@ -25,6 +25,11 @@ pub struct Paging {
 }
 
 impl Paging {
+    /// Whether the core is in long mode, as far as one can see.
+    pub(super) fn is_long(&self) -> bool {
+        self.cr0 & CR0_PAGING != 0 && !self.is_legacy()
+    }
+
     /// Paging of another mode than the 64-bit one: a guest that still boots, or one of 32 bits. Its
     /// tables have other entries, so they are not walked.
     fn is_legacy(&self) -> bool {

@@ -1,0 +1,7 @@
+//! Memory of a machine that is looked into from outside.
+
+/// Physical memory that can be read.
+pub trait Physical {
+    /// Copies from a guest-physical address; false if not all of it is RAM, or not now.
+    fn read(&self, address: u64, into: &mut [u8]) -> bool;
+}
