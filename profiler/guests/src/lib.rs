@@ -10,6 +10,7 @@ use std::time::Duration;
 use glass_profile::event::Event;
 
 pub mod choose;
+pub mod debuginfod;
 mod error;
 pub mod file;
 pub mod files;
