@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<()> {
     let boot = begin.elapsed();
     step.done(&format!("pid {}, answers after {} ms", queue.service_pid()?, boot.as_millis()));
 
-    let recording = output.join("queue.trace");
+    let recording = output.join("queue.pftrace");
     let mut recorder = record(&queue, &recording, &folder)?;
     let load = push_and_pull(&mut steps, &queue, &files, &hashes, folder.path());
     let step = steps.begin("end the recording and write the report", None);

@@ -231,7 +231,9 @@ fn print_callers(mut rbp: u64, first: usize) {
             print_repeats(repeats);
             repeats = 0;
             previous = return_address;
-            print_line(format_args!("  #{number} {return_address:#018x}"));
+            // Frame 0 is an address within the code itself. What follows a call that never returns may be another function.
+            let address = if number == 0 { return_address - 1 } else { return_address };
+            print_line(format_args!("  #{number} {address:#018x}"));
             number += 1;
         }
         if caller_rbp <= rbp {

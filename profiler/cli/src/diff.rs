@@ -61,6 +61,5 @@ fn read(path: &Path) -> Result<Profile> {
         "{} has no sample of running code, so that there is nothing to compare: record for longer, or while it works",
         path.display()
     );
-    files::warn(path, &recording);
     Ok(recording.profile)
 }

@@ -76,20 +76,20 @@ pub fn run(arguments: Args) -> Result<()> {
     if format.is_folder() {
         ensure!(!to_standard_output, "{} is a folder of files: name it with --output", format.name());
         export_folder(&recording, &output)?;
-        files::warn(&file, &recording);
+        remind(&file, &recording);
         return Ok(());
     }
     if to_standard_output {
         let mut stdout = BufWriter::new(io::stdout().lock());
         let written =
             glass_export::write(format, &recording, &bytes, options, &mut stdout).and_then(|()| stdout.flush());
-        files::warn(&file, &recording);
+        remind(&file, &recording);
         return console::printed(written);
     }
     let busy = Busy::with(&format!("making {}", output.display()));
     files::write(&output, |writer| glass_export::write(format, &recording, &bytes, options, writer))?;
     drop(busy);
-    files::warn(&file, &recording);
+    remind(&file, &recording);
     let samples = format!("{} samples", exported(&recording, states));
     let events = format!("{} events", recording.trace.event_count());
     let what = match (format.is_of_trace(), recording.trace.is_empty()) {
@@ -99,6 +99,15 @@ pub fn run(arguments: Args) -> Result<()> {
     };
     say!("glass: {what} in {}; open it with {}", output.display(), format.viewer());
     Ok(())
+}
+
+/// Says where the warnings of a recording are, which other formats have no place for.
+fn remind(file: &Path, recording: &glass_profile::recording::Recording) {
+    let warnings = files::warnings(recording);
+    if !warnings.is_empty() {
+        let file = file.display();
+        say!("glass: {file} is a recording{warnings}: `glass info {file}` shows them");
+    }
 }
 
 /// Writes a trace into a folder that is new or empty: old streams among new ones would be read as one trace.

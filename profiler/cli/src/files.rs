@@ -31,7 +31,16 @@ pub(crate) fn open(path: &Path) -> Result<(Vec<u8>, Recording)> {
     Ok((bytes, recording))
 }
 
-/// Says what a reader of the recording should know.
+/// How many warnings of a recording are in what is made of it, as part of a sentence; empty if there are none.
+pub(crate) fn warnings(recording: &Recording) -> String {
+    match recording.profile.warnings.len() {
+        0 => String::new(),
+        1 => " with 1 warning".to_owned(),
+        count => format!(" with {count} warnings"),
+    }
+}
+
+/// Says what a reader of the recording should know, where that is not in what is made of it.
 pub(crate) fn warn(path: &Path, recording: &Recording) {
     for warning in &recording.profile.warnings {
         say!("glass: warning: {}: {}", path.display(), printable(warning));

@@ -6,6 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use glass_export::mirage;
 use glass_profile::model::{Cost, Origin};
 use glass_profile::recording::{Clocks, Writer};
+use glass_profile::trace::raw::Piece;
 use glass_report::names::printable;
 
 use crate::console::{Busy, say};
@@ -52,6 +53,15 @@ pub fn run(arguments: Args) -> Result<()> {
     })?;
     drop(busy);
     warnings.iter().for_each(|warning| say!("glass: warning: {shown}: {}", printable(warning)));
-    say!("glass: {} events in {}; see them with `glass report`", imported.events, output.display());
+    let recorded: usize = imported
+        .pieces
+        .iter()
+        .map(|piece| if let Piece::Chunk { events, .. } = piece { events.len() } else { 0 })
+        .sum();
+    say!(
+        "glass: the {} events of {shown} are {recorded} in {}; see them with `glass report`",
+        imported.events,
+        output.display()
+    );
     Ok(())
 }

@@ -60,7 +60,7 @@ fn row(vm: Vm, version: Option<String>) -> Row {
 /// Lists what runs now.
 pub fn run(arguments: Args) -> Result<()> {
     let listing = find::list()?;
-    // A program is asked once, however many VMs it runs.
+    // A program is read once, however many VMs it runs.
     let mut versions: HashMap<PathBuf, Option<String>> = HashMap::new();
     let rows: Vec<Row> = listing
         .vms

@@ -125,7 +125,10 @@ pub fn run(arguments: Args) -> Result<()> {
     if arguments.text {
         let text = text(&arguments, profile, trace.as_ref())?;
         drop(busy);
-        files::warn(&arguments.file, &recording);
+        // A text about samples has the warnings of the recording in it.
+        if view(&arguments).is_some() || !shows_samples(profile, trace.as_ref()) {
+            files::warn(&arguments.file, &recording);
+        }
         return console::print(&text);
     }
     files::ensure_other(&arguments.file, &arguments.output, "recording")?;
@@ -135,20 +138,27 @@ pub fn run(arguments: Args) -> Result<()> {
     };
     files::write(&arguments.output, |file| file.write_all(page.as_bytes()))?;
     drop(busy);
-    files::warn(&arguments.file, &recording);
     let events = trace.map_or(String::new(), |trace| format!(" and {} events", trace.event_count));
-    say!("glass: {} samples{events} in {output}", profile.samples.len());
+    say!("glass: {} samples{events}{} in {output}", profile.samples.len(), files::warnings(&recording));
     Ok(())
 }
 
-fn text(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<String> {
-    let view = match (arguments.view, &arguments.event, &arguments.span) {
+/// The view that was asked for, by its name or by what it is about.
+fn view(arguments: &Args) -> Option<View> {
+    match (arguments.view, &arguments.event, &arguments.span) {
         (Some(view), _, _) => Some(view.into()),
         (None, Some(_), _) => Some(View::Events),
         (None, None, Some(_)) => Some(View::Path),
         (None, None, None) => None,
-    };
-    let Some(view) = view else { return overview(arguments, profile, trace) };
+    }
+}
+
+fn shows_samples(profile: &Profile, trace: Option<&Trace>) -> bool {
+    trace.is_none() || !profile.samples.is_empty()
+}
+
+fn text(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<String> {
+    let Some(view) = view(arguments) else { return overview(arguments, profile, trace) };
     let Some(trace) = trace else {
         bail!(
             "{} holds samples only: record with `glass trace`, or `glass record --trace`, for what --view, --event and --span show",
@@ -175,7 +185,7 @@ fn text(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<St
 /// What is in the recording: samples, a trace, or both.
 fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<String> {
     let mut out = String::new();
-    if trace.is_none() || !profile.samples.is_empty() {
+    if shows_samples(profile, trace) {
         out = match arguments.min {
             Some(Min::Percent(min)) => glass_report::text_with_tree(profile, arguments.rows, min),
             Some(Min::Time(_)) if trace.is_none() => {

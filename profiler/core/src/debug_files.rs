@@ -1,8 +1,12 @@
 //! Debug information that was split off a program: where distributions keep it, and whether it belongs to the program.
+//! And what a stripped program may still hold: a table of symbols, compressed.
 
+use std::io::Read;
+
+use lzma_rust2::XzReader;
 use object::Object;
 
-use crate::image::parse_elf;
+use crate::image::{parse_elf, section_bytes};
 use crate::recording::FileSource;
 use crate::symbols::Symbols;
 
@@ -10,6 +14,9 @@ use crate::symbols::Symbols;
 const ROOT: &str = "/usr/lib/debug";
 /// The shortest build id of which a path is made.
 const BUILD_ID_BYTES_MIN: usize = 2;
+/// The largest table of symbols that is decompressed, in bytes, and the memory that this may take, in KiB.
+const SYMBOLS_BYTES_MAX: u64 = 1 << 30;
+const DECODER_KIB_MAX: u32 = 256 << 10;
 
 /// The symbols of the first debug file that belongs to a program: by its build id, or by the name and checksum that the
 /// program itself gives (`.gnu_debuglink`). Of a process they are looked for in its own view of the file system first.
@@ -23,21 +30,32 @@ pub(crate) fn find(
     let file = parse_elf(program).ok()?;
     let link = file.gnu_debuglink().ok().flatten();
     let link = link.and_then(|(name, checksum)| Some((std::str::from_utf8(name).ok()?, checksum)));
+    let belongs = |symbols: &Symbols, bytes: &[u8]| match &symbols.build_id {
+        Some(found) if !build_id.is_empty() => found == build_id,
+        _ => link.is_some_and(|(_, checksum)| crc32(bytes) == checksum),
+    };
     for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
         let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
         for place in inside.into_iter().chain([candidate]) {
             let Some(bytes) = files.load(&place) else { continue };
             let Ok(symbols) = Symbols::parse(&bytes) else { continue };
-            let belongs = match &symbols.build_id {
-                Some(found) if !build_id.is_empty() => found == build_id,
-                _ => link.is_some_and(|(_, checksum)| crc32(&bytes) == checksum),
-            };
-            if belongs {
+            if belongs(&symbols, &bytes) {
                 return Some(symbols);
             }
         }
     }
-    None
+    let bytes = if build_id.len() < BUILD_ID_BYTES_MIN { None } else { files.fetch_debug_file(build_id) }?;
+    Symbols::parse(&bytes).ok().filter(|symbols| belongs(symbols, &bytes))
+}
+
+/// The functions that a stripped program names in a table of its own (`.gnu_debugdata`, "MiniDebugInfo"): those that are
+/// not dynamic symbols.
+pub(crate) fn embedded(program: &[u8]) -> Option<Symbols> {
+    let compressed = section_bytes(&parse_elf(program).ok()?, ".gnu_debugdata")?;
+    let mut bytes = Vec::new();
+    let mut reader = XzReader::new_mem_limit(&compressed[..], true, DECODER_KIB_MAX).take(SYMBOLS_BYTES_MAX);
+    reader.read_to_end(&mut bytes).ok()?;
+    Symbols::parse(&bytes).ok()
 }
 
 /// Where the debug file of a program may be, the surest first (GDB manual, "Debugging Information in Separate Files").

@@ -385,7 +385,7 @@ fn names_in(
     }
     let debug = match &own {
         Ok(own) if own.has_debug_information() => None,
-        _ => debug_files::find(path, &bytes, build_id, process, files),
+        _ => debug_files::find(path, &bytes, build_id, process, files).or_else(|| debug_files::embedded(&bytes)),
     };
     match (debug, own) {
         (None, Err(error)) => Err(without(&error.to_string())),

@@ -147,12 +147,20 @@ pub fn check_names(bytes: &[u8]) -> Result<(), ImageError> {
     if has_debug || !symbol_table(&file).is_empty() { Ok(()) } else { Err(ImageError::Stripped) }
 }
 
+/// Whether a section is code. In a file to which only debug information was moved it has addresses and no bytes.
+fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
+    match section.flags() {
+        object::SectionFlags::Elf { sh_flags, .. } => sh_flags.contains(object::elf::SHF_EXECINSTR),
+        _ => section.kind() == object::SectionKind::Text,
+    }
+}
+
 /// Functions sorted by address, one name an address. A symbol without a size (assembly) reaches to
 /// the next symbol or to the end of its section.
 fn symbol_table(file: &object::File<'_>) -> Vec<Symbol> {
     let sections: Vec<_> = file
         .sections()
-        .filter(|section| section.kind() == object::SectionKind::Text)
+        .filter(|section| is_code(section))
         .map(|section| section.address()..section.address().saturating_add(section.size()))
         .collect();
     let mut table: Vec<Symbol> = file

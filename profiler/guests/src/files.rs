@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use glass_profile::event::{FileIdentity, Mapping, Placement};
 use glass_profile::recording::FileSource;
 
+use crate::debuginfod::Debuginfod;
 use crate::generated::open_perf_map;
 use crate::process::{living, parse_maps, without_deleted};
 use crate::sys::read_process;
@@ -34,6 +35,7 @@ pub struct HostFiles {
     held: HashMap<(String, Option<FileIdentity>), File>,
     /// The perf maps of processes.
     perf_maps: HashMap<u32, File>,
+    debuginfod: Option<Debuginfod>,
 }
 
 impl FileSource for HostFiles {
@@ -54,6 +56,10 @@ impl FileSource for HostFiles {
             return Err("is no program".to_owned());
         }
         read_whole(&mut file).ok_or_else(cannot_be_read)
+    }
+
+    fn fetch_debug_file(&mut self, build_id: &[u8]) -> Option<Vec<u8>> {
+        read_whole(&mut self.debuginfod.as_mut()?.open(build_id)?)
     }
 
     fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
@@ -86,6 +92,11 @@ fn from_start(mut file: File) -> Result<File, String> {
 }
 
 impl HostFiles {
+    /// Files of this machine, and the debug information that servers have, if any are named.
+    pub fn with_debuginfod(debuginfod: Option<Debuginfod>) -> HostFiles {
+        HostFiles { debuginfod, ..HostFiles::default() }
+    }
+
     /// The very file that a process has mapped, from its start.
     fn mapped(&mut self, process: u32, mapping: &Mapping) -> Result<File, String> {
         let key = (mapping.path.clone(), mapping.file);

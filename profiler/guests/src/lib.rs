@@ -11,6 +11,7 @@ use glass_profile::event::Event;
 
 mod arch;
 pub mod choose;
+pub mod debuginfod;
 mod error;
 pub mod file;
 pub mod files;

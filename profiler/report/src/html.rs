@@ -15,8 +15,9 @@ use sha2::Digest as _;
 use crate::cost::{Card, cards};
 use crate::data;
 use crate::difference;
-use crate::format::{count, date, percent};
+use crate::format::{count, percent};
 use crate::names::printable;
+use crate::text::recorded;
 use crate::text::{difference as difference_text, origin_line, summary, symbols_line};
 use crate::trace_page::{Class, TracePage, trace_summary};
 use crate::tree::{Kind, Merged, TrackShare, Tree};
@@ -205,7 +206,7 @@ fn side(profile: &Profile, share: &TrackShare) -> String {
     let mut row = format!("<tr><th scope=\"row\">{}</th>", escape(&share.name));
     for text in [
         guest(profile),
-        date(profile.origin.start_unix_ns),
+        recorded(&profile.origin),
         difference::length(profile),
         printable(if profile.origin.backend.is_empty() { "unknown" } else { &profile.origin.backend }),
     ] {

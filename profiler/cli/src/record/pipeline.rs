@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail};
+use glass_guests::debuginfod::Debuginfod;
 use glass_guests::files::HostFiles;
 use glass_guests::{Counts, cpu_time_ns};
 use glass_profile::event::Event;
@@ -16,6 +17,7 @@ use glass_profile::recorder::{Progress, Recorder};
 use glass_profile::recording::Clocks;
 
 use super::output::Output;
+use crate::console::say;
 use crate::queue::{Consumer, Sender, queue};
 
 /// How often the shared progress is renewed, in events.
@@ -125,7 +127,8 @@ fn work(
 ) -> Result<Cost> {
     let cannot =
         || format!("cannot write {} any further; what was recorded until then can be reported", path.display());
-    let mut files = HostFiles::default();
+    let debuginfod = Debuginfod::from_environment(|text| say!("glass: {text}"));
+    let mut files = HostFiles::with_debuginfod(debuginfod);
     let mut events = 0u64;
     while let Some(message) = messages.next() {
         match message {

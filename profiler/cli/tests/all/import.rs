@@ -31,7 +31,19 @@ fn an_imported_trace_goes_into_every_format_of_traces() {
     let imported = folder.file("net.pftrace");
     let output = glass(&["import", &file, "-o", &imported]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.contains("5 events"), "{said}");
+    assert!(output.status.success() && said.contains("the 5 events of"), "{said}");
+    // The report counts what is in the recording.
+    let text = String::from_utf8(glass(&["report", "--text", &imported]).stdout).unwrap();
+    let recorded = said.split(" are ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(text.contains(&format!("{recorded} events")), "{said}{text}");
+    assert!(!text.contains("1970"), "{text}");
+    // A file that ends within a packet lacks something, whatever of the packet was used.
+    let mut whole = mirage_file();
+    let bits = (whole.len() as u32 + 64) * 8;
+    whole[20..24].copy_from_slice(&bits.to_le_bytes());
+    let cut = folder.write("cut.ctf", &whole);
+    let output = glass(&["import", &cut, "-o", &folder.file("cut.pftrace")]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cut off within packet 1: 64 bytes"), "{output:?}");
 
     let chrome = folder.file("trace.json");
     assert!(glass(&["export", &imported, "-f", "chrome", "-o", &chrome]).status.success());

@@ -84,6 +84,10 @@ impl FileSource for Measured<'_> {
         loaded
     }
 
+    fn fetch_debug_file(&mut self, build_id: &[u8]) -> Option<Vec<u8>> {
+        self.files.fetch_debug_file(build_id)
+    }
+
     fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
         self.files.open_mapped(process, mapping)
     }

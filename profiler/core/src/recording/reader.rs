@@ -36,6 +36,11 @@ pub trait FileSource {
         self.load(&mapping.path).ok_or_else(|| "cannot be read".to_owned())
     }
 
+    /// The debug information of a program with this build id, from wherever else there may be some.
+    fn fetch_debug_file(&mut self, _build_id: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
     /// The same file from its start, to be read piece by piece; once opened it stays at hand.
     fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
         self.load_mapped(process, mapping).map(|bytes| Box::new(Cursor::new(bytes)) as Box<dyn Read>)

@@ -9,6 +9,7 @@ pub mod filter;
 pub mod model;
 pub mod path;
 pub mod raw;
+mod reason;
 pub mod sleds;
 
 pub use build::build;

@@ -14,4 +14,5 @@ mod trace_builder;
 mod trace_example;
 mod trace_path;
 mod trace_pieces;
+mod trace_reason;
 mod unwind;

@@ -1,11 +1,16 @@
 //! Names, inlined calls and lines of real ELF files.
 
 use crate::common::compile;
+use glass_profile::event::{Mapping, Placement, RawSample, Registers};
 use glass_profile::image::{Image, ImageError};
+use glass_profile::images::Images;
+use glass_profile::recording::FileSource;
 use glass_profile::symbols::{Location, Symbols};
 use glass_tests::folder::Folder;
+use glass_tests::programs::skip;
 use object::{Object, ObjectSymbol};
 use proptest::prelude::*;
+use std::process::Command;
 
 fn symbol(bytes: &[u8], name: &str) -> std::ops::Range<u64> {
     let file = object::File::parse(bytes).unwrap();
@@ -42,6 +47,75 @@ fn a_build_id_without_a_byte_is_none() {
     bytes[note.unwrap() + 4] = 0;
     let image = Image::parse(&bytes, &[]).unwrap();
     assert_eq!((image.build_id, image.build_id_address), (None, None));
+}
+
+/// Assembly has no debug information, so its names are in the symbol table alone, which is in the debug file (2026-11-22).
+#[test]
+fn a_file_of_debug_information_has_the_names_of_assembly_too() {
+    let folder = Folder::new("only-debug").unwrap();
+    let Some(program) = compile(&folder, "inlined.c", &["-O2", "-g"]) else { return };
+    let bytes = std::fs::read(&program).unwrap();
+    let debug = folder.file("program.debug");
+    let objcopy = Command::new("objcopy").arg("--only-keep-debug").args([&program, &debug]).status();
+    assert!(objcopy.unwrap().success());
+    let symbols = Symbols::parse(&std::fs::read(debug).unwrap()).unwrap();
+    let start = symbol(&bytes, "_start").start;
+    assert_eq!(symbols.locate(start)[0].function, "_start");
+}
+
+/// `.gnu_debugdata` ("MiniDebugInfo"): functions of a stripped program were addresses.
+#[test]
+fn a_compressed_table_of_symbols_in_a_stripped_program() {
+    let folder = Folder::new("embedded").unwrap();
+    let Some(program) = compile(&folder, "inlined.c", &["-O2", "-Wl,--build-id"]) else { return };
+    let bytes = std::fs::read(&program).unwrap();
+    let table = folder.file("table");
+    let run = |program: &str, arguments: &[&std::path::Path]| {
+        Command::new(program).args(arguments).status().is_ok_and(|status| status.success())
+    };
+    let path = std::path::Path::new;
+    assert!(run("objcopy", &[path("--only-keep-debug"), &program, &table]));
+    if !run("xz", &[path("--keep"), &table]) {
+        return skip("there is no xz");
+    }
+    let section = format!(".gnu_debugdata={}.xz", table.display());
+    assert!(run("objcopy", &[path("--strip-all"), path("--add-section"), path(&section), &program]));
+    let stripped = std::fs::read(&program).unwrap();
+    assert!(matches!(Symbols::parse(&stripped), Err(ImageError::Stripped)));
+    let name = |stripped: Vec<u8>| {
+        let outer = symbol(&bytes, "outer").start;
+        let mapping = Mapping {
+            start: 0,
+            end: 1 << 40,
+            path: "/app/program".to_owned(),
+            placement: Placement::Biased(0),
+            file: None,
+        };
+        let mut files = OneFile(stripped);
+        let mut images = Images::default();
+        images.map(7, &mapping, &mut files);
+        let registers = Registers { rip: outer, ..Default::default() };
+        let sample = RawSample { process: 7, registers, ..Default::default() };
+        let call = images.unwind(&sample).calls[0];
+        let names = images.names(call.image.unwrap(), &mut files);
+        names.ok().and_then(|names| names.locate(call.address).pop()).map(|location| location.function)
+    };
+    assert_eq!(name(stripped.clone()).as_deref(), Some("outer"));
+    // A damaged one is none.
+    let at = stripped.windows(6).position(|window| window == b"\xfd7zXZ\0").unwrap();
+    for offset in [6, 30, 60] {
+        let mut damaged = stripped.clone();
+        damaged[at + offset] ^= 0xff;
+        assert_eq!(name(damaged), None, "{offset}");
+    }
+}
+
+struct OneFile(Vec<u8>);
+
+impl FileSource for OneFile {
+    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
+        (path == "/app/program").then(|| self.0.clone())
+    }
 }
 
 #[test]

@@ -108,8 +108,7 @@ fn draw_wait(board: &mut Board<'_>, wait: &Wait) -> io::Result<()> {
 
 /// What a task waits for: in short, as many waits have the same, and with what tells it from others.
 fn reasons(trace: &Trace, wait: &Wait) -> (String, String) {
-    let first = wait.first_reason as usize;
-    let reasons = trace.reasons.get(first..first.saturating_add(wait.reason_count as usize)).unwrap_or_default();
+    let reasons = trace.reasons_of(wait);
     let mut names: Vec<String> = Vec::new();
     let mut objects: Vec<String> = Vec::new();
     for reason in reasons.iter().take(REASONS_MAX) {

@@ -40,15 +40,17 @@ pub(super) fn find(bytes: &[u8]) -> (Vec<Packet>, Vec<String>) {
         };
         let (size, used) = (bits(20), bits(26));
         let count = u16::from_le_bytes([bytes[position + 24], bytes[position + 25]]);
-        let wanted = position + used.min(size.max(HEADER_BYTES));
-        let end = wanted.min(bytes.len());
-        if wanted > bytes.len() {
-            warnings
-                .push(format!("the file is cut off within packet {count}: {} bytes of it are missing", wanted - end));
+        let end = (position + used.min(size.max(HEADER_BYTES))).min(bytes.len());
+        // Even if no event of this packet is missing, those of the packets after it are.
+        let missing = (position + size.max(HEADER_BYTES)).saturating_sub(bytes.len());
+        if missing > 0 {
+            warnings.push(format!("the file is cut off within packet {count}: {missing} bytes of it are missing"));
         }
         packets.push(Packet { start: position, end, count });
         position = position.saturating_add(size.max(HEADER_BYTES));
     }
+    // What is too short for a packet.
+    skipped += bytes.len().saturating_sub(position).min(HEADER_BYTES);
     if skipped > 0 {
         warnings.push(format!("{skipped} bytes of the file are in no packet and were left out"));
     }

@@ -1,5 +1,6 @@
 //! All tests of the ways to read a guest in one program, so that it is linked once.
 mod common;
+mod debuginfod;
 mod file;
 mod gdbstub;
 mod jit;

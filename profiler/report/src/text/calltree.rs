@@ -12,6 +12,9 @@ use crate::tree::{Kind, Tree};
 const INDENT_LEVELS: usize = 24;
 const NAME_COLUMNS: usize = 72;
 const PLACE_COLUMNS: usize = 24;
+/// A chain of calls is shown in short from this length on, and then this much of either end.
+const CHAIN_MIN: usize = 24;
+const CHAIN_ENDS_SHOWN: usize = 6;
 /// More lines than this help nobody.
 const LINES_MAX: usize = 500;
 
@@ -40,10 +43,30 @@ pub(super) fn call_tree(out: &mut String, tree: &Tree, min_percent: f64) {
             line(out, &format!("... more than {LINES_MAX} lines: ask for a larger --min"));
             return;
         }
+        // Where each only calls the next, the ends say it all: imports of an interpreter are a hundred frames deep.
+        let chain = only_calls(tree, node);
+        if chain >= CHAIN_MIN {
+            let ends = CHAIN_ENDS_SHOWN;
+            (node..node + ends).for_each(|node| node_line(out, tree, node, running));
+            line(out, &format!("{:>17}... {} calls, each the only one of the one before", "", chain - 2 * ends));
+            node += chain - ends;
+            lines += ends + 1;
+            continue;
+        }
         node_line(out, tree, node, running);
         lines += 1;
         node += 1;
     }
+}
+
+/// How many nodes there are from this one on of which each is only what calls the next one.
+fn only_calls(tree: &Tree, first: usize) -> usize {
+    let mut node = first;
+    // A callee with as many samples as its caller is the only one that has any.
+    while node + 1 < tree.nodes[node].end && tree.nodes[node + 1].total_samples == tree.nodes[node].total_samples {
+        node += 1;
+    }
+    node - first
 }
 
 fn node_line(out: &mut String, tree: &Tree, index: usize, running: u64) {

@@ -262,8 +262,7 @@ fn what(trace: &Trace, part: &Part) -> String {
 
 fn waiting(trace: &Trace, wait: u32, end: &str) -> String {
     let Some(wait) = trace.waits.get(wait as usize) else { return "a wait".into() };
-    let first = wait.first_reason as usize;
-    let reasons = trace.reasons.get(first..first + wait.reason_count as usize).unwrap_or(&[]);
+    let reasons = trace.reasons_of(wait);
     format!("{} waits for {} {end}", label::task(trace, wait.task), label::reasons(trace, reasons))
 }
 

@@ -19,16 +19,15 @@ struct Total {
     longest_ns: u64,
     ready_ns: u64,
     wait_ns: u64,
-    /// Time by first reason.
+    /// Time by reason.
     reasons: BTreeMap<Why, u64>,
 }
 
-/// What a wait was for: kind and name of its first reason, none if it has none.
+/// What a wait was for: kind and name of the reason that ended it, none if it has none.
 type Why = Option<(u16, NameId)>;
 
 pub(super) fn why(trace: &Trace, wait: &Wait) -> Why {
-    let reason = (wait.reason_count > 0).then(|| trace.reasons.get(wait.first_reason as usize)).flatten();
-    reason.map(|reason| (reason.kind as u16, reason.name))
+    trace.reason_of(wait).map(|reason| (reason.kind as u16, reason.name))
 }
 
 pub(super) fn why_text(trace: &Trace, why: Why) -> String {

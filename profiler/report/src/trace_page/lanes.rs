@@ -123,9 +123,10 @@ fn cores(book: &mut Book) {
 /// What a wait is for, as a name.
 fn wait_name(book: &mut Book, wait: &Wait) -> (u8, u32, u64) {
     let trace = book.trace;
-    let first = wait.first_reason as usize;
-    let reasons = trace.reasons.get(first..first.saturating_add(wait.reason_count as usize)).unwrap_or(&[]);
-    let Some(reason) = reasons.first() else { return (kinds::wait(BlockKind::Other), book.names.of("waits"), 0) };
+    let reasons = trace.reasons_of(wait);
+    let Some(ended_by) = trace.reason_of(wait) else {
+        return (kinds::wait(BlockKind::Other), book.names.of("waits"), 0);
+    };
     let mut text = String::new();
     // More than a few say no more.
     for reason in reasons.iter().take(4) {
@@ -144,9 +145,9 @@ fn wait_name(book: &mut Book, wait: &Wait) -> (u8, u32, u64) {
     if reasons.len() > 4 {
         text.push_str(" or …");
     }
-    let kind = kinds::wait(reason.kind);
+    let kind = kinds::wait(ended_by.kind);
     let name = book.names.of(if text.is_empty() { "waits" } else { &text });
-    (kind, name, reason.object)
+    (kind, name, ended_by.object)
 }
 
 fn tasks(book: &mut Book) {

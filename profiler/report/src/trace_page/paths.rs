@@ -170,7 +170,7 @@ fn describe(book: &Book, what: What) -> (u8, String, Option<u32>) {
     let task_lane = |task: u32| book.plan.task.get(task as usize).copied();
     let wait_name = |wait: u32| {
         let wait = trace.waits.get(wait as usize)?;
-        let reason = trace.reasons.get(wait.first_reason as usize).filter(|_| wait.reason_count > 0)?;
+        let reason = trace.reason_of(wait)?;
         Some((reason.kind, trace.name(reason.name)))
     };
     let wait_lane = |wait: u32| trace.waits.get(wait as usize).and_then(|wait| task_lane(wait.task));

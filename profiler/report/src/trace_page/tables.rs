@@ -133,7 +133,7 @@ fn waits(book: &Book) -> Table {
     let trace = book.trace;
     let mut sums: HashMap<(u8, u32, u32), (u64, u64, Longest)> = HashMap::new();
     for wait in &trace.waits {
-        let reason = trace.reasons.get(wait.first_reason as usize).filter(|_| wait.reason_count > 0);
+        let reason = trace.reason_of(wait);
         if reason.is_none() && wait.woken_ns == Some(wait.start_ns) {
             // A new task waits for nothing but its turn.
             continue;

@@ -113,14 +113,9 @@ pub fn summarise<'a>(trace: &Trace, paths: impl IntoIterator<Item = &'a Path>) -
     summary
 }
 
-/// What a wait says of itself: its first reason.
+/// What a wait was for.
 fn wait_topic(trace: &Trace, wait: u32) -> Topic {
-    let reason = trace
-        .waits
-        .get(wait as usize)
-        .filter(|wait| wait.reason_count > 0)
-        .and_then(|wait| trace.reasons.get(wait.first_reason as usize));
-    match reason {
+    match trace.waits.get(wait as usize).and_then(|wait| trace.reason_of(wait)) {
         Some(reason) if reason.kind == BlockKind::Timer => Topic::Timer(reason.name),
         Some(reason) => Topic::Wait(reason.kind as u16, reason.name),
         None => Topic::Wait(BlockKind::Other as u16, 0),

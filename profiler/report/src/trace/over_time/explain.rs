@@ -84,7 +84,7 @@ impl<'a> Explainer<'a> {
             let wait = &trace.waits[place as usize];
             let until_ns = wait.woken_ns.unwrap_or(wait.end_ns).clamp(wait.start_ns, wait.end_ns);
             let inside_ns = until_ns.min(end_ns).saturating_sub(wait.start_ns.max(start_ns));
-            let reason = (wait.reason_count > 0).then(|| trace.reasons.get(wait.first_reason as usize)).flatten();
+            let reason = trace.reason_of(wait);
             let (kind, name) = reason.map_or((BlockKind::Other as u16, 0), |reason| (reason.kind as u16, reason.name));
             let sum = waited.entry((wait.task, kind, name)).or_default();
             sum.inside_ns = sum.inside_ns.saturating_add(inside_ns.saturating_mul(weight));

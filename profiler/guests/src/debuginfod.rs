@@ -1,0 +1,150 @@
+//! Debug information from the servers that a user names in `DEBUGINFOD_URLS`, kept by build id.
+//!
+//! Fetched by the program `curl`: it is on nearly every machine, follows its owner's rules for proxies and
+//! certificates, and spares us an implementation of TLS. Whoever is asked learns which builds run here, so nobody is
+//! asked unless that variable is set.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+/// Servers of a list that are asked.
+const SERVERS_MAX: usize = 8;
+/// How long a server may take for a file if `DEBUGINFOD_TIMEOUT` does not say so, in seconds.
+const TIMEOUT_S: u64 = 60;
+const TIMEOUT_S_MAX: u64 = 3600;
+/// How long it may take to answer at all, in seconds.
+const CONNECT_S: u64 = 5;
+/// The largest file that is fetched, in bytes.
+const FILE_BYTES_MAX: u64 = 2 << 30;
+/// How long a server is not asked again for what it did not have.
+const MISSING_FOR: Duration = Duration::from_secs(3600);
+/// The exit status of curl for an answer like 404.
+const CURL_NOT_FOUND: i32 = 22;
+
+/// Servers, and where what they gave is kept.
+#[derive(Debug)]
+pub struct Debuginfod {
+    servers: Vec<String>,
+    folder: PathBuf,
+    timeout_s: u64,
+    notice: fn(&str),
+    was_told: bool,
+    /// Servers that did not answer are not asked again.
+    silent: HashSet<String>,
+}
+
+impl Debuginfod {
+    /// The servers in the environment, `None` if it names none. `notice` gets each sentence for the user.
+    pub fn from_environment(notice: fn(&str)) -> Option<Debuginfod> {
+        let urls = std::env::var("DEBUGINFOD_URLS").ok()?;
+        let timeout_s = std::env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|text| text.trim().parse().ok());
+        Debuginfod::new(&urls, cache_folder()?.join("debuginfod"), timeout_s.unwrap_or(TIMEOUT_S), notice)
+    }
+
+    /// The servers of a list with blanks between them, `None` if there is none in it. What they give is kept in `folder`.
+    pub fn new(urls: &str, folder: PathBuf, timeout_s: u64, notice: fn(&str)) -> Option<Debuginfod> {
+        let is_web = |url: &&str| url.starts_with("http://") || url.starts_with("https://");
+        let servers = urls.split_whitespace().filter(is_web).take(SERVERS_MAX);
+        let servers: Vec<String> = servers.map(|url| url.trim_end_matches('/').to_owned()).collect();
+        let timeout_s = timeout_s.clamp(1, TIMEOUT_S_MAX);
+        let silent = HashSet::new();
+        (!servers.is_empty()).then_some(Debuginfod { servers, folder, timeout_s, notice, was_told: false, silent })
+    }
+
+    /// Opens the debug information of a build: what is kept, or what the first server has that has any.
+    pub(crate) fn open(&mut self, build_id: &[u8]) -> Option<File> {
+        let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let folder = self.folder.join(&digits);
+        let (kept, missing) = (folder.join("debuginfo"), folder.join("missing"));
+        if let Ok(file) = File::open(&kept) {
+            return Some(file);
+        }
+        if is_recent(&missing) {
+            return None;
+        }
+        if let Err(error) = fs::create_dir_all(&folder) {
+            self.servers.clear();
+            (self.notice)(&format!("no debug information is fetched: cannot make {} ({error})", folder.display()));
+            return None;
+        }
+        if !self.was_told && !self.servers.is_empty() {
+            self.was_told = true;
+            let servers = self.servers.join(", ");
+            (self.notice)(&format!(
+                "asking {servers} (DEBUGINFOD_URLS) for debug information, which reveals the build ids of what runs here"
+            ));
+        }
+        let mut was_answered = false;
+        for server in self.servers.clone() {
+            match self.fetch(&server, &digits, &folder, &kept) {
+                Fetched::File(file) => return Some(file),
+                Fetched::Missing => was_answered = true,
+                Fetched::Failed => {}
+            }
+        }
+        // Only what was answered is known: a server may be back in a minute.
+        if was_answered && self.servers.iter().all(|server| !self.silent.contains(server)) {
+            let _ = File::create(missing);
+        }
+        None
+    }
+
+    fn fetch(&mut self, server: &str, digits: &str, folder: &Path, kept: &Path) -> Fetched {
+        if self.silent.contains(server) {
+            return Fetched::Failed;
+        }
+        let part = folder.join(format!("part-{}", std::process::id()));
+        let status = Command::new("curl")
+            // Before all others: no options of the user's own.
+            .arg("--disable")
+            .args(["--fail", "--silent", "--location", "--max-redirs", "5"])
+            .args(["--proto", "=http,https", "--proto-redir", "=http,https"])
+            .args(["--connect-timeout", &CONNECT_S.to_string(), "--max-time", &self.timeout_s.to_string()])
+            .args(["--max-filesize", &FILE_BYTES_MAX.to_string()])
+            .arg("--output")
+            .arg(&part)
+            .arg(format!("{server}/buildid/{digits}/debuginfo"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let why = match status {
+            Ok(status) if status.success() => {
+                let opened = fs::rename(&part, kept).and_then(|()| File::open(kept));
+                return opened.map_or(Fetched::Failed, Fetched::File);
+            }
+            Ok(status) if status.code() == Some(CURL_NOT_FOUND) => {
+                let _ = fs::remove_file(&part);
+                return Fetched::Missing;
+            }
+            Ok(status) => format!("{server} gave no debug information (curl: {status}); it is not asked again"),
+            Err(error) => format!("no debug information is fetched: cannot start curl ({error})"),
+        };
+        let _ = fs::remove_file(&part);
+        self.silent.insert(server.to_owned());
+        (self.notice)(&why);
+        Fetched::Failed
+    }
+}
+
+enum Fetched {
+    File(File),
+    Missing,
+    Failed,
+}
+
+fn is_recent(path: &Path) -> bool {
+    let written = fs::metadata(path).and_then(|data| data.modified()).ok();
+    written.is_some_and(|written| SystemTime::now().duration_since(written).is_ok_and(|age| age < MISSING_FOR))
+}
+
+/// `$GLASS_CACHE`, `$XDG_CACHE_HOME/glasshouse` or `~/.cache/glasshouse`.
+fn cache_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+    let general = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    variable("GLASS_CACHE").or_else(|| Some(general()?.join("glasshouse")))
+}
