@@ -129,7 +129,7 @@ mod tests {
     /// One sample a millisecond for `count` milliseconds, on two tracks in turn.
     fn profile(count: u64, rate_hz: u32) -> Profile {
         let mut profile = Profile {
-            tracks: (0..2).map(|id| Track { name: String::new(), id }).collect(),
+            tracks: (0..2).map(|id| Track { name: String::new(), id, ..Track::default() }).collect(),
             stacks: vec![Stack::default()],
             ..Profile::default()
         };
@@ -141,6 +141,7 @@ mod tests {
                 track: index as u32 % 2,
                 stack: 0,
                 state: if index < 3 { State::Idle } else { State::Running },
+                ..Sample::default()
             })
             .collect();
         profile

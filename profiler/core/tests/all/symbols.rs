@@ -1,7 +1,9 @@
 //! Names, inlined calls and lines of real ELF files.
 
 use crate::common::compile;
-use glass_profile::event::{Mapping, Placement, RawSample, Registers};
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::event::{Event, Mapping, Placement, RawSample, Segment};
+use glass_profile::guest::{GuestId, SpaceId};
 use glass_profile::image::{Image, ImageError};
 use glass_profile::images::Images;
 use glass_profile::recording::FileSource;
@@ -93,9 +95,12 @@ fn a_compressed_table_of_symbols_in_a_stripped_program() {
         };
         let mut files = OneFile(stripped);
         let mut images = Images::default();
-        images.map(7, &mapping, &mut files);
-        let registers = Registers { rip: outer, ..Default::default() };
-        let sample = RawSample { process: 7, registers, ..Default::default() };
+        let space = SpaceId(7);
+        images.learn(&Event::Space { space, guest: GuestId(1), copy_of: None }, &mut files);
+        images.learn(&Event::Map { space, mapping }, &mut files);
+        let registers = Registers { rip: outer, ..Default::default() }.into();
+        let segments = vec![Segment { space, registers, ..Default::default() }];
+        let sample = RawSample { segments, ..Default::default() };
         let call = images.unwind(&sample).calls[0];
         let names = images.names(call.image.unwrap(), &mut files);
         names.ok().and_then(|names| names.locate(call.address).pop()).map(|location| location.function)

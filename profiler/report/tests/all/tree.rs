@@ -13,7 +13,7 @@ fn frame(function: &str, line: u32) -> Frame {
 fn profile(frames: &[Frame], stacks: &[(&[u32], StackEnd)], samples: &[(usize, u32, State)]) -> Profile {
     let stack = |(frames, end): &(&[u32], StackEnd)| Stack { frames: frames.to_vec(), end: *end };
     let mut profile = Profile {
-        tracks: vec![Track { name: "vcpu 0".into(), id: 0 }],
+        tracks: vec![Track { name: "vcpu 0".into(), id: 0, ..Track::default() }],
         frames: frames.to_vec(),
         stacks: stacks.iter().map(stack).collect(),
         ..Profile::default()
@@ -237,15 +237,20 @@ fn any_profile() -> impl Strategy<Value = Profile> {
         },
     );
     let stack = (proptest::collection::vec(0..13_u32, 0..12), end).prop_map(|(frames, end)| Stack { frames, end });
-    let sample =
-        (0..5_u32, 0..22_u32, state).prop_map(|(track, stack, state)| Sample { time_ns: 0, track, stack, state });
+    let sample = (0..5_u32, 0..22_u32, state).prop_map(|(track, stack, state)| Sample {
+        time_ns: 0,
+        track,
+        stack,
+        state,
+        ..Sample::default()
+    });
     (
         proptest::collection::vec(frame, 12),
         proptest::collection::vec(stack, 0..20),
         proptest::collection::vec(sample, 0..200),
     )
         .prop_map(|(frames, stacks, samples)| Profile {
-            tracks: (0..4).map(|id| Track { name: format!("thread {id}"), id }).collect(),
+            tracks: (0..4).map(|id| Track { name: format!("thread {id}"), id, ..Track::default() }).collect(),
             frames,
             stacks,
             samples,

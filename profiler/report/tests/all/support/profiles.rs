@@ -49,7 +49,10 @@ pub fn small() -> Profile {
     };
     let stack = |frames: &[u32]| Stack { frames: frames.to_vec(), end: StackEnd::Complete };
     let mut profile = Profile {
-        tracks: vec![Track { name: "vcpu 0".into(), id: 0 }, Track { name: "vcpu 1".into(), id: 1 }],
+        tracks: vec![
+            Track { name: "vcpu 0".into(), id: 0, ..Track::default() },
+            Track { name: "vcpu 1".into(), id: 1, ..Track::default() },
+        ],
         frames: ["main", "left", "right", "work"].map(frame).to_vec(),
         stacks: vec![stack(&[0, 1]), stack(&[0, 1, 3]), stack(&[0, 2]), stack(&[0, 2, 3])],
         ..Profile::default()
@@ -63,7 +66,9 @@ pub fn small() -> Profile {
         (20, 0, State::Idle, 1),
         (5, 2, State::Spinning, 1),
     ] {
-        profile.samples.extend(std::iter::repeat_n(Sample { time_ns: 0, track, stack, state }, count));
+        profile
+            .samples
+            .extend(std::iter::repeat_n(Sample { time_ns: 0, track, stack, state, ..Sample::default() }, count));
     }
     profile
 }
@@ -82,9 +87,9 @@ pub fn timed() -> Profile {
             400..600 => (0, State::Idle),
             _ => (3, State::Running),
         };
-        profile.samples.push(Sample { time_ns, track: 0, stack, state });
+        profile.samples.push(Sample { time_ns, track: 0, stack, state, ..Sample::default() });
         if step >= 500 {
-            profile.samples.push(Sample { time_ns, track: 1, stack: 0, state: State::Running });
+            profile.samples.push(Sample { time_ns, track: 1, stack: 0, state: State::Running, ..Sample::default() });
         }
     }
     profile
@@ -200,7 +205,7 @@ pub fn service(samples: usize, seed: u64) -> Profile {
             },
             profiler_cpu_ns: 312_000_000,
         },
-        tracks: (0..4).map(|id| Track { name: format!("vcpu {id}"), id }).collect(),
+        tracks: (0..4).map(|id| Track { name: format!("vcpu {id}"), id, ..Track::default() }).collect(),
         warnings: vec![
             "The symbol file was built 3 minutes after the guest's image: lines may be off by some. <b>Rebuild</b> the image to be sure."
                 .into(),
@@ -221,7 +226,7 @@ pub fn service(samples: usize, seed: u64) -> Profile {
             profile.cost.stacks_broken += 1;
         }
         let time_ns = index as u64 * profile.origin.duration_ns / samples.max(1) as u64;
-        profile.samples.push(Sample { time_ns, track: track as u32, stack, state });
+        profile.samples.push(Sample { time_ns, track: track as u32, stack, state, ..Sample::default() });
     }
     profile
 }
@@ -310,7 +315,7 @@ pub fn phases(samples: usize, depth: usize, seed: u64) -> Profile {
             }
             _ => stack,
         };
-        profile.samples.push(Sample { time_ns, track, stack, state });
+        profile.samples.push(Sample { time_ns, track, stack, state, ..Sample::default() });
     }
     profile.cost.samples_taken = profile.samples.len() as u64;
     profile.cost.samples_wanted = samples as u64;
