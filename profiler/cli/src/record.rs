@@ -140,9 +140,9 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     }
     let end_ns = clocks.monotonic_ns + elapsed.as_nanos() as u64;
     progress.clear();
-    let cost = pipeline.finish(counts, end_ns)?;
+    let written = pipeline.finish(counts, end_ns)?;
     let counts = traced.as_ref().and_then(|traced| traced.as_ref().ok());
-    progress::summary(&arguments.output, elapsed, &cost, counts);
+    progress::summary(&arguments.output, elapsed, &written, counts);
     if is_new {
         tell_of_command(target.pid, &target.origin.guest);
     }

@@ -144,7 +144,7 @@ fn sampled(arguments: &Args, pid: u32, rate: u32) -> Result<Target> {
         symbols: arguments.symbols.iter().map(|path| SymbolFile::from(path.clone())).collect(),
         load_address: None,
         force_symbols: false,
-        rate,
+        rate: Some(rate),
         vcpus: Vec::new(),
         stack_bytes: None,
         backend: Backend::Auto,
@@ -243,16 +243,16 @@ fn finish(
     traced: Option<&LiveCounts>,
     is_sampled: bool,
 ) -> Result<()> {
-    let cost = pipeline.finish(counts, clocks.monotonic_ns + elapsed.as_nanos() as u64)?;
+    let recorded = pipeline.finish(counts, clocks.monotonic_ns + elapsed.as_nanos() as u64)?;
     progress::written(&arguments.output, elapsed);
     if is_sampled {
-        progress::samples(&cost);
+        progress::samples(&recorded, elapsed);
     }
     if let Some(counts) = traced {
         let is_over_time = !arguments.last && arguments.post_mortem.is_none();
         tell::summary(counts, is_over_time.then_some(elapsed));
     }
-    progress::profiler(&cost, elapsed);
+    progress::profiler(&recorded.cost, elapsed);
     Ok(())
 }
 

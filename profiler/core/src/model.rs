@@ -123,7 +123,19 @@ pub struct Frozen {
     pub sum_ns: u64,
 }
 
+/// What a guest loses to being looked at, for each nanosecond that it stands still: the way out of the guest's code and
+/// back into it, and caches that others have used meanwhile, take as long again. Measured by the progress of a guest
+/// that computes (2026-11-22): at 1000 stops a second it lost 6.6 % with pauses of 3.1 % on a quiet host and 17 to 20 %
+/// with pauses of 7 to 9 % on a busy one by KVM, and 1.4 to 2.6 times the pauses through QEMU's gdbstub.
+pub const LOST_PER_FROZEN: u64 = 2;
+
 impl Frozen {
+    /// About what the guest has lost of this track, in nanoseconds.
+    #[must_use]
+    pub fn estimated_loss_ns(&self) -> u64 {
+        self.sum_ns.saturating_mul(LOST_PER_FROZEN)
+    }
+
     /// Counts one time more.
     pub fn add(&mut self, ns: u64) {
         self.count += 1;

@@ -95,6 +95,11 @@ impl<W: Write> Recorder<W> {
         self
     }
 
+    /// How many tracks there were.
+    pub fn tracks(&self) -> u32 {
+        self.numbered
+    }
+
     /// How many tracks and address spaces there are now.
     pub fn living(&self) -> (usize, usize) {
         (self.tracks.len(), self.images.spaces())

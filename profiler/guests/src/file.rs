@@ -193,6 +193,8 @@ impl DumpedVm {
         if let Some(state) = started {
             let warning = vm.image.check(&mut vm.core(state))?;
             vm.warnings.extend(warning);
+            let warning = vm.image.prepare();
+            vm.warnings.extend(warning);
         }
         Ok(vm)
     }

@@ -18,6 +18,7 @@ pub mod files;
 pub mod find;
 pub mod gdbstub;
 mod generated;
+mod host;
 pub mod kvm;
 mod linux;
 pub mod memory;

@@ -62,24 +62,48 @@ pub(crate) struct Linux {
     idle: Vec<Range<u64>>,
     /// The kernel's code and data.
     range: Range<u64>,
+    /// Its unwind tables, once they are parsed.
     pub(crate) orc: Option<Arc<OrcTable>>,
+    /// The same as they lie in its memory, until then.
+    copied: Option<OrcBytes>,
     pub(crate) warning: Option<String>,
 }
 
+/// Unwind tables as a kernel has them: where the array of addresses is linked, that array, and that of entries.
+struct OrcBytes {
+    address: u64,
+    addresses: Vec<u8>,
+    entries: Vec<u8>,
+}
+
 impl Linux {
-    /// Looks at a kernel in the memory of its VM.
+    /// Looks at a kernel in the memory of its VM, which stands still: what takes its time is left to
+    /// [`parse`](Linux::parse).
     pub(crate) fn find(program: &GuestProgram, core: &mut impl HeldCore) -> Result<Linux, GuestError> {
         let (slide, mut warning) = slide(program, core)?;
-        let orc = match orc(program, slide, core)? {
-            Ok(orc) => Some(Arc::new(orc)),
+        let copied = match copy_orc(program, slide, core)? {
+            Ok(copied) => Some(copied),
             Err(reason) => {
-                warning = Some(format!("stacks of the guest's kernel will be short: {reason}"));
+                warning = Some(short_stacks(&reason));
                 None
             }
         };
         let idle = program.map.as_ref().map(|map| map.functions(&IDLE)).unwrap_or_default();
         let place = |range: &Range<u64>| range.start.wrapping_add(slide)..range.end.wrapping_add(slide);
-        Ok(Linux { slide, idle: idle.iter().map(place).collect(), range: place(&program.linked), orc, warning })
+        let (idle, range) = (idle.iter().map(place).collect(), place(&program.linked));
+        Ok(Linux { slide, idle, range, orc: None, copied, warning })
+    }
+
+    /// Parses the unwind tables, of which there are some 370,000 entries. Returns a warning if they cannot be used.
+    pub(crate) fn parse(&mut self) -> Option<String> {
+        let OrcBytes { address, addresses, entries } = self.copied.take()?;
+        match OrcTable::parse(address, &addresses, &entries) {
+            Ok(table) => {
+                self.orc = Some(Arc::new(table));
+                None
+            }
+            Err(error) => Some(short_stacks(&format!("its unwind tables cannot be used ({error})"))),
+        }
     }
 
     /// Whether a core at this address waits for work; `None` if it is not in the kernel.
@@ -151,8 +175,16 @@ fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Optio
     }
 }
 
-/// Reads the unwind tables, or says why there are none.
-fn orc(program: &GuestProgram, slide: u64, core: &mut impl HeldCore) -> Result<Result<OrcTable, String>, GuestError> {
+fn short_stacks(reason: &str) -> String {
+    format!("stacks of the guest's kernel will be short: {reason}")
+}
+
+/// Copies the unwind tables, or says why there are none.
+fn copy_orc(
+    program: &GuestProgram,
+    slide: u64,
+    core: &mut impl HeldCore,
+) -> Result<Result<OrcBytes, String>, GuestError> {
     let [Some(addresses), Some(addresses_end), Some(entries), Some(entries_end)] =
         ORC.map(|name| program.landmark(name))
     else {
@@ -170,11 +202,8 @@ fn orc(program: &GuestProgram, slide: u64, core: &mut impl HeldCore) -> Result<R
         let read = core.read(start.wrapping_add(slide), &mut found)?;
         Ok(if read == bytes { Ok(found) } else { Err("its unwind tables cannot be read".to_owned()) })
     };
-    let (addresses_bytes, entries_bytes) =
-        match (array(addresses, addresses_end, ADDRESS_BYTES)?, array(entries, entries_end, ENTRY_BYTES)?) {
-            (Ok(addresses), Ok(entries)) => (addresses, entries),
-            (Err(reason), _) | (_, Err(reason)) => return Ok(Err(reason)),
-        };
-    let parsed = OrcTable::parse(addresses, &addresses_bytes, &entries_bytes);
-    Ok(parsed.map_err(|error| format!("its unwind tables cannot be used ({error})")))
+    Ok(match (array(addresses, addresses_end, ADDRESS_BYTES)?, array(entries, entries_end, ENTRY_BYTES)?) {
+        (Ok(bytes), Ok(entries)) => Ok(OrcBytes { address: addresses, addresses: bytes, entries }),
+        (Err(reason), _) | (_, Err(reason)) => Err(reason),
+    })
 }

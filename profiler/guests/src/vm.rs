@@ -96,8 +96,8 @@ impl VmImage {
         Ok(VmImage { guest, programs, settings, cores, linux: OnceCell::new() })
     }
 
-    /// Compares the images with what the guest has in memory, and reads the unwind tables that a Linux
-    /// keeps there. `Ok` holds a warning for what could not be done.
+    /// Compares the images with what the guest has in memory, and copies the unwind tables that a Linux
+    /// keeps there. [`prepare`](VmImage::prepare) comes after it. `Ok` holds a warning for what could not be done.
     pub(crate) fn check(&self, core: &mut impl HeldCore) -> Result<Option<String>, GuestError> {
         let mut warnings = Vec::new();
         for (index, program) in self.programs.iter().enumerate() {
@@ -121,6 +121,12 @@ impl VmImage {
             }
         }
         Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
+    }
+
+    /// Does what [`check`](VmImage::check) has left for when the guest runs again; returns a warning for what could
+    /// not be done.
+    pub(crate) fn prepare(&mut self) -> Option<String> {
+        self.linux.get_mut()?.1.parse()
     }
 
     /// The guest, the tracks of the vCPUs that are sampled, by their numbers, and where what it runs is.

@@ -1,8 +1,9 @@
 //! What looking cost, as the four headlines that stand at the top of every report.
 
-use glass_profile::model::Profile;
+use glass_profile::model::{Profile, Sample, StackEnd};
 
 use crate::format::{count, duration, percent};
+use crate::names::printable;
 
 /// Above this share of lost samples or broken stacks, or of the profiler's use of a core, the
 /// reader is asked to look twice. In thousandths.
@@ -30,7 +31,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         name: "Samples",
         headline: format!("{} taken", count(taken)),
         detail: format!(
-            "{} wanted, {} lost ({}), {} late ({})",
+            "{} expected, {} lost ({}), {} late ({})",
             count(cost.samples_wanted),
             count(cost.samples_lost),
             percent(cost.samples_lost, cost.samples_wanted),
@@ -42,7 +43,12 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
     let stacks = Card {
         name: "Stacks",
         headline: format!("{} broken", percent(cost.stacks_broken, taken)),
-        detail: format!("{} of {} do not reach their thread's start", count(cost.stacks_broken), count(taken)),
+        detail: format!(
+            "{} of {} do not reach their thread's start{}",
+            count(cost.stacks_broken),
+            count(taken),
+            why_broken(profile)
+        ),
         high: exceeds(cost.stacks_broken, taken, HIGH_PER_MILLE),
     };
     let pause = &cost.pause;
@@ -58,12 +64,13 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
             name: "Pauses",
             headline: format!("{} median", duration(pause.median_ns)),
             detail: format!(
-                "99 % within {}, longest {}, {} in all ({} of {})",
+                "99 % within {}, longest {}, {} in all ({} of {}){}",
                 duration(pause.p99_ns),
                 duration(pause.max_ns),
                 duration(pause.sum_ns),
                 percent(pause.sum_ns, tracks_ns),
-                if profile.tracks.len() > 1 { "the tracks' time" } else { "the time" }
+                if profile.tracks.len() > 1 { "the tracks' time" } else { "the time" },
+                loss(profile)
             ),
             high: exceeds(pause.sum_ns, tracks_ns, HIGH_CPU_PER_MILLE),
         }
@@ -75,6 +82,40 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         high: exceeds(cost.profiler_cpu_ns, duration_ns, HIGH_CPU_PER_MILLE),
     };
     [samples, stacks, pauses, profiler]
+}
+
+/// Of stacks whose callers cannot be known, why.
+fn why_broken(profile: &Profile) -> String {
+    let known = [
+        (StackEnd::NoUnwindInfo, "there is no unwind data: callers are missing"),
+        (StackEnd::NotLongMode, "code was not in 64-bit mode, and is not unwound"),
+    ];
+    let mut text = String::new();
+    for (end, why) in known {
+        let of_end = |sample: &&Sample| profile.stacks.get(sample.stack as usize).is_some_and(|stack| stack.end == end);
+        let samples = profile.samples.iter().filter(of_end).count() as u64;
+        if samples > 0 {
+            text.push_str(&format!("; of {} {why}", count(samples)));
+        }
+    }
+    text
+}
+
+/// What the guest has lost, pauses and what follows them, in all and of the track that lost most.
+fn loss(profile: &Profile) -> String {
+    let duration_ns = profile.origin.duration_ns;
+    let tracks = &profile.tracks;
+    let sum_ns = tracks.iter().fold(0, |sum: u64, track| sum.saturating_add(track.frozen.estimated_loss_ns()));
+    let Some(most) = tracks.iter().max_by_key(|track| track.frozen.sum_ns).filter(|_| sum_ns > 0) else {
+        return String::new();
+    };
+    let all = percent(sum_ns, duration_ns.saturating_mul(tracks.len() as u64));
+    let mut text = format!("; with what follows each pause the guest lost about {all}");
+    if tracks.len() > 1 {
+        let share = percent(most.frozen.estimated_loss_ns(), duration_ns);
+        text.push_str(&format!(", {} most: {share}", printable(&most.name)));
+    }
+    text
 }
 
 fn exceeds(part: u64, whole: u64, per_mille: u64) -> bool {

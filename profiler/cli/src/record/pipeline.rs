@@ -45,10 +45,17 @@ impl Events {
     }
 }
 
+/// What is in a file that is complete.
+pub(crate) struct Written {
+    pub(crate) cost: Cost,
+    /// How many vCPUs or threads were sampled.
+    pub(crate) tracks: u32,
+}
+
 /// The way of events into the file.
 pub(crate) struct Pipeline {
     queue: Sender<Message>,
-    thread: JoinHandle<Result<Cost>>,
+    thread: JoinHandle<Result<Written>>,
     progress: Arc<Mutex<Progress>>,
     failed: Arc<AtomicBool>,
 }
@@ -112,7 +119,7 @@ impl Pipeline {
     }
 
     /// Writes the names and the end of the recording.
-    pub(crate) fn finish(mut self, counts: Counts, end_ns: u64) -> Result<Cost> {
+    pub(crate) fn finish(mut self, counts: Counts, end_ns: u64) -> Result<Written> {
         let cost = self.cost(counts);
         self.queue.send(Message::Finish(cost, end_ns));
         self.thread.join().map_err(|_| anyhow!("the recorder's thread ended unexpectedly"))?
@@ -124,7 +131,7 @@ fn work(
     messages: &Consumer<Message>,
     progress: &Mutex<Progress>,
     path: &Path,
-) -> Result<Cost> {
+) -> Result<Written> {
     let cannot =
         || format!("cannot write {} any further; what was recorded until then can be reported", path.display());
     let debuginfod = Debuginfod::from_environment(|text| say!("glass: {text}"));
@@ -144,13 +151,14 @@ fn work(
                 *progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = recorder.progress();
             }
             Message::Finish(cost, end_ns) => {
+                let tracks = recorder.tracks();
                 let (cost, file) = recorder.finish(&cost, end_ns, &mut files, cpu_time_ns).with_context(cannot)?;
                 file.into_inner()
                     .map_err(|error| error.into_error())
                     .with_context(cannot)?
                     .flush()
                     .with_context(cannot)?;
-                return Ok(cost);
+                return Ok(Written { cost, tracks });
             }
         }
     }

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use glass_guests::trace::LiveCounts;
-use glass_profile::model::{Cost, Distribution, Origin};
+use glass_profile::model::{Cost, Distribution, LOST_PER_FROZEN, Origin};
 use glass_profile::recorder;
 use indicatif::ProgressBar;
 
+use super::pipeline::Written;
 use crate::console::{room, say, spinner};
 use crate::trace::tell;
 
@@ -81,13 +82,13 @@ pub(crate) fn fit(line: &mut String, parts: &[String], room: usize) {
 }
 
 /// What was recorded and what it cost.
-pub(super) fn summary(path: &Path, elapsed: Duration, cost: &Cost, traced: Option<&LiveCounts>) {
+pub(super) fn summary(path: &Path, elapsed: Duration, recorded: &Written, traced: Option<&LiveCounts>) {
     written(path, elapsed);
-    samples(cost);
+    samples(recorded, elapsed);
     if let Some(counts) = traced {
         tell::summary(counts, Some(elapsed));
     }
-    profiler(cost, elapsed);
+    profiler(&recorded.cost, elapsed);
 }
 
 /// What was written.
@@ -97,11 +98,12 @@ pub(crate) fn written(path: &Path, elapsed: Duration) {
 }
 
 /// What sampling gave and cost.
-pub(crate) fn samples(cost: &Cost) {
+pub(crate) fn samples(recorded: &Written, elapsed: Duration) {
+    let cost = &recorded.cost;
     say!(
-        "  samples    {} wanted, {} taken, {} lost, {} late",
-        cost.samples_wanted,
+        "  samples    {} taken of {} expected, {} lost, {} late",
         cost.samples_taken,
+        cost.samples_wanted,
         cost.samples_lost,
         cost.samples_late
     );
@@ -112,6 +114,12 @@ pub(crate) fn samples(cost: &Cost) {
             microseconds(cost.pause.median_ns),
             microseconds(cost.pause.p99_ns),
             microseconds(cost.pause.max_ns)
+        );
+        let time_ns = elapsed.as_nanos() as u64 * u64::from(recorded.tracks.max(1));
+        say!(
+            "  guest      stood still for {} of its time, and lost about {} with what follows each pause",
+            percent(cost.pause.sum_ns, time_ns),
+            percent(cost.pause.sum_ns.saturating_mul(LOST_PER_FROZEN), time_ns)
         );
     } else {
         say!("  pause      none: the guest was not stopped");

@@ -107,13 +107,13 @@ impl Recording {
         let traced = tracer.finish();
         self.is_detached.store(true, Ordering::Relaxed);
         let elapsed = begun.elapsed();
-        let cost = pipeline.finish(Counts::default(), clocks.monotonic_ns + elapsed.as_nanos() as u64)?;
+        let written = pipeline.finish(Counts::default(), clocks.monotonic_ns + elapsed.as_nanos() as u64)?;
         progress::written(&self.path, elapsed);
         match &traced {
             Ok(counts) => tell::summary(counts, Some(elapsed)),
             Err(error) => say!("glass: the service ran, but its trace is not complete: {error:#}"),
         }
-        progress::profiler(&cost, elapsed);
+        progress::profiler(&written.cost, elapsed);
         Ok(status)
     }
 }

@@ -62,6 +62,8 @@ pub struct QemuVm {
     /// Samples of a VM that did not run.
     paused_samples: u64,
     detached: bool,
+    /// How long it stood still to be attached to.
+    frozen_ns: u64,
     warnings: Vec<String>,
 }
 
@@ -137,6 +139,7 @@ impl QemuVm {
                 Vec::new()
             }
         };
+        let start_ns = monotonic_ns();
         let (mut client, mut watchdog) = Client::connect(&address, switch.as_ref())?;
         // From here on the VM stands still, whatever happens to us.
         let is_paused = client.greet()? == Stopped::Before;
@@ -159,6 +162,7 @@ impl QemuVm {
             is_paused,
             paused_samples: 0,
             detached: false,
+            frozen_ns: 0,
             warnings,
         };
         attached.choose_memory(files)?;
@@ -170,7 +174,9 @@ impl QemuVm {
             attached.warnings.push("the VM is paused, and stays so until its owner starts it".to_owned());
         } else {
             attached.client.resume()?;
+            attached.frozen_ns = monotonic_ns() - start_ns;
         }
+        attached.warnings.extend(attached.image.prepare());
         Ok(attached)
     }
 
@@ -299,6 +305,10 @@ impl Guest for QemuVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
         self.image.announce(self.wanted.iter().map(|vcpu| *vcpu as u32), sink);
+        if self.frozen_ns > 0 {
+            let frozen_ns = std::mem::take(&mut self.frozen_ns);
+            sink(Event::Frozen { tracks_ns: self.wanted.iter().map(|vcpu| (*vcpu as u32, frozen_ns)).collect() });
+        }
         Ok(())
     }
 

@@ -127,6 +127,7 @@ impl KvmVm {
         let (index, warning) = chosen.unwrap_or(Err(GuestError::NoVcpu(pid)))?;
         self.memory = candidates.swap_remove(index);
         self.warnings.extend(warning);
+        self.warnings.extend(self.image.prepare());
         if !self.memory.is_file() {
             self.warnings.push("the VM's RAM is no file that is shared, so it is read out of the VMM, which takes some microseconds longer for each sample: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
         }

@@ -155,7 +155,7 @@ impl KvmVm {
         });
         // Whatever came of it, it goes on.
         vcpu.thread.release()?;
-        let frozen_ns = monotonic_ns() - start_ns;
+        let frozen_ns = vcpu.thread.take_frozen_ns();
         Ok(sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }))
     }
 
@@ -199,6 +199,9 @@ impl Guest for KvmVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
         self.image.announce(self.vcpus.iter().map(|vcpu| vcpu.index), sink);
+        // To be attached to has taken some stops.
+        let tracks_ns = self.vcpus.iter_mut().map(|vcpu| (vcpu.index, vcpu.thread.take_frozen_ns())).collect();
+        sink(Event::Frozen { tracks_ns });
         Ok(())
     }
 

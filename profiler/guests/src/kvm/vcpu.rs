@@ -89,6 +89,10 @@ pub(super) struct Thread {
     /// Signals that were handed on.
     signals: u64,
     polling: Polling,
+    /// When the stop was asked for by which it stands still.
+    held_since_ns: Option<u64>,
+    /// How long it was held in all, since that was asked for last.
+    frozen_ns: u64,
 }
 
 fn failed(action: &str) -> impl FnOnce(io::Error) -> GuestError {
@@ -107,6 +111,8 @@ impl Thread {
             owed: 0,
             signals: 0,
             polling: Polling::default(),
+            held_since_ns: None,
+            frozen_ns: 0,
         })
     }
 
@@ -131,6 +137,7 @@ impl Thread {
             let waited_ns = monotonic_ns() - start_ns;
             if let Some((_, registers)) = &self.held {
                 self.polling.stopped(waited_ns);
+                self.held_since_ns = Some(start_ns);
                 return Ok(Hold::Yes(call_of(registers)));
             }
             if waited_ns >= limit_ns && !self.ended {
@@ -210,6 +217,9 @@ impl Thread {
             // The whole process was stopped by somebody, and shall stay so.
             Some(_) => self.tracee.listen(),
         });
+        if let Some(since_ns) = self.held_since_ns.take() {
+            self.frozen_ns += monotonic_ns() - since_ns;
+        }
         resumed.or_else(|error| self.lost(error, "let go of"))
     }
 
@@ -232,6 +242,11 @@ impl Thread {
 
     pub(super) fn tracee(&self) -> &Tracee {
         &self.tracee
+    }
+
+    /// How long it was held since this was asked last: from each request to stop until it was let go.
+    pub(super) fn take_frozen_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.frozen_ns)
     }
 
     /// Notes that it has ended while somebody else waited for it.
