@@ -80,7 +80,7 @@ fn a_full_disk_is_told_and_what_was_recorded_stays() {
     assert_eq!(std::fs::metadata(&recording).unwrap().len(), 8192);
     let table = glass(&["report", &recording, "--text"]);
     assert!(table.status.success(), "{table:?}");
-    assert!(String::from_utf8_lossy(&table.stderr).contains("cut off"), "{table:?}");
+    assert!(String::from_utf8_lossy(&table.stdout).contains("cut off"), "{table:?}");
 
     let Some(full) = record_busy("true", "/dev/full") else { return };
     let text = String::from_utf8_lossy(&full.stderr);

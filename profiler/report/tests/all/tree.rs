@@ -122,7 +122,7 @@ fn broken_idle_and_spinning_have_roots_of_their_own() {
             "..[idle] 5 5",
             ".[broken stack: the copied part was used up] 0 2",
             "..main 2 2",
-            ".[broken stack: no unwind information] 0 4",
+            ".[broken stack: no unwind data: callers are missing] 0 4",
             "..[idle] 4 4",
             ".[broken stack: bad address] 1 1",
             ".[broken stack: no frames] 3 3",
@@ -133,7 +133,7 @@ fn broken_idle_and_spinning_have_roots_of_their_own() {
             ".[idle] 8 27",
             "..main 0 9",
             "...[idle] 9 9",
-            "..[broken stack: no unwind information] 0 10",
+            "..[broken stack: no unwind data: callers are missing] 0 10",
             "...[idle] 10 10",
         ]
     );
