@@ -50,7 +50,10 @@ enum Part {
     /// The end-to-end tests of one world: process, kvm or tcg.
     World(String),
     /// All tests of a package that does not need built programs.
-    Package(String),
+    Package {
+        name: String,
+        has_library: bool,
+    },
 }
 
 impl Part {
@@ -62,16 +65,16 @@ impl Part {
             Some("ring") => Part::Ring,
             Some("end-to-end" | END_TO_END | "tests") => Part::EndToEnd,
             Some(world @ ("process" | "kvm" | "tcg")) => Part::World(world.to_owned()),
-            Some(name) => Part::Package(package(name)?),
+            Some(name) => package(name)?,
         })
     }
 
     fn has_host(&self) -> bool {
-        matches!(self, Part::All | Part::Host | Part::Package(_))
+        matches!(self, Part::All | Part::Host | Part::Package { .. })
     }
 
     fn has_docs(&self) -> bool {
-        matches!(self, Part::All | Part::Docs | Part::Package(_))
+        matches!(self, Part::All | Part::Docs | Part::Package { has_library: true, .. })
     }
 
     fn has_ring(&self) -> bool {
@@ -95,26 +98,30 @@ impl Part {
         match self {
             // Always all of them: in another selection dependencies have other features, and are built once more.
             Part::All | Part::Host | Part::EndToEnd | Part::World(_) => vec!["--workspace"],
-            Part::Package(name) => vec!["--package", name],
+            Part::Package { name, .. } => vec!["--package", name],
             Part::Docs | Part::Ring => vec![],
         }
     }
 }
 
 /// The package of the workspace with this name or folder.
-fn package(name_or_folder: &str) -> Result<String> {
+fn package(name_or_folder: &str) -> Result<Part> {
     let metadata = run::quiet(&mut run::cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
     let manifest = run::root().join(name_or_folder).join("Cargo.toml");
     let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_meant =
         |package: &&Value| package["name"] == name_or_folder || package["manifest_path"].as_str() == manifest.to_str();
-    let found = packages.iter().find(is_meant).and_then(|package| package["name"].as_str());
-    found.map(str::to_owned).with_context(|| {
+    let found = packages.iter().find(is_meant).with_context(|| {
         format!(
             "there is no part {name_or_folder:?}: give host, docs, ring, end-to-end, process, kvm, tcg, or a crate's name or folder"
         )
-    })
+    })?;
+    let name = found["name"].as_str().context("a package has no name")?.to_owned();
+    let is_library =
+        |target: &Value| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"));
+    let has_library = found["targets"].as_array().is_some_and(|targets| targets.iter().any(is_library));
+    Ok(Part::Package { name, has_library })
 }
 
 /// Installs, builds and runs. The last line printed has the counts.
@@ -250,7 +257,7 @@ fn execute_all(programs: Vec<&Program>, side_by_side: usize, options: &Options, 
 }
 
 fn is_host(program: &Program, part: &Part) -> bool {
-    program.package != END_TO_END || matches!(part, Part::Package(_))
+    program.package != END_TO_END || matches!(part, Part::Package { .. })
 }
 
 /// A command that runs the selected tests; `None` if there are none.
@@ -284,7 +291,7 @@ fn end_to_end(program: &Program, part: &Part, options: &Options) -> Result<Optio
 fn examples(part: &Part, names: &[String]) -> Tally {
     let mut command = run::cargo(&["test", "--doc", "--quiet"]);
     match part {
-        Part::Package(name) => command.args(["--package", name]),
+        Part::Package { name, .. } => command.args(["--package", name]),
         _ => command.arg("--workspace"),
     };
     suite::execute("documentation", command.arg("--").args(names).arg("--format=pretty"))
@@ -311,8 +318,10 @@ mod tests {
         let parse = |text| Part::parse(Some(text)).unwrap();
         assert_eq!(parse("end-to-end"), Part::EndToEnd);
         assert_eq!(parse("kvm"), Part::World("kvm".into()));
-        assert_eq!(parse("lib/net"), Part::Package("glass-net".into()));
-        assert_eq!(parse("glass-net"), Part::Package("glass-net".into()));
+        let net = Part::Package { name: "glass-net".into(), has_library: true };
+        assert_eq!([parse("lib/net"), parse("glass-net")], [net.clone(), net]);
+        // It is a program, which can have no examples.
+        assert!(!parse("profiler/cli").has_docs());
         let error = Part::parse(Some("nonsense")).unwrap_err().to_string();
         assert!(error.contains("no part \"nonsense\"") && error.contains("end-to-end"), "{error}");
     }
