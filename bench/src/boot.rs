@@ -100,13 +100,14 @@ fn shell_words(line: &str) -> Result<Vec<String>> {
     if quoted { bail!("a quote is not closed in {line:?}") } else { Ok(words) }
 }
 
-/// Leaves out the socket for the profiler: its folder is gone when `--print-command` returns.
+/// Leaves out the sockets of the profiler and of `glass run`: each would be a file more in the folder of the benchmark.
 fn without_debugger(words: Vec<String>) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
     let mut words = words.into_iter().peekable();
     while let Some(word) = words.next() {
         let value = words.peek().map_or("", |value| value.as_str());
-        if word == "-gdb" || (word == "-chardev" && value.contains("id=gdb")) {
+        let is_socket = value.ends_with("id=gdb") || value.ends_with("id=monitor");
+        if word == "-gdb" || word == "-mon" || (word == "-chardev" && is_socket) {
             words.next();
         } else {
             kept.push(word);

@@ -17,8 +17,8 @@ pub struct Qemu {
 
 impl Qemu {
     /// Starts what `glass_run` (a `glass run` with its options, without the service's own arguments)
-    /// would start with the arguments `service`, and gives QEMU the `options` besides. Its gdbstub
-    /// listens in `folder`, where the log is too.
+    /// would start with the arguments `service`, and gives QEMU the `options` besides. Its sockets
+    /// are in `folder`, where the log is too.
     pub fn start(glass_run: &mut Command, service: &[&str], options: &[String], folder: &Folder) -> Result<Qemu> {
         let words = command_words(glass_run, service, folder)?;
         let kernel = words.iter().position(|word| word == "-kernel").and_then(|at| words.get(at + 1));
@@ -29,7 +29,7 @@ impl Qemu {
     }
 }
 
-/// The words of the command that `glass_run` would start, with QEMU's gdbstub in `folder`.
+/// The words of the command that `glass_run` would start, with QEMU's sockets in `folder`.
 pub fn command_words(glass_run: &mut Command, service: &[&str], folder: &Folder) -> Result<Vec<String>> {
     let output = glass_run.arg("--print-command").arg("--").args(service).output();
     let output = output.context("cannot start glass")?;
@@ -40,8 +40,10 @@ pub fn command_words(glass_run: &mut Command, service: &[&str], folder: &Folder)
     };
     let mut words = words(line);
     for word in &mut words {
-        if word.ends_with("id=gdb") {
-            *word = format!("socket,path={},server=on,wait=off,id=gdb", folder.file("gdb").display());
+        for socket in ["gdb", "monitor"] {
+            if word.starts_with("socket,") && word.ends_with(&format!("id={socket}")) {
+                *word = format!("socket,path={},server=on,wait=off,id={socket}", folder.file(socket).display());
+            }
         }
     }
     Ok(words)

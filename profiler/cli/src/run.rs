@@ -221,13 +221,15 @@ fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Comman
 
 fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
     let (accel, remark) = choose_accel(args.accel)?;
-    let folder = SocketFolder::make()?;
-    let mut command = qemu_command(args, image, accel, &folder.0);
     if args.print_command {
+        // Whoever runs it has the sockets beside it.
+        let command = qemu_command(args, image, accel, Path::new("."));
         let words = command.get_args().skip(3).map(|word| shell_word(&word.to_string_lossy()));
         console::print(&(words.collect::<Vec<_>>().join(" ") + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let folder = SocketFolder::make()?;
+    let mut command = qemu_command(args, image, accel, &folder.0);
     say!(
         "glass: booting {name} with {accel}, {} MiB{}",
         args.memory >> 20,
