@@ -57,6 +57,7 @@ impl Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use smoltcp::wire::{IpAddress, IpEndpoint};
 
     fn ends(port: u16) -> Ends {
