@@ -2,8 +2,9 @@
 
 use crate::Driver;
 use crate::console::{Console, ConsoleConfig};
+use crate::error::Lie;
 use crate::fake::{Fake, GuardedDma};
-use crate::transport::{device, feature};
+use crate::transport::{device, feature, status};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -117,4 +118,59 @@ fn a_liar_is_not_written_to() {
     }
     console.kick();
     assert_eq!(fake.notifications(), []);
+}
+
+#[test]
+fn interrupts_come_only_while_it_is_armed() {
+    let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
+    let mut input = |wanted: bool| {
+        let is_wanted = fake.with(0, |queue| {
+            let chain = queue.take().unwrap();
+            let written = chain.write(b"x");
+            queue.complete(chain.head, written)
+        });
+        assert_eq!(is_wanted, wanted);
+    };
+    let mut bytes = [0; 8];
+    for _ in 0..3 {
+        assert!(!console.arm());
+        input(true);
+        assert!(console.arm(), "there is input");
+        console.disarm();
+        assert_eq!(console.read(&mut bytes), 1);
+        input(false);
+        assert_eq!(console.read(&mut bytes), 1);
+    }
+    // Of the way out only a writer that waits wants to hear.
+    for waits in [true, false] {
+        console.write(b"text");
+        console.kick();
+        if waits {
+            console.want_room();
+        }
+        assert!(!console.arm());
+        let is_wanted = fake.with(1, |queue| {
+            let chain = queue.take().unwrap();
+            queue.complete(chain.head, 0)
+        });
+        assert_eq!(is_wanted, waits);
+        assert_eq!(console.poll(), waits);
+        assert_eq!(console.take_room(), waits);
+        console.disarm();
+    }
+}
+
+#[test]
+fn a_device_that_has_given_up_is_noticed_when_it_interrupts() {
+    let (fake, mut console) = console(ConsoleConfig::default());
+    assert!(!console.arm());
+    fake.state().status |= status::NEEDS_RESET;
+    assert!(!console.arm() && console.lie().is_none(), "nobody looks without a reason");
+    console.acknowledge_interrupt();
+    assert_eq!(fake.state().acknowledged, 1);
+    console.want_room();
+    assert!(console.arm(), "who waits for room must not sleep");
+    assert_eq!(console.lie(), Some(Lie::NeedsReset));
+    assert!(console.poll() && console.take_room() && console.has_room(1 << 20));
+    assert_eq!(fake.state().status, 0);
 }

@@ -126,6 +126,25 @@ fn frames_leave_with_one_kick_and_their_buffers_come_back() {
 }
 
 #[test]
+fn interrupts_come_only_while_it_is_armed() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    for is_armed in [true, false, true] {
+        if is_armed {
+            assert!(!net.arm());
+        } else {
+            net.disarm();
+        }
+        let is_wanted = fake.with(0, |queue| {
+            let chain = queue.take().unwrap();
+            let written = chain.write(&[0; HEADER_BYTES + 100]);
+            queue.complete(chain.head, written)
+        });
+        assert_eq!(is_wanted, is_armed);
+        assert!(receive(&mut net).is_some());
+    }
+}
+
+#[test]
 fn a_frame_waits_until_there_is_room_for_its_answer() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
     (0..16).for_each(|_| net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(1)));

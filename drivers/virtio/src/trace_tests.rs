@@ -168,6 +168,9 @@ fn frames_are_requests_too() {
     let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
     assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(60, 1), (1514, 2)]);
     assert!(submits.iter().all(|event| event.detail == Operation::Transmit as u16));
+    let name = glass_trace::intern("net");
+    assert!(submits.iter().chain(&completes).chain(&of(&events, Kind::Kick)).all(|event| event.a == name));
+    assert_eq!(of(&events, Kind::Kick).len(), 1, "the first kick is that of a card without a name");
     // One was sent; one came that nobody had submitted, into one of 16 buffers.
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(60, 1), (100, 15)]);
     assert_eq!(completes[0].b, submits[0].b);
@@ -201,6 +204,10 @@ fn text_that_the_host_does_not_read_is_under_way() {
     assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(80, 1), (80, 2)]);
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(80, 1)]);
     assert_eq!(completes[0].b, submits[0].b);
+    assert_ne!(submits[0].b, submits[1].b);
+    let name = glass_trace::intern("console");
+    assert!(submits.iter().all(|submit| (submit.a, submit.detail) == (name, Operation::Write as u16)));
+    assert!(completes[0].a == name && completes[0].detail == 0);
     let gauges: Vec<i64> = of(&events, Kind::Counter).iter().map(|event| event.b as i64).collect();
     assert_eq!(gauges, [80, 160, 80]);
 }

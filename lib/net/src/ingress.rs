@@ -78,7 +78,7 @@ impl Kind {
 }
 
 impl State {
-    /// Hands one frame to smoltcp, together with the connection that it is for.
+    /// Hands one frame to smoltcp, together with the connection that it is for. Returns the ends of a SYN for which there is no room.
     pub(crate) fn receive<T: TxToken>(
         &mut self,
         now: Instant,
@@ -86,7 +86,7 @@ impl State {
         meta: PacketMeta,
         transmit: T,
         capabilities: &DeviceCapabilities,
-    ) {
+    ) -> Option<Ends> {
         if frame.len() > capabilities.max_transmission_unit && !self.large_frames {
             self.acknowledge_large_frames();
         }
@@ -99,7 +99,7 @@ impl State {
                     // Some may have waited for that address.
                     self.table.touch_all();
                 }
-                return;
+                return None;
             }
         };
         let mut found = self.table.find(ends);
@@ -112,19 +112,23 @@ impl State {
                 self.receive_segment(now, device, id, frame);
             }
             (None, true) => match self.admit(ends) {
-                Admission::Refuse => return trace_stray(frame),
-                Admission::Pass => return self.receive_control(now, device, frame),
+                Admission::Refuse => {
+                    trace_stray(frame);
+                    return Some(ends);
+                }
+                Admission::Pass => self.receive_control(now, device, frame),
                 Admission::Made(id) => {
                     self.note_scale(id, scale);
                     self.receive_segment(now, device, id, frame);
-                    return self.admitted(id);
+                    self.admitted(id);
                 }
             },
-            (None, false) => return self.receive_control(now, device, frame),
+            (None, false) => self.receive_control(now, device, frame),
         }
         if let (Some(id), true) = (found, resets) {
             self.note_reset(id);
         }
+        None
     }
 
     /// A frame for no connection: smoltcp answers it if it deserves an answer.

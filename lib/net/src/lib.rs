@@ -44,6 +44,7 @@ mod config;
 mod connections;
 mod ingress;
 mod listeners;
+mod refused;
 mod resync;
 mod sockets;
 mod stack;

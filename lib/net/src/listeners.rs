@@ -80,6 +80,14 @@ impl State {
         Poll::Pending
     }
 
+    /// Whether [`State::admit`] would not refuse a SYN that waits.
+    pub(crate) fn can_admit_refused(&self) -> bool {
+        let Some(ends) = self.refused.first(self.now) else { return false };
+        let listener = self.listeners.iter().find(|listener| listener.port == ends.local.port);
+        let has_room = self.table.len() < self.config.connections_max;
+        has_room && listener.is_none_or(|listener| listener.pending.len() < self.config.backlog_max)
+    }
+
     /// Looks at a SYN before smoltcp does, and makes the connection that will take it.
     pub(crate) fn admit(&mut self, ends: Ends) -> Admission {
         let Some(listener) = self.listeners.iter().find(|listener| listener.port == ends.local.port) else {

@@ -12,7 +12,7 @@ use glass_api::Instant;
 use glass_executor::sync::Notify;
 use glass_trace::{Group, is_on};
 use smoltcp::iface::{self, Interface, PollResult};
-use smoltcp::phy::{Device, DeviceCapabilities, RxToken};
+use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken};
 use smoltcp::time;
 use smoltcp::wire::{EthernetAddress, HardwareAddress};
 
@@ -85,10 +85,23 @@ impl<D: Device> Stack<D> {
         self.transmit_blocked = device.blocked;
 
         let capabilities = self.device.capabilities();
+        while state.can_admit_refused() {
+            let Some(transmit) = self.device.transmit(time) else {
+                self.transmit_blocked = true;
+                break;
+            };
+            let Some(frame) = state.refused.take(now) else { break };
+            state.receive(time, &frame, PacketMeta::default(), transmit, &capabilities);
+            moved = true;
+        }
         for _ in 0..FRAMES_PER_POLL {
             let Some((receive, transmit)) = self.device.receive(time) else { break };
             let meta = receive.meta();
-            receive.consume(|frame| state.receive(time, frame, meta, transmit, &capabilities));
+            receive.consume(|frame| {
+                if let Some(ends) = state.receive(time, frame, meta, transmit, &capabilities) {
+                    state.refused.keep(now, ends, frame);
+                }
+            });
             moved = true;
         }
         if state.poll_dhcp() {
@@ -100,7 +113,8 @@ impl<D: Device> Stack<D> {
     /// Whether the next poll may find something to send. Never sleep while this is true.
     pub fn has_work(&self) -> bool {
         let state = self.shared.state.borrow();
-        !self.transmit_blocked && (state.table.queue_len() > 0 || state.wants_to_announce())
+        let may_send = state.table.queue_len() > 0 || state.wants_to_announce() || state.can_admit_refused();
+        may_send && !self.transmit_blocked
     }
 
     /// When to poll next if nothing else happens. Call it after a poll that moved nothing.

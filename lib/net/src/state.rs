@@ -2,6 +2,7 @@
 
 use crate::config::{Address, Config, Congestion};
 use crate::listeners::ListenerState;
+use crate::refused::Refused;
 use crate::table::Table;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -57,6 +58,8 @@ pub(crate) struct State {
     pub(crate) large_frames: bool,
     pub(crate) listeners: Vec<ListenerState>,
     pub(crate) listeners_made: u64,
+    /// What came while there was no room.
+    pub(crate) refused: Refused,
     pub(crate) counters: Counters,
     port_next: u16,
 }
@@ -93,6 +96,7 @@ impl State {
             large_frames: false,
             listeners: Vec::new(),
             listeners_made: 0,
+            refused: Refused::default(),
             counters: Counters::default(),
             port_next,
         }

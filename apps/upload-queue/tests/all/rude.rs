@@ -2,7 +2,7 @@
 
 use crate::common::site::{Site, content, put_head};
 use core::time::Duration;
-use glass_platform_sim::Chance;
+use glass_platform_sim::{Chance, NodeConfig};
 use glasshouse::{Clock, Net, Platform, Spawn, Stream};
 
 const MIB: u64 = 1 << 20;
@@ -250,6 +250,37 @@ fn one_client_that_announces_all_space_takes_none_from_others() {
             client.delete(&reply).await;
         }
         assert_eq!(client.put(&content(5, free)).await.status, 200);
+    });
+}
+
+#[test]
+fn a_burst_of_connections_beyond_the_bound_delays_nobody() {
+    let mut site = Site::new(30, MIB, &[]);
+    let remote = site.client().remote;
+    for _ in 0..4 {
+        let node = site.world.node("idle", NodeConfig::default());
+        let own = node.clone();
+        node.run("connect", async move {
+            let connections_max = own.net().up().await.unwrap().connections_max;
+            for _ in 0..connections_max {
+                let node = own.clone();
+                let idle = async move {
+                    let stream = node.net().connect(remote).await;
+                    node.sleep(Duration::from_secs(100)).await;
+                    drop(stream);
+                };
+                own.spawn("idle", idle).unwrap();
+            }
+        });
+    }
+    site.run(async |client| {
+        for _ in 0..20 {
+            let began = client.node.now();
+            assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
+            let took = client.node.now() - began;
+            // A SYN that is lost is sent again after a second.
+            assert!(took < Duration::from_millis(900), "{took:?}");
+        }
     });
 }
 
