@@ -7,7 +7,7 @@ use glass_profile::event::Event;
 
 use crate::error::GuestError;
 use crate::host::Load;
-use crate::sys::{monotonic_ns, sleep_precisely};
+use crate::sys::{monotonic_ns, run_first, sleep_precisely};
 use crate::{Counts, Flow, Guest, Source};
 
 /// Looking is to take a fifth of the guest's time at most: it runs this many times as long as it is held on average.
@@ -156,6 +156,8 @@ impl<G: Guest> Paced<G> {
     /// Starts the clock.
     pub fn new(guest: G, rate_hz: u32) -> Paced<G> {
         sleep_precisely();
+        // On a busy host it would wait for a CPU while the guest is held, and until a vCPU gives up its own.
+        run_first();
         let now = monotonic_ns();
         let pacer = Pacer::new(now, rate_hz, now);
         Paced { guest, pacer, ended_ns: None, missing: 0, longest_pause_ns: 0, load: Load::default() }

@@ -64,6 +64,14 @@ pub(crate) fn sleep_precisely() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
+/// Gives this thread a CPU as soon as it wants one, before all ordinary threads, where that is permitted (CAP_SYS_NICE).
+/// Threads and processes that it starts are ordinary ones.
+pub(crate) fn run_first() {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure is a valid one and only read; 0 is this thread. If it is not permitted, nothing changes.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &lowest) };
+}
+
 /// Raises the limit of open files as far as it may be: each thread of a process takes one for each CPU.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -79,4 +87,26 @@ pub(crate) fn raise_descriptor_limit() {
 /// Turns a -1 into the error it stands for.
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_runs_first_starts_ordinary_ones() {
+        // SAFETY: it takes a number, 0 is this thread, and touches no memory.
+        let policy = || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+        let (first, started) = std::thread::spawn(move || {
+            run_first();
+            (policy(), std::thread::spawn(policy).join().unwrap())
+        })
+        .join()
+        .unwrap();
+        assert_eq!(started, libc::SCHED_OTHER);
+        if first == libc::SCHED_OTHER {
+            return glass_tests::programs::skip("a thread may not run first here (CAP_SYS_NICE)");
+        }
+        assert_eq!(first, libc::SCHED_FIFO);
+    }
 }
