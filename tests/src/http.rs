@@ -1,7 +1,8 @@
 //! A small HTTP/1.1 client that can also misbehave. Every wait has a limit.
 
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How long a read or write may make no progress.
@@ -80,11 +81,22 @@ impl Client {
 
     /// Connects; no single wait on this connection will be longer than `patience`.
     pub fn connect_within(address: SocketAddr, patience: Duration) -> io::Result<Client> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
+        Client::over(TcpStream::connect_timeout(&address, patience)?, patience)
+    }
+
+    fn over(stream: TcpStream, patience: Duration) -> io::Result<Client> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         Ok(Client { stream: BufReader::with_capacity(CHUNK_BYTES, stream) })
+    }
+
+    /// Connects from an address of our own, with [`PATIENCE`] once it is connected.
+    pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> io::Result<Client> {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&socket, &SocketAddr::from((source, 0)))?;
+        connect(&socket, &address)?;
+        Client::over(TcpStream::from(socket), PATIENCE)
     }
 
     /// Changes how long a read or write may make no progress.

@@ -218,6 +218,7 @@ impl DeviceQueue {
                 (table, limit, at) = (segment.address, u64::from(segment.bytes / 16), 0);
                 continue;
             }
+            assert!(segment.bytes > 0, "QEMU refuses a device whose driver sends an empty segment");
             segments.push(segment);
             if flags & 1 == 0 {
                 break;

@@ -69,8 +69,7 @@ const _: () = assert!(NAMES_MAX <= 1 << 10 && NAME_BYTES <= 1 << 6);
 pub(crate) fn intern_static(text: &'static str) -> u32 {
     let address = text.as_ptr().addr() as u64;
     let key = address << 6 | text.len().min(NAME_BYTES - 1) as u64;
-    // Texts lie close to each other, and two of a span that took each other's place would cost 100 ns: the best bits of a product.
-    let first = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - ADDRESS_BITS)) as usize;
+    let first = first_place(address);
     for place in (first..first + PROBES).map(|place| &BY_ADDRESS[place % BY_ADDRESS.len()]) {
         let known = place.load(Ordering::Relaxed);
         if known >> 10 == key & u64::MAX >> 10 {
@@ -81,6 +80,11 @@ pub(crate) fn intern_static(text: &'static str) -> u32 {
         }
     }
     intern(text)
+}
+
+/// Texts lie close to each other, and two of a span that took each other's place would cost 100 ns: the best bits of a product.
+fn first_place(address: u64) -> usize {
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - ADDRESS_BITS)) as usize
 }
 
 #[cold]

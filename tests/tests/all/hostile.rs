@@ -7,6 +7,7 @@ use glass_tests::http::Client;
 use glass_tests::limit::{say, within};
 use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 glass_tests::in_every_world! {
@@ -260,6 +261,35 @@ fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
     }
     drop(stalled);
     assert_room(&mut queue, before);
+}
+
+/// One address takes all that it can get and stalls; another one finds places at once, both ways.
+#[test]
+fn one_address_that_stalls_leaves_places_for_another() {
+    within(Duration::from_secs(120), || {
+        let folder = Folder::new("address").unwrap();
+        let Some(mut queue) = start(World::Process, &folder) else { return };
+        let item = |seed| Content { seed, length_bytes: ITEM_BYTES };
+        assert_eq!(queue.put(item(0)).unwrap().status(), 200);
+        let mut stalled = Vec::new();
+        for number in 0..40 {
+            let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), queue.address).unwrap();
+            let request: &[u8] = if number % 2 == 0 {
+                b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nsome"
+            } else {
+                b"GET /downloader HTTP/1.1\r\nHost: x\r\n\r\n"
+            };
+            client.send(request).unwrap();
+            stalled.push(client);
+        }
+        for seed in 1..6 {
+            // Behind all the others that wait for a place it would be refused.
+            let response = queue.put(item(seed)).unwrap();
+            assert_eq!(response.status(), 200, "item {seed}: {}", response.text());
+            queue.take(item(seed - 1)).unwrap();
+        }
+        assert!(queue.is_running(), "{}", queue.output());
+    });
 }
 
 /// More connections than the service takes: half of them say nothing, half begin a request and never end it. For VMs the

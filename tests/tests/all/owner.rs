@@ -82,6 +82,52 @@ fn a_vm_keeps_its_image_from_a_vm() {
     within(LIMIT, || keeps_its_image(World::Tcg, World::Tcg));
 }
 
+/// A block device over a file, given back with its owner.
+struct Loop(String);
+
+impl Loop {
+    /// `None` after saying why there is none.
+    fn new(file: &Path) -> Option<Loop> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let Some(output) = output.ok().filter(|output| output.status.success()) else {
+            programs::skip("losetup makes no block device here: it takes root and the loop driver");
+            return None;
+        };
+        Some(Loop(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_block_device_has_one_writer() {
+    within(LIMIT, || {
+        let folder = Folder::new("device").unwrap();
+        let file = folder.file("file");
+        std::fs::File::create(&file).unwrap().set_len(256 << 20).unwrap();
+        let Some(device) = Loop::new(&file) else { return };
+        // Logs are written beside a disk, and not into /dev.
+        let disk = folder.file("queue.img");
+        std::os::unix::fs::symlink(&device.0, &disk).unwrap();
+        for (first, second) in
+            [(World::Process, World::Process), (World::Process, World::Tcg), (World::Tcg, World::Process)]
+        {
+            if let Some(reason) = first.obstacle().or(second.obstacle()) {
+                programs::skip(reason);
+                continue;
+            }
+            let Some(queue) = Queue::start(first, &disk, &Options::default()).unwrap() else { return };
+            assert_refused(&queue, second, &disk, &folder);
+            assert_eq!(queue.put(item(1)).unwrap().status(), 200);
+            queue.take(item(1)).unwrap();
+        }
+    });
+}
+
 /// Checks that the folder of the disk was synced, by the calls that `strace` wrote into `log`.
 fn assert_folder_synced(folder: &Folder, log: &Path) {
     let calls = std::fs::read_to_string(log).unwrap();

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -83,6 +84,53 @@ fn a_disk_that_cannot_be_used_says_why_in_one_sentence() {
 
 fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t")
+}
+
+/// A file system in memory that may become read-only, gone with its owner.
+struct Mount<'f>(&'f Folder);
+
+impl Mount<'_> {
+    /// `None` after saying why there is none.
+    fn new(folder: &Folder) -> Option<Mount<'_>> {
+        let is_mounted = mount(&["-t", "tmpfs", "-o", "size=1M", "tmpfs"], folder);
+        if !is_mounted {
+            println!("skipped: only root can mount a file system, and not in every container");
+        }
+        is_mounted.then_some(Mount(folder))
+    }
+}
+
+fn mount(arguments: &[&str], folder: &Folder) -> bool {
+    let output = Command::new("mount").args(arguments).arg(&folder.0).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0.0).output();
+    }
+}
+
+#[test]
+fn readers_share_an_image_that_cannot_be_written() {
+    let folder = Folder::new("shared");
+    let Some(_mount) = Mount::new(&folder) else { return };
+    let path = folder.file("disk");
+    fs::write(&path, [7; 4096]).unwrap();
+    let writer = open(&path, None).unwrap();
+    assert!(open(&path, None).err().expect("there is a writer").contains("is in use"));
+    drop(writer);
+    assert!(mount(&["-o", "remount,ro"], &folder));
+    let readers = [open(&path, None).unwrap(), open(&path, None).unwrap()];
+    for platform in &readers {
+        let disk = platform.block(0).unwrap();
+        assert!(disk.info().read_only);
+        run(platform, async move {
+            let (read, buf) = disk.read(0, Buf::zeroed(4096).unwrap()).await;
+            assert_eq!((read, &*buf), (Ok(()), &[7; 4096][..]));
+            assert_eq!(disk.write(0, Buf::zeroed(512).unwrap()).await.0, Err(BlockError::ReadOnly));
+        });
+    }
 }
 
 #[test]
