@@ -15,7 +15,7 @@ fn a_command_is_recorded_and_reported() {
         return skip(&text);
     }
     assert!(output.status.success(), "{text}");
-    for word in ["wanted", "taken", "lost", "late", "broken", "CPU time"] {
+    for word in ["expected", "taken", "lost", "late", "broken", "CPU time"] {
         assert!(text.contains(word), "{word} is not in: {text}");
     }
     let table = glass(&["report", &recording, "--text"]);

@@ -14,10 +14,10 @@ const FUNCTIONS_PER_PACKET: usize = 256;
 /// Names of a packet.
 const NAMES_PER_PACKET: usize = 1024;
 /// Bytes of a name that are kept: demangled generics can be endless.
-const NAME_BYTES_MAX: usize = 8 << 10;
+pub(super) const NAME_BYTES_MAX: usize = 8 << 10;
 
 /// The text as bytes, cut between characters.
-fn bytes_of(text: &str) -> Vec<u8> {
+pub(super) fn bytes_of(text: &str) -> Vec<u8> {
     let mut end = text.len().min(NAME_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -161,8 +161,8 @@ fn some_bytes(text: &str) -> Option<Vec<u8>> {
 
 fn line(line: &Location) -> proto::Line {
     proto::Line {
-        function_name: some_bytes(&line.function),
-        source_file_name: line.file.as_deref().and_then(some_bytes),
+        function_name: Some(pieces::bytes_of(&line.function)),
+        source_file_name: line.file.as_deref().map(pieces::bytes_of),
         line_number: line.line,
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn module_packets<'a>(
     image: &'a ImageId,
     symbols: &'a [(u64, Vec<Location>)],
 ) -> impl Iterator<Item = proto::ModuleSymbols> + 'a {
-    const ADDRESSES_PER_PACKET: usize = 64;
+    const ADDRESSES_PER_PACKET: usize = 16;
     symbols.chunks(ADDRESSES_PER_PACKET).map(move |chunk| proto::ModuleSymbols {
         path: some_bytes(&perfetto_path(&image.path)),
         build_id: Some(image.build_id.clone()),
@@ -447,7 +447,16 @@ impl<W: Write> Writer<W> {
         if changes.is_empty() {
             return Ok(());
         }
-        let changes = changes[changes.len().saturating_sub(CHANGES_MAX)..].iter();
+        // As many as a packet has room for, whatever the names are.
+        let mut bytes = 0;
+        let fits = |(_, lines): &&(u64, Vec<Location>)| {
+            let room = |text: &str| text.len().min(pieces::NAME_BYTES_MAX);
+            bytes +=
+                lines.iter().map(|line| room(&line.function) + line.file.as_deref().map_or(0, room)).sum::<usize>();
+            bytes <= PACKET_BYTES_MAX / 2
+        };
+        let kept = changes.iter().rev().take(CHANGES_MAX).take_while(fits).count();
+        let changes = changes[changes.len() - kept..].iter();
         let since = |(from_ns, lines): &(u64, Vec<Location>)| proto::NamesSince {
             timestamp: Some(self.timestamp(*from_ns)),
             lines: lines.iter().map(line).collect(),

@@ -266,6 +266,20 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
     assert!(profile.warnings.iter().any(|text| text.contains("another build")), "{:?}", profile.warnings);
 }
 
+/// Names of more than a packet holds cost the end of the recording (2026-11-22).
+#[test]
+fn the_longest_names_fit_into_packets() {
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin()).unwrap();
+    let image = ImageId { path: "/images/queue".to_owned(), build_id: Vec::new() };
+    let long = Location { function: "n".repeat(300 << 10), file: Some("f".repeat(300 << 10)), line: Some(1) };
+    let lines = vec![long; 33];
+    let names: Vec<_> = (0..70).map(|address| (address, lines.clone())).collect();
+    writer.symbols(&image, 5_000, &names).unwrap();
+    writer.changes(None, 1, &names).unwrap();
+    writer.cost(&Cost::default(), 1, true).unwrap();
+    assert_eq!(read(&writer.into_inner(), &mut NoFiles).unwrap().warnings, [""; 0]);
+}
+
 /// A recording of vCPU 1 alone was empty (2026-11-22): its track had the number 1, with no track 0 before it.
 #[test]
 fn tracks_with_gaps_in_their_numbers_come_back() {

@@ -112,9 +112,13 @@ mod tests {
         let core = layout.registers(real.as_bytes()).unwrap();
         assert_eq!(core.registers, Registers { rbp: 1, rsp: 2, rip: 0x34 });
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, false));
-        // One that waits to be started.
-        let reset = real.replace("03000000", "00f00000").replace("0400000000000000", "f0ff000000000000");
-        assert!(!layout.registers(reset.as_bytes()).unwrap().is_at_reset, "{reset}");
+        // One that waits to be started: this selector and this instruction pointer.
+        let waits = |selector: &str, rip: &str| {
+            let digits = real.replace("03000000", selector).replacen("0400000000000000", rip, 1);
+            layout.registers(digits.as_bytes()).unwrap().is_at_reset
+        };
+        assert!(waits("00f00000", "f0ff000000000000"));
+        assert!(!waits("00f00000", "f1ff000000000000") && !waits("00000000", "f0ff000000000000"));
         assert_eq!(layout.registers(&digits.as_bytes()[..digits.len() - 1]), None);
         assert_eq!(layout.registers(digits.replace('1', "x").as_bytes()), None);
     }

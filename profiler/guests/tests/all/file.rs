@@ -75,7 +75,7 @@ fn a_dump_is_what_the_gdbstub_saw() {
     assert_eq!(tracks, ["vcpu 0", "vcpu 1"]);
     assert_eq!(samples[0].segments[0].registers, seen.into());
     assert_eq!(stack_of(&samples[0])[..stack.len()], stack[..]);
-    assert_eq!([samples[0].state, samples[1].state], [State::Running, State::Idle]);
+    assert_eq!([samples[0].state, samples[1].state], [State::Running, State::NeverStarted]);
     let mut judge = Judge::new(&fixture.elf, true);
     judge.judge(&samples[0]);
     judge.assert_whole();

@@ -34,32 +34,34 @@ fn the_guest_runs_on_after_a_debugger_was_there_before() {
 }
 
 #[test]
-fn a_core_that_never_started_is_idle() {
-    expect_an_idle_core(&["-fno-omit-frame-pointer"]);
+fn a_core_that_never_started_is_reported_as_such() {
+    expect_a_core_that_never_started(&["-fno-omit-frame-pointer"]);
 }
 
 /// An image that says what its cores do says nothing of one that was not started: that was 100 % running (2026-11-22).
 #[test]
-fn a_core_that_never_started_is_idle_in_a_guest_that_says_what_cores_do() {
-    expect_an_idle_core(&["-fno-omit-frame-pointer", "-DSAYS_STATE"]);
+fn a_core_that_never_started_is_reported_as_such_in_a_guest_that_says_what_cores_do() {
+    expect_a_core_that_never_started(&["-fno-omit-frame-pointer", "-DSAYS_STATE"]);
 }
 
-fn expect_an_idle_core(flags: &[&str]) {
+fn expect_a_core_that_never_started(flags: &[&str]) {
     let Some(fixture) = Fixture::start(TCG, "cores", flags, true, 2) else { return };
     let mut guest = attach_stub(&fixture).unwrap();
-    let mut names = Vec::new();
-    let mut sink = |event| {
-        if let Event::Track { track, name, .. } = event {
-            names.push((track, name));
-        }
+    let (mut names, mut frozen) = (Vec::new(), Vec::new());
+    let mut sink = |event| match event {
+        Event::Track { track, name, .. } => names.push((track, name)),
+        Event::Frozen { tracks_ns } => frozen.extend(tracks_ns),
+        _ => {}
     };
     guest.announce(&mut sink).unwrap();
+    // To be attached to has held both.
+    assert!(frozen.iter().map(|(track, _)| *track).eq([0, 1]) && frozen.iter().all(|(_, ns)| *ns > 0), "{frozen:?}");
     assert_eq!(names, [(0, "vcpu 0".to_owned()), (1, "vcpu 1".to_owned())]);
     let states = guest.sample().unwrap().unwrap().into_iter().map(|event| match event {
         Event::Sample(sample) => (sample.track, sample.state),
         other => panic!("{other:?}"),
     });
-    assert_eq!(states.collect::<Vec<_>>(), [(0, State::Running), (1, State::Idle)]);
+    assert_eq!(states.collect::<Vec<_>>(), [(0, State::Running), (1, State::NeverStarted)]);
     guest.detach().unwrap();
     fixture.assert_runs("after detaching");
 }

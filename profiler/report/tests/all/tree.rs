@@ -360,3 +360,43 @@ fn any_number_of_lost_samples_can_be_compared() {
     wild.cost.samples_lost = u64::MAX;
     assert!(glass_report::difference_text(&wild, &wild, 10).contains("lost"));
 }
+
+/// The cost that was told was that of the pauses alone, and of all vCPUs together (2026-11-22).
+#[test]
+fn what_the_guest_lost_is_told_in_all_and_of_the_vcpu_that_lost_most() {
+    let mut profile = profile(&[], &[], &[]);
+    let frozen = |sum_ns| glass_profile::model::Frozen { count: 9, sum_ns };
+    let track = |name: &str, sum_ns| Track { name: name.into(), frozen: frozen(sum_ns), ..Track::default() };
+    profile.tracks = vec![track("vcpu 0", 10_000_000), track("vcpu 1", 50_000_000)];
+    profile.origin.duration_ns = 1_000_000_000;
+    profile.cost.pause = glass_profile::model::Distribution { count: 18, sum_ns: 60_000_000, ..Default::default() };
+    let text = glass_report::text(&profile, 10).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("3.0 % of the tracks' time"), "{text}");
+    assert!(text.contains("the guest lost about 6.0 %, vcpu 1 most: 10.0 %"), "{text}");
+}
+
+/// Such stacks were "0.0 % broken", and a core that nothing had started "100 % running" (2026-11-22).
+#[test]
+fn what_cannot_be_unwound_or_was_never_started_is_named() {
+    let stacks: &[(&[u32], StackEnd)] =
+        &[(&[0], StackEnd::NoUnwindInfo), (&[0], StackEnd::NotLongMode), (&[], StackEnd::Complete)];
+    let samples = [(3, 0, State::Running), (2, 1, State::Running)];
+    let mut profile = profile(&[frame("work", 1)], stacks, &samples);
+    (profile.cost.samples_taken, profile.cost.stacks_broken) = (5, 5);
+    profile.tracks.push(Track { name: "vcpu 1".into(), id: 1, ..Track::default() });
+    profile.samples.push(Sample { track: 1, stack: 2, state: State::NeverStarted, ..Sample::default() });
+    let text = glass_report::text(&profile, 10);
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("100.0 % broken") && flat.contains("of 3 there is no unwind data: callers are missing"),
+        "{text}"
+    );
+    assert!(flat.contains("of 2 code was not in 64-bit mode, and is not unwound"), "{text}");
+    assert!(text.lines().any(|line| line.contains("vcpu 1") && line.trim_end().ends_with("never started")), "{text}");
+    let names: Vec<String> = outline(&Tree::build(&profile));
+    assert!(names.iter().any(|line| line == ".[never started] 1 1"), "{names:?}");
+    // The guest's owner has paused it for a while.
+    profile.samples.push(Sample { stack: 0, state: State::Paused, ..Sample::default() });
+    let text = glass_report::text(&profile, 10);
+    assert!(text.lines().any(|line| line.contains("vcpu 0") && line.contains("16.6 % paused")), "{text}");
+}
