@@ -10,6 +10,7 @@ pub mod figure;
 mod idle;
 mod nginx;
 pub mod outcome;
+mod perf;
 mod sampling;
 mod size;
 pub mod statistics;
@@ -20,7 +21,7 @@ use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 6] = ["boot", "queue", "idle", "sampling", "tracing", "size"];
+pub const NAMES: [&str; 7] = ["boot", "queue", "idle", "sampling", "tracing", "size", "perf"];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
 pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {
@@ -32,6 +33,7 @@ pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome
         ("queue", None) => transfer::run(progress),
         ("idle", None) => idle::run(progress),
         ("size", None) => size::run(),
+        ("perf", None) => perf::run(progress),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }
 }

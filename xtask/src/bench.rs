@@ -8,7 +8,7 @@ use glass_bench::figure;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure: boot, queue, idle, sampling, tracing or size
+    /// What to measure: boot, queue, idle, sampling, tracing or size; perf compares profiles with those of perf
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
     /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput
@@ -18,7 +18,7 @@ pub struct Options {
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<()> {
     let (name, part) = (options.name.as_str(), options.part.as_deref());
-    packages::ensure(packages::FOR_BENCH)?;
+    packages::ensure(if name == "perf" { packages::FOR_BENCH_PERF } else { packages::FOR_BENCH })?;
     let mut steps = Steps::new(3);
     let step = steps.begin("build glass and the queue as a process", None);
     build::processes()?;

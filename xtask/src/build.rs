@@ -56,6 +56,9 @@ pub fn services_for_tests(glass_is_built: &Receiver<()>) -> Result<String> {
 
 /// Builds what the benchmark `name` runs besides and returns what `glass build` says of the last image.
 pub fn measured(name: &str) -> Result<String> {
+    if name == "perf" {
+        return Ok("none is needed".to_owned());
+    }
     if name == "tracing" {
         example("glass-report", "trace_page_cost")?;
         traced_variants()?;

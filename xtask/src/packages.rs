@@ -34,6 +34,15 @@ const PIP: Package = Package { program: "pip3", package: "python3-pip", purpose:
 const BABELTRACE: Package =
     Package { program: "babeltrace2", package: "babeltrace2", purpose: "exports in the Common Trace Format" };
 
+const PERF: Package = Package { program: "perf", package: "linux-perf", purpose: "the peer of profiles of processes" };
+const GPP: Package = Package { program: "g++", package: "g++", purpose: "profiles of C++" };
+/// Its files have no program: one of them stands for the package.
+const LIBC_NAMES: Package = Package {
+    program: "/usr/share/doc/libc6-dbg/copyright",
+    package: "libc6-dbg",
+    purpose: "profiles with the names of libc's functions",
+};
+
 /// What `cargo xtask test` needs.
 pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, GO, NODE, NPM, PIP, BABELTRACE];
 /// What `cargo xtask demo` needs as a VM.
@@ -42,6 +51,9 @@ pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
 pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
+
+/// What `cargo xtask bench perf` needs.
+pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE];
 
 /// Why missing packages cannot be installed here; `None` when they can.
 fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {

@@ -12,7 +12,7 @@ use glass_guests::choose::{self, Attached, Wanted, Way};
 use glass_guests::file::DumpedVm;
 use glass_guests::find::{self, Found, Vm};
 use glass_guests::process::{Process, ProcessSettings};
-use glass_guests::{GuestError, Source, SymbolFile, VmSettings, parse_address};
+use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, parse_address};
 use glass_profile::model::Origin;
 
 use crate::console::say;
@@ -208,12 +208,14 @@ fn wanted(backend: Backend) -> Wanted {
 /// How a VM is sampled, and the names of its symbol files; `known` is one that needs not be given.
 fn vm_settings(arguments: &TargetArgs, known: Option<&Path>, what: &str) -> Result<(VmSettings, String)> {
     let mut symbols = arguments.symbols.clone();
+    let boot_image = known.filter(|file| symbols.is_empty() && is_boot_image(file)).map(Path::to_owned);
     match (symbols.first_mut(), known, arguments.load_address) {
         (Some(first), _, Some(_)) if first.address.is_some() => {
             bail!("{} has two load addresses: leave out --load-address", first.path.display())
         }
         (Some(first), _, Some(address)) => first.address = Some(address),
         (Some(_), _, None) => {}
+        (None, Some(_), _) if boot_image.is_some() => {}
         (None, Some(elf), _) => symbols.push(elf.to_owned().into()),
         (None, None, _) => {
             bail!("what {what} runs is unknown: give the guest's ELF file or System.map with --symbols")
@@ -223,6 +225,7 @@ fn vm_settings(arguments: &TargetArgs, known: Option<&Path>, what: &str) -> Resu
     let settings = VmSettings {
         stack_bytes: arguments.stack_bytes.unwrap_or(VM_STACK_BYTES),
         symbols,
+        boot_image,
         vcpus: arguments.vcpus.clone(),
         force: arguments.force_symbols,
     };
@@ -288,4 +291,33 @@ fn attach(arguments: &TargetArgs, pid: u32) -> Result<Target> {
         name.trim_end()
     );
     Ok(process_target(arguments, process, name.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        target: TargetArgs,
+    }
+
+    /// A QEMU that was started with `-kernel vmlinuz`, as most are, was refused (2026-11-22).
+    #[test]
+    fn a_compressed_kernel_needs_no_symbols_to_be_sampled() {
+        let path = std::env::temp_dir().join(format!("glass-target-{}", std::process::id()));
+        let mut bytes = vec![0; 0x202];
+        bytes.extend(b"HdrS");
+        fs::write(&path, bytes).unwrap();
+        let settings = |line: &[&str]| {
+            let line = <Line as clap::Parser>::parse_from([&["glass"], line].concat());
+            vm_settings(&line.target, Some(&path), "the VM").unwrap()
+        };
+        let (nameless, files) = settings(&["--pid", "7"]);
+        assert_eq!((nameless.symbols.len(), nameless.boot_image.as_ref(), files.as_str()), (0, Some(&path), ""));
+        let (named, files) = settings(&["--pid", "7", "--symbols", "System.map"]);
+        assert_eq!((named.symbols.len(), named.boot_image, files.as_str()), (1, None, "System.map"));
+        fs::remove_file(&path).unwrap();
+    }
 }

@@ -41,6 +41,8 @@ pub enum ImageError {
     Stripped,
     /// It is neither an ELF file nor a map of symbols.
     NotSymbols,
+    /// It is a Linux kernel as boot loaders have it: compressed, and without names.
+    BootImage,
     /// A map whose addresses are all zero.
     HiddenMap,
     /// A map that names data at most.
@@ -57,6 +59,10 @@ impl fmt::Display for ImageError {
             ImageError::NotSymbols => {
                 write!(f, "is neither an ELF file nor a map of symbols (nm -n, System.map, /proc/kallsyms)")
             }
+            ImageError::BootImage => write!(
+                f,
+                "is a compressed kernel, which has no names: give its System.map, its vmlinux, or a copy of the guest's /proc/kallsyms"
+            ),
             ImageError::HiddenMap => write!(
                 f,
                 "holds only zeros for addresses, as a kernel shows them to users without privilege: read /proc/kallsyms as root with sysctl kernel.kptr_restrict at 0 or 1"

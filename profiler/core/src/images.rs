@@ -47,12 +47,14 @@ struct Loaded {
     names: Vec<NamesFrom>,
     /// The process that mapped it first, and how, by which the file is found again.
     mapped: Option<(u32, Mapping)>,
+    /// The user has named it for what a guest runs.
+    is_named: bool,
 }
 
 impl Loaded {
     fn stand_in(name: &str) -> Loaded {
         let file = MappedFile { path: name.to_owned(), build_id: Vec::new(), range: (0, 1) };
-        Loaded { file, image: None, names: Vec::new(), mapped: None }
+        Loaded { file, image: None, names: Vec::new(), mapped: None, is_named: false }
     }
 }
 
@@ -219,7 +221,13 @@ impl Images {
             path.push_str(" (another file)");
         }
         let file = MappedFile { path, build_id, range: (mapping.start, mapping.end) };
-        self.loaded.push(Loaded { file, image, names: Vec::new(), mapped: Some((process, mapping.clone())) });
+        self.loaded.push(Loaded {
+            file,
+            image,
+            names: Vec::new(),
+            mapped: Some((process, mapping.clone())),
+            is_named: false,
+        });
         self.loaded.len() as u32 - 1
     }
 
@@ -233,7 +241,13 @@ impl Images {
         let build_id = program.image.build_id.clone().unwrap_or_default();
         let file = MappedFile { path: program.name.clone(), build_id, range: (range.start, range.end) };
         let image = Some(program.image.clone());
-        self.loaded.push(Loaded { file, image, names: program.names.clone(), mapped: None });
+        self.loaded.push(Loaded {
+            file,
+            image,
+            names: program.names.clone(),
+            mapped: None,
+            is_named: program.is_whole,
+        });
         if let Some(space) = self.spaces.get_mut(&space) {
             Arc::make_mut(&mut space.code).add(range, bias, index, program.image.clone());
         }
@@ -259,7 +273,7 @@ impl Images {
             path.push_str(" (another program)");
         }
         let file = MappedFile { path, build_id: Vec::new(), range: (mapping.start, mapping.end) };
-        self.loaded.push(Loaded { file, image: None, names: Vec::new(), mapped: None });
+        self.loaded.push(Loaded { file, image: None, names: Vec::new(), mapped: None, is_named: false });
         self.jit.add(process, index);
         index
     }
@@ -320,6 +334,23 @@ impl Images {
     /// The file that [`CallAddress::image`] stands for.
     pub fn file(&self, index: u32) -> Option<&MappedFile> {
         self.loaded.get(index as usize).map(|loaded| &loaded.file)
+    }
+
+    /// The files that were named for what a guest runs and into which no sample falls, a sentence each.
+    /// `elsewhere` is the lowest address of samples that are in no file.
+    pub fn unseen(&self, is_seen: impl Fn(u32) -> bool, elsewhere: Option<u64>) -> Vec<String> {
+        let named = (0u32..).zip(&self.loaded).filter(|(index, loaded)| loaded.is_named && !is_seen(*index));
+        let sentence = |(_, loaded): (u32, &Loaded)| {
+            let MappedFile { path, range: (start, end), .. } = &loaded.file;
+            let what = match elsewhere {
+                Some(address) => format!(
+                    "code without a name ran at {address:#x} and above; if that is where it was loaded, or moved itself to, give its first address there with --load-address"
+                ),
+                None => "give the file that the guest runs with --symbols".to_owned(),
+            };
+            format!("no sample falls into {path}, which was taken to run at {start:#x} to {end:#x}: {what}")
+        };
+        named.map(sentence).collect()
     }
 
     /// The names in a file, or one sentence why there are none.

@@ -24,6 +24,8 @@ pub struct Parts {
     pub image: Arc<Image>,
     /// Where names come from; the first that has one for an address wins.
     pub names: Vec<NamesFrom>,
+    /// It is what a file describes, and not a part of that: a module that a kernel's map lists.
+    pub is_whole: bool,
     /// It is an operating system's kernel: addresses of the lower half are of its processes.
     pub is_kernel: bool,
 }

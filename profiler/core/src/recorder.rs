@@ -17,6 +17,8 @@ use crate::unwind::CallAddress;
 /// Distinct frames, and distinct stacks, that are remembered. Beyond, all are forgotten and written again when they
 /// are seen again: the file grows then, and not the memory.
 const INTERNED_MAX: usize = 1 << 20;
+/// From so many samples on it means something that none of them falls into a file.
+const SAMPLES_ENOUGH: u64 = 20;
 
 /// What the recorder has counted so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -256,6 +258,11 @@ impl<W: Write> Recorder<W> {
         files: &mut dyn FileSource,
         profiler_cpu_ns: impl FnOnce() -> u64,
     ) -> io::Result<(Cost, W)> {
+        if self.progress.samples_taken >= SAMPLES_ENOUGH {
+            let elsewhere = self.frames.keys().filter(|call| call.image.is_none()).map(|call| call.address).min();
+            let unseen = self.images.unseen(|index| self.written.contains_key(&index), elsewhere);
+            unseen.iter().try_for_each(|warning| self.writer.warning(warning))?;
+        }
         for (index, written) in std::mem::take(&mut self.written) {
             let Some(file) = self.images.file(index) else { continue };
             let names = match self.images.names(index, files) {

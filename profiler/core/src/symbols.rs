@@ -160,7 +160,7 @@ fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
 fn symbol_table(file: &object::File<'_>) -> Vec<Symbol> {
     let sections: Vec<_> = file
         .sections()
-        .filter(|section| is_code(section))
+        .filter(is_code)
         .map(|section| section.address()..section.address().saturating_add(section.size()))
         .collect();
     let mut table: Vec<Symbol> = file

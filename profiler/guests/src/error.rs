@@ -141,7 +141,7 @@ impl fmt::Display for GuestError {
             }
             GuestError::NoRamFile(pid) => write!(
                 f,
-                "no memory of process {pid} could be recognised as the RAM of its VM: give the image that the guest runs with --symbols, or start QEMU with `-object memory-backend-memfd,share=on` (glass run does)"
+                "no memory of process {pid} could be recognised as the RAM of its VM: give the image that the guest runs with --symbols; if the VMM is QEMU, starting it with `-object memory-backend-memfd,share=on` helps too (glass run does)"
             ),
             GuestError::Symbols(what) | GuestError::KernelNotFound(what) => write!(f, "{what}"),
             GuestError::Unsupported(what) => write!(f, "{what}"),

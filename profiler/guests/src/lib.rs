@@ -10,6 +10,7 @@ use std::time::Duration;
 use glass_profile::event::Event;
 
 mod arch;
+mod boot_image;
 pub mod choose;
 pub mod debuginfod;
 mod error;
@@ -34,6 +35,7 @@ mod sys;
 pub mod trace;
 mod vm;
 
+pub use boot_image::is_boot_image;
 pub use error::GuestError;
 pub use stream::SocketAddress;
 pub use symbols::{SymbolFile, parse_address};

@@ -150,7 +150,7 @@ fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Optio
     }
     let cannot = |why: &str| {
         GuestError::KernelNotFound(format!(
-            "the guest's kernel is not where {path} says, and {why}: take the map of the kernel that runs, boot it with `nokaslr`, or say where it is with --load-address"
+            "the guest's kernel is not where {path} says, and {why}: if it has only just been started, record again once it has booted; else take the map of the kernel that runs, or say where it is with --load-address"
         ))
     };
     let Some(handler) = DIVIDE.iter().find_map(|name| program.landmark(name)) else {

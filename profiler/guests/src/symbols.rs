@@ -13,6 +13,7 @@ use glass_profile::map::SymbolMap;
 use glass_profile::program::{NamesFrom, Parts, Program};
 use glass_profile::symbols;
 
+use crate::boot_image;
 use crate::error::GuestError;
 use crate::files;
 use crate::linux;
@@ -114,7 +115,7 @@ impl GuestProgram {
             (None, None, _) => return Vec::new(),
         };
         let name = self.path.display().to_string();
-        let program = Program::new(Parts { name, image, names: self.names(), is_kernel });
+        let program = Program::new(Parts { name, image, names: self.names(), is_whole: true, is_kernel });
         let main = self.linked.start.wrapping_add(bias)..self.linked.end.wrapping_add(bias);
         let mut placed = vec![(main.clone(), bias, program)];
         // Modules are where the running kernel put them: a map of another boot says nothing of them.
@@ -128,7 +129,7 @@ impl GuestProgram {
                 end = range.end;
                 let image = Arc::new(Image::of_map(map, range.clone(), None));
                 let names = vec![NamesFrom::Map(map.clone())];
-                let program = Program::new(Parts { name: module.to_owned(), image, names, is_kernel });
+                let program = Program::new(Parts { name: module.to_owned(), image, names, is_whole: false, is_kernel });
                 placed.push((range, 0, program));
             }
         }
@@ -162,6 +163,9 @@ fn read(path: &Path) -> Result<Content, GuestError> {
     let bytes = fs::read(path).map_err(file)?;
     let landmarks = landmarks();
     if !bytes.starts_with(b"\x7fELF") {
+        if boot_image::starts_like_one(&bytes) {
+            return Err(GuestError::Symbols(format!("{} {}", path.display(), ImageError::BootImage)));
+        }
         let map = SymbolMap::parse(&bytes, &landmarks)
             .map_err(|error| GuestError::Symbols(format!("{} {error}", path.display())))?;
         return Ok(Content::Map(Arc::new(map)));
@@ -260,6 +264,17 @@ mod tests {
         let linked = map_range(&map);
         let (path, map) = ("a map".into(), Some(Arc::new(map)));
         GuestProgram { path, elf: None, map, has_names: true, linked, address: None, bias: 0 }.is_linux()
+    }
+
+    #[test]
+    fn a_compressed_kernel_says_what_to_give() {
+        let path = std::env::temp_dir().join(format!("glass-vmlinuz-{}", std::process::id()));
+        let mut bytes = vec![0; 0x202];
+        bytes.extend(b"HdrS and so on");
+        fs::write(&path, bytes).unwrap();
+        let error = load(&[path.clone().into()]).err().unwrap().to_string();
+        fs::remove_file(path).unwrap();
+        assert!(error.contains("is a compressed kernel") && error.contains("System.map"), "{error}");
     }
 
     /// Xen has a `divide_error` and was taken for a Linux (2026-11-22).

@@ -9,6 +9,7 @@ use glass_profile::arch::x86_64::Registers;
 use glass_profile::arch::{Architecture, Width};
 use glass_profile::event::{Event, RawSample, Segment, Skid};
 use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profile::image::ImageError;
 use glass_profile::model::State;
 
 use crate::arch::x86_64::CoreState;
@@ -32,6 +33,8 @@ pub struct VmSettings {
     pub symbols: Vec<SymbolFile>,
     /// The vCPUs to sample by their index, all if empty.
     pub vcpus: Vec<u32>,
+    /// A kernel without symbols that the VM was started with: addresses are recorded, and that is said.
+    pub boot_image: Option<PathBuf>,
     /// Symbols that do not fit what the guest runs are used all the same, with a warning.
     pub force: bool,
 }
@@ -39,7 +42,7 @@ pub struct VmSettings {
 impl VmSettings {
     /// All vCPUs of a guest that runs `symbols`.
     pub fn new(stack_bytes: u32, symbols: PathBuf) -> VmSettings {
-        VmSettings { stack_bytes, symbols: vec![symbols.into()], vcpus: Vec::new(), force: false }
+        VmSettings { stack_bytes, symbols: vec![symbols.into()], boot_image: None, vcpus: Vec::new(), force: false }
     }
 
     /// Whether a vCPU is to be sampled.
@@ -100,6 +103,13 @@ impl VmImage {
     /// keeps there. [`prepare`](VmImage::prepare) comes after it. `Ok` holds a warning for what could not be done.
     pub(crate) fn check(&self, core: &mut impl HeldCore) -> Result<Option<String>, GuestError> {
         let mut warnings = Vec::new();
+        if let Some(kernel) = &self.settings.boot_image {
+            warnings.push(format!(
+                "code is shown by address alone, because {} {}, with --symbols",
+                kernel.display(),
+                ImageError::BootImage
+            ));
+        }
         for (index, program) in self.programs.iter().enumerate() {
             let checked = if program.is_linux() && self.linux.get().is_none() {
                 Linux::find(program, core).map(|mut linux| {

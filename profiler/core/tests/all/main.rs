@@ -15,4 +15,5 @@ mod trace_example;
 mod trace_path;
 mod trace_pieces;
 mod trace_reason;
+mod unseen;
 mod unwind;

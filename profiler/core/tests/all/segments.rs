@@ -20,7 +20,7 @@ fn kernel() -> Event {
     let map = Arc::new(SymbolMap::parse(b"0000000000001000 T work\n0000000000001010 T start\n", &[]).unwrap());
     let image = Arc::new(Image::of_map(&map, 0x1000..0x1020, None));
     let names = vec![NamesFrom::Map(map)];
-    let program = Program::new(Parts { name: "System.map".to_owned(), image, names, is_kernel: true });
+    let program = Program::new(Parts { name: "System.map".to_owned(), image, names, is_whole: true, is_kernel: true });
     Event::Place { space: SpaceId(0), range: 0x1000..0x1020, bias: 0, program }
 }
 

@@ -129,7 +129,7 @@ impl KvmVm {
         self.warnings.extend(warning);
         self.warnings.extend(self.image.prepare());
         if !self.memory.is_file() {
-            self.warnings.push("the VM's RAM is no file that is shared, so it is read out of the VMM, which takes some microseconds longer for each sample: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
+            self.warnings.push("the VM's RAM is no file that is shared, so it is read out of the VMM, which takes some microseconds longer for each sample (with QEMU, `-object memory-backend-memfd,share=on` avoids that)".to_owned());
         }
         if !self.memory.is_whole() {
             self.warnings.push(

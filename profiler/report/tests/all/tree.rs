@@ -47,6 +47,25 @@ fn totals(tree: &Tree, states: &[State]) -> Vec<(String, u64, u64, String)> {
         .collect()
 }
 
+/// The imports of an interpreter filled the screen with calls that each only make the next (2026-11-22).
+#[test]
+fn a_long_chain_of_calls_is_shown_by_its_ends() {
+    let frames: Vec<Frame> = (0..60).map(|level| frame(&format!("import_{level}"), 1)).collect();
+    let chain: Vec<u32> = (0..60).collect();
+    let text = |stacks: &[(&[u32], StackEnd)], samples: &[(usize, u32, State)]| {
+        let text = glass_report::text_with_tree(&profile(&frames, stacks, samples), 0, 2.0);
+        let tree = text.split("Call tree").nth(1).unwrap();
+        tree.lines().skip(2).count()
+    };
+    let whole = StackEnd::Complete;
+    assert_eq!(text(&[(&chain, whole)], &[(10, 0, State::Running)]), 6 + 1 + 6 + 1);
+    assert_eq!(text(&[(&chain[..20], whole)], &[(10, 0, State::Running)]), 20);
+    // Two callees at the middle: each part is a chain.
+    let fork: Vec<u32> = (0..30).chain([5]).chain(31..60).collect();
+    let both = text(&[(&chain, whole), (&fork, whole)], &[(10, 0, State::Running), (10, 1, State::Running)]);
+    assert_eq!(both, 3 * 13 + 3);
+}
+
 #[test]
 fn lines_of_one_function_share_a_node_and_the_hottest_is_named() {
     let frames = [frame("main", 1), frame("main", 2), frame("work", 10), frame("work", 20), frame("help", 5)];

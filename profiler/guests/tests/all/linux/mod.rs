@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::paced::Paced;
-use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings};
+use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings, is_boot_image};
 use glass_profile::event::Event;
 use glass_profile::images::{Images, Names};
 use glass_profile::model::{StackEnd, State};
@@ -187,5 +187,30 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
     // A map that does not tell where the kernel could be found is refused with what to do.
     std::fs::write(&map, system_map.replace(" asm_exc_divide_error\n", " other\n")).unwrap();
     let error = QemuVm::attach(&linux.vm(), settings(&map)).err().unwrap().to_string();
-    assert!(error.contains("nokaslr") && error.contains("--load-address"), "{error}");
+    assert!(error.contains("once it has booted") && error.contains("--load-address"), "{error}");
+
+    // Without any symbols addresses are recorded, and a sentence says what to give.
+    let vm = linux.vm();
+    assert!(is_boot_image(vm.elf.as_ref().unwrap()));
+    let nameless = VmSettings { symbols: Vec::new(), boot_image: vm.elf.clone(), ..settings(&map) };
+    let mut source = Paced::new(QemuVm::attach(&vm, nameless).unwrap(), RATE_HZ);
+    let mut warnings = Vec::new();
+    source
+        .announce(&mut |event| {
+            if let Event::Warning(text) = event {
+                warnings.push(text)
+            }
+        })
+        .unwrap();
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("System.map") && warnings[0].contains("--symbols"),
+        "{warnings:?}"
+    );
+    let (mut samples, start) = (0, Instant::now());
+    while samples < 20 {
+        source
+            .collect(Duration::from_millis(100), &mut |event| samples += u32::from(matches!(event, Event::Sample(_))))
+            .unwrap();
+        assert!(start.elapsed() < PATIENCE, "{samples} samples");
+    }
 }

@@ -1,0 +1,67 @@
+//! `perf`: a process as `glass record` shows it, beside `perf record` on the same process at the same time.
+//!
+//! Compared is each function's own time in user space: where both have looked at the same population, shares differ by
+//! chance alone, and names not at all.
+
+mod cases;
+mod names;
+mod shares;
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::figure::Figure;
+use crate::outcome::{Outcome, Progress};
+use cases::{CASES, Ready};
+use shares::{Comparison, Shares};
+
+/// How long each program is looked at.
+const SECONDS: u32 = 20;
+/// Functions that are compared, of either profiler.
+const TOP: usize = 10;
+
+/// Compares all programs that this machine can build.
+pub fn run(progress: Progress) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    if let Some(reason) = cases::obstacle() {
+        outcome.note(format!("nothing was compared: {reason}"));
+        return Ok(outcome);
+    }
+    outcome.note(version());
+    for (index, (name, prepare)) in (0u64..).zip(CASES) {
+        progress(index, CASES.len() as u64);
+        match prepare()? {
+            Ready::Skipped(reason) => outcome.note(format!("{name}: skipped, {reason}")),
+            Ready::Runs(mut running) => {
+                let (glass, perf) = running.record(SECONDS)?;
+                add(&mut outcome, name, &glass, &perf);
+            }
+        }
+    }
+    outcome.note(format!(
+        "difference: the largest of the {TOP} hottest functions of either profiler, in points of all samples in user space; it may be 5 standard errors + 1 point (`allowed`)"
+    ));
+    Ok(outcome)
+}
+
+fn add(outcome: &mut Outcome, name: &str, glass: &Shares, perf: &Shares) {
+    let compared = Comparison::of(glass, perf, TOP);
+    let figure = |what: &str, unit: &str, value: f64| Figure::of(&format!("perf.{name}.{what}"), unit, &[value]);
+    if let Some(worst) = compared.worst() {
+        outcome.add(figure("difference_points", "points", worst.difference_points()));
+        outcome.add(figure("allowed_points", "points", worst.allowed_points(glass, perf)));
+    }
+    outcome.add(figure("wrong_names", "functions", compared.wrong_names as f64));
+    outcome.add(figure("samples", "samples", glass.samples as f64));
+    let holds = if compared.holds(glass, perf) { "holds" } else { "DOES NOT HOLD" };
+    outcome.note(format!("{name}: {holds}; glass {}, perf {} samples; glass, perf:", glass.samples, perf.samples));
+    for function in &compared.functions {
+        outcome.note(format!("  {:5.1} % {:5.1} %  {}", function.glass_percent, function.perf_percent, function.name));
+    }
+}
+
+fn version() -> String {
+    let output = Command::new("perf").arg("--version").output();
+    output.map_or_else(|_| "perf".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

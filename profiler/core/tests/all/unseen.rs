@@ -1,0 +1,52 @@
+//! A file that was named for what a guest runs, and into which no sample falls, is reported.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::common::{segment, vm};
+use glass_profile::event::{Event, RawSample};
+use glass_profile::guest::{GuestId, Mode, SpaceId};
+use glass_profile::image::Image;
+use glass_profile::map::SymbolMap;
+use glass_profile::model::{Cost, Origin};
+use glass_profile::program::{NamesFrom, Parts, Program};
+use glass_profile::recorder::Recorder;
+use glass_profile::recording::{Clocks, NoFiles, read};
+
+fn place(name: &str, range: Range<u64>, is_whole: bool) -> Event {
+    let text = format!("{:016x} T {name}_function\n", range.start);
+    let map = Arc::new(SymbolMap::parse(text.as_bytes(), &[]).unwrap());
+    let image = Arc::new(Image::of_map(&map, range.clone(), None));
+    let (name, names) = (name.to_owned(), vec![NamesFrom::Map(map)]);
+    let program = Program::new(Parts { name, image, names, is_whole, is_kernel: false });
+    Event::Place { space: SpaceId(0), range, bias: 0, program }
+}
+
+/// The warnings of a recording with so many samples at each of these addresses.
+fn warnings(addresses: &[u64], count: usize) -> Vec<String> {
+    let mut recorder = Recorder::start(Vec::new(), Clocks::default(), &Origin::default()).unwrap();
+    let mut event = |event| recorder.event(event, &mut NoFiles).unwrap();
+    vm().into_iter().for_each(&mut event);
+    event(Event::Track { track: 0, id: 0, guest: GuestId(0), name: "vcpu 0".to_owned() });
+    event(place("kernel.elf", 0x20_0000..0x20_1000, true));
+    event(place("module.elf", 0x40_0000..0x40_1000, true));
+    event(place("part_of_a_map", 0x60_0000..0x60_1000, false));
+    for rip in addresses.iter().cycle().take(count) {
+        event(Event::Sample(RawSample { segments: vec![segment(Mode::Kernel, *rip)], ..Default::default() }));
+    }
+    let (_, bytes) = recorder.finish(&Cost::default(), 1, &mut NoFiles, || 0).unwrap();
+    read(&bytes, &mut NoFiles).unwrap().warnings
+}
+
+/// A kernel that relocates itself gave 92 % broken stacks and no word why (2026-11-22).
+#[test]
+fn a_file_without_a_sample_is_named_with_what_to_do() {
+    assert!(warnings(&[0x20_0010, 0x40_0010], 40).is_empty());
+    let [warning] = &warnings(&[0x20_0010, 0x7e00_0000, 0x7e00_1000], 40)[..] else { panic!() };
+    let expected = "no sample falls into module.elf, which was taken to run at 0x400000 to 0x401000: code without a name ran at 0x7e000000";
+    assert!(warning.starts_with(expected) && warning.contains("--load-address"), "{warning}");
+    let [warning] = &warnings(&[0x20_0010], 40)[..] else { panic!() };
+    assert!(warning.contains("module.elf") && warning.ends_with("--symbols"), "{warning}");
+    // A few samples show nothing.
+    assert!(warnings(&[0x7e00_0000], 5).is_empty());
+}

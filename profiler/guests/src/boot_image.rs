@@ -1,0 +1,41 @@
+//! Linux kernels as boot loaders have them (`vmlinuz`, bzImage): compressed, so that there is no name in them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Where the header of the boot protocol has its magic number (`Documentation/arch/x86/boot.rst`).
+const MAGIC_AT: usize = 0x202;
+const MAGIC: &[u8] = b"HdrS";
+
+/// Whether these are the first bytes of one.
+pub(crate) fn starts_like_one(bytes: &[u8]) -> bool {
+    bytes.get(MAGIC_AT..).is_some_and(|rest| rest.starts_with(MAGIC))
+}
+
+/// Whether a file is one; not if it cannot be read.
+pub fn is_boot_image(path: &Path) -> bool {
+    let mut start = [0; MAGIC_AT + MAGIC.len()];
+    let is_file = path.metadata().is_ok_and(|data| data.is_file());
+    is_file && File::open(path).is_ok_and(|file| file.read_exact_at(&mut start, 0).is_ok()) && starts_like_one(&start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_magic_number_stands_in_the_header() {
+        let path = std::env::temp_dir().join(format!("glass-boot-image-{}", std::process::id()));
+        let mut bytes = vec![0; 1024];
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(!is_boot_image(&path));
+        bytes[MAGIC_AT..MAGIC_AT + 4].copy_from_slice(MAGIC);
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(is_boot_image(&path));
+        std::fs::write(&path, &bytes[..MAGIC_AT + 2]).unwrap();
+        assert!(!is_boot_image(&path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_boot_image(&path));
+    }
+}
