@@ -123,7 +123,7 @@ fn a_liar_is_not_written_to() {
 #[test]
 fn interrupts_come_only_while_it_is_armed() {
     let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
-    let mut input = |wanted: bool| {
+    let input = |wanted: bool| {
         let is_wanted = fake.with(0, |queue| {
             let chain = queue.take().unwrap();
             let written = chain.write(b"x");

@@ -35,7 +35,7 @@ fn follow(average: u64, value: u64, count: u64) -> u64 {
 ///
 /// No deadline depends on what the guest did when it was sampled last. Where a pause is long because
 /// of what the guest does, a rest after each pause by its length would look less often at that. Only where pauses so
-/// far come to more than [`HELD_SHARE`] permits, the next one waits until they do not.
+/// far come to more than a quarter of the time, the next one waits until they do not.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     period_ns: u64,

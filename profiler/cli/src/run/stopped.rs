@@ -3,7 +3,7 @@
 use crate::console::say;
 use glass_guests::SocketAddress;
 use glass_guests::monitor::{Language, Monitor, MonitorAddress};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -51,8 +51,8 @@ impl Watch {
 }
 
 /// Why the VM is stopped; `None` also if QEMU does not answer.
-fn reason(socket: &PathBuf) -> Option<(&'static str, &'static str)> {
-    let address = MonitorAddress { language: Language::Qmp, socket: SocketAddress::Unix(socket.clone()) };
+fn reason(socket: &Path) -> Option<(&'static str, &'static str)> {
+    let address = MonitorAddress { language: Language::Qmp, socket: SocketAddress::Unix(socket.to_path_buf()) };
     // A connection of its own for each question: others may want the monitor, which serves one client at a time.
     let status = Monitor::connect(&address).ok()?.ask("info status").ok()?;
     known(&status)
