@@ -293,7 +293,7 @@ fn one_address_that_stalls_leaves_places_for_another() {
 }
 
 /// More connections than the service takes: half of them say nothing, half begin a request and never end it. For VMs the
-/// simulated world has this test: behind QEMU's own network the answer takes too long, and it is not known why.
+/// simulated world has this test, and that of a burst of connections.
 #[test]
 fn idle_connections_shut_nobody_out() {
     within(Duration::from_secs(120), || {
