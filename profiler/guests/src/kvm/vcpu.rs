@@ -151,15 +151,29 @@ impl Thread {
         }
     }
 
-    /// An error of ptrace: fine if the thread is gone, which the kernel tells at its own time.
+    /// An error of ptrace: fine if the thread is gone.
     fn lost(&mut self, error: io::Error, action: &str) -> Result<(), GuestError> {
         match error.raw_os_error() {
-            Some(libc::ESRCH | libc::ECHILD) => {
-                self.ended = true;
-                Ok(())
-            }
-            _ => Err(failed(action)(error)),
+            Some(libc::ESRCH) => self.reap(),
+            Some(libc::ECHILD) => self.end(),
+            _ => return Err(failed(action)(error)),
         }
+        Ok(())
+    }
+
+    /// Waits for the end of a thread that was killed: until its tracer has taken note of it, its process can neither end
+    /// nor become another program.
+    fn reap(&mut self) {
+        let start_ns = monotonic_ns();
+        while !self.ended && monotonic_ns() - start_ns < DROP_TIMEOUT.as_nanos() as u64 {
+            match self.tracee.stop() {
+                Ok(Some(Stop::Ended)) | Err(_) => self.end(),
+                // It was about to stop.
+                Ok(Some(_)) => drop(self.tracee.resume(0)),
+                Ok(None) => std::thread::sleep(Duration::from_nanos(SLEEP_NS_MAX)),
+            }
+        }
+        self.end();
     }
 
     /// Takes note of at most one stop. Signals are handed on at once.

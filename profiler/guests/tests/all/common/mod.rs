@@ -404,7 +404,7 @@ pub fn take_of(
     }
     let counts = source.counts();
     // Moments are random: what the rate calls for is what was taken and lost only about.
-    let random = 6.0 * (counts.wanted as f64).sqrt();
+    let random = 6.0 * counts.wanted as f64 / (taken as f64).sqrt();
     assert!((counts.wanted as f64 - (counts.lost + taken as u64) as f64).abs() <= random, "{counts:?} {taken}");
     source.detach(&mut |_| ()).unwrap();
     let check = |(track, (judge, count)): (u32, (Judge, u32))| {
