@@ -112,7 +112,8 @@ impl Changes {
 
     /// What the next commit changes; `None` while there is nothing to commit.
     pub(crate) fn begin(&mut self) -> Option<Batch> {
-        if self.next.is_empty() && !mem::take(&mut self.settle) {
+        let is_wanted = mem::take(&mut self.settle) || !self.next.is_empty();
+        if !is_wanted {
             return None;
         }
         let batch = mem::take(&mut self.next);

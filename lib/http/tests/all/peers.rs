@@ -263,6 +263,20 @@ fn a_service_that_breaks_its_word_is_noticed() {
     });
     assert_eq!(long.served, Err(HttpError::WrongLength { missing_bytes: 0 }));
     assert_eq!(long.end, Err(NetError::Reset));
+    let late = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
+        connection.start(Response::new(Status::OK), 5).await?;
+        connection.write_body(b"whole").await?;
+        connection.write_body(b"!").await
+    });
+    assert_eq!(late.served, Err(HttpError::WrongLength { missing_bytes: 0 }));
+    assert_eq!(late.end, Err(NetError::Reset));
+    // Its own error in the middle of a body: the client must not take what it has for the whole.
+    let failed = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
+        connection.start(Response::new(Status::OK), 10).await?;
+        connection.write_body(b"short").await?;
+        Err(HttpError::OutOfMemory)
+    });
+    assert_eq!((failed.served, failed.end), (Err(HttpError::OutOfMemory), Err(NetError::Reset)));
     let bad = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
         connection.respond(Response::new(Status::OK).header("X", "a\r\nb"), b"").await
     });
