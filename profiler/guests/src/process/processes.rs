@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
+use super::{has_ended, living};
 use glass_profile::arch::Architecture;
 use glass_profile::event::Event;
 use glass_profile::guest::{Guest, GuestId, GuestKind, SpaceId};
@@ -89,12 +90,15 @@ impl Processes {
         }
     }
 
-    /// A thread has ended, and with the last one its process.
+    /// A thread has ended, and with the last one its process: the last that is known, and in fact, since not every
+    /// thread need be known.
     pub(super) fn exit(&mut self, pid: u32, tid: u32, sink: &mut dyn FnMut(Event)) {
         if let Some(track) = self.tracks.remove(&tid) {
             sink(Event::TrackEnd(track));
         }
-        if self.known.get_mut(&pid).is_some_and(|known| known.threads.remove(&tid) && known.threads.is_empty()) {
+        let is_last =
+            self.known.get_mut(&pid).is_some_and(|known| known.threads.remove(&tid) && known.threads.is_empty());
+        if is_last && has_ended(living(pid)) {
             self.end(pid, sink);
         }
     }
@@ -154,11 +158,12 @@ mod tests {
             Event::TrackEnd(track) => assert!(tracks.remove(&track)),
             _ => {}
         };
-        processes.name(1, 1, "make".to_owned(), &mut sink);
+        const MAKE: u32 = 2_999_999;
+        processes.name(MAKE, MAKE, "make".to_owned(), &mut sink);
         for number in 0..10_000u32 {
             // Numbers come again.
             let pid = 2_000_000 + number % 100;
-            processes.fork(pid, 1, pid, &mut sink);
+            processes.fork(pid, MAKE, pid, &mut sink);
             processes.exec(pid, "cc1", &mut sink);
             processes.name(pid, pid, "cc1".to_owned(), &mut sink);
             processes.fork(pid, pid, pid + 1000, &mut sink);
@@ -171,7 +176,12 @@ mod tests {
         }
         assert!(processes.known.len() <= 101 && processes.tracks.len() <= 202, "{}", processes.known.len());
         assert_eq!((spaces.len(), tracks.len()), (processes.known.len(), processes.tracks.len()));
-        processes.exit(1, 1, &mut |_| ());
-        assert!(!processes.known.contains_key(&1));
+        processes.exit(MAKE, MAKE, &mut |_| ());
+        assert!(!processes.known.contains_key(&MAKE));
+        // One of which not all threads are known goes on.
+        let own = std::process::id();
+        processes.fork(own, MAKE, own, &mut |_| ());
+        processes.exit(own, own, &mut |_| ());
+        assert!(processes.known.contains_key(&own));
     }
 }
