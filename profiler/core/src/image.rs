@@ -9,6 +9,7 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 
 use crate::arch::x86_64::orc::OrcTable;
 use crate::map::SymbolMap;
+use crate::relocatable::Layout;
 
 /// The largest section that is decompressed, in bytes.
 pub(crate) const SECTION_BYTES_MAX: u64 = 4 << 30;
@@ -141,6 +142,9 @@ impl Image {
     /// Reads an ELF file. `keep_symbols` names data or code symbols whose addresses will be asked for.
     pub fn parse(bytes: &[u8], keep_symbols: &[&str]) -> Result<Image, ImageError> {
         let file = parse_elf(bytes)?;
+        if let Some(layout) = Layout::of(&file) {
+            return Image::of_module(&file, &layout, keep_symbols);
+        }
         let mut segments = Vec::new();
         for segment in file.segments() {
             let (offset, file_bytes) = segment.file_range();
@@ -198,6 +202,17 @@ impl Image {
             mapped: None,
             orc: None,
         })
+    }
+
+    /// A module of a kernel. Its code is not what is in memory, where references are resolved, and its unwind tables
+    /// refer to nothing yet: what remains is where its functions are.
+    fn of_module(file: &object::File<'_>, layout: &Layout, keep_symbols: &[&str]) -> Result<Image, ImageError> {
+        let kept = file.symbols().filter(|symbol| symbol.name().is_ok_and(|name| keep_symbols.contains(&name)));
+        let address = |symbol: object::Symbol<'_, '_>| Some((symbol.name().ok()?.to_owned(), layout.address(&symbol)?));
+        let symbols = kept.filter_map(address).collect();
+        let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
+        let map = SymbolMap::default();
+        Ok(Image { build_id, symbols, ..Image::of_map(&map, 0..layout.bytes(), None) })
     }
 
     /// What a map tells of a program at `range`: where nobody called. `orc` unwinds it, if there are such tables.

@@ -20,6 +20,7 @@ pub mod model;
 pub mod program;
 pub mod recorder;
 pub mod recording;
+mod relocatable;
 pub mod symbols;
 pub mod text;
 pub mod trace;

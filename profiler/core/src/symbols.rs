@@ -6,6 +6,7 @@ use object::{Object, ObjectSection, ObjectSymbol};
 
 use crate::image::{ImageError, parse_elf, section_bytes};
 use crate::map::SymbolMap;
+use crate::relocatable::Layout;
 
 type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
 
@@ -51,7 +52,9 @@ impl Symbols {
         }
         let file = parse_elf(bytes)?;
         let has_lines = file.section_by_name(".debug_line").is_some_and(|section| section.size() > 0);
-        let has_debug = file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
+        // Before they are resolved, references in debug information lead nowhere.
+        let has_debug = file.kind() != object::ObjectKind::Relocatable
+            && file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
         let context = if has_debug {
             let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
                 let data = section_bytes(&file, id.name()).unwrap_or_else(|| Arc::from(&[][..]));
@@ -158,21 +161,24 @@ fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
 /// Functions sorted by address, one name an address. A symbol without a size (assembly) reaches to
 /// the next symbol or to the end of its section.
 fn symbol_table(file: &object::File<'_>) -> Vec<Symbol> {
-    let sections: Vec<_> = file
-        .sections()
-        .filter(is_code)
-        .map(|section| section.address()..section.address().saturating_add(section.size()))
-        .collect();
+    let layout = Layout::of(file);
+    let sections: Vec<_> = match &layout {
+        Some(layout) => layout.ranges().collect(),
+        None => {
+            let of_code = file.sections().filter(is_code);
+            of_code.map(|section| section.address()..section.address().saturating_add(section.size())).collect()
+        }
+    };
     let mut table: Vec<Symbol> = file
         .symbols()
         .chain(file.dynamic_symbols())
         .filter(|symbol| symbol.is_definition() && !symbol.name().unwrap_or("").is_empty())
         .filter(|symbol| matches!(symbol.kind(), object::SymbolKind::Text | object::SymbolKind::Unknown))
-        .filter(|symbol| sections.iter().any(|section| section.contains(&symbol.address())))
-        .map(|symbol| Symbol {
-            start: symbol.address(),
-            end: symbol.address().saturating_add(symbol.size()),
-            name: symbol.name().unwrap_or("").to_owned(),
+        .filter_map(|symbol| {
+            let start = layout.as_ref().map_or(Some(symbol.address()), |layout| layout.address(&symbol))?;
+            let name = symbol.name().unwrap_or("").to_owned();
+            let is_code = sections.iter().any(|section| section.contains(&start));
+            is_code.then(|| Symbol { start, end: start.saturating_add(symbol.size()), name })
         })
         .collect();
     // Of several names for an address the one with a size is kept, then the first by name.

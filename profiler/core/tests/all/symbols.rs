@@ -10,7 +10,7 @@ use glass_profile::recording::FileSource;
 use glass_profile::symbols::{Location, Symbols};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
-use object::{Object, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use std::process::Command;
 
@@ -113,6 +113,33 @@ fn a_compressed_table_of_symbols_in_a_stripped_program() {
         damaged[at + offset] ^= 0xff;
         assert_eq!(name(damaged), None, "{offset}");
     }
+}
+
+/// Of a kernel's module all functions were at the same addresses, and its build id was looked for where it is not
+/// (2026-11-22: the right one was called another build).
+#[test]
+fn a_module_of_a_kernel_is_laid_out_as_the_kernel_does() {
+    let folder = Folder::new("module").unwrap();
+    let flags = ["-c", "-O2", "-g", "-ffunction-sections", "-fno-inline"];
+    let Some(object) = compile(&folder, "inlined.c", &flags) else { return };
+    let bytes = std::fs::read(object).unwrap();
+    let file = object::File::parse(&bytes[..]).unwrap();
+    let (image, symbols) = (Image::parse(&bytes, &["outer"]).unwrap(), Symbols::parse(&bytes).unwrap());
+    assert_eq!((image.build_id_address, image.code_segments().count()), (None, 0));
+    let range = image.linked_range();
+    let functions: Vec<_> = file.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text).collect();
+    assert!(functions.len() >= 3);
+    // Each has a place of its own, in the order of the file.
+    let mut named: Vec<String> =
+        range.clone().filter_map(|address| symbols.locate(address).pop()).map(|location| location.function).collect();
+    named.dedup();
+    let expected: Vec<&str> = file
+        .sections()
+        .filter_map(|section| functions.iter().find(|symbol| symbol.section_index() == Some(section.index())))
+        .map(|symbol| symbol.name().unwrap())
+        .collect();
+    assert_eq!(named, expected);
+    assert!(range.contains(&image.symbol("outer").unwrap()));
 }
 
 struct OneFile(Vec<u8>);

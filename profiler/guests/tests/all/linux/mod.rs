@@ -13,6 +13,7 @@ use glass_profile::event::Event;
 use glass_profile::images::{Images, Names};
 use glass_profile::model::{StackEnd, State};
 use glass_profile::recording::NoFiles;
+use glass_profile::symbols::Symbols;
 use glass_tests::programs::skip;
 use kernel::Linux;
 
@@ -165,6 +166,24 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
         })
         .unwrap();
     assert!(placed[0].ends_with("kallsyms") && placed.iter().any(|name| name == "dummy"), "{placed:?}");
+    // The module itself, where the kernel has put it, has functions where the kernel has them.
+    let known: Vec<(u64, &str)> = text
+        .lines()
+        .filter(|line| line.ends_with("[dummy]"))
+        .filter_map(|line| {
+            let (address, rest) = line.split_once(' ')?;
+            Some((u64::from_str_radix(address, 16).ok()?, rest.get(2..)?.split('\t').next()?))
+        })
+        .collect();
+    let base = known.iter().map(|(address, _)| *address).min().unwrap() & !0xfff;
+    let module = SymbolFile { path: kernel.module.clone(), address: Some(base) };
+    let both = VmSettings { symbols: vec![map.clone().into(), module], ..settings(&map) };
+    drop(QemuVm::attach(&linux.vm(), both).unwrap());
+    let names = Symbols::parse(&std::fs::read(&kernel.module).unwrap()).unwrap();
+    for (address, name) in known {
+        let found = names.locate(address - base).pop();
+        assert!(found.is_some(), "{name} is at {address:#x}, {:#x} in the module", address - base);
+    }
     let wrong = SymbolFile { path: map.clone(), address: Some(0xffff_ffff_9000_0000) };
     let refused = QemuVm::attach(&linux.vm(), VmSettings { symbols: vec![wrong], ..settings(&map) });
     let error = refused.err().unwrap().to_string();
