@@ -137,12 +137,17 @@ fn track_line(out: &mut String, name: &str, track: &TrackShare) {
         percent(track.spinning, all),
         percent(track.idle, all)
     );
-    for (samples, word) in [(track.never_started, "never started"), (track.paused, "paused")] {
-        if samples > 0 {
-            let _ = write!(row, "  {} {word}", percent(samples, all));
-        }
+    let rare = [(track.never_started, "never started"), (track.paused, "paused")];
+    let rare = rare.iter().filter(|(samples, _)| *samples > 0);
+    let rare = rare.map(|(samples, word)| format!("{} {word}", percent(*samples, all))).collect::<Vec<_>>().join(", ");
+    if row.chars().count() + rare.chars().count() + 2 > COLUMNS {
+        line(out, &row);
+        return line(out, &format!("    {rare}"));
     }
-    line(out, &row);
+    if !rare.is_empty() {
+        row.push_str("  ");
+    }
+    line(out, &(row + &rare));
 }
 
 fn functions(out: &mut String, tree: &Tree, top: usize) {

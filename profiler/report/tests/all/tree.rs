@@ -417,5 +417,6 @@ fn what_cannot_be_unwound_or_was_never_started_is_named() {
     // The guest's owner has paused it for a while.
     profile.samples.push(Sample { stack: 0, state: State::Paused, ..Sample::default() });
     let text = glass_report::text(&profile, 10);
-    assert!(text.lines().any(|line| line.contains("vcpu 0") && line.contains("16.6 % paused")), "{text}");
+    assert!(text.lines().any(|line| line.contains("vcpu 0") && line.contains("16.7 % paused")), "{text}");
+    assert!(text.contains("\n    14.3 % never started, 14.3 % paused\n"), "{text}");
 }
