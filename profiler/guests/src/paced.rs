@@ -114,11 +114,15 @@ impl Pacer {
         // With what is spent on a sample it makes a period, unless the guest has a right to more.
         let wanted_ns = self.period_ns.saturating_sub(self.average_spent_ns);
         let run_ns = wanted_ns.max(RUN_PER_PAUSE * self.average_pause_ns).max(self.period_ns / 4);
-        let spared_ns = (run_ns + self.average_spent_ns).saturating_sub(self.period_ns);
+        let cycle_ns = run_ns + self.average_spent_ns;
+        let gap_ns = self.random(run_ns);
+        // Of the time that comes now, the part that is more than the rate calls for.
+        let share = cycle_ns.saturating_sub(self.period_ns) as f64 / cycle_ns.max(1) as f64;
+        let spared_ns = ((gap_ns + self.average_spent_ns) as f64 * share) as u64;
         self.spared_ns += spared_ns;
         let stalled_ns = now_ns.saturating_sub(self.deadline_ns).saturating_sub(spent_ns);
         self.lost_ns += spared_ns + stalled_ns;
-        self.deadline_ns = now_ns + self.random(run_ns);
+        self.deadline_ns = now_ns + gap_ns;
         let earliest_ns = self.start_ns.saturating_add(HELD_SHARE.saturating_mul(self.held_ns));
         let waits_ns = earliest_ns.saturating_sub(self.deadline_ns);
         self.deadline_ns += waits_ns;
