@@ -17,11 +17,18 @@ pub(super) fn normal(name: &str) -> String {
     let name = without_hash(without_suffix(name));
     let name = without_result(without_parameters(name));
     let name = name.trim_start_matches("__GI_").trim_start_matches('_');
-    name.strip_prefix("libc_").unwrap_or(name).replace("> >", ">>").replace(", ", ",")
+    let name = name.strip_prefix("libc_").unwrap_or(name).replace("> >", ">>").replace(", ", ",");
+    // One code with two names: which is shown is chance.
+    ALIASES.iter().fold(name, |name, (one, other)| name.replace(one, other))
 }
+
+/// Names of the same address: copying is moving, and both integers have 64 bits.
+const ALIASES: [(&str, &str); 2] = [("memcpy_", "memmove_"), ("<usize as core::fmt", "<u64 as core::fmt")];
 
 /// Without the marks of a part or a copy of a function.
 fn without_suffix(name: &str) -> &str {
+    // A version of a symbol, and Go's mark of how a function is called.
+    let name = name.split('@').next().unwrap_or(name).trim_end_matches(".abi0");
     let name = name.split(" [clone").next().unwrap_or(name);
     let marks = [".isra.", ".constprop.", ".part.", ".cold", ".llvm.", ".lto_priv."];
     marks.iter().fold(name, |name, mark| name.split(mark).next().unwrap_or(name))
@@ -87,6 +94,9 @@ mod tests {
             ("texts(int) [clone .constprop.0]", "texts"),
             ("core::fmt::write::h0123456789abcdef", "core::fmt::write"),
             ("operator new(unsigned long)", "operator new"),
+            ("clock_gettime@@GLIBC_2.17", "clock_gettime"),
+            ("hash/crc32.ieeeCLMUL.abi0", "hash/crc32.ieeeCLMUL"),
+            ("__memcpy_avx512_unaligned_erms", "__memmove_avx512_unaligned_erms"),
             ("std::map<int, std::vector<int> >::at", "std::map<int,std::vector<int>>::at"),
         ] {
             assert_eq!(normal(a), normal(b), "{a}");

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::names::normal;
+use super::names::{UNKNOWN, normal};
 
 /// What a program must not show: functions of another build that lies at its path.
 pub(super) const WRONG: &str = "wrong_";
 /// By how many standard errors shares may differ, and by how many points beside.
 const ERRORS: f64 = 5.0;
 const POINTS: f64 = 1.0;
+/// From this share on perf lacks a whole program's names.
+const UNNAMED_PERCENT: f64 = 10.0;
 
 /// Samples in user space, and how many of them each function has for its own.
 #[derive(Debug, Default)]
@@ -60,6 +62,16 @@ impl Shares {
         Ok(shares)
     }
 
+    /// The same samples, with no name where the other has none.
+    fn named_by(&self, other: &Shares) -> Shares {
+        let mut shares = Shares { samples: self.samples, counts: BTreeMap::new() };
+        for (name, count) in &self.counts {
+            let name = if other.counts.contains_key(name) { name } else { UNKNOWN };
+            *shares.counts.entry(name.to_owned()).or_default() += count;
+        }
+        shares
+    }
+
     fn percent(&self, name: &str) -> f64 {
         100.0 * self.counts.get(name).copied().unwrap_or(0) as f64 / self.samples.max(1) as f64
     }
@@ -102,6 +114,14 @@ pub(super) struct Comparison {
 
 impl Comparison {
     pub(super) fn of(glass: &Shares, perf: &Shares, top: usize) -> Comparison {
+        let wrong_names = glass.counts.keys().filter(|name| name.contains(WRONG)).count();
+        // What perf cannot name, a file that is gone, is compared in sum.
+        let folded;
+        let mut glass = glass;
+        if perf.percent(UNKNOWN) > UNNAMED_PERCENT {
+            folded = glass.named_by(perf);
+            glass = &folded;
+        }
         let names: BTreeSet<&String> = perf.hottest(top).chain(glass.hottest(top)).collect();
         let function = |name: &&String| Function {
             name: (*name).clone(),
@@ -110,7 +130,7 @@ impl Comparison {
         };
         let mut functions: Vec<Function> = names.iter().map(function).collect();
         functions.sort_by(|a, b| b.perf_percent.total_cmp(&a.perf_percent));
-        Comparison { functions, wrong_names: glass.counts.keys().filter(|name| name.contains(WRONG)).count() }
+        Comparison { functions, wrong_names }
     }
 
     /// The function that differs most.
@@ -159,5 +179,11 @@ mod tests {
         assert!(!holds(&shares(&[("a", 4000), ("b", 6000)])));
         assert!(!holds(&shares(&[("a", 5000), ("c", 5000)])));
         assert!(!holds(&shares(&[("a", 5000), ("b", 5000), ("wrong_c", 1)])));
+        // perf has lost a program's file.
+        let blind = shares(&[("memcpy", 4000), ("0x10", 6000)]);
+        let holds = |glass: &Shares| Comparison::of(glass, &blind, 10).holds(glass, &blind);
+        assert!(holds(&shares(&[("memcpy", 4000), ("a", 3500), ("b", 2500)])));
+        assert!(!holds(&shares(&[("memcpy", 6000), ("a", 4000)])));
+        assert!(!holds(&shares(&[("memcpy", 4000), ("wrong_a", 6000)])));
     }
 }
