@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::common::gdb::Gdb;
-use crate::common::{Fixture, PATIENCE, attach_stub, build, take, take_of};
+use crate::common::{Fixture, PATIENCE, attach_stub, build, cores_of, take};
 use glass_guests::find;
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::paced::Paced;
@@ -76,8 +76,7 @@ fn every_choice_of_four_vcpus() {
     let attach = |vcpus: Vec<u32>| QemuVm::attach(&fixture.vm(), VmSettings { vcpus, ..settings.clone() });
     for choice in 1..16_u32 {
         let chosen: Vec<u32> = (0..4).filter(|vcpu| choice >> vcpu & 1 == 1).collect();
-        let (judges, _) = take_of(&fixture.elf, false, attach(chosen.clone()).unwrap(), 997, 60 * chosen.len());
-        let cores = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect::<Vec<_>>();
+        let cores = cores_of(&fixture.elf, attach(chosen.clone()).unwrap(), 40 * chosen.len());
         let expected: Vec<(u32, u8)> = chosen.iter().map(|vcpu| (*vcpu, 1 << vcpu)).collect();
         assert_eq!(cores, expected, "marks show which core it was");
     }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::vmm::{Order, Vmm};
-use crate::common::{PATIENCE, assert_survives_kills, take_of};
+use crate::common::{PATIENCE, assert_survives_kills, cores_of, take_of};
 use glass_guests::find::{self, Found};
 use glass_guests::kvm::{KvmVm, RegistersBy};
 use glass_guests::paced::Paced;
@@ -85,8 +85,7 @@ fn every_choice_of_four_vcpus() {
     for choice in 1..16_u32 {
         let chosen: Vec<u32> = (0..4).filter(|vcpu| choice >> vcpu & 1 == 1).collect();
         let guest = KvmVm::attach(&vmm.vm(), VmSettings { vcpus: chosen.clone(), ..vmm.settings() }).unwrap();
-        let (judges, _) = take_of(&vmm.elf, vmm.rounds_are_long, guest, 997, 60 * chosen.len());
-        let cores: Vec<_> = judges.iter().map(|(track, judge)| (*track, judge.cores)).collect();
+        let cores = cores_of(&vmm.elf, guest, 40 * chosen.len());
         let expected: Vec<(u32, u8)> = chosen.iter().map(|vcpu| (*vcpu, 1 << vcpu)).collect();
         assert_eq!(cores, expected, "marks show which core it was");
     }

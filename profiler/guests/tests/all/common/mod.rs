@@ -381,6 +381,32 @@ pub fn take_of(
     rate_hz: u32,
     samples: usize,
 ) -> (BTreeMap<u32, Judge>, Durations) {
+    let (judges, pauses) = judge_all(elf, rounds_are_long, guest, rate_hz, samples);
+    let check = |(track, (judge, count)): (u32, (Judge, u32))| {
+        judge.check(count);
+        (track, judge)
+    };
+    (judges.into_iter().map(check).collect(), pauses)
+}
+
+/// Takes samples of a guest with more cores than this machine may have, and returns the cores whose marks each track
+/// has, a bit each. A core that waits for a CPU is seen at the same place again, so shares are not judged.
+pub fn cores_of(elf: &Path, guest: impl Guest, samples: usize) -> Vec<(u32, u8)> {
+    let (judges, _) = judge_all(elf, true, guest, 997, samples);
+    let cores = |(track, (judge, _)): (u32, (Judge, u32))| {
+        judge.assert_whole();
+        (track, judge.cores)
+    };
+    judges.into_iter().map(cores).collect()
+}
+
+fn judge_all(
+    elf: &Path,
+    rounds_are_long: bool,
+    guest: impl Guest,
+    rate_hz: u32,
+    samples: usize,
+) -> (BTreeMap<u32, (Judge, u32)>, Durations) {
     let mut source = Paced::new(guest, rate_hz);
     let mut judges: BTreeMap<u32, (Judge, u32)> = BTreeMap::new();
     let mut pauses = Durations::default();
@@ -407,9 +433,5 @@ pub fn take_of(
     let random = 6.0 * counts.wanted as f64 / (taken as f64).sqrt();
     assert!((counts.wanted as f64 - (counts.lost + taken as u64) as f64).abs() <= random, "{counts:?} {taken}");
     source.detach(&mut |_| ()).unwrap();
-    let check = |(track, (judge, count)): (u32, (Judge, u32))| {
-        judge.check(count);
-        (track, judge)
-    };
-    (judges.into_iter().map(check).collect(), pauses)
+    (judges, pauses)
 }
