@@ -511,6 +511,33 @@ mod tests {
     }
 
     #[test]
+    fn an_upload_grows_in_as_many_pieces_as_an_entry_names() {
+        let allocator = Allocator::new(Extent { start: 0, blocks: 1000 }, 10);
+        let mut upload = allocator.reserve_some(10).unwrap();
+        let mut others = Vec::new();
+        for piece in 0..EXTENTS_MAX as u32 {
+            assert_eq!(upload.next(10, 10), Ok(Extent { start: piece * 11, blocks: 10 }));
+            // What lies behind it goes to another one.
+            others.push(allocator.take(1).unwrap());
+        }
+        assert_eq!(upload.next(10, 10), Err(Refused::Blocks));
+        drop(others.pop());
+        assert_eq!(upload.next(10, 10), Ok(Extent { start: 54, blocks: 10 }));
+    }
+
+    #[test]
+    fn who_has_room_ahead_shares_it_only_where_less_is_free() {
+        let allocator = Allocator::new(Extent { start: 0, blocks: 1000 }, 10);
+        let _first = allocator.reserve_some(600).unwrap();
+        let mut second = allocator.reserve_some(1000).unwrap();
+        assert_eq!(second.next(u32::MAX, 1000), Ok(Extent { start: 600, blocks: 400 }));
+        // Nothing is free, so the first one gives half of what it has not filled.
+        let mut third = allocator.reserve_some(1000).unwrap();
+        let shared = third.next(u32::MAX, 1000).unwrap();
+        assert!((250..=300).contains(&shared.blocks) && shared.start >= 300, "{shared:?}");
+    }
+
+    #[test]
     fn uploads_of_unknown_length_share_the_disk() {
         let allocator = Allocator::new(Extent { start: 0, blocks: 10_000 }, 10);
         let mut uploads: Vec<(Reservation, u64)> =

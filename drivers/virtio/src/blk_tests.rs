@@ -233,6 +233,16 @@ fn one_kick_tells_of_many_requests() {
     assert_eq!(finish(&mut platter, &mut blk).len(), 16);
 }
 
+/// Nobody frees memory that a device may still write to.
+#[test]
+fn a_disk_that_is_dropped_is_reset() {
+    let (platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
+    blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(512).unwrap() }).unwrap();
+    let resets = platter.fake.state().resets;
+    drop(blk);
+    assert_eq!(platter.fake.state().resets, resets + 1);
+}
+
 #[test]
 fn a_lie_fails_everything_and_gives_the_buffers_back() {
     for stuck in [false, true] {

@@ -241,6 +241,14 @@ mod tests {
     }
 
     #[test]
+    fn features_are_written_in_halves() {
+        let mut transport = MmioTransport::over(slot(MAGIC, 2, 2)).unwrap();
+        transport.registers.writes.clear();
+        transport.write_features(0x0123_4567_89ab_cdef);
+        assert_eq!(transport.registers.writes, [(0x24, 0), (0x20, 0x89ab_cdef), (0x24, 1), (0x20, 0x0123_4567)]);
+    }
+
+    #[test]
     fn a_window_that_is_memory_works_too() {
         let mut memory = [0u32; WINDOW_BYTES / 4];
         memory[0] = MAGIC;
