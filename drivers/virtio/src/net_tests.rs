@@ -231,6 +231,31 @@ fn malformed_lengths_are_dropped() {
     assert_eq!(posted, 16);
 }
 
+/// Asking whether the device has given up costs an exit, so it is done only after an interrupt that nothing explains.
+#[test]
+fn an_interrupt_without_completion_is_a_reason_to_ask() {
+    const DEVICE_NEEDS_RESET: u8 = 64;
+    for (is_sent, is_received, lie) in
+        [(true, false, None), (false, true, None), (true, true, None), (false, false, Some(Lie::NeedsReset))]
+    {
+        let (fake, mut net) = net(PLAIN, 64 << 10);
+        net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(1));
+        if is_sent {
+            fake.with(1, |queue| {
+                let chain = queue.take().unwrap();
+                queue.complete(chain.head, 0);
+            });
+        }
+        if is_received {
+            deliver(&fake, [0; HEADER_BYTES], &[0; 100], None);
+        }
+        fake.state().status |= DEVICE_NEEDS_RESET;
+        net.acknowledge_interrupt();
+        net.arm();
+        assert_eq!((fake.state().acknowledged, net.lie()), (1, lie), "{is_sent} {is_received}");
+    }
+}
+
 #[test]
 fn a_liar_is_reset_and_left_alone() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
