@@ -81,7 +81,7 @@ pub struct TargetArgs {
     /// Use symbols that do not fit what the VM runs, with a warning.
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
-    /// Samples per second. Without it 997 of a process, 293 of a VM by KVM and 79 through a gdbstub, of which a VM
+    /// Samples per second. Without it 997 of a process, 199 of a VM by KVM and 79 through a gdbstub, of which a VM
     /// loses about 2 % of its time; these are no divisors of usual timer rates.
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: Option<u32>,

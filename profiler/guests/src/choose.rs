@@ -28,7 +28,7 @@ impl Way {
     /// costs it 60 to 70 us by KVM on a quiet host with two cores, 135 to 250 us through QEMU's gdbstub (2026-11-22).
     pub fn default_rate_hz(self) -> u32 {
         match self {
-            Way::Kvm => 293,
+            Way::Kvm => 199,
             Way::Gdbstub | Way::Monitor => 79,
         }
     }
