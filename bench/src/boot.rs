@@ -7,6 +7,7 @@ use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
+use glass_tests::qemu;
 use glass_tests::queue::{self, Options, World, free_port};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -71,33 +72,12 @@ fn qemu_words(world: World, folder: &Folder) -> Result<Words> {
         bail!("glass run --print-command: {}", String::from_utf8_lossy(&output.stderr));
     }
     let line = String::from_utf8(output.stdout).context("a command line that is no text")?;
-    Ok(Words { words: without_debugger(shell_words(line.trim())?), port })
+    Ok(Words { words: without_debugger(qemu::words(line.trim())?), port })
 }
 
 struct Words {
     words: Vec<String>,
     port: u16,
-}
-
-/// Splits a line into words, as a shell would, knowing only single quotes and `\'`.
-fn shell_words(line: &str) -> Result<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut characters = line.chars();
-    let mut quoted = false;
-    while let Some(character) = characters.next() {
-        match character {
-            '\'' => {
-                quoted = !quoted;
-                word.get_or_insert_default();
-            }
-            '\\' if !quoted => word.get_or_insert_default().extend(characters.next()),
-            ' ' if !quoted => words.extend(word.take()),
-            other => word.get_or_insert_default().push(other),
-        }
-    }
-    words.extend(word);
-    if quoted { bail!("a quote is not closed in {line:?}") } else { Ok(words) }
 }
 
 /// Leaves out the sockets of the profiler and of `glass run`: each would be a file more in the folder of the benchmark.
@@ -180,12 +160,6 @@ fn start_and_quit(words: &Words) -> Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_split_as_a_shell_would() {
-        assert_eq!(shell_words(r"a 'b c' d'e'f 'it'\''s' ''").unwrap(), ["a", "b c", "def", "it's", ""]);
-        assert!(shell_words("a 'b").is_err());
-    }
 
     #[test]
     fn the_debugger_is_left_out() {

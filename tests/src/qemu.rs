@@ -38,7 +38,7 @@ pub fn command_words(glass_run: &mut Command, service: &[&str], folder: &Folder)
     let Some(line) = line else {
         bail!("glass run printed no command: {}", String::from_utf8_lossy(&output.stderr));
     };
-    let mut words = words(line);
+    let mut words = words(line)?;
     for word in &mut words {
         for socket in ["gdb", "monitor"] {
             if word.starts_with("socket,") && word.ends_with(&format!("id={socket}")) {
@@ -49,8 +49,8 @@ pub fn command_words(glass_run: &mut Command, service: &[&str], folder: &Folder)
     Ok(words)
 }
 
-/// The words of a shell command line in which only single quotes and backslashes quote.
-fn words(line: &str) -> Vec<String> {
+/// The words of a shell command line in which only single quotes and backslashes quote. Fails if a quote is not closed.
+pub fn words(line: &str) -> Result<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut is_quoted = false;
@@ -67,7 +67,7 @@ fn words(line: &str) -> Vec<String> {
         }
     }
     words.extend(word);
-    words
+    if is_quoted { bail!("a quote is not closed in {line:?}") } else { Ok(words) }
 }
 
 #[cfg(test)]
@@ -76,7 +76,9 @@ mod tests {
 
     #[test]
     fn quoted_words_stay_together() {
-        assert_eq!(words("a -b 'c d'  '' e\\ f 'it'\\''s'"), ["a", "-b", "c d", "", "e f", "it's"]);
-        assert!(words("").is_empty());
+        assert_eq!(words(r"a 'b c' d'e'f 'it'\''s' ''").unwrap(), ["a", "b c", "def", "it's", ""]);
+        assert!(words("a 'b").is_err());
+        assert_eq!(words("a -b 'c d'  '' e\\ f 'it'\\''s'").unwrap(), ["a", "-b", "c d", "", "e f", "it's"]);
+        assert!(words("").unwrap().is_empty());
     }
 }

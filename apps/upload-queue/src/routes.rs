@@ -87,6 +87,13 @@ impl<P: Platform> Queue<P> {
         }
     }
 
+    /// A place for a transfer, for which the connection is kept; `None` if none was free in time.
+    async fn take_place(&self, places: &Places, client: &Client) -> Option<Place> {
+        let place = places.wait_for(&self.platform, client.connected.peer(), PLACE_WAIT).await?;
+        client.connected.keep(true);
+        Some(place)
+    }
+
     async fn put(
         &self,
         connection: &mut Connection<P>,
@@ -102,10 +109,9 @@ impl<P: Platform> Queue<P> {
         if length.is_some_and(|length| length > self.item_bytes_max) {
             return self.too_large(connection).await;
         }
-        let Some(place) = self.uploads.wait_for(&self.platform, client.connected.peer(), PLACE_WAIT).await else {
+        let Some(place) = self.take_place(&self.uploads, client).await else {
             return busy::<P>(connection, "Too many uploads\n").await;
         };
-        client.connected.keep(true);
         let begun = match length {
             Some(length) => self.store.upload(length),
             None => self.store.upload_of_unknown_length(self.item_bytes_max),
@@ -150,11 +156,9 @@ impl<P: Platform> Queue<P> {
         // Several consumers may wait for one item, and another one may be faster.
         loop {
             if self.store.head().is_some() {
-                let place = self.downloads.wait_for(&self.platform, client.connected.peer(), PLACE_WAIT).await;
-                let Some(place) = place else {
+                let Some(place) = self.take_place(&self.downloads, client).await else {
                     return busy::<P>(connection, "Too many downloads\n").await;
                 };
-                client.connected.keep(true);
                 if let Some(download) = self.store.fetch() {
                     let entry = *download.entry();
                     span.record("id", entry.id);

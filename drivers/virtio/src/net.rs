@@ -305,7 +305,7 @@ impl phy::TxToken for NetTxToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         match self.transmitter.take(len) {
             Some(buffer) => self.transmitter.send(buffer, len, self.meta, fill),
-            // The stack asked for more than it was told it may; the frame is lost, as frames are.
+            // The stack asked for more than `capabilities` permits; the frame is lost, as frames are.
             None => fill(&mut alloc::vec![0; len]),
         }
     }

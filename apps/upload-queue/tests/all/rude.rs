@@ -241,7 +241,7 @@ fn one_client_that_announces_all_space_takes_none_from_others() {
         for tag in 1..4 {
             assert_eq!(client.put(&content(tag, 1_000_000)).await.status, 200);
         }
-        // What is left is less than it announced, and it is told when it comes to that.
+        // What is left is less than it announced, and the answer says so when no space is left.
         greedy.send(content(0, free - 8192)).await;
         assert_eq!(greedy.reply().await.status, 507);
         for tag in 1..4 {

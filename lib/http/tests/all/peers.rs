@@ -270,7 +270,7 @@ fn a_service_that_breaks_its_word_is_noticed() {
     });
     assert_eq!(late.served, Err(HttpError::WrongLength { missing_bytes: 0 }));
     assert_eq!(late.end, Err(NetError::Reset));
-    // Its own error in the middle of a body: the client must not take what it has for the whole.
+    // Its own error while it sends a body: the client must not take what it has for the whole.
     let failed = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
         connection.start(Response::new(Status::OK), 10).await?;
         connection.write_body(b"short").await?;

@@ -64,7 +64,7 @@ pub(crate) fn record_child(mut child: Child, then: impl FnOnce()) -> Option<Prof
     profile
 }
 
-/// Records a process that somebody else waits for, to its end.
+/// Records a process that its parent waits for, to its end.
 pub(crate) fn record_running(pid: u32) -> Option<Profile> {
     // It reads its libraries first.
     std::thread::sleep(Duration::from_millis(200));

@@ -234,7 +234,7 @@ fn spans(book: &Book) -> Table {
     let trace = book.trace;
     let mut sums: HashMap<u32, (Vec<u64>, Longest)> = HashMap::new();
     for (index, span) in trace.spans.iter().enumerate() {
-        // Of one that is not over it is known how long it took at least; of one whose begin was lost, nothing.
+        // The duration of an open span is at least what is known of it; that of a span whose begin was lost is unknown.
         if span.begin_is_lost {
             continue;
         }

@@ -380,7 +380,7 @@ fn any_number_of_lost_samples_can_be_compared() {
     assert!(glass_report::difference_text(&wild, &wild, 10).contains("lost"));
 }
 
-/// The cost that was told was that of the pauses alone, and of all vCPUs together (2026-11-22).
+/// The reported cost was that of the pauses alone, and of all vCPUs together (2026-11-22).
 #[test]
 fn what_the_guest_lost_is_told_in_all_and_of_the_vcpu_that_lost_most() {
     let mut profile = profile(&[], &[], &[]);
