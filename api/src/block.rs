@@ -5,14 +5,14 @@ use core::fmt;
 
 /// A disk. Handles are cheap to clone; all clones name the same device.
 ///
-/// Many requests may be under way at once. They may complete in any order, and writes that overlap
-/// in time and place end in any mixture: wait for the one before you start the other.
+/// Many requests may be in flight at the same time. They may complete in any order, and the result of writes that overlap
+/// in time and place is any mixture: wait for one before you start the other.
 pub trait Block: Clone + 'static {
     /// Size and limits. Constant for the life of the device.
     fn info(&self) -> BlockInfo;
 
     /// Fills `buf` from byte `offset` on. Offset and length must be multiples of
-    /// [`BlockInfo::sector_bytes`]. The buffer comes back in every case; on error its contents are
+    /// [`BlockInfo::sector_bytes`]. The buffer is returned in every case; on error its contents are
     /// unspecified. Fails with [`BlockError::Shared`] when `buf` is not the sole owner of its memory.
     async fn read(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf);
 
@@ -24,7 +24,7 @@ pub trait Block: Clone + 'static {
     async fn flush(&self) -> Result<(), BlockError>;
 }
 
-/// What a block device is.
+/// Properties of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockInfo {
     /// The unit of offsets and lengths, a power of two of at least 512.
@@ -48,7 +48,7 @@ pub enum BlockError {
         /// Size of the device in bytes.
         size: u64,
     },
-    /// Offset or length is no multiple of the sector size.
+    /// Offset or length is not a multiple of the sector size.
     Misaligned {
         /// First byte of the request.
         offset: u64,
@@ -59,11 +59,11 @@ pub enum BlockError {
     },
     /// A buffer for reading has other owners.
     Shared,
-    /// The device does not take writes.
+    /// The device is read-only.
     ReadOnly,
     /// The device reported an error; the number is its own (virtio status, errno).
     Device(i32),
-    /// The device answered something impossible and is not used any more.
+    /// The device gave an invalid answer and is not used any more.
     Broken(&'static str),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for BlockError {
 
 impl core::error::Error for BlockError {}
 
-/// What every implementation checks before it hands a request to the device.
+/// The checks of every implementation before it submits a request to the device.
 pub fn check_request(info: BlockInfo, offset: u64, len: usize) -> Result<(), BlockError> {
     let sector = u64::from(info.sector_bytes);
     if !offset.is_multiple_of(sector) || !(len as u64).is_multiple_of(sector) {

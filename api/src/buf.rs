@@ -7,10 +7,10 @@ use core::ops::{Deref, Range};
 
 const PAGE_BYTES: usize = 4096;
 
-/// A range of page-aligned memory that can be handed to a device and shared without a copy.
+/// A range of page-aligned memory that can be passed to a device and shared without a copy.
 ///
-/// A request takes the `Buf` by value and returns it when the device is done, so a future that is
-/// dropped half way can never leave a device writing to memory that has a new owner.
+/// A request takes the `Buf` by value and returns it when the device has completed it, so a future that is
+/// dropped early can never leave a device writing to memory that has a new owner.
 ///
 /// Cloning and [slicing](Buf::slice) share the memory; [`Buf::as_mut`] works only for a sole owner.
 #[derive(Clone)]
@@ -19,8 +19,8 @@ pub struct Buf {
     range: Range<usize>,
 }
 
-/// `bytes[start..]` is page aligned. A vector's bytes do not move while nobody resizes it, and
-/// nobody can: the field is private and no method grows it.
+/// `bytes[start..]` is page aligned. A vector's bytes do not move unless it is resized, which
+/// does not happen: the field is private and no method grows it.
 struct Memory {
     bytes: Vec<u8>,
     start: usize,
@@ -29,7 +29,7 @@ struct Memory {
 /// There was no memory for a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: usize,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for OutOfMemory {
 impl core::error::Error for OutOfMemory {}
 
 impl Buf {
-    /// `len_bytes` zeroed bytes, aligned to 4096. Costs up to a page more than asked for.
+    /// `len_bytes` zeroed bytes, aligned to 4096. Costs up to a page more than requested.
     pub fn zeroed(len_bytes: usize) -> Result<Buf, OutOfMemory> {
         let error = OutOfMemory { bytes: len_bytes };
         let total = len_bytes.checked_add(PAGE_BYTES - 1).ok_or(error)?;

@@ -1,7 +1,11 @@
 //! Time as a service sees it.
 
+use crate::WallTime;
 use core::fmt;
+use core::future::poll_fn;
 use core::ops::{Add, Sub};
+use core::pin::pin;
+use core::task::Poll;
 use core::time::Duration;
 
 /// Nanoseconds on the platform's monotonic clock. Zero is an arbitrary moment, usually the start.
@@ -37,7 +41,19 @@ impl fmt::Display for Instant {
     }
 }
 
-/// Monotonic time and timers.
+/// A time limit was over first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimedOut;
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "the time limit was over")
+    }
+}
+
+impl core::error::Error for TimedOut {}
+
+/// Monotonic time, timers, and the time of day.
 pub trait Clock {
     /// The time now. Never goes backwards.
     fn now(&self) -> Instant;
@@ -48,5 +64,38 @@ pub trait Clock {
     /// Completes after `duration`.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
         self.sleep_until(self.now() + duration)
+    }
+
+    /// Completes as `future` does, or with [`TimedOut`] after `duration`, when `future` is dropped.
+    ///
+    /// ```
+    /// # use glass_api::{Clock, NetError, Stream};
+    /// # use core::time::Duration;
+    /// async fn greeting(clock: impl Clock, mut peer: impl Stream) -> Result<Vec<u8>, NetError> {
+    ///     let mut buf = [0; 100];
+    ///     match clock.timeout(Duration::from_secs(5), peer.read(&mut buf)).await {
+    ///         Ok(count) => Ok(buf[..count?].to_vec()),
+    ///         Err(_) => Err(NetError::TimedOut),
+    ///     }
+    /// }
+    /// ```
+    async fn timeout<T>(&self, duration: Duration, future: impl Future<Output = T>) -> Result<T, TimedOut> {
+        self.timeout_at(self.now() + duration, future).await
+    }
+
+    /// [`Clock::timeout`] with the moment of its end. A `future` that is ready at that moment wins.
+    async fn timeout_at<T>(&self, deadline: Instant, future: impl Future<Output = T>) -> Result<T, TimedOut> {
+        let (mut future, mut end) = (pin!(future), pin!(self.sleep_until(deadline)));
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(Ok(value)),
+            Poll::Pending => end.as_mut().poll(context).map(|()| Err(TimedOut)),
+        })
+        .await
+    }
+
+    /// The time of day, from the best clock that the platform has, which it names; `None` if it has none. Cheap: the
+    /// source is read once a minute at most.
+    fn wall(&self) -> Option<WallTime> {
+        None
     }
 }

@@ -18,9 +18,13 @@ mod buf;
 mod clock;
 mod net;
 mod platform;
+mod spawn;
+mod wall;
 
 pub use block::{Block, BlockError, BlockInfo, check_request};
 pub use buf::{Buf, OutOfMemory};
-pub use clock::{Clock, Instant};
-pub use net::{Listener, Net, NetError, NetInfo, Stream};
-pub use platform::{Console, Platform, Random, Spawn, SpawnError};
+pub use clock::{Clock, Instant, TimedOut};
+pub use net::{Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
+pub use platform::{Console, MemoryUse, Platform, Random};
+pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};
+pub use wall::{WallSource, WallTime};

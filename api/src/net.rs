@@ -8,7 +8,7 @@ pub trait Net: Clone + 'static {
     /// Accepts connections on one port.
     type Listener: Listener<Stream = Self::Stream>;
     /// One connection.
-    type Stream: Stream;
+    type Stream: Split;
 
     /// Waits until the network has an address (DHCP may take a while) and tells it. Fails with
     /// [`NetError::NoNetwork`] when there is no network device.
@@ -49,12 +49,71 @@ pub trait Stream: 'static {
     /// empty). Dropping the future loses no data.
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError>;
 
-    /// Queues at least one byte of `data` for sending and tells how many. Dropping the future
+    /// Queues at least one byte of `data` for sending and returns how many. Dropping the future
     /// before it completes queues nothing.
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError>;
 
     /// Sends what is queued, then ends our half of the connection. The other half stays readable.
     /// Returns when the end is queued, which does not mean that the peer has read everything.
+    async fn close(&mut self) -> Result<(), NetError>;
+
+    /// The other end.
+    fn peer(&self) -> SocketAddr;
+
+    /// Queues all of `data`.
+    async fn write_all(&mut self, mut data: &[u8]) -> Result<(), NetError> {
+        while !data.is_empty() {
+            let written = self.write(data).await?;
+            data = &data[written..];
+        }
+        Ok(())
+    }
+}
+
+/// A stream whose halves two tasks can use.
+///
+/// ```
+/// # use glass_api::{NetError, ReadHalf, Spawn, SpawnError, Split, WriteHalf};
+/// /// Sends while it receives, and returns how many bytes came.
+/// async fn exchange(platform: impl Spawn, stream: impl Split) -> Result<usize, SpawnError> {
+///     let (mut reader, mut writer) = stream.split();
+///     platform.spawn("sender", async move {
+///         writer.write_all(b"hello\n").await?;
+///         writer.close().await
+///     })?;
+///     let (mut total, mut buf) = (0, [0; 1000]);
+///     while let Ok(count @ 1..) = reader.read(&mut buf).await {
+///         total += count;
+///     }
+///     Ok(total)
+/// }
+/// ```
+pub trait Split: Stream {
+    /// What reads.
+    type ReadHalf: ReadHalf;
+    /// What writes.
+    type WriteHalf: WriteHalf;
+
+    /// The two halves. The connection ends when both are dropped.
+    fn split(self) -> (Self::ReadHalf, Self::WriteHalf);
+}
+
+/// The half of a [`Stream`] that reads.
+pub trait ReadHalf: 'static {
+    /// See [`Stream::read`].
+    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError>;
+
+    /// The other end.
+    fn peer(&self) -> SocketAddr;
+}
+
+/// The half of a [`Stream`] that writes. Dropping it without [`WriteHalf::close`] resets the connection, so that neither
+/// the peer nor the task with the other half waits for data that will not be sent.
+pub trait WriteHalf: 'static {
+    /// See [`Stream::write`].
+    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError>;
+
+    /// See [`Stream::close`].
     async fn close(&mut self) -> Result<(), NetError>;
 
     /// The other end.

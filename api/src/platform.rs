@@ -1,6 +1,6 @@
 //! The world a service runs in.
 
-use crate::{Block, Clock, Net};
+use crate::{Block, Clock, Net, Spawn};
 use alloc::string::String;
 use core::fmt;
 
@@ -19,6 +19,36 @@ pub trait Platform: Clock + Console + Random + Spawn + Clone + 'static {
 
     /// The network.
     fn net(&self) -> Self::Net;
+
+    /// Completes when the service is to end: after SIGTERM or SIGINT to its process, or when `glass run` passes one on
+    /// to its VM. A service that never calls this ends at the first of them, as a process without a handler does. One
+    /// that does call it finishes what it has begun and returns; a second signal ends it at once.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use glass_api::Platform;
+    /// async fn serve(platform: impl Platform) {
+    ///     let stop = platform.shutdown();
+    ///     platform.spawn("work", async { /* ... */ }).unwrap();
+    ///     stop.await;
+    ///     platform.print(format_args!("ends now"));
+    /// }
+    /// ```
+    fn shutdown(&self) -> impl Future<Output = ()> + 'static;
+
+    /// How much memory the service uses.
+    fn memory(&self) -> MemoryUse;
+}
+
+/// Memory of a service: the heap of a VM, the resident memory of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryUse {
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// The most that were in use since the start.
+    pub peak_bytes: u64,
+    /// Bytes that there are: the heap's size, or what the host lets the process have.
+    pub total_bytes: u64,
 }
 
 /// Text for the person who runs the service.
@@ -41,24 +71,3 @@ pub trait Random {
     /// they follow from the seed.
     fn fill_random(&self, bytes: &mut [u8]);
 }
-
-/// Tasks that run beside each other on one core.
-pub trait Spawn {
-    /// Runs `task` until it ends. `name` is what traces and profiles call it.
-    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError>;
-}
-
-/// There are as many tasks as the executor can hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpawnError {
-    /// The bound that was reached.
-    pub tasks_max: usize,
-}
-
-impl fmt::Display for SpawnError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} tasks are running already, which is the limit", self.tasks_max)
-    }
-}
-
-impl core::error::Error for SpawnError {}

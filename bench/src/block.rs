@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 /// Length of the block that repeats.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// A body of `length_bytes` bytes, which is one random block again and again.
+/// A body of `length_bytes` bytes, one random block repeated.
 #[derive(Debug)]
 pub struct Body {
     block: Vec<u8>,

@@ -1,5 +1,5 @@
-//! `boot`: from the start of QEMU to the first byte of an HTTP answer, taking turns with a floor: the
-//! same QEMU with the same devices and image, which never runs the guest and quits at once.
+//! `boot`: from the start of QEMU to the first byte of an HTTP answer, in turn with a lower bound: the
+//! same QEMU with the same devices and image, which never runs the guest and quits immediately.
 
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
@@ -23,7 +23,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// connection before the guest does, and an early one may be lost.
 const ATTEMPT: Duration = Duration::from_millis(20);
 
-/// Measures both accelerators, those that this machine has.
+/// Measures the accelerators of this machine.
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-boot")?;
@@ -62,7 +62,7 @@ fn qemu_words(world: World, folder: &Folder) -> Result<Words> {
     let file = std::fs::File::create(&disk).context("cannot make a disk")?;
     file.set_len(64 << 20).context("cannot size a disk")?;
     let port = free_port()?;
-    let options = Options { disk_size: "64M".into(), memory_mib: 64, program: None };
+    let options = Options { disk_size: "64M".into(), memory_mib: 64, program: None, ..Options::default() };
     let mut command = queue::command(world, &disk, port, &options).context("glass or the image is not built")?;
     let split = command.get_args().position(|word| word == "--").context("there are service arguments")?;
     let words: Vec<_> = command.get_args().map(|word| word.to_owned()).collect();
@@ -71,7 +71,7 @@ fn qemu_words(world: World, folder: &Folder) -> Result<Words> {
     if !output.status.success() {
         bail!("glass run --print-command: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let line = String::from_utf8(output.stdout).context("a command line that is no text")?;
+    let line = String::from_utf8(output.stdout).context("a command line that is not UTF-8")?;
     Ok(Words { words: without_debugger(qemu::words(line.trim())?), port })
 }
 
@@ -80,7 +80,7 @@ struct Words {
     port: u16,
 }
 
-/// Leaves out the sockets of the profiler and of `glass run`: each would be a file more in the folder of the benchmark.
+/// Removes the sockets of the profiler and of `glass run`: each would be another file in the folder of the benchmark.
 fn without_debugger(words: Vec<String>) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
     let mut words = words.into_iter().peekable();
@@ -114,7 +114,7 @@ fn first_byte(words: &Words, folder: &Folder) -> Result<Duration> {
     }
 }
 
-/// One connection, one request; the time at which its answer began, if it came.
+/// One connection, one request; the time at which its answer started, if it arrived.
 fn attempt(address: SocketAddr, begin: Instant) -> Option<Duration> {
     let Ok(mut stream) = TcpStream::connect_timeout(&address, ATTEMPT) else {
         std::thread::sleep(Duration::from_millis(1));
@@ -139,7 +139,7 @@ fn attempt(address: SocketAddr, begin: Instant) -> Option<Duration> {
 fn start_and_quit(words: &Words) -> Result<Duration> {
     let (program, arguments) = words.words.split_first().context("an empty command line")?;
     let mut command = Command::new(program);
-    // Only one device of QEMU can have standard input: it goes from the console to the monitor.
+    // Only one device of QEMU can have standard input: the monitor gets it instead of the console.
     let console_to_nowhere = |word: &String| match word.strip_prefix("stdio,id=console") {
         Some(rest) => format!("null,id=console{}", rest.replace(",signal=on", "")),
         None => word.clone(),

@@ -3,7 +3,7 @@
 use crate::statistics::Summary;
 use serde::Serialize;
 
-/// A measured figure, as it stands in `target/bench/NAME.json`.
+/// A measured figure, as in `target/bench/NAME.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// What was measured, such as `boot.tcg.first_byte_ms`.
@@ -18,9 +18,9 @@ pub struct Figure {
     pub low: f64,
     /// The 90th percentile.
     pub high: f64,
-    /// The peer or floor that was measured in the same run.
+    /// The peer or lower bound that was measured in the same run.
     pub against: Option<String>,
-    /// `value` divided by that one's median.
+    /// `value` divided by the peer's median.
     pub ratio: Option<f64>,
 }
 
@@ -40,7 +40,7 @@ impl Figure {
         })
     }
 
-    /// Names the peer or floor, whose median in the same run was `value`.
+    /// Sets the peer or lower bound, whose median in the same run was `value`.
     pub fn against(mut self, name: &str, value: f64) -> Figure {
         self.against = Some(name.to_owned());
         self.ratio = (value > 0.0).then(|| rounded(self.value / value));
@@ -63,7 +63,7 @@ pub fn json(figures: &[Figure]) -> String {
     serde_json::to_string_pretty(figures).expect("numbers and strings always serialise") + "\n"
 }
 
-/// The figures as a table for a person.
+/// The figures as a table.
 pub fn table(figures: &[Figure]) -> String {
     let header = ["figure", "median", "10 %", "90 %", "unit", "n", "against", "ratio"].map(str::to_owned);
     let rows = figures.iter().map(|figure| {

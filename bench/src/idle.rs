@@ -1,4 +1,4 @@
-//! `idle`: what a VM costs that has nothing to do: CPU time of QEMU, all threads, by the kernel's account.
+//! `idle`: the cost of an idle VM: CPU time of QEMU, all threads, as accounted by the kernel.
 
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
@@ -9,14 +9,14 @@ use glass_tests::process::cpu_time;
 use glass_tests::queue::{Queue, WORLDS};
 use std::time::{Duration, Instant};
 
-/// How long each world is watched at a time.
+/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(2);
-/// How often.
+/// Number of windows.
 const ROUNDS: usize = 10;
 /// Time after the start in which the service may still be setting itself up.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Measures each world that this machine has, all idle at the same time.
+/// Measures each platform of this machine, all idle at the same time.
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-idle")?;

@@ -1,4 +1,4 @@
-//! Side-by-side measurements: what is measured, how runs alternate, and the one form of a result.
+//! Side-by-side measurements: the subjects, the alternation of runs, and the one form of a result.
 //!
 //! A measurement only runs built programs. `cargo xtask bench NAME` builds them, calls
 //! [`run`], prints the table and writes the JSON.
@@ -6,8 +6,11 @@
 
 mod block;
 mod boot;
+mod console;
+mod disk;
 pub mod figure;
 mod idle;
+mod mpi;
 mod nginx;
 pub mod outcome;
 mod perf;
@@ -16,12 +19,14 @@ mod size;
 pub mod statistics;
 mod tracing;
 mod transfer;
+mod xen;
 
 use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 7] = ["boot", "queue", "idle", "sampling", "tracing", "size", "perf"];
+pub const NAMES: [&str; 11] =
+    ["boot", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "xen"];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
 pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {
@@ -31,9 +36,13 @@ pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome
         (_, Some(part)) => bail!("{name} has no part {part:?}: it is measured as a whole"),
         ("boot", None) => boot::run(progress),
         ("queue", None) => transfer::run(progress),
+        ("console", None) => console::run(progress),
+        ("disk", None) => disk::run(progress),
         ("idle", None) => idle::run(progress),
         ("size", None) => size::run(),
         ("perf", None) => perf::run(progress),
+        ("mpi", None) => mpi::run(progress),
+        ("xen", None) => xen::run(progress),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }
 }

@@ -32,7 +32,7 @@ fn configuration(folder: &str, port: u16) -> String {
     )
 }
 
-/// Where nginx is, also for a user whose path lacks the folders of daemons.
+/// The path of nginx, also for a user whose path lacks the folders of daemons.
 fn program() -> Option<&'static str> {
     let found = |program: &&str| Command::new(program).arg("-v").output().is_ok_and(|output| output.status.success());
     ["nginx", "/usr/sbin/nginx"].into_iter().find(found)

@@ -1,14 +1,14 @@
-//! What a measurement returns, and how it tells how far it is.
+//! The result of a measurement, and its progress.
 
 use crate::figure::Figure;
 use anyhow::{Result, bail};
 
-/// Figures, and what a reader has to know about them.
+/// Figures, and notes for their reader.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was measured.
+    /// The figures.
     pub figures: Vec<Figure>,
-    /// Conditions, and what was left out and why.
+    /// Conditions, and left out parts with the reason.
     pub notes: Vec<String>,
 }
 
@@ -24,13 +24,13 @@ impl Outcome {
     }
 }
 
-/// Called with rounds done and rounds in all.
+/// Called with completed rounds and total rounds.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
 
 /// A part of a measurement, which adds its figures by itself, and its name.
 pub type Part = (&'static str, fn(&mut Outcome, Progress) -> Result<()>);
 
-/// Measures all parts, or the one that is wanted.
+/// Measures all parts, or the selected one.
 pub fn run_parts(parts: &[Part], wanted: Option<&str>, progress: Progress) -> Result<Outcome> {
     let chosen: Vec<&Part> = parts.iter().filter(|part| wanted.is_none_or(|name| part.0 == name)).collect();
     if chosen.is_empty() {

@@ -8,7 +8,7 @@ use glass_tests::programs;
 use std::path::Path;
 use std::process::Command;
 
-/// Measures what is built.
+/// Measures the built files.
 pub fn run() -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-size")?;
@@ -25,7 +25,7 @@ pub fn run() -> Result<Outcome> {
 }
 
 fn length(path: &Path) -> Result<f64> {
-    Ok(path.metadata().with_context(|| format!("cannot look at {}", path.display()))?.len() as f64)
+    Ok(path.metadata().with_context(|| format!("cannot read {}", path.display()))?.len() as f64)
 }
 
 fn stripped_bytes(program: &Path, folder: &Folder) -> Result<f64> {

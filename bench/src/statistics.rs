@@ -1,6 +1,6 @@
 //! Median and spread of repeated measurements, and the order in which contestants take turns.
 
-/// What repeated measurements of one thing come down to.
+/// Summary of repeated measurements of one quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     /// How many measurements.
@@ -35,7 +35,7 @@ fn percentile(sorted: &[f64], part: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
 }
 
-/// The order in which `contestants` run in `round`: each round begins with another one, so that none
+/// The order in which `contestants` run in `round`: each round starts with another one, so that none
 /// profits from always following the same neighbour.
 pub fn turn(contestants: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..contestants).map(move |index| (index + round) % contestants)

@@ -1,5 +1,5 @@
-//! `queue`: how fast items go up and come down, for the queue in each of its worlds and for nginx,
-//! taking turns in the same run.
+//! `queue`: how fast items are uploaded and downloaded, for the queue on each platform and for nginx,
+//! alternating in the same run.
 
 use crate::block::Body;
 use crate::figure::Figure;
@@ -13,9 +13,9 @@ use glass_tests::queue::{Options, Queue, WORLDS, World};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Rounds in which each contestant has its turn.
+/// Rounds; each contestant runs once in a round.
 const ROUNDS: usize = 7;
-/// Size of the item that goes up and comes down.
+/// Size of the item.
 const ITEM_MIB: u64 = 64;
 
 struct Contestant {
@@ -33,7 +33,7 @@ impl Contestant {
         Contestant { name, address, upload_path, download_path, put: Vec::new(), get: Vec::new() }
     }
 
-    /// One item up, down and away; the times count only if it came down whole.
+    /// Uploads, downloads and removes one item; the times count only if the download is whole.
     fn turn(&mut self, body: &Body) -> Result<()> {
         let mut client = Client::connect(self.address)?;
         let begin = Instant::now();
@@ -48,7 +48,7 @@ impl Contestant {
         let response = client.get_into(self.download_path, &mut checker)?;
         let get_seconds = begin.elapsed().as_secs_f64();
         if response.status() != 200 || !checker.is(body) {
-            bail!("GET was answered {} and brought something else", response.status());
+            bail!("GET was answered {} and returned other bytes", response.status());
         }
         // A peer may have no tags.
         let tag = response.head.header("etag").unwrap_or("*");
@@ -63,11 +63,11 @@ impl Contestant {
     }
 }
 
-/// Measures; worlds that this machine does not have are noted and left out.
+/// Measures; platforms that this machine does not have are left out with a note.
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-queue")?;
-    let options = Options { disk_size: "512M".into(), memory_mib: 64, program: None };
+    let options = Options { disk_size: "512M".into(), memory_mib: 64, program: None, ..Options::default() };
     let mut queues = Vec::new();
     let mut contestants = Vec::new();
     for world in WORLDS {
@@ -121,8 +121,8 @@ fn add_figures(outcome: &mut Outcome, contestants: &[Contestant]) {
     }
 }
 
-/// The queue in one world, for other measurements.
+/// The queue on one platform, for other measurements.
 pub(crate) fn start(world: World, folder: &Folder) -> Result<Queue> {
-    let options = Options { disk_size: "64M".into(), memory_mib: 64, program: None };
+    let options = Options { disk_size: "64M".into(), memory_mib: 64, program: None, ..Options::default() };
     Queue::start(world, &folder.file(&format!("{world}.img")), &options)?.context("the queue is not built")
 }

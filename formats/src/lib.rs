@@ -1,8 +1,8 @@
-//! The bytes that a guest and the profiler share; `docs/formats/guest.md` has them byte by byte.
+//! The bytes that a guest and the profiler share; `docs/formats/guest.md` specifies them.
 //!
 //! The guest side keeps these objects up to date with plain stores. The host side finds them by
 //! symbol in the image's ELF file and reads them from guest memory while the guest runs, so nothing
-//! here may assume that a reader and the writer ever meet.
+//! here may assume that reader and writer synchronize.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const NOTE_NAME: &str = "Glasshouse";
 /// Type of that note. Its descriptor is [`CONTRACT_VERSION`] as a little-endian u32.
 pub const NOTE_TYPE: u32 = 1;
-/// Version of everything in this crate together.
+/// Version of this crate as a whole.
 pub const CONTRACT_VERSION: u32 = 1;
 
 /// The symbol of the array of [`CoreState`], one entry a core.
@@ -57,14 +57,14 @@ pub enum Activity {
     Off = 0,
     /// Running kernel or service code.
     Running = 1,
-    /// Nothing to do, looking for work before it halts.
+    /// Without work, polling before it halts.
     Spinning = 2,
     /// Halted until an interrupt.
     Idle = 3,
 }
 
 impl Activity {
-    /// The activity for a word read from guest memory; `None` if it is none of ours.
+    /// The activity for a word read from guest memory; `None` if the word is invalid.
     pub fn from_word(word: u32) -> Option<Activity> {
         [Activity::Off, Activity::Running, Activity::Spinning, Activity::Idle].into_iter().find(|a| *a as u32 == word)
     }
@@ -140,7 +140,7 @@ mod tests {
     fn qemu_exits_with_what_an_image_wrote() {
         let ways = [(33, Exit::Success), (35, Exit::Error), (37, Exit::Panic), (39, Exit::Exception)];
         assert!(ways.iter().all(|(status, exit)| Exit::from_qemu_status(*status) == Some(*exit)));
-        // Ends of QEMU itself, and numbers that no image writes.
+        // Exit statuses of QEMU itself, and numbers that no image writes.
         assert!([0, 1, 2, 31, 32, 34, 41].iter().all(|status| Exit::from_qemu_status(*status).is_none()));
     }
 }

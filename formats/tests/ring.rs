@@ -26,7 +26,7 @@ impl Memory {
     }
 }
 
-/// What event `number` looks like: never zero, as memory that was not written is.
+/// The words of event `number`: never zero, unlike memory that was not written.
 fn event(number: u64) -> [u64; EVENT_WORDS] {
     [0x100 + number; EVENT_WORDS]
 }
@@ -37,7 +37,7 @@ fn check(capacity: usize, before: u64, during: u64) {
     let overwritten = Arc::new(Count::new(0));
     let (counted, lost) = (executions.clone(), overwritten.clone());
     let mut builder = loom::model::Builder::new();
-    // Enough to find every fault that was tried, in seconds.
+    // Enough to find every injected fault, in seconds.
     builder.preemption_bound = Some(3);
     builder.check(move || {
         counted.fetch_add(1, CountOrdering::Relaxed);
@@ -52,14 +52,14 @@ fn check(capacity: usize, before: u64, during: u64) {
         writer.join().unwrap();
         let end = before + during;
         assert!((before..=end).contains(&next), "{next}");
-        // What was given out is whole and in order, and was in the ring when the reader began.
+        // The events are whole and in order, and were in the ring when the reader started.
         assert!(seen.is_sorted_by(|one, other| one.0 < other.0), "{seen:?}");
         for (number, words) in &seen {
             assert_eq!(*words, event(*number), "event {number} of {seen:?}");
             assert!(*number < next && number + capacity as u64 > next, "event {number} before {next}");
         }
         lost.fetch_add(u64::from((seen.len() as u64) < next.min(capacity as u64 - 1)), CountOrdering::Relaxed);
-        // Afterwards everything is there but what the writer might be overwriting.
+        // Afterwards every event is readable except the one that the writer might be overwriting.
         let mut last = Vec::new();
         memory.ring().read(0, |number, _| last.push(number));
         assert_eq!(last, ((end + 1).saturating_sub(capacity as u64)..end).collect::<Vec<_>>());
@@ -68,7 +68,7 @@ fn check(capacity: usize, before: u64, during: u64) {
     println!("{executions} executions, a loss in {}", overwritten.load(CountOrdering::Relaxed));
     // A model that explores one order proves nothing.
     assert!(executions > 50, "{executions} executions");
-    assert!(overwritten.load(CountOrdering::Relaxed) > 0, "the writer never came between");
+    assert!(overwritten.load(CountOrdering::Relaxed) > 0, "the writer never interfered");
 }
 
 #[test]

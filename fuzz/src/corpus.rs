@@ -1,4 +1,4 @@
-//! Honest bytes, made by our own writers.
+//! Valid inputs, made by our own writers.
 
 pub mod elf;
 
@@ -14,7 +14,7 @@ use glass_profile::trace::raw::{Piece, RawTrace};
 /// The clocks of all recordings here.
 pub const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 1_700_000_000_000_000_000 };
 
-/// Recordings: of samples, of a trace, of both, and one that was ended early.
+/// Recordings: of samples, of a trace, of both, and one that was cut.
 pub fn recordings() -> Vec<Vec<u8>> {
     let trace = pieces(&example::queue(400, 7));
     let none: &[Piece] = &[];

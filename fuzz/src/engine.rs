@@ -1,4 +1,4 @@
-//! From a seed and a number to a case, and from a case to a verdict.
+//! Makes a case from a seed and a number, runs it and judges the result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -11,16 +11,15 @@ use crate::targets::Target;
 
 /// Changes of one input at most; most have few.
 const CHANGES_MAX: u32 = 12;
-/// What a reader may take for one input, in time on the processor: a machine that is busy with other things takes
-/// longer by the clock.
+/// CPU time that a parser may take for one input: on a busy machine the wall-clock time is longer.
 pub const CASE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// What went wrong with a case.
+/// The failure of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// In one line.
+    /// The message, in one line.
     pub what: String,
-    /// Where, in our code or in a library: failures of one place are one bug.
+    /// The location, in our code or in a library: failures at one location are one bug.
     pub place: String,
 }
 
@@ -31,7 +30,7 @@ pub struct Plan {
     seed: u64,
 }
 
-/// The last panic's message and place, told by the hook.
+/// The last panic's message and location, recorded by the hook.
 static LAST_PANIC: Mutex<Option<Failure>> = Mutex::new(None);
 
 impl Plan {
@@ -42,14 +41,14 @@ impl Plan {
         Plan { target, corpus, seed }
     }
 
-    /// The bytes of a case: always the same. The first are the corpus itself, which must be read without fault.
+    /// The bytes of a case: always the same. The first cases are the corpus itself, which must be parsed without a failure.
     pub fn input(&self, number: u64) -> Vec<u8> {
         if let Some(honest) = usize::try_from(number).ok().and_then(|index| self.corpus.get(index)) {
             return honest.clone();
         }
         let mut rng = Rng::with_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bytes = self.corpus[rng.usize(..self.corpus.len())].clone();
-        // Half of the inputs have one change, a quarter two: what is nearly honest gets furthest.
+        // Half of the inputs have one change, a quarter two: almost valid inputs reach the deepest code.
         for _ in 0..(1 + rng.u64(..).trailing_zeros()).min(CHANGES_MAX) {
             self.target.change(&mut bytes, &self.corpus, &mut rng);
         }
@@ -58,7 +57,7 @@ impl Plan {
     }
 }
 
-/// Notes panics instead of printing them.
+/// Records panics instead of printing them.
 pub fn quiet_panics() {
     std::panic::set_hook(Box::new(|info| {
         let what = info.payload_as_str().unwrap_or("panicked").replace('\n', " ");
@@ -69,7 +68,7 @@ pub fn quiet_panics() {
     }));
 }
 
-/// Runs a target on an input, and tells a panic or more time on the processor than `time_max`.
+/// Runs a target on an input; returns a failure for a panic or for more CPU time than `time_max`.
 pub fn run(target: &dyn Target, input: &[u8], time_max: Duration) -> Result<(), Failure> {
     let before = cpu_time(ClockId::ThreadCPUTime);
     let outcome = catch_unwind(AssertUnwindSafe(|| target.run(input)));
@@ -79,15 +78,12 @@ pub fn run(target: &dyn Target, input: &[u8], time_max: Duration) -> Result<(), 
         return Err(last.unwrap_or(Failure { what: "panicked".to_owned(), place: "?".to_owned() }));
     }
     if took > time_max {
-        return Err(Failure {
-            what: format!("took {} ms on the processor", took.as_millis()),
-            place: "time".to_owned(),
-        });
+        return Err(Failure { what: format!("took {} ms of CPU time", took.as_millis()), place: "time".to_owned() });
     }
     Ok(())
 }
 
-/// What a clock shows.
+/// Reads a clock.
 pub fn cpu_time(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

@@ -1,12 +1,12 @@
-//! Lies for every reader of foreign bytes: guests, devices, networks, files and users.
+//! Changed inputs for every parser of untrusted input: of guests, devices, networks, files and users.
 //!
-//! A [`targets::Target`] is one reader: an honest corpus, made by our own writers while it runs, a way to change it,
-//! and what must hold of whatever the reader makes of the result. A case is a number: with the target's name and a
-//! seed it gives the same bytes again ([`engine::Plan::input`]), so that a failure is three words. Cases run in a worker,
-//! a process of its own with a limit of memory; a process that watches it goes on behind a case that killed it.
+//! A [`targets::Target`] is one parser: a valid corpus, made by our own writers at run time, a mutator,
+//! and the properties that must hold for any input. A case is a number: with the target's name and a
+//! seed it gives the same bytes again ([`engine::Plan::input`]), so that these three reproduce a failure. Cases run in a worker,
+//! a separate process with a memory limit; the supervisor continues after a case that killed it.
 //!
-//! There is no feedback from coverage: it needs an unstable compiler. Instead the mutators know the forms that are
-//! read ([`mutate`]), and every target begins with bytes that are believed.
+//! There is no feedback from coverage: it needs an unstable compiler. Instead the mutators are written for the formats
+//! ([`mutate`]), and every target starts with valid bytes.
 #![forbid(unsafe_code)]
 
 extern crate alloc;

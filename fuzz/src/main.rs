@@ -12,38 +12,38 @@ use glass_fuzz::worker::{self, Order};
 use glass_fuzz::{engine, scratch, supervisor};
 
 #[derive(Parser)]
-#[command(about = "Hands changed bytes to every reader of foreign ones")]
+#[command(about = "Gives changed input to every parser of untrusted input")]
 struct Arguments {
-    /// Which reader; all, if none is named
+    /// The parser to fuzz; all by default
     target: Option<String>,
-    /// For how long, in all
+    /// Total duration
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
-    /// How many cases of each target at most
+    /// Maximum of cases of each target
     #[arg(long, default_value_t = u64::MAX)]
     cases: u64,
-    /// Another seed makes other cases
+    /// Seed of the cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs one input that has failed, and nothing else
+    /// Runs only this input, which has failed before
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
-    /// Where inputs that fail are kept
+    /// Folder for inputs that fail
     #[arg(long, value_name = "FOLDER", default_value = "target/fuzz")]
     folder: PathBuf,
-    /// What a case may take on the processor
+    /// Maximum CPU time of a case
     #[arg(long, default_value_t = engine::CASE_TIME_MAX.as_secs_f64())]
     case_seconds: f64,
     /// The number of the first case
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Runs the cases in this process, and keeps the number of the one under way in the file
+    /// Runs the cases in this process, and writes the number of the current one to this file
     #[arg(long, value_name = "FILE", hide = true)]
     worker: Option<PathBuf>,
 }
 
 fn seconds(number: f64) -> Result<Duration> {
-    Duration::try_from_secs_f64(number).with_context(|| format!("{number} is no number of seconds"))
+    Duration::try_from_secs_f64(number).with_context(|| format!("{number} is not a number of seconds"))
 }
 
 fn run(arguments: &Arguments) -> Result<bool> {
@@ -75,10 +75,10 @@ fn run(arguments: &Arguments) -> Result<bool> {
 fn watch_or_replay(arguments: &Arguments, chosen: Vec<&'static dyn Target>, mut order: Order) -> Result<bool> {
     if let (Some(path), [target]) = (&arguments.input, &chosen[..]) {
         let input = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        // Panics say themselves where they come from.
+        // Panics print their location themselves.
         engine::run(*target, &input, order.case_time_max)
             .or_else(|failure| bail!("{}: {}", failure.place, failure.what))?;
-        println!("{} reads {} without fault", target.name(), path.display());
+        println!("{} parses {} without a failure", target.name(), path.display());
         return Ok(true);
     }
     order.time /= chosen.len() as u32;

@@ -1,4 +1,4 @@
-//! Ways to change honest bytes: some know nothing of them, some know their form.
+//! Mutators of valid bytes: some for bytes of any kind, some for a format.
 
 mod elf;
 mod plain;
@@ -14,12 +14,12 @@ pub use protobuf::protobuf;
 pub use text::text;
 pub use words::{fields, words};
 
-/// One of several things.
+/// One of several items.
 pub fn pick<'a, T>(rng: &mut Rng, things: &'a [T]) -> &'a T {
     &things[rng.usize(..things.len())]
 }
 
-/// A range of bytes that lies within `length`, short more often than long.
+/// A range of bytes within `length`, short more often than long.
 pub fn range(rng: &mut Rng, length: usize) -> std::ops::Range<usize> {
     let start = rng.usize(..=length);
     let longest = 1usize << rng.u32(..14);

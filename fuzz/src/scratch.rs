@@ -1,11 +1,11 @@
-//! A folder for this process: what a compiler writes, files that are opened, sockets.
+//! A folder for this process: output of a compiler, files that are opened, sockets.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says where; whoever started us removes it, as we may not live to do it.
+/// Sets the folder; the parent process removes it, as this process may be killed.
 pub fn set(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     // A second call does not change it.

@@ -1,4 +1,4 @@
-//! Starts workers, reads what they tell, keeps the inputs that failed, and goes on behind a case that ended a worker.
+//! Starts workers, reads their reports, keeps the inputs that failed, and continues after a case that ended a worker.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -13,21 +13,21 @@ use crate::engine::{Failure, Plan};
 use crate::targets::Target;
 use crate::worker::Order;
 
-/// A target with more different failures is given up.
+/// A target with more different failures is stopped.
 const PLACES_MAX: usize = 8;
 
-/// What became of the cases of one target.
+/// The results of the cases of one target.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Cases that were run.
     pub cases: u64,
-    /// The time that they took.
+    /// Their duration.
     pub time: Duration,
     /// The first failure at each place, its number, and how many there were.
     pub failures: BTreeMap<String, (u64, Failure, u64)>,
 }
 
-/// Runs the cases of a target in workers. `folder` takes the inputs that failed.
+/// Runs the cases of a target in workers. Inputs that failed are written to `folder`.
 pub fn run(target: &'static dyn Target, order: &Order, folder: &Path) -> Result<Outcome> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let progress = folder.join(format!("{}.{}.case", target.name(), std::process::id()));
@@ -49,7 +49,7 @@ pub fn run(target: &'static dyn Target, order: &Order, folder: &Path) -> Result<
         }
     }
     outcome.time = started.elapsed();
-    // These are only there for a worker's death.
+    // These exist only after a worker's death.
     let _ = std::fs::remove_file(&progress);
     let _ = std::fs::remove_dir_all(progress.with_extension("scratch"));
     if !outcome.failures.is_empty() {
@@ -62,14 +62,14 @@ pub fn run(target: &'static dyn Target, order: &Order, folder: &Path) -> Result<
     Ok(outcome)
 }
 
-/// Where the input of a failed case is kept.
+/// The path for the input of a failed case.
 pub fn input_path(folder: &Path, target: &dyn Target, seed: u64, number: u64) -> PathBuf {
     folder.join(format!("{}-{seed}-{number}", target.name()))
 }
 
-/// Runs one worker to its end and returns the number of the case behind its last one.
+/// Runs one worker to its end and returns the number of the case after its last one.
 fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Outcome) -> Result<u64> {
-    let program = std::env::current_exe().context("cannot find ourselves")?;
+    let program = std::env::current_exe().context("cannot find this program's own path")?;
     let mut child = Command::new(program)
         .args(["--worker", &progress.display().to_string(), target.name()])
         .args(["--seed", &order.seed.to_string(), "--first", &order.first.to_string()])
@@ -86,7 +86,7 @@ fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Out
     };
     let (mut done, mut last_failed) = (None, None);
     for line in child.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
-        let line = line.context("cannot read what the worker says")?;
+        let line = line.context("cannot read the worker's output")?;
         let mut words = line.splitn(4, '\t');
         match (words.next(), words.next().and_then(|word| word.parse::<u64>().ok())) {
             (Some("done"), Some(cases)) => done = Some(cases),
@@ -95,7 +95,7 @@ fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Out
                 add(number, Failure { place: next(), what: next() });
                 last_failed = Some(number);
             }
-            // A reader that prints does what it likes.
+            // The parser may print other lines.
             _ => {}
         }
     }
@@ -105,12 +105,12 @@ fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Out
         return Ok(order.first + cases);
     }
     let bytes = std::fs::read(progress).unwrap_or_default();
-    let under_way = bytes.first_chunk().map_or(order.first, |number| u64::from_le_bytes(*number));
-    // One that took too long was told of by the worker itself.
-    if last_failed != Some(under_way) || status.signal().is_some() {
-        let last = errors.lines().rfind(|line| !line.is_empty()).unwrap_or("said nothing").to_owned();
+    let current = bytes.first_chunk().map_or(order.first, |number| u64::from_le_bytes(*number));
+    // The worker itself has reported one that took too long.
+    if last_failed != Some(current) || status.signal().is_some() {
+        let last = errors.lines().rfind(|line| !line.is_empty()).unwrap_or("printed nothing").to_owned();
         let place = format!("{status}: {last}");
-        add(under_way, Failure { what: "ended the process".to_owned(), place });
+        add(current, Failure { what: "ended the process".to_owned(), place });
     }
-    Ok(under_way + 1)
+    Ok(current + 1)
 }

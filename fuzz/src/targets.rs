@@ -1,4 +1,4 @@
-//! Every reader of foreign bytes.
+//! Every parser of untrusted input.
 
 mod boot;
 mod devices;
@@ -14,23 +14,23 @@ use fastrand::Rng;
 
 use crate::mutate;
 
-/// A reader, what it reads, and what must hold.
+/// A parser, its corpus, and the properties that must hold.
 pub trait Target: Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Honest inputs, the same in every run.
+    /// Valid inputs, the same in every run.
     fn corpus(&self) -> Vec<Vec<u8>>;
 
-    /// Makes an input a little less honest.
+    /// Changes an input.
     fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
         mutate::plain(bytes, corpus, rng);
     }
 
-    /// Has the input read; panics if something does not hold that has to.
+    /// Parses the input; panics if a property does not hold.
     fn run(&self, input: &[u8]);
 
-    /// How many cases of other targets one takes as long as: the number of cases is divided by it.
+    /// The duration of a case relative to other targets: the number of cases is divided by it.
     fn cost(&self) -> u64 {
         1
     }

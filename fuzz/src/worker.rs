@@ -1,7 +1,7 @@
-//! Runs cases one after the other in a process of its own, which a case may end.
+//! Runs cases one after the other in a separate process, which a case may end.
 //!
-//! Failures are lines on standard output; the number of the case under way is in a file, for whoever finds this
-//! process dead.
+//! Failures are lines on standard output; the number of the current case is in a file, for the supervisor to read if this
+//! process dies.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,29 +19,29 @@ use crate::engine::{self, Failure, Plan};
 use crate::scratch;
 use crate::targets::Target;
 
-/// What one case may allocate, beside what the process has already.
+/// Memory that one case may allocate, in addition to the process's own.
 const CASE_BYTES_MAX: u64 = 1 << 30;
-/// A case that takes so much longer than it may is not waited for.
+/// A case that takes so much longer than it may is ended.
 const HANG_FACTOR: u32 = 5;
-/// A case that does nothing for so long by the clock waits for something that never comes.
+/// A case that uses no CPU time for so long waits for an event that never happens.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Which cases are run.
+/// The cases to run.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The seed of all of them.
     pub seed: u64,
     /// The first number.
     pub first: u64,
-    /// How many at most.
+    /// The maximum number.
     pub cases: u64,
-    /// Until when at the latest.
+    /// The time limit.
     pub time: Duration,
-    /// What a case may take on the processor.
+    /// Maximum CPU time of a case.
     pub case_time_max: Duration,
 }
 
-/// When the case under way began: by the processor's time of this process, and by the clock, both in milliseconds.
+/// The start of the current case: in CPU time of this process, and by the clock, both in milliseconds.
 struct Watched {
     started: Instant,
     number: AtomicU64,
@@ -52,12 +52,12 @@ struct Watched {
 /// One line about a failure.
 fn tell(number: u64, failure: &Failure) {
     let mut output = std::io::stdout().lock();
-    // Nobody may listen any more; then nobody wants to know.
+    // The supervisor may be gone; then the report is not needed.
     let _ = writeln!(output, "failure\t{number}\t{}\t{}", failure.place, failure.what);
     let _ = output.flush();
 }
 
-/// Runs cases, telling of each failure; `progress` is where the number of the case under way is kept.
+/// Runs cases and reports each failure; `progress` is the file for the number of the current case.
 pub fn work(target: &'static dyn Target, order: &Order, progress: &Path) -> Result<()> {
     scratch::set(&progress.with_extension("scratch")).context("cannot make a folder")?;
     let file = File::create(progress).with_context(|| format!("cannot write {}", progress.display()))?;
@@ -70,7 +70,7 @@ pub fn work(target: &'static dyn Target, order: &Order, progress: &Path) -> Resu
         cpu_ms: AtomicU64::new(0),
         wall_ms: AtomicU64::new(0),
     };
-    // Also taken by whoever ends the process, so that no line is cut.
+    // The code that ends the process takes this lock too, so that no line is cut.
     let done = Mutex::new(false);
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&watched, &done, order.case_time_max));
@@ -115,7 +115,7 @@ fn watch(watched: &Watched, done: &Mutex<bool>, case_time_max: Duration) {
         let cpu_ms = process_ms().saturating_sub(watched.cpu_ms.load(Ordering::Relaxed));
         let waited_ms = wall_ms(watched).saturating_sub(watched.wall_ms.load(Ordering::Relaxed));
         let what = if cpu_ms > cpu_ms_max {
-            format!("still busy after {cpu_ms} ms on the processor")
+            format!("still busy after {cpu_ms} ms of CPU time")
         } else if waited_ms > WAIT_MAX.as_millis() as u64 && cpu_ms < waited_ms / 20 {
             format!("waits for {waited_ms} ms")
         } else {
@@ -128,11 +128,12 @@ fn watch(watched: &Watched, done: &Mutex<bool>, case_time_max: Duration) {
     }
 }
 
-/// Lets this process have so much more memory than it has now, in address space: what is reserved and not used
-/// counts too, as a reader that believes a length reserves it first.
+/// Limits this process to so much more memory than it has now, in address space: reserved memory
+/// counts too, as a parser that trusts a length reserves it first.
 fn limit_memory() -> Result<()> {
     let pages = std::fs::read_to_string("/proc/self/statm").context("cannot read our own size")?;
-    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).context("our size is no number")?;
+    let pages: u64 =
+        pages.split(' ').next().and_then(|pages| pages.parse().ok()).context("our size is not a number")?;
     // A thread that a case starts reserves an arena for the allocator and a stack.
     let bytes = pages * 4096 + CASE_BYTES_MAX + (256 << 20);
     let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };

@@ -2,18 +2,18 @@
 
 use std::process::Command;
 
-/// Of each target; those of which a case takes long do fewer.
+/// For each target; slow targets run fewer.
 const CASES: u64 = 60;
 
 #[test]
 fn no_reader_fails_on_the_first_cases() {
     let folder = std::env::temp_dir().join(format!("glass-fuzz-test-{}", std::process::id()));
     let output = Command::new(env!("CARGO_BIN_EXE_glass-fuzz"))
-        // A debug build on a busy machine: the limit is for what never ends.
+        // A debug build on a busy machine: the limit is only for cases that never end.
         .args(["--cases", &CASES.to_string(), "--seed", "1", "--seconds", "600", "--case-seconds", "10", "--folder"])
         .arg(&folder)
         .output()
-        .expect("we can run what was built");
+        .expect("the built program runs");
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     if output.status.success() {
         // Inputs that failed are worth keeping.

@@ -26,6 +26,32 @@ pub use glass_http as http;
 pub use glass_platform_linux as platform_linux;
 #[cfg(glass_vm)]
 pub use glass_platform_vm as platform_vm;
+/// Several futures at once, in one task: `select` completes with the first and drops the others, `join` with all of them.
+/// A time limit is [`Clock::timeout`].
+///
+/// ```
+/// use core::time::Duration;
+/// use glasshouse::future::{Either, join, select};
+/// use glasshouse::{Buf, Block, BlockError, Clock, Platform};
+///
+/// /// Writes the same to two disks at once.
+/// async fn write_both(disks: [impl Block; 2], data: Buf) -> Result<(), BlockError> {
+///     let (first, second) = join(disks[0].write(0, data.clone()), disks[1].write(0, data)).await;
+///     first.0.and(second.0)
+/// }
+///
+/// async fn work_until_the_end(platform: impl Platform, work: impl Future<Output = u64>) -> Option<u64> {
+///     match select(work, platform.shutdown()).await {
+///         Either::First(result) => Some(result),
+///         Either::Second(()) => None,
+///     }
+/// }
+/// ```
+pub mod future {
+    pub use embassy_futures::join::{join, join_array, join3, join4};
+    pub use embassy_futures::select::{Either, Either3, Either4, select, select_array, select_slice, select3, select4};
+}
+
 /// Spans and messages: what a service says with these macros is in its trace, beside what the platform tells of
 /// tasks, devices and connections, and costs a load and a branch while nobody looks.
 ///

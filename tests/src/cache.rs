@@ -1,12 +1,12 @@
 //! Downloads and built peers: kept outside the repository, so that a new clone need not fetch them again.
 //!
-//! A key names the version, so nothing in the cache is ever out of date; to empty it, remove its folder.
+//! A key contains the version, so no entry is ever out of date; to empty the cache, remove its folder.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Names another folder for the cache.
+/// The variable for another folder of the cache.
 const FOLDER_VARIABLE: &str = "GLASS_CACHE";
 
 /// Folder of the cache: `$GLASS_CACHE`, `$XDG_CACHE_HOME/glasshouse` or `~/.cache/glasshouse`.
@@ -18,7 +18,7 @@ pub fn folder() -> PathBuf {
 }
 
 /// The folder of `key`, a name with a version; if it does not exist, `fill` puts the files into an empty folder, which becomes it.
-/// When `fill` fails nothing stays. Two processes may fill at once: the first to finish wins.
+/// When `fill` fails nothing stays. Two processes may fill at the same time: the first to finish wins.
 pub fn filled(key: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     // Threads of one process share the name of their partial folder.
     static TURN: Mutex<()> = Mutex::new(());
@@ -27,7 +27,7 @@ pub fn filled(key: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathB
     if kept.is_dir() {
         return Ok(kept);
     }
-    // Beside its place, because a folder cannot be moved from one file system to another.
+    // Beside the final folder, because a folder cannot be moved from one file system to another.
     let partial = folder().join(format!("{key}.partial-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&partial);
     std::fs::create_dir_all(&partial).with_context(|| format!("cannot make the folder {}", partial.display()))?;

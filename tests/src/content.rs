@@ -1,4 +1,4 @@
-//! Bytes that follow from a seed, so that a body of any size can be sent and checked without being kept.
+//! Bytes that follow from a seed, so that a body of any size can be sent and checked without being stored.
 
 use std::io::{self, Read, Write};
 
@@ -40,9 +40,9 @@ impl Random {
 /// The content of one item: `length_bytes` bytes that follow from `seed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
-    /// What the bytes follow from.
+    /// The seed of the bytes.
     pub seed: u64,
-    /// How many there are.
+    /// Their number.
     pub length_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ impl Content {
     }
 }
 
-/// Bytes made at a time; a multiple of the word, so that they do not depend on how they are read.
+/// Bytes generated at a time; a multiple of the word, so that they do not depend on how they are read.
 const BLOCK_BYTES: usize = 64 * 1024;
 
 /// Reads the bytes of a [`Content`].

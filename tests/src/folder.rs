@@ -15,7 +15,7 @@ fn existing() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
 /// Removes every folder that any [`Folder`] owns. For interrupts and time limits.
 pub fn remove_all() {
     for path in std::mem::take(&mut *existing()) {
-        // What cannot be removed stays for the system to clean: no test depends on it.
+        // A folder that cannot be removed stays for the system to clean: no test depends on it.
         let _ = std::fs::remove_dir_all(path);
     }
 }
@@ -27,9 +27,9 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A new, empty folder whose name tells who made it.
+    /// A new, empty folder whose name contains the process and `name`.
     pub fn new(name: &str) -> Result<Folder> {
-        // Relaxed: only the number's being unique matters.
+        // Relaxed: the number only has to be unique.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("glass-{name}-{}-{number}", std::process::id()));
@@ -38,7 +38,7 @@ impl Folder {
         Ok(Folder { path })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -48,7 +48,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// Makes a file of `bytes` in it and returns its path.
+    /// Writes `bytes` to a file in it and returns its path.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
         let file = self.file(name);
         std::fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))?;

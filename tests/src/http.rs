@@ -13,7 +13,7 @@ const LINE_BYTES_MAX: u64 = 16 * 1024;
 const HEADERS_MAX: usize = 100;
 /// The longest body that is kept in memory.
 const BODY_BYTES_MAX: u64 = 128 << 20;
-/// Bytes moved at a time.
+/// Bytes copied at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Status line and headers of a response.
@@ -40,7 +40,7 @@ impl Head {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body's length if the server told it.
+    /// The body's length if the server announced it.
     pub fn content_length(&self) -> Option<u64> {
         self.header("content-length")?.parse().ok()
     }
@@ -91,7 +91,7 @@ impl Client {
         Ok(Client { stream: BufReader::with_capacity(CHUNK_BYTES, stream) })
     }
 
-    /// Connects from an address of our own, with [`PATIENCE`] once it is connected.
+    /// Connects from the given local address, with [`PATIENCE`] once it is connected.
     pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> io::Result<Client> {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
         bind(&socket, &SocketAddr::from((source, 0)))?;
@@ -105,12 +105,12 @@ impl Client {
         self.stream.get_ref().set_write_timeout(Some(patience))
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Tells the server that nothing more will be sent.
+    /// Closes our half of the connection.
     pub fn finish_sending(&self) -> io::Result<()> {
         self.stream.get_ref().shutdown(std::net::Shutdown::Write)
     }
@@ -121,7 +121,7 @@ impl Client {
         self.response(method)
     }
 
-    /// Sends a request without a body that is about the item with this entity tag, and returns its response.
+    /// Sends a request without a body and with `If-Match` of this entity tag, and returns its response.
     pub fn request_if_match(&mut self, method: &str, target: &str, etag: &str) -> io::Result<Response> {
         self.send(format!("{method} {target} HTTP/1.1\r\nHost: test\r\nIf-Match: {etag}\r\n\r\n").as_bytes())?;
         self.response(method)
@@ -144,7 +144,7 @@ impl Client {
             }
             left -= count as u64;
             if left > 0 && self.has_answer()? {
-                // Sending on would end in a reset that takes the answer with it.
+                // To continue sending would end in a reset that loses the answer.
                 break;
             }
         }
@@ -164,7 +164,7 @@ impl Client {
         }
     }
 
-    /// Downloads into `sink`; an answer other than 200 comes with its text.
+    /// Downloads into `sink`; an answer other than 200 is returned with its text.
     pub fn get_into(&mut self, target: &str, sink: &mut impl Write) -> io::Result<Response> {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes())?;
         let head = self.head()?;
@@ -182,7 +182,7 @@ impl Client {
     pub fn response(&mut self, method: &str) -> io::Result<Response> {
         let head = self.head()?;
         let mut body = Vec::new();
-        // By these the protocol promises no body, whatever the headers say.
+        // For these the protocol allows no body, regardless of the headers.
         let is_empty = method == "HEAD" || [204, 304].contains(&head.status);
         if !is_empty {
             match head.content_length() {
@@ -234,10 +234,10 @@ impl Client {
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        String::from_utf8(line).map_err(|_| invalid("the response's head is no text"))
+        String::from_utf8(line).map_err(|_| invalid("the response's head is not UTF-8"))
     }
 
-    /// Moves exactly `length` bytes of a body to `sink`.
+    /// Copies exactly `length` bytes of a body to `sink`.
     pub fn copy_body(&mut self, length: u64, sink: &mut impl Write) -> io::Result<()> {
         let copied = io::copy(&mut (&mut self.stream).take(length), sink)?;
         if copied < length {
@@ -247,7 +247,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads whatever comes until the server closes, at most `bytes_max`, and returns it.
+    /// Reads until the server closes, at most `bytes_max` bytes, and returns them.
     pub fn drain(&mut self, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut rest = Vec::new();
         (&mut self.stream).take(bytes_max).read_to_end(&mut rest)?;

@@ -1,22 +1,25 @@
-//! What the end-to-end tests and the benchmarks share: an HTTP client, child processes that never
-//! outlive their owner, and a running upload queue in either of its worlds.
+//! Helpers of the end-to-end tests and the benchmarks: an HTTP client, child processes that never
+//! outlive their owner, and a running upload queue on any platform.
 //!
-//! Nothing here links a product: `cargo xtask test` builds them and names their folder.
+//! Nothing here links a product: `cargo xtask test` builds the products and sets their folder.
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod cache;
 pub mod content;
 pub mod folder;
 pub mod http;
 pub mod limit;
+pub mod npm;
 pub mod oracle;
 pub mod process;
 pub mod programs;
 pub mod qemu;
 pub mod queue;
 pub mod terminal;
+pub mod xen;
 
-/// Makes a module for each world with a test for each of the functions, which take a
+/// Defines a module for each platform with a test for each of the functions, which take a
 /// [`World`](queue::World); a test that takes longer than its limit in seconds fails.
 #[macro_export]
 macro_rules! in_every_world {
@@ -27,7 +30,7 @@ macro_rules! in_every_world {
     };
 }
 
-/// The tests of [`in_every_world`] for one of them.
+/// The tests of [`in_every_world`] for one platform.
 #[macro_export]
 macro_rules! in_worlds {
     ($module:ident $world:ident: $($test:ident within $seconds:literal;)*) => {

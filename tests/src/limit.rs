@@ -1,4 +1,4 @@
-//! Time limits: a test that hangs ends loudly, and takes its children with it.
+//! Time limits: a test that hangs fails, and its children are killed.
 
 use crate::{folder, process};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -11,7 +11,7 @@ pub fn within<T: Send + 'static>(limit: Duration, test: impl FnOnce() -> T + Sen
     let current = std::thread::current();
     let name = current.name().unwrap_or("test").to_owned();
     let worker = std::thread::Builder::new().name(name.clone()).spawn(move || {
-        // The receiver waits for us, so there is nobody to tell of an error.
+        // The receiver waits for this thread, so sending cannot fail.
         let _ = sender.send(test());
     });
     let worker = worker.expect("the system has room for a thread");
@@ -30,9 +30,9 @@ pub fn within<T: Send + 'static>(limit: Duration, test: impl FnOnce() -> T + Sen
     }
 }
 
-/// Prints a line past the test runner, which keeps what a passing test prints to itself.
+/// Prints a line past the test runner, which hides the output of a passing test.
 pub fn say(line: &str) {
     use std::io::Write;
-    // Nobody is left to tell when standard error is closed.
+    // When standard error is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The pids of all children that run, for [`kill_all`].
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// How often a wait looks again.
+/// Interval of polling in a wait.
 const POLL: Duration = Duration::from_millis(2);
 
 fn running() -> std::sync::MutexGuard<'static, Vec<u32>> {
@@ -25,7 +25,7 @@ pub fn kill_all() {
     }
 }
 
-/// Kills `pid` and everything it started, leaves first to be found while their parent is there.
+/// Kills `pid` and everything it started. The children are listed before the kill, while their parent exists.
 fn kill_tree(pid: u32) {
     let mut pids = descendants(pid);
     pids.push(pid);
@@ -57,12 +57,12 @@ fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// The name of a process, as the kernel knows it.
+/// The name of a process in the kernel.
 pub fn name(pid: u32) -> Option<String> {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim().to_owned())
 }
 
-/// CPU time that the threads of `pid` that run now have used, a vCPU's time in the guest included.
+/// CPU time that the current threads of `pid` have used, including a vCPU's time in the guest.
 /// Finer than the clock ticks of `/proc/PID/stat`.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -75,7 +75,7 @@ fn on_cpu_ns(line: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether `pid` exists and is no zombie.
+/// Whether `pid` exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
@@ -101,7 +101,7 @@ impl Process {
         Process::spawn_into(command.stdin(Stdio::null()), output, errors, log)
     }
 
-    /// Starts `command` with both output streams going to the file `log`, and with a way to type.
+    /// Starts `command` with both output streams going to the file `log`, and with a pipe to its input.
     pub fn spawn_with_input(command: &mut Command, log: &Path) -> Result<(Process, ChildStdin)> {
         let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
         command.stdin(Stdio::piped());
@@ -157,7 +157,7 @@ impl Process {
         }
     }
 
-    /// Asks it to end with `signal` SIGINT, waits at most `limit`, then kills it. True if it ended by itself.
+    /// Sends SIGINT, waits at most `limit`, then kills it. Returns true if it ended by itself.
     pub fn interrupt(&mut self, limit: Duration) -> bool {
         send(self.pid(), Signal::INT);
         let ended = self.wait(limit).is_some();

@@ -1,15 +1,15 @@
-//! Where the built programs are, and what this machine can run.
+//! The built programs, and the capabilities of this machine.
 
 use crate::limit::say;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Names the folder of the built programs; without it, `release` beside our own profile's folder.
+/// The variable for the folder of the built programs; by default `release` beside our own profile's folder.
 const FOLDER_VARIABLE: &str = "GLASS_PROGRAMS";
-/// Names the command `glass`, where it lies in another folder than the services.
+/// The variable for the command `glass`, if it is in another folder than the services.
 const COMMAND_VARIABLE: &str = "GLASS_COMMAND";
-/// Set when a program that is not built is a failure and no reason to skip.
+/// Set when a program that is not built is a failure, not a reason to skip.
 const REQUIRED_VARIABLE: &str = "GLASS_TESTS_REQUIRED";
 /// Set for full sizes and counts.
 const LONG_VARIABLE: &str = "GLASS_TESTS_LONG";
@@ -19,28 +19,39 @@ pub fn folder() -> PathBuf {
     if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
         return folder.into();
     }
-    // A test lies in TARGET/PROFILE/deps, a program in TARGET/PROFILE.
+    // A test is in TARGET/PROFILE/deps, a program in TARGET/PROFILE.
     let own = std::env::current_exe().unwrap_or_default();
     let profile = own.ancestors().skip(1).find(|folder| folder.file_name().is_some_and(|name| name != "deps"));
     profile.and_then(Path::parent).unwrap_or(Path::new("target")).join("release")
 }
 
-/// The VM image of the service `name`, or `None` after saying that the test is skipped.
+/// The VM image of the service `name`, or `None` after printing that the test is skipped.
 ///
 /// # Panics
-/// When it is not built although `cargo xtask test` says that it was.
+/// When it is not built although `cargo xtask test` has built it.
 pub fn image(name: &str) -> Option<PathBuf> {
     let target = folder().parent().map(Path::to_owned).unwrap_or_default();
     found(target.join("glass/x86_64-unknown-linux-gnu/image").join(name))
 }
 
-/// The built program `name`, or `None` after saying that the test is skipped.
+/// The built program `name`, or `None` after printing that the test is skipped.
 ///
 /// # Panics
-/// When it is not built although `cargo xtask test` says that it was.
+/// When it is not built although `cargo xtask test` has built it.
 pub fn built(name: &str) -> Option<PathBuf> {
     let command = std::env::var_os(COMMAND_VARIABLE).filter(|_| name == "glass");
     found(command.map_or_else(|| folder().join(name), PathBuf::from))
+}
+
+/// The program `name` without shared libraries, for machines that have none: `glass`, or an example of `glass-guests`. `None` after
+/// the test was reported as skipped.
+///
+/// # Panics
+/// When it is not built although `cargo xtask test` has built it.
+pub fn built_static(name: &str, is_optimized: bool) -> Option<PathBuf> {
+    let target = folder().parent().map(Path::to_owned).unwrap_or_default();
+    let profile = if is_optimized { "release" } else { "debug" };
+    found(target.join(format!("static/x86_64-unknown-linux-gnu/{profile}")).join(name))
 }
 
 /// How a service was built.
@@ -48,16 +59,16 @@ pub fn built(name: &str) -> Option<PathBuf> {
 pub enum Variant {
     /// As users build it.
     Usual,
-    /// Without any trace event in its code, to compare with.
+    /// Without any trace event in its code, for comparison.
     WithoutTrace,
     /// For the tracing of functions.
     Functions,
 }
 
-/// The service `name` of a variant, as a process or as an image; `None` after saying that it is not built.
+/// The service `name` of a variant, as a process or as an image; `None` after printing that it is not built.
 ///
 /// # Panics
-/// When it is not built although `cargo xtask test` says that it was.
+/// When it is not built although `cargo xtask test` has built it.
 pub fn variant(name: &str, variant: Variant, is_image: bool) -> Option<PathBuf> {
     let target = folder().parent().map(Path::to_owned).unwrap_or_default();
     let suffix = match variant {
@@ -82,16 +93,16 @@ fn found(path: PathBuf) -> Option<PathBuf> {
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in a folder of the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in a folder of the repository")
 }
 
-/// Says that the current test is skipped, and why.
+/// Prints that the current test is skipped, and why.
 pub fn skip(reason: &str) {
     let current = std::thread::current();
     say(&format!("skipped {}: {reason}", current.name().unwrap_or("test")));
 }
 
-/// Whether full sizes and counts are wanted.
+/// Whether full sizes and counts are requested.
 pub fn is_long() -> bool {
     std::env::var_os(LONG_VARIABLE).is_some()
 }
@@ -99,7 +110,7 @@ pub fn is_long() -> bool {
 /// A number from the environment, for repeating a test more often or with another seed.
 pub fn number(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is not a number")),
         Err(_) => default,
     }
 }

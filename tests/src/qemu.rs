@@ -1,4 +1,4 @@
-//! A VM as `glass run` would start it, with more options for QEMU, run without `glass`.
+//! A VM with the command line of `glass run` and more options for QEMU, run without `glass`.
 
 use crate::folder::Folder;
 use crate::process::Process;
@@ -17,8 +17,8 @@ pub struct Qemu {
 
 impl Qemu {
     /// Starts what `glass_run` (a `glass run` with its options, without the service's own arguments)
-    /// would start with the arguments `service`, and gives QEMU the `options` besides. Its sockets
-    /// are in `folder`, where the log is too.
+    /// would start with the arguments `service`, with the additional `options` of QEMU. Its sockets
+    /// and its log are in `folder`.
     pub fn start(glass_run: &mut Command, service: &[&str], options: &[String], folder: &Folder) -> Result<Qemu> {
         let words = command_words(glass_run, service, folder)?;
         let kernel = words.iter().position(|word| word == "-kernel").and_then(|at| words.get(at + 1));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Where the service runs.
+/// The platform of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum World {
     /// A Linux process.
@@ -23,7 +23,7 @@ pub enum World {
     Tcg,
 }
 
-/// Every world.
+/// Every platform.
 pub const WORLDS: [World; 3] = [World::Process, World::Kvm, World::Tcg];
 
 impl fmt::Display for World {
@@ -37,7 +37,7 @@ impl fmt::Display for World {
 }
 
 impl World {
-    /// Why it cannot be had on this machine; `None` if it can.
+    /// Why it is not available on this machine; `None` if it is.
     pub fn obstacle(self) -> Option<&'static str> {
         match self {
             World::Process => None,
@@ -48,23 +48,25 @@ impl World {
     }
 }
 
-/// How long a start may take on a machine that has much else to do.
+/// How long a start may take on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a queue is started with.
+/// The options of a queue.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Size of a new disk, in the form that `--disk-size` takes.
+    /// Size of a new disk, in the form of `--disk-size`.
     pub disk_size: String,
     /// Memory of a VM in MiB.
     pub memory_mib: u32,
     /// Program or image of the queue; the one that was built for all tests if it is `None`.
     pub program: Option<PathBuf>,
+    /// Further options of `glass run`, for a VM.
+    pub vm: Vec<&'static str>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { disk_size: "256M".into(), memory_mib: 32, program: None }
+        Options { disk_size: "256M".into(), memory_mib: 32, program: None, vm: Vec::new() }
     }
 }
 
@@ -72,7 +74,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Queue {
     process: Process,
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     world: World,
 }
@@ -94,7 +96,7 @@ pub fn command(world: World, disk: &Path, port: u16, options: &Options) -> Optio
         command = Command::new(programs::built("glass")?);
         let memory = options.memory_mib.to_string();
         command.arg("run").arg(options.program.clone().or_else(|| programs::image("upload-queue"))?);
-        command.args(["--accel", &world.to_string(), "--memory", &memory]);
+        command.args(["--accel", &world.to_string(), "--memory", &memory]).args(&options.vm);
         command.arg("--disk").arg(disk).args(["--disk-size", &options.disk_size]);
         command.args(["--port", &format!("{port}:8080"), "--", "--port", "8080"]);
     }
@@ -102,8 +104,8 @@ pub fn command(world: World, disk: &Path, port: u16, options: &Options) -> Optio
 }
 
 impl Queue {
-    /// Starts a queue on `disk`, which is made if it is not there, with its log beside it, and waits
-    /// until it answers. `None` after saying why it cannot be had here.
+    /// Starts a queue on `disk`, which is created if it does not exist, with its log beside it, and waits
+    /// until it answers. `None` after printing why it cannot run here.
     pub fn start(world: World, disk: &Path, options: &Options) -> Result<Option<Queue>> {
         if let Some(reason) = world.obstacle() {
             programs::skip(reason);
@@ -120,8 +122,8 @@ impl Queue {
 
     fn wait_until_it_answers(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
-        // QEMU accepts a connection before its guest can, and the guest may never hear of it. So the
-        // first attempts are given up soon, and later ones get the time that a busy machine needs.
+        // QEMU accepts a connection before its guest can, and the guest may never receive it. So the
+        // first attempts have a short limit, and later ones the time that a busy machine needs.
         let mut patience = Duration::from_millis(30);
         while answer(self.address, patience).is_none() {
             patience = (patience * 5 / 4).min(Duration::from_secs(2));
@@ -141,7 +143,7 @@ impl Queue {
         service_pid(self.world, &self.process)
     }
 
-    /// Ends it at once, as a power cut would: SIGKILL to QEMU or the process, and to `glass`.
+    /// Ends it immediately, as a power cut would: SIGKILL to QEMU or the process, and to `glass`.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -151,7 +153,7 @@ impl Queue {
         self.process.ended().is_none()
     }
 
-    /// What it has printed.
+    /// Its output so far.
     pub fn output(&self) -> String {
         self.process.output()
     }
@@ -161,12 +163,12 @@ impl Queue {
         Client::connect(self.address)
     }
 
-    /// Uploads `content` over a connection of its own.
+    /// Uploads `content` over a new connection.
     pub fn put(&self, content: Content) -> io::Result<Response> {
         self.connect()?.put("/uploader", content.length_bytes, &mut content.reader())
     }
 
-    /// Downloads the first item over a connection of its own, compares it with `content` and returns its entity tag.
+    /// Downloads the first item over a new connection, compares it with `content` and returns its entity tag.
     pub fn get(&self, content: Content) -> Result<String> {
         let mut checker = content.checker();
         let response = self.connect()?.get_into("/downloader", &mut checker)?;
@@ -192,7 +194,7 @@ impl Queue {
     }
 }
 
-/// The pid of what runs a service that `process` was started for: QEMU's, or its own.
+/// The pid of the service that `process` was started for: QEMU's, or its own.
 pub fn service_pid(world: World, process: &Process) -> Result<u32> {
     let own = process.pid();
     if world == World::Process {
@@ -207,8 +209,8 @@ fn log_path(disk: &Path) -> PathBuf {
     disk.with_extension("log")
 }
 
-/// Asks for a path that no service has, over a new connection; the status if there is an answer.
+/// Requests a path that no service has, over a new connection; returns the status if there is an answer.
 pub fn answer(address: SocketAddr, patience: Duration) -> Option<u16> {
     let mut client = Client::connect_within(address, patience).ok()?;
-    client.request("GET", "/is-anybody-there").ok().map(|response| response.status())
+    client.request("GET", "/is-it-up").ok().map(|response| response.status())
 }

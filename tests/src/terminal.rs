@@ -1,4 +1,4 @@
-//! A terminal of its own for a command: what it shows at any moment, keys to press, and whether its modes are given back.
+//! A separate terminal for a command: its screen at any moment, keys to press, and whether its modes are restored.
 
 use crate::folder::Folder;
 use crate::process::{self, Process};
@@ -6,12 +6,12 @@ use std::io::Write;
 use std::process::{ChildStdin, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How long anything may take to appear on a machine that has much else to do.
+/// How long a text may take to appear on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A command in a terminal, which `script` of util-linux makes.
+/// A command in a terminal of `script` from util-linux.
 pub struct Terminal {
     process: Process,
     input: ChildStdin,
@@ -50,14 +50,14 @@ impl Terminal {
         self.process.output()
     }
 
-    /// What the terminal shows now.
+    /// The current screen.
     pub fn shown(&self) -> String {
         let mut screen = Screen { cells: vec![vec![' '; self.columns]; self.rows], row: 0, column: 0 };
         screen.take(&self.output());
         screen.cells.iter().map(|row| row.iter().collect::<String>().trim_end().to_owned() + "\n").collect()
     }
 
-    /// Waits until what is shown is as it should be, and does `meanwhile` between the looks.
+    /// Waits until the screen is as expected, and calls `meanwhile` between the checks.
     pub fn wait_for(&mut self, what: &str, mut meanwhile: impl FnMut(), is_right: impl Fn(&str) -> bool) {
         let begun = Instant::now();
         while !is_right(&self.shown()) {
@@ -68,13 +68,13 @@ impl Terminal {
         }
     }
 
-    /// The pid of the `glass` that runs in it.
+    /// The pid of `glass` in it.
     pub fn glass(&self) -> u32 {
         let pids = process::descendants(self.process.pid());
         pids.into_iter().find(|pid| process::name(*pid).as_deref() == Some("glass")).expect("glass runs")
     }
 
-    /// Waits for the end of the line, which must have given the terminal back as it was. Returns its status and everything that it wrote.
+    /// Waits for the end of the line, which must have restored the terminal. Returns its status and its whole output.
     pub fn end(mut self) -> (ExitStatus, String) {
         let status = self.process.wait(PATIENCE).unwrap_or_else(|| panic!("it does not end:\n{}", self.shown()));
         let modes = |name: &str| std::fs::read_to_string(self.folder.file(name)).unwrap_or_default();
@@ -86,7 +86,7 @@ impl Terminal {
     }
 }
 
-/// As much of a terminal as our screens use: text, places, and clearing.
+/// As much of a terminal as our screens use: text, cursor positions, and clearing.
 struct Screen {
     cells: Vec<Vec<char>>,
     row: usize,

@@ -8,7 +8,7 @@ use glass_bench::figure;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure: boot, queue, idle, sampling, tracing or size; perf compares profiles with those of perf
+    /// What to measure: boot, queue, disk, console, idle, sampling, tracing, size, mpi or xen; perf compares profiles with those of perf
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
     /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput
@@ -18,7 +18,11 @@ pub struct Options {
 /// Runs the benchmark.
 pub fn run(options: &Options) -> Result<()> {
     let (name, part) = (options.name.as_str(), options.part.as_deref());
-    packages::ensure(if name == "perf" { packages::FOR_BENCH_PERF } else { packages::FOR_BENCH })?;
+    packages::ensure(match name {
+        "perf" => packages::FOR_BENCH_PERF,
+        "disk" | "console" => packages::FOR_BENCH_DISK,
+        _ => packages::FOR_BENCH,
+    })?;
     let mut steps = Steps::new(3);
     let step = steps.begin("build glass and the queue as a process", None);
     build::processes()?;
@@ -45,7 +49,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Machine, commit and command, without which a figure says little.
+/// Machine, commit and command of a figure.
 fn circumstances(name: &str) -> String {
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let models: Vec<&str> = processor.lines().filter(|line| line.starts_with("model name")).collect();

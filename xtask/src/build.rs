@@ -7,11 +7,14 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 
 /// The services that are run as processes.
-const PROCESSES: [&str; 4] = ["upload-queue", "busy", "bench-tcp", "bench-console"];
+const PROCESSES: [&str; 5] = ["upload-queue", "busy", "bench-tcp", "bench-console", "bench-disk"];
 /// The services that are booted; `faults` goes wrong on purpose.
-const IMAGES: [&str; 6] = ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-console"];
+const IMAGES: [&str; 7] = ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-console", "bench-disk"];
 /// The services that are built for the tracing of functions too, as both.
 const TRACEABLE: [&str; 2] = ["upload-queue", "busy"];
+
+/// The library that MPI programs load.
+const MPI_LIBRARY: &str = "glass-mpi-process";
 
 /// Folder of the optimized programs, which users, the demo and the benchmarks run.
 pub fn programs() -> PathBuf {
@@ -27,22 +30,27 @@ pub fn tested_glass() -> PathBuf {
 pub fn processes() -> Result<()> {
     let mut command = run::cargo(&["build", "--release", "--package", "glass-cli"]);
     run::shown(&mut command)?;
-    // Apart from each other: built together, the features of one would end up in the other.
+    // Separately: a common build would give both the features of either.
     for app in PROCESSES {
         run::shown(&mut run::cargo(&["build", "--release", "--package", app]))?;
     }
     let glass = programs().join("glass");
     if !glass.is_file() {
-        bail!("the build made no {}", glass.display());
+        bail!("the build did not create {}", glass.display());
     }
     Ok(())
 }
 
 /// Builds what end-to-end tests run besides [`tested_glass`], silently beside a build that shows its progress: services as processes,
 /// then, when the receiver reports that `glass` is built, services as images. Returns what `glass build` reports of the last.
-pub fn services_for_tests(glass_is_built: &Receiver<()>) -> Result<String> {
-    let mut command = run::cargo(&["build", "--release"]);
+/// `with_xen`: what is run in a dom0 too.
+pub fn services_for_tests(glass_is_built: &Receiver<()>, with_xen: bool) -> Result<String> {
+    let mut command = run::cargo(&["build", "--release", "--package", MPI_LIBRARY]);
     run::quiet(command.args(PROCESSES.iter().flat_map(|app| ["--package", app])))?;
+    if with_xen {
+        run::quiet(&mut without_libraries(&GLASS))?;
+        run::quiet(&mut without_libraries(&XEN_LOOKS))?;
+    }
     if glass_is_built.recv().is_err() {
         bail!("glass is not built, so there are no images");
     }
@@ -54,9 +62,44 @@ pub fn services_for_tests(glass_is_built: &Receiver<()>) -> Result<String> {
     Ok(last_line(&last))
 }
 
-/// Builds what the benchmark `name` runs besides and returns what `glass build` says of the last image.
+/// Builds a program that needs no file of the machine that it runs on, such as a dom0: without shared libraries, and without symbols.
+/// `what` are cargo's arguments that name it.
+fn without_libraries(what: &[&str]) -> Command {
+    const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+    const FLAGS: &str = "'-Cforce-frame-pointers=yes', '-Ctarget-feature=+crt-static'";
+    let folder = run::target_dir().join("static");
+    let mut command = run::cargo(&["build", "--target", TRIPLE, "--target-dir"]);
+    command.arg(folder).args(what);
+    command.args(["--config", &format!("target.{TRIPLE}.rustflags=[{FLAGS}]")]);
+    command.args(["--config", "profile.dev.strip='symbols'", "--config", "profile.release.strip='symbols'"]);
+    command
+}
+
+/// The arguments that name the programs for the dom0 of a test.
+const GLASS: [&str; 2] = ["--package", "glass-cli"];
+const XEN_LOOKS: [&str; 4] = ["--package", "glass-guests", "--example", "xen_looks"];
+
+/// Builds `glass` for any dom0, optimized; returns where it is.
+pub fn static_glass() -> Result<PathBuf> {
+    run::shown(without_libraries(&GLASS).arg("--release"))?;
+    Ok(run::target_dir().join("static/x86_64-unknown-linux-gnu/release/glass"))
+}
+
+/// Builds what the benchmark `name` runs in addition and returns the report of `glass build` for the last image.
 pub fn measured(name: &str) -> Result<String> {
     if name == "perf" {
+        return Ok("none is needed".to_owned());
+    }
+    if let "disk" | "console" = name {
+        return image(&format!("bench-{name}"));
+    }
+    if name == "xen" {
+        static_glass()?;
+        run::shown(without_libraries(&XEN_LOOKS).arg("--release"))?;
+        return Ok("none is needed".to_owned());
+    }
+    if name == "mpi" {
+        run::shown(&mut run::cargo(&["build", "--release", "--package", MPI_LIBRARY]))?;
         return Ok("none is needed".to_owned());
     }
     if name == "tracing" {
@@ -91,7 +134,7 @@ fn traced_variants() -> Result<()> {
     Ok(())
 }
 
-/// Builds the image of the queue alone and returns what `glass build` says of it.
+/// Builds the image of the queue alone and returns the report of `glass build`.
 pub fn queue_image() -> Result<String> {
     image("upload-queue")
 }

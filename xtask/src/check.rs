@@ -1,12 +1,12 @@
-//! `cargo xtask check`: formatting, lints, documentation, rules. Every part runs, then all failures are reported.
+//! `cargo xtask check`: formatting, lints, types of scripts, documentation, rules. Every part runs, then all failures are reported.
 
 use crate::progress::Steps;
-use crate::{rules, run};
+use crate::{rules, run, scripts};
 use anyhow::{Result, bail};
 
 /// Runs the checks, or only the repository's own rules.
 pub fn run(only_rules: bool) -> Result<()> {
-    let mut steps = Steps::new(if only_rules { 1 } else { 4 });
+    let mut steps = Steps::new(if only_rules { 1 } else { 5 });
     let mut failed = Vec::new();
     let mut part = |title: &'static str, check: &dyn Fn() -> Result<String>| {
         let step = steps.begin(title, None);
@@ -25,6 +25,7 @@ pub fn run(only_rules: bool) -> Result<()> {
         part("lints", &|| {
             run::shown(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
         });
+        part("types of the pages' scripts", &scripts::check_types);
         part("documentation", &|| {
             let mut command = run::cargo(&["doc", "--workspace", "--no-deps"]);
             run::shown(command.env("RUSTDOCFLAGS", "-D warnings"))

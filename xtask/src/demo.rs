@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: boots the queue, pushes and pulls files with curl while the profiler samples and traces it,
-//! and writes the report: where its CPU time went, and the timeline of each upload with what it waited for.
+//! and writes the report: where its CPU time went, and the timeline of each upload with its waits.
 
 use crate::progress::Steps;
 use crate::{build, demo_files, packages, run};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Uploads at the same time.
 const UPLOADERS: usize = 4;
-/// Samples a second; no round number, so that it does not beat with timers.
+/// Samples a second; not a round number, so that it does not beat with timers.
 const SAMPLES_PER_SEC: &str = "499";
-/// The longest recording; the demo ends it when the load is over.
+/// The longest recording; the demo ends it after the load.
 const RECORDING_SECONDS_MAX: &str = "600";
 /// How long a single transfer may take.
 const TRANSFER_SECONDS_MAX: &str = "300";
@@ -27,10 +27,10 @@ const FUNCTIONS: usize = 5;
 /// Options of `cargo xtask demo`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Run the queue as a VM or as a process, which needs no QEMU
+    /// Run the queue as a VM, or as a process without QEMU
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
-    /// How QEMU runs the VM; `auto` takes KVM where it can be used
+    /// How QEMU runs the VM; `auto` uses KVM if it is available
     #[arg(long, value_enum, default_value_t = Accel::Auto)]
     accel: Accel,
 }
@@ -60,7 +60,7 @@ impl Options {
     }
 }
 
-/// Runs the demo. Whatever it starts ends with it, also on an error or an interrupt.
+/// Runs the demo. Everything it starts ends with it, also on an error or an interrupt.
 pub fn run(options: &Options) -> Result<()> {
     let needed = if options.platform == Platform::Vm { packages::FOR_DEMO_VM } else { packages::FOR_DEMO_LINUX };
     let missing = packages::ensure(needed)?;
@@ -86,13 +86,13 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let files = demo_files::plan();
     let total_mib = files.iter().map(|file| file.bytes).sum::<u64>() >> 20;
-    let step = steps.begin(&format!("make {} files of 1 KiB to 64 MiB, {total_mib} MiB in all", files.len()), None);
+    let step = steps.begin(&format!("make {} files of 1 KiB to 64 MiB, {total_mib} MiB in total", files.len()), None);
     let hashes = demo_files::make(&files, folder.path())?;
     step.done("");
 
     let step = steps.begin(&format!("start the queue ({world})"), None);
     let begin = Instant::now();
-    let queue_options = QueueOptions { disk_size: "1G".into(), memory_mib: 64, program: None };
+    let queue_options = QueueOptions { disk_size: "1G".into(), memory_mib: 64, ..QueueOptions::default() };
     let queue = Queue::start(world, &folder.file("queue.img"), &queue_options)?.context("the queue is not built")?;
     let boot = begin.elapsed();
     step.done(&format!("pid {}, answers after {} ms", queue.service_pid()?, boot.as_millis()));
@@ -107,7 +107,7 @@ pub fn run(options: &Options) -> Result<()> {
     let (up, down) = load?;
     let report = output.join("report.html");
     let text =
-        write_report(&recording, &report).with_context(|| format!("glass record said: {}", recorder.output()))?;
+        write_report(&recording, &report).with_context(|| format!("glass record printed: {}", recorder.output()))?;
     step.done("");
     drop(queue);
 
@@ -125,7 +125,7 @@ fn record(queue: &Queue, recording: &Path, folder: &Folder) -> Result<Process> {
     command.args(["record", "--pid", &queue.service_pid()?.to_string(), "--rate", SAMPLES_PER_SEC]);
     command.args(["--trace", "--duration", RECORDING_SECONDS_MAX, "--output"]).arg(recording);
     let mut recorder = Process::spawn(&mut command, &folder.file("record.log"))?;
-    // A recorder that may not look ends at once and says why.
+    // A recorder without permission ends immediately and prints why.
     if recorder.wait(Duration::from_millis(800)).is_some() {
         bail!("glass record ended: {}", recorder.output().trim());
     }
@@ -153,7 +153,7 @@ fn push_and_pull(
     let (next, moved) = (AtomicUsize::new(0), AtomicU64::new(0));
     let url = format!("http://{}/uploader", queue.address);
     let push = || -> Result<()> {
-        // Relaxed, here and below: each number is taken once, and the sums only move the bar.
+        // Relaxed, here and below: each number is used once, and the sums only move the bar.
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             curl(&["--upload-file", &folder.join(&file.name).to_string_lossy(), &url])?;
             step.set(moved.fetch_add(file.bytes, Ordering::Relaxed) + file.bytes);
@@ -179,7 +179,7 @@ fn push_and_pull(
         curl(&["--dump-header", &head_text, "--output", &pulled_text, &url])?;
         let etag = etag(&std::fs::read_to_string(&head)?).context("the queue sent no ETag")?;
         curl(&["--request", "DELETE", "--header", &format!("If-Match: {etag}"), &url])?;
-        // The comparison is not the queue's time.
+        // The comparison does not count as the queue's time.
         down += begin.elapsed();
         let hash = sha256(&[&pulled])?.remove(0);
         let place = expected.iter().position(|expected| **expected == hash);

@@ -10,7 +10,7 @@ use std::process::Command;
 const SIZES: [(u64, usize); 7] =
     [(64 << 10, 1), (16 << 10, 5), (4 << 10, 20), (1 << 10, 28), (256, 15), (16, 15), (1, 16)];
 
-/// A file that is to be sent.
+/// A file to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     /// Its name in the demo's folder.

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: changed bytes for every reader of foreign ones, optimized and with every check on.
+//! `cargo xtask fuzz`: changed input for every parser of untrusted input, optimized and with every check on.
 
 use crate::progress::Steps;
 use crate::run;
@@ -8,15 +8,15 @@ use std::path::PathBuf;
 /// Options of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Which reader; all, if none is named
+    /// The parser to fuzz; all by default
     target: Option<String>,
-    /// For how long, in all
+    /// Total duration
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Another seed makes other cases
+    /// Seed of the cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs one input that has failed, and nothing else
+    /// Runs only this input, which has failed before
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench`.
+//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | static`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -13,6 +13,7 @@ mod packages;
 mod progress;
 mod rules;
 mod run;
+mod scripts;
 mod suite;
 mod test;
 
@@ -36,19 +37,21 @@ enum Command {
     },
     /// All tests: on the host, then end to end against built programs and booted images
     Test(test::Options),
-    /// Lies to every reader of foreign bytes, for as long as you like
+    /// Gives changed input to every parser of untrusted input, for a given time
     Fuzz(fuzz::Options),
-    /// Changes the code in one place at a time and counts how often a test notices
+    /// Changes the code in one place at a time and counts how often a test fails
     Mutants(mutants::Options),
-    /// Runs tests of the libraries in an interpreter that finds undefined behaviour, where Miri is installed
+    /// Runs tests of the libraries in Miri, which detects undefined behaviour, if it is installed
     Miri,
-    /// The queue as a VM under load, with the profiler looking in
+    /// Runs the queue as a VM under load, with the profiler attached
     Demo(demo::Options),
-    /// Measures, and prints what was measured beside it
+    /// Measures, and prints the peers measured in the same run
     Bench(bench::Options),
+    /// Builds glass as one file without shared libraries, for a dom0 of Xen or any other system; prints where it is
+    Static,
 }
 
-/// Ends what we started when somebody interrupts us.
+/// Ends our child processes on an interrupt.
 fn end_children_on_interrupt() {
     let handler = ctrlc::set_handler(|| {
         glass_tests::process::kill_all();
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Miri => miri::run(),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Static => build::static_glass().map(|glass| println!("{}", glass.display())),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
-//! `cargo xtask mutants`: changes the code in one place at a time and counts how often a test notices.
+//! `cargo xtask mutants`: changes the code in one place at a time and counts how often a test fails.
 //!
-//! Each package is tried by a run of its own of cargo-mutants, within a copy of the sources that stays, with what was built of
-//! them, in `target/mutants`. What came of a package is kept there too, so that `--again` goes on after a stop.
+//! Each package has its own run of cargo-mutants, in a copy of the sources that stays, with its build,
+//! in `target/mutants`. The outcome of a package is kept there too, so that `--again` continues after an interruption.
 
 mod outcomes;
 mod sample;
@@ -20,17 +20,17 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// The version that is installed, outside the repository, where it is missing.
+/// The version to install, outside the repository, if it is missing.
 const VERSION: &str = "27.1.0";
-/// A change that makes the tests take this many times as long hangs them.
+/// If a change makes the tests take this many times as long, they hang.
 const TIMEOUT_MULTIPLIER: &str = "3";
-/// But not sooner than this, in seconds: other work may slow a test down.
+/// The minimum of this limit, in seconds: other work may slow a test down.
 const TIMEOUT_MIN: &str = "30";
 
 /// A package whose code is changed, and the packages whose tests judge the changes.
 struct Subject {
     package: &'static str,
-    /// Besides its own.
+    /// In addition to its own.
     judges: &'static [&'static str],
 }
 
@@ -38,30 +38,30 @@ const SUBJECTS: [Subject; 7] = [
     Subject { package: "upload-queue", judges: &[] },
     Subject { package: "glass-virtio", judges: &[] },
     Subject { package: "glass-http", judges: &[] },
-    // Bad networks, and what becomes of a connection in them, are in the simulated world.
+    // Bad networks, and connections over them, are tested in the simulation.
     Subject { package: "glass-net", judges: &["glass-platform-sim"] },
     Subject { package: "glass-executor", judges: &[] },
-    // Its functions write what others report: the tests of those others read the events back, `hello` as a whole process.
+    // Its functions write events for others: the tests of those others read the events back, `hello` as a whole process.
     Subject { package: "glass-trace", judges: &["glass-executor", "glass-virtio", "glass-net", "hello"] },
-    // Layouts that one half writes and the other reads: the profiler's tests read what a guest's crates wrote.
+    // Layouts that one half writes and the other reads: the profiler's tests read the output of a guest's crates.
     Subject { package: "glass-formats", judges: &["glass-trace", "glass-executor", "glass-profile"] },
 ];
 
 /// Options of `cargo xtask mutants`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Only these packages' part of the changes
+    /// Only the changes in these packages
     packages: Vec<String>,
-    /// How many changes are tried of all packages, spread evenly over the files
+    /// Number of changes to try in all packages, spread evenly over the files
     #[arg(long, default_value_t = 400)]
     count: usize,
-    /// Another seed tries other changes
+    /// Seed of the sample
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Go on after a stop: without what the last runs caught, with what they missed and what hung
+    /// Continue after an interruption: skip changes that were caught, repeat those that were missed or hung
     #[arg(long)]
     again: bool,
-    /// How many changes are tried side by side
+    /// Number of changes to try in parallel
     #[arg(long, default_value_t = 2)]
     jobs: usize,
 }
@@ -72,12 +72,12 @@ struct Piece {
     mutants: Vec<Mutant>,
 }
 
-/// Samples, runs, and prints what no test noticed.
+/// Samples, runs, and prints the changes that no test detected.
 pub fn run(options: &Options) -> Result<()> {
     let known = |name: &String| SUBJECTS.iter().any(|subject| subject.package == name);
     if let Some(unknown) = options.packages.iter().find(|name| !known(name)) {
         let names = SUBJECTS.map(|subject| subject.package).join(", ");
-        anyhow::bail!("the code of {unknown} is not changed: choose of {names}");
+        anyhow::bail!("the code of {unknown} is not changed: choose from {names}");
     }
     let mut steps = Steps::new(3);
     let step = steps.begin(&format!("find or install cargo-mutants {VERSION}"), None);
@@ -108,7 +108,7 @@ fn pieces(chosen: &[Mutant], packages: &[String]) -> VecDeque<Piece> {
     wanted.map(piece).filter(|piece| !piece.mutants.is_empty()).collect()
 }
 
-/// Tries the pieces, one in each copy of the sources at a time, and prints the outcome of each as soon as it is there.
+/// Tries the pieces, one in each copy of the sources at a time, and prints the outcome of each when it is done.
 fn try_all(program: &Path, pieces: VecDeque<Piece>, options: &Options) -> Result<Vec<Outcomes>> {
     let copies = options.jobs.clamp(1, pieces.len().max(1));
     let pieces = Mutex::new(pieces);
@@ -149,7 +149,7 @@ fn try_piece(program: &Path, copy: &Path, piece: &Piece, again: bool) -> Result<
         command.args(["--cargo-arg=--config", "--cargo-arg=profile.dev.debug=false"]);
         command.args([package].iter().chain(piece.subject.judges).flat_map(|judge| ["--test-package", judge]));
         command.args(left.iter().flat_map(|mutant| ["--re".to_owned(), pattern(&mutant.name)]));
-        // A copy's own: what another copy has built there would be taken for what this one wants.
+        // Each copy has its own: the build of another copy would be mistaken for this one's.
         command.env("CARGO_TARGET_DIR", copy.join("target"));
         let log = record.folder().join("log");
         let mut process = Process::spawn_with_output(&mut command, Stdio::inherit(), &log)?;
@@ -169,7 +169,7 @@ fn try_piece(program: &Path, copy: &Path, piece: &Piece, again: bool) -> Result<
     record.outcomes(package, &names)
 }
 
-/// Where copies and outcomes are.
+/// The folder of copies and outcomes.
 fn folder() -> PathBuf {
     run::target_dir().join("mutants")
 }

@@ -1,4 +1,4 @@
-//! Programs of the system that a command needs, and how they come onto a Debian machine.
+//! Programs of the system that a command needs, and their installation on a Debian machine.
 
 use crate::progress::Steps;
 use crate::run;
@@ -6,22 +6,23 @@ use anyhow::Result;
 use std::path::Path;
 use std::process::Command;
 
-/// A program and the Debian package that brings it.
+/// A program and its Debian package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Package {
     /// Name of the program.
     pub program: &'static str,
     /// Name of the Debian package.
     pub package: &'static str,
-    /// What is left out without it.
+    /// The purpose that is left out without it.
     pub purpose: &'static str,
 }
 
 const QEMU: Package =
     Package { program: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "running services as VMs" };
-const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a foreign client" };
+const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a real client" };
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
 const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
+const FIO: Package = Package { program: "fio", package: "fio", purpose: "the peer of the disk benchmark" };
 const GDB: Package = Package { program: "gdb", package: "gdb", purpose: "a peer of the sampling benchmark" };
 const GCC: Package =
     Package { program: "gcc", package: "gcc", purpose: "test guests, and the plugin that counts in QEMU" };
@@ -36,7 +37,7 @@ const BABELTRACE: Package =
 
 const PERF: Package = Package { program: "perf", package: "linux-perf", purpose: "the peer of profiles of processes" };
 const GPP: Package = Package { program: "g++", package: "g++", purpose: "profiles of C++" };
-/// Its files have no program: one of them stands for the package.
+/// A package without a program: one of its files stands for it.
 const LIBC_NAMES: Package = Package {
     program: "/usr/share/doc/libc6-dbg/copyright",
     package: "libc6-dbg",
@@ -52,13 +53,15 @@ pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
 pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
 
+/// What `cargo xtask bench disk` needs.
+pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO];
 /// What `cargo xtask bench perf` needs.
 pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE];
 
 /// Why missing packages cannot be installed here; `None` when they can.
 fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {
     match (has_apt, is_root) {
-        (false, _) => Some("this is no Debian system (there is no apt-get)"),
+        (false, _) => Some("this is not a Debian system (there is no apt-get)"),
         (true, false) => Some("only root may install packages"),
         (true, true) => None,
     }
@@ -75,7 +78,7 @@ fn effective_user(status: &str) -> Option<u32> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Installs what is missing of `packages` and returns what is missing still, after one clear message.
+/// Installs the missing ones of `packages` and returns those that are still missing, after one clear message.
 pub fn ensure(packages: &[Package]) -> Result<Vec<Package>> {
     let missing = still_missing(packages);
     if missing.is_empty() {
@@ -104,7 +107,7 @@ fn tell_missing(missing: &[Package], reason: &str, names: &[&str]) {
     let purposes: Vec<String> =
         missing.iter().map(|package| format!("{} ({})", package.program, package.purpose)).collect();
     eprintln!(
-        "missing: {}; {reason}. What needs them is left out; install them with `sudo apt-get install {}`.",
+        "missing: {}; {reason}. Parts that need them are left out; install them with `sudo apt-get install {}`.",
         purposes.join(", "),
         names.join(" ")
     );
@@ -128,7 +131,7 @@ fn install(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Debian asks this file whether a package may start its service; ours says no while it exists.
+/// Debian runs this file to decide whether a package may start its service; ours refuses while it exists.
 struct Policy {
     ours: bool,
 }
@@ -149,7 +152,7 @@ impl Policy {
 impl Drop for Policy {
     fn drop(&mut self) {
         if self.ours {
-            // Nothing better can be done about a failure than the next run will do.
+            // The next run handles a failure.
             let _ = std::fs::remove_file(POLICY_PATH);
         }
     }

@@ -1,4 +1,4 @@
-//! Progress of a command with several steps, and at its end the time that each took.
+//! Progress of a command with several steps, and at its end the duration of each.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 /// How often a bar moves by itself while a step runs.
 const TICK: Duration = Duration::from_millis(120);
 
-/// Titles of steps that ended, and how long each took.
+/// Titles of completed steps, and their durations.
 type Times = Arc<Mutex<Vec<(String, Duration)>>>;
 
-/// The steps of one command. When it is dropped, the time of each step is printed, slowest first.
+/// The steps of one command. Its drop prints the duration of each step, longest first.
 pub struct Steps {
     total: usize,
     begun: usize,
     times: Times,
 }
 
-/// A step under way. Dropping it without [`Step::done`] means that it failed.
+/// A step in progress. Dropping it without [`Step::done`] means that it failed.
 pub struct Step {
     bar: ProgressBar,
     title: String,
@@ -29,7 +29,7 @@ pub struct Step {
     times: Times,
 }
 
-/// What a mutex guards. A thread that panicked left nothing half done in what we guard.
+/// The data of a mutex. A thread that panicked has left it consistent.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -44,7 +44,7 @@ impl Steps {
         Steps { total, begun: 0, times: Times::default() }
     }
 
-    /// Begins the next step. With `units` of work it has a bar on a terminal; without, what it runs shows its own progress.
+    /// Starts the next step. With `units` of work it has a bar on a terminal; without, its command shows its own progress.
     pub fn begin(&mut self, title: &str, units: Option<u64>) -> Step {
         self.begun += 1;
         let numbered = format!("[{}/{}] {title}", self.begun, self.total);
@@ -63,12 +63,12 @@ impl Steps {
         Step { bar, title: title.to_owned(), begin: Instant::now(), is_done: false, times: self.times.clone() }
     }
 
-    /// Some more steps than were planned.
+    /// Adds steps to the plan.
     pub fn more(&mut self, count: usize) {
         self.total += count;
     }
 
-    /// Steps that have not begun.
+    /// Steps that have not started.
     pub fn left(&self) -> usize {
         self.total.saturating_sub(self.begun)
     }
@@ -87,7 +87,7 @@ impl Drop for Steps {
         }
         let mut times: Vec<_> = sums.into_iter().collect();
         times.sort_by_key(|(_, (sum, _))| std::cmp::Reverse(*sum));
-        eprintln!("\ntime of each step:");
+        eprintln!("\nduration of each step:");
         for (title, (sum, count)) in times {
             let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
             eprintln!("  {:7.1} s  {title}{times}", sum.as_secs_f64());
@@ -101,13 +101,13 @@ impl Step {
         self.bar.set_position(units);
     }
 
-    /// Ends the step; `note` is its result in words, empty for none.
+    /// Ends the step; `note` is its result as text, or empty.
     pub fn done(self, note: &str) {
         let time = self.begin.elapsed();
         self.done_within(time, note);
     }
 
-    /// The same of work that ran beside earlier steps and took `time`.
+    /// The same for work that ran in parallel with earlier steps and took `time`.
     pub fn done_within(mut self, time: Duration, note: &str) {
         self.is_done = true;
         self.bar.finish_and_clear();

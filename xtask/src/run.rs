@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in a folder of the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in a folder of the repository")
 }
 
 /// The target directory that cargo uses here.
@@ -17,7 +17,7 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// A `cargo` command in the repository, with colours only if we may use them ourselves.
+/// A `cargo` command in the repository, with colours only if our own output may have them.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
@@ -62,7 +62,7 @@ pub fn streamed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Where `program` is on the search path.
+/// The path of `program` on the search path.
 pub fn find_program(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     // Debian keeps daemons such as nginx in sbin, which the path of an ordinary user lacks.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The longest time without a line of progress, as far as tests end in it.
+/// The interval between lines of progress.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A built program of tests.
@@ -26,7 +26,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Package and target, for a person.
+    /// Package and target, for messages.
     pub fn name(&self) -> String {
         format!("{} {}", self.package, self.target)
     }
@@ -51,7 +51,7 @@ impl Program {
 }
 
 /// Builds programs and their tests of `selection` (cargo's arguments) with cargo's own progress, calls `built` with the name of each
-/// program that is no test, and returns the tests.
+/// program that is not a test, and returns the tests.
 pub fn build(selection: &[&str], mut built: impl FnMut(&str)) -> Result<Vec<Program>> {
     let mut command = run::cargo(&["build", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
     command.args(selection).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -89,7 +89,7 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { package: package.to_owned(), target, path: message["executable"].as_str()?.into(), folder })
 }
 
-/// What came of some runs.
+/// The results of some runs.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// Tests that passed, without those that were skipped.
@@ -125,11 +125,11 @@ impl Tally {
     }
 }
 
-/// What a program's lines say, read one by one.
+/// The state of a program's output, read line by line.
 struct Reader {
     name: String,
     tally: Tally,
-    /// Tests that it announced and has not closed the books on.
+    /// Announced tests without a result.
     expected: u64,
     ended: u64,
     /// From the first line that describes failures to the end.

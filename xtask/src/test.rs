@@ -2,7 +2,7 @@
 
 use crate::progress::{Steps, locked};
 use crate::suite::{self, Program, Tally};
-use crate::{build, packages, run};
+use crate::{build, packages, run, scripts};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 /// The package of the end-to-end tests.
 const END_TO_END: &str = "glass-tests";
-/// End-to-end tests side by side: each runs a VM or a service of its own, and needs about a core.
+/// End-to-end tests in parallel: each runs its own VM or service, and needs about a core.
 const END_TO_END_THREADS: &str = "--test-threads=2";
 
 /// The package whose tests run guests that never sleep.
 const BUSY: &str = "glass-guests";
-/// The package whose tests take longest of the others.
+/// The package with the longest tests of the others; the pages' scripts are its own.
 const LONGEST: &str = "glass-report";
 
 /// Options of `cargo xtask test`.
@@ -25,29 +25,30 @@ const LONGEST: &str = "glass-report";
 pub struct Options {
     /// Only tests whose names contain one of these
     names: Vec<String>,
-    /// Only one part: host, docs, ring, end-to-end, process, kvm, tcg, or a crate by its name or folder
+    /// Only one part: host, docs, scripts, ring, end-to-end, process, kvm, tcg, or a crate by its name or folder
     #[arg(long, value_name = "PART")]
     only: Option<String>,
-    /// Runs the tests this often and counts the failures of each
+    /// Run the tests this often and count the failures of each
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
-    /// A missing program is a failure, not a reason to skip
+    /// Fail instead of skip if a program is missing
     #[arg(long)]
     ci: bool,
-    /// Full sizes and counts: 1 GiB bodies, 50 kills, 10,000 random requests
+    /// Use full sizes and counts: 1 GiB bodies, 50 kills, 10,000 random requests
     #[arg(long)]
     long: bool,
 }
 
-/// What is run.
+/// The selection of tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     All,
     Host,
     Docs,
+    Scripts,
     Ring,
     EndToEnd,
-    /// The end-to-end tests of one world: process, kvm or tcg.
+    /// The end-to-end tests of one platform: process, kvm or tcg.
     World(String),
     /// All tests of a package that does not need built programs.
     Package {
@@ -62,6 +63,7 @@ impl Part {
             None => Part::All,
             Some("host") => Part::Host,
             Some("docs") => Part::Docs,
+            Some("scripts") => Part::Scripts,
             Some("ring") => Part::Ring,
             Some("end-to-end" | END_TO_END | "tests") => Part::EndToEnd,
             Some(world @ ("process" | "kvm" | "tcg")) => Part::World(world.to_owned()),
@@ -77,6 +79,14 @@ impl Part {
         matches!(self, Part::All | Part::Docs | Part::Package { has_library: true, .. })
     }
 
+    fn has_scripts(&self) -> bool {
+        match self {
+            Part::All | Part::Host | Part::Scripts => true,
+            Part::Package { name, .. } => name == LONGEST,
+            _ => false,
+        }
+    }
+
     fn has_ring(&self) -> bool {
         matches!(self, Part::All | Part::Ring)
     }
@@ -87,7 +97,7 @@ impl Part {
 
     fn step_count(&self) -> usize {
         let kinds = [self.has_host(), self.has_docs(), self.has_ring(), self.has_end_to_end()];
-        // What is tested is built first.
+        // The products are built first.
         usize::from(!self.selection().is_empty())
             + usize::from(self.has_end_to_end())
             + kinds.into_iter().filter(|has| *has).count()
@@ -99,7 +109,7 @@ impl Part {
             // Always all of them: in another selection dependencies have other features, and are built once more.
             Part::All | Part::Host | Part::EndToEnd | Part::World(_) => vec!["--workspace"],
             Part::Package { name, .. } => vec!["--package", name],
-            Part::Docs | Part::Ring => vec![],
+            Part::Docs | Part::Scripts | Part::Ring => vec![],
         }
     }
 }
@@ -107,14 +117,14 @@ impl Part {
 /// The package of the workspace with this name or folder.
 fn package(name_or_folder: &str) -> Result<Part> {
     let metadata = run::quiet(&mut run::cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
-    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata did not print JSON")?;
     let manifest = run::root().join(name_or_folder).join("Cargo.toml");
     let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_meant =
         |package: &&Value| package["name"] == name_or_folder || package["manifest_path"].as_str() == manifest.to_str();
     let found = packages.iter().find(is_meant).with_context(|| {
         format!(
-            "there is no part {name_or_folder:?}: give host, docs, ring, end-to-end, process, kvm, tcg, or a crate's name or folder"
+            "there is no part {name_or_folder:?}: give host, docs, scripts, ring, end-to-end, process, kvm, tcg, or a crate's name or folder"
         )
     })?;
     let name = found["name"].as_str().context("a package has no name")?.to_owned();
@@ -133,7 +143,9 @@ pub fn run(options: &Options) -> Result<()> {
         bail!("these programs are missing: {}", programs.join(", "));
     }
     let mut steps = Steps::new(part.step_count());
-    let programs = build_all(&part, &mut steps)?;
+    // As the test of Xen has it.
+    let with_xen = options.long || std::env::var_os("GLASS_XEN_CASE").is_some();
+    let programs = build_all(&part, with_xen, &mut steps)?;
     let steps_of_a_run = steps.left();
     let mut total = Tally::default();
     for round in 1..=options.repeat {
@@ -146,7 +158,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
         total.add(tally);
     }
-    // The counts shall be the last line.
+    // The counts are the last line.
     drop(steps);
     let verdict = total.verdict();
     if let Err(error) = &verdict {
@@ -159,19 +171,20 @@ pub fn run(options: &Options) -> Result<()> {
     verdict.map_err(|_| anyhow::anyhow!("{} tests failed", total.failed.len()))
 }
 
-/// Builds what `part` needs: the tests, and beside them what end-to-end tests run.
-fn build_all(part: &Part, steps: &mut Steps) -> Result<Vec<Program>> {
+/// Builds the tests of `part`, and in parallel the programs of end-to-end tests.
+fn build_all(part: &Part, with_xen: bool, steps: &mut Steps) -> Result<Vec<Program>> {
     let selection = part.selection();
     if selection.is_empty() {
         return Ok(Vec::new());
     }
-    let step = steps.begin("build glass and the tests, beside them the services", None);
+    let step = steps.begin("build glass and the tests, in parallel the services", None);
     let (glass_is_built, receiver) = channel();
-    let services =
-        part.has_end_to_end().then(|| std::thread::spawn(move || timed(|| build::services_for_tests(&receiver))));
+    let services = part
+        .has_end_to_end()
+        .then(|| std::thread::spawn(move || timed(|| build::services_for_tests(&receiver, with_xen))));
     let programs = suite::build(&selection, |program| {
         if program == "glass" {
-            // Where no services are built nobody waits.
+            // Without services, no receiver waits.
             let _ = glass_is_built.send(());
         }
     });
@@ -207,6 +220,12 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
         step.done(&tally.line());
         total.add(tally);
     }
+    if part.has_scripts() {
+        let step = steps.begin("unit tests of the pages' scripts", None);
+        let tally = scripts::test(&options.names);
+        step.done(&tally.line());
+        total.add(tally);
+    }
     if part.has_ring() {
         let step = steps.begin("the trace ring under every order of memory accesses", None);
         let tally = check_ring()?;
@@ -227,7 +246,7 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
     Ok(total)
 }
 
-/// Runs the programs: those that use both cores by themselves, then the others two at a time, because they wait much.
+/// Runs the programs: first those that use both cores, then the others two at a time, because they wait much.
 fn on_the_host(programs: Vec<&Program>, options: &Options) -> Tally {
     let (busy, mut others): (Vec<&Program>, _) =
         programs.into_iter().partition(|program| program.is_integration() && program.package == BUSY);
@@ -297,16 +316,23 @@ fn examples(part: &Part, names: &[String]) -> Tally {
     suite::execute("documentation", command.arg("--").args(names).arg("--format=pretty"))
 }
 
-/// The crate `loom` replaces the atomics in a build of its own.
+/// The packages with a ring that loom checks.
+const WITH_RING: [&str; 2] = ["glass-formats", "glass-mpi"];
+
+/// The crate `loom` replaces the atomics in a separate build.
 fn check_ring() -> Result<Tally> {
     let folder = run::target_dir().join("loom");
-    let cargo = |last: &[&str]| {
-        let mut command = run::cargo(&["test", "--package", "glass-formats", "--release", "--test", "ring"]);
-        command.arg("--target-dir").arg(&folder).env("RUSTFLAGS", "--cfg loom").args(last);
-        command
-    };
-    run::shown(&mut cargo(&["--no-run"]))?;
-    Ok(suite::execute("glass-formats ring", &mut cargo(&[])))
+    let mut tally = Tally::default();
+    for package in WITH_RING {
+        let cargo = |last: &[&str]| {
+            let mut command = run::cargo(&["test", "--package", package, "--release", "--test", "ring"]);
+            command.arg("--target-dir").arg(&folder).env("RUSTFLAGS", "--cfg loom").args(last);
+            command
+        };
+        run::shown(&mut cargo(&["--no-run"]))?;
+        tally.add(suite::execute(&format!("{package} ring"), &mut cargo(&[])));
+    }
+    Ok(tally)
 }
 
 #[cfg(test)]
@@ -320,7 +346,7 @@ mod tests {
         assert_eq!(parse("kvm"), Part::World("kvm".into()));
         let net = Part::Package { name: "glass-net".into(), has_library: true };
         assert_eq!([parse("lib/net"), parse("glass-net")], [net.clone(), net]);
-        // It is a program, which can have no examples.
+        // A program cannot have examples.
         assert!(!parse("profiler/cli").has_docs());
         let error = Part::parse(Some("nonsense")).unwrap_err().to_string();
         assert!(error.contains("no part \"nonsense\"") && error.contains("end-to-end"), "{error}");

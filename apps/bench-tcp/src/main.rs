@@ -1,5 +1,5 @@
-//! Sends bytes over TCP as fast as it can, or takes them: what the network is measured with. A client that connects
-//! says in one line what it wants: `send NUMBER` to get so many bytes, `take` to give some until it has no more.
+//! Sends or receives bytes over TCP as fast as it can, for measurements of the network. A client sends its request
+//! in one line: `send NUMBER` to receive so many bytes, `take` to send bytes until it closes its half.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -12,13 +12,13 @@ use glasshouse::trace::Counter;
 use glasshouse::{Error, Listener, Net, NetError, Platform, Stream};
 
 const PORT_DEFAULT: u16 = 8090;
-/// All bytes are sent from one buffer of this size, and taken into one.
+/// All bytes are sent from one buffer of this size, and received into one.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Longest line that a client may say.
+/// Longest line of a client.
 const LINE_BYTES_MAX: usize = 64;
-/// More than that is not sent to one client.
+/// Maximum of bytes that are sent to one client.
 const SEND_BYTES_MAX: u64 = 1 << 40;
-/// How long it stays quiet after an error, so that an error that stays does not keep the core busy.
+/// Pause after an error, so that a permanent error does not keep the core busy.
 const PAUSE: Duration = Duration::from_millis(10);
 
 static SENT: Counter = Counter::new("bytes sent");
@@ -29,7 +29,7 @@ glasshouse::main!(serve);
 async fn serve(platform: impl Platform) -> Result<(), Error> {
     let port = match platform.args() {
         [] => PORT_DEFAULT,
-        [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is no port"))?,
+        [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is not a port"))?,
         _ => return Err("the arguments are: [--port NUMBER]".into()),
     };
     let address = platform.net().up().await?.address;
@@ -40,12 +40,12 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
             platform.sleep(PAUSE).await;
             continue;
         };
-        // A client that is one too many is reset by the drop of its connection.
+        // A client beyond the limit is reset by the drop of its connection.
         let _ = platform.spawn("client", async move { _ = client(stream).await });
     }
 }
 
-/// What a client wants.
+/// A client's request.
 enum Wish {
     Send(u64),
     Take,
@@ -67,12 +67,12 @@ async fn client(mut stream: impl Stream) -> Result<(), NetError> {
     match Wish::parse(&line[..line_bytes]) {
         Some(Wish::Send(bytes)) => send(&mut stream, bytes).await?,
         Some(Wish::Take) => take(&mut stream, rest_bytes).await?,
-        None => stream.write_all(b"say `send NUMBER` or `take`, and end the line\n").await?,
+        None => stream.write_all(b"send `send NUMBER` or `take`, and a line end\n").await?,
     }
     stream.close().await
 }
 
-/// Reads until the first line end, and tells how long the line is and how much was read behind it.
+/// Reads until the first line end; returns the length of the line and how much was read after it.
 async fn read_line(stream: &mut impl Stream, line: &mut [u8; LINE_BYTES_MAX]) -> Result<(usize, usize), NetError> {
     let mut filled = 0;
     while filled < line.len() {
@@ -85,7 +85,7 @@ async fn read_line(stream: &mut impl Stream, line: &mut [u8; LINE_BYTES_MAX]) ->
             break;
         }
     }
-    // Without its end it is no line.
+    // Without its end it is not a line.
     Ok((0, 0))
 }
 
@@ -101,7 +101,7 @@ async fn send(stream: &mut impl Stream, bytes: u64) -> Result<(), NetError> {
     Ok(())
 }
 
-/// Takes everything and answers with the number of bytes.
+/// Receives everything and answers with the number of bytes.
 async fn take(stream: &mut impl Stream, had_bytes: usize) -> Result<(), NetError> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut bytes = had_bytes as u64;

@@ -1,17 +1,17 @@
-//! Calls for those who trace functions: many small ones that are timed, then a few of every shape.
+//! Calls for tests of function tracing: many small ones that are timed, then a few of every shape.
 
 use core::hint::black_box;
 use core::time::Duration;
 use glasshouse::{Error, Platform};
 
-/// Calls that are timed together: at most 1 ms even if all are traced, so that few are timed while others run.
+/// Calls that are timed together: at most 1 ms even if all are traced, so that few rounds are preempted.
 const TIMED: u64 = 20_000;
-/// Between rounds, when others have their turn.
+/// Pause between rounds, in which other tasks run.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How often [`climb`] calls itself.
 const HEIGHT: u64 = 3;
 
-/// Says after each round how many nanoseconds a call of [`tiny`] took.
+/// Prints after each round how many nanoseconds a call of [`tiny`] took.
 pub(crate) async fn serve(platform: &impl Platform) -> Result<(), Error> {
     let mut value = 1;
     loop {
@@ -43,7 +43,7 @@ fn climb(value: u64, height: u64) -> u64 {
     if height == 0 {
         return last(value);
     }
-    // What comes after the call keeps it from becoming a loop.
+    // The code after the call keeps it from becoming a loop.
     black_box(climb(value, height - 1)).wrapping_add(height)
 }
 

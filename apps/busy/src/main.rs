@@ -1,5 +1,5 @@
-//! Computes all the time and says every 100 ms how much it got done: what profilers and tracers are
-//! measured with. Of its time (unless `--calls` is given), 10 % belong to `light`, 30 % to `medium`, 60 % to `heavy`.
+//! Computes all the time and prints its progress every 100 ms, for measurements of profilers and tracers.
+//! Without `--calls`, 10 % of its time are in `light`, 30 % in `medium`, 60 % in `heavy`.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -12,9 +12,9 @@ use core::hint::black_box;
 use core::time::Duration;
 use glasshouse::{Error, Platform};
 
-/// Steps of one unit of work: about 10 us on a present machine.
+/// Steps of one unit of work: about 10 us on a current machine.
 const STEPS: u64 = 10_000;
-/// How often it says what it got done.
+/// Interval between lines of progress.
 const REPORT: Duration = Duration::from_millis(100);
 
 glasshouse::main!(serve);
@@ -24,7 +24,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         [] => u64::MAX,
         [option] if option == "--calls" => return calls::serve(&platform).await,
         [option, number] if option == "--seconds" => {
-            number.parse().map_err(|_| format!("{number} is no number of seconds"))?
+            number.parse().map_err(|_| format!("{number} is not a number of seconds"))?
         }
         _ => return Err("the arguments are: [--seconds NUMBER | --calls]".into()),
     };
@@ -45,7 +45,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
             return Ok(());
         }
         next = next + REPORT;
-        // Others have their turn, and may end us.
+        // Other tasks run, and may end this one.
         platform.sleep(Duration::ZERO).await;
     }
 }
@@ -70,7 +70,7 @@ fn heavy(seed: u64) -> u64 {
     steps(seed, 6 * STEPS)
 }
 
-/// Marsaglia's xorshift: each step needs the one before it, so nothing can be left out.
+/// Marsaglia's xorshift: each step needs the one before it, so the compiler can remove none.
 #[inline(always)]
 fn steps(mut seed: u64, count: u64) -> u64 {
     for _ in 0..count {

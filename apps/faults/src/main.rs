@@ -1,4 +1,4 @@
-//! Goes wrong on purpose, in the way that its argument names. The tests read the reports.
+//! Fails on purpose, in the way that its argument names, or prints facts about its platform. The tests read its output.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![deny(unsafe_code)]
 
@@ -8,6 +8,7 @@ mod wrong;
 
 use alloc::string::String;
 use core::time::Duration;
+use glasshouse::tracing::{debug, error, info, trace, warn};
 use glasshouse::{Error, Platform};
 
 glasshouse::main!(serve);
@@ -27,14 +28,52 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         Some("panic") => panic!("on purpose, number {}", platform.args().len()),
         Some("bounds") => Err(alloc::format!("{}", wrong::past_the_end(platform.args().len())).into()),
         Some("memory") => Err(alloc::format!("{} bytes", wrong::all_memory()).into()),
+        Some("large-memory") => {
+            let (mib, last) = wrong::large_memory();
+            platform.print(format_args!("{mib} MiB are usable, up to {last:#x}"));
+            Ok(())
+        }
         Some("stack") => Err(alloc::format!("{}", wrong::recurse(1)).into()),
         Some("null") => Err(alloc::format!("{}", wrong::read_null()).into()),
         Some("write-code") => Err(alloc::format!("{}", wrong::write_code()).into()),
         Some("run-data") => Err(alloc::format!("{}", wrong::run_data()).into()),
         Some("invalid") => Err(alloc::format!("{}", wrong::invalid_instruction()).into()),
         Some("privileged") => Err(alloc::format!("{}", wrong::privileged_instruction()).into()),
+        Some("facts") => facts(&platform),
+        Some("messages") => {
+            messages();
+            Ok(())
+        }
+        Some("wait") => {
+            platform.print(format_args!("waiting"));
+            core::future::pending().await
+        }
         Some("check-memory-functions") => wrong::check_memory_functions(),
-        Some(other) => Err(alloc::format!("`{other}` is no fault this program knows").into()),
-        None => Err("say which fault".into()),
+        Some(other) => Err(alloc::format!("`{other}` is not a fault of this program").into()),
+        None => Err("give the name of a fault".into()),
     }
+}
+
+/// Prints the platform's time and memory.
+fn facts(platform: &impl Platform) -> Result<(), Error> {
+    let wall = platform.wall().ok_or("there is no time of day")?;
+    let used = platform.memory().used_bytes;
+    let piece = core::hint::black_box(alloc::vec![1u8; 1 << 20]);
+    let held = platform.memory().used_bytes;
+    drop(piece);
+    let (secs, after) = (wall.since_epoch.as_secs_f64(), platform.memory());
+    platform.print(format_args!("wall={secs} source={} {wall}", wall.source));
+    platform.print(format_args!(
+        "used={used} held={held} freed={} peak={} total={}",
+        after.used_bytes, after.peak_bytes, after.total_bytes
+    ));
+    Ok(())
+}
+
+fn messages() {
+    trace!(number = 7, "a message");
+    debug!(number = 7, "a message");
+    info!(number = 7, "a message");
+    warn!(number = 7, "a message");
+    error!(number = 7, "a message");
 }

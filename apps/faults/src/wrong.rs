@@ -1,4 +1,4 @@
-//! The faults. This module is wrong by design, so its `unsafe` blocks say what happens instead of why not.
+//! The faults. This module is wrong by design, so the comments of its `unsafe` blocks state the fault, not a proof.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -18,6 +18,26 @@ pub fn all_memory() -> usize {
         if taken.len() > 1 << 20 {
             return taken.len();
         }
+    }
+}
+
+/// Takes memory in large blocks until there is none and writes both ends of each: how many MiB, and the highest address.
+pub fn large_memory() -> (usize, usize) {
+    const BLOCK_BYTES: usize = 16 << 20;
+    let mut blocks: Vec<Vec<u8>> = Vec::new();
+    let mut last = 0;
+    loop {
+        let mut block = Vec::new();
+        if block.try_reserve_exact(BLOCK_BYTES).is_err() {
+            return (blocks.len() * (BLOCK_BYTES >> 20), last);
+        }
+        let ends = block.spare_capacity_mut();
+        for place in [0, BLOCK_BYTES - 1] {
+            let written = *ends[place].write(place as u8);
+            assert_eq!(black_box(written), place as u8);
+            last = last.max(&raw const ends[place] as usize);
+        }
+        blocks.push(block);
     }
 }
 

@@ -15,7 +15,7 @@ glasshouse::main!(serve);
 async fn serve(platform: impl Platform) -> Result<(), Error> {
     let port = match platform.args() {
         [] => 8080,
-        [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is no port"))?,
+        [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is not a port"))?,
         _ => return Err("the arguments are: [--port NUMBER]".into()),
     };
     let address = platform.net().up().await?.address;
@@ -24,7 +24,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
     loop {
         let Ok(stream) = listener.accept().await else { continue };
         let connection = Connection::new(stream, platform.clone(), Limits::default());
-        // A client that is one too many is reset by the drop of its connection.
+        // A client beyond the limit is reset by the drop of its connection.
         let _ = platform.spawn("connection", async move { _ = connection.serve(greet).await });
     }
 }

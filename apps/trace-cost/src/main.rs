@@ -1,8 +1,8 @@
-//! Says what an event of the trace costs where this runs, in nanoseconds, one line each, and ends.
+//! Measures the cost of a trace event on this platform, in nanoseconds, and prints one line for each kind of measurement.
 //!
 //! `floor` reading the clock, which every event does; `off` an event whose group is off; `on` one that is written;
-//! `span-off` and `span-on` a whole span with one field. All without the loop around them, whose own cost is `loop`.
-//! Each is the median of rounds that alternate.
+//! `span-off` and `span-on` a whole span with one field. The cost of the loop, `loop`, is subtracted from the others.
+//! Each is the median of alternating rounds.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -12,21 +12,21 @@ use glasshouse::trace::{Group, Name, gauge, switch, ticks};
 use glasshouse::tracing::info_span;
 use glasshouse::{Error, Platform};
 
-/// Rounds of each measurement. Many short ones rather than few long ones: those that somebody else's work falls into
-/// are then few enough for the median.
+/// Rounds of each measurement. Many short ones rather than few long ones, so that few of them are preempted and the
+/// median is not affected.
 const ROUNDS: usize = 31;
 /// Repetitions of one round, fewer where they take longer than [`ROUND_TIME`].
 const REPETITIONS_MAX: u64 = 100_000;
 const REPETITIONS_MIN: u64 = 1_000;
 const ROUND_TIME: Duration = Duration::from_millis(3);
-/// Events that are written first, so that all memory of the ring is there.
+/// Events that are written first, so that all memory of the ring is mapped.
 const WARM_UP: u64 = 300_000;
 
 static VALUE: Name = Name::new("value");
 
 glasshouse::main!(serve);
 
-/// What one round does, in the order of the lines.
+/// The measurements, in the order of the lines.
 #[derive(Clone, Copy)]
 enum Work {
     Loop,
@@ -55,7 +55,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
             // Five events, and what is around them.
             let repetitions = if matches!(work, Work::SpanOn) { repetitions / 8 } else { repetitions };
             *took_ns = run(&platform, work, repetitions).as_nanos() as f64 / repetitions as f64;
-            // Others have their turn.
+            // Other tasks run.
             platform.sleep(Duration::ZERO).await;
         }
     }

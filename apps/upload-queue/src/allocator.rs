@@ -1,8 +1,8 @@
-//! Which blocks are free, and who holds the others.
+//! Which blocks are free, and which uploads hold the others.
 //!
-//! An upload reserves room for its whole length when it begins, so that items lie in few pieces. What it has not filled
-//! can be taken back from it: an upload that needs room takes it from the reservations of others, but for as much as each
-//! has filled already, [`AHEAD_BLOCKS`] at least. So space is held by data and not by announcements.
+//! An upload reserves room for its whole length when it starts, so that items are in few pieces. Room that it has not filled
+//! can be taken back: an upload that needs room takes it from the reservations of others, but leaves each as much as it
+//! has filled already, and at least [`AHEAD_BLOCKS`]. So an announcement alone occupies no space.
 
 use crate::format::{BLOCK_BYTES, EXTENTS_MAX, Extent};
 use crate::limits::CHUNK_BYTES;
@@ -22,22 +22,22 @@ struct Free {
     runs: BTreeMap<u32, u32>,
     blocks: u64,
     entries: usize,
-    /// What uploads under way hold, by number.
+    /// The blocks of open uploads, by number.
     reservations: BTreeMap<u64, Reserved>,
     reservations_made: u64,
 }
 
-/// Blocks of an upload that is under way, in the order in which they are filled.
+/// Blocks of an open upload, in the order in which they are filled.
 struct Reserved {
     extents: [Extent; EXTENTS_MAX],
-    /// Blocks that were handed out to be filled.
+    /// Blocks that were given out to be filled.
     used: u64,
 }
 
-/// Blocks ahead of its data that nobody takes from an upload: one chunk.
+/// Blocks ahead of its data that an upload always keeps: one chunk.
 const AHEAD_BLOCKS: u64 = (CHUNK_BYTES / BLOCK_BYTES) as u64;
 
-/// Why space was not given.
+/// Why a reservation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// Not enough blocks, or so scattered that an entry cannot name them.
@@ -63,7 +63,7 @@ impl Allocator {
     }
 
     /// Reserves `blocks` blocks and one index entry: the first run that is long enough, or else the fewest runs that
-    /// together are. Where too little is free, others give back what they have not filled.
+    /// are in total. If too little is free, other uploads give back what they have not filled.
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation, Refused> {
         let mut free = self.free.borrow_mut();
         if free.entries == 0 {
@@ -89,8 +89,8 @@ impl Allocator {
         Ok(self.hold(&mut free, extents))
     }
 
-    /// Reserves what there is for an upload whose length nobody knows: the longest run, `blocks_max` blocks at most. It
-    /// grows as it is filled.
+    /// Reserves room for an upload of unknown length: the longest run, `blocks_max` blocks at most. The
+    /// reservation grows as it is filled.
     pub(crate) fn reserve_some(&self, blocks_max: u64) -> Result<Reservation, Refused> {
         let mut free = self.free.borrow_mut();
         if free.entries == 0 {
@@ -132,14 +132,14 @@ impl Allocator {
     }
 }
 
-/// Room for an upload that is under way; all of it is free again when this is dropped.
+/// Room for an open upload; all of it is free again when this is dropped.
 pub(crate) struct Reservation {
     allocator: Allocator,
     number: u64,
 }
 
 impl Reservation {
-    /// The next blocks to fill, `blocks_max` at most and in one piece. `blocks_wanted` is what is missing in all.
+    /// The next blocks to fill, `blocks_max` at most and in one piece. `blocks_wanted` is the total of missing blocks.
     pub(crate) fn next(&mut self, blocks_max: u32, blocks_wanted: u64) -> Result<Extent, Refused> {
         let mut free = self.allocator.free.borrow_mut();
         if free.reservations[&self.number].rest().is_none() {
@@ -152,7 +152,7 @@ impl Reservation {
         Ok(Extent { start: rest.start, blocks })
     }
 
-    /// Ends with the first `blocks` of what was handed out; the others are free again.
+    /// Ends with the first `blocks` of those given out; the others are free again.
     pub(crate) fn into_space(self, blocks: u64) -> Space {
         let mut free = self.allocator.free.borrow_mut();
         let mut reserved = free.reservations.remove(&self.number).expect("it is there as long as its holder");
@@ -166,7 +166,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut free = self.allocator.free.borrow_mut();
-        // It is not there any more when it has become a space.
+        // The reservation no longer exists when it has become a space.
         if let Some(reserved) = free.reservations.remove(&self.number) {
             reserved.extents.into_iter().for_each(|extent| free.join(extent));
             free.entries += 1;
@@ -179,12 +179,12 @@ impl Reserved {
         self.extents.iter().map(|extent| u64::from(extent.blocks)).sum()
     }
 
-    /// Blocks that others may have.
+    /// Blocks that others may take.
     fn idle_blocks(&self) -> u64 {
         self.blocks().saturating_sub(self.used + self.used.max(AHEAD_BLOCKS))
     }
 
-    /// What was not handed out of the extent in which the next block lies.
+    /// The part that was not given out of the extent of the next block.
     fn rest(&self) -> Option<Extent> {
         let mut before = 0;
         for extent in &self.extents {
@@ -235,7 +235,7 @@ fn gather(runs: &BTreeMap<u32, u32>, mut blocks: u32, extents: &mut [Extent; EXT
 }
 
 impl Free {
-    /// Free runs that are `blocks` long together.
+    /// Free runs that are `blocks` long in total.
     fn find(&self, blocks: u32) -> Result<[Extent; EXTENTS_MAX], Refused> {
         let mut extents = [Extent::default(); EXTENTS_MAX];
         match self.runs.iter().find(|run| *run.1 >= blocks) {
@@ -250,7 +250,7 @@ impl Free {
         longest.map(|(&start, &blocks)| Extent { start, blocks })
     }
 
-    /// Blocks that uploads hold and others may have; `but` is left out.
+    /// Blocks that uploads hold and others may take; `but` is left out.
     fn idle_blocks(&self, but: Option<u64>) -> u64 {
         let others = self.reservations.iter().filter(|(number, _)| Some(**number) != but);
         others.map(|(_, reserved)| reserved.idle_blocks()).sum()
@@ -272,8 +272,8 @@ impl Free {
         }
     }
 
-    /// Makes half of the largest part that an upload has not filled free, unless as much is free in one piece: who takes
-    /// it has room to grow then, and so has the other one.
+    /// Frees half of the largest part that an upload has not filled, unless as much is free in one piece. So
+    /// both uploads have room to grow.
     fn share_out(&mut self, but: Option<u64>) {
         let others = self.reservations.iter().filter(|(number, _)| Some(**number) != but);
         let half = others.map(|(_, reserved)| reserved.idle_blocks()).max().unwrap_or(0) / 2;
@@ -282,8 +282,8 @@ impl Free {
         }
     }
 
-    /// Gives a reservation that is used up more room, `blocks_wanted` at most: behind its end if that is free, else where
-    /// most is.
+    /// Gives a full reservation more room, `blocks_wanted` at most: after its end if that is free, otherwise in the
+    /// longest run.
     fn grow(&mut self, number: u64, blocks_wanted: u64) -> Result<(), Refused> {
         let reserved = &self.reservations[&number];
         let count = reserved.extents.iter().take_while(|extent| extent.blocks > 0).count();
@@ -347,10 +347,10 @@ impl Free {
     }
 }
 
-/// Blocks and an index entry that somebody holds; they are free again when it is dropped.
+/// Blocks and an index entry in use; they are free again when this is dropped.
 ///
-/// An item, an upload, a reader and a removal that is not durable yet each share one through `Rc`,
-/// so space is used again only when the last of them is done with it.
+/// An item, an upload, a reader and a removal that is not durable yet share one through `Rc`,
+/// so space is used again only after the last of them is dropped.
 pub(crate) struct Space {
     pub(crate) extents: [Extent; EXTENTS_MAX],
     allocator: Allocator,
@@ -421,7 +421,7 @@ mod tests {
     use proptest::prelude::*;
 
     impl Allocator {
-        /// An item of so many blocks whose data is all there.
+        /// An item of so many blocks, completely written.
         fn take(&self, blocks: u64) -> Result<Space, Refused> {
             let mut reservation = self.reserve(blocks)?;
             let mut left = blocks;
@@ -517,7 +517,7 @@ mod tests {
         let mut others = Vec::new();
         for piece in 0..EXTENTS_MAX as u32 {
             assert_eq!(upload.next(10, 10), Ok(Extent { start: piece * 11, blocks: 10 }));
-            // What lies behind it goes to another one.
+            // The part after it goes to another one.
             others.push(allocator.take(1).unwrap());
         }
         assert_eq!(upload.next(10, 10), Err(Refused::Blocks));
@@ -531,7 +531,7 @@ mod tests {
         let _first = allocator.reserve_some(600).unwrap();
         let mut second = allocator.reserve_some(1000).unwrap();
         assert_eq!(second.next(u32::MAX, 1000), Ok(Extent { start: 600, blocks: 400 }));
-        // Nothing is free, so the first one gives half of what it has not filled.
+        // No block is free, so the first one gives half of what it has not filled.
         let mut third = allocator.reserve_some(1000).unwrap();
         let shared = third.next(u32::MAX, 1000).unwrap();
         assert!((250..=300).contains(&shared.blocks) && shared.start >= 300, "{shared:?}");

@@ -1,8 +1,8 @@
 //! The items of the queue, and the changes to them that are not durable yet.
 //!
-//! A commit writes the slot of the index that is not current, so when one fails the queue is what it was before: its uploads and
-//! removals are undone and answered so. Whether that slot can be read nevertheless is not known until another commit has written
-//! it anew. Until then the space of the failed uploads belongs to nobody else.
+//! A commit writes the slot of the index that is not current, so when one fails the queue is as before: its uploads and
+//! removals are undone and answered with an error. Whether the slot is nevertheless readable is unknown until another commit has written
+//! it again. Until then the space of the failed uploads is not reused.
 
 use crate::allocator::Space;
 use crate::format::Entry;
@@ -19,7 +19,7 @@ pub(crate) struct Item {
     pub(crate) _space: Space,
 }
 
-/// How a commit ended, for those that wait for it.
+/// The result of a commit, for the tasks that wait for it.
 #[derive(Clone, Default)]
 pub(crate) struct Outcome(Rc<Cell<Option<Result<(), BlockError>>>>);
 
@@ -35,7 +35,7 @@ impl Outcome {
 pub(crate) struct Batch {
     /// Whole uploads.
     pub(crate) adds: Vec<Rc<Item>>,
-    /// Removed items, oldest first; they hold their space until the commit that forgets them is durable.
+    /// Removed items, oldest first; they hold their space until the commit that removes them is durable.
     removes: Vec<Rc<Item>>,
     outcome: Outcome,
 }
@@ -47,15 +47,15 @@ impl Batch {
 }
 
 pub(crate) struct Changes {
-    /// Durable items that nobody removed, oldest completion first.
+    /// Durable items that were not removed, oldest completion first.
     items: VecDeque<Rc<Item>>,
     /// What the next commit changes.
     next: Batch,
-    /// The commit under way.
+    /// The open commit.
     current: Option<Outcome>,
     /// Uploads of failed commits.
     in_doubt: Vec<Rc<Item>>,
-    /// A commit is wanted although nothing changes.
+    /// A commit is needed although nothing changes.
     settle: bool,
     /// Sequence of the newest durable index.
     sequence: u64,
@@ -95,7 +95,7 @@ impl Changes {
         self.next.outcome.clone()
     }
 
-    /// Removes the head if it is item `id`. Returns whether it did, and the outcome of all removals so far, unless they are durable.
+    /// Removes the head if it is item `id`. Returns whether it did, and the outcome of all removals so far, unless these are durable.
     pub(crate) fn remove(&mut self, id: u64) -> (bool, Option<Outcome>) {
         let removed = self.items.pop_front_if(|head| head.entry.id == id);
         let is_found = removed.is_some();
@@ -104,7 +104,7 @@ impl Changes {
         (is_found, next.or_else(|| self.current.clone()))
     }
 
-    /// Wants a commit if a failed one left space that nobody can use. True if it does.
+    /// Requests a commit if a failed one left space that cannot be used. Returns whether it does.
     pub(crate) fn settle(&mut self) -> bool {
         self.settle = !self.in_doubt.is_empty();
         self.settle
@@ -145,7 +145,7 @@ impl Changes {
         self.end(&batch.outcome, Err(error));
     }
 
-    /// A flush for `batch` failed: what was written since the flush before may be lost, and a later flush does not report it.
+    /// A flush for `batch` failed: data written since the flush before may be lost, and a later flush does not report it.
     /// So the uploads that wait for the next commit fail too.
     pub(crate) fn fail_flush(&mut self, batch: Batch, error: BlockError) {
         let next = mem::take(&mut self.next);
@@ -202,7 +202,7 @@ mod tests {
         let removals = [changes.remove(1), changes.remove(2)];
         assert!(removals.iter().all(|(is_found, _)| *is_found));
         let batch = changes.begin().unwrap();
-        // The next one removes too, before the outcome is there.
+        // The next one removes too, before the outcome is known.
         assert!(changes.remove(3).0);
         changes.fail(batch, ERROR);
         assert_eq!(failed.get(), Some(Err(ERROR)));

@@ -6,15 +6,15 @@ use core::fmt;
 /// What the arguments say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// TCP port, 8080 unless told.
+    /// TCP port, by default 8080.
     pub port: u16,
-    /// Longest item that is accepted; the disk's capacity unless told.
+    /// Longest item that is accepted, by default the disk's capacity.
     pub item_bytes_max: Option<u64>,
-    /// Erase the disk and begin with an empty queue.
+    /// Erase the disk and start with an empty queue.
     pub format: bool,
 }
 
-/// Arguments that cannot be followed.
+/// Invalid arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     argument: String,

@@ -1,7 +1,7 @@
-//! The connections that are open, and which of them goes when another one comes.
+//! The open connections, and which of them is reset for a new one.
 //!
-//! A connection *rests* unless its request holds a place. At the bound a resting one is ended for each that comes: the
-//! oldest of the address that has the most. So a short request is answered however many connections do nothing.
+//! A connection is *idle* unless its request holds a place. At the bound, an idle one is reset for each new one: the
+//! oldest of the address that has the most. So a short request is answered regardless of the number of idle connections.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -28,12 +28,14 @@ struct Inner {
 struct Entry {
     peer: IpAddr,
     is_kept: Cell<bool>,
+    /// A request is in flight.
+    is_busy: Cell<bool>,
     is_ended: Cell<bool>,
     ended: Notify,
 }
 
 impl Connections {
-    /// `name` is what one of them is called in traces.
+    /// `name` is the name of the resource in traces.
     pub(crate) fn new(count_max: usize, name: &'static Name) -> Connections {
         let (open, changed) = (RefCell::default(), Notify::of_resource(name));
         Connections { inner: Rc::new(Inner { name, count_max, open, changed }) }
@@ -43,18 +45,43 @@ impl Connections {
     pub(crate) async fn add(&self, peer: IpAddr) -> Connected {
         loop {
             let changed = self.inner.changed.notified();
-            let open = self.inner.open.borrow().len();
-            if open < self.inner.count_max {
+            if self.count() < self.inner.count_max {
                 break;
             }
             self.end_one();
-            // Where all hold places, one of those has to end by itself.
+            // If all hold places, one of those has to end by itself.
             changed.await;
         }
         let ended = Notify::of_resource(self.inner.name);
-        let entry = Rc::new(Entry { peer, is_kept: Cell::new(false), is_ended: Cell::new(false), ended });
+        let entry = Rc::new(Entry {
+            peer,
+            is_kept: Cell::new(false),
+            is_busy: Cell::new(false),
+            is_ended: Cell::new(false),
+            ended,
+        });
         self.inner.open.borrow_mut().push(entry.clone());
         Connected { connections: self.clone(), entry }
+    }
+
+    /// Ends the connections without a request in flight, and completes when the others have ended.
+    pub(crate) async fn finish(&self) {
+        for entry in self.inner.open.borrow().iter().filter(|entry| !entry.is_busy.get()) {
+            entry.is_ended.set(true);
+            entry.ended.notify_all();
+        }
+        loop {
+            let changed = self.inner.changed.notified();
+            if self.count() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Open connections.
+    pub(crate) fn count(&self) -> usize {
+        self.inner.open.borrow().len()
     }
 
     fn end_one(&self) {
@@ -80,21 +107,26 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
-    /// The other end's address.
+    /// The peer's address.
     pub(crate) fn peer(&self) -> IpAddr {
         self.entry.peer
     }
 
-    /// Says whether its request holds a place: then it stays whoever comes.
+    /// Sets whether its request holds a place: then the connection is not reset for a new one.
     pub(crate) fn keep(&self, is_kept: bool) {
         self.entry.is_kept.set(is_kept);
         if is_kept && self.entry.is_ended.take() {
-            // It was to go a moment ago: another one goes.
+            // It was about to be reset: another one is.
             self.connections.inner.changed.notify_all();
         }
     }
 
-    /// Completes when the connection has to go.
+    /// Sets whether it has a request in flight.
+    pub(crate) fn set_busy(&self, is_busy: bool) {
+        self.entry.is_busy.set(is_busy);
+    }
+
+    /// Completes when the connection has to be reset.
     pub(crate) async fn ended(&self) {
         loop {
             let ended = self.entry.ended.notified();

@@ -1,4 +1,4 @@
-//! Data on its way out of the queue.
+//! Downloads: data from the disk to a client.
 
 use crate::allocator::Cursor;
 use crate::changes::Item;
@@ -60,7 +60,7 @@ impl<B: Block> Download<B> {
             };
             self.reads.push(read).await;
         }
-        let (result, buf, bytes) = self.reads.pop().await.expect("bytes are left, so a read is under way");
+        let (result, buf, bytes) = self.reads.pop().await.expect("bytes are left, so a read is in flight");
         result?;
         let chunk = ChunkRead { buf: Some(buf), bytes, pool: self.store.pool().clone() };
         self.hasher.write(&chunk);

@@ -1,4 +1,4 @@
-//! What can go wrong with the store.
+//! Errors of the store.
 
 use crate::format::Fault;
 use alloc::vec::Vec;
@@ -12,16 +12,16 @@ pub enum OpenError {
     Disk(BlockError),
     /// No memory for the index.
     Memory(OutOfMemory),
-    /// The disk takes no writes.
+    /// The disk is read-only.
     ReadOnly,
-    /// Fewer blocks than the least layout has.
+    /// Fewer blocks than the smallest layout has.
     TooSmall {
         /// Size of the disk in bytes.
         size_bytes: u64,
     },
     /// The disk's sectors are larger than the blocks of the format.
     SectorSize(u32),
-    /// The disk is not empty, and what it holds is not a queue.
+    /// The disk is not empty, and its content is not a queue.
     Foreign {
         /// Place of a byte that is not zero.
         offset: u64,
@@ -35,7 +35,7 @@ pub enum OpenError {
         /// Size of the disk in bytes.
         size_bytes: u64,
     },
-    /// Neither index slot can be used; for each why, `None` when it was never written.
+    /// Neither index slot can be used; the reason for each, `None` if it was never written.
     NoIndex([Option<Fault>; 2]),
 }
 
@@ -46,10 +46,10 @@ impl fmt::Display for OpenError {
             OpenError::Memory(error) => write!(f, "{error}"),
             OpenError::ReadOnly => write!(f, "the disk is read-only, and a queue must be written"),
             OpenError::TooSmall { size_bytes } => {
-                write!(f, "the disk has {size_bytes} bytes, and a queue takes at least 16384")
+                write!(f, "the disk has {size_bytes} bytes, and a queue needs at least 16384")
             }
             OpenError::SectorSize(bytes) => {
-                write!(f, "the disk has sectors of {bytes} bytes, and a queue takes at most 4096")
+                write!(f, "the disk has sectors of {bytes} bytes, and a queue supports at most 4096")
             }
             OpenError::Foreign { offset } => write!(
                 f,
@@ -95,14 +95,14 @@ impl From<OutOfMemory> for OpenError {
 /// Why an upload, a download or a removal failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreError {
-    /// The item does not fit into the free space, counting uploads under way.
+    /// The item does not fit into the free space, including open uploads.
     DiskFull {
-        /// Bytes that were asked for.
+        /// Bytes that were requested.
         wanted_bytes: u64,
         /// Bytes that are free.
         free_bytes: u64,
     },
-    /// Every place of the index is taken, counting uploads under way.
+    /// Every entry of the index is in use, including open uploads.
     IndexFull {
         /// Places there are.
         items_max: usize,
@@ -125,7 +125,7 @@ pub enum StoreError {
     },
     /// A request to the disk failed.
     Disk(BlockError),
-    /// The disk failed while the upload was under way, and may have lost what it had written.
+    /// The disk failed during the upload, and may have lost data that it had written.
     Lost,
     /// No memory for a chunk.
     Memory(OutOfMemory),
@@ -135,7 +135,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             StoreError::DiskFull { wanted_bytes, free_bytes } => {
-                write!(f, "the disk is full: {wanted_bytes} bytes wanted, {free_bytes} free")
+                write!(f, "the disk is full: {wanted_bytes} bytes requested, {free_bytes} free")
             }
             StoreError::IndexFull { items_max } => write!(f, "the index is full: it has room for {items_max} items"),
             StoreError::Short { length, received } => {
@@ -168,7 +168,7 @@ impl From<OutOfMemory> for StoreError {
     }
 }
 
-/// What was found on the disk at the start.
+/// The state of the disk at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// The disk was empty (or erased on request) and has been formatted.
@@ -184,9 +184,9 @@ pub struct Recovery {
     pub unused_bytes: u64,
 }
 
-/// Remarks for the person who runs the service, one line each.
+/// Messages for the operator of the service, one line each.
 impl Recovery {
-    /// The lines, without those that say nothing new.
+    /// The lines, without those that report the normal case.
     pub fn remarks(&self) -> Vec<alloc::string::String> {
         let mut lines = Vec::new();
         if self.formatted {
@@ -195,7 +195,7 @@ impl Recovery {
         if let Some((slot, fault)) = self.broken_slot {
             lines.push(alloc::format!(
                 "index slot {slot} cannot be used: {fault}; a commit was cut short there, or the disk is damaged; \
-                 going on with sequence {} from the other slot",
+                 continuing with sequence {} from the other slot",
                 self.sequence
             ));
         }

@@ -18,21 +18,21 @@ pub const BLOCKS_PER_SLOT_BLOCK: u32 = 256;
 /// Pieces that one item may be stored in.
 pub const EXTENTS_MAX: usize = 5;
 
-/// The largest sequence and the largest next id of an index that is believed: no disk lives for so many commits, and
-/// whoever goes on counting from here does not overflow.
+/// The largest sequence and the largest next id of a valid index: no disk survives so many commits, and
+/// counting on from here does not overflow.
 pub const NUMBER_MAX: u64 = u64::MAX / 2;
 
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"GLSQUEUE";
 const SLOT_MAGIC: [u8; 8] = *b"GLSINDEX";
 const ENTRY_BYTES: usize = 64;
 const HEADER_BYTES: usize = 64;
-/// The part of block 0 that says something: a sector of the smallest size, because that is what a
-/// power cut leaves either old or new.
+/// The part of block 0 that is used: a sector of the smallest size, because a
+/// power cut leaves it either old or new.
 const SUPERBLOCK_BYTES: usize = 512;
 const SUPERBLOCK_CHECKSUM: Range<usize> = 32..40;
 const SLOT_CHECKSUM: Range<usize> = 56..64;
 
-/// Where things are on a device; follows from two numbers in the superblock.
+/// The layout of a device; follows from two numbers in the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Blocks that the queue uses, from the start of the device on.
@@ -80,7 +80,7 @@ impl Geometry {
 /// Whether the device was formatted to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperblockState {
-    /// Formatting began; the slots may hold anything, and no item was ever accepted.
+    /// Formatting started; the slots may have any content, and no item was ever accepted.
     Formatting,
     /// The queue is in use.
     Ready,
@@ -103,7 +103,7 @@ pub fn encode_superblock(geometry: Geometry, state: SuperblockState, block: &mut
     block[SUPERBLOCK_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Reads block 0. `Ok(None)` when it does not begin with our magic.
+/// Reads block 0. `Ok(None)` when it does not start with our magic.
 pub fn decode_superblock(block: &[u8]) -> Result<Option<(Geometry, SuperblockState)>, Fault> {
     let block = &block[..SUPERBLOCK_BYTES];
     if block[0..8] != SUPERBLOCK_MAGIC {
@@ -143,7 +143,7 @@ impl Extent {
     }
 }
 
-/// One item of the queue as the index keeps it.
+/// One item of the queue as in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Ascending in order of completion; never used twice by one queue.
@@ -159,7 +159,7 @@ pub struct Entry {
 /// The contents of an index slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
-    /// Counts commits; its lowest bit says which slot it is in.
+    /// Counts commits; its lowest bit is the number of its slot.
     pub sequence: u64,
     /// The id that the next item gets.
     pub next_id: u64,
@@ -167,7 +167,7 @@ pub struct Index {
     pub entries: Vec<Entry>,
 }
 
-/// What an index slot holds.
+/// The content of an index slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Slot {
     /// Never written: the header is all zero.
@@ -187,7 +187,7 @@ pub fn slot_used_bytes(count: usize) -> usize {
 /// write to the device.
 ///
 /// # Panics
-/// When `slot` has no room for the entries: whoever accepts items counts them first.
+/// When `slot` has no room for the entries: the caller counts items before it accepts them.
 pub fn encode_slot(
     sequence: u64,
     next_id: u64,
@@ -262,8 +262,8 @@ fn decode_entry(bytes: &[u8]) -> Entry {
     Entry { id: u64_at(bytes, 0), length: u64_at(bytes, 8), checksum: u64_at(bytes, 16), extents }
 }
 
-/// A slot with a right checksum was written by a queue; entries that are wrong all the same come
-/// from a defect or a forger, and using them could overwrite somebody's data.
+/// A slot with a right checksum was written by a queue; entries that are nevertheless wrong come
+/// from a bug or a forgery, and using them could overwrite data of other items.
 fn check_entries(geometry: Geometry, index: &Index) -> Result<(), Fault> {
     let mut ids_from = 0;
     let mut runs = Vec::new();
@@ -305,7 +305,7 @@ fn check_entries(geometry: Geometry, index: &Index) -> Result<(), Fault> {
 /// Why a superblock or an index slot cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It does not begin with the magic bytes.
+    /// It does not start with the magic bytes.
     Magic,
     /// Another version of the format.
     Version(u32),
@@ -318,7 +318,7 @@ pub enum Fault {
     },
     /// The superblock names a state that does not exist.
     State(u32),
-    /// The superblock describes a layout that cannot be.
+    /// The superblock describes an invalid layout.
     Geometry {
         /// Blocks in use.
         total_blocks: u64,
@@ -350,17 +350,17 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Fault::Magic => write!(f, "it does not begin with the magic bytes"),
+            Fault::Magic => write!(f, "it does not start with the magic bytes"),
             Fault::Version(version) => write!(f, "it has version {version}, and this program reads {VERSION}"),
             Fault::Checksum { stored, computed } => {
                 write!(f, "its checksum is {stored:016x}, but its bytes have {computed:016x}")
             }
             Fault::State(state) => write!(f, "its state is {state}, which does not exist"),
             Fault::Geometry { total_blocks, slot_blocks } => {
-                write!(f, "it describes {total_blocks} blocks with slots of {slot_blocks}, which cannot be")
+                write!(f, "it describes {total_blocks} blocks with slots of {slot_blocks}, which is not a valid layout")
             }
             Fault::Count { count, count_max } => {
-                write!(f, "it counts {count} items, and there is room for {count_max}")
+                write!(f, "it has {count} items, and there is room for {count_max}")
             }
             Fault::Number(number) => write!(f, "it counts up to {number}, further than any queue"),
             Fault::Sequence(sequence) => write!(f, "its sequence {sequence} belongs into the other slot"),

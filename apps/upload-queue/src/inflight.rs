@@ -1,4 +1,4 @@
-//! Device requests under way, in the order in which they were made.
+//! Device requests in flight, in the order of their submission.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

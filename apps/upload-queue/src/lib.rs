@@ -1,14 +1,14 @@
-//! A durable upload queue over HTTP: clients PUT files, a consumer takes them in order of completion.
+//! A durable upload queue over HTTP: clients PUT files, consumers get them in order of completion.
 //!
 //! ```text
 //! service ── routes ──┬─ upload ───┬─ store ── open      what is in the queue, commits
-//!                     └─ download ─┘   ├───── changes     items, and what is not durable yet
-//!                                      ├───── allocator   who holds which blocks
+//!                     └─ download ─┘   ├───── changes     items, and changes that are not durable yet
+//!                                      ├───── allocator   free blocks, and reservations
 //!                                      └───── format      bytes on the disk
 //! ```
 //! [`serve`] is the service; [`Store`] is the queue without HTTP, over any [`glasshouse::Block`].
 //! An upload is answered when it is durable: its data was flushed, then the index that names it was
-//! written and flushed. `docs/formats/upload-queue.md` has the format and its rules; [`limits`] has
+//! written and flushed. `docs/formats/upload-queue.md` specifies the format; [`limits`] has
 //! every bound.
 //!
 //! Copies per byte: one from the network into a chunk, which the disk writes from; one from the disk

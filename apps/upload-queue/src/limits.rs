@@ -4,25 +4,25 @@ use core::time::Duration;
 use glasshouse::http::Limits;
 
 /// Bytes of one device request while data streams. Large enough that a request's fixed cost (a
-/// thread hand-over in a process, an exit in a VM) vanishes beside its copy, small enough to stay
+/// thread switch in a process, an exit in a VM) is negligible beside its copy, small enough to stay
 /// in a core's second-level cache between the receive, the checksum and the write.
 pub const CHUNK_BYTES: usize = 128 * 1024;
 
 /// Chunks that one upload or download holds: one that the network fills or empties, the others
-/// under way to or from the device.
+/// in flight to or from the device.
 pub const CHUNKS_PER_TRANSFER: usize = 4;
 
-/// Uploads that stream at once. Together with the downloads: 16 transfers x 4 chunks x 128 KiB =
+/// Concurrent uploads. Together with the downloads: 16 transfers x 4 chunks x 128 KiB =
 /// 8 MiB, a quarter of the smallest VM (32 MiB).
 pub const UPLOADS_MAX: usize = 8;
 
-/// Downloads that stream at once; see [`UPLOADS_MAX`]. Clients that wait for an item do not count.
+/// Concurrent downloads; see [`UPLOADS_MAX`]. Clients that wait for an item do not count.
 pub const DOWNLOADS_MAX: usize = 8;
 
-/// Of the [`UPLOADS_MAX`] and of the [`DOWNLOADS_MAX`] so many at most for one address, so that another finds a place at once.
+/// Maximum of the [`UPLOADS_MAX`], and of the [`DOWNLOADS_MAX`], for one address, so that another address gets a place immediately.
 pub const SHARE_MAX: usize = 6;
 
-/// While others wait for its place, a client must move [`SLOW_BYTES`] in so much time that is spent waiting for it.
+/// While others wait for its place, a client must transfer [`SLOW_BYTES`] in so much time that is spent waiting for it.
 pub const SLOW_TIME: Duration = Duration::from_secs(2);
 
 /// See [`SLOW_TIME`]: 64 KiB a second, half a megabit.
@@ -35,31 +35,34 @@ pub const POOL_CHUNKS_MAX: usize = (UPLOADS_MAX + DOWNLOADS_MAX) * CHUNKS_PER_TR
 /// is answered 503. Its body is not read meanwhile, so TCP holds the sender back.
 pub const PLACE_WAIT: Duration = Duration::from_secs(5);
 
-/// What a 503 asks the client to wait.
+/// `Retry-After` of a 503.
 pub const RETRY_AFTER_SECS: u32 = 1;
 
 /// Longest `?wait=` that is honoured; more is treated as this much.
 pub const WAIT_SECS_MAX: u64 = 24 * 60 * 60;
 
-/// How long a client that has ended its half of the connection still waits for an item. It may read the answer, and whether it does
-/// cannot be seen; if it has left, it must not hold its place for ever.
+/// How long a client that has closed its half of the connection still waits for an item. Whether it still reads
+/// cannot be detected; if it does not, it must not hold its place indefinitely.
 pub const HALF_CLOSED_WAIT: Duration = Duration::from_secs(30);
 
-/// Connections that are open at once. At the bound a new one takes the place of one that rests. Beside its TCP buffers one
+/// Open connections. At the bound, an idle one is reset for a new one. In addition to its TCP buffers a connection
 /// costs 4 KiB, or 16 KiB with a very long head.
 pub const CONNECTIONS_MAX: usize = 512;
 
-/// A small VM's network has a lower bound of its own, 64 with 32 MiB. An eighth of it is left to connections that open or
-/// close.
+/// A small VM's network has a lower bound, 64 with 32 MiB. An eighth of it is reserved for connections that are opening or
+/// closing.
 pub const CONNECTIONS_SPARE: usize = 8;
 
-/// Clients that wait for an item at once are so large a part of all connections, a half, so that they never keep the uploads
-/// away that would end their waiting.
+/// At most one in so many connections (half of them) may wait for an item, so that uploads, which end
+/// these waits, always get a connection.
 pub const WAITING_PART: usize = 2;
+
+/// How long requests in flight may continue after the request to end.
+pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
 
 /// Pause after a connection could not be accepted, so that a lasting failure costs next to nothing.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What one client may send and how slow it may be while no other one waits: 64 KiB in each 30 seconds of waiting for it. An
-/// upload that stands still is ended after one to two of these windows.
+/// Bounds for one client while no other one waits: at least 64 KiB in each 30 seconds of waiting for it. An
+/// upload without progress is ended after one to two of these windows.
 pub const HTTP: Limits = Limits { progress_bytes_min: 64 * 1024, ..Limits::DEFAULT };

@@ -1,4 +1,4 @@
-//! From a disk to a queue: find it or make it, and read what is in it.
+//! Opens a disk as a queue: finds or formats it, and reads its index.
 
 use crate::error::{OpenError, Recovery};
 use crate::format::{self, BLOCK_BYTES, Geometry, Index, Slot, SuperblockState};
@@ -6,14 +6,14 @@ use alloc::vec::Vec;
 use glasshouse::{Block, Buf};
 
 /// A disk that is neither ours nor erased on request must be zero in this many bytes from its start and before its end:
-/// file systems, partition tables and RAID members leave their marks there. So much from the start also shows the items of
+/// file systems, partition tables and RAID members have signatures there. So much from the start also shows the items of
 /// a queue whose superblock and index were erased.
 const ZERO_HEAD_BYTES: u64 = 16 * 1024 * 1024;
 const ZERO_TAIL_BYTES: u64 = 64 * 1024;
 /// Blocks in between that must be zero too, at equal distances.
 const ZERO_SAMPLES: u64 = 256;
 
-/// Finds or makes the queue on `block` and reads its index.
+/// Finds or formats the queue on `block` and reads its index.
 pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, Index, Recovery), OpenError> {
     let info = block.info();
     if info.read_only {
@@ -35,8 +35,8 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, 
         return Err(OpenError::Shrunk { queue_bytes, size_bytes: info.size_bytes });
     }
     let (index, broken_slot) = recover(block, geometry).await?;
-    // A service that was killed leaves writes in the cache of its host. What was read back is
-    // shown to clients from now on, so it must not vanish in a later power cut.
+    // A service that was killed leaves writes in the cache of its host. Clients see
+    // this data from now on, so a later power cut must not remove it.
     block.flush().await?;
     let recovery = Recovery {
         formatted,
@@ -48,14 +48,14 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, 
     Ok((geometry, index, recovery))
 }
 
-/// The layout of the queue on `block`; `None` when it shall become a new one.
+/// The layout of the queue on `block`; `None` if it is to be formatted.
 async fn find_queue<B: Block>(block: &B, erase: bool) -> Result<Option<Geometry>, OpenError> {
     if erase {
         return Ok(None);
     }
     match format::decode_superblock(&read(block, 0, BLOCK_BYTES).await?).map_err(OpenError::Superblock)? {
         Some((geometry, SuperblockState::Ready)) => Ok(Some(geometry)),
-        // A first start was cut short; nobody was ever told that an item was accepted.
+        // A first start was cut short; no item was ever accepted.
         Some((_, SuperblockState::Formatting)) => Ok(None),
         None => {
             let whole = block.info().size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
@@ -84,8 +84,8 @@ async fn check_zero<B: Block>(block: &B, mut from: u64, to: u64) -> Result<(), O
     Ok(())
 }
 
-/// Makes a new queue. A cut at any place leaves a disk that is empty, or one that says it is being
-/// formatted; both are formatted at the next start.
+/// Formats a new queue. A power cut at any time leaves a disk that is empty, or one in the state of
+/// formatting; both are formatted at the next start.
 async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<(), OpenError> {
     write_superblock(block, geometry, SuperblockState::Formatting).await?;
     let mut first = Buf::zeroed(BLOCK_BYTES)?;
@@ -103,7 +103,7 @@ async fn write_superblock<B: Block>(block: &B, geometry: Geometry, state: Superb
     Ok(block.flush().await?)
 }
 
-/// The newest index that is whole, and the slot that should have been but is not.
+/// The newest valid index, and the broken slot if there is one.
 async fn recover<B: Block>(block: &B, geometry: Geometry) -> Result<(Index, Option<(u64, format::Fault)>), OpenError> {
     let mut slots = Vec::new();
     for number in 0..2 {

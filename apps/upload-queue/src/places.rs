@@ -1,7 +1,7 @@
-//! A bound on how many do something at once, shared fairly.
+//! A fair bound on concurrent operations of clients.
 //!
-//! A place goes to those that wait in the order of their coming. One address holds a part of the places at most, so that
-//! another finds one. A client that hardly moves while others wait loses its place: [`Place::lost`] tells the holder.
+//! Waiting clients get a place in the order of their arrival. One address holds at most a part of the places, so that
+//! others get one. A client that makes too little progress while others wait loses its place: [`Place::lost`] reports it to the holder.
 
 use crate::limits::{SLOW_BYTES, SLOW_TIME};
 use alloc::collections::VecDeque;
@@ -10,12 +10,12 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
 use core::time::Duration;
-use embassy_futures::select::{Either, select};
+use glasshouse::future::{Either, select};
 use glasshouse::sync::Notify;
 use glasshouse::trace::{Gauge, Name};
 use glasshouse::{Clock, Instant};
 
-/// How often one that waits looks for a holder that is slow.
+/// How often a waiting client checks for a slow holder.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A number of places. Clones share them.
@@ -44,27 +44,27 @@ struct State {
 
 struct Waiter {
     peer: IpAddr,
-    /// The place that was given to it, until it takes it.
+    /// The place that it was given, until it takes it.
     given: RefCell<Option<Place>>,
 }
 
 struct Holder {
     peer: IpAddr,
-    /// Time that was spent waiting for the client, and the bytes it moved in it; both begin again and again.
+    /// Time that was spent waiting for the client, and the bytes that it transferred in it; both are reset for each window.
     waited: Cell<Duration>,
     bytes: Cell<u64>,
-    /// Since when the client is being waited for.
+    /// When the open wait for the client started.
     since: Cell<Option<Instant>>,
-    /// What the last whole window has shown.
+    /// The result of the last whole window.
     was_slow: Cell<bool>,
     is_lost: Cell<bool>,
     lost: Notify,
 }
 
 impl Holder {
-    /// Whether the client moved too little of late, in time that was spent waiting for it.
+    /// Whether the client transferred too little recently, in time that was spent waiting for it.
     fn is_slow(&self, now: Instant) -> bool {
-        // What is waited for now is one chunk at most, so this alone shows it, however much went before.
+        // The open wait is for one chunk at most, so it alone is sufficient, regardless of earlier progress.
         let waiting = self.since.get().map_or(Duration::ZERO, |since| now - since);
         if waiting >= SLOW_TIME {
             return true;
@@ -74,16 +74,16 @@ impl Holder {
 }
 
 impl Places {
-    /// `name` is what one of them is called in traces.
+    /// `name` is the name of the resource in traces.
     pub(crate) fn new(count: usize, share: usize, name: &'static Name, waiting: Option<&'static Gauge>) -> Places {
         let changed = Notify::of_resource(name);
         Places { inner: Rc::new(Inner { name, count, share, state: RefCell::default(), changed, waiting }) }
     }
 
-    /// A place, if one is free now and nobody has waited longer for it.
+    /// A place, if one is free now and no client has waited longer for it.
     pub(crate) fn take(&self, peer: IpAddr) -> Option<Place> {
         let mut state = self.inner.state.borrow_mut();
-        // Those whose address has no share left do not hold up others.
+        // Clients whose address has no share left do not delay others.
         let is_overtaking =
             state.waiters.iter().any(|waiter| waiter.given.borrow().is_none() && self.has_share(&state, waiter.peer));
         if is_overtaking || !self.is_free(&state) || !self.has_share(&state, peer) {
@@ -157,10 +157,10 @@ impl Places {
         self.inner.changed.notify_all();
     }
 
-    /// Takes the place of the slowest client away, among those whose place would help `peer`.
+    /// Takes the place away from the slowest client, among those whose place would help `peer`.
     fn dismiss_slowest(&self, peer: IpAddr, now: Instant) {
         let state = self.inner.state.borrow();
-        // One is leaving already.
+        // One has already lost its place.
         if state.holders.iter().any(|holder| holder.is_lost.get()) {
             return;
         }
@@ -173,7 +173,7 @@ impl Places {
     }
 }
 
-/// Stands in the queue of those that wait until this is dropped.
+/// An entry in the queue of waiting clients, until this is dropped.
 struct Queued<'a> {
     places: &'a Places,
     waiter: &'a Rc<Waiter>,
@@ -187,7 +187,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// Somebody waits until this is dropped.
+/// Counts a waiting client until this is dropped.
 struct Waiting(&'static Gauge);
 
 impl Waiting {
@@ -210,7 +210,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Waits for the client by `transfer`, which reports how many bytes it moved; `None` when the place was lost first,
+    /// Waits for the client by `transfer`, which returns how many bytes it transferred; `None` when the place was lost first,
     /// because the client was too slow while others waited.
     pub(crate) async fn watch<E>(
         &self,

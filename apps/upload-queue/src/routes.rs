@@ -18,16 +18,17 @@ use core::cell::Cell;
 use core::fmt;
 use core::pin::pin;
 use core::time::Duration;
-use embassy_futures::select::{Either, Either3, select, select3};
+use glasshouse::future::{Either, Either3, Either4, select, select3, select4};
 use glasshouse::http::{HttpError, Method, Request, RequestBody, Response, Status};
+use glasshouse::sync::Latch;
 use glasshouse::tracing::field::Empty;
 use glasshouse::tracing::{Instrument, Span, info_span};
 use glasshouse::{Instant, Net, Platform};
 
-/// What is known of one connection from request to request.
+/// The state of one connection between requests.
 pub(crate) struct Client {
     pub(crate) connected: Connected,
-    /// The item that it was sent whole last: what its DELETE without If-Match is about.
+    /// The item that it received whole last: the one that its DELETE without If-Match removes.
     sent: Cell<Option<u64>>,
 }
 
@@ -39,7 +40,7 @@ impl Client {
 
 type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
 
-/// What all connections share.
+/// The shared state of all connections.
 pub(crate) struct Queue<P: Platform> {
     pub(crate) platform: P,
     pub(crate) store: Store<P::Block>,
@@ -48,18 +49,26 @@ pub(crate) struct Queue<P: Platform> {
     pub(crate) downloads: Places,
     /// Places to wait for an item.
     pub(crate) waiting: Places,
+    /// Opened when the service is to end: requests in flight are finished, no other one is begun.
+    pub(crate) stop: Latch,
 }
 
 impl<P: Platform> Queue<P> {
-    /// What is large is boxed: in the frame of whoever polls it, it would be there once more for each span around it, and
-    /// a profiler copies only so much of a stack.
+    /// Large futures are boxed: the frame of their poller would contain another copy for each span around it, and
+    /// a profiler copies only a part of a stack.
     pub(crate) async fn handle(
         &self,
         connection: &mut Connection<P>,
         request: Request,
         client: &Client,
     ) -> Result<(), HttpError> {
+        client.connected.set_busy(true);
         let answered = self.answer(connection, request, client).await;
+        if self.stop.is_open() {
+            connection.close_after_response();
+        } else {
+            client.connected.set_busy(false);
+        }
         client.connected.keep(false);
         answered
     }
@@ -132,7 +141,7 @@ impl<P: Platform> Queue<P> {
             Ok(Err(Refused::Client(HttpError::BodyCut { missing_bytes }))) => {
                 let length = length.unwrap_or_default();
                 let text =
-                    format!("Upload has wrong size: Content-Length said {length} but got {}\n", length - missing_bytes);
+                    format!("Upload has wrong size: Content-Length is {length} but got {}\n", length - missing_bytes);
                 connection.respond_text(Status::BAD_REQUEST, &text).await
             }
             Ok(Err(Refused::Client(error))) => Err(error),
@@ -147,7 +156,7 @@ impl<P: Platform> Queue<P> {
         client: &Client,
         span: &Span,
     ) -> Result<(), HttpError> {
-        // Whatever comes of it, the client did not mean the item before.
+        // Whatever the result, the client does not mean the item before.
         client.sent.set(None);
         let Ok(wait) = wait_time(request.query()) else {
             return connection.respond_text(Status::BAD_REQUEST, "wait takes a number of seconds\n").await;
@@ -182,21 +191,21 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Waits until there is an item; false when the time was over first, or the client has left. A client that has only ended
-    /// its own half may still read the answer, so it waits on, for [`HALF_CLOSED_WAIT`] at most.
+    /// Waits until there is an item; false after the timeout, or if the client has closed. A client that has only closed
+    /// its own half may still read the answer, so it keeps waiting, for [`HALF_CLOSED_WAIT`] at most.
     async fn wait_for_item(&self, connection: &mut Connection<P>, deadline: Option<Instant>) -> bool {
         let mut item = pin!(self.item_comes());
-        match select3(item.as_mut(), connection.wait_gone(), self.end_of(deadline)).await {
-            Either3::First(()) => return true,
-            Either3::Second(()) => connection.close_after_response(),
-            Either3::Third(()) => return false,
+        match select4(item.as_mut(), connection.wait_gone(), self.end_of(deadline), self.stop.wait()).await {
+            Either4::First(()) => return true,
+            Either4::Second(()) => connection.close_after_response(),
+            Either4::Third(()) | Either4::Fourth(()) => return false,
         }
         if connection.is_broken() {
             return false;
         }
         let last = self.platform.now() + HALF_CLOSED_WAIT;
         let deadline = Some(deadline.map_or(last, |deadline| deadline.min(last)));
-        matches!(select(item, self.end_of(deadline)).await, Either::First(()))
+        matches!(select3(item, self.end_of(deadline), self.stop.wait()).await, Either3::First(()))
     }
 
     async fn end_of(&self, deadline: Option<Instant>) {
@@ -216,14 +225,14 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Sends the item; false when its beginning could not be read and the client was answered so.
+    /// Sends the item; false when its start could not be read and the client was answered with an error.
     async fn send(
         &self,
         connection: &mut Connection<P>,
         mut download: Download<P::Block>,
         place: &Place,
     ) -> Result<bool, HttpError> {
-        // Damage in the first chunk is still found in time for an honest status.
+        // Damage in the first chunk is found before the status is sent.
         let mut chunk = match download.next().await {
             Ok(chunk) => chunk,
             Err(error) => return self.fail(connection, error).await.map(|()| false),
@@ -242,7 +251,7 @@ impl<P: Platform> Queue<P> {
             chunk = match download.next().await {
                 Ok(chunk) => chunk,
                 Err(error) => {
-                    // The client must not take what it has for the whole: the connection is cut.
+                    // The client must not mistake the part for the whole: the connection is reset.
                     self.platform.print(format_args!("upload-queue: a download was cut: {error}"));
                     return Err(HttpError::WrongLength { missing_bytes: download.bytes_left() });
                 }
@@ -281,7 +290,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Streams the body into `upload` and tells its id. The outer error is the store's, the inner one the client's.
+    /// Streams the body into `upload` and returns its id. The outer error is the store's, the inner one the client's.
     async fn receive(
         &self,
         connection: &mut Connection<P>,
@@ -307,7 +316,7 @@ impl<P: Platform> Queue<P> {
             };
             match upload.receive(read).await? {
                 Ok(0) => {
-                    // Only a chunked body ends where its client likes.
+                    // Only a chunked body ends where its client chooses.
                     upload.end();
                     break;
                 }
@@ -335,7 +344,7 @@ impl<P: Platform> Queue<P> {
             StoreError::DiskFull { .. } => connection.respond_text(Status::INSUFFICIENT_STORAGE, "Disk full\n").await,
             StoreError::IndexFull { items_max } => {
                 let text = format!(
-                    "The queue has {items_max} items, uploads under way included, and its index has no room for more\n"
+                    "The queue has {items_max} items, including open uploads, and its index has no room for more\n"
                 );
                 connection.respond_text(Status::INSUFFICIENT_STORAGE, &text).await
             }
@@ -353,14 +362,14 @@ impl<P: Platform> Queue<P> {
             "A durable upload queue\n\n\
              PUT /uploader               add an item; it is durable when the answer is 200\n\
              GET /downloader[?wait=SECS] the oldest item; waits for one\n\
-             DELETE /downloader          remove the item with If-Match: ETAG, or what this connection got\n\n\
+             DELETE /downloader          remove the item with If-Match: ETAG, or the item that this connection received\n\n\
              items: {} of {}\nbytes free: {} of {}\n",
             usage.items, usage.items_max, usage.free_bytes, usage.data_bytes
         )
     }
 }
 
-/// Why an upload did not become an item, where the store is not the reason.
+/// Why an upload did not become an item, if the store is not the reason.
 enum Refused {
     Client(HttpError),
     /// Its length was not known, and it has more bytes than an item may have.
@@ -395,12 +404,12 @@ async fn failed_condition<P: Platform>(connection: &mut Connection<P>, head: Opt
     connection.respond(response, text.as_bytes()).await
 }
 
-/// The answer to a DELETE that does not say which item it is about.
+/// The answer to a DELETE that does not identify its item.
 async fn needs_condition<P: Platform>(connection: &mut Connection<P>, head: Entry) -> Result<(), HttpError> {
     let tag = ETag(&head);
     let response = Response::new(Status::PRECONDITION_REQUIRED).header("Content-Type", TEXT).header("ETag", &tag);
     let text = format!(
-        "This connection was not sent the oldest item whole, so it must name what it removes: GET the item, compare, \
+        "This connection has not received the oldest item whole, so it must name the item to remove: GET the item, compare, \
          then DELETE with the header If-Match: {tag}\n"
     );
     connection.respond(response, text.as_bytes()).await
@@ -425,7 +434,7 @@ fn condition(request: &Request) -> Option<Condition<'_>> {
     let fields = request.headers().filter(|(name, _)| name.eq_ignore_ascii_case("if-match"));
     let mut fields = fields.map(|(_, value)| value).peekable();
     fields.peek()?;
-    // Our own tags have no comma inside, so a foreign one that does is no match either way.
+    // Our own tags have no comma inside, so another tag that does is no match either way.
     Some(Condition(fields.flat_map(|value| value.split(|&byte| byte == b',')).map(<[u8]>::trim_ascii).collect()))
 }
 

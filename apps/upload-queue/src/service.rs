@@ -4,7 +4,8 @@ use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
 use crate::error::OpenError;
 use crate::limits::{
-    ACCEPT_PAUSE, CONNECTIONS_MAX, CONNECTIONS_SPARE, DOWNLOADS_MAX, HTTP, SHARE_MAX, UPLOADS_MAX, WAITING_PART,
+    ACCEPT_PAUSE, CONNECTIONS_MAX, CONNECTIONS_SPARE, DOWNLOADS_MAX, HTTP, SHARE_MAX, SHUTDOWN_WAIT, UPLOADS_MAX,
+    WAITING_PART,
 };
 use crate::places::Places;
 use crate::routes::{Client, Queue};
@@ -13,14 +14,15 @@ use crate::telemetry::{self, CONNECTION_PLACE, DOWNLOAD_PLACE, UPLOAD_PLACE, WAI
 use alloc::rc::Rc;
 use core::fmt;
 use core::pin::pin;
-use embassy_futures::select::select;
+use glasshouse::future::select;
 use glasshouse::http::Connection;
+use glasshouse::sync::Latch;
 use glasshouse::{Listener, Net, NetError, Platform, SpawnError, Stream};
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServeError {
-    /// The arguments cannot be followed.
+    /// The arguments are invalid.
     Config(ConfigError),
     /// There is no disk to keep the queue on.
     NoDisk,
@@ -46,7 +48,8 @@ impl fmt::Display for ServeError {
 
 impl core::error::Error for ServeError {}
 
-/// Keeps a queue on the first disk and serves it over HTTP until the platform ends it.
+/// Keeps a queue on the first disk and serves it over HTTP until its end is requested; then it finishes the requests in
+/// flight, for [`SHUTDOWN_WAIT`] at most.
 pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     let config = Config::from_args(p.args()).map_err(ServeError::Config)?;
     let disk = p.block(0).ok_or(ServeError::NoDisk)?;
@@ -74,9 +77,19 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
         uploads: Places::new(UPLOADS_MAX, SHARE_MAX, &UPLOAD_PLACE, Some(&telemetry::UPLOADS_WAITING)),
         downloads: Places::new(DOWNLOADS_MAX, SHARE_MAX, &DOWNLOAD_PLACE, Some(&telemetry::DOWNLOADS_WAITING)),
         waiting: Places::new(waiting_max, waiting_max, &WAITING_PLACE, None),
-        platform: p,
+        stop: Latch::new(),
+        platform: p.clone(),
     });
-    accept(queue, &mut listener, Connections::new(connections_max, &CONNECTION_PLACE)).await;
+    let connections = Connections::new(connections_max, &CONNECTION_PLACE);
+    // Only the end of the service ends accepting.
+    select(accept(queue.clone(), &mut listener, connections.clone()), p.shutdown()).await;
+    queue.stop.open();
+    // Its port is closed first: who connects now is refused at once.
+    drop(listener);
+    if p.timeout(SHUTDOWN_WAIT, connections.finish()).await.is_err() {
+        p.print(format_args!("upload-queue: {} connections were cut: they took too long", connections.count()));
+    }
+    p.print(format_args!("upload-queue: ended"));
     Ok(())
 }
 
@@ -91,8 +104,8 @@ async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>
                 let task = async move {
                     let client = Client::new(connected);
                     let handle = async |connection: &mut _, request| own.handle(connection, request, &client).await;
-                    // What goes wrong with a client is reported to the client. A connection that has to go for another one
-                    // is reset: it rests, so nothing is lost with it.
+                    // Errors of a client are reported to the client. A connection that makes room for another one
+                    // is reset: it is idle, so nothing is lost with it.
                     // Pinned here, so that the stack has no second copy of it while it runs.
                     let serve = pin!(connection.serve(handle));
                     let _ = select(serve, client.connected.ended()).await;

@@ -1,4 +1,4 @@
-//! The queue on a disk: what is in it, and how changes become durable.
+//! The queue on a disk: its items, and how changes become durable.
 
 use crate::allocator::{Allocator, Refused, Reservation, Space};
 use crate::changes::{Batch, Changes, Item, Outcome};
@@ -15,7 +15,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::pin::Pin;
-use embassy_futures::select::{Either, select};
+use glasshouse::future::{Either, select};
 use glasshouse::sync::{Notified, Notify};
 use glasshouse::tracing::{Instrument, info_span};
 use glasshouse::{Block, BlockError, Buf};
@@ -41,7 +41,7 @@ struct Inner<B> {
     state: RefCell<State>,
     /// A commit has ended.
     changed: Notify,
-    /// There is something to commit.
+    /// There are changes to commit.
     dirty: Notify,
     /// There are abandoned writes.
     abandoned: Notify,
@@ -49,19 +49,19 @@ struct Inner<B> {
 
 struct State {
     changes: Changes,
-    /// Flushes that failed. What was written before the last of them counts as lost.
+    /// Failed flushes. Everything written before the last of them counts as lost.
     lost_flushes: u64,
     abandoned: Vec<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
-/// Numbers for people.
+/// Statistics for the front page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// Items that can be fetched.
     pub items: usize,
     /// Items that the index has room for.
     pub items_max: usize,
-    /// Places of the index that nobody holds.
+    /// Free entries of the index.
     pub free_items: usize,
     /// Bytes for data on the disk.
     pub data_bytes: u64,
@@ -100,7 +100,7 @@ impl<B: Block> Store<B> {
         Store { inner: Rc::new(inner) }
     }
 
-    /// Numbers for people.
+    /// Statistics for the front page.
     pub fn usage(&self) -> Usage {
         let state = self.inner.state.borrow();
         Usage {
@@ -113,15 +113,15 @@ impl<B: Block> Store<B> {
         }
     }
 
-    /// Reserves space for an item of `length` bytes, or says at once that there is none. Others may get what of it is not
-    /// filled; then [`Upload::receive`] fails when there is no other space. Dropping the upload before [`Upload::finish`]
-    /// gives the space back.
+    /// Reserves space for an item of `length` bytes, or fails immediately if there is none. Other uploads may get the part
+    /// that is not filled; then [`Upload::receive`] fails when there is no other space. Dropping the upload before
+    /// [`Upload::finish`] frees the space.
     pub fn upload(&self, length: u64) -> Result<Upload<B>, StoreError> {
         let reserved = self.inner.allocator.reserve(length.div_ceil(BLOCK_BYTES as u64));
         Ok(Upload::new(self.clone(), self.reserved(reserved, length)?, Some(length), length))
     }
 
-    /// Begins an upload whose length will be known at its end, `length_max` bytes at most.
+    /// Starts an upload whose length will be known at its end, `length_max` bytes at most.
     pub fn upload_of_unknown_length(&self, length_max: u64) -> Result<Upload<B>, StoreError> {
         let reserved = self.inner.allocator.reserve_some(length_max.div_ceil(BLOCK_BYTES as u64));
         Ok(Upload::new(self.clone(), self.reserved(reserved, 0)?, None, length_max))
@@ -154,19 +154,19 @@ impl<B: Block> Store<B> {
         self.inner.state.borrow().changes.head().map(|item| item.entry)
     }
 
-    /// Hands out the oldest item, which stays in the queue.
+    /// Downloads the oldest item, which stays in the queue.
     pub fn fetch(&self) -> Option<Download<B>> {
         let item = self.inner.state.borrow().changes.head()?.clone();
         Some(Download::new(self.clone(), item))
     }
 
-    /// Completes after the next commit: look at [`Store::head`] again then.
+    /// Completes after the next commit: check [`Store::head`] again then.
     pub fn changed(&self) -> Notified {
         self.inner.changed.notified()
     }
 
     /// Removes the head if it is item `id`, and returns whether it did. Either way, everything that was
-    /// removed earlier is durably gone when this returns. A removal that has begun is completed even
+    /// removed earlier is durably gone when this returns. A removal that has started is completed even
     /// if this future is dropped. One that fails is undone: the item is the head again.
     pub async fn remove(&self, id: u64) -> Result<bool, StoreError> {
         let (is_found, outcome) = self.inner.state.borrow_mut().changes.remove(id);
@@ -215,7 +215,7 @@ impl<B: Block> Store<B> {
         self.inner.state.borrow().lost_flushes
     }
 
-    /// Commits changes for ever. Changes that arrive while a commit is under way share the next one.
+    /// Commits changes, without end. Changes that arrive during a commit share the next one.
     pub async fn run(&self) {
         select(self.run_commits(), self.run_abandoned()).await;
     }
@@ -250,7 +250,7 @@ impl<B: Block> Store<B> {
         if let Err(error) = inner.block.flush().await {
             return self.fail_flush(batch, error);
         }
-        // The space of what is not needed any more is free here.
+        // The space of removed items is freed here.
         drop(inner.state.borrow_mut().changes.succeed(batch, sequence));
         COMMITS.add(1);
         ITEMS_QUEUED.set(inner.state.borrow().changes.item_count() as i64);
@@ -265,7 +265,7 @@ impl<B: Block> Store<B> {
         };
         let used = {
             let state = self.inner.state.borrow();
-            let bytes = buf.as_mut().expect("nobody else uses the buffer of the index");
+            let bytes = buf.as_mut().expect("the buffer of the index has one owner");
             let entries = state.changes.entries(batch);
             format::encode_slot(sequence, state.changes.next_id(), entries.into_iter(), bytes)
         };
@@ -276,14 +276,14 @@ impl<B: Block> Store<B> {
         result
     }
 
-    /// A flush that is tried again may succeed without having written anything.
+    /// A repeated flush may succeed without having written anything.
     fn fail_flush(&self, batch: Batch, error: BlockError) {
         let mut state = self.inner.state.borrow_mut();
         state.lost_flushes += 1;
         state.changes.fail_flush(batch, error);
     }
 
-    /// Keeps `request` going after its upload is gone.
+    /// Drives `request` after its upload is gone.
     pub(crate) fn abandon(&self, request: impl Future<Output = ()> + 'static) {
         self.inner.state.borrow_mut().abandoned.push(Box::pin(request));
         self.inner.abandoned.notify_all();
@@ -300,7 +300,7 @@ impl<B: Block> Store<B> {
             if requests.is_empty() {
                 more.await;
             } else if let Either::First(Some(())) = select(requests.pop(), more).await {
-                // Its space is free now, and somebody may wait for the store to be at rest.
+                // Its space is free now, and a task may wait for the store to become idle.
                 self.inner.changed.notify_all();
             }
         }

@@ -1,4 +1,4 @@
-//! Data on its way into the queue.
+//! Uploads: data from a client to the disk.
 
 use crate::allocator::{Piece, Reservation};
 use crate::error::StoreError;
@@ -7,7 +7,7 @@ use crate::inflight::InFlight;
 use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::store::Store;
 use core::hash::Hasher;
-use embassy_futures::select::{Either, select};
+use glasshouse::future::{Either, select};
 use glasshouse::tracing::{Instrument, info_span};
 use glasshouse::{Block, BlockError, Buf};
 use twox_hash::XxHash3_64;
@@ -17,17 +17,17 @@ pub struct Upload<B: Block> {
     store: Store<B>,
     /// `None` once it belongs to an item or to abandoned writes.
     space: Option<Reservation>,
-    /// Bytes that will come, `None` while nobody knows.
+    /// Bytes that will come, `None` while unknown.
     length: Option<u64>,
-    /// Bytes that may come.
+    /// Bytes that may come at most.
     length_max: u64,
     received: u64,
-    /// Bytes for which blocks were handed out.
+    /// Bytes for which blocks were given out.
     placed: u64,
     hasher: XxHash3_64,
     filling: Option<Chunk>,
     writes: InFlight<(Result<(), BlockError>, Buf)>,
-    /// Of the store when this began.
+    /// Of the store when this upload started.
     lost_flushes: u64,
 }
 
@@ -45,7 +45,7 @@ impl<B: Block> Upload<B> {
         Upload { store, space, length, length_max, received: 0, placed: 0, hasher, filling: None, writes, lost_flushes }
     }
 
-    /// Bytes that are still to come, or that may be where the length is not known.
+    /// Bytes that are still to come, or that may still come if the length is unknown.
     pub fn missing_bytes(&self) -> u64 {
         self.length_max - self.received
     }
@@ -55,14 +55,14 @@ impl<B: Block> Upload<B> {
         self.length.is_none()
     }
 
-    /// Says that what was received is all there is, for an upload whose length was not known.
+    /// Sets the length to the received bytes, for an upload whose length was unknown.
     pub fn end(&mut self) {
         assert!(self.is_open(), "a length that was announced stays");
         self.length = Some(self.received);
     }
 
     /// Lets `read` put the next bytes into a chunk's free space, while full chunks are being
-    /// written, and tells what it returned: how many bytes it put there. The space is not empty
+    /// written, and returns its result: how many bytes it put there. The space is not empty
     /// while bytes are missing, and never larger than they are. Dropping the future loses nothing that
     /// `read` does not lose.
     pub async fn receive<E>(
@@ -91,7 +91,7 @@ impl<B: Block> Upload<B> {
         Ok(result)
     }
 
-    /// A chunk for the next piece, once there are few enough under way.
+    /// A chunk for the next piece, once few enough are in flight.
     async fn next_chunk(&mut self) -> Result<Option<Chunk>, StoreError> {
         let missing = self.length_max - self.placed;
         if missing == 0 {
@@ -156,7 +156,7 @@ impl<B: Block> Upload<B> {
 }
 
 impl<B: Block> Drop for Upload<B> {
-    /// Writes that are under way must not hit blocks that have a new owner.
+    /// Writes in flight must not hit blocks that have a new owner.
     fn drop(&mut self) {
         let Some(space) = self.space.take() else { return };
         if self.writes.is_empty() {

@@ -1,4 +1,4 @@
-//! What the queue records of an upload. A program of its own, because counters are those of the whole process.
+//! The trace of an upload. This is a separate program, because counters belong to the whole process.
 
 #[path = "all/common/site.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 fn traced(groups: u32, work: impl FnOnce()) -> Vec<Event> {
     let words: &'static [AtomicU64] = Vec::leak((0..65_536 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect());
     glass_trace::start(true, words, 0, 0);
-    glass_trace::tracing_subscriber::install();
+    glass_trace::tracing_subscriber::install(glass_trace::ConsoleLog::OFF);
     glass_trace::set_current(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
     glass_trace::switch(groups);
     work();
@@ -63,7 +63,7 @@ fn one_span_covers_an_upload_and_its_stages_follow_each_other() {
     let (begun, ended) = (of(&events, Kind::SpanBegin).count(), of(&events, Kind::SpanEnd).count());
     assert_eq!(begun, ended, "every span has its end");
 
-    // A span is left whenever its task waits, and entered again when it goes on.
+    // A span is exited whenever its task waits, and entered again when it resumes.
     let (mut inside, mut is_polled, mut entered) = (Vec::new(), false, 0);
     for event in &events {
         match Kind::from_number(event.kind) {
@@ -83,7 +83,7 @@ fn one_span_covers_an_upload_and_its_stages_follow_each_other() {
     }
     assert!(entered > 2, "{entered}");
 
-    // The wait at the end has a name, and so has the one of the task that commits.
+    // The wait at the end has a name, and so has that of the task that commits.
     for name in ["commit of the index", "change to commit"] {
         let name = intern(name);
         let is_it = |event: &Event| event.a == name && event.detail == BlockKind::Notify as u16;

@@ -1,4 +1,4 @@
-//! The programs that are compared, how each is made, and both profilers looking at it.
+//! The programs that are compared, how each is built, and the recordings of both profilers.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,16 +16,16 @@ use super::shares::{Shares, WRONG};
 const RATE_HZ: u32 = 997;
 /// A virtual machine compiles what is hot in this time.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// How long a profiler may take beside the time for which it looks.
+/// How long a profiler may take in addition to its recording time.
 const PATIENCE: Duration = Duration::from_secs(240);
 const CPP: &str = include_str!("programs/mix.cpp");
 const GO: &str = include_str!("programs/mix.go");
 const JAVASCRIPT: &str = include_str!("programs/mix.js");
 const RUST: &str = include_str!("programs/mix.rs");
-/// Generates functions and names them in a perf map: what is not installed does the same.
+/// Generates functions and names them in a perf map, as runtimes do that are not installed.
 const GENERATES: &str = include_str!("../../../profiler/guests/tests/programs/jit.c");
 
-/// A program to be compared, or why it is not.
+/// A program to compare, or why it is left out.
 pub(super) enum Ready {
     Skipped(String),
     Runs(Box<Running>),
@@ -53,7 +53,7 @@ pub(super) struct Running {
     folder: Folder,
 }
 
-/// What bars all comparisons.
+/// What prevents all comparisons.
 pub(super) fn obstacle() -> Option<String> {
     let has =
         |program: &str| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -66,7 +66,7 @@ pub(super) fn obstacle() -> Option<String> {
 /// Runs a compiler or another tool; fails with what it printed. `None` if there is none.
 fn tool(program: &str, arguments: &[&dyn AsRef<OsStr>], folder: &Path) -> Result<Option<()>> {
     let mut command = Command::new(program);
-    // What Go keeps of a build lies there too.
+    // Go's build cache is there too.
     command.args(arguments).current_dir(folder).env("GOCACHE", folder.join("go-cache")).stdin(Stdio::null());
     let Ok(output) = command.output() else { return Ok(None) };
     ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
@@ -88,12 +88,12 @@ impl Running {
 
     fn perf(&self, arguments: &[&dyn AsRef<OsStr>]) -> Command {
         let mut command = Command::new("perf");
-        // Copies of what it meets stay out of the user's folder.
+        // Keeps its copies of binaries out of the user's folder.
         command.arg("--buildid-dir").arg(self.folder.file("build-ids")).args(arguments);
         command
     }
 
-    /// Both look at it at the same time.
+    /// Both record it at the same time.
     pub(super) fn record(&mut self, seconds: u32) -> Result<(Shares, Shares)> {
         let glass = programs::built("glass").context("glass is not built")?;
         let (ours, theirs) = (self.folder.file("glass.pftrace"), self.folder.file("perf.data"));
@@ -227,7 +227,7 @@ fn perf_map() -> Result<Ready> {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // What programs that generate code leave behind; most have none.
+        // Files that programs with generated code leave behind; most have none.
         let _ = fs::remove_file(format!("/tmp/perf-{}.map", self.pid));
     }
 }

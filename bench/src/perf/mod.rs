@@ -1,7 +1,7 @@
-//! `perf`: a process as `glass record` shows it, beside `perf record` on the same process at the same time.
+//! `perf`: a profile of a process by `glass record`, beside `perf record` on the same process at the same time.
 //!
-//! Compared is each function's own time in user space: where both have looked at the same population, shares differ by
-//! chance alone, and names not at all.
+//! The comparison is of each function's self time in user space: since both sample the same population, shares differ only by
+//! chance, and names do not differ.
 
 mod cases;
 mod names;
@@ -16,7 +16,7 @@ use crate::outcome::{Outcome, Progress};
 use cases::{CASES, Ready};
 use shares::{Comparison, Shares};
 
-/// How long each program is looked at.
+/// How long each program is recorded.
 const SECONDS: u32 = 20;
 /// Functions that are compared, of either profiler.
 const TOP: usize = 10;

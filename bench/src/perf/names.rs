@@ -1,16 +1,16 @@
-//! Names as both profilers mean them: each has a demangler of its own, and chooses among the names of one address.
+//! Names in a form that both profilers share: each has its own demangler, and chooses among the names of one address.
 
-/// What stands for code without a name.
+/// Stands for code without a name.
 pub(super) const UNKNOWN: &str = "[no name]";
 
-/// The name without what demanglers and compilers differ in: parameters, a template's result, copies, aliases.
+/// The name without the parts in which demanglers and compilers differ: parameters, a template's result, copies, aliases.
 pub(super) fn normal(name: &str) -> String {
     let name = name.trim();
     let is_address = name.strip_prefix("0x").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     if name.is_empty() || is_address || ["[unknown]", "[generated code]"].contains(&name) {
         return UNKNOWN.to_owned();
     }
-    // A name that a virtual machine made has what it likes.
+    // A name from a virtual machine may contain any text.
     if name.split_once(':').is_some_and(|(kind, rest)| !rest.starts_with(':') && !kind.contains(['<', '(', ' '])) {
         return name.to_owned();
     }
@@ -18,7 +18,7 @@ pub(super) fn normal(name: &str) -> String {
     let name = without_result(without_parameters(name));
     let name = name.trim_start_matches("__GI_").trim_start_matches('_');
     let name = name.strip_prefix("libc_").unwrap_or(name).replace("> >", ">>").replace(", ", ",");
-    // One code with two names: which is shown is chance.
+    // One code with two names: either may be shown.
     ALIASES.iter().fold(name, |name, (one, other)| name.replace(one, other))
 }
 

@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use super::names::{UNKNOWN, normal};
 
-/// What a program must not show: functions of another build that lies at its path.
+/// Functions that must not be in the profile: those of another build at the program's path.
 pub(super) const WRONG: &str = "wrong_";
-/// By how many standard errors shares may differ, and by how many points beside.
+/// By how many standard errors shares may differ, and by how many additional points.
 const ERRORS: f64 = 5.0;
 const POINTS: f64 = 1.0;
-/// From this share on perf lacks a whole program's names.
+/// Above this share, perf lacks the names of a whole program.
 const UNNAMED_PERCENT: f64 = 10.0;
 
-/// Samples in user space, and how many of them each function has for its own.
+/// Samples in user space, and the self samples of each function.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     pub(super) samples: u64,
@@ -36,9 +36,13 @@ impl Shares {
         shares
     }
 
-    /// What `glass export --format firefox` writes. What the compiler inlined belongs to the function that it is in.
+    /// The output of `glass export --format firefox`. Inlined functions count for the function that contains them.
+    /// Samples in the kernel are left out.
     pub(super) fn of_firefox(profile: &Value) -> Result<Shares> {
         let mut shares = Shares::default();
+        let categories = profile["meta"]["categories"].as_array().context("the export has no categories")?;
+        let of_kernel = categories.iter().position(|category| category["name"] == "Kernel");
+        let of_kernel = of_kernel.context("the export has no category for the kernel")? as u64;
         for thread in profile["threads"].as_array().context("the export has no threads")? {
             let texts = thread["stringArray"].as_array().or(profile["shared"]["stringArray"].as_array());
             let column = |table: &str, column: &str, row: u64| thread[table][column][row as usize].as_u64();
@@ -47,6 +51,9 @@ impl Shares {
                 let name = loop {
                     let Some(at) = stack else { break None };
                     let frame = column("stackTable", "frame", at).context("a stack without a frame")?;
+                    if column("frameTable", "category", frame) == Some(of_kernel) {
+                        break None;
+                    }
                     if column("frameTable", "inlineDepth", frame).unwrap_or(0) == 0 {
                         let function = column("frameTable", "func", frame).context("a frame without a function")?;
                         let text = column("funcTable", "name", function).context("a function without a name")?;
@@ -54,7 +61,7 @@ impl Shares {
                     }
                     stack = column("stackTable", "prefix", at);
                 };
-                if let Some(name) = name.filter(|name| *name != "[kernel]") {
+                if let Some(name) = name {
                     shares.add(name);
                 }
             }
@@ -62,7 +69,7 @@ impl Shares {
         Ok(shares)
     }
 
-    /// The same samples, with no name where the other has none.
+    /// The same samples, without the names that the other profiler lacks.
     fn named_by(&self, other: &Shares) -> Shares {
         let mut shares = Shares { samples: self.samples, counts: BTreeMap::new() };
         for (name, count) in &self.counts {
@@ -96,7 +103,7 @@ impl Function {
         (self.glass_percent - self.perf_percent).abs()
     }
 
-    /// How far the shares may be apart by chance.
+    /// How much the shares may differ by chance.
     pub(super) fn allowed_points(&self, glass: &Shares, perf: &Shares) -> f64 {
         let share = (self.glass_percent + self.perf_percent) / 200.0;
         let variance = |shares: &Shares| share * (1.0 - share) / shares.samples.max(1) as f64;
@@ -115,7 +122,7 @@ pub(super) struct Comparison {
 impl Comparison {
     pub(super) fn of(glass: &Shares, perf: &Shares, top: usize) -> Comparison {
         let wrong_names = glass.counts.keys().filter(|name| name.contains(WRONG)).count();
-        // What perf cannot name, a file that is gone, is compared in sum.
+        // Code that perf cannot name, of a deleted file, is compared in sum.
         let folded;
         let mut glass = glass;
         if perf.percent(UNKNOWN) > UNNAMED_PERCENT {
@@ -151,10 +158,15 @@ mod tests {
     #[test]
     fn shares_of_both_forms_agree() {
         let perf = Shares::of_perf("   4010 work(int)\n 4020 work(int)\n  5000 [unknown]\n 4030 other+x\n");
-        let firefox = serde_json::json!({"threads": [{
-            "stringArray": ["work", "inlined", "0x5000", "[kernel]", "other+x"],
+        let categories = serde_json::json!([{"name": "Other"}, {"name": "Running"}, {"name": "Kernel"}]);
+        let firefox = serde_json::json!({"meta": {"categories": categories}, "threads": [{
+            "stringArray": ["work", "inlined", "0x5000", "vfs_read", "other+x"],
             "funcTable": {"name": [0, 1, 2, 3, 4]},
-            "frameTable": {"func": [0, 1, 2, 3, 4], "inlineDepth": [0, 1, 0, 0, 0]},
+            "frameTable": {
+                "func": [0, 1, 2, 3, 4],
+                "inlineDepth": [0, 1, 0, 0, 0],
+                "category": [1, null, 1, 2, null],
+            },
             "stackTable": {"frame": [0, 1, 2, 3, 4], "prefix": [null, 0, null, 0, null]},
             "samples": {"stack": [1, 0, 2, 3, 4, null]},
         }]});

@@ -1,4 +1,4 @@
-//! The guest that is looked at: a VM that computes all the time and says how much it got done.
+//! The sampled guest: a VM that computes all the time and prints its progress.
 
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How long a VM may take to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// The guest ends by itself after this time, whatever happens to us.
+/// The guest ends by itself after this time, even if we are killed.
 const SECONDS_MAX: &str = "3600";
 
 /// A running VM.

@@ -11,13 +11,13 @@ use glass_tests::programs;
 use std::process::Command;
 use std::time::Duration;
 
-/// Who looks at the guest, in turn.
+/// The samplers of the guest, in turn.
 #[derive(Clone, Copy)]
 enum Look {
     Nobody,
     /// `glass record` with so many samples per second.
     Record(u32),
-    /// So many stops per second in which nothing is read: what any way that stops the guest costs.
+    /// So many stops per second in which nothing is read: the cost of any backend that stops the guest.
     Stops(u32),
 }
 
@@ -26,16 +26,16 @@ const LOOKS: [Look; 4] = [Look::Nobody, Look::Record(100), Look::Record(1000), L
 const ROUNDS: usize = 9;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_millis(1500);
-/// From the start of the recorder until it samples, and from its end until all is as before.
+/// From the start of the recorder until it samples, and from its end until the guest runs undisturbed.
 const SETTLE: Duration = Duration::from_millis(400);
 
-/// Measures by both backends, each on its own ground.
+/// Measures both backends, each with its accelerator.
 pub fn measure(outcome: &mut Outcome) -> Result<()> {
     for accel in ["kvm", "tcg"] {
         if accel == "kvm" && !programs::has_kvm() {
             continue;
         }
-        // A bare stop is one of a vCPU under KVM.
+        // A plain stop is one of a vCPU under KVM.
         let (backend, looks) = if accel == "kvm" { ("kvm", &LOOKS[..]) } else { ("gdbstub", &LOOKS[..3]) };
         let speeds = speeds(accel, looks)?;
         let undisturbed = Summary::of(&speeds[0]).context("no window was measured")?.median;
@@ -51,13 +51,13 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
         }
     }
     outcome.note(format!(
-        "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows in which nobody looks; the floor is stops of the vCPU in which nothing is read",
+        "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows without a sampler; the lower bound is stops of the vCPU in which nothing is read",
         WINDOW.as_millis()
     ));
     Ok(())
 }
 
-/// Rounds per second in each window, by who looks.
+/// Rounds per second in each window, by sampler.
 fn speeds(accel: &str, looks: &[Look]) -> Result<Vec<Vec<f64>>> {
     let guest = Guest::start(accel)?;
     let mut speeds = vec![Vec::new(); looks.len()];
@@ -67,12 +67,12 @@ fn speeds(accel: &str, looks: &[Look]) -> Result<Vec<Vec<f64>>> {
             std::thread::sleep(SETTLE);
             let mark = guest.mark();
             std::thread::sleep(WINDOW);
-            let speed = guest.speed_since(mark).context("the guest says nothing")?;
+            let speed = guest.speed_since(mark).context("the guest prints nothing")?;
             speeds[index].push(speed);
             if let Some(looking) = &mut looking {
-                let status = looking.wait(Duration::from_secs(20)).context("who looks at the guest does not end")?;
+                let status = looking.wait(Duration::from_secs(20)).context("the sampler does not end")?;
                 if !status.success() {
-                    bail!("looking at the guest: {}", looking.output());
+                    bail!("the sampler failed: {}", looking.output());
                 }
             }
             std::thread::sleep(SETTLE / 2);
@@ -81,7 +81,7 @@ fn speeds(accel: &str, looks: &[Look]) -> Result<Vec<Vec<f64>>> {
     Ok(speeds)
 }
 
-/// Begins to look at the guest, for a window and what is around it.
+/// Starts a sampler, for a window and the time around it.
 fn start(look: Look, guest: &Guest) -> Result<Option<Process>> {
     let time = WINDOW + SETTLE * 2;
     let mut command = match look {

@@ -1,4 +1,4 @@
-//! `sampling`: what it costs a guest to be looked at, and whether what is seen is true.
+//! `sampling`: the cost of sampling for a guest, and the accuracy of the samples.
 
 mod guest;
 mod loss;
@@ -10,7 +10,7 @@ mod torn;
 
 use crate::outcome::Part;
 
-/// What is measured; what this machine cannot do is noted and left out.
+/// The measurements; those that this machine cannot do are left out with a note.
 pub const PARTS: [Part; 5] = [
     ("pauses", |outcome, _| pauses::measure(outcome)),
     ("loss", |outcome, _| loss::measure(outcome)),

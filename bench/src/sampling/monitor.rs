@@ -18,7 +18,7 @@ fn connect(path: &Path) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// The monitor for people.
+/// The monitor for humans (HMP).
 pub struct Hmp {
     stream: UnixStream,
 }
@@ -44,7 +44,7 @@ impl Hmp {
         Ok(answer)
     }
 
-    /// Gives a command; returns the answer and the time it took.
+    /// Sends a command; returns the answer and the time it took.
     pub fn command(&mut self, command: &str) -> Result<(String, Duration)> {
         let begin = Instant::now();
         self.stream.write_all(format!("{command}\n").as_bytes())?;
@@ -53,7 +53,7 @@ impl Hmp {
     }
 }
 
-/// The monitor for programs.
+/// The monitor for programs (QMP).
 pub struct Qmp {
     reader: BufReader<UnixStream>,
 }
@@ -71,7 +71,7 @@ impl Qmp {
     fn message(&mut self) -> Result<Value> {
         let mut line = String::new();
         self.reader.read_line(&mut line).context("the monitor does not answer")?;
-        serde_json::from_str(&line).context("the monitor answers with something that is no JSON")
+        serde_json::from_str(&line).context("the monitor answers with text that is not JSON")
     }
 
     /// Waits for an event; returns its time by QEMU's clock, in microseconds.
@@ -85,7 +85,7 @@ impl Qmp {
         }
     }
 
-    /// How long the VM was stopped the next time, by its own account, in microseconds.
+    /// How long the VM was stopped the next time, by QEMU's own clock, in microseconds.
     pub fn stopped_us(&mut self) -> Result<f64> {
         let stop = self.event("STOP")?;
         Ok(self.event("RESUME")?.saturating_sub(stop) as f64)

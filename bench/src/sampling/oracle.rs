@@ -1,4 +1,4 @@
-//! Whether the sampled shares are those that QEMU counts.
+//! Whether the sampled shares agree with the shares that QEMU counts.
 
 use crate::figure::Figure;
 use crate::outcome::Outcome;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 /// Length of a run, for some 20,000 samples.
 const SECONDS: u32 = 110;
-/// The same where two processes take the CPUs.
+/// The same while two processes keep the CPUs busy.
 const BUSY_SECONDS: u32 = 300;
 /// Runs of each kind.
 const ROUNDS: usize = 3;
@@ -19,7 +19,7 @@ const SHOWN: usize = 12;
 /// Processes that spin.
 const SPINNING: usize = 2;
 
-/// Measures with nothing beside the guest, and beside processes that take each CPU.
+/// Measures with an idle host, and with processes that keep each CPU busy.
 pub fn measure(outcome: &mut Outcome) -> Result<()> {
     if compare(outcome, "oracle", SECONDS)? {
         let folder = Folder::new("oracle-busy")?;
@@ -33,12 +33,12 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
         compare(outcome, "oracle_busy", BUSY_SECONDS)?;
     }
     outcome.note(
-        "oracle: all functions, the time in which the guest was held left out; `deviation` is the standard deviation, by chance, of the share of the function that differs most",
+        "oracle: all functions, without the time in which the guest was stopped; `deviation` is the standard deviation, by chance, of the share of the function that differs most",
     );
     Ok(())
 }
 
-/// Whether it could be measured.
+/// Returns whether it could be measured.
 fn compare(outcome: &mut Outcome, name: &str, seconds: u32) -> Result<bool> {
     let (mut differences, mut deviations, mut samples) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {

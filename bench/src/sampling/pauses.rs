@@ -1,4 +1,4 @@
-//! How long one guest stands still for one look at it: by our backends, and by what there was before.
+//! How long a guest is paused for one sample: by our backends, and by existing tools.
 
 use super::guest::Guest;
 use super::monitor::{Hmp, Qmp};
@@ -10,9 +10,9 @@ use glass_tests::programs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Looks by each of the quick ways.
+/// Samples of each of the quick backends.
 const SAMPLES: usize = 2000;
-/// Looks per second by the quick ways.
+/// Samples per second of the quick backends.
 const RATE_HZ: u32 = 500;
 /// A slow way has this time for all its samples, on the VM where all ways are compared and on the other.
 const SLOW_LIMITS: [Duration; 2] = [Duration::from_secs(480), Duration::from_secs(30)];

@@ -1,4 +1,4 @@
-//! What the profiler itself needs at ten times the usual rate, and that it tells what it lost.
+//! CPU time and memory of the profiler at ten times the usual rate, and whether it reports its losses.
 
 use super::guest::Guest;
 use crate::figure::Figure;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const RATE_HZ: u32 = 10_000;
 const SECONDS: u64 = 60;
-/// How often the recorder's memory is looked at.
+/// How often the recorder's memory is read.
 const POLL: Duration = Duration::from_millis(100);
 
 /// `glass record` of a process.
@@ -39,7 +39,7 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
         let guest = Guest::start(accel)?;
         one(outcome, accel, guest.pid(), &folder)?;
     }
-    outcome.note(format!("record: {RATE_HZ} samples per second wanted, for {SECONDS} s, of a guest that computes all the time; what is not taken is told as lost (the VM keeps three quarters of its time)"));
+    outcome.note(format!("record: {RATE_HZ} samples per second for {SECONDS} s, of a guest that computes all the time; samples that are not collected are reported as lost (the VM keeps three quarters of its time)"));
     Ok(())
 }
 
@@ -63,11 +63,11 @@ fn one(outcome: &mut Outcome, name: &str, pid: u32, folder: &Folder) -> Result<(
         bail!("glass record: {}", process.output());
     }
     let cost = cost(&recording)?;
-    let number = |key: &str| cost[key].as_f64().with_context(|| format!("glass info tells no {key}"));
+    let number = |key: &str| cost[key].as_f64().with_context(|| format!("glass info has no {key}"));
     let (wanted, taken, lost) = (number("samples_wanted")?, number("samples_taken")?, number("samples_lost")?);
-    let told = RATE_HZ as f64 * SECONDS as f64;
-    if (wanted - told).abs() > told * 0.02 || taken + lost < wanted * 0.99 {
-        bail!("{name}: of {told} samples {wanted} are told as wanted, {taken} as taken and {lost} as lost");
+    let due = RATE_HZ as f64 * SECONDS as f64;
+    if (wanted - due).abs() > due * 0.02 || taken + lost < wanted * 0.99 {
+        bail!("{name}: of {due} samples {wanted} are reported as expected, {taken} as collected and {lost} as lost");
     }
     let single = |name: String, unit: &str, value: f64| Figure::of(&name, unit, &[value]);
     outcome.add(single(format!("sampling.record_10khz.{name}.peak_mib"), "MiB", peak_bytes as f64 / 1048576.0));
@@ -77,14 +77,14 @@ fn one(outcome: &mut Outcome, name: &str, pid: u32, folder: &Folder) -> Result<(
     Ok(())
 }
 
-/// What `glass info` says of the cost.
+/// The overhead that `glass info` reports.
 fn cost(recording: &Path) -> Result<Value> {
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
     let output = command.args(["info", "--json"]).arg(recording).output().context("cannot start glass")?;
     if !output.status.success() {
         bail!("glass info: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let info: Value = serde_json::from_slice(&output.stdout).context("glass info prints no JSON")?;
+    let info: Value = serde_json::from_slice(&output.stdout).context("glass info does not print JSON")?;
     Ok(info["cost"].clone())
 }
 

@@ -1,4 +1,4 @@
-//! Whether stacks are torn: the tests of the profiler have a guest whose frames tell.
+//! Whether stacks are torn: the tests of the profiler have a guest whose frames show it.
 
 use crate::figure::Figure;
 use crate::outcome::Outcome;
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use glass_tests::programs;
 use std::process::Command;
 
-/// Runs the test at its full size and adds up what it says: `kvm with frame pointers: torn 0 / 10000, ...`.
+/// Runs the test at its full size and sums up its output: `kvm with frame pointers: torn 0 / 10000, ...`.
 pub fn measure(outcome: &mut Outcome) -> Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--quiet", "--package", "glass-guests", "--test", "all", "truth::", "--", "--nocapture"]);
@@ -18,9 +18,9 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
     }
     let (torn, samples) = text.lines().filter_map(parse).fold((0, 0), |sum, line| (sum.0 + line.0, sum.1 + line.1));
     if samples == 0 {
-        bail!("the test of the truth says nothing:\n{text}");
+        bail!("the test of the truth prints nothing:\n{text}");
     }
-    outcome.note(format!("torn: {torn} of {samples} stacks of the guest whose frames carry tokens"));
+    outcome.note(format!("torn: {torn} of {samples} stacks of the guest whose frames have tokens"));
     outcome.add(Figure::of("sampling.torn_stacks", "stacks", &[torn as f64]));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Nanoseconds for an event: off, on, and beside them the clock that every event reads; then a traced call.
+//! Nanoseconds for an event: off, on, and for reading the clock, which every event does; then a traced call.
 
 use super::throughput::{trace, trace_log};
 use crate::figure::Figure;
@@ -14,15 +14,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Runs of the program that times events; each has rounds of its own.
+/// Runs of the program that times events; each has its own rounds.
 const RUNS: usize = 7;
 /// Windows in which calls are timed, for each kind.
 const WINDOWS: usize = 7;
-/// Length of a window: at least some tens of its lines.
+/// Length of a window: at least some tens of the program's lines.
 const WINDOW: Duration = Duration::from_millis(300);
 /// A run that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the tiny function is called that is timed.
+/// Name of the tiny function that is timed.
 const TIMED: &str = "tiny";
 
 /// Adds the figures.
@@ -37,7 +37,7 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
     }
     calls(outcome, &folder)?;
     outcome.note(format!(
-        "an event reads the clock (`rdtsc`), which is the floor; {RUNS} runs of trace-cost, whose numbers are medians of rounds in turn"
+        "an event reads the clock (`rdtsc`), which is the lower bound; {RUNS} runs of trace-cost, whose numbers are medians of rounds in turn"
     ));
     Ok(())
 }
@@ -54,7 +54,7 @@ fn events(outcome: &mut Outcome, world: World, folder: &Folder) -> Result<()> {
         }
     }
     let prefix = if world == World::Process { "tracing".to_owned() } else { format!("tracing.{world}") };
-    let floor = samples.get("floor").and_then(|samples| Summary::of(samples)).context("trace-cost says nothing")?;
+    let floor = samples.get("floor").and_then(|samples| Summary::of(samples)).context("trace-cost prints nothing")?;
     for (name, figure) in [
         ("floor", "floor_ns"),
         ("off", "event_off_ns"),
@@ -62,7 +62,7 @@ fn events(outcome: &mut Outcome, world: World, folder: &Folder) -> Result<()> {
         ("span-off", "span_off_ns"),
         ("span-on", "span_on_ns"),
     ] {
-        let samples = samples.get(name).with_context(|| format!("trace-cost does not say {name:?}"))?;
+        let samples = samples.get(name).with_context(|| format!("trace-cost does not print {name:?}"))?;
         let figure = Figure::of(&format!("{prefix}.{figure}"), "ns", samples);
         outcome.add(if name.ends_with("on") {
             figure.map(|figure| figure.against("rdtsc", floor.median))
@@ -125,14 +125,14 @@ fn calls(outcome: &mut Outcome, folder: &Folder) -> Result<()> {
     outcome.add(sleds_off.map(|figure| figure.against("no sleds", median(&samples[0]))));
     let traced = Figure::of("tracing.call_traced_ns", "ns", &samples[2]);
     outcome.add(traced.map(|figure| figure.against("no sleds", median(&samples[0]))));
-    // A call is two events: it begins, it ends.
+    // A call is two events: entry and exit.
     let untraced = median(&samples[1]);
     let events: Vec<f64> = samples[2].iter().map(|traced| (traced - untraced) / 2.0).collect();
     outcome.add(Figure::of("tracing.function_event_ns", "ns", &events));
     Ok(())
 }
 
-/// Median of what the program says within a window: `function 1.23`.
+/// Median of the program's values within a window: `function 1.23`.
 fn median_of_window(process: &Process) -> Result<f64> {
     let numbers = || -> Vec<f64> {
         let output = process.output();
@@ -142,13 +142,13 @@ fn median_of_window(process: &Process) -> Result<f64> {
     std::thread::sleep(WINDOW);
     loop {
         let all = numbers();
-        // The first may have been under way already.
+        // The first may have started before the window.
         let window = all.get(mark + 1..).unwrap_or_default();
         if window.len() >= 5 {
             return Summary::of(window).map(|summary| summary.median).context("no number");
         }
         if Instant::now() > deadline {
-            bail!("busy --calls says nothing:\n{}", process.output());
+            bail!("busy --calls prints nothing:\n{}", process.output());
         }
         std::thread::sleep(WINDOW);
     }

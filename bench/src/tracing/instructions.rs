@@ -1,5 +1,5 @@
 //! Instructions that the queue executes for the same requests without trace events in its code, with events that are
-//! off, and while it writes them. They are counted exactly, where transfers differ by more than there is to see.
+//! off, and while it writes them. Instruction counts are exact, whereas times of transfers vary by more than the effect.
 
 use super::throughput::up_and_down;
 use crate::block::Body;
@@ -17,21 +17,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Rounds in which each mode has its turn.
+/// Rounds; each mode runs once in a round.
 const ROUNDS: usize = 5;
-/// Items that go up, down and away in a turn: few segments each, since how TCP cuts a long stream is a matter of time.
+/// Items that are uploaded, downloaded and removed in a turn: few segments each, since the segmentation of a long stream depends on time.
 const ITEMS: u64 = 120;
-/// Items before those that count.
+/// Items before the counted ones.
 const ITEMS_FIRST: u64 = 3;
 const ITEM_BYTES: u64 = 64 << 10;
 /// How long a start or an end may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A guest is done with a connection that long after its client was, and has halted.
+/// A guest has finished a connection and halted this long after its client.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Counts in the plugin's file: `instructions.c`.
 const PLUGIN: &str = include_str!("instructions.c");
 
-/// A mode: what was built, and which groups are on.
+/// A mode: the build, and the groups that are on.
 struct Mode {
     name: &'static str,
     variant: Variant,
@@ -66,7 +66,7 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
             let plugin = compile_plugin(&folder)?;
             add_figures(outcome, "vm", |mode| instructions_of_vm(mode, &plugin, &folder))?;
             outcome.note(format!(
-                "instructions of the VM: {note}; all of the guest under TCG, by a plugin of QEMU, without its looks for work that found none"
+                "instructions of the VM: {note}; all of the guest under TCG, by a plugin of QEMU, without unsuccessful polls for work"
             ));
         }
     }
@@ -83,7 +83,7 @@ fn missing(names: &[&'static str]) -> Option<&'static str> {
     names.iter().find(|name| !starts(name)).copied()
 }
 
-/// `count` tells the instructions that a mode executes for [`ITEMS`] items.
+/// `count` returns the instructions that a mode executes for [`ITEMS`] items.
 fn add_figures(outcome: &mut Outcome, place: &str, count: impl Fn(&Mode) -> Result<u64>) -> Result<()> {
     let mut per_item: [Vec<f64>; MODES.len()] = Default::default();
     for round in 0..ROUNDS {
@@ -123,7 +123,7 @@ fn instructions_of_process(mode: &Mode, items: u64, folder: &Folder) -> Result<u
     process.interrupt(PATIENCE);
     let output = process.output();
     let count = output.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
-    count.with_context(|| format!("callgrind says no number:\n{output}"))
+    count.with_context(|| format!("callgrind prints no number:\n{output}"))
 }
 
 fn compile_plugin(folder: &Folder) -> Result<PathBuf> {
@@ -138,7 +138,7 @@ fn compile_plugin(folder: &Folder) -> Result<PathBuf> {
     Ok(plugin)
 }
 
-/// The whole guest, while the items move.
+/// The whole guest, during the transfers.
 fn instructions_of_vm(mode: &Mode, plugin: &Path, folder: &Folder) -> Result<u64> {
     let glass = programs::built("glass").context("glass is not built")?;
     let image = programs::variant("upload-queue", mode.variant, true).context("the queue's image is not built")?;
@@ -173,7 +173,7 @@ fn fresh_disk(mode: &Mode, folder: &Folder) -> PathBuf {
     disk
 }
 
-/// Where the queue answers on `port`, once it does.
+/// The queue's address on `port`, once it answers.
 fn wait_for(process: &mut Process, port: u16) -> Result<SocketAddr> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! `tracing`: what it costs a guest to tell what it does, and the page to show it.
+//! `tracing`: the cost of tracing for a guest, and of the page that shows the trace.
 
 mod cost;
 mod instructions;
@@ -11,7 +11,7 @@ use crate::outcome::{Outcome, Part, Progress};
 use anyhow::{Context, Result};
 use glass_tests::programs;
 
-/// What is measured; what this machine cannot do is noted and left out.
+/// The measurements; those that this machine cannot do are left out with a note.
 pub const PARTS: [Part; 4] = [
     ("cost", |outcome, _| cost::measure(outcome)),
     ("instructions", |outcome, _| instructions::measure(outcome)),
@@ -25,9 +25,9 @@ fn throughput_and_bars(outcome: &mut Outcome, progress: Progress) -> Result<()> 
         outcome.note(line);
     }
     let path = programs::folder().join("../bench/tracing.svg");
-    let folder = path.parent().context("the picture has a folder")?;
+    let folder = path.parent().context("the image has a folder")?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     std::fs::write(&path, plot::svg(&groups)).with_context(|| format!("cannot write {}", path.display()))?;
-    outcome.note(format!("the bars as a picture: {}", path.display()));
+    outcome.note(format!("the bars as an image: {}", path.display()));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! How long the page of a trace of ten million events takes to open, and how smoothly it moves.
+//! How long the page of a trace of ten million events takes to open, and how smoothly it pans.
 
 use crate::figure::Figure;
 use crate::outcome::Outcome;
@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-/// Events of the made-up trace.
+/// Events of the synthetic trace.
 const EVENTS: &str = "10000000";
-/// Pages that are made and opened.
+/// Pages that are written and opened.
 const RUNS: usize = 5;
 /// A run that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What the program says, what the figure is called, its unit, and what the number is divided by.
+/// The program's name of a value, the figure's name, its unit, and the divisor of the number.
 const FIGURES: [(&str, &str, &str, f64); 6] = [
     ("open_ms", "tracing.page_open_10m_s", "s", 1e3),
     ("frame_median_ms", "tracing.page_frame_median_ms", "ms", 1.0),

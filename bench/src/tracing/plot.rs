@@ -1,11 +1,11 @@
-//! The bar chart: how fast each service is in each mode, as text and as a picture.
+//! The bar chart: how fast each service is in each mode, as text and as an image.
 
 use crate::statistics::Summary;
 use std::fmt::Write;
 
-/// Bars that belong together, such as the modes of one service in one world.
+/// Bars that belong together, such as the modes of one service on one platform.
 pub struct Group {
-    /// What stands above them.
+    /// The title.
     pub title: String,
     /// Unit of the values.
     pub unit: &'static str,

@@ -34,7 +34,8 @@ impl Running {
         let program = programs::variant(app, variant, world != World::Process);
         let program = program.with_context(|| format!("{app} ({variant:?}) is not built"))?;
         if service == "queue" {
-            let options = Options { disk_size: "256M".into(), memory_mib: 64, program: Some(program) };
+            let options =
+                Options { disk_size: "256M".into(), memory_mib: 64, program: Some(program), ..Options::default() };
             let disk = folder.file(&format!("{world}-{variant:?}.img"));
             let queue = Queue::start(world, &disk, &options)?.context("the queue cannot be started")?;
             return Ok(Running {
@@ -73,7 +74,7 @@ impl Running {
     }
 }
 
-/// Whether a byte comes if one is asked for. QEMU accepts a connection before its guest can.
+/// Whether a request for a byte is answered. QEMU accepts a connection before its guest can.
 fn sends(address: SocketAddr) -> bool {
     use std::io::{Read, Write};
     let Ok(mut stream) = TcpStream::connect(address) else { return false };

@@ -1,5 +1,5 @@
-//! How much slower a service is while it tells what it does: the queue and a TCP sender, as a process and
-//! as a VM, in five modes that take turns.
+//! How much slower a service is while it is traced: the queue and a TCP sender, as a process and
+//! as a VM, in five alternating modes.
 
 use super::plot::Group;
 use super::service::Running;
@@ -18,23 +18,23 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Rounds in which each mode has its turn.
+/// Rounds; each mode runs once in a round.
 const ROUNDS: usize = 11;
-/// Transfers of a turn. The modes in which nobody traces take turns with each of them: what they differ by is much less than
-/// what two transfers differ by, so there have to be many.
+/// Transfers of a turn. The modes without tracing alternate for each transfer: they differ much less than
+/// two transfers do, so many transfers are needed.
 fn transfers(world: World) -> usize {
     if world == World::Process { 8 } else { 2 }
 }
 
-/// What a transfer moves, up and down for the queue.
+/// Size of a transfer, up and down for the queue.
 const QUEUE_MIB: u64 = 32;
 const TCP_MIB: u64 = 96;
 /// From the start of `glass trace` until it traces, however busy the machine is.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
-/// No answer for that long is a failure.
+/// Without an answer for so long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A mode: what was built, and what is traced meanwhile.
+/// A mode: the build, and the groups that are traced.
 struct Mode {
     label: &'static str,
     figure: &'static str,
@@ -58,7 +58,7 @@ const MODES: [Mode; 5] = [
 /// The services that are measured.
 const SERVICES: [&str; 2] = ["queue", "tcp"];
 
-/// Adds the figures and returns what is to be drawn.
+/// Adds the figures and returns the bars.
 pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<Vec<Group>> {
     let worlds: Vec<World> =
         [World::Process, World::Kvm].into_iter().filter(|world| world.obstacle().is_none()).collect();
@@ -83,7 +83,7 @@ pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<Vec<Group>> 
     Ok(groups)
 }
 
-/// What a turn came to: MiB per second, and milliseconds of the service's CPU time for each MiB.
+/// The result of a turn: MiB per second, and milliseconds of the service's CPU time for each MiB.
 #[derive(Clone, Copy)]
 struct Speed {
     mib_s: f64,
@@ -155,7 +155,7 @@ pub fn trace(pid: u32, arguments: &[&str], folder: &Folder) -> Result<Process> {
     command.args(["--duration", "60", "--output"]).arg(&file);
     let mut tracer = Process::spawn(&mut command, &folder.file("trace.log"))?;
     let deadline = Instant::now() + SETTLE_MAX;
-    // The recording is there once the guest has been told what to trace.
+    // The recording exists once the guest has its request.
     while file.metadata().map_or(0, |metadata| metadata.len()) == 0 {
         if tracer.wait(Duration::from_millis(5)).is_some() || Instant::now() > deadline {
             bail!("glass trace does not trace: {}", trace_log(&tracer));
@@ -165,12 +165,12 @@ pub fn trace(pid: u32, arguments: &[&str], folder: &Folder) -> Result<Process> {
     Ok(tracer)
 }
 
-/// What it said.
+/// Its output.
 pub fn trace_log(tracer: &Process) -> String {
     tracer.output().trim().to_owned()
 }
 
-/// One item up, down and away: seconds that it moved.
+/// Uploads, downloads and removes one item; returns the seconds of the transfers.
 pub fn up_and_down(address: SocketAddr, body: &Body) -> Result<f64> {
     let mut client = Client::connect(address)?;
     let begin = Instant::now();
@@ -186,7 +186,7 @@ pub fn up_and_down(address: SocketAddr, body: &Body) -> Result<f64> {
     seconds += begin.elapsed().as_secs_f64();
     let status = got.status();
     if status != 200 || !checker.is(body) {
-        bail!("GET was answered {status} and brought something else");
+        bail!("GET was answered {status} and returned other bytes");
     }
     let status = Client::connect(address)?.request_if_match("DELETE", "/downloader", got.etag())?.status();
     if status != 200 {
@@ -195,7 +195,7 @@ pub fn up_and_down(address: SocketAddr, body: &Body) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Asks the sender for bytes: MiB that came, and seconds.
+/// Requests bytes from the sender; returns the received MiB and the seconds.
 fn receive(address: SocketAddr) -> Result<(f64, f64)> {
     let bytes = TCP_MIB << 20;
     let mut stream = TcpStream::connect(address)?;

@@ -3,19 +3,19 @@
 //! A request longer than the device takes at once is sent in pieces; pieces of different requests
 //! take turns, so a long one cannot keep a short one waiting for its end.
 
-use crate::dma::{Dma, DmaMemory};
+use crate::dma::{Dma, DmaMemory, Loan, Users};
 use crate::error::{Lie, SetupError};
 use crate::queue::{AddError, Queue, QueueOptions, Segment};
 use crate::request::{CONFIG_SEG_MAX, CONFIG_SIZE_MAX, VIRTIO_SECTOR_BYTES, read_info, read_u32};
 use crate::request::{Kind, Operation, Request, RequestId, SubmitError};
 use crate::session::Session;
-use crate::transport::{self, Transport, device, feature};
+use crate::transport::{Transport, device, feature};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 use glass_api::{BlockError, BlockInfo, Buf, check_request};
 
-/// Requests under way, and descriptors. Deep enough for any disk: 16 requests of 64 KiB pass
+/// Requests in flight, and descriptors. Deep enough for any disk: 16 requests of 64 KiB pass
 /// 2 GB/s (QEMU 7.2, 2026-11-21).
 const REQUESTS_MAX: u16 = 128;
 /// Longest piece. Larger ones gain nothing: 1 MiB four times over reaches the speed of the disk.
@@ -30,17 +30,17 @@ const STATUS_OFFSET: usize = 16;
 const STATUS_OK: u8 = 0;
 const STATUS_NOT_WRITTEN: u64 = 0xff;
 
-/// A disk. Dropping it resets the device and drops the buffers of what was under way.
+/// The buffer cannot be lent to the device: ENOMEM.
+const NO_LOAN: SubmitError = SubmitError::Refused(BlockError::Device(12));
+
+/// A disk. Dropping it resets the device and drops the buffers of what was in flight.
 pub struct Blk<T: Transport, D: Dma> {
     session: Session<T>,
     dma: D,
     queue: Queue,
-    info: BlockInfo,
-    has_flush: bool,
-    segment_bytes_max: u32,
-    segments_max: usize,
     /// Headers and status bytes, one area a descriptor.
     areas: DmaMemory,
+    limits: Limits,
     /// Which operation a token belongs to.
     operation_of: Vec<u16>,
     operations: Vec<Option<Operation>>,
@@ -55,49 +55,65 @@ pub struct Blk<T: Transport, D: Dma> {
     name: u32,
 }
 
+/// What the device takes.
+#[derive(Clone, Copy)]
+struct Limits {
+    info: BlockInfo,
+    has_flush: bool,
+    segment_bytes_max: u32,
+    segments_max: usize,
+}
+
+/// Resets the device, agrees on features and makes it run: its queue, the areas of its requests, and its limits.
+fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma) -> Result<(Queue, DmaMemory, Limits), SetupError> {
+    let wanted = feature::INDIRECT
+        | feature::EVENT_IDX
+        | feature::BLK_SIZE_MAX
+        | feature::BLK_SEG_MAX
+        | feature::BLK_RO
+        | feature::BLK_BLK_SIZE
+        | feature::BLK_FLUSH;
+    let features = session.begin(device::BLK, wanted, 0, &[])?;
+    let has = |bit| features & bit != 0;
+    let info = read_info(session, features)?;
+    let size_max = if has(feature::BLK_SIZE_MAX) { read_u32(session, CONFIG_SIZE_MAX)? } else { u32::MAX };
+    let seg_max = if has(feature::BLK_SEG_MAX) { read_u32(session, CONFIG_SEG_MAX)? } else { 1 };
+    // A piece is a whole number of sectors, and so is each of its segments.
+    let segment_bytes_max = size_max.min(PIECE_BYTES_MAX) & !(info.sector_bytes - 1);
+    if segment_bytes_max == 0 || seg_max == 0 {
+        return Err(SetupError::BadConfig("its requests have no room for a sector"));
+    }
+    let segments_max = SEGMENTS_MAX.min(seg_max as usize).min((PIECE_BYTES_MAX / segment_bytes_max) as usize);
+    let options = QueueOptions {
+        size: REQUESTS_MAX,
+        event_idx: has(feature::EVENT_IDX),
+        table_entries: if has(feature::INDIRECT) { SEGMENTS_MAX as u16 + 2 } else { 0 },
+    };
+    let queue = Queue::new(session, dma, 0, options)?;
+    let size = queue.size();
+    // No chain is longer than its queue, not even one in a table (virtio 1.2, section 2.7.5.3.1).
+    let segments_max = segments_max.min(usize::from(size) - 2);
+    if segments_max == 0 {
+        return Err(SetupError::QueueTooShort { queue: 0, wanted: 4, allowed: size });
+    }
+    // The device writes a status byte into each.
+    let areas = session.allocate(dma, usize::from(size) * AREA_BYTES, Users::DeviceWrites)?;
+    session.go();
+    Ok((queue, areas, Limits { info, has_flush: has(feature::BLK_FLUSH), segment_bytes_max, segments_max }))
+}
+
 impl<T: Transport, D: Dma> Blk<T, D> {
     /// Starts the disk behind `transport`.
-    pub fn new(mut transport: T, dma: D) -> Result<Blk<T, D>, SetupError> {
-        let wanted = feature::INDIRECT
-            | feature::EVENT_IDX
-            | feature::BLK_SIZE_MAX
-            | feature::BLK_SEG_MAX
-            | feature::BLK_RO
-            | feature::BLK_BLK_SIZE
-            | feature::BLK_FLUSH;
-        let features = transport::negotiate(&mut transport, device::BLK, wanted, 0)?;
-        let has = |bit| features & bit != 0;
-        let info = read_info(&mut transport, features)?;
-        let size_max = if has(feature::BLK_SIZE_MAX) { read_u32(&mut transport, CONFIG_SIZE_MAX)? } else { u32::MAX };
-        let seg_max = if has(feature::BLK_SEG_MAX) { read_u32(&mut transport, CONFIG_SEG_MAX)? } else { 1 };
-        // A piece is a whole number of sectors, and so is each of its segments.
-        let segment_bytes_max = size_max.min(PIECE_BYTES_MAX) & !(info.sector_bytes - 1);
-        if segment_bytes_max == 0 || seg_max == 0 {
-            return Err(SetupError::BadConfig("its requests have no room for a sector"));
-        }
-        let segments_max = SEGMENTS_MAX.min(seg_max as usize).min((PIECE_BYTES_MAX / segment_bytes_max) as usize);
-        let options = QueueOptions {
-            size: REQUESTS_MAX,
-            event_idx: has(feature::EVENT_IDX),
-            table_entries: if has(feature::INDIRECT) { SEGMENTS_MAX as u16 + 2 } else { 0 },
-        };
-        let queue = Queue::new(&mut transport, &dma, 0, options)?;
+    pub fn new(transport: T, dma: D) -> Result<Blk<T, D>, SetupError> {
+        let mut session = Session::new(transport);
+        let (queue, areas, limits) = start(&mut session, &dma)?;
         let size = queue.size();
-        let segments_max = if has(feature::INDIRECT) { segments_max } else { segments_max.min(usize::from(size) - 2) };
-        if segments_max == 0 {
-            return Err(SetupError::QueueTooShort { queue: 0, wanted: 4, allowed: size });
-        }
-        let areas = DmaMemory::new(&dma, usize::from(size) * AREA_BYTES)?;
-        transport::go(&mut transport);
         Ok(Blk {
-            session: Session::new(transport),
+            session,
             dma,
             queue,
-            info,
-            has_flush: has(feature::BLK_FLUSH),
-            segment_bytes_max,
-            segments_max,
             areas,
+            limits,
             operation_of: (0..size).collect(),
             operations: (0..size).map(|_| None).collect(),
             free: (0..size).rev().collect(),
@@ -108,7 +124,21 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         })
     }
 
-    /// Says what the trace calls the disk: a number of `glass_trace::intern`.
+    /// Starts a disk that is broken once more. Its requests must have been taken out by [`Blk::poll`]; they have failed. After an
+    /// error it is as broken as before.
+    pub fn restart(&mut self) -> Result<(), SetupError> {
+        assert!(self.session.has_ended() && self.free.len() == self.operations.len());
+        let (queue, areas, limits) = start(&mut self.session, &self.dma)?;
+        // What the tables were made for.
+        if queue.size() != self.queue.size() || limits.info != self.limits.info {
+            self.session.end();
+            return Err(SetupError::BadConfig("it is another disk than before"));
+        }
+        (self.queue, self.areas, self.limits) = (queue, areas, limits);
+        Ok(())
+    }
+
+    /// Sets the name in the trace of the disk: a number of `glass_trace::intern`.
     pub fn set_trace_name(&mut self, name: u32) {
         self.name = name;
     }
@@ -118,22 +148,22 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         self.name
     }
 
-    /// Requests under way.
+    /// Requests in flight.
     fn under_way(&self) -> u32 {
         (self.operations.len() - self.free.len()) as u32
     }
 
-    /// The number in the trace of a request under way.
+    /// The number in the trace of a request in flight.
     pub(crate) fn traced_number(&self, id: RequestId) -> u64 {
         self.operations[id.index()].as_ref().map_or(0, |operation| operation.number)
     }
 
     /// Size and limits.
     pub fn info(&self) -> BlockInfo {
-        self.info
+        self.limits.info
     }
 
-    /// Requests that can be under way.
+    /// Requests that can be in flight.
     pub fn requests_max(&self) -> usize {
         self.operations.len()
     }
@@ -148,18 +178,15 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         self.queue.lie()
     }
 
-    /// Takes a request; the device sees it at once and is told at the next kick. On error the
+    /// Takes a request; the device can see it at once and is notified at the next kick. On error the
     /// request comes back.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
         if let Some(lie) = self.queue.lie() {
             return Err((SubmitError::Refused(BlockError::Broken(lie.as_str())), request));
         }
-        let operation = match self.operation(request) {
-            Ok(operation) => operation,
-            Err((error, request)) => return Err((SubmitError::Refused(error), request)),
-        };
+        let operation = self.operation(request)?;
         let Some(id) = self.free.pop() else {
-            return Err((SubmitError::Full, operation.into_request()));
+            return Err((SubmitError::Full, self.take_back(operation)));
         };
         self.requests += 1;
         let queue = if operation.unsent { &mut self.unsent } else { &mut self.finished };
@@ -171,36 +198,45 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     }
 
     /// Checks a request and finds out where its memory is.
-    fn operation(&self, request: Request) -> Result<Operation, (BlockError, Request)> {
-        let new = |kind, offset, address, buf: Option<Buf>| {
-            let left = buf.as_ref().map_or(0, |buf| buf.len());
-            let unsent = if kind == Kind::Flush { self.has_flush } else { left > 0 };
-            let bytes = u32::try_from(left).unwrap_or(u32::MAX);
-            let number = self.requests + 1;
-            Operation { kind, offset, address, left, unsent, bytes, number, pieces_in_flight: 0, result: Ok(()), buf }
-        };
+    fn operation(&self, request: Request) -> Result<Operation, (SubmitError, Request)> {
+        let info = self.limits.info;
         let error = match &request {
-            Request::Read { offset, buf } => check_request(self.info, *offset, buf.len()).err(),
-            _ if self.info.read_only => Some(BlockError::ReadOnly),
-            Request::Write { offset, buf } => check_request(self.info, *offset, buf.len()).err(),
+            Request::Read { offset, buf } => check_request(info, *offset, buf.len()).err(),
+            _ if info.read_only => Some(BlockError::ReadOnly),
+            Request::Write { offset, buf } => check_request(info, *offset, buf.len()).err(),
             Request::Flush => None,
         };
         if let Some(error) = error {
-            return Err((error, request));
+            return Err((SubmitError::Refused(error), request));
         }
+        let number = self.requests + 1;
+        let new = |kind, offset, loan, buf: Option<Buf>| {
+            let left = buf.as_ref().map_or(0, |buf| buf.len());
+            let unsent = if kind == Kind::Flush { self.limits.has_flush } else { left > 0 };
+            let (bytes, result) = (u32::try_from(left).unwrap_or(u32::MAX), Ok(()));
+            Operation { kind, loan, offset, position: 0, left, unsent, bytes, number, pieces_in_flight: 0, result, buf }
+        };
         match request {
             Request::Read { offset, mut buf } => {
                 let Some(bytes) = buf.as_mut() else {
-                    return Err((BlockError::Shared, Request::Read { offset, buf }));
+                    return Err((SubmitError::Refused(BlockError::Shared), Request::Read { offset, buf }));
                 };
-                let address = self.dma.device_address(bytes.as_mut_ptr(), bytes.len());
-                Ok(new(Kind::Read, offset, address, Some(buf)))
+                let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
+                // SAFETY: the buffer has no other owner, and stays in the operation, untouched, as long as its loan lasts.
+                match unsafe { Loan::new(&self.dma, pointer, length, Users::DeviceWrites) } {
+                    Some(loan) => Ok(new(Kind::Read, offset, Some(loan), Some(buf))),
+                    None => Err((NO_LOAN, Request::Read { offset, buf })),
+                }
             }
             Request::Write { offset, buf } => {
-                let address = self.dma.device_address(buf.as_ptr(), buf.len());
-                Ok(new(Kind::Write, offset, address, Some(buf)))
+                let (pointer, length) = (buf.as_ptr().cast_mut(), buf.len());
+                // SAFETY: the buffer stays in the operation as long as its loan lasts; a buffer with several owners is never written.
+                match unsafe { Loan::new(&self.dma, pointer, length, Users::DeviceReads) } {
+                    Some(loan) => Ok(new(Kind::Write, offset, Some(loan), Some(buf))),
+                    None => Err((NO_LOAN, Request::Write { offset, buf })),
+                }
             }
-            Request::Flush => Ok(new(Kind::Flush, 0, 0, None)),
+            Request::Flush => Ok(new(Kind::Flush, 0, None, None)),
         }
     }
 
@@ -218,10 +254,11 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             let area = token.index() * AREA_BYTES;
             segments[0] =
                 Segment { address: self.areas.device_address(area), bytes: HEADER_BYTES, device_writes: false };
+            let start = operation.loan.as_ref().map_or(0, |loan| loan.address);
             let (mut count, mut piece_bytes) = (1, 0);
-            while piece_bytes < operation.left && count <= self.segments_max {
-                let bytes = (operation.left - piece_bytes).min(self.segment_bytes_max as usize);
-                let address = operation.address + piece_bytes as u64;
+            while piece_bytes < operation.left && count <= self.limits.segments_max {
+                let bytes = (operation.left - piece_bytes).min(self.limits.segment_bytes_max as usize);
+                let address = start + (operation.position + piece_bytes) as u64;
                 segments[count] = Segment { address, bytes: bytes as u32, device_writes: operation.kind == Kind::Read };
                 count += 1;
                 piece_bytes += bytes;
@@ -235,10 +272,10 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             self.areas.store_u64(area, operation.kind as u64);
             self.areas.store_u64(area + 8, operation.offset / VIRTIO_SECTOR_BYTES);
             self.areas.store_u64(area + STATUS_OFFSET, STATUS_NOT_WRITTEN);
-            // SAFETY: the areas live until the device is reset (`drop`), and this one belongs to a free
-            // descriptor. The data is inside the operation's `Buf` (`left` starts as its length), which
+            // SAFETY: the session keeps the areas until the device is reset, and this one belongs to a free
+            // descriptor. The data is inside the operation's `Buf` (`left` starts as its length), which is lent to the device and
             // stays in `operations`, untouched, until every piece completed or the device was reset; a
-            // read has seen that nobody shares it, a write only reads. Failing to reset leaks both.
+            // read has checked that its buffer has one owner, a write only reads. Failing to reset leaks both.
             match unsafe { self.queue.add(&segments[..=count]) } {
                 Ok(added) => assert_eq!(added, token, "the queue hands out the token that it announced"),
                 Err(AddError::Full | AddError::Broken(_)) => {
@@ -248,7 +285,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             }
             self.operation_of[token.index()] = id;
             operation.offset += piece_bytes as u64;
-            operation.address += piece_bytes as u64;
+            operation.position += piece_bytes;
             operation.left -= piece_bytes;
             operation.pieces_in_flight += 1;
             operation.unsent = operation.left > 0;
@@ -270,8 +307,8 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         }
     }
 
-    /// As [`Blk::poll`], but for one request only, so that whoever waits for it can be woken before the next one
-    /// completes; all requests at once when the device has lied. 0 when there is none.
+    /// As [`Blk::poll`], but for one request only, so that the task that waits for it can be woken before the next one
+    /// completes; all requests at once when the device has violated the specification. 0 when there is none.
     pub(crate) fn poll_one(
         &mut self,
         complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>),
@@ -306,7 +343,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         status: u8,
         complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>),
     ) -> bool {
-        let operation = self.operations[usize::from(id)].as_mut().expect("a piece under way keeps its operation");
+        let operation = self.operations[usize::from(id)].as_mut().expect("a piece in flight keeps its operation");
         operation.pieces_in_flight -= 1;
         if status != STATUS_OK && operation.result.is_ok() {
             operation.result = Err(BlockError::Device(i32::from(status)));
@@ -323,15 +360,20 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     }
 
     fn end(&mut self, id: u16, complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>)) {
-        if let Some(operation) = self.operations[usize::from(id)].take() {
+        if let Some(mut operation) = self.operations[usize::from(id)].take() {
             self.free.push(id);
+            if let Some(loan) = operation.loan.take() {
+                // SAFETY: `operation` made the loan of the buffer that is still in there, and every piece of the request has
+                // completed, or the device was reset.
+                unsafe { loan.end(&self.dma) };
+            }
             let has_failed = operation.result.is_err();
             glass_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
             complete(RequestId(id), operation.result, operation.buf);
         }
     }
 
-    /// Resets the device, so that it lets go of our memory, and fails everything under way.
+    /// Resets the device, so that it releases our memory, and fails everything in flight.
     fn fail_all(
         &mut self,
         lie: Lie,
@@ -356,15 +398,23 @@ impl<T: Transport, D: Dma> Blk<T, D> {
 
     /// Makes the device forget our memory. Where it does not obey, the memory is never used again.
     fn end_use(&mut self) {
-        let Blk { session, queue, areas, operations, .. } = self;
-        session.end(|| {
-            queue.leak();
-            areas.leak();
-            for buf in operations.iter().flatten().filter_map(|operation| operation.buf.as_ref()) {
-                // One owner for ever: the bytes are not freed, and cannot be written by us.
-                mem::forget(buf.clone());
-            }
-        });
+        if self.session.end() {
+            return;
+        }
+        for operation in self.operations.iter_mut().flatten() {
+            // The loan never ends, and the buffer has one owner forever: the bytes are not freed, and cannot be written by us.
+            operation.loan = None;
+            mem::forget(operation.buf.clone());
+        }
+    }
+
+    /// The request that an operation was made of that was not sent.
+    fn take_back(&self, mut operation: Operation) -> Request {
+        if let Some(loan) = operation.loan.take() {
+            // SAFETY: the loan is of the buffer that is still in there, and no request names it.
+            unsafe { loan.end(&self.dma) };
+        }
+        operation.into_request()
     }
 
     /// As [`Driver::kick`](crate::Driver::kick).
@@ -390,14 +440,21 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         self.queue.disarm();
     }
 
-    /// As [`Driver::acknowledge_interrupt`](crate::Driver::acknowledge_interrupt).
-    pub fn acknowledge_interrupt(&mut self) {
-        self.session.acknowledge_interrupt(self.queue.has_used());
+    /// As [`Driver::acknowledge`](crate::Driver::acknowledge).
+    pub fn acknowledge(&mut self) {
+        self.session.acknowledge(self.queue.has_used());
     }
 }
 
 impl<T: Transport, D: Dma> Drop for Blk<T, D> {
     fn drop(&mut self) {
         self.end_use();
+        for mut operation in self.operations.drain(..).flatten() {
+            if let Some(loan) = operation.loan.take() {
+                // SAFETY: the device was reset (`end_use` takes the loans of one that did not obey), and the buffer is dropped
+                // after this.
+                unsafe { loan.end(&self.dma) };
+            }
+        }
     }
 }

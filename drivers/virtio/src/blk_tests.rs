@@ -4,9 +4,9 @@ use crate::Driver;
 use crate::blk::Blk;
 use crate::disk::Disk;
 use crate::error::SetupError;
-use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
+use crate::fake::{BounceDma, Chain, DAMAGED, Fake, GuardedDma, State};
 use crate::request::{Request, RequestId, SubmitError};
-use crate::transport::{device, feature};
+use crate::transport::{device, feature, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -55,7 +55,7 @@ impl Platter {
         }
     }
 
-    /// Does what a held request asks for and answers it.
+    /// Executes a held request and answers it.
     fn answer(&mut self, which: usize, status: Option<u8>) {
         let chain = self.held.swap_remove(which);
         let asked = chain.read();
@@ -97,7 +97,7 @@ fn poll(blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
     outcomes
 }
 
-/// Answers until nothing is under way.
+/// Answers until nothing is in flight.
 fn finish(platter: &mut Platter, blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
     let mut outcomes = poll(blk);
     loop {
@@ -181,6 +181,17 @@ fn impossible_configurations_are_refused() {
 }
 
 #[test]
+fn a_last_sector_that_is_not_whole_is_left_out() {
+    for (capacity, blk_size, size_bytes) in [(9u64, 4096, 4096), (16, 4096, 8192), (9, 512, 4608), (7, 4096, 0)] {
+        let mut bytes = config(0, 1, blk_size);
+        bytes[..8].copy_from_slice(&capacity.to_le_bytes());
+        let fake = Fake::new(device::BLK, ALL | feature::BLK_BLK_SIZE, &bytes);
+        let info = Blk::new(fake, GuardedDma).unwrap().info();
+        assert_eq!((info.size_bytes, info.sector_bytes), (size_bytes, blk_size), "{capacity}");
+    }
+}
+
+#[test]
 fn an_error_of_the_device_ends_a_request_once() {
     let (mut platter, mut blk) = Platter::new(ALL | feature::BLK_SIZE_MAX, &config(512, 1, 512));
     blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(4096).unwrap() }).unwrap();
@@ -228,12 +239,12 @@ fn one_kick_tells_of_many_requests() {
     platter.take();
     platter.answer(5, None);
     assert!(blk.arm());
-    blk.acknowledge_interrupt();
+    blk.acknowledge();
     assert_eq!(platter.fake.state().acknowledged, 1);
     assert_eq!(finish(&mut platter, &mut blk).len(), 16);
 }
 
-/// Nobody frees memory that a device may still write to.
+/// Memory that a device may still write to is not freed.
 #[test]
 fn a_disk_that_is_dropped_is_reset() {
     let (platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
@@ -258,7 +269,7 @@ fn a_lie_fails_everything_and_gives_the_buffers_back() {
         for (outcome, bytes) in outcomes.iter_mut().zip([512, 1024]) {
             assert!(matches!(outcome.1, Err(BlockError::Broken(_))));
             let buf = outcome.2.as_mut().unwrap();
-            // A device that did not reset may still write: that memory is never anybody's again.
+            // A device that did not reset may still write: that memory is never used again.
             assert_eq!((buf.len(), buf.as_mut().is_none()), (bytes, stuck));
         }
         assert!(poll(&mut blk).is_empty() && !blk.arm());
@@ -267,13 +278,119 @@ fn a_lie_fails_everything_and_gives_the_buffers_back() {
     }
 }
 
+/// Requests before fail, requests after succeed, and handles stay valid.
+#[test]
+fn a_disk_that_gave_up_is_started_again() {
+    let (mut platter, blk) = Platter::new(ALL, &config(0, 126, 512));
+    let mut disk = Disk::new(blk);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..3 {
+        let mut failed = reads(&disk, 1);
+        assert!(failed.as_mut().poll(&mut context).is_pending());
+        platter.fake.with(0, |queue| queue.put(9999, 0));
+        disk.poll();
+        assert!(disk.lie().is_some());
+        disk.restart().unwrap();
+        assert!(disk.lie().is_none());
+        assert!(matches!(failed.as_mut().poll(&mut context), Poll::Ready(Err(BlockError::Broken(_)))));
+        let mut read = reads(&disk, 7);
+        assert!(read.as_mut().poll(&mut context).is_pending());
+        platter.held.clear();
+        platter.answer_all();
+        disk.poll();
+        assert!(matches!(read.as_mut().poll(&mut context), Poll::Ready(Ok(()))));
+    }
+    // Another disk in its place is not used.
+    platter.fake.with(0, |queue| queue.put(9999, 0));
+    disk.poll();
+    platter.fake.state().config[0] += 1;
+    assert!(matches!(disk.restart(), Err(SetupError::BadConfig(_))) && disk.lie().is_some());
+    assert!(matches!(reads(&disk, 7).as_mut().poll(&mut context), Poll::Ready(Err(_))));
+    assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+}
+
+/// Not even a chain in a table may have more descriptors than its queue.
+#[test]
+fn a_chain_is_no_longer_than_its_queue() {
+    let longest = |features, queue_size_max| {
+        let fake = Fake::new(device::BLK, features, &config(512, 126, 512));
+        fake.state().queue_size_max = queue_size_max;
+        let mut blk = Blk::new(fake.clone(), GuardedDma).ok()?;
+        blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(8192).unwrap() }).unwrap();
+        fake.with(0, |queue| Some(queue.take()?.segments.len()))
+    };
+    let with_tables = ALL | feature::BLK_SIZE_MAX;
+    assert_eq!(longest(with_tables, 128), Some(6));
+    assert_eq!(longest(with_tables, 4), Some(4));
+    assert_eq!(longest(with_tables & !feature::INDIRECT, 4), Some(4));
+    assert_eq!(longest(with_tables, 2), None);
+}
+
+/// A device gets at memory of the service only while a request is in flight, and what it writes later has no effect.
+#[test]
+fn buffers_are_lent_for_their_request_only() {
+    let fake = Fake::new(device::BLK, ALL, &config(0, 126, 512));
+    let dma = BounceDma::default();
+    let mut blk = Blk::new(fake.clone(), dma.clone()).unwrap();
+    let mut data = Buf::zeroed(512).unwrap();
+    data.as_mut().unwrap().fill(3);
+    blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(1024).unwrap() }).unwrap();
+    blk.submit(Request::Write { offset: 0, buf: data }).unwrap();
+    assert_eq!(dma.count(), 2);
+    let chains: Vec<Chain> = (0..2).map(|_| fake.with(0, |queue| queue.take()).unwrap()).collect();
+    assert_eq!(chains[1].read()[16..], [3; 512]);
+    for chain in &chains {
+        let length = chain.writable_bytes() as usize - 1;
+        let written = chain.write(&[vec![7; length], vec![0]].concat());
+        fake.with(0, |queue| queue.complete(chain.head, written));
+    }
+    let mut bufs = Vec::new();
+    blk.poll(&mut |_, result, buf| bufs.push((result, buf.unwrap())));
+    assert_eq!(dma.count(), 0);
+    assert_eq!(bufs[0].1[..], [7; 1024]);
+    assert_eq!((bufs[0].0, bufs[1].0), (Ok(()), Ok(())));
+    // Refused, failed or dropped: no loan is left.
+    let shared = bufs.pop().unwrap().1;
+    assert!(blk.submit(Request::Write { offset: 1 << 40, buf: shared.clone() }).is_err());
+    for _ in 0..blk.requests_max() {
+        blk.submit(Request::Write { offset: 0, buf: shared.clone() }).unwrap();
+    }
+    assert!(matches!(blk.submit(Request::Write { offset: 0, buf: shared.clone() }), Err((SubmitError::Full, _))));
+    assert_eq!(dma.count(), blk.requests_max());
+    fake.with(0, |queue| queue.put(9999, 0));
+    poll_bounced(&mut blk);
+    assert_eq!(dma.count(), 0);
+    blk.restart().unwrap();
+    blk.submit(Request::Write { offset: 0, buf: shared }).unwrap();
+    drop(blk);
+    assert_eq!(dma.count(), 0);
+}
+
+fn poll_bounced(blk: &mut Blk<Fake, BounceDma>) {
+    blk.poll(&mut |_, result, _| assert!(matches!(result, Err(BlockError::Broken(_)))));
+}
+
+/// A device that has got memory is reset before that is freed, however the start goes wrong.
+#[test]
+fn a_start_that_fails_half_way_resets_the_device() {
+    // The queue's interrupt is refused; then the queue is too short for a request, which shows when it is set up.
+    let cases: [fn(&mut State); 2] = [|state| state.refuses_interrupts = true, |state| state.queue_size_max = 2];
+    for change in cases {
+        let fake = Fake::new(device::BLK, ALL, &config(0, 126, 512));
+        change(&mut fake.state());
+        assert!(Blk::new(fake.clone(), GuardedDma).is_err());
+        let state = fake.state();
+        assert_eq!((state.resets, state.queues.len(), state.status), (2, 0, status::FAILED));
+    }
+}
+
 #[test]
 fn a_device_that_gives_up_is_noticed_before_sleeping() {
     let (platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
     blk.submit(Request::Flush).unwrap();
-    platter.fake.state().status |= crate::transport::status::NEEDS_RESET;
+    platter.fake.state().status |= status::NEEDS_RESET;
     assert!(!blk.arm(), "the status is not read without a reason");
-    blk.acknowledge_interrupt();
+    blk.acknowledge();
     assert!(blk.arm());
     assert!(matches!(poll(&mut blk)[0].1, Err(BlockError::Broken(_))));
     assert!(!blk.arm());
@@ -300,7 +417,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Overlapping requests under way may take effect in any order, so the model lets each sector be
+/// Overlapping requests in flight may take effect in any order, so the model lets each sector be
 /// touched by one request at a time.
 fn run(config: &[u8], features: u64, steps: &[Step], lie_at: Option<(usize, u32, u32)>) {
     let (mut platter, mut blk) = Platter::new(features, config);
@@ -356,7 +473,7 @@ fn run(config: &[u8], features: u64, steps: &[Step], lie_at: Option<(usize, u32,
         }
     }
     if broken {
-        // All that is left comes back; a lie that named a request under way may not have been noticed.
+        // All that is left comes back; an invalid answer that named a request in flight may not have been detected.
         let outcomes = poll(&mut blk);
         settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
         assert!(blk.lie().is_none() || under_way.is_empty(), "a buffer was lost");
@@ -383,7 +500,7 @@ fn settle(
     platter: &Platter,
 ) {
     for (id, result, buf) in outcomes {
-        let place = under_way.iter().position(|request| request.0 == id).expect("completed without being under way");
+        let place = under_way.iter().position(|request| request.0 == id).expect("completed without being in flight");
         let (_, request) = under_way.swap_remove(place);
         assert_eq!(request.is_flush, buf.is_none());
         let Some(buf) = buf else { continue };
@@ -467,7 +584,7 @@ fn tasks_wait_in_order_for_a_free_request() {
     assert!(disk.poll());
     let woken = |index: usize| wakes[index].0.load(Ordering::SeqCst);
     assert_eq!((woken(0), woken(most), woken(most + 1), woken(most + 2)), (1, 1, 0, 0));
-    // Whoever pushes in is sent back to the end of the queue; the first lets in the second, which
+    // A task that pushes in is sent back to the end of the queue; the first lets in the second, which
     // was the room there was.
     assert!(poll(most + 1).is_pending() && poll(most).is_pending());
     assert_eq!((woken(most + 1), woken(most + 2)), (1, 0));
@@ -491,7 +608,7 @@ fn a_dropped_future_leaves_its_buffer_to_the_device() {
     let mut context = Context::from_waker(&waker);
     tasks.iter_mut().for_each(|task| assert!(task.as_mut().poll(&mut context).is_pending()));
     let last = tasks.pop().unwrap();
-    // One that waits goes, then all that are under way; the device answers into their buffers.
+    // One that waits goes, then all that are in flight; the device answers into their buffers.
     drop(tasks);
     platter.answer_all();
     assert!(disk.poll());
@@ -501,7 +618,7 @@ fn a_dropped_future_leaves_its_buffer_to_the_device() {
     platter.answer_all();
     disk.poll();
     assert_eq!(last.as_mut().poll(&mut context), Poll::Ready(Ok(())));
-    // An answer that nobody fetches is thrown away.
+    // An answer that is not fetched is thrown away.
     let mut forgotten = reads(&disk, 7);
     assert!(forgotten.as_mut().poll(&mut context).is_pending());
     platter.answer_all();

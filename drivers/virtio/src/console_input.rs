@@ -1,8 +1,9 @@
 //! Input of a console: what the host has written for us.
 
-use crate::dma::{Dma, DmaMemory};
+use crate::dma::{Dma, DmaMemory, Users};
 use crate::error::SetupError;
 use crate::queue::{Queue, QueueOptions, Segment};
+use crate::session::Session;
 use crate::transport::Transport;
 use alloc::vec::Vec;
 
@@ -20,14 +21,14 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(
-        transport: &mut impl Transport,
+    pub fn new<T: Transport>(
+        session: &mut Session<T>,
         dma: &impl Dma,
         number: u16,
         options: QueueOptions,
     ) -> Result<Input, SetupError> {
-        let queue = Queue::new(transport, dma, number, options)?;
-        let memory = DmaMemory::new(dma, usize::from(INPUT_BUFFERS) * INPUT_BUFFER_BYTES)?;
+        let queue = Queue::new(session, dma, number, options)?;
+        let memory = session.allocate(dma, usize::from(INPUT_BUFFERS) * INPUT_BUFFER_BYTES, Users::DeviceWrites)?;
         Ok(Input { buffer_of: (0..queue.size()).collect(), queue, memory, current: None })
     }
 
@@ -39,8 +40,8 @@ impl Input {
     fn give(&mut self, index: u16) {
         let address = self.memory.device_address(usize::from(index) * INPUT_BUFFER_BYTES);
         let segment = Segment { address, bytes: INPUT_BUFFER_BYTES as u32, device_writes: true };
-        // SAFETY: the memory lives until the device is reset; the buffer was never given away or came
-        // back by a completion and was read, and no reference to it is left.
+        // SAFETY: the session keeps the memory until the device is reset; the buffer was never given away or came
+        // back by a completion and was read. There are no references to memory that a device writes.
         if let Ok(token) = unsafe { self.queue.add(&[segment]) } {
             self.buffer_of[token.index()] = index;
         }
@@ -57,9 +58,7 @@ impl Input {
             let Some((index, start, end)) = self.current.take().or_else(|| self.next()) else { break };
             let piece = (bytes.len() - count).min(end - start);
             let offset = usize::from(index) * INPUT_BUFFER_BYTES + start;
-            // SAFETY: the buffer came from a completion and is given back below, so no request names it.
-            let source = unsafe { self.memory.slice(offset..offset + piece) };
-            bytes[count..count + piece].copy_from_slice(source);
+            self.memory.copy_to(offset, &mut bytes[count..count + piece]);
             count += piece;
             if start + piece < end {
                 self.current = Some((index, start + piece, end));
@@ -78,11 +77,5 @@ impl Input {
     /// Whether [`Input::read`] would find any.
     pub fn has_input(&self) -> bool {
         self.current.is_some() || self.queue.has_used()
-    }
-
-    /// Gives up the memory for ever, for a device that does not reset.
-    pub fn leak(&mut self) {
-        self.queue.leak();
-        self.memory.leak();
     }
 }

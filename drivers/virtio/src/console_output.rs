@@ -1,8 +1,9 @@
 //! Output of a console: text that is gathered in buffers until it is sent.
 
-use crate::dma::{Dma, DmaMemory};
+use crate::dma::{Dma, DmaMemory, Users};
 use crate::error::SetupError;
 use crate::queue::{Queue, QueueOptions, Segment};
+use crate::session::Session;
 use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::mem;
@@ -44,18 +45,18 @@ struct Sent {
 }
 
 impl Output {
-    pub fn new(
-        transport: &mut impl Transport,
+    pub fn new<T: Transport>(
+        session: &mut Session<T>,
         dma: &impl Dma,
         number: u16,
         event_idx: bool,
         (buffers, buffer_bytes): (u16, usize),
     ) -> Result<Output, SetupError> {
-        let queue = Queue::new(transport, dma, number, QueueOptions { size: QUEUE_SIZE, event_idx, table_entries: 0 })?;
+        let queue = Queue::new(session, dma, number, QueueOptions { size: QUEUE_SIZE, event_idx, table_entries: 0 })?;
         let buffers = buffers.clamp(1, queue.size());
         let buffer_bytes = buffer_bytes.clamp(64, 1 << 16);
         Ok(Output {
-            memory: DmaMemory::new(dma, usize::from(buffers) * buffer_bytes)?,
+            memory: session.allocate(dma, usize::from(buffers) * buffer_bytes, Users::DeviceReads)?,
             buffers,
             buffer_bytes,
             free: (0..buffers).rev().collect(),
@@ -100,7 +101,7 @@ impl Output {
         mem::take(&mut self.room_came)
     }
 
-    /// Whoever waits for room need not wait any more.
+    /// Writers that wait for room need not wait any more.
     pub fn end_wait(&mut self) {
         self.room_came |= mem::take(&mut self.wants_room);
     }
@@ -159,8 +160,8 @@ impl Output {
         let Some((buffer, filled)) = self.current.take() else { return };
         let address = self.memory.device_address(usize::from(buffer) * self.buffer_bytes);
         let bytes = filled as u32;
-        // SAFETY: the memory lives until the device is reset; the buffer is neither free nor current
-        // any more, so nobody touches it until its completion.
+        // SAFETY: the session keeps the memory until the device is reset; the buffer is neither free nor current
+        // any more, so only the device uses it until its completion.
         match unsafe { self.queue.add(&[Segment { address, bytes, device_writes: false }]) } {
             Ok(token) => {
                 self.sent_count += 1;
@@ -173,11 +174,5 @@ impl Output {
             // Only when the queue is broken: there are no more buffers than descriptors.
             Err(_) => self.free.push(buffer),
         }
-    }
-
-    /// Gives up the memory for ever, for a device that does not reset.
-    pub fn leak(&mut self) {
-        self.queue.leak();
-        self.memory.leak();
     }
 }

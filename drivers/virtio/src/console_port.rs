@@ -2,12 +2,13 @@
 //! that open one.
 //!
 //! QEMU drops what the host does not read from port 0 (`virtconsole`), so that old guests never wait. From other ports
-//! (`virtserialport`) it takes nothing more until the host has read: there a guest can tell that it is too fast.
+//! (`virtserialport`) it takes nothing more until the host has read: there a guest notices that it is too fast.
 
-use crate::dma::{Dma, DmaMemory};
+use crate::dma::{Dma, DmaMemory, Users};
 use crate::error::SetupError;
 use crate::queue::{Queue, QueueOptions, Segment};
-use crate::transport::{self, Transport};
+use crate::session::Session;
+use crate::transport::Transport;
 
 const CONFIG_PORTS_MAX: u16 = 4;
 const CONTROL_QUEUE: u16 = 3;
@@ -20,7 +21,7 @@ pub fn queues(port: u16) -> (u16, u16) {
     if port == 0 { (0, 1) } else { (2 * port + 2, 2 * port + 3) }
 }
 
-/// The way on which a driver tells the device about ports. What the device would say is not asked for: one port is used,
+/// The way on which a driver informs the device about ports. The device's own messages are not received: one port is used,
 /// and the host's end of it may come and go.
 pub struct Control {
     queue: Queue,
@@ -30,19 +31,20 @@ pub struct Control {
 
 impl Control {
     /// Prepares to open `port`, which must not be 0.
-    pub fn new(
-        transport: &mut impl Transport,
+    pub fn new<T: Transport>(
+        session: &mut Session<T>,
         dma: &impl Dma,
         port: u16,
         event_idx: bool,
     ) -> Result<Control, SetupError> {
-        let ports_max = u32::from_le_bytes(transport::read_config(transport, CONFIG_PORTS_MAX)?);
+        let ports_max = session.read_config(|transport| transport.read_config_u32(CONFIG_PORTS_MAX))?;
         if u32::from(port) >= ports_max {
             return Err(SetupError::BadConfig("it has not so many ports"));
         }
         let options = QueueOptions { size: 4, event_idx, table_entries: 0 };
-        let queue = Queue::new(transport, dma, CONTROL_QUEUE, options)?;
-        Ok(Control { queue, memory: DmaMemory::new(dma, EVENTS.len() * MESSAGE_BYTES)?, port })
+        let queue = Queue::new(session, dma, CONTROL_QUEUE, options)?;
+        let memory = session.allocate(dma, EVENTS.len() * MESSAGE_BYTES, Users::DeviceReads)?;
+        Ok(Control { queue, memory, port })
     }
 
     /// Opens the port of a device that has been started.
@@ -56,15 +58,9 @@ impl Control {
                 bytes: MESSAGE_BYTES as u32,
                 device_writes: false,
             };
-            // SAFETY: the memory lives until the device is reset, and nobody writes it again.
+            // SAFETY: the session keeps the memory until the device is reset, and it is never written again.
             let _ = unsafe { self.queue.add(&[segment]) };
         }
         self.queue.kick(transport);
-    }
-
-    /// Gives up the memory for ever, for a device that does not reset.
-    pub fn leak(&mut self) {
-        self.queue.leak();
-        self.memory.leak();
     }
 }

@@ -8,9 +8,9 @@ use crate::transport::{device, feature, status};
 use alloc::vec;
 use alloc::vec::Vec;
 
-fn console(config: ConsoleConfig) -> (Fake, Console<Fake>) {
+fn console(config: ConsoleConfig) -> (Fake, Console<Fake, GuardedDma>) {
     let fake = Fake::new(device::CONSOLE, feature::EVENT_IDX, &[]);
-    (fake.clone(), Console::new(fake, &GuardedDma, config).unwrap())
+    (fake.clone(), Console::new(fake, GuardedDma, config).unwrap())
 }
 
 /// The host reads everything that was sent.
@@ -84,7 +84,7 @@ fn another_port_is_opened_and_has_queues_of_its_own() {
     let new = |features, port| {
         // Columns and rows, then how many ports there may be.
         let fake = Fake::new(device::CONSOLE, features, &[80, 0, 25, 0, 4, 0, 0, 0]);
-        let console = Console::new(fake.clone(), &GuardedDma, ConsoleConfig { port, ..ConsoleConfig::default() });
+        let console = Console::new(fake.clone(), GuardedDma, ConsoleConfig { port, ..ConsoleConfig::default() });
         (fake, console)
     };
     let (fake, console) = new(feature::EVENT_IDX | feature::CONSOLE_MULTIPORT, 3);
@@ -165,8 +165,8 @@ fn a_device_that_has_given_up_is_noticed_when_it_interrupts() {
     let (fake, mut console) = console(ConsoleConfig::default());
     assert!(!console.arm());
     fake.state().status |= status::NEEDS_RESET;
-    assert!(!console.arm() && console.lie().is_none(), "nobody looks without a reason");
-    console.acknowledge_interrupt();
+    assert!(!console.arm() && console.lie().is_none(), "the status is not read without a reason");
+    console.acknowledge();
     assert_eq!(fake.state().acknowledged, 1);
     console.want_room();
     assert!(console.arm(), "who waits for room must not sleep");

@@ -1,11 +1,12 @@
 //! A disk for tasks: [`Blk`] behind `glass_api::Block`, and a [`Driver`] for the platform's loop.
 //!
-//! Requests beyond those that the disk can have under way wait in order of arrival. A request whose
-//! future is dropped goes on; its buffer is freed when the device is done with it.
+//! Requests beyond those that the disk can have in flight wait in order of arrival. A request whose
+//! future is dropped continues; its buffer is freed when the device is done with it.
 
 use crate::Driver;
 use crate::blk::Blk;
 use crate::dma::Dma;
+use crate::error::{Lie, SetupError};
 use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::Transport;
 use alloc::collections::VecDeque;
@@ -52,9 +53,9 @@ type Answer = (Result<(), BlockError>, Option<Buf>);
 enum Slot {
     /// No request.
     Free,
-    /// Under way; wakes this when done.
+    /// In flight; wakes this when done.
     Busy(Waker),
-    /// Under way, but nobody wants to know.
+    /// In flight, but its future was dropped.
     Abandoned,
     /// Done; not fetched yet.
     Done(Answer),
@@ -76,11 +77,6 @@ impl<T: Transport, D: Dma> Disk<T, D> {
         Disk { shared: Rc::new(RefCell::new(shared)) }
     }
 
-    /// Says what the trace calls the disk: a number of `glass_trace::intern`.
-    pub fn set_trace_name(&self, name: u32) {
-        self.shared.borrow_mut().blk.set_trace_name(name);
-    }
-
     fn request(&self, request: Request) -> Pending<T, D> {
         Pending { disk: self.clone(), state: State::New(request) }
     }
@@ -97,7 +93,7 @@ impl<T: Transport, D: Dma> Shared<T, D> {
                     slots[index] = Slot::Done((result, buf));
                     woken.push(waker);
                 }
-                // Nobody wants the buffer either: it is freed here.
+                // The buffer was dropped with the future: it is freed here.
                 Slot::Abandoned => free.push(index),
                 Slot::Free | Slot::Done(_) => unreachable!("a request completes once"),
             }
@@ -131,12 +127,12 @@ impl<T: Transport, D: Dma> Shared<T, D> {
         }
     }
 
-    /// Tells the trace that the task waits for a request.
+    /// Records in the trace that the task waits for a request.
     fn block_on(&self, number: u64) {
         glass_trace::block_numbered(BlockKind::Request, self.blk.trace_name(), number);
     }
 
-    /// Tells the trace that the task waits for its turn to submit.
+    /// Records in the trace that the task is queued to submit.
     fn block_on_room(&self) {
         glass_trace::block(BlockKind::Resource, &NO_ROOM, self.blk.trace_name().into());
     }
@@ -146,7 +142,7 @@ impl<T: Transport, D: Dma> Shared<T, D> {
         self.blk.lie().is_some() || self.blk.has_room()
     }
 
-    /// Wakes whoever is first in the queue, or everybody if the disk is broken.
+    /// Wakes the first in the queue, or all if the disk is broken.
     fn admit(&mut self) {
         let count = match self.blk.lie() {
             Some(_) => self.waiting.len(),
@@ -185,8 +181,9 @@ impl<T: Transport, D: Dma> Driver for Disk<T, D> {
         progress
     }
 
-    fn kick(&mut self) {
+    fn kick(&mut self) -> bool {
         self.shared.borrow_mut().blk.kick();
+        false
     }
 
     fn arm(&mut self) -> bool {
@@ -197,8 +194,22 @@ impl<T: Transport, D: Dma> Driver for Disk<T, D> {
         self.shared.borrow_mut().blk.disarm();
     }
 
-    fn acknowledge_interrupt(&mut self) {
-        self.shared.borrow_mut().blk.acknowledge_interrupt();
+    fn acknowledge(&mut self) {
+        self.shared.borrow_mut().blk.acknowledge();
+    }
+
+    fn lie(&self) -> Option<Lie> {
+        self.shared.borrow().blk.lie()
+    }
+
+    fn restart(&mut self) -> Result<(), SetupError> {
+        // Every task that waits for an answer gets one.
+        self.poll();
+        self.shared.borrow_mut().blk.restart()
+    }
+
+    fn set_trace_name(&mut self, name: u32) {
+        self.shared.borrow_mut().blk.set_trace_name(name);
     }
 }
 
@@ -284,7 +295,7 @@ impl<T: Transport, D: Dma> Future for Pending<T, D> {
                     shared.block_on(number);
                     Poll::Pending
                 }
-                Slot::Free | Slot::Abandoned => unreachable!("a request under way is known"),
+                Slot::Free | Slot::Abandoned => unreachable!("a request in flight has a slot"),
             },
             State::Ended => panic!("a finished request was polled again"),
         })

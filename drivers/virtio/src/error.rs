@@ -17,6 +17,11 @@ pub enum TransportError {
     UnknownVersion(u32),
     /// The slot is empty.
     NoDevice,
+    /// The PCI device has no capability of this type (virtio 1.2, section 4.1.4), or one that makes no sense.
+    NoCapability {
+        /// 1 for the common registers, 2 for notifications, 4 for the configuration.
+        kind: u8,
+    },
 }
 
 impl fmt::Display for TransportError {
@@ -28,6 +33,9 @@ impl fmt::Display for TransportError {
             }
             TransportError::UnknownVersion(version) => write!(f, "unknown virtio-mmio version {version}"),
             TransportError::NoDevice => write!(f, "the slot holds no device"),
+            TransportError::NoCapability { kind } => {
+                write!(f, "the device has no usable capability of type {kind}; start QEMU with disable-legacy=on")
+            }
         }
     }
 }
@@ -42,7 +50,7 @@ pub enum SetupError {
     WrongDevice {
         /// The kind that the driver is for.
         wanted: u32,
-        /// The kind that the device says it is.
+        /// The kind that the device reports.
         found: u32,
     },
     /// The device does not offer features without which the driver cannot work.
@@ -62,9 +70,14 @@ pub enum SetupError {
     },
     /// The device's configuration is impossible.
     BadConfig(&'static str),
+    /// The device has no room for the interrupt of a queue.
+    InterruptRefused {
+        /// Number of the queue.
+        queue: u16,
+    },
     /// No memory for rings or buffers.
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }
@@ -82,6 +95,7 @@ impl fmt::Display for SetupError {
                 write!(f, "queue {queue} allows {allowed} descriptors, {wanted} are needed")
             }
             SetupError::BadConfig(why) => write!(f, "the device's configuration is impossible: {why}"),
+            SetupError::InterruptRefused { queue } => write!(f, "the device refused an interrupt for queue {queue}"),
             SetupError::OutOfMemory { bytes } => {
                 write!(f, "no memory for {bytes} bytes of rings and buffers: give the service more memory")
             }
@@ -100,14 +114,14 @@ pub enum Lie {
         /// The descriptor.
         id: u32,
     },
-    /// A completion for a request that is not under way.
+    /// A completion for a request that is not in flight.
     NotInFlight {
         /// The descriptor.
         id: u16,
     },
-    /// The device says that it wrote more than there was room for.
+    /// The device reports that it wrote more than there was room for.
     LengthTooLong {
-        /// Bytes it says.
+        /// Bytes that it reports.
         bytes: u32,
         /// Bytes that it was allowed to write.
         writable: u32,
@@ -116,7 +130,7 @@ pub enum Lie {
     TooManyCompletions {
         /// New completions.
         count: u16,
-        /// Requests under way.
+        /// Requests in flight.
         in_flight: u16,
     },
     /// The device set DEVICE_NEEDS_RESET: it has given up by itself.
@@ -128,10 +142,10 @@ impl Lie {
     pub fn as_str(self) -> &'static str {
         match self {
             Lie::IdOutOfRange { .. } => "it completed a descriptor that does not exist",
-            Lie::NotInFlight { .. } => "it completed a request that was not under way",
+            Lie::NotInFlight { .. } => "it completed a request that was not in flight",
             Lie::LengthTooLong { .. } => "it wrote more than there was room for",
-            Lie::TooManyCompletions { .. } => "it completed more requests than were under way",
-            Lie::NeedsReset => "it asked to be reset",
+            Lie::TooManyCompletions { .. } => "it completed more requests than were in flight",
+            Lie::NeedsReset => "it requested a reset",
         }
     }
 }

@@ -4,9 +4,11 @@
 //! checks what no driver may do: name memory that was not given to it, or loop a chain. What a
 //! request means is up to the test.
 
-use crate::dma::{Dma, DmaMemory, IdentityDma};
+use crate::dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES, Users};
+use crate::error::SetupError;
 use crate::queue::Segment;
 use crate::transport::{QueueAddresses, Transport, feature, status};
+use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr;
@@ -31,9 +33,21 @@ pub struct State {
     /// The device does not agree to any features.
     pub refuses: bool,
     pub resets: usize,
+    /// The device has no room for interrupts of queues.
+    pub refuses_interrupts: bool,
     /// The configuration changes at each look.
     pub restless: bool,
     pub generation: u32,
+    /// Offset and width of each read of the configuration.
+    pub config_reads: Vec<(u16, usize)>,
+}
+
+impl State {
+    fn read_config<const BYTES: usize>(&mut self, offset: u16) -> [u8; BYTES] {
+        assert!(usize::from(offset).is_multiple_of(BYTES), "a field is aligned");
+        self.config_reads.push((offset, BYTES));
+        core::array::from_fn(|index| self.config.get(usize::from(offset) + index).copied().unwrap_or(0))
+    }
 }
 
 /// The registers; clones are handles to one device.
@@ -81,6 +95,7 @@ impl Transport for Fake {
             }
             return;
         }
+        assert_eq!(state.status & !value & !status::NEEDS_RESET, 0, "a driver clears no bit of the status");
         state.status = value;
         if state.refuses {
             state.status &= !status::FEATURES_OK;
@@ -97,12 +112,13 @@ impl Transport for Fake {
     fn read_queue_size_max(&mut self, _queue: u16) -> u16 {
         self.state().queue_size_max
     }
-    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) -> Result<(), SetupError> {
         let mut state = self.state();
         assert!(addresses.size.is_power_of_two() && addresses.size <= state.queue_size_max);
         assert_eq!(state.status & (status::FEATURES_OK | status::DRIVER_OK), status::FEATURES_OK);
         let event_idx = state.accepted & feature::EVENT_IDX != 0;
         state.queues.push(DeviceQueue::new(queue, *addresses, event_idx));
+        if state.refuses_interrupts { Err(SetupError::InterruptRefused { queue }) } else { Ok(()) }
     }
     fn notify(&mut self, queue: u16) {
         self.state().notified.push(queue);
@@ -110,8 +126,14 @@ impl Transport for Fake {
     fn acknowledge_interrupt(&mut self) {
         self.state().acknowledged += 1;
     }
-    fn read_config(&mut self, offset: u16) -> u8 {
-        self.state().config[usize::from(offset)]
+    fn read_config_u8(&mut self, offset: u16) -> u8 {
+        u8::from_le_bytes(self.state().read_config(offset))
+    }
+    fn read_config_u16(&mut self, offset: u16) -> u16 {
+        u16::from_le_bytes(self.state().read_config(offset))
+    }
+    fn read_config_u32(&mut self, offset: u16) -> u32 {
+        u32::from_le_bytes(self.state().read_config(offset))
     }
     fn read_config_generation(&mut self) -> u32 {
         let mut state = self.state();
@@ -139,21 +161,21 @@ impl Chain {
             let start = bytes.len();
             bytes.resize(start + segment.bytes as usize, 0);
             let source = ptr::with_exposed_provenance::<u8>(segment.address as usize);
-            // SAFETY: the driver named the segment in a request that is under way, so it is readable
-            // memory that nobody writes.
+            // SAFETY: the driver named the segment in a request that is in flight, so it is readable
+            // memory that is not written.
             unsafe { ptr::copy_nonoverlapping(source, bytes[start..].as_mut_ptr(), segment.bytes as usize) }
         }
         bytes
     }
 
-    /// Writes `bytes` to the writable segments, from the first on, and tells how many fitted.
+    /// Writes `bytes` to the writable segments, from the first on, and returns how many fitted.
     pub fn write(&self, mut bytes: &[u8]) -> u32 {
         let mut written = 0;
         for segment in self.segments.iter().filter(|segment| segment.device_writes) {
             let count = bytes.len().min(segment.bytes as usize);
             let target = ptr::with_exposed_provenance_mut::<u8>(segment.address as usize);
-            // SAFETY: the driver named the segment in a request that is under way, so it is memory
-            // that nobody else uses.
+            // SAFETY: the driver named the segment in a request that is in flight, so it is memory
+            // for the device alone.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target, count) }
             bytes = &bytes[count..];
             written += count as u32;
@@ -229,7 +251,7 @@ impl DeviceQueue {
         Some(Chain { head, segments })
     }
 
-    /// Writes a used entry that may be a lie.
+    /// Writes a used entry that may be invalid.
     pub fn put(&mut self, id: u32, bytes: u32) {
         let entry = self.addresses.used + 4 + 8 * (u64::from(self.used_index) % self.size());
         self.u32_at(entry).store(id, Ordering::Relaxed);
@@ -243,7 +265,7 @@ impl DeviceQueue {
         self.u16_at(self.addresses.used + 2).store(self.used_index, Ordering::Release);
     }
 
-    /// Completes a request and tells whether the driver wants an interrupt for it.
+    /// Completes a request and returns whether the driver wants an interrupt for it.
     pub fn complete(&mut self, head: u16, bytes: u32) -> bool {
         let before = self.used_index;
         self.put(u32::from(head), bytes);
@@ -292,25 +314,28 @@ pub static DAMAGED: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: the fake device uses our addresses.
 unsafe impl Dma for GuardedDma {
-    fn allocate(&self, bytes: usize) -> Option<DmaMemory> {
-        let mut whole = IdentityDma.allocate(bytes.checked_add(2 * GUARD_BYTES)?)?;
-        let end = GUARD_BYTES + bytes;
-        let total = bytes.next_multiple_of(GUARD_BYTES) + 2 * GUARD_BYTES;
-        // SAFETY: no device knows this memory yet.
-        let slice = unsafe { whole.slice_mut(0..total) };
+    fn allocate(&self, bytes: usize, users: Users) -> Option<DmaMemory> {
+        let total = bytes.checked_next_multiple_of(GUARD_BYTES)?.checked_add(2 * GUARD_BYTES)?;
+        let layout = Layout::from_size_align(total, GUARD_BYTES).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let pointer = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        // SAFETY: the allocator gave that many zeroed bytes to us alone.
+        let slice = unsafe { core::slice::from_raw_parts_mut(pointer.as_ptr(), total) };
         slice[..GUARD_BYTES].fill(GUARD);
-        slice[end..].fill(GUARD);
-        let pointer = NonNull::from(slice).cast::<u8>();
-        core::mem::forget(whole);
+        slice[GUARD_BYTES + bytes..].fill(GUARD);
         // SAFETY: the guard is inside the memory.
         let inner = unsafe { pointer.add(GUARD_BYTES) };
-        // SAFETY: `bytes` bytes from there on are initialised, page aligned and nobody else's.
-        Some(unsafe { DmaMemory::from_parts(inner, bytes, inner.as_ptr().expose_provenance() as u64, release_guarded) })
+        let address = inner.as_ptr().expose_provenance() as u64;
+        // SAFETY: `bytes` bytes from there on are initialised, page aligned and without another owner.
+        Some(unsafe { DmaMemory::from_parts(inner, bytes, address, users, release_guarded) })
     }
 
-    fn device_address(&self, pointer: *const u8, bytes: usize) -> u64 {
-        IdentityDma.device_address(pointer, bytes)
+    unsafe fn share(&self, pointer: *mut u8, bytes: usize, users: Users) -> Option<u64> {
+        // SAFETY: the caller vouches for it.
+        unsafe { IdentityDma.share(pointer, bytes, users) }
     }
+
+    unsafe fn unshare(&self, _address: u64, _pointer: *mut u8, _bytes: usize, _users: Users) {}
 }
 
 /// # Safety
@@ -325,7 +350,52 @@ unsafe fn release_guarded(inner: NonNull<u8>, bytes: usize) {
     if !intact(&slice[..GUARD_BYTES]) || !intact(&slice[GUARD_BYTES + bytes..]) {
         DAMAGED.fetch_add(1, Ordering::SeqCst);
     }
-    let layout = alloc::alloc::Layout::from_size_align(total, GUARD_BYTES).unwrap();
-    // SAFETY: `IdentityDma` allocated the whole with this layout.
-    unsafe { alloc::alloc::dealloc(start.as_ptr(), layout) }
+    let layout = Layout::from_size_align(total, GUARD_BYTES).unwrap();
+    // SAFETY: `allocate` got the whole with this layout.
+    unsafe { dealloc(start.as_ptr(), layout) }
+}
+
+/// Lends copies: a device never sees a buffer itself, and what it writes after a loan has ended has no effect. For machines whose
+/// devices see only a part of the memory; in tests it finds a loan that is not ended, or too early.
+#[derive(Clone, Default)]
+pub struct BounceDma(Arc<Mutex<Vec<Lent>>>);
+
+struct Lent {
+    copy: DmaMemory,
+    bytes: usize,
+    users: Users,
+}
+
+impl BounceDma {
+    /// Loans that have not ended.
+    pub fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+// SAFETY: a loan's address is that of a copy, which lives until the loan ends.
+unsafe impl Dma for BounceDma {
+    fn allocate(&self, bytes: usize, users: Users) -> Option<DmaMemory> {
+        IdentityDma.allocate(bytes, users)
+    }
+
+    unsafe fn share(&self, pointer: *mut u8, bytes: usize, users: Users) -> Option<u64> {
+        let mut copy = IdentityDma.allocate(bytes.max(PAGE_BYTES), Users::DeviceReads)?;
+        // SAFETY: no device has the copy yet, and the caller lends the bytes.
+        unsafe { ptr::copy_nonoverlapping(pointer, copy.slice_mut(0..bytes).as_mut_ptr(), bytes) };
+        let address = copy.device_address(0);
+        self.0.lock().unwrap().push(Lent { copy, bytes, users });
+        Some(address)
+    }
+
+    unsafe fn unshare(&self, address: u64, pointer: *mut u8, bytes: usize, users: Users) {
+        let mut lent = self.0.lock().unwrap();
+        let found = lent.iter().position(|lent| lent.copy.device_address(0) == address).expect("the loan exists");
+        let loan = lent.swap_remove(found);
+        assert_eq!((loan.bytes, loan.users), (bytes, users));
+        if users == Users::DeviceWrites {
+            // SAFETY: the caller vouches for the memory, which is as long as the loan.
+            loan.copy.copy_to(0, unsafe { core::slice::from_raw_parts_mut(pointer, bytes) });
+        }
+    }
 }

@@ -1,16 +1,16 @@
 //! Virtqueues and virtio devices, over two seams: registers ([`Transport`]) and memory ([`Dma`]).
 //!
-//! Nothing here knows a kernel. A platform makes a transport and hands it to [`Blk`], [`Net`] or
-//! [`Console`]; its loop drives them through [`Driver`]: poll, kick once a round, and before it
+//! Nothing here depends on a kernel. A platform makes a transport and hands it to [`Blk`], [`Net`],
+//! [`Vsock`] or [`Console`]; its loop drives them through [`Driver`]: poll, kick once a round, and before it
 //! sleeps, arm. No function blocks and none takes an interrupt.
 //!
 //! A device may be wrong or hostile. Everything that decides where the driver writes or how far it
 //! reads lives in memory that the device cannot reach; what the device writes is copied once,
 //! checked, then trusted. A device that answers something impossible is marked broken, reset, and
-//! its requests fail; it cannot make the driver corrupt memory, panic or wait for ever.
+//! its requests fail; it cannot make the driver corrupt memory, panic or wait forever.
 //!
-//! Only `dma.rs` and `mmio.rs` touch memory through pointers. The device files use `unsafe` for
-//! promises about time: that a buffer outlives the request that names it, and that nobody looks at
+//! Only `dma.rs` and `registers.rs` touch memory through pointers. The device files use `unsafe` for
+//! promises about time: that a buffer outlives the request that names it, and that no code reads
 //! it meanwhile.
 #![no_std]
 
@@ -40,44 +40,91 @@ mod net_buffers;
 #[cfg(test)]
 mod net_tests;
 mod offload;
+mod pci;
+#[cfg(test)]
+mod pci_tests;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
+mod registers;
 mod request;
+mod rng;
 mod session;
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod trace_tests;
 mod transport;
+mod vsock;
+#[cfg(test)]
+mod vsock_tests;
 
 pub use blk::Blk;
 pub use console::{Console, ConsoleConfig};
 pub use disk::Disk;
-pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES};
+pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES, Users};
 pub use error::{Lie, SetupError, TransportError};
-pub use mmio::{MmioRegisters, MmioTransport, Registers, WINDOW_BYTES};
-pub use net::{Net, NetConfig, NetRxToken, NetTxToken};
+pub use mmio::{MmioTransport, WINDOW_BYTES};
+pub use net::{Net, NetConfig, NetLimits, NetTransmit};
+pub use pci::{PciConfig, PciLayout, PciRegion, PciTransport, pci_capabilities, pci_device_kind};
+pub use registers::{MmioRegisters, Registers};
 pub use request::{Request, RequestId, SubmitError};
+pub use rng::Rng;
 pub use transport::{QueueAddresses, Transport, device, feature, status};
+pub use vsock::{VSOCK_HEADER_BYTES, Vsock, VsockConfig, VsockPacket};
 
-/// What a platform's loop does with every device. All calls return at once.
+use glass_api::Instant;
+
+/// What a core's loop does with every driver, whatever its device and bus. All calls return at once.
 ///
-/// A round: `poll` each driver, run tasks, `kick` each driver. To sleep: `arm` each driver; if any
-/// says that work is there, `disarm` and go on; else sleep, and afterwards `disarm`.
+/// A round: `poll` each driver, run tasks, `kick` each driver. To sleep: `arm` each driver; if one
+/// reports that work is there, `disarm` and continue; else sleep, `acknowledge` the driver whose interrupt ended that, and
+/// `disarm`. A driver that has a `lie` is of no use until its `restart` succeeds.
 pub trait Driver {
     /// Takes what the device has completed. Returns whether there was any, so whether tasks may
     /// have been woken or frames wait to be read.
     fn poll(&mut self) -> bool;
 
-    /// Tells the device about everything that was queued since the last call, if it wants to know.
-    fn kick(&mut self);
+    /// Hands over everything that tasks have queued, and notifies the device, once, if it wants to know. Returns whether
+    /// that has made work: run the tasks before sleeping.
+    fn kick(&mut self) -> bool;
 
-    /// Asks for an interrupt when there is work. Returns true when work is there already: do not
+    /// Requests an interrupt when there is work. Returns true when work is there already: do not
     /// sleep then. No completion is lost between the question and the sleep.
     fn arm(&mut self) -> bool;
 
-    /// Asks for no more interrupts.
+    /// Requests no more interrupts.
     fn disarm(&mut self);
 
-    /// Takes the device's interrupt down. Call it first when its interrupt came, then `poll`.
-    fn acknowledge_interrupt(&mut self);
+    /// When to poll next, if nothing else happens.
+    fn deadline(&mut self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether the next round has something to do, whatever the device does. Never sleep then.
+    fn has_work(&self) -> bool {
+        false
+    }
+
+    /// Whether something that was sent has not reached its receiver yet. A platform that ends continues to poll while this is true,
+    /// within a limit.
+    fn is_delivering(&self) -> bool {
+        false
+    }
+
+    /// Takes the device's interrupt down. Call it first when its interrupt came, then `poll`; and once after the device was started,
+    /// because it may have interrupted before its interrupt was listened to.
+    fn acknowledge(&mut self);
+
+    /// Why the device is not used any more, if that is so. All of its requests have failed or will at the next `poll`.
+    fn lie(&self) -> Option<Lie>;
+
+    /// Starts a device that has a [`Driver::lie`] once more, with its memory and interrupts as before. After an error it is as broken as before.
+    fn restart(&mut self) -> Result<(), SetupError>;
+
+    /// What the trace calls the device: a number of `glass_trace::intern`.
+    fn set_trace_name(&mut self, name: u32);
+
+    /// Reports to the trace what is there already: groups of events were switched on (bits of `glass_trace::Group`).
+    fn announce(&self, _groups: u32) {}
 }

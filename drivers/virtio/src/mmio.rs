@@ -1,65 +1,11 @@
-//! Devices whose registers are in memory (virtio 1.2, section 4.2).
+//! Devices on the bus virtio-mmio: one window of registers each (virtio 1.2, section 4.2).
 
-use crate::error::TransportError;
+use crate::error::{SetupError, TransportError};
+use crate::registers::{MmioRegisters, Registers, after_write};
 use crate::transport::{QueueAddresses, Transport};
-use core::ptr;
-
-/// A window of registers. Offsets are below [`WINDOW_BYTES`] and aligned to the access.
-pub trait Registers {
-    /// Reads a 32-bit register.
-    fn read_u32(&mut self, offset: usize) -> u32;
-    /// Writes a 32-bit register.
-    fn write_u32(&mut self, offset: usize, value: u32);
-    /// Reads one byte of the configuration.
-    fn read_u8(&mut self, offset: usize) -> u8;
-}
 
 /// Size of one device's window.
 pub const WINDOW_BYTES: usize = 512;
-
-/// Registers at an address.
-#[derive(Debug)]
-pub struct MmioRegisters {
-    base: *mut u8,
-}
-
-impl MmioRegisters {
-    /// The registers at virtual address `base`.
-    ///
-    /// # Safety
-    /// `base` must be aligned to 4 and the 512 bytes from it on be mapped, as long as the value
-    /// lives, to memory that is no Rust object: a device's registers, or nothing (reads give all ones).
-    /// The value must be used for nothing but a [`MmioTransport`], and nobody else drive the device: it
-    /// writes to whatever memory its registers name.
-    pub unsafe fn new(base: usize) -> MmioRegisters {
-        MmioRegisters { base: ptr::with_exposed_provenance_mut(base) }
-    }
-
-    fn register(&self, offset: usize) -> *mut u8 {
-        assert!(offset < WINDOW_BYTES, "register {offset:#x} is outside of the window");
-        self.base.wrapping_add(offset)
-    }
-}
-
-impl Registers for MmioRegisters {
-    fn read_u32(&mut self, offset: usize) -> u32 {
-        assert!(offset.is_multiple_of(4));
-        // SAFETY: the caller of `new` vouches for the window; `register` keeps the offset inside it
-        // and a multiple of 4 below 512 leaves room for 4 aligned bytes.
-        unsafe { self.register(offset).cast::<u32>().read_volatile() }
-    }
-
-    fn write_u32(&mut self, offset: usize, value: u32) {
-        assert!(offset.is_multiple_of(4));
-        // SAFETY: as in `read_u32`; registers are no Rust object, so no reference can be affected.
-        unsafe { self.register(offset).cast::<u32>().write_volatile(value) }
-    }
-
-    fn read_u8(&mut self, offset: usize) -> u8 {
-        // SAFETY: as in `read_u32`, for one byte.
-        unsafe { self.register(offset).read_volatile() }
-    }
-}
 
 mod register {
     pub const MAGIC: usize = 0x000;
@@ -95,13 +41,13 @@ pub struct MmioTransport<R = MmioRegisters> {
 }
 
 impl MmioTransport {
-    /// The device whose registers are at virtual address `base`.
+    /// The device whose [`WINDOW_BYTES`] of registers are at virtual address `base`.
     ///
     /// # Safety
     /// As for [`MmioRegisters::new`].
     pub unsafe fn new(base: usize) -> Result<MmioTransport, TransportError> {
         // SAFETY: the caller makes the same promise.
-        MmioTransport::over(unsafe { MmioRegisters::new(base) })
+        MmioTransport::over(unsafe { MmioRegisters::new(base, WINDOW_BYTES) })
     }
 }
 
@@ -112,7 +58,7 @@ impl<R: Registers> MmioTransport<R> {
         if magic != MAGIC {
             return Err(TransportError::NotVirtio { magic });
         }
-        // An empty slot says so in either layout, so this comes before the version.
+        // An empty slot is marked in either layout, so this comes before the version.
         let device_id = registers.read_u32(register::DEVICE_ID);
         if device_id == 0 {
             return Err(TransportError::NoDevice);
@@ -166,26 +112,36 @@ impl<R: Registers> Transport for MmioTransport<R> {
         u16::try_from(self.registers.read_u32(register::QUEUE_SIZE_MAX)).unwrap_or(1 << 15)
     }
 
-    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) -> Result<(), SetupError> {
         self.registers.write_u32(register::QUEUE_SELECT, u32::from(queue));
         self.registers.write_u32(register::QUEUE_SIZE, u32::from(addresses.size));
         self.write_u64(register::QUEUE_DESCRIPTORS, addresses.descriptors);
         self.write_u64(register::QUEUE_AVAILABLE, addresses.available);
         self.write_u64(register::QUEUE_USED, addresses.used);
         self.registers.write_u32(register::QUEUE_READY, 1);
+        Ok(())
     }
 
     fn notify(&mut self, queue: u16) {
         self.registers.write_u32(register::QUEUE_NOTIFY, u32::from(queue));
+        after_write();
     }
 
     fn acknowledge_interrupt(&mut self) {
-        // Acknowledging a reason that was not set does no harm and saves the read that would tell.
+        // Acknowledging a reason that was not set does no harm and saves a read.
         self.registers.write_u32(register::INTERRUPT_ACKNOWLEDGE, ALL_INTERRUPTS);
     }
 
-    fn read_config(&mut self, offset: u16) -> u8 {
+    fn read_config_u8(&mut self, offset: u16) -> u8 {
         self.registers.read_u8(register::CONFIG + usize::from(offset))
+    }
+
+    fn read_config_u16(&mut self, offset: u16) -> u16 {
+        self.registers.read_u16(register::CONFIG + usize::from(offset))
+    }
+
+    fn read_config_u32(&mut self, offset: u16) -> u32 {
+        self.registers.read_u32(register::CONFIG + usize::from(offset))
     }
 
     fn read_config_generation(&mut self) -> u32 {
@@ -213,7 +169,7 @@ mod tests {
                 0 => self.magic,
                 4 => self.version,
                 8 => self.id,
-                // The features' halves differ, as the last selection says.
+                // The features' halves differ, by the last selection.
                 0x10 => 0x10 + self.writes.last().unwrap().1,
                 0x34 => 1 << 20,
                 _ => 0,
@@ -224,6 +180,18 @@ mod tests {
         }
         fn read_u8(&mut self, offset: usize) -> u8 {
             offset as u8
+        }
+        fn read_u16(&mut self, offset: usize) -> u16 {
+            offset as u16
+        }
+        fn write_u8(&mut self, offset: usize, _: u8) {
+            panic!("register {offset:#x} is not written bytewise");
+        }
+        fn write_u16(&mut self, offset: usize, _: u16) {
+            panic!("register {offset:#x} is not written in halves");
+        }
+        fn bytes(&self) -> usize {
+            WINDOW_BYTES
         }
     }
 
@@ -258,7 +226,8 @@ mod tests {
         // SAFETY: the array is 512 bytes, aligned to 4 and not used otherwise while the transport lives.
         let mut transport = unsafe { MmioTransport::new(memory.as_mut_ptr().expose_provenance()) }.unwrap();
         assert_eq!(transport.device_id(), 2);
-        assert_eq!(transport.read_config(2), 3);
+        assert_eq!(transport.read_config_u8(2), 3);
+        assert_eq!((transport.read_config_u16(2), transport.read_config_u32(0)), (0x0403, 0x0403_0201));
         transport.notify(7);
         transport.write_status(11);
         assert_eq!(transport.read_status(), 11);
@@ -273,7 +242,7 @@ mod tests {
         transport.registers.writes.clear();
         let addresses = QueueAddresses { size: 4, descriptors: 1 << 32 | 2, available: 3, used: 4 };
         // SAFETY: there is no device.
-        unsafe { transport.write_queue(9, &addresses) };
+        unsafe { transport.write_queue(9, &addresses) }.unwrap();
         let expected =
             [(0x30, 9), (0x38, 4), (0x80, 2), (0x84, 1), (0x90, 3), (0x94, 0), (0xa0, 4), (0xa4, 0), (0x44, 1)];
         assert_eq!(transport.registers.writes, expected);

@@ -1,36 +1,35 @@
-//! A network card (virtio 1.2, section 5.1) as a smoltcp device.
+//! A network card (virtio 1.2, section 5.1): frames in both directions, for any TCP/IP stack.
 //!
-//! A received frame is parsed where the device wrote it, a sent one built where the device reads
-//! it. With a TAP device behind it the host computes checksums and cuts and joins TCP segments, so
+//! A frame that is sent is built where the device reads it. A received one is copied once, because the device may still write the
+//! buffer, and only the copy is looked at. With a TAP device behind it the host computes checksums and cuts and joins TCP segments, so
 //! a frame may be 64 KiB long and the cost of a frame is paid a fortieth as often.
-//!
-//! A device could change a received frame while it is parsed. The parser is safe code, so the worst
-//! is a panic; a copy of each frame, which would prevent it, costs more than the rest of the driver.
 
 use crate::Driver;
-use crate::dma::Dma;
+use crate::dma::{Dma, Users};
 use crate::error::{Lie, SetupError};
 use crate::net_buffers::{BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Sent, Transmitter};
 use crate::offload::HEADER_BYTES;
 use crate::queue::{Queue, QueueOptions};
 use crate::session::Session;
-use crate::transport::{self, Transport, device, feature};
-use core::num::NonZeroUsize;
+use crate::transport::{Transport, device, feature};
+use core::num::{NonZeroU16, NonZeroUsize};
 use glass_trace::{Group, Name};
-use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
-use smoltcp::time::Instant;
 
 static FRAMES_QUEUED: Name = Name::new("net: frames queued");
 static RECEIVE_BUFFERS: Name = Name::new("net: receive buffers free");
 
 const RECEIVE_QUEUE: u16 = 0;
 const TRANSMIT_QUEUE: u16 = 1;
-const ETHERNET_BYTES: usize = 14;
-const MTU_DEFAULT: usize = 1500;
+const CONFIG_MAC: u16 = 0;
+const CONFIG_MTU: u16 = 10;
+const MTU_DEFAULT: u16 = 1500;
 /// Every IPv6 link must carry this much.
 const MTU_MIN: u16 = 1280;
-/// Largest frame that the stack may ask the device to cut, headers included.
-const SEGMENT_BYTES_MAX: usize = 65535;
+/// Largest frame that the stack may give the device to cut, headers included.
+const SEGMENT_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(65535).unwrap();
+/// Features that work only on top of others (virtio 1.2, section 5.1.3.1).
+const BASES: [(u64, u64); 2] =
+    [(feature::NET_GUEST_TSO4, feature::NET_GUEST_CSUM), (feature::NET_HOST_TSO4, feature::NET_CSUM)];
 
 /// How much a network card may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,18 +49,38 @@ impl Default for NetConfig {
     }
 }
 
+/// What a card does for the stack above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetLimits {
+    /// Bytes that a frame carries behind its Ethernet header, at most.
+    pub mtu: usize,
+    /// The stack need not compute TCP and UDP checksums of what it sends.
+    pub completes_checksums: bool,
+    /// The stack need not check TCP and UDP checksums: wrong frames are dropped here.
+    pub verifies_checksums: bool,
+    /// Longest frame that the card cuts into TCP segments, if it does.
+    pub segment_bytes_max: Option<NonZeroUsize>,
+}
+
 /// A network card. Dropping it resets the device.
-pub struct Net<T: Transport> {
+pub struct Net<T: Transport, D: Dma> {
     session: Session<T>,
-    receiver: Receiver,
-    transmitter: Transmitter,
-    mac: [u8; 6],
-    mtu: usize,
-    /// What the trace knows of the queues: frames that are being sent, buffers to receive into.
+    dma: D,
+    config: NetConfig,
+    card: Card,
+    /// What the trace has of the queues: frames that are being sent, buffers to receive into.
     traced_gauges: Option<(u16, u16)>,
 }
 
-/// Features worth having with this budget. Segmentation builds on checksums.
+/// What belongs to one use of the device.
+struct Card {
+    receiver: Receiver,
+    transmitter: Transmitter,
+    mac: [u8; 6],
+    mtu: u16,
+}
+
+/// Features worth having with this budget.
 fn wanted_features(config: &NetConfig) -> u64 {
     let plan = Plan::new(config.memory_bytes, true, true);
     let mut wanted = feature::EVENT_IDX | feature::NET_MAC | feature::NET_MTU;
@@ -77,83 +96,128 @@ fn wanted_features(config: &NetConfig) -> u64 {
     wanted
 }
 
-impl<T: Transport> Net<T> {
+/// Resets the device, agrees on features and makes it run.
+fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma, config: &NetConfig) -> Result<Card, SetupError> {
+    let features = session.begin(device::NET, wanted_features(config), 0, &BASES)?;
+    let has = |bit| features & bit != 0;
+    let mac = match has(feature::NET_MAC) {
+        true => session.read_config(|transport| {
+            core::array::from_fn(|index| transport.read_config_u8(CONFIG_MAC + index as u16))
+        })?,
+        false => config.fallback_mac,
+    };
+    if mac[0] & 1 != 0 || mac == [0; 6] {
+        return Err(SetupError::BadConfig("its address is that of a group or zero"));
+    }
+    let mtu = match has(feature::NET_MTU) {
+        true => session.read_config(|transport| transport.read_config_u16(CONFIG_MTU))?,
+        false => MTU_DEFAULT,
+    };
+    if mtu < MTU_MIN {
+        return Err(SetupError::BadConfig("its MTU is less than 1280"));
+    }
+    let plan = Plan::new(config.memory_bytes, has(feature::NET_GUEST_TSO4), has(feature::NET_HOST_TSO4));
+    let options = QueueOptions { size: QUEUE_SIZE, event_idx: has(feature::EVENT_IDX), table_entries: 0 };
+    let receiver = receiver(session, dma, &plan, options, has(feature::NET_GUEST_CSUM))?;
+    let transmitter = transmitter(session, dma, &plan, options, has(feature::NET_CSUM))?;
+    let mut card = Card { receiver, transmitter, mac, mtu: mtu.min(MTU_DEFAULT) };
+    while let Some(index) = card.receiver.pool.free.pop() {
+        card.receiver.give(index);
+    }
+    session.go();
+    Ok(card)
+}
+
+fn receiver<T: Transport>(
+    session: &mut Session<T>,
+    dma: &impl Dma,
+    plan: &Plan,
+    options: QueueOptions,
+    verify: bool,
+) -> Result<Receiver, SetupError> {
+    let queue = Queue::new(session, dma, RECEIVE_QUEUE, options)?;
+    let (stride, count) = (plan.receive_stride, plan.receive_count.min(usize::from(queue.size())));
+    Ok(Receiver {
+        buffer_of: (0..queue.size()).collect(),
+        pool: Pool::new(session, dma, Users::DeviceWrites, stride, count)?,
+        copy: alloc::vec![0; stride],
+        queue,
+        verify,
+        frames: 0,
+        name: 0,
+    })
+}
+
+fn transmitter<T: Transport>(
+    session: &mut Session<T>,
+    dma: &impl Dma,
+    plan: &Plan,
+    options: QueueOptions,
+    checksum_offload: bool,
+) -> Result<Transmitter, SetupError> {
+    let queue = Queue::new(session, dma, TRANSMIT_QUEUE, options)?;
+    let unused = |index| Sent { buffer: BufferId { large: false, index }, bytes: 0, number: 0 };
+    Ok(Transmitter {
+        sent_of: (0..queue.size()).map(unused).collect(),
+        queue,
+        small: Pool::new(session, dma, Users::DeviceReads, SMALL_BYTES, plan.small_count)?,
+        large: match plan.large_count {
+            0 => None,
+            count => Some(Pool::new(session, dma, Users::DeviceReads, LARGE_BYTES, count)?),
+        },
+        checksum_offload,
+        frames: 0,
+        name: 0,
+    })
+}
+
+impl<T: Transport, D: Dma> Net<T, D> {
     /// Starts the network card behind `transport`.
-    pub fn new(mut transport: T, dma: &impl Dma, config: NetConfig) -> Result<Net<T>, SetupError> {
-        let features = transport::negotiate(&mut transport, device::NET, wanted_features(&config), 0)?;
-        let has = |bit| features & bit != 0;
-        let mac = if has(feature::NET_MAC) { transport::read_config(&mut transport, 0)? } else { config.fallback_mac };
-        if mac[0] & 1 != 0 || mac == [0; 6] {
-            return Err(SetupError::BadConfig("its address is that of a group or zero"));
-        }
-        let mtu = match has(feature::NET_MTU) {
-            true => u16::from_le_bytes(transport::read_config(&mut transport, 10)?),
-            false => MTU_DEFAULT as u16,
-        };
-        if mtu < MTU_MIN {
-            return Err(SetupError::BadConfig("its MTU is less than 1280"));
-        }
-        let plan = Plan::new(config.memory_bytes, has(feature::NET_GUEST_TSO4), has(feature::NET_HOST_TSO4));
-        let options = QueueOptions { size: QUEUE_SIZE, event_idx: has(feature::EVENT_IDX), table_entries: 0 };
-        let queue = Queue::new(&mut transport, dma, RECEIVE_QUEUE, options)?;
-        let receiver = Receiver {
-            buffer_of: (0..queue.size()).collect(),
-            pool: Pool::new(dma, plan.receive_stride, plan.receive_count.min(usize::from(queue.size())))?,
-            queue,
-            verify: has(feature::NET_GUEST_CSUM),
-            frames: 0,
-            name: 0,
-        };
-        let queue = Queue::new(&mut transport, dma, TRANSMIT_QUEUE, options)?;
-        let transmitter = Transmitter {
-            sent_of: (0..queue.size())
-                .map(|index| Sent { buffer: BufferId { large: false, index }, bytes: 0, number: 0 })
-                .collect(),
-            queue,
-            small: Pool::new(dma, SMALL_BYTES, plan.small_count)?,
-            large: match plan.large_count {
-                0 => None,
-                count => Some(Pool::new(dma, LARGE_BYTES, count)?),
-            },
-            checksum_offload: has(feature::NET_CSUM),
-            frames: 0,
-            name: 0,
-        };
-        let mut net = Net {
-            session: Session::new(transport),
-            receiver,
-            transmitter,
-            mac,
-            mtu: usize::from(mtu).min(MTU_DEFAULT),
-            traced_gauges: None,
-        };
-        while let Some(index) = net.receiver.pool.free.pop() {
-            net.receiver.give(index);
-        }
-        transport::go(&mut net.session.transport);
+    pub fn new(transport: T, dma: D, config: NetConfig) -> Result<Net<T, D>, SetupError> {
+        let mut session = Session::new(transport);
+        let card = start(&mut session, &dma, &config)?;
+        let mut net = Net { session, dma, config, card, traced_gauges: None };
         net.kick();
         Ok(net)
     }
 
-    /// Says what the trace calls the card: a number of `glass_trace::intern`.
-    pub fn set_trace_name(&mut self, name: u32) {
-        self.receiver.name = name;
-        self.transmitter.name = name;
-    }
-
     /// The card's address.
     pub fn mac(&self) -> [u8; 6] {
-        self.mac
+        self.card.mac
     }
 
-    /// Why the card is not used any more, if that is so.
-    pub fn lie(&self) -> Option<Lie> {
-        self.receiver.queue.lie().or(self.transmitter.queue.lie())
+    /// What the card does for the stack.
+    pub fn limits(&self) -> NetLimits {
+        let Card { receiver, transmitter, mtu, .. } = &self.card;
+        let cuts = transmitter.checksum_offload && transmitter.large.is_some();
+        NetLimits {
+            mtu: usize::from(*mtu),
+            completes_checksums: transmitter.checksum_offload,
+            // What the stack must not check: a frame whose checksum the device left incomplete.
+            verifies_checksums: receiver.verify,
+            segment_bytes_max: cuts.then_some(SEGMENT_BYTES_MAX),
+        }
     }
 
-    /// Tells the trace how full the queues are, if that has changed.
+    /// The next frame and the right to answer it at once: none is taken without room for an answer.
+    pub fn receive(&mut self) -> Option<(&[u8], NetTransmit<'_>)> {
+        let Card { receiver, transmitter, .. } = &mut self.card;
+        if !transmitter.make_ready() {
+            return None;
+        }
+        let frame_bytes = receiver.next()?;
+        Some((&receiver.copy[HEADER_BYTES..HEADER_BYTES + frame_bytes], NetTransmit { transmitter }))
+    }
+
+    /// The right to send a frame, if there is room for one.
+    pub fn transmit(&mut self) -> Option<NetTransmit<'_>> {
+        let transmitter = &mut self.card.transmitter;
+        transmitter.make_ready().then_some(NetTransmit { transmitter })
+    }
+
+    /// Records in the trace how full the queues are, if that has changed.
     fn trace_gauges(&mut self) {
-        let now = (self.transmitter.queue.in_flight(), self.receiver.queue.in_flight());
+        let now = (self.card.transmitter.queue.in_flight(), self.card.receiver.queue.in_flight());
         let before = self.traced_gauges.replace(now);
         if before.is_none_or(|before| before.0 != now.0) {
             glass_trace::gauge(&FRAMES_QUEUED, now.0.into());
@@ -163,160 +227,111 @@ impl<T: Transport> Net<T> {
         }
     }
 
-    /// Ends the use of the card after a lie: it is reset, so that it lets go of our memory.
+    /// Ends the use of the card after a violation: it is reset, so that it releases our memory.
     fn check(&mut self) -> bool {
         let Some(lie) = self.lie() else { return true };
-        self.receiver.queue.break_with(lie);
-        self.transmitter.queue.break_with(lie);
-        self.end();
+        self.card.receiver.queue.break_with(lie);
+        self.card.transmitter.queue.break_with(lie);
+        self.session.end();
         false
-    }
-
-    fn end(&mut self) {
-        let Net { session, receiver, transmitter, .. } = self;
-        session.end(|| {
-            receiver.leak();
-            transmitter.leak();
-        });
     }
 }
 
-impl<T: Transport> Driver for Net<T> {
+impl<T: Transport, D: Dma> Driver for Net<T, D> {
     fn poll(&mut self) -> bool {
         if !self.check() {
             return false;
         }
-        // Completed transmissions matter only to somebody who waits for a buffer; without that they
+        let transmitter = &mut self.card.transmitter;
+        // Completed transmissions matter only to a sender that waits for a buffer; without that they
         // are taken when the next frame is sent.
-        let unblocked = !self.transmitter.is_ready() && self.transmitter.reap();
+        let unblocked = !transmitter.is_ready() && transmitter.reap();
         if glass_trace::is_on(Group::Devices) {
             // A trace wants to know when a frame has left, not when its buffer is wanted again.
-            self.transmitter.reap();
+            transmitter.reap();
         }
-        self.receiver.queue.has_used() || unblocked
+        // A frame that waits for room to answer it is no work yet.
+        unblocked || (transmitter.is_ready() && self.card.receiver.queue.has_used())
     }
 
-    fn kick(&mut self) {
-        let is_told = self.transmitter.queue.kick(&mut self.session.transport);
-        let is_told = self.receiver.queue.kick(&mut self.session.transport) | is_told;
+    fn kick(&mut self) -> bool {
+        let is_notified = self.card.transmitter.queue.kick(&mut self.session.transport);
+        let is_notified = self.card.receiver.queue.kick(&mut self.session.transport) | is_notified;
         // The first kick is that of a card that has no name yet.
-        if is_told && self.transmitter.name != 0 {
-            glass_trace::kick(self.transmitter.name);
+        if is_notified && self.card.transmitter.name != 0 {
+            glass_trace::kick(self.card.transmitter.name);
         }
         if glass_trace::is_on(Group::Counters) {
             self.trace_gauges();
         }
+        false
     }
 
     fn arm(&mut self) -> bool {
         if let Some(lie) = self.session.check_alive() {
-            self.receiver.queue.break_with(lie);
+            self.card.receiver.queue.break_with(lie);
         }
         if !self.check() {
             return false;
         }
-        let waits_for_room = !self.transmitter.is_ready();
-        // Half of what is under way, so that the device is not interrupted after each frame.
-        let sent = waits_for_room && self.transmitter.queue.arm_after(self.transmitter.queue.in_flight() / 2);
-        self.receiver.queue.arm() || sent
+        let Card { receiver, transmitter, .. } = &mut self.card;
+        if transmitter.is_ready() {
+            return receiver.queue.arm();
+        }
+        // What has come cannot be taken before there is room for an answer, so only room is worth waking for: half of what is in
+        // flight, so that the device does not interrupt after each frame.
+        receiver.queue.disarm();
+        transmitter.queue.arm_after(transmitter.queue.in_flight() / 2)
     }
 
     fn disarm(&mut self) {
-        self.receiver.queue.disarm();
-        self.transmitter.queue.disarm();
+        self.card.receiver.queue.disarm();
+        self.card.transmitter.queue.disarm();
     }
 
-    fn acknowledge_interrupt(&mut self) {
-        self.session.acknowledge_interrupt(self.receiver.queue.has_used() || self.transmitter.queue.has_used());
+    fn acknowledge(&mut self) {
+        let has_used = self.card.receiver.queue.has_used() || self.card.transmitter.queue.has_used();
+        self.session.acknowledge(has_used);
     }
-}
 
-impl<T: Transport> phy::Device for Net<T> {
-    type RxToken<'a>
-        = NetRxToken<'a>
-    where
-        T: 'a;
-    type TxToken<'a>
-        = NetTxToken<'a>
-    where
-        T: 'a;
+    /// Why the card is not used any more, if that is so.
+    fn lie(&self) -> Option<Lie> {
+        self.card.receiver.queue.lie().or(self.card.transmitter.queue.lie())
+    }
 
-    fn receive(&mut self, _timestamp: Instant) -> Option<(NetRxToken<'_>, NetTxToken<'_>)> {
-        // The stack may answer a frame at once, so none is taken without room for an answer.
-        if !self.transmitter.make_ready() {
-            return None;
+    fn restart(&mut self) -> Result<(), SetupError> {
+        let name = self.card.transmitter.name;
+        let mac = self.card.mac;
+        let card = start(&mut self.session, &self.dma, &self.config)?;
+        // The stack's neighbours have the address.
+        if card.mac != mac {
+            self.session.end();
+            return Err(SetupError::BadConfig("it has another address than before"));
         }
-        let (buffer, frame_bytes) = self.receiver.next()?;
-        let receive = NetRxToken { receiver: &mut self.receiver, buffer, frame_bytes };
-        Some((receive, NetTxToken { transmitter: &mut self.transmitter, meta: PacketMeta::default() }))
+        self.card = card;
+        self.set_trace_name(name);
+        self.kick();
+        Ok(())
     }
 
-    fn transmit(&mut self, _timestamp: Instant) -> Option<NetTxToken<'_>> {
-        let ready = self.transmitter.make_ready();
-        ready.then(|| NetTxToken { transmitter: &mut self.transmitter, meta: PacketMeta::default() })
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + ETHERNET_BYTES;
-        // We verify what the stack must not: a frame whose checksum the device left incomplete.
-        let checksum = match (self.transmitter.checksum_offload, self.receiver.verify) {
-            (true, true) => Checksum::None,
-            (true, false) => Checksum::Rx,
-            (false, true) => Checksum::Tx,
-            (false, false) => Checksum::Both,
-        };
-        capabilities.checksum.tcp = checksum;
-        capabilities.checksum.udp = checksum;
-        if self.transmitter.checksum_offload && self.transmitter.large.is_some() {
-            capabilities.segmentation.tcpv4 = NonZeroUsize::new(SEGMENT_BYTES_MAX);
-        }
-        capabilities
-    }
-}
-
-/// A received frame. Its buffer goes back to the device when the token is gone.
-pub struct NetRxToken<'a> {
-    receiver: &'a mut Receiver,
-    buffer: u16,
-    frame_bytes: usize,
-}
-
-impl phy::RxToken for NetRxToken<'_> {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, parse: F) -> R {
-        parse(&self.receiver.bytes(self.buffer, self.frame_bytes)[HEADER_BYTES..])
-    }
-}
-
-impl Drop for NetRxToken<'_> {
-    fn drop(&mut self) {
-        self.receiver.give(self.buffer);
+    fn set_trace_name(&mut self, name: u32) {
+        self.card.receiver.name = name;
+        self.card.transmitter.name = name;
     }
 }
 
 /// The right to send one frame.
-pub struct NetTxToken<'a> {
+pub struct NetTransmit<'a> {
     transmitter: &'a mut Transmitter,
-    meta: PacketMeta,
 }
 
-impl phy::TxToken for NetTxToken<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
-        match self.transmitter.take(len) {
-            Some(buffer) => self.transmitter.send(buffer, len, self.meta, fill),
-            // The stack asked for more than `capabilities` permits; the frame is lost, as frames are.
-            None => fill(&mut alloc::vec![0; len]),
+impl NetTransmit<'_> {
+    /// Sends a frame of `bytes` bytes that `fill` writes. The device cuts it into TCP segments with `segment_bytes` of payload each, if
+    /// that is given and [`NetLimits`] permit it. A frame longer than they permit is lost, as frames are.
+    pub fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        match self.transmitter.take(bytes) {
+            Some(buffer) => self.transmitter.send(buffer, bytes, segment_bytes, fill),
+            None => fill(&mut alloc::vec![0; bytes]),
         }
-    }
-
-    fn set_meta(&mut self, meta: PacketMeta) {
-        self.meta = meta;
-    }
-}
-
-impl<T: Transport> Drop for Net<T> {
-    fn drop(&mut self) {
-        self.end();
     }
 }

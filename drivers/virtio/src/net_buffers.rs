@@ -1,12 +1,14 @@
 //! A network card's buffers and the two directions that they travel in.
 
-use crate::dma::{Dma, DmaMemory};
+use crate::dma::{Dma, DmaMemory, Users};
 use crate::error::SetupError;
 use crate::offload::{self, HEADER_BYTES, Verdict};
 use crate::queue::{Queue, Segment};
+use crate::session::Session;
+use crate::transport::Transport;
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 use glass_trace::{Operation, UNASKED_MIN};
-use smoltcp::phy::PacketMeta;
 
 /// Descriptors each way, as many as QEMU has by default.
 pub const QUEUE_SIZE: u16 = 256;
@@ -56,8 +58,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    pub fn new(dma: &impl Dma, stride: usize, count: usize) -> Result<Pool, SetupError> {
-        let memory = DmaMemory::new(dma, stride * count)?;
+    pub fn new<T: Transport>(
+        session: &mut Session<T>,
+        dma: &impl Dma,
+        users: Users,
+        stride: usize,
+        count: usize,
+    ) -> Result<Pool, SetupError> {
+        let memory = session.allocate(dma, stride * count, users)?;
         Ok(Pool { memory, stride, free: (0..count as u16).rev().collect() })
     }
 }
@@ -81,6 +89,8 @@ pub struct Sent {
 pub struct Receiver {
     pub queue: Queue,
     pub pool: Pool,
+    /// The last frame with its header, as it was copied from its buffer: as long as a buffer.
+    pub copy: Vec<u8>,
     /// Which buffer a token stands for.
     pub buffer_of: Vec<u16>,
     pub verify: bool,
@@ -109,8 +119,8 @@ impl Receiver {
     pub fn give(&mut self, index: u16) {
         let address = self.pool.memory.device_address(usize::from(index) * self.pool.stride);
         let segment = Segment { address, bytes: self.pool.stride as u32, device_writes: true };
-        // SAFETY: the pool lives until the device is reset, and the buffer came from its free list or
-        // from a completion, so no request names it and no reference to it is left (`Frame`).
+        // SAFETY: the session keeps the pool until the device is reset, and the buffer came from its free list or
+        // from a completion, so no request names it. There are no references to memory that a device writes.
         match unsafe { self.queue.add(&[segment]) } {
             Ok(token) => self.buffer_of[token.index()] = index,
             // Only when the queue is broken: there are no more buffers than descriptors.
@@ -118,46 +128,36 @@ impl Receiver {
         }
     }
 
-    /// The next good frame: its buffer and length without the header. Takes at most one round of
-    /// the queue, so that a flood of bad frames cannot keep it for ever.
-    pub fn next(&mut self) -> Option<(u16, usize)> {
+    /// Copies the next good frame and gives its buffer back to the device: the frame's length without the header. Takes at most one
+    /// round of the queue, so that a flood of bad frames cannot keep it forever.
+    pub fn next(&mut self) -> Option<usize> {
         for _ in 0..self.queue.size() {
             let used = self.queue.pop().ok()??;
             let index = self.buffer_of[used.token.index()];
-            let bytes = used.bytes_written as usize;
-            let frame_bytes = bytes.saturating_sub(HEADER_BYTES);
-            if frame_bytes < FRAME_BYTES_MIN || !self.is_good(index, frame_bytes) {
-                self.give(index);
-                continue;
+            let frame_bytes = (used.bytes_written as usize).saturating_sub(HEADER_BYTES);
+            let is_good = frame_bytes >= FRAME_BYTES_MIN && self.copy_good(index, frame_bytes);
+            if is_good {
+                self.frames += 1;
+                // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. In flight are
+                // the buffers that the device has left.
+                let (number, left) = (self.frames | UNASKED_MIN, self.queue.in_flight().into());
+                glass_trace::complete(self.name, number, frame_bytes as u32, left, false);
             }
-            self.frames += 1;
-            // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. Under way are
-            // the buffers that the device has left.
-            let number = self.frames | UNASKED_MIN;
-            glass_trace::complete(self.name, number, frame_bytes as u32, self.queue.in_flight().into(), false);
-            return Some((index, frame_bytes));
+            self.give(index);
+            if is_good {
+                return Some(frame_bytes);
+            }
         }
         None
     }
 
-    fn is_good(&self, index: u16, frame_bytes: usize) -> bool {
-        let (header, frame) = self.bytes(index, frame_bytes).split_at(HEADER_BYTES);
-        let header = header.first_chunk().expect("it was split off with this length");
+    /// Copies header and frame out of a buffer; whether the frame is one for the stack. Only the copy is looked at: the device may
+    /// still write the buffer.
+    fn copy_good(&mut self, index: u16, frame_bytes: usize) -> bool {
+        let copy = &mut self.copy[..HEADER_BYTES + frame_bytes];
+        self.pool.memory.copy_to(usize::from(index) * self.pool.stride, copy);
+        let (header, frame) = copy.split_first_chunk().expect("the copy begins with a header");
         !self.verify || offload::verify(header, frame) == Verdict::Good
-    }
-
-    /// Header and frame in a buffer that was completed and not given back.
-    pub fn bytes(&self, index: u16, frame_bytes: usize) -> &[u8] {
-        let start = usize::from(index) * self.pool.stride;
-        // SAFETY: the callers have taken the buffer from a completion and give it back afterwards, so
-        // no request names it. `slice` checks that the range is inside the pool.
-        unsafe { self.pool.memory.slice(start..start + HEADER_BYTES + frame_bytes) }
-    }
-
-    /// Gives up the memory for ever, for a device that does not reset.
-    pub fn leak(&mut self) {
-        self.queue.leak();
-        self.pool.memory.leak();
     }
 }
 
@@ -221,7 +221,7 @@ impl Transmitter {
         &mut self,
         buffer: BufferId,
         frame_bytes: usize,
-        meta: PacketMeta,
+        segment_bytes: Option<NonZeroU16>,
         fill: impl FnOnce(&mut [u8]) -> R,
     ) -> R {
         let checksum_offload = self.checksum_offload;
@@ -235,11 +235,11 @@ impl Transmitter {
         *header = [0; HEADER_BYTES];
         let result = fill(frame);
         if checksum_offload {
-            offload::prepare(header, frame, meta.segmentation_offload_size);
+            offload::prepare(header, frame, segment_bytes);
         }
         let address = pool.memory.device_address(start);
         let segment = Segment { address, bytes: (HEADER_BYTES + frame_bytes) as u32, device_writes: false };
-        // SAFETY: the pools live until the device is reset; the buffer is off its free list until its
+        // SAFETY: the session keeps the pools until the device is reset; the buffer is off its free list until its
         // completion puts it back, and no reference to it is left.
         match unsafe { self.queue.add(&[segment]) } {
             Ok(token) => {
@@ -252,14 +252,5 @@ impl Transmitter {
             Err(_) => self.pool(buffer).free.push(buffer.index),
         }
         result
-    }
-
-    /// Gives up the memory for ever, for a device that does not reset.
-    pub fn leak(&mut self) {
-        self.queue.leak();
-        self.small.memory.leak();
-        if let Some(large) = &mut self.large {
-            large.memory.leak();
-        }
     }
 }

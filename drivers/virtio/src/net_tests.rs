@@ -1,32 +1,26 @@
-//! The network driver against a wire in memory, and two of them with a TCP stack each.
+//! The network driver against a wire in memory.
 
 use crate::Driver;
 use crate::checksum::Sum;
 use crate::error::{Lie, SetupError};
 use crate::fake::{DAMAGED, Fake, GuardedDma};
-use crate::net::{Net, NetConfig};
+use crate::net::{Net, NetConfig, NetLimits};
 use crate::offload::{self, HEADER_BYTES, Verdict};
-use crate::transport::{device, feature};
+use crate::transport::{device, feature, status};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::num::NonZeroU16;
+use core::num::{NonZeroU16, NonZeroUsize};
 use core::sync::atomic::Ordering;
 use proptest::prelude::*;
-use smoltcp::iface::{Config, Interface, SocketSet};
-use smoltcp::phy::{Checksum, Device, RxToken, TxToken};
-use smoltcp::socket::tcp;
-use smoltcp::time::Instant;
-use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 const PLAIN: u64 = feature::EVENT_IDX | feature::NET_MAC;
 const CHECKSUMS: u64 = PLAIN | feature::NET_CSUM | feature::NET_GUEST_CSUM;
 const ALL: u64 = CHECKSUMS | feature::NET_HOST_TSO4 | feature::NET_GUEST_TSO4;
-const NOW: Instant = Instant::ZERO;
 
-fn net(features: u64, memory_bytes: usize) -> (Fake, Net<Fake>) {
+fn net(features: u64, memory_bytes: usize) -> (Fake, Net<Fake, GuardedDma>) {
     let fake = Fake::new(device::NET, features, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xdc, 5]);
     let config = NetConfig { memory_bytes, ..NetConfig::default() };
-    (fake.clone(), Net::new(fake, &GuardedDma, config).unwrap())
+    (fake.clone(), Net::new(fake, GuardedDma, config).unwrap())
 }
 
 /// The device hands over a frame, with the length that it claims.
@@ -38,9 +32,8 @@ fn deliver(fake: &Fake, header: [u8; HEADER_BYTES], frame: &[u8], claimed: Optio
     });
 }
 
-fn receive(net: &mut Net<Fake>) -> Option<Vec<u8>> {
-    let (receive, _) = net.receive(NOW)?;
-    Some(receive.consume(<[u8]>::to_vec))
+fn receive(net: &mut Net<Fake, GuardedDma>) -> Option<Vec<u8>> {
+    Some(net.receive()?.0.to_vec())
 }
 
 /// A TCP or UDP frame over IPv4 or IPv6 with a right checksum.
@@ -84,9 +77,9 @@ fn frames_arrive_and_their_buffers_go_back() {
         assert_eq!(receive(&mut net), Some(vec![round; 100]));
         assert!(!net.poll());
     }
-    // A token that nobody consumes gives its buffer back as well.
+    // A frame that is not parsed gives its buffer back as well.
     deliver(&fake, [0; HEADER_BYTES], &[0; 100], None);
-    drop(net.receive(NOW).unwrap());
+    assert!(net.receive().is_some());
     assert_eq!(fake.with(0, |queue| queue.available_index()), 16 + 201);
     net.kick();
     assert!(fake.notifications().is_empty(), "a device that has buffers wants no notification");
@@ -97,9 +90,9 @@ fn frames_leave_with_one_kick_and_their_buffers_come_back() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
     fake.notifications();
     for round in 0..16u8 {
-        net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(round));
+        net.transmit().unwrap().send(60, None, |frame| frame.fill(round));
     }
-    assert!(net.transmit(NOW).is_none());
+    assert!(net.transmit().is_none());
     net.kick();
     assert_eq!(fake.notifications(), [1]);
     assert!(!net.arm());
@@ -115,9 +108,9 @@ fn frames_leave_with_one_kick_and_their_buffers_come_back() {
     assert_eq!(interrupts.iter().filter(|&&wanted| wanted).count(), 1);
     assert!(interrupts[8]);
     assert!(net.arm() && net.poll() && !net.arm());
-    assert!(net.transmit(NOW).is_some());
-    // With room to send, nobody asks to hear of it.
-    net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(0));
+    assert!(net.transmit().is_some());
+    // With room to send, no interrupt is requested for it.
+    net.transmit().unwrap().send(60, None, |frame| frame.fill(0));
     assert!(!net.arm());
     assert!(!fake.with(1, |queue| {
         let chain = queue.take().unwrap();
@@ -142,14 +135,21 @@ fn interrupts_come_only_while_it_is_armed() {
         assert_eq!(is_wanted, is_armed);
         assert!(receive(&mut net).is_some());
     }
+    // Disarmed at once, before the device has seen that it was armed.
+    assert!(!net.arm());
+    net.disarm();
+    assert!(!fake.with(0, |queue| {
+        let chain = queue.take().unwrap();
+        queue.complete(chain.head, 0)
+    }));
 }
 
 #[test]
 fn a_frame_waits_until_there_is_room_for_its_answer() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
-    (0..16).for_each(|_| net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(1)));
+    (0..16).for_each(|_| net.transmit().unwrap().send(60, None, |frame| frame.fill(1)));
     deliver(&fake, [0; HEADER_BYTES], &[7; 100], None);
-    assert!(net.receive(NOW).is_none());
+    assert!(net.receive().is_none());
     fake.with(1, |queue| {
         let chain = queue.take().unwrap();
         queue.complete(chain.head, 0)
@@ -166,7 +166,7 @@ fn the_budget_and_the_features_decide_the_buffers() {
             lengths.push(chain.writable_bytes());
         }
         assert!(lengths.iter().all(|&length| length == lengths[0]));
-        let tso = net.capabilities().segmentation.tcpv4.is_some();
+        let tso = net.limits().segment_bytes_max.is_some();
         let accepted = fake.state().accepted;
         assert_eq!(tso, accepted & feature::NET_HOST_TSO4 != 0);
         (lengths.len(), lengths[0], accepted & ALL)
@@ -180,30 +180,125 @@ fn the_budget_and_the_features_decide_the_buffers() {
     assert_eq!(posted(ALL, 0), (16, 2048, without_tso));
     let fake = Fake::new(device::NET, ALL, &[2, 0, 0, 0, 0, 1]);
     let config = NetConfig { offload: false, ..NetConfig::default() };
-    Net::new(fake.clone(), &GuardedDma, config).unwrap();
+    Net::new(fake.clone(), GuardedDma, config).unwrap();
     assert_eq!(fake.state().accepted & ALL, PLAIN);
 }
 
 #[test]
-fn the_stack_is_told_what_it_need_not_do() {
-    for (features, checksum) in [
-        (PLAIN, Checksum::Both),
-        (PLAIN | feature::NET_CSUM, Checksum::Rx),
-        (PLAIN | feature::NET_GUEST_CSUM, Checksum::Tx),
-        (ALL, Checksum::None),
+fn the_limits_say_what_the_stack_need_not_do() {
+    for (features, completes_checksums, verifies_checksums) in [
+        (PLAIN, false, false),
+        (PLAIN | feature::NET_CSUM, true, false),
+        (PLAIN | feature::NET_GUEST_CSUM, false, true),
+        (ALL, true, true),
     ] {
         let (_fake, net) = net(features, 8 << 20);
-        let told = net.capabilities();
-        assert_eq!((told.checksum.tcp.rx(), told.checksum.tcp.tx()), (checksum.rx(), checksum.tx()));
-        assert!(told.checksum.ipv4.rx() && told.checksum.icmpv4.tx() && told.checksum.icmpv6.rx());
-        assert_eq!(told.max_transmission_unit, 1514);
+        let segment_bytes_max = if features == ALL { NonZeroUsize::new(65535) } else { None };
+        let limits = NetLimits { mtu: 1500, completes_checksums, verifies_checksums, segment_bytes_max };
+        assert_eq!(net.limits(), limits);
     }
+}
+
+/// A device may offer segments without the checksums that they build on.
+#[test]
+fn a_feature_is_not_taken_without_its_base() {
+    for (offered, taken) in [
+        (PLAIN | feature::NET_HOST_TSO4 | feature::NET_GUEST_TSO4, PLAIN),
+        (PLAIN | feature::NET_HOST_TSO4 | feature::NET_GUEST_CSUM, PLAIN | feature::NET_GUEST_CSUM),
+        (PLAIN | feature::NET_CSUM | feature::NET_GUEST_TSO4, PLAIN | feature::NET_CSUM),
+        (ALL, ALL),
+    ] {
+        let (fake, _net) = net(offered, 8 << 20);
+        assert_eq!(fake.state().accepted & ALL, taken, "{offered:#x}");
+    }
+}
+
+#[test]
+fn fields_of_the_configuration_are_read_in_their_own_width() {
+    let (fake, _net) = net(PLAIN | feature::NET_MTU, 64 << 10);
+    assert_eq!(fake.state().config_reads, [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (10, 2)]);
+}
+
+/// What the device writes into a buffer after its completion has no effect.
+#[test]
+fn a_frame_is_copied_before_anyone_looks_at_it() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    let chain = fake.with(0, |queue| {
+        let chain = queue.take().unwrap();
+        let written = chain.write(&[&[0; HEADER_BYTES][..], &[7; 100]].concat());
+        queue.complete(chain.head, written);
+        chain
+    });
+    let (frame, _) = net.receive().unwrap();
+    chain.write(&[9; HEADER_BYTES + 100]);
+    assert_eq!(frame, [7; 100]);
+}
+
+/// All buffers to send from are in flight and a frame waits: the core must sleep until one of them comes back, not look
+/// forever at a frame that cannot be taken.
+#[test]
+fn a_frame_without_room_for_its_answer_is_no_work() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    (0..16).for_each(|_| net.transmit().unwrap().send(60, None, |frame| frame.fill(1)));
+    net.kick();
+    deliver(&fake, [0; HEADER_BYTES], &[7; 100], None);
+    for _ in 0..3 {
+        assert!(net.receive().is_none() && !net.poll() && !net.arm());
+        // Of received frames no interrupt is requested now.
+        assert!(!fake.with(0, |queue| {
+            let chain = queue.take().unwrap();
+            let written = chain.write(&[0; HEADER_BYTES + 60]);
+            queue.complete(chain.head, written)
+        }));
+    }
+    let mut is_interrupted = false;
+    for _ in 0..9 {
+        is_interrupted |= fake.with(1, |queue| {
+            let chain = queue.take().unwrap();
+            queue.complete(chain.head, 0)
+        });
+    }
+    assert!(is_interrupted, "room wakes the core");
+    net.acknowledge();
+    assert!(net.poll() && receive(&mut net) == Some(vec![7; 100]));
+}
+
+#[test]
+fn a_card_that_gave_up_is_started_again() {
+    let (fake, mut net) = net(ALL, 8 << 20);
+    for round in 1..4 {
+        fake.state().status |= status::NEEDS_RESET;
+        net.acknowledge();
+        assert!(!net.arm() && !net.poll());
+        assert_eq!(net.lie(), Some(Lie::NeedsReset));
+        assert!(net.transmit().is_none() && net.receive().is_none());
+        net.restart().unwrap();
+        assert_eq!((net.lie(), net.mac()), (None, [2, 0, 0, 0, 0, 1]));
+        deliver(&fake, [0; HEADER_BYTES], &[round; 100], None);
+        assert!(net.poll() && receive(&mut net) == Some(vec![round; 100]));
+        net.transmit().unwrap().send(60, None, |frame| frame.fill(round));
+        net.kick();
+        assert!(fake.with(1, |queue| queue.take()).is_some());
+    }
+    // One that comes back as another card stays broken, and so does one that does not come back.
+    let changes: [fn(&Fake); 2] = [|fake| fake.state().config[5] = 9, |fake| fake.state().stuck = true];
+    for change in changes {
+        change(&fake);
+        fake.with(0, |queue| queue.put(9999, 0));
+        assert!(net.poll() && net.receive().is_none() && !net.poll());
+        assert!(net.restart().is_err() && net.lie().is_some() && net.transmit().is_none());
+        fake.state().config[5] = 1;
+        if net.restart().is_err() {
+            break;
+        }
+    }
+    assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
 }
 
 #[test]
 fn impossible_configurations_are_refused() {
     let start = |features, config: &[u8]| {
-        Net::new(Fake::new(device::NET, features, config), &GuardedDma, NetConfig::default()).err()
+        Net::new(Fake::new(device::NET, features, config), GuardedDma, NetConfig::default()).err()
     };
     let with_mtu = PLAIN | feature::NET_MTU;
     assert_eq!(start(with_mtu, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 5]), None);
@@ -211,7 +306,7 @@ fn impossible_configurations_are_refused() {
     assert!(matches!(start(PLAIN, &[0; 6]), Some(SetupError::BadConfig(_))));
     assert!(matches!(start(with_mtu, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xff, 4]), Some(SetupError::BadConfig(_))));
     let fake = Fake::new(device::NET, 0, &[]);
-    let net = Net::new(fake, &GuardedDma, NetConfig::default()).unwrap();
+    let net = Net::new(fake, GuardedDma, NetConfig::default()).unwrap();
     assert_eq!(net.mac(), NetConfig::default().fallback_mac);
 }
 
@@ -231,15 +326,14 @@ fn malformed_lengths_are_dropped() {
     assert_eq!(posted, 16);
 }
 
-/// Asking whether the device has given up costs an exit, so it is done only after an interrupt that nothing explains.
+/// Reading whether the device has given up costs an exit, so it is done only after an interrupt that nothing explains.
 #[test]
 fn an_interrupt_without_completion_is_a_reason_to_ask() {
-    const DEVICE_NEEDS_RESET: u8 = 64;
     for (is_sent, is_received, lie) in
         [(true, false, None), (false, true, None), (true, true, None), (false, false, Some(Lie::NeedsReset))]
     {
         let (fake, mut net) = net(PLAIN, 64 << 10);
-        net.transmit(NOW).unwrap().consume(60, |frame| frame.fill(1));
+        net.transmit().unwrap().send(60, None, |frame| frame.fill(1));
         if is_sent {
             fake.with(1, |queue| {
                 let chain = queue.take().unwrap();
@@ -249,10 +343,39 @@ fn an_interrupt_without_completion_is_a_reason_to_ask() {
         if is_received {
             deliver(&fake, [0; HEADER_BYTES], &[0; 100], None);
         }
-        fake.state().status |= DEVICE_NEEDS_RESET;
-        net.acknowledge_interrupt();
+        fake.state().status |= status::NEEDS_RESET;
+        net.acknowledge();
         net.arm();
         assert_eq!((fake.state().acknowledged, net.lie()), (1, lie), "{is_sent} {is_received}");
+    }
+}
+
+/// Such an interrupt is no lie by itself: a configuration that changed sends one, too.
+#[test]
+fn a_device_that_is_alive_is_used_on_after_an_interrupt_without_completion() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    assert_eq!(fake.state().status, 15, "acknowledged, driven, agreed on, running");
+    net.acknowledge();
+    assert!(!net.arm());
+    assert_eq!(net.lie(), None);
+}
+
+#[test]
+fn short_and_long_frames_keep_to_their_own_buffers() {
+    let (fake, mut net) = net(ALL, 8 << 20);
+    for round in 0..400u16 {
+        let long = round % 5 == 0;
+        let bytes = if long { 20_000 } else { 60 };
+        let room = net.transmit().expect("the device has sent what it was given");
+        room.send(bytes, None, |frame| frame.fill(round as u8));
+        fake.with(1, |queue| {
+            let chain = queue.take().unwrap();
+            let sent = chain.read();
+            assert_eq!(sent.len(), HEADER_BYTES + bytes);
+            assert!(sent[HEADER_BYTES..].iter().all(|&byte| byte == round as u8));
+            queue.complete(chain.head, 0);
+        });
+        net.poll();
     }
 }
 
@@ -261,12 +384,12 @@ fn a_liar_is_reset_and_left_alone() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
     deliver(&fake, [0; HEADER_BYTES], &[0; 100], Some(2049));
     assert!(net.poll() && net.arm(), "there is something to look at");
-    assert!(net.receive(NOW).is_none());
+    assert!(net.receive().is_none());
     let resets = fake.state().resets;
     assert!(!net.poll() && !net.arm());
     assert_eq!(net.lie(), Some(Lie::LengthTooLong { bytes: 2049, writable: 2048 }));
     assert_eq!(fake.state().resets, resets + 1);
-    assert!(net.transmit(NOW).is_none() && net.receive(NOW).is_none());
+    assert!(net.transmit().is_none() && net.receive().is_none());
     drop(net);
     assert_eq!(fake.state().resets, resets + 1);
     assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
@@ -377,99 +500,4 @@ proptest! {
         let mut header = [0; HEADER_BYTES];
         offload::prepare(&mut header, &mut bytes, NonZeroU16::new(1000));
     }
-}
-
-/// One end: a driver and a TCP stack.
-struct Host {
-    fake: Fake,
-    net: Net<Fake>,
-    interface: Interface,
-    sockets: SocketSet<'static>,
-    largest_sent: usize,
-}
-
-fn host(features: u64, number: u8) -> Host {
-    let fake = Fake::new(device::NET, features, &[2, 0, 0, 0, 0, number]);
-    let mut net = Net::new(fake.clone(), &GuardedDma, NetConfig::default()).unwrap();
-    let mut interface = Interface::new(Config::new(EthernetAddress(net.mac()).into()), &mut net, NOW);
-    interface.update_ip_addrs(|list| list.push(IpCidr::new(IpAddress::v4(10, 0, 0, number), 24)).unwrap());
-    let buffer = || tcp::SocketBuffer::new(vec![0; 256 << 10]);
-    let mut sockets = SocketSet::new(Vec::new());
-    let mut socket = tcp::Socket::new(buffer(), buffer());
-    // The default depends on features that other crates of the workspace enable.
-    socket.set_congestion_control(tcp::CongestionControl::None);
-    sockets.add(socket);
-    Host { fake, net, interface, sockets, largest_sent: 0 }
-}
-
-/// Carries frames from one to the other as a TAP bridge does: a frame whose checksum or
-/// segmentation is left to a device passes as it is. Every `lose`th frame is lost.
-fn carry(from: &mut Host, to: &mut Host, carried: &mut usize, lose: usize) {
-    while let Some(chain) = from.fake.with(1, |queue| queue.take()) {
-        from.fake.with(1, |queue| queue.complete(chain.head, 0));
-        let bytes = chain.read();
-        from.largest_sent = from.largest_sent.max(bytes.len());
-        *carried += 1;
-        if carried.is_multiple_of(lose) {
-            continue;
-        }
-        to.fake.with(0, |queue| {
-            if let Some(chain) = queue.take() {
-                let written = chain.write(&bytes);
-                assert_eq!(written as usize, bytes.len());
-                queue.complete(chain.head, written);
-            }
-        });
-    }
-}
-
-#[test]
-fn tcp_passes_with_and_without_offload() {
-    const TOTAL: usize = 3 << 20;
-    for (features, lose) in [(PLAIN, 1000), (CHECKSUMS, 1000), (ALL, usize::MAX), (ALL, 40)] {
-        let (mut a, mut b) = (host(features, 1), host(features, 2));
-        let handle = a.sockets.iter().next().unwrap().0;
-        b.sockets.get_mut::<tcp::Socket>(handle).listen(80).unwrap();
-        let remote = (IpAddress::v4(10, 0, 0, 2), 80);
-        a.sockets.get_mut::<tcp::Socket>(handle).connect(a.interface.context(), remote, 4000).unwrap();
-        let (mut sent, mut received, mut carried) = (0, 0, 0);
-        for round in 0..40_000 {
-            let now = Instant::from_millis(round);
-            for host in [&mut a, &mut b] {
-                host.net.poll();
-                host.interface.poll(now, &mut host.net, &mut host.sockets);
-                host.net.kick();
-            }
-            let socket = a.sockets.get_mut::<tcp::Socket>(handle);
-            if sent < TOTAL && socket.can_send() {
-                sent += socket
-                    .send(|room| {
-                        let count = room.len().min(TOTAL - sent);
-                        room[..count].iter_mut().enumerate().for_each(|(at, byte)| *byte = ((sent + at) % 251) as u8);
-                        (count, count)
-                    })
-                    .unwrap();
-            }
-            let socket = b.sockets.get_mut::<tcp::Socket>(handle);
-            if socket.can_recv() {
-                received += socket
-                    .recv(|bytes| {
-                        let right = |(at, &byte): (usize, &u8)| byte == ((received + at) % 251) as u8;
-                        assert!(bytes.iter().enumerate().all(right));
-                        (bytes.len(), bytes.len())
-                    })
-                    .unwrap();
-            }
-            if received == TOTAL {
-                break;
-            }
-            carry(&mut a, &mut b, &mut carried, lose);
-            carry(&mut b, &mut a, &mut carried, lose);
-        }
-        assert_eq!(received, TOTAL, "features {features:#x}, one in {lose} lost");
-        // Segmentation by the device: frames far longer than the wire's.
-        assert_eq!(a.largest_sent > 30_000, features == ALL, "{} bytes", a.largest_sent);
-        assert!(a.largest_sent <= 65535 + HEADER_BYTES);
-    }
-    assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
 }

@@ -1,5 +1,5 @@
-//! What a network device needs to know of a frame's headers: where the TCP or UDP checksum is,
-//! what to start it with, where to cut. Pure functions over bytes; nothing here trusts a length.
+//! The facts about a frame's headers for a network device: the place of the TCP or UDP checksum,
+//! its initial value, and where to cut. Pure functions over bytes; nothing here trusts a length.
 
 use crate::checksum::Sum;
 use core::num::NonZeroU16;
@@ -19,7 +19,7 @@ const IPV6_HOP_BY_HOP: u8 = 0;
 const IPV6_ROUTING: u8 = 43;
 const IPV6_FRAGMENT: u8 = 44;
 const IPV6_DESTINATION: u8 = 60;
-/// A frame with more extension headers is not looked into any further.
+/// A frame with more extension headers is not parsed further.
 const IPV6_EXTENSIONS_MAX: usize = 8;
 
 /// The part of a frame that a TCP or UDP checksum covers.
@@ -29,7 +29,7 @@ struct Payload {
     /// Offsets in the frame.
     start: usize,
     end: usize,
-    /// Where source and destination stand, one after the other.
+    /// Offset of source and destination, one after the other.
     addresses: (usize, usize),
 }
 
@@ -46,7 +46,7 @@ impl Payload {
     }
 }
 
-/// What a frame carries, as far as checksums are concerned.
+/// The payload of a frame, as far as checksums are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     Checked(Payload),
@@ -129,11 +129,11 @@ pub enum Verdict {
     Good,
     /// Its checksum is wrong.
     Wrong,
-    /// A part of a datagram: its checksum can be told only when all parts are there.
+    /// A part of a datagram: its checksum can be verified only when all parts have arrived.
     Fragment,
 }
 
-/// Whether a received frame may be handed to a stack that does not check TCP and UDP checksums.
+/// Whether a received frame may be passed to a stack that does not check TCP and UDP checksums.
 /// One pass over the payload, or none where the device vouches for it.
 pub fn verify(header: &[u8; HEADER_BYTES], frame: &[u8]) -> Verdict {
     if header[0] & (FLAG_NEEDS_CHECKSUM | FLAG_DATA_VALID) != 0 {

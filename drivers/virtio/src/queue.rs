@@ -5,8 +5,9 @@
 //! stores for each segment, one for the available ring and one for its index; a completion three
 //! loads of shared memory. Nothing is allocated after the queue is made.
 
-use crate::dma::{Dma, DmaMemory};
+use crate::dma::{Dma, DmaMemory, Users};
 use crate::error::{Lie, SetupError};
+use crate::session::Session;
 use crate::transport::{QueueAddresses, Transport};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
@@ -34,7 +35,7 @@ pub struct Segment {
     pub device_writes: bool,
 }
 
-/// Names a request that is under way. Small and dense: below the queue's size.
+/// Names a request that is in flight. Small and dense: below the queue's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub(crate) u16);
 
@@ -50,16 +51,16 @@ impl Token {
 pub struct Used {
     /// Which.
     pub token: Token,
-    /// Bytes that the device says it wrote, no more than it was allowed to.
+    /// Bytes that the device reports as written, no more than it was allowed to.
     pub bytes_written: u32,
 }
 
 /// Why a request was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddError {
-    /// Too many requests are under way.
+    /// Too many requests are in flight.
     Full,
-    /// The device has lied.
+    /// The device has violated the specification.
     Broken(Lie),
 }
 
@@ -74,14 +75,14 @@ pub struct QueueOptions {
     pub table_entries: u16,
 }
 
-/// What the driver knows about a descriptor. The device cannot reach it.
+/// The driver's own data of a descriptor. The device cannot reach it.
 #[derive(Clone, Copy)]
 struct Shadow {
     /// The next descriptor of the chain or of the free list.
     next: u16,
-    /// For the first descriptor of a chain under way its length, otherwise 0.
+    /// For the first descriptor of a chain in flight its length, otherwise 0.
     chain_length: u16,
-    /// For the first descriptor of a chain under way: bytes that the device may write.
+    /// For the first descriptor of a chain in flight: bytes that the device may write.
     writable_bytes: u32,
 }
 
@@ -111,14 +112,14 @@ pub struct Queue {
 
 impl Queue {
     /// Sets up queue `number` between feature negotiation and the device's start.
-    pub fn new(
-        transport: &mut impl Transport,
+    pub fn new<T: Transport>(
+        session: &mut Session<T>,
         dma: &impl Dma,
         number: u16,
         options: QueueOptions,
     ) -> Result<Queue, SetupError> {
         assert!(options.size.is_power_of_two() && options.size <= 1 << 15);
-        let allowed = transport.read_queue_size_max(number);
+        let allowed = session.transport.read_queue_size_max(number);
         let fitting = if allowed == 0 { 0 } else { 1 << allowed.ilog2() };
         let size = options.size.min(fitting);
         if size < 2 {
@@ -129,10 +130,10 @@ impl Queue {
         let available_bytes = RING_ENTRIES + 2 * count + 2;
         // A line of its own keeps the device's stores away from ours.
         let used = (available + available_bytes).next_multiple_of(CACHE_LINE_BYTES);
-        let rings = DmaMemory::new(dma, used + RING_ENTRIES + USED_ENTRY_BYTES * count + 2)?;
+        let rings = session.allocate(dma, used + RING_ENTRIES + USED_ENTRY_BYTES * count + 2, Users::DeviceWrites)?;
         let tables = match usize::from(options.table_entries) {
             0 => None,
-            entries => Some(DmaMemory::new(dma, entries * DESCRIPTOR_BYTES * count)?),
+            entries => Some(session.allocate(dma, entries * DESCRIPTOR_BYTES * count, Users::DeviceReads)?),
         };
         let addresses = QueueAddresses {
             size,
@@ -140,9 +141,9 @@ impl Queue {
             available: rings.device_address(available),
             used: rings.device_address(used),
         };
-        // SAFETY: the rings were just laid out and zeroed for `size` descriptors. Drivers reset their
-        // device before they drop its queue, or leak it, and only `add` puts addresses into the rings.
-        unsafe { transport.write_queue(number, &addresses) };
+        // SAFETY: the rings were just laid out and zeroed for `size` descriptors. The session keeps them until it has reset the
+        // device, and only `add` puts addresses into them.
+        unsafe { session.transport.write_queue(number, &addresses) }?;
         let shadow = (1..=size).map(|next| Shadow { next, chain_length: 0, writable_bytes: 0 }).collect();
         let mut queue = Queue {
             number,
@@ -172,7 +173,7 @@ impl Queue {
         self.size
     }
 
-    /// Requests under way.
+    /// Requests in flight.
     pub fn in_flight(&self) -> u16 {
         self.in_flight
     }
@@ -207,12 +208,12 @@ impl Queue {
     }
 
     /// Queues a request: first the segments that the device reads, then those that it writes. The
-    /// device may begin at once; it is told by the next [`Queue::kick`].
+    /// device may start at once; the next [`Queue::kick`] notifies it.
     ///
     /// # Safety
     /// Until the token comes back from [`Queue::pop`], or the device was reset, each segment must be
-    /// memory that the device may use in the way it says: nobody else writes to it, and where the
-    /// device writes, nobody else reads it or holds a reference to it.
+    /// memory that the device may use in that way: no other code writes to it, and where the
+    /// device writes, none reads it or holds a reference to it.
     pub unsafe fn add(&mut self, segments: &[Segment]) -> Result<Token, AddError> {
         assert!(!segments.is_empty() && segments.is_sorted_by_key(|segment| segment.device_writes));
         if let Some(lie) = self.lie {
@@ -330,9 +331,9 @@ impl Queue {
         self.in_flight -= 1;
     }
 
-    /// Notifies the device if it asked for that at any index since the last call (virtio 1.2,
+    /// Notifies the device if it requested that at any index since the last call (virtio 1.2,
     /// section 2.7.10). A device may leave any number in its field; a wrong one costs a
-    /// notification too many or delays the device's own work, and cannot be told from an old one.
+    /// notification too many or delays the device's own work, and cannot be distinguished from an old one.
     ///
     /// Returns whether the device was notified.
     pub fn kick(&mut self, transport: &mut impl Transport) -> bool {
@@ -355,14 +356,14 @@ impl Queue {
         wanted
     }
 
-    /// Asks for an interrupt at the next completion. Returns true if one waits already: an interrupt
+    /// Requests an interrupt at the next completion. Returns true if one waits already: an interrupt
     /// may then never come, so do not sleep.
     pub fn arm(&mut self) -> bool {
         self.arm_after(0)
     }
 
-    /// Asks for an interrupt when `more` completions have come and then one more, at most all that
-    /// are under way. Returns true if that many wait already.
+    /// Requests an interrupt when `more` completions have come and then one more, at most all that
+    /// are in flight. Returns true if that many wait already.
     pub fn arm_after(&mut self, more: u16) -> bool {
         if self.lie.is_some() {
             return false;
@@ -379,7 +380,7 @@ impl Queue {
         self.read_used_index().wrapping_sub(self.last_used) > more
     }
 
-    /// Asks for no interrupts. With EVENT_IDX one in 65,536 completions may still send one.
+    /// Requests no interrupts. With EVENT_IDX one in 65,536 completions may still send one.
     pub fn disarm(&mut self) {
         if self.event_idx {
             self.rings.store_u16(self.used_event(), self.last_used.wrapping_sub(1), Ordering::Relaxed);
@@ -391,17 +392,9 @@ impl Queue {
     fn used_event(&self) -> usize {
         self.available + RING_ENTRIES + 2 * usize::from(self.size)
     }
-
-    /// Gives up the queue's memory for ever, for a device that does not reset.
-    pub(crate) fn leak(&mut self) {
-        self.rings.leak();
-        if let Some(tables) = &mut self.tables {
-            tables.leak();
-        }
-    }
 }
 
-/// Whether `event` is among the `added` indices below `new`: the device asked to hear of one of them.
+/// Whether `event` is among the `added` indices below `new`: the device requested a notification at one of them.
 fn event_passed(event: u16, new: u16, added: u32) -> bool {
     u32::from(new.wrapping_sub(event).wrapping_sub(1)) < added
 }

@@ -3,10 +3,11 @@
 use crate::error::Lie;
 use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
 use crate::queue::{AddError, Queue, QueueOptions, Segment, Token};
-use crate::transport::{self, Transport, device, feature};
-use alloc::boxed::Box;
+use crate::session::Session;
+use crate::transport::{device, feature};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use proptest::prelude::*;
@@ -14,13 +15,33 @@ use std::sync::{Arc, Condvar, Mutex};
 
 const SIZE: u16 = 16;
 
-fn queue_of(size: u16, event_idx: bool, table_entries: u16) -> (Fake, Queue) {
+/// A queue and the use of the device that keeps its memory.
+struct Used {
+    queue: Queue,
+    _session: Session<Fake>,
+}
+
+impl Deref for Used {
+    type Target = Queue;
+    fn deref(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl DerefMut for Used {
+    fn deref_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+}
+
+fn queue_of(size: u16, event_idx: bool, table_entries: u16) -> (Fake, Used) {
     let features = if event_idx { feature::EVENT_IDX } else { 0 };
-    let mut fake = Fake::new(device::BLK, features, &[]);
-    transport::negotiate(&mut fake, device::BLK, features, 0).unwrap();
-    let queue = Queue::new(&mut fake, &GuardedDma, 0, QueueOptions { size, event_idx, table_entries }).unwrap();
-    transport::go(&mut fake);
-    (fake, queue)
+    let fake = Fake::new(device::BLK, features, &[]);
+    let mut session = Session::new(fake.clone());
+    session.begin(device::BLK, features, 0, &[]).unwrap();
+    let queue = Queue::new(&mut session, &GuardedDma, 0, QueueOptions { size, event_idx, table_entries }).unwrap();
+    session.go();
+    (fake, Used { queue, _session: session })
 }
 
 fn segment(address: u64, device_writes: bool) -> Segment {
@@ -82,18 +103,33 @@ fn a_full_queue_says_so() {
 #[test]
 fn a_short_device_queue_is_used_as_far_as_it_goes() {
     let make = |size_max| {
-        let mut fake = Fake::new(device::BLK, 0, &[]);
-        transport::negotiate(&mut fake, device::BLK, 0, 0).unwrap();
+        let fake = Fake::new(device::BLK, 0, &[]);
+        let mut session = Session::new(fake.clone());
+        session.begin(device::BLK, 0, 0, &[]).unwrap();
         fake.state().queue_size_max = size_max;
         let options = QueueOptions { size: 64, event_idx: false, table_entries: 0 };
-        Queue::new(&mut fake, &GuardedDma, 0, options).map(|queue| queue.size())
+        Queue::new(&mut session, &GuardedDma, 0, options).map(|queue| queue.size())
     };
     assert_eq!(make(1024).unwrap(), 64);
     assert_eq!(make(48).unwrap(), 32);
     assert!(make(0).is_err() && make(1).is_err());
 }
 
-/// Each lie, told when two requests are under way.
+#[test]
+fn each_lie_has_words_of_its_own() {
+    let lies = [
+        Lie::IdOutOfRange { id: 1 },
+        Lie::NotInFlight { id: 1 },
+        Lie::LengthTooLong { bytes: 1, writable: 0 },
+        Lie::TooManyCompletions { count: 2, in_flight: 1 },
+        Lie::NeedsReset,
+    ];
+    let words = lies.map(Lie::as_str);
+    assert!(words.iter().all(|text| text.starts_with("it ")), "{words:?}");
+    assert_eq!(words.iter().collect::<std::collections::BTreeSet<_>>().len(), lies.len());
+}
+
+/// Each violation, while two requests are in flight.
 #[test]
 fn each_lie_breaks_the_queue_once_and_for_all() {
     type Tell = fn(&mut crate::fake::DeviceQueue);
@@ -111,10 +147,10 @@ fn each_lie_breaks_the_queue_once_and_for_all() {
         add(&mut queue, 1, 1).unwrap();
         add(&mut queue, 1, 1).unwrap();
         fake.with(0, tell);
-        assert!(queue.arm(), "a lie is something to look at");
+        assert!(queue.arm(), "a violation is to be handled");
         assert_eq!(queue.pop(), Err(lie));
         assert_eq!(queue.lie(), Some(lie));
-        // Nothing moves any more, and nobody waits.
+        // Nothing moves any more, and no task waits.
         assert_eq!(add(&mut queue, 1, 0), Err(AddError::Broken(lie)));
         assert_eq!(queue.pop(), Err(lie));
         assert!(!queue.arm() && !queue.has_used() && !queue.has_room(1));
@@ -253,7 +289,7 @@ fn an_interrupt_comes_exactly_when_asked_for() {
 }
 
 /// A driver that sleeps whenever it may, and a device on another thread that interrupts only when
-/// asked. One lost wake-up and the driver sleeps until the time-out. On a busy machine three seconds bring fewer requests.
+/// requested. One lost wake-up and the driver sleeps until the time-out. On a busy machine three seconds bring fewer requests.
 #[test]
 fn no_wake_up_is_lost_to_a_race() {
     const REQUESTS: usize = 60_000;
@@ -331,7 +367,7 @@ fn the_question_and_the_completion_never_miss_each_other() {
         let mut device = fake.state().queues.pop().unwrap();
         std::thread::spawn(move || {
             for round in 1..=ROUNDS {
-                // The low bit says that this was the last round.
+                // The low bit is set in the last round.
                 let is_last = wait_for(&asked, round);
                 let chain = device.take().unwrap();
                 let interrupt = device.complete(chain.head, 0);
@@ -405,7 +441,7 @@ fn lie() -> impl Strategy<Value = Step> {
 /// What the driver and the device must agree on.
 #[derive(Default)]
 struct Model {
-    /// Tokens under way with the bytes that the device may write.
+    /// Tokens in flight with the bytes that the device may write.
     under_way: Vec<(u16, u32)>,
     /// Requests that the device holds.
     taken: Vec<Chain>,
@@ -432,7 +468,7 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
                 Err(AddError::Full) => assert!(!queue.has_room((readable + writable) as usize)),
                 Err(AddError::Broken(_)) => assert!(lied),
             },
-            // A request that a lie has ended may be overwritten before the device takes it.
+            // A request that a violation has ended may be overwritten before the device takes it.
             Step::Take if lied => {}
             Step::Take => {
                 if let Some(chain) = fake.with(0, |device| device.take()) {
@@ -455,14 +491,14 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
                 Ok(Some(used)) => {
                     let id = used.token.index() as u16;
                     let place = model.under_way.iter().position(|request| request.0 == id);
-                    let (_, writable) = model.under_way.swap_remove(place.expect("only what is under way completes"));
+                    let (_, writable) = model.under_way.swap_remove(place.expect("only what is in flight completes"));
                     assert!(used.bytes_written <= writable);
                     if !lied {
                         assert_eq!(model.completed.pop_front(), Some((id, used.bytes_written)));
                     }
                 }
                 Ok(None) => assert!(lied || model.completed.is_empty(), "a completion was lost"),
-                Err(_) => assert!(lied, "an honest device was called a liar"),
+                Err(_) => assert!(lied, "a correct device was taken for a broken one"),
             },
             Step::Kick => _ = queue.kick(&mut fake.clone()),
             Step::Arm => {
@@ -505,27 +541,4 @@ proptest! {
         run(0, tables, &steps);
         prop_assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
     }
-}
-
-/// The start-up conversation, against devices that do not keep to it.
-#[test]
-fn a_device_that_does_not_start_says_why() {
-    use crate::error::SetupError;
-    let start = |change: fn(&mut crate::fake::State)| {
-        let mut fake = Fake::new(device::BLK, feature::EVENT_IDX, &[0; 4]);
-        change(&mut fake.state());
-        let mut boxed: Box<dyn Transport> = Box::new(fake.clone());
-        let result = transport::negotiate(&mut boxed, device::BLK, feature::EVENT_IDX | feature::INDIRECT, 0);
-        result.and_then(|features| transport::read_config::<4>(&mut fake, 0).map(|_| features))
-    };
-    assert_eq!(start(|_| {}), Ok(feature::EVENT_IDX | feature::VERSION_1));
-    assert_eq!(start(|fake| fake.id = 1), Err(SetupError::WrongDevice { wanted: 2, found: 1 }));
-    assert_eq!(start(|fake| fake.offered = 0), Err(SetupError::MissingFeatures(feature::VERSION_1)));
-    assert!(matches!(start(|fake| fake.refuses = true), Err(SetupError::FeaturesRefused(_))));
-    assert!(matches!(start(|fake| fake.restless = true), Err(SetupError::BadConfig(_))));
-    let stuck = start(|fake| {
-        fake.stuck = true;
-        fake.status = 4;
-    });
-    assert_eq!(stuck, Err(SetupError::ResetIgnored));
 }

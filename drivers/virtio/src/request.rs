@@ -1,7 +1,9 @@
-//! What a disk is asked for, and what it says of itself.
+//! Requests to a disk, and the disk's own description.
 
+use crate::dma::Loan;
 use crate::error::SetupError;
-use crate::transport::{self, Transport, feature};
+use crate::session::Session;
+use crate::transport::{Transport, feature};
 use glass_api::{BlockError, BlockInfo, Buf};
 
 /// The unit of offsets and of the capacity, whatever the device's block size is.
@@ -46,7 +48,7 @@ impl RequestId {
 /// Why a request was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubmitError {
-    /// As many requests are under way as can be: submit again after a completion.
+    /// As many requests are in flight as can be: submit again after a completion.
     Full,
     /// It cannot succeed.
     Refused(BlockError),
@@ -74,12 +76,14 @@ impl Kind {
 /// A request that was taken.
 pub struct Operation {
     pub kind: Kind,
-    /// Next byte to ask for, on the disk and in memory, and how many are left.
+    /// The buffer's memory, while the device may use it.
+    pub loan: Option<Loan>,
+    /// Next byte to request, on the disk and in the buffer, and how many are left.
     pub offset: u64,
-    pub address: u64,
+    pub position: usize,
     pub left: usize,
     pub unsent: bool,
-    /// What was asked for, for the trace: bytes, and a number that no other request of the disk has.
+    /// The request for the trace: bytes, and a number that no other request of the disk has.
     pub bytes: u32,
     pub number: u64,
     pub pieces_in_flight: u16,
@@ -98,20 +102,24 @@ impl Operation {
     }
 }
 
-pub fn read_u32(transport: &mut impl Transport, offset: u16) -> Result<u32, SetupError> {
-    Ok(u32::from_le_bytes(transport::read_config(transport, offset)?))
+/// The configuration's 32-bit field at `offset`.
+pub fn read_u32<T: Transport>(session: &mut Session<T>, offset: u16) -> Result<u32, SetupError> {
+    session.read_config(|transport| transport.read_config_u32(offset))
 }
 
-pub fn read_info(transport: &mut impl Transport, features: u64) -> Result<BlockInfo, SetupError> {
-    let capacity = u64::from_le_bytes(transport::read_config(transport, CONFIG_CAPACITY)?);
+/// Size and limits of the disk.
+pub fn read_info<T: Transport>(session: &mut Session<T>, features: u64) -> Result<BlockInfo, SetupError> {
+    let [low, high] = session.read_config(|transport| {
+        [CONFIG_CAPACITY, CONFIG_CAPACITY + 4].map(|offset| u64::from(transport.read_config_u32(offset)))
+    })?;
     let sector_bytes = match features & feature::BLK_BLK_SIZE {
         0 => VIRTIO_SECTOR_BYTES as u32,
-        _ => read_u32(transport, CONFIG_BLK_SIZE)?,
+        _ => read_u32(session, CONFIG_BLK_SIZE)?,
     };
     if !sector_bytes.is_power_of_two() || !(VIRTIO_SECTOR_BYTES as u32..=1 << 16).contains(&sector_bytes) {
         return Err(SetupError::BadConfig("its sector size is no power of two from 512 to 65536"));
     }
-    let size_bytes = capacity.checked_mul(VIRTIO_SECTOR_BYTES);
+    let size_bytes = (low | high << 32).checked_mul(VIRTIO_SECTOR_BYTES);
     let size_bytes = size_bytes.ok_or(SetupError::BadConfig("it has more than 2^64 bytes"))?;
     Ok(BlockInfo {
         sector_bytes,

@@ -1,6 +1,6 @@
-//! The seam to a device's registers, and the start-up conversation that every device shares.
+//! The seam to a device's registers.
 
-use crate::error::{Lie, SetupError};
+use crate::error::SetupError;
 use alloc::boxed::Box;
 
 /// Kinds of devices (virtio 1.2, section 5).
@@ -11,6 +11,10 @@ pub mod device {
     pub const BLK: u32 = 2;
     /// Console.
     pub const CONSOLE: u32 = 3;
+    /// Source of entropy.
+    pub const RNG: u32 = 4;
+    /// Sockets to the host.
+    pub const VSOCK: u32 = 19;
 }
 
 /// Feature bits as masks (virtio 1.2, sections 5 and 6).
@@ -91,34 +95,41 @@ pub trait Transport {
     /// The status register, see [`status`].
     fn read_status(&mut self) -> u8;
 
-    /// Sets the status register; 0 asks for a reset.
+    /// Sets the status register; 0 requests a reset.
     fn write_status(&mut self, status: u8);
 
     /// The features that the device offers.
     fn read_features(&mut self) -> u64;
 
-    /// Tells the device which of them will be used.
+    /// Writes which of them will be used.
     fn write_features(&mut self, features: u64);
 
     /// Largest size of queue number `queue`, 0 if there is none.
     fn read_queue_size_max(&mut self, queue: u16) -> u16;
 
-    /// Sets up and enables queue number `queue`.
+    /// Sets up and enables queue number `queue`, its interrupt included where each queue has one of its own.
     ///
     /// # Safety
     /// The addresses must name rings of that size in memory that is the device's until it is reset,
-    /// and the rings must never name memory that it may not use.
-    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses);
+    /// and the rings must never name memory that it may not use. That holds after an error too.
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) -> Result<(), SetupError>;
 
-    /// Tells the device that queue number `queue` has something new.
+    /// Notifies the device: queue number `queue` has new buffers.
     fn notify(&mut self, queue: u16);
 
     /// Takes the device's interrupt line down, where there is one (not with MSI-X). Returns nothing
-    /// because asking why it was up would be a second exit.
+    /// because reading why it was up would be a second exit.
     fn acknowledge_interrupt(&mut self);
 
-    /// One byte of the device's configuration.
-    fn read_config(&mut self, offset: u16) -> u8;
+    /// A byte of the device's configuration. A field is read in its own width, and one of 64 bits in halves (virtio 1.2,
+    /// sections 4.1.3.1 and 4.2.2.2).
+    fn read_config_u8(&mut self, offset: u16) -> u8;
+
+    /// A 16-bit field of the device's configuration.
+    fn read_config_u16(&mut self, offset: u16) -> u16;
+
+    /// A 32-bit field of the device's configuration.
+    fn read_config_u32(&mut self, offset: u16) -> u32;
 
     /// Changes whenever the configuration does.
     fn read_config_generation(&mut self) -> u32;
@@ -143,7 +154,7 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     fn read_queue_size_max(&mut self, queue: u16) -> u16 {
         (**self).read_queue_size_max(queue)
     }
-    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) {
+    unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) -> Result<(), SetupError> {
         // SAFETY: the caller makes the same promise.
         unsafe { (**self).write_queue(queue, addresses) }
     }
@@ -153,80 +164,16 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     fn acknowledge_interrupt(&mut self) {
         (**self).acknowledge_interrupt();
     }
-    fn read_config(&mut self, offset: u16) -> u8 {
-        (**self).read_config(offset)
+    fn read_config_u8(&mut self, offset: u16) -> u8 {
+        (**self).read_config_u8(offset)
+    }
+    fn read_config_u16(&mut self, offset: u16) -> u16 {
+        (**self).read_config_u16(offset)
+    }
+    fn read_config_u32(&mut self, offset: u16) -> u32 {
+        (**self).read_config_u32(offset)
     }
     fn read_config_generation(&mut self) -> u32 {
         (**self).read_config_generation()
     }
-}
-
-/// Reads of the status register that a reset may take: at 28 us each, about 30 ms.
-const RESET_READS_MAX: usize = 1000;
-/// A configuration that changes this often while it is read is not read any further.
-const CONFIG_READS_MAX: usize = 16;
-
-/// Resets the device and tells whether it obeyed: only then has it let go of our memory.
-pub(crate) fn reset(transport: &mut impl Transport) -> bool {
-    transport.write_status(0);
-    (0..RESET_READS_MAX).any(|_| transport.read_status() == 0)
-}
-
-/// Resets the device and agrees on features (virtio 1.2, section 3.1.1, steps 1 to 6). Queues and
-/// [`go`] come next.
-pub(crate) fn negotiate(
-    transport: &mut impl Transport,
-    device_id: u32,
-    wanted: u64,
-    needed: u64,
-) -> Result<u64, SetupError> {
-    let found = transport.device_id();
-    if found != device_id {
-        return Err(SetupError::WrongDevice { wanted: device_id, found });
-    }
-    if !reset(transport) {
-        return Err(SetupError::ResetIgnored);
-    }
-    transport.write_status(status::ACKNOWLEDGE);
-    transport.write_status(status::ACKNOWLEDGE | status::DRIVER);
-    let offered = transport.read_features();
-    let needed = needed | feature::VERSION_1;
-    if offered & needed != needed {
-        transport.write_status(status::FAILED);
-        return Err(SetupError::MissingFeatures(needed & !offered));
-    }
-    let features = offered & (wanted | needed);
-    transport.write_features(features);
-    let agreed = status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK;
-    transport.write_status(agreed);
-    if transport.read_status() & status::FEATURES_OK == 0 {
-        transport.write_status(status::FAILED);
-        return Err(SetupError::FeaturesRefused(features));
-    }
-    Ok(features)
-}
-
-/// The device may run now.
-pub(crate) fn go(transport: &mut impl Transport) {
-    transport.write_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK | status::DRIVER_OK);
-}
-
-/// Whether the device has given up by itself.
-pub(crate) fn check_alive(transport: &mut impl Transport) -> Result<(), Lie> {
-    match transport.read_status() & status::NEEDS_RESET {
-        0 => Ok(()),
-        _ => Err(Lie::NeedsReset),
-    }
-}
-
-/// The configuration's bytes from `offset` on, all from one version of it.
-pub(crate) fn read_config<const N: usize>(transport: &mut impl Transport, offset: u16) -> Result<[u8; N], SetupError> {
-    for _ in 0..CONFIG_READS_MAX {
-        let before = transport.read_config_generation();
-        let bytes = core::array::from_fn(|index| transport.read_config(offset + index as u16));
-        if transport.read_config_generation() == before {
-            return Ok(bytes);
-        }
-    }
-    Err(SetupError::BadConfig("it changes all the time"))
 }

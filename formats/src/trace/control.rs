@@ -8,11 +8,11 @@ pub const TRACE_SYMBOL: &str = "GLASS_TRACE";
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"GLASSTRC");
 /// Version of everything in this module together.
 pub const TRACE_VERSION: u32 = 1;
-/// Size of the first page, which has the words below.
+/// Size of the first page, which contains the words below.
 const HEAD_BYTES: usize = 4096;
 /// Size of a [`Control`].
 pub const CONTROL_BYTES: usize = FUNCTIONS_OFFSET + FUNCTIONS_MAX / 8;
-/// Rings that there can be: one for each core of a VM or thread of a process.
+/// The maximum of rings: one for each core of a VM or thread of a process.
 pub const RINGS_MAX: usize = 32;
 /// Offset of [`Control::rings`].
 pub const RINGS_OFFSET: usize = 256;
@@ -20,7 +20,7 @@ pub const RINGS_OFFSET: usize = 256;
 pub const RING_BYTES: usize = 64;
 /// Offset of [`Control::groups_wanted`], the first word that the host writes.
 pub const HOST_LINE_OFFSET: usize = 64;
-/// Entries of the table of names; number 0 is none.
+/// Entries of the table of names; number 0 means no name.
 pub const NAMES_MAX: usize = 1024;
 /// Size of an entry: length in bytes (u16), then the text in UTF-8.
 pub const NAME_BYTES: usize = 64;
@@ -36,7 +36,7 @@ pub const FUNCTIONS_MAX: usize = 65_536;
 pub const FUNCTIONS_OFFSET: usize = NAMES_OFFSET + NAMES_MAX * NAME_BYTES;
 
 /// The control pages. In a VM they are a static of the image, at the address of [`TRACE_SYMBOL`]; in a process they are the
-/// begin of a memory file named `glass-trace`, in which what has an address here lies at
+/// start of a memory file named `glass-trace`, in which an address is at offset
 /// `CONTROL_BYTES + address - area_address`.
 #[repr(C, align(4096))]
 #[derive(Debug)]
@@ -60,21 +60,21 @@ pub struct Control {
     reserved: [AtomicU32; 3],
 
     // At 64: what the host writes, on a line of its own.
-    /// Groups that are to be on.
+    /// Groups that the host requests.
     pub groups_wanted: AtomicU32,
-    /// Counts up with each request of the host, after it has written what it wants.
+    /// Counts up with each request of the host, after it has written the words above.
     pub request: AtomicU32,
-    /// Process id of the recorder that switches groups at the moment, 0 if there is none. Only recorders read it: of one
-    /// that was killed they know by it that what is on was left on.
+    /// Process id of the recorder that controls the groups, 0 if there is none. Only recorders read it: by it they
+    /// detect that a killed recorder has left groups on.
     pub recorder: AtomicU32,
-    /// The groups that were on before that recorder came.
+    /// The groups that were on before that recorder attached.
     pub groups_before: AtomicU32,
     host_reserved: [AtomicU32; 12],
 
-    // At 128: what the guest writes now and then.
-    /// Groups that are on: what each event looks at.
+    // At 128: words that the guest writes occasionally.
+    /// Groups that are on; each event checks them.
     pub groups: AtomicU32,
-    /// The last [`Control::request`] that was carried out.
+    /// The last [`Control::request`] that the guest has handled.
     pub answered: AtomicU32,
     /// Ticks when the guest saw it.
     pub answer_ticks: AtomicU64,
@@ -93,10 +93,10 @@ pub struct Control {
     pub rings: [RingEntry; RINGS_MAX],
     rest: [AtomicU64; REST_WORDS],
 
-    // On pages of their own.
+    // On separate pages.
     /// The table of names; entries below [`Control::names_used`] never change.
     pub names: [NameEntry; NAMES_MAX],
-    /// A bit for each function that is to be traced, written by the host.
+    /// A bit for each function that the host requests.
     pub functions_wanted: [AtomicU64; FUNCTIONS_MAX / 64],
 }
 
@@ -105,7 +105,7 @@ const REST_WORDS: usize = (HEAD_BYTES - RINGS_OFFSET - RINGS_MAX * RING_BYTES) /
 /// An entry of the table of names, as [`words_of_name`] makes it.
 pub type NameEntry = [AtomicU64; NAME_BYTES / 8];
 
-/// Where a ring is. A line of its own, which only the ring's writer changes.
+/// The location of a ring. Its own cache line, which only the ring's writer changes.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct RingEntry {
@@ -117,7 +117,7 @@ pub struct RingEntry {
     pub capacity: AtomicU64,
     /// Its name in the table: "core 0", "disk thread".
     pub name: AtomicU32,
-    /// 1 taken by somebody.
+    /// 1 if it is in use.
     pub taken: AtomicU32,
     reserved: [AtomicU64; 4],
 }
@@ -143,7 +143,7 @@ impl Default for RingEntry {
 }
 
 impl Control {
-    /// A page of a guest that does not trace yet: zero in every bit, so that an image need not hold it.
+    /// A page of a guest that does not trace yet: all bits zero, so that an image need not contain it.
     pub const fn new() -> Control {
         Control {
             magic: AtomicU64::new(0),

@@ -1,19 +1,19 @@
-//! The events of a trace: what each kind means, and in which group it is.
+//! The events of a trace: the meaning of each kind, and its group.
 
 use super::EVENT_WORDS;
 
-/// From here on are the numbers of what a device brings without being asked: [`Kind::Complete`].
+/// Request numbers from here on mark unrequested completions, such as received frames: [`Kind::Complete`].
 pub const UNASKED_MIN: u64 = 1 << 63;
 
 /// A set of kinds that is switched on and off together: a bit of [`super::Control::groups`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Group {
-    /// Tasks: spawn, polls, what they wait for, who wakes them.
+    /// Tasks: spawn, polls, waits, wake-ups.
     Tasks = 1 << 0,
     /// Cores: idle, spinning, interrupts, timers.
     Cores = 1 << 1,
-    /// Requests to devices, from submit to complete.
+    /// Requests to devices, from submission to completion.
     Devices = 1 << 2,
     /// TCP segments and connections.
     Net = 1 << 3,
@@ -25,7 +25,7 @@ pub enum Group {
     Functions = 1 << 6,
 }
 
-/// Every group with the name that users give it.
+/// Every group with its name on the command line.
 pub const GROUPS: [(Group, &str); 7] = [
     (Group::Tasks, "tasks"),
     (Group::Cores, "cores"),
@@ -37,8 +37,8 @@ pub const GROUPS: [(Group, &str); 7] = [
 ];
 
 impl Group {
-    /// The bits of a list of names with commas between them; `all` is everything but functions. The word that
-    /// is no group if there is one.
+    /// The bits of a comma-separated list of names; `all` is everything except functions. Fails with the
+    /// first word that is not a group.
     pub fn parse_list(text: &str) -> Result<u32, &str> {
         let mut bits = 0;
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -55,69 +55,69 @@ impl Group {
 }
 
 /// What happened. The fields are those of [`Event`]; names are numbers in the table of names, 0 for none.
-/// Kinds of one core or thread nest as their names say, whatever is lost.
+/// Begins and ends of one core or thread nest, except where events were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Kind {
     /// A task exists. `a` task number (from 1 on, never used twice), `b` its name | parent task << 32 (0: none),
-    /// `detail` 1 if it was there before tracing began.
+    /// `detail` 1 if it existed before tracing started.
     TaskSpawn = 1,
     /// A task is polled. `a` task, `b` its name.
     PollBegin = 2,
-    /// The poll is over. `a` task, `detail` an [`Outcome`].
+    /// The poll has ended. `a` task, `detail` an [`Outcome`].
     PollEnd = 3,
-    /// The task that is being polled on this core waits for something; several in a poll that waits for any of
-    /// them. `a` name of what it waits for, `detail` a [`BlockKind`], `b` the object: deadline in nanoseconds of
-    /// the guest's clock, request, connection, or a number that tells it from others of its kind.
+    /// The task that is being polled on this core waits; a poll that waits for any of several events has one of these for
+    /// each. `a` name of the resource, `detail` a [`BlockKind`], `b` the object: deadline in nanoseconds of
+    /// the guest's clock, request, connection, or a number that distinguishes it from others of its kind.
     Block = 4,
-    /// A task was made ready. `a` the task. Who did it: the task that is being polled on this core, else
+    /// A task was woken. `a` the task. The cause is the task that is being polled on this core, or without one
     /// the last event of this core that can be a cause ([`Kind::Complete`], [`Kind::SegmentIn`],
     /// [`Kind::TimersFire`], [`Kind::Interrupt`]).
     Wake = 5,
-    /// The core has nothing to do and halts (a process: waits for events). `b` deadline in nanoseconds of the guest's
+    /// The core has no work and halts (a process: waits for events). `b` deadline in nanoseconds of the guest's
     /// clock, u64::MAX if there is none.
     IdleBegin = 16,
-    /// It goes on. `detail` a [`WakeSource`], `a` name of the device.
+    /// The core resumes. `detail` a [`WakeSource`], `a` name of the device.
     IdleEnd = 17,
     /// An interrupt was taken. `a` name of the device, 0 for the timer; `b` vector.
     Interrupt = 18,
-    /// The core looks for work before it halts.
+    /// The core starts to spin: it polls for work before it halts.
     SpinBegin = 19,
-    /// It has found some or gives up.
+    /// It has found work or stops spinning.
     SpinEnd = 20,
-    /// Deadlines were reached. `a` how many.
+    /// Timers fire. `a` how many.
     TimersFire = 21,
-    /// A request was given to a device. `a` name of the device, `detail` an [`Operation`], `b` request number (not used
-    /// twice among those under way), `c` bytes (low 32) | requests under way including this one << 32.
+    /// A request is submitted to a device. `a` name of the device, `detail` an [`Operation`], `b` request number (unique
+    /// among those in flight), `c` bytes (low 32) | requests in flight including this one << 32.
     Submit = 32,
-    /// The device has done it. `a`, `b`, `c` as in [`Kind::Submit`] (without this one under way); `detail` 0, or 1 if it failed.
-    /// What a device brings by itself, such as a frame, has no submit: `b` is [`UNASKED_MIN`] or more, and the requests under way are
-    /// the buffers that it has left.
+    /// The request completes. `a`, `b`, `c` as in [`Kind::Submit`] (not counting this one); `detail` 0, or 1 if it failed.
+    /// An unrequested completion, such as a received frame, has no submit: `b` is [`UNASKED_MIN`] or more, and the requests in
+    /// flight are the buffers that remain in the device.
     Complete = 33,
-    /// The device was told to look at its queue. `a` name of the device.
+    /// The driver notifies the device. `a` name of the device.
     Kick = 34,
-    /// A TCP segment came. `a` connection number, `detail` flags as in the header (FIN 1, SYN 2, RST 4, PSH 8, ACK 16),
+    /// A TCP segment is received. `a` connection number, `detail` flags as in the header (FIN 1, SYN 2, RST 4, PSH 8, ACK 16),
     /// `b` sequence number | acknowledgement << 32, `c` payload bytes | window in bytes << 32.
     SegmentIn = 48,
-    /// A TCP segment left, with the same fields.
+    /// A TCP segment is sent, with the same fields.
     SegmentOut = 49,
-    /// The segment that leaves next was sent before. Fields as in [`Kind::SegmentOut`].
+    /// The segment that is sent next is a retransmit. Fields as in [`Kind::SegmentOut`].
     Retransmit = 50,
-    /// A connection begins or ends. `a` connection number, `detail` a [`Presence`], `b` remote address (IPv4, high byte first in the
+    /// A connection opens or closes. `a` connection number, `detail` a [`Presence`], `b` remote address (IPv4, high byte first in the
     /// low 32 bits; 0 if it is none), `c` local port | remote port << 16.
     Connection = 51,
     /// A counter or gauge has a new value. `a` its name, `b` the value as i64, `detail` 0 a counter that only grows,
     /// 1 a gauge.
     Counter = 64,
-    /// A span exists. `a` name, `b` span number, `c` parent span (0: none), `detail` level 1 (error) to 5 (trace).
+    /// A span starts. `a` name, `b` span number, `c` parent span (0: none), `detail` level 1 (error) to 5 (trace).
     SpanBegin = 72,
-    /// The task or core that runs is in the span from now on. `b` span.
+    /// The running task or core enters the span. `b` span.
     SpanEnter = 73,
-    /// No longer. `b` span.
+    /// It exits the span. `b` span.
     SpanExit = 74,
-    /// The span is over. `b` span.
+    /// The span ends. `b` span.
     SpanEnd = 75,
-    /// A message. `a` name of the place that says it, `b` span it belongs to (0: none), `c` bytes of text that follow
+    /// A message. `a` name of its callsite, `b` span it belongs to (0: none), `c` bytes of text that follow
     /// in [`Kind::Text`] events, `detail` level.
     Message = 76,
     /// A field of the span or message before. `a` name, `b` value, `c` span (0: of the message), `detail` a [`ValueType`].
@@ -125,11 +125,11 @@ pub enum Kind {
     /// More of the text of the message or field before, on the same core: `detail` bytes (at most 20), in `a`, `b`, `c`, in this order,
     /// low byte first.
     Text = 78,
-    /// A function begins. `a` its number in the image's table of sleds.
+    /// A function is entered. `a` its number in the image's table of sleds.
     FunctionEnter = 96,
     /// It returns. `a` its number.
     FunctionExit = 97,
-    /// It ends by jumping to another function, which returns in its stead. `a` its number.
+    /// It ends by jumping to another function, which returns for it. `a` its number.
     FunctionTailExit = 98,
     /// Groups were switched. `b` the groups that are on now.
     Groups = 112,
@@ -182,7 +182,7 @@ impl Kind {
 pub enum Outcome {
     /// The task waits.
     Pending = 0,
-    /// The task is over.
+    /// The task has ended.
     Ready = 1,
 }
 
@@ -190,11 +190,11 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum BlockKind {
-    /// Something that has only a name.
+    /// Anything else; it has only a name.
     Other = 0,
-    /// A time; the object is the deadline in nanoseconds of the guest's clock.
+    /// A timer; the object is the deadline in nanoseconds of the guest's clock.
     Timer = 1,
-    /// Another task; the object is what they share.
+    /// Another task; the object is the one that they share.
     Notify = 2,
     /// A request to a device; the object is its number.
     Request = 3,
@@ -204,9 +204,9 @@ pub enum BlockKind {
     Send = 5,
     /// A new connection; the object is the port.
     Accept = 6,
-    /// A resource of which there is a bounded amount (memory, a slot).
+    /// A bounded resource (memory, a slot).
     Resource = 7,
-    /// The task only lets others have their turn.
+    /// The task only yields.
     Yield = 8,
 }
 
@@ -221,7 +221,7 @@ impl BlockKind {
     }
 }
 
-/// What a device is asked for.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Operation {
@@ -231,7 +231,7 @@ pub enum Operation {
     Read = 1,
     /// Bytes to the device.
     Write = 2,
-    /// All that was written is to be stable.
+    /// Puts all written data on stable storage.
     Flush = 3,
     /// A frame to the network.
     Transmit = 4,
@@ -247,27 +247,27 @@ impl Operation {
     }
 }
 
-/// What [`Kind::Connection`] says of one.
+/// The change of a connection in [`Kind::Connection`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Presence {
-    /// It begins.
+    /// It opens.
     Begins = 1,
-    /// It ends.
+    /// It closes.
     Ends = 2,
-    /// It began before tracing did.
+    /// It was open before tracing started.
     WasThere = 3,
 }
 
 impl Presence {
-    /// What this number says; [`Presence::WasThere`] for one that is unknown: that there is such a connection is certain.
+    /// The value with this number; [`Presence::WasThere`] for an unknown one: it is certain that the connection exists.
     pub fn from_number(number: u16) -> Presence {
         use Presence::*;
         [Begins, Ends].into_iter().find(|kind| *kind as u16 == number).unwrap_or(WasThere)
     }
 }
 
-/// Why a core goes on.
+/// Why a core resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum WakeSource {
@@ -289,7 +289,7 @@ impl WakeSource {
     }
 }
 
-/// What [`Kind::Field`] holds.
+/// The type of a value in [`Kind::Field`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum ValueType {
@@ -313,10 +313,10 @@ impl ValueType {
     }
 }
 
-/// One event as it lies in a ring: 32 bytes, little endian.
+/// One event as in a ring: 32 bytes, little endian.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Event {
-    /// When, in ticks of the TSC.
+    /// Its time, in ticks of the TSC.
     pub ticks: u64,
     /// A [`Kind`].
     pub kind: u16,

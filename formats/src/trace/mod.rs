@@ -1,5 +1,5 @@
-//! The trace that a guest keeps of itself: a control page, a ring of events for each core or thread,
-//! and a table of names. `docs/formats/trace.md` has them byte by byte.
+//! The trace of a guest: control pages, a ring of events for each core or thread,
+//! and a table of names. `docs/formats/trace.md` specifies them.
 
 mod control;
 mod event;

@@ -1,8 +1,8 @@
 //! A ring that keeps the newest events: one writer, any number of readers, no locks.
 //!
-//! The number of events written so far, the head, is the only thing that is shared besides the events
-//! themselves. The writer fills slot `head % capacity`, then adds one to the head. A reader copies, then
-//! looks at the head again: what the writer may have overwritten meanwhile is known from it, and left out.
+//! Besides the events, writer and readers share only the head, the number of events written so far.
+//! The writer fills slot `head % capacity`, then adds one to the head. A reader copies, then
+//! reads the head again: from it the reader computes which events the writer may have overwritten meanwhile, and drops them.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -16,7 +16,7 @@ pub const EVENT_WORDS: usize = 4;
 /// Size of an event in bytes.
 pub const EVENT_BYTES: usize = EVENT_WORDS * 8;
 
-/// A ring's memory, for the one who writes it.
+/// A ring's memory, for its writer.
 #[derive(Debug, Clone, Copy)]
 pub struct Ring<'a> {
     head: &'a AtomicU64,
@@ -36,7 +36,7 @@ impl<'a> Ring<'a> {
         self.slots.len() as u64
     }
 
-    /// Where event `number` is, or will be: there always is such a slot.
+    /// The slot of event `number`; it always exists.
     #[inline(always)]
     fn slot(&self, number: u64) -> Option<&'a [AtomicU64; EVENT_WORDS]> {
         self.slots.get(number as usize & (self.slots.len() - 1))
@@ -46,8 +46,8 @@ impl<'a> Ring<'a> {
     #[inline(always)]
     pub fn push(&self, event: [u64; EVENT_WORDS]) {
         let head = self.head.load(Ordering::Relaxed);
-        // Pairs with the fence in `read`: whoever sees a word of this event sees a head of at least `head`,
-        // and so knows that the slot's last event is gone.
+        // Pairs with the fence in `read`: a reader that sees a word of this event sees a head of at least `head`,
+        // and so detects that the slot's last event is gone.
         fence(Ordering::Release);
         if let Some(slot) = self.slot(head) {
             for (word, value) in slot.iter().zip(event) {
@@ -57,8 +57,8 @@ impl<'a> Ring<'a> {
         self.head.store(head.wrapping_add(1), Ordering::Release);
     }
 
-    /// Gives the events from number `from` on that are whole, each with its number, in order, and tells where to go on
-    /// the next time. Numbers that are left out were overwritten. A reader in another process does the same with
+    /// Passes the whole events from number `from` on to `event`, each with its number, in order, and returns the number to continue
+    /// from. Missing numbers were overwritten. A reader in another process does the same with
     /// copies of memory, see [`readable`].
     pub fn read(&self, from: u64, mut event: impl FnMut(u64, [u64; EVENT_WORDS])) -> u64 {
         let before = self.head.load(Ordering::Acquire);
@@ -110,7 +110,7 @@ mod tests {
         for number in 3..10 {
             ring.push([number; EVENT_WORDS]);
         }
-        // The slot of event 6 is the one that event 10 is being written to for all a reader knows.
+        // A reader must assume that event 10 is being written to the slot of event 6.
         assert_eq!(read(&ring, 0), (10, Vec::from([7, 8, 9])));
         assert_eq!(read(&ring, 9), (10, Vec::from([9])));
     }

@@ -1,4 +1,4 @@
-//! Programs with everything that is read of one: symbols, debug information with inlined calls, both kinds of unwind
+//! Programs with every part that we parse: symbols, debug information with inlined calls, both kinds of unwind
 //! tables, a build id, a table of sleds.
 
 use std::io::Write;
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use crate::scratch;
 
-/// Names that are C, C++ and Rust; a function that was inlined; one that calls itself; sleds as `glass build
-/// --trace-functions` makes them.
+/// Names of C, C++ and Rust; a function that was inlined; one that calls itself; sleds as from `glass build
+/// --trace-functions`.
 const SOURCE: &str = r#"
 __attribute__((noinline)) static int leaf(int value) { volatile int kept = value * 3; return kept; }
 static inline __attribute__((always_inline)) int middle(int value) { return leaf(value + 1) + leaf(value); }
@@ -62,7 +62,7 @@ fn compile(number: usize, flags: &[&str]) -> std::io::Result<Vec<u8>> {
     program
 }
 
-/// The programs. Rust itself links with `cc`, so it is there.
+/// The programs. Rust itself links with `cc`, so it is installed.
 pub fn programs() -> &'static [Vec<u8>] {
     static PROGRAMS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {

@@ -1,13 +1,13 @@
-//! Changes of ELF files: headers, tables, and what is in sections that somebody reads.
+//! Changes of ELF files: headers, tables, and contents of sections that are parsed.
 
 use fastrand::Rng;
 
 use super::{fields, pick, plain, words};
 
-/// Offset and width of the fields of the header that say where things are.
+/// Offset and width of the header's fields that contain locations.
 const HEADER: [(usize, usize); 12] =
     [(4, 1), (5, 1), (16, 2), (18, 2), (24, 8), (32, 8), (40, 8), (54, 2), (56, 2), (58, 2), (60, 2), (62, 2)];
-/// The same of the header of a section and of a segment.
+/// The same for the header of a section and of a segment.
 const SECTION: [(usize, usize); 10] =
     [(0, 4), (4, 4), (8, 8), (16, 8), (24, 8), (32, 8), (40, 4), (44, 4), (48, 8), (56, 8)];
 const SEGMENT: [(usize, usize); 8] = [(0, 4), (4, 4), (8, 8), (16, 8), (24, 8), (32, 8), (40, 8), (48, 8)];
@@ -18,7 +18,7 @@ fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(word)).ok()
 }
 
-/// Where a table of the file is, and how many entries it has.
+/// The location of a table, and its number of entries.
 fn table(bytes: &[u8], offset_at: usize, count_at: usize) -> Option<(usize, usize)> {
     Some((number(bytes, offset_at, 8)?, number(bytes, count_at, 2)?)).filter(|(_, count)| *count > 0)
 }
@@ -27,7 +27,7 @@ fn entry_fields(start: usize, fields: &[(usize, usize)]) -> Vec<(usize, usize)> 
     fields.iter().map(|(at, width)| (start.saturating_add(*at), *width)).collect()
 }
 
-/// Changes a file that is one, or some bytes of it.
+/// Changes an ELF file by its structure, or some bytes of it.
 pub fn elf(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
     let sections = table(bytes, 40, 60);
     let segments = table(bytes, 32, 56);
@@ -49,7 +49,7 @@ pub fn elf(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
                 && let Some(inside) = bytes.get(offset..end)
                 && length > 0
             {
-                // The section keeps its length, so that what follows stays where it is.
+                // The section keeps its length, so that everything after it stays in place.
                 let mut inside = inside.to_vec();
                 match rng.u32(..4) {
                     0 => words(&mut inside, 0, *pick(rng, &[4, 8, 16, 24, 32]), rng),

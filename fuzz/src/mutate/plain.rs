@@ -7,7 +7,7 @@ use super::{pick, range};
 /// No input grows beyond this by insertion.
 const BYTES_MAX: usize = 4 << 20;
 
-/// A number at an edge, or beside one.
+/// A boundary value, or a neighbour of one.
 pub fn interesting(rng: &mut Rng) -> u64 {
     let edge = match rng.u32(..6) {
         0 => 0,
@@ -20,7 +20,7 @@ pub fn interesting(rng: &mut Rng) -> u64 {
     edge.wrapping_add(rng.u64(..5)).wrapping_sub(2)
 }
 
-/// Changes some bytes, knowing nothing about them.
+/// Changes some bytes, regardless of their format.
 pub fn plain(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
     if bytes.is_empty() {
         bytes.extend((0..rng.usize(1..32)).map(|_| rng.u8(..)));

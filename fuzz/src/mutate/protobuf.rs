@@ -1,10 +1,10 @@
-//! Changes of protobuf messages: fields of any depth, with the lengths around them put right again.
+//! Changes of protobuf messages: fields of any depth, with the lengths around them corrected.
 
 use fastrand::Rng;
 
 use super::{interesting, pick, plain};
 
-/// Messages within messages that are looked into.
+/// Maximum depth of nested messages.
 const DEPTH_MAX: u32 = 8;
 
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
-/// The fields of a message, if it is one. What looks like a message may be text; that does no harm.
+/// The fields of a message, if it is one. Text may look like a message, which is harmless.
 fn parse(bytes: &[u8], depth: u32) -> Option<Vec<Field>> {
     let mut fields = Vec::new();
     let mut at = 0;
@@ -144,7 +144,7 @@ fn change(fields: &mut Vec<Field>, corpus: &[Vec<u8>], rng: &mut Rng) {
     }
 }
 
-/// Changes a message, or now and then just bytes of it.
+/// Changes a message, or occasionally just bytes of it.
 pub fn protobuf(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
     match parse(bytes, 0) {
         Some(mut fields) if rng.u32(..6) > 0 => {

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::{interesting, pick, plain};
 
-/// Words that somebody may have forgotten.
+/// Words that a parser may not expect.
 const WORDS: &[&str] = &[
     "",
     " ",
@@ -47,7 +47,7 @@ const WORDS: &[&str] = &[
     "%zz",
 ];
 
-/// Where `bytes` have parts of one kind: words, numbers or lines.
+/// The parts of `bytes` of one kind: words, numbers or lines.
 fn parts(bytes: &[u8], inside: impl Fn(u8) -> bool) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let mut start = None;

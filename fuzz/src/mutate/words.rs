@@ -23,8 +23,8 @@ pub fn fields(bytes: &mut [u8], fields: &[(usize, usize)], rng: &mut Rng) {
     field.copy_from_slice(&new.to_le_bytes()[..width]);
 }
 
-/// Changes a table of records of `size` bytes behind a head of `head` bytes: a word of a record, or which records
-/// there are and in which order.
+/// Changes a table of records of `size` bytes after a header of `head` bytes: a word of a record, or the number
+/// and order of the records.
 pub fn words(bytes: &mut Vec<u8>, head: usize, size: usize, rng: &mut Rng) {
     let count = bytes.len().saturating_sub(head) / size;
     if count == 0 {
@@ -44,7 +44,7 @@ pub fn words(bytes: &mut Vec<u8>, head: usize, size: usize, rng: &mut Rng) {
             }
         }
         3 => {
-            // A field as another record has it.
+            // A field copied from another record.
             let width = *pick(rng, &[1, 2, 4, 8]);
             let at = rng.usize(..size) / width * width;
             if at + width <= size {

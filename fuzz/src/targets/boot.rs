@@ -1,13 +1,13 @@
-//! What an image reads when it starts: the command line of its kernel, and tables of the firmware.
+//! Input of an image at its start: the command line, and tables of the firmware.
 
 use fastrand::Rng;
 
 use super::Target;
 use crate::mutate;
 
-// These modules are of no crate that runs on a host, and need nothing of theirs.
+// These modules belong to a crate that does not run on a host, and depend on nothing else of it.
 #[allow(dead_code)]
-#[path = "../../../platform/vm/src/acpi.rs"]
+#[path = "../../../platform/vm/src/machine/acpi.rs"]
 mod acpi;
 #[allow(dead_code)]
 #[path = "../../../platform/vm/src/command_line.rs"]
@@ -50,7 +50,7 @@ impl Target for CommandLines {
     }
 }
 
-/// Firmware tables: the address of the first, then memory, which repeats for ever.
+/// Firmware tables: the address of the first, then memory, which repeats without end.
 pub struct Acpi;
 
 impl Target for Acpi {
@@ -59,32 +59,50 @@ impl Target for Acpi {
     }
 
     fn corpus(&self) -> Vec<Vec<u8>> {
-        let tables = |extended: bool| {
-            let mut memory = vec![0u8; 0x400];
+        // The tables' sizes and places: root at 0x100, FADT at 0x200, MADT at 0x300, MCFG at 0x400, AML at 0x480.
+        let tables = |extended: bool, is_hardware_reduced: bool| {
+            let mut memory = vec![0u8; 0x500];
             let mut put = |at: usize, bytes: &[u8]| memory[at..at + bytes.len()].copy_from_slice(bytes);
             put(0x10 + 16, &0x100u32.to_le_bytes());
             if extended {
                 put(0x10 + 15, &[2]);
                 put(0x10 + 24, &0x100u64.to_le_bytes());
             }
-            put(0x104, &(36 + 2 * if extended { 8u32 } else { 4 }).to_le_bytes());
-            put(0x124, &0x200u32.to_le_bytes());
-            put(0x124 + if extended { 8 } else { 4 }, &0x300u32.to_le_bytes());
+            let pointer_bytes = if extended { 8 } else { 4 };
+            put(0x104, &(36 + 3 * pointer_bytes as u32).to_le_bytes());
+            for (index, table) in [0x200u32, 0x300, 0x400].into_iter().enumerate() {
+                put(0x124 + pointer_bytes * index, &table.to_le_bytes());
+            }
             put(0x200, b"FACP");
+            put(0x228, &0x480u32.to_le_bytes());
+            put(0x238, &0x600u32.to_le_bytes());
+            put(0x270, &(u32::from(is_hardware_reduced) << 20).to_le_bytes());
             put(0x300, b"APIC");
-            put(0x304, &(44u32 + 8 + 12 + 12).to_le_bytes());
+            put(0x304, &(44u32 + 8 + 12 + 12 + 10).to_le_bytes());
             put(0x32c, &[0, 8, 0, 0, 1, 0, 0, 0]);
             put(0x334, &[1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]);
             put(0x340, &[1, 12, 1, 0, 0, 0, 0xc1, 0xfe, 24, 0, 0, 0]);
+            put(0x34c, &[2, 10, 0, 9, 9, 0, 0, 0, 13, 0]);
+            put(0x400, b"MCFG");
+            put(0x404, &60u32.to_le_bytes());
+            put(0x42c, &0xe000_0000u64.to_le_bytes());
+            put(0x434, &[0, 0, 0, 255, 0, 0, 0, 0]);
+            put(0x480, b"DSDT");
+            put(0x484, &0x60u32.to_le_bytes());
+            put(0x490, b"ACPI0013\x89\x06\x00\x03\x01\x09\0\0\0[\x80EREG\0\x0c\0\0\xa0\xfe\x0a\x04");
             [&0x10u64.to_le_bytes()[..], &memory].concat()
         };
-        vec![tables(false), tables(true)]
+        vec![tables(false, false), tables(true, false), tables(false, true)]
     }
 
     fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
         match rng.u32(..3) {
             0 => mutate::plain(bytes, corpus, rng),
-            1 => mutate::fields(bytes, &[(0, 8), (31, 1), (32, 4), (40, 8), (0x10c, 4), (0x12c, 8), (0x134, 8)], rng),
+            1 => mutate::fields(
+                bytes,
+                &[(0, 8), (31, 1), (32, 4), (40, 8), (0x10c, 4), (0x12c, 8), (0x134, 8), (0x278, 4)],
+                rng,
+            ),
             _ => mutate::words(bytes, 0, 4, rng),
         }
     }
@@ -96,7 +114,8 @@ impl Target for Acpi {
     fn run(&self, input: &[u8]) {
         let Some((root, memory)) = input.split_first_chunk::<8>() else { return };
         let read = |address: u64| memory.get(address as usize % memory.len().max(1)).copied();
-        let (_, count) = acpi::io_apics(u64::from_le_bytes(*root), read);
-        assert!(count <= acpi::IO_APICS_MAX);
+        let tables = acpi::Tables::read(u64::from_le_bytes(*root), read);
+        assert!(tables.io_apics.len() <= 16 && tables.segments.len() <= 16 && tables.processors.len() <= 512);
+        assert!(tables.segments.iter().all(|segment| segment.first_bus <= segment.last_bus));
     }
 }

@@ -1,4 +1,4 @@
-//! Devices that lie to our drivers: the input is a configuration and then, step by step, what driver and device do.
+//! Malicious devices for our drivers: the input is a configuration and then, step by step, the actions of driver and device.
 
 use std::sync::atomic::Ordering;
 
@@ -40,7 +40,7 @@ struct Step {
     large: u32,
 }
 
-/// The device's side, which may hold requests back and answer twice.
+/// The device's side, which may delay completions and complete twice.
 struct Liar {
     fake: Fake,
     held: Vec<(u16, Chain)>,
@@ -64,7 +64,7 @@ impl Liar {
                 self.with(step.queue, |queue| taken.extend(queue.take().map(|chain| (queue.number, chain))));
                 self.held.extend(taken);
             }
-            // An answer that is honest in form: bytes, and as many as were written.
+            // An answer that is valid in form: bytes, and as many as were written.
             2..=4 => {
                 let Some((number, chain)) = chosen else { return };
                 self.held.swap_remove(usize::from(step.small) % held);
@@ -75,7 +75,7 @@ impl Liar {
                     queue.complete(chain.head, written);
                 }
             }
-            // A right number with a wrong length; the same answer twice.
+            // A valid id with a wrong length; the same completion twice.
             5 => {
                 let Some((_, chain)) = chosen else { return };
                 self.with(step.queue, |queue| queue.put(chain.head.into(), step.large));
@@ -94,7 +94,7 @@ impl Liar {
             }
             _ => self.fake.state().status = step.small as u8,
         }
-        // A device that was reset forgets.
+        // A reset clears the device's state.
         if self.fake.state().queues.is_empty() {
             self.held.clear();
         }
@@ -128,7 +128,7 @@ fn blk(fake: Fake, steps: &[Step]) {
         }
         assert!(completed <= submitted, "{completed} completions of {submitted} requests");
     }
-    // Whoever waits for a request of a device that was given up hears of it.
+    // A task that waits for a request of a broken device is woken.
     completed += blk.poll(&mut |_, _, _| {});
     if blk.lie().is_some() {
         completed += blk.poll(&mut |_, _, _| {});
@@ -137,22 +137,24 @@ fn blk(fake: Fake, steps: &[Step]) {
 }
 
 fn net(fake: Fake, steps: &[Step]) {
-    use smoltcp::phy::{Device, RxToken, TxToken};
     let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
     let config = NetConfig { memory_bytes: 256 << 10, ..NetConfig::default() };
-    let Ok(mut net) = Net::new(fake, &GuardedDma, config) else { return };
+    let Ok(mut net) = Net::new(fake, GuardedDma, config) else { return };
     for step in steps {
         match step.what {
             20..=25 => {
-                if let Some(token) = net.transmit(smoltcp::time::Instant::ZERO) {
-                    token.consume(usize::from(step.small) % 1515, |frame| frame.fill(step.large as u8));
+                if let Some(room) = net.transmit() {
+                    room.send(usize::from(step.small) % 1515, None, |frame| frame.fill(step.large as u8));
                 }
                 Driver::kick(&mut net);
             }
             26..=35 => {
                 net.poll();
-                while let Some((token, _)) = net.receive(smoltcp::time::Instant::ZERO) {
-                    token.consume(|frame| assert!(frame.len() <= 65_536));
+                while let Some((frame, _)) = net.receive() {
+                    assert!(frame.len() <= 65_536);
+                }
+                if net.lie().is_some() {
+                    let _ = net.restart();
                 }
                 if net.arm() {
                     net.disarm();
@@ -166,7 +168,7 @@ fn net(fake: Fake, steps: &[Step]) {
 fn console(fake: Fake, steps: &[Step]) {
     let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
     let config = ConsoleConfig { buffers: 4, buffer_bytes: 256, receive: true, port: 0 };
-    let Ok(mut console) = Console::new(fake, &GuardedDma, config) else { return };
+    let Ok(mut console) = Console::new(fake, GuardedDma, config) else { return };
     for step in steps {
         match step.what {
             20..=25 => {
@@ -199,7 +201,7 @@ impl Target for Devices {
             bytes.extend(features.to_le_bytes());
             bytes.extend(config);
             bytes.resize(HEAD_BYTES, 0);
-            // Some work of the driver, some of an honest device, three times.
+            // Some work of the driver, some of a correct device, three times.
             let steps =
                 [(22u8, 0u8), (24, 0), (21, 1), (0, 0), (0, 1), (0, 0), (2, 0), (2, 1), (3, 0), (30, 0), (26, 0)];
             for (index, (what, queue)) in steps.iter().cycle().take(3 * steps.len()).enumerate() {
@@ -249,6 +251,6 @@ impl Target for Devices {
             1 => net(Fake::new(device::NET, features, &head[3..]), &steps),
             _ => console(Fake::new(device::CONSOLE, features, &head[3..]), &steps),
         }
-        assert_eq!(DAMAGED.load(Ordering::SeqCst), 0, "a device had the driver write where it may not");
+        assert_eq!(DAMAGED.load(Ordering::SeqCst), 0, "a device made the driver write where it must not");
     }
 }

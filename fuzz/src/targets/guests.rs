@@ -1,4 +1,4 @@
-//! What VMMs and the kernel say: gdbstubs, monitors, dumps, page tables.
+//! Input from VMMs and guests: gdbstubs, monitors, dumps, page tables.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -38,7 +38,7 @@ fn settings() -> VmSettings {
     VmSettings { force: true, ..VmSettings::new(4096, program()) }
 }
 
-/// A server on a socket for one client, who gets `serve`.
+/// A server on a socket for one client, handled by `serve`.
 fn with_server<T>(serve: impl FnOnce(UnixStream) + Send, client: impl FnOnce(PathBuf) -> T) -> T {
     let path = scratch::path("socket");
     let _ = std::fs::remove_file(&path);
@@ -46,21 +46,21 @@ fn with_server<T>(serve: impl FnOnce(UnixStream) + Send, client: impl FnOnce(Pat
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if let Ok((stream, _)) = listener.accept() {
-                // Who does not read what we say must not keep us.
+                // A client that does not read must not block us.
                 let _ = stream.set_write_timeout(Some(Duration::from_secs(2)));
                 let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
                 serve(stream);
             }
         });
         let result = client(path.clone());
-        // Somebody who never connected leaves the server waiting.
+        // A client that never connects would leave the server waiting.
         drop(UnixStream::connect(&path));
         result
     })
 }
 
-/// A gdbstub whose answers are lines of the input, in order; behind the last it ends the connection. A line that begins
-/// with `!` is sent as it is, without the frame and the sum of a packet.
+/// A gdbstub whose answers are lines of the input, in order; after the last it closes the connection. A line that starts
+/// with `!` is sent unchanged, without the frame and the checksum of a packet.
 pub struct Gdbstub;
 
 const DESCRIPTION: &str = concat!(
@@ -69,7 +69,7 @@ const DESCRIPTION: &str = concat!(
     "<reg name=\"cr3\" bitsize=\"64\"/><reg name=\"cr4\" bitsize=\"64\"/></target>"
 );
 
-/// What an honest stub answers.
+/// The answers of a correct stub.
 fn honest(request: &str) -> String {
     match request {
         "QStartNoAckMode" | "D" => "OK".to_owned(),
@@ -87,7 +87,7 @@ fn honest(request: &str) -> String {
     }
 }
 
-/// Takes requests of a client until `answer` has no more to say; `c` has no answer.
+/// Serves requests of a client until `answer` returns no more; `c` has no answer.
 fn stub(mut stream: UnixStream, mut answer: impl FnMut(&str) -> Option<Vec<u8>>) {
     let mut received: Vec<u8> = Vec::new();
     loop {
@@ -105,7 +105,7 @@ fn stub(mut stream: UnixStream, mut answer: impl FnMut(&str) -> Option<Vec<u8>>)
         match request.as_deref() {
             Some("c") => {}
             Some(request) => match answer(request) {
-                // Behind a good-bye the watchdog would wait for more.
+                // After a detach the watchdog would wait for more.
                 Some(bytes) if stream.write_all(&bytes).is_ok() && !request.starts_with('D') => {}
                 _ => return,
             },
@@ -128,11 +128,11 @@ fn packet(text: &[u8]) -> Vec<u8> {
     [b"$", text, format!("#{sum:02x}").as_bytes()].concat()
 }
 
-/// Attaches, samples twice, says good-bye.
+/// Attaches, samples twice, detaches.
 fn attach(socket: PathBuf) {
     let vm = Vm {
         pid: std::process::id(),
-        name: "liar".to_owned(),
+        name: "fake".to_owned(),
         vmm: "QEMU".to_owned(),
         elf: None,
         gdb: Some(SocketAddress::Unix(socket)),
@@ -167,7 +167,7 @@ impl Target for Gdbstub {
             })
         };
         with_server(serve, attach);
-        assert!(said.len() > 10, "an honest stub is talked to: {said:?}");
+        assert!(said.len() > 10, "a correct stub is used: {said:?}");
         let mut split = said.clone();
         split.insert(2, format!("m{}", &DESCRIPTION[1..40]));
         split[3] = format!("l{}", &DESCRIPTION[40..]);
@@ -186,7 +186,7 @@ impl Target for Gdbstub {
         mutate::text(bytes, corpus, rng);
     }
 
-    /// Whoever attaches starts a watchdog, which waits for a silent stub when we give up.
+    /// Each attach starts a watchdog, which waits for a silent stub when we give up.
     fn cost(&self) -> u64 {
         10
     }
@@ -206,7 +206,7 @@ impl Target for Gdbstub {
     }
 }
 
-/// A monitor in either language: the first byte says which, the rest is all that it ever says.
+/// A monitor in either protocol: the first byte selects it, the rest is its whole output.
 pub struct Monitors;
 
 impl Target for Monitors {
@@ -236,7 +236,7 @@ impl Target for Monitors {
         let Some((kind, said)) = input.split_first() else { return };
         let language = if kind % 2 == 0 { Language::Hmp } else { Language::Qmp };
         let serve = |mut stream: UnixStream| {
-            // Everything at once, then the end; what we are asked is of no interest.
+            // Sends everything, then closes; requests are ignored.
             let _ = stream.write_all(said);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = std::io::copy(&mut stream, &mut std::io::sink());
@@ -254,14 +254,14 @@ impl Target for Monitors {
     }
 }
 
-/// Dumps: of a VM with its registers, and of whatever holds a trace.
+/// Dumps: of a VM with its registers, and of a guest with a trace.
 pub struct Dumps;
 
 const AREA: u64 = 0x40_0000;
-/// In a dump of these tests the control pages are at its begin, the rings behind them.
+/// In a dump of these tests the control pages are at its start, the rings after them.
 const RING_EVENTS: usize = 128;
 
-/// The memory file of a process that keeps a trace: control pages, then the area of rings.
+/// The memory file of a process with a trace: control pages, then the area of rings.
 fn memory_file() -> Vec<u8> {
     let trace = example::queue(300, 5);
     let mut bytes = vec![0; CONTROL_BYTES];
@@ -391,7 +391,7 @@ impl Target for Dumps {
             let mut trace = RawTrace::default();
             let mut events = 0u64;
             let _ = dump.collect(Duration::ZERO, &mut |event| match event {
-                Event::Trace(piece) => assert!(trace.add(piece), "what is read is a trace"),
+                Event::Trace(piece) => assert!(trace.add(piece), "the result is a trace"),
                 Event::Warning(text) => assert_eq!(text.lines().count(), 1),
                 _ => events += 1,
             });

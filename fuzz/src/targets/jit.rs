@@ -1,4 +1,4 @@
-//! What processes write of the code that they generate: perf maps and jitdumps.
+//! Files that processes write about their generated code: perf maps and jitdumps.
 
 use fastrand::Rng;
 use glass_profile::jit;
@@ -6,7 +6,7 @@ use glass_profile::jit;
 use super::Target;
 use crate::mutate;
 
-/// Where the honest files have a function.
+/// Address of a function in the valid files.
 const CODE: u64 = 0x40_0000;
 
 /// A file of either kind, to its end.

@@ -1,10 +1,11 @@
-//! What the kernel says of processes: texts of /proc, command lines, records of perf_event_open; and whatever is
-//! recorded of it.
+//! Input from the kernel about processes: texts of /proc, command lines, records of perf_event_open; and recordings
+//! of them.
 
 use fastrand::Rng;
 use glass_guests::{find, parse_address, process};
+use glass_profile::elf::ReadAt;
 use glass_profile::live::activity::Kind;
-use glass_profile::live::{Live, Settings};
+use glass_profile::live::{Live, Settings, Unwinder};
 use glass_profile::model::{Cost, Origin};
 use glass_profile::recorder::Recorder;
 use glass_profile::recording::{FileSource, open};
@@ -15,19 +16,19 @@ use super::Target;
 use crate::corpus::{CLOCKS, elf};
 use crate::mutate;
 
-/// How much of the input is text; behind it are records.
+/// How much of the input is text; records follow it.
 const HEAD_BYTES: usize = 2;
 
 /// Text and records, as one input: the text's length, the text, the records.
 pub struct Kernel;
 
-/// Every file is our program, but one that is not there.
+/// Every file is our program, except one that does not exist.
 struct Files;
 
 impl FileSource for Files {
-    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
+    fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
         let number = path.len() % (elf::programs().len() + 1);
-        elf::programs().get(number).cloned()
+        Some(Box::new(elf::programs().get(number)?.clone()))
     }
 }
 
@@ -55,7 +56,9 @@ fn records() -> Vec<u8> {
     let sample = |time: u64| {
         let stack: Vec<u64> =
             (0..32).map(|index| if index % 2 == 0 { start + index } else { 0x7000_0000 + index * 8 }).collect();
-        let head = words(&[start, PROCESS, time, 2, 0x7000_0010, 0x7000_0000, start + 5, 256]);
+        let chain = [3, -128i64 as u64, 0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108];
+        let head = [&[start, PROCESS, time][..], &chain, &[2, 0x7000_0010, 0x7000_0000, start + 5, 256]].concat();
+        let head = words(&head);
         [&head[..], &words(&stack), &words(&[200])].concat()
     };
     [
@@ -119,15 +122,16 @@ impl Target for Kernel {
         let mut events = Vec::new();
         let found = process::read_kernels_words(&text, records, &mut |event| events.push(event));
         assert!(found <= text.lines().count() + 4096);
-        // A record is an event, or a few where it is the first of a process and of a thread; a program that is
-        // started, and a thread that ends, end what was there before, once.
-        assert!(events.len() <= 6 * (records.len() / 8));
+        // A record is an event, or a few if it is the first of a process and of a thread; a program that is
+        // started, and a thread that ends, end what existed before, once. A kernel is four.
+        assert!(events.len() <= 6 * (records.len() / 8) + 4);
         let origin = Origin { guest: "process".to_owned(), rate_hz: 99, ..Origin::default() };
         let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin).expect("memory takes all");
         let mut live =
             Live::new(Settings { half_life_ns: Some(1_000_000_000), kind: Kind::Thread { period_ns: 1_000_000 } });
+        let mut unwinder = Unwinder::default();
         for event in events {
-            live.event(event.clone(), &mut Files);
+            unwinder.event(event.clone(), &mut Files, &mut |update| live.update(update));
             recorder.event(event, &mut Files).expect("memory takes all");
         }
         let taken = recorder.progress().samples_taken;

@@ -1,4 +1,4 @@
-//! Symbol files: ELF with DWARF and unwind tables, maps, ORC; and unwinding with them over memory that lies.
+//! Symbol files: ELF with DWARF and unwind tables, maps, ORC; and unwinding with them over arbitrary memory.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::corpus::elf;
 use crate::mutate;
 
 const KEPT: [&str; 3] = ["_start", "data_word", "glass_start"];
-/// Where the stack of every guest here begins.
+/// Start of the stack of every guest here.
 const STACK: u64 = 0x7fff_0000_0000;
 
 /// Unwinds from an address of code, over a stack whose words are addresses of code and of the stack itself.
@@ -56,7 +56,7 @@ impl Target for Programs {
     }
 
     fn run(&self, input: &[u8]) {
-        let _ = check_names(input);
+        let _ = check_names(&input);
         let symbols = Symbols::parse(input).ok();
         if let (Ok(functions), Some(symbols)) = (sleds::functions(input), &symbols) {
             assert!(functions.len() <= input.len() / 32);
@@ -89,7 +89,7 @@ impl Target for Programs {
     }
 }
 
-/// Honest programs over dishonest stacks: the input is `rip`, `rbp` and the stack.
+/// Valid programs with arbitrary stacks: the input is `rip`, `rbp` and the stack.
 pub struct Stacks;
 
 impl Target for Stacks {
@@ -143,7 +143,7 @@ impl Target for Stacks {
 fn images() -> &'static [Arc<Image>] {
     static IMAGES: std::sync::OnceLock<Vec<Arc<Image>>> = std::sync::OnceLock::new();
     IMAGES.get_or_init(|| {
-        let parse = |program: &Vec<u8>| Arc::new(Image::parse(program, &KEPT).expect("an honest program"));
+        let parse = |program: &Vec<u8>| Arc::new(Image::parse(program, &KEPT).expect("a valid program"));
         elf::programs().iter().map(parse).collect()
     })
 }
@@ -190,7 +190,7 @@ impl Target for Maps {
     }
 }
 
-/// Linux's own unwind tables: the input is how many entries, their addresses, the entries, then a stack.
+/// Linux's own unwind tables: the input is the number of entries, their addresses, the entries, then a stack.
 pub struct Orc;
 
 impl Target for Orc {
@@ -229,7 +229,7 @@ impl Target for Orc {
         let (addresses, rest) = rest.split_at(count * 4);
         let (entries, stack) = rest.split_at(count * 6);
         let Ok(table) = OrcTable::parse(ORC, addresses, entries) else { return };
-        let map = SymbolMap::parse(b"0000000000001000 T start_of_it\n", &[]).expect("an honest map");
+        let map = SymbolMap::parse(b"0000000000001000 T start_of_it\n", &[]).expect("a valid map");
         let image = Arc::new(Image::of_map(&map, 0x1000..u64::MAX, Some(Arc::new(table))));
         let mut space = AddressSpace::default();
         space.add(image.linked_range(), 0, 0, image);
@@ -239,5 +239,5 @@ impl Target for Orc {
     }
 }
 
-/// Where the kernel's code and tables are.
+/// Addresses of the kernel's code and tables.
 const ORC: u64 = 0xffff_ffff_8100_0000;

@@ -1,4 +1,4 @@
-//! Recordings, and everything that is made of them.
+//! Recordings, and everything that is derived from them.
 
 use std::io;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use glass_report::trace::{Settings, View};
 use super::Target;
 use crate::{corpus, mutate};
 
-/// What holds for everything that the reader gives.
+/// Properties of every result of the reader.
 fn check(recording: &Recording, input: &[u8]) {
     let profile = &recording.profile;
     assert_eq!(profile.frames.len(), recording.places.len());
@@ -32,7 +32,7 @@ fn check(recording: &Recording, input: &[u8]) {
     assert!(profile.warnings.len() <= 200);
 }
 
-/// What is made of recordings.
+/// Outputs that are derived from recordings.
 pub struct Reader {
     name: &'static str,
     run: fn(&[u8]),
@@ -74,7 +74,7 @@ fn read_and_copy(input: &[u8]) {
     assert!(plain.len() <= input.len() * 2 + 64, "{} bytes of {}", plain.len(), input.len());
 }
 
-/// A profile with which each is compared.
+/// A profile that each one is compared with.
 static HONEST: LazyLock<Profile> = LazyLock::new(|| {
     let recording = open(&corpus::recordings()[0], &mut NoFiles).expect("what we wrote can be read");
     recording.profile
@@ -93,7 +93,7 @@ fn report(input: &[u8]) {
     let trace = trace::build(&recording.trace);
     assert!(glass_report::trace_html(profile, &trace).ends_with("</html>\n"));
     for view in View::ALL {
-        // What cannot be shown is one sentence, or a list of what can.
+        // An error is one sentence, or a list of what is possible.
         let _ = glass_report::trace::text(&trace, view, &Settings::default());
     }
     for span in ["upload", "upload#2", "upload#median"] {

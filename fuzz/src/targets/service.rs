@@ -1,4 +1,4 @@
-//! What a service reads: requests of clients, its disk, what the host asks of its trace.
+//! Input of a service: requests of clients, its disk, the host's requests for its trace.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ impl Unpark for Nothing {
     fn unpark(&self) {}
 }
 
-/// Tasks, and a clock that jumps when nothing is left to do.
+/// Tasks, and a clock that jumps when no task is runnable.
 #[derive(Clone)]
 struct World {
     executor: Executor,
@@ -45,7 +45,7 @@ impl World {
         World { executor: Executor::new(Arc::new(Nothing)), now: Rc::default() }
     }
 
-    /// Runs one task, and what it starts, to its end.
+    /// Runs one task, and those that it spawns, to the end.
     fn run(&self, task: impl Future<Output = ()> + 'static) {
         let done = Rc::new(Cell::new(false));
         let flag = done.clone();
@@ -62,18 +62,18 @@ impl World {
                 continue;
             }
             let deadline = self.executor.next_deadline();
-            let deadline = deadline.expect("a task waits for something that never comes");
+            let deadline = deadline.expect("a task waits for an event that never happens");
             self.now.set(self.now.get().max(deadline));
             self.executor.fire_timers(self.now.get());
         }
-        panic!("the world does not come to rest");
+        panic!("the simulation does not become idle");
     }
 }
 
 /// A client that has sent all that it will ever send.
 struct Client {
     sent: Vec<u8>,
-    /// What one read gives at most.
+    /// Maximum of bytes of one read.
     piece: usize,
     answered: Rc<RefCell<Vec<u8>>>,
 }
@@ -100,7 +100,7 @@ impl Stream for Client {
     }
 }
 
-/// Requests: the first byte says in which pieces they come.
+/// Requests: the first byte determines the size of their pieces.
 pub struct Http;
 
 async fn echo(connection: &mut Connection<Client, World>, request: Request) -> Result<(), HttpError> {
@@ -143,7 +143,7 @@ impl Target for Http {
         let world = World::new();
         let connection = Connection::new(client, world.clone(), Limits::default());
         world.run(async move {
-            // How it ended is the peer's business.
+            // Any end is allowed.
             let _ = connection.serve(echo).await;
         });
         let answered = answered.borrow();
@@ -183,12 +183,12 @@ impl Block for Disk {
     }
 }
 
-/// The queue's disk: with an even first byte the rest is its begin; with an odd one, the rest are the numbers of a
+/// The queue's disk: with an even first byte the rest is its start; with an odd one, the rest are the numbers of a
 /// superblock and two index slots, which get right checksums.
 pub struct QueueDisk;
 
 const DISK_BYTES: usize = 64 * BLOCK_BYTES;
-/// Of a slot: its sequence, the next id, how many entries.
+/// Fields of a slot: its sequence, the next id, the number of entries.
 const SLOT_BYTES: usize = 17;
 const ENTRY_BYTES: usize = 24 + 8 * EXTENTS_MAX;
 
@@ -222,7 +222,7 @@ fn write_disk(disk: &mut [u8], numbers: &[u8]) {
     }
 }
 
-/// Opens the queue and takes everything out of it. Gives how many items there were.
+/// Opens the queue and removes every item. Returns the number of items.
 fn drain(disk: Vec<u8>) -> Option<usize> {
     let disk = Disk(Rc::new(RefCell::new(disk)));
     let world = World::new();
@@ -245,15 +245,15 @@ fn drain(disk: Vec<u8>) -> Option<usize> {
                 break;
             }
         }
-        // What was put in comes out.
+        // An uploaded item can be downloaded.
         let mut upload = store.upload(5).expect("the queue is empty");
         let put = upload.receive(async |space: &mut [u8]| {
             space[..5].copy_from_slice(b"hello");
             Ok::<usize, ()>(5)
         });
         assert_eq!(put.await, Ok(Ok(5)));
-        upload.finish().await.expect("the disk is honest from here on");
-        let mut download = store.fetch().expect("what was put in");
+        upload.finish().await.expect("the disk does not fail");
+        let mut download = store.fetch().expect("the uploaded item");
         assert_eq!(download.next().await.map(|chunk| chunk.map(|chunk| chunk.to_vec())), Ok(Some(b"hello".to_vec())));
         result.set(Some(recovery.items));
     });
@@ -284,7 +284,7 @@ impl Target for QueueDisk {
         let mut disk = vec![0; DISK_BYTES];
         write_disk(&mut disk, &numbers[1..]);
         let raw = [&[0], &disk[..3 * BLOCK_BYTES]].concat();
-        assert_eq!(drain(disk), Some(3), "an honest disk");
+        assert_eq!(drain(disk), Some(3), "a valid disk");
         vec![raw, vec![0, 0], numbers]
     }
 
@@ -327,7 +327,7 @@ impl Target for QueueDisk {
     }
 }
 
-/// What the host writes into a guest's control pages: triples of a place, a value, and an event that follows.
+/// Writes of the host into a guest's control pages: triples of an offset, a value, and an event that follows.
 pub struct Host;
 
 const RECORD_BYTES: usize = 12;

@@ -1,4 +1,4 @@
-//! What a guest's rings held, and traces of other tracers.
+//! Contents of a guest's rings, and traces of other tracers.
 
 use std::sync::OnceLock;
 
@@ -17,12 +17,12 @@ use glass_report::words::{Names, Teller};
 use super::Target;
 use crate::mutate;
 
-/// A record: the ring, what precedes the event, six bytes of nothing, the event.
+/// A record: the ring, a prefix of the event, six unused bytes, the event.
 const RECORD_BYTES: usize = 40;
 const EVENTS_MAX: usize = 600;
 const RINGS: usize = 4;
 
-/// What the counts of a trace must not exceed, and what refers to what.
+/// Bounds of the counts of a trace, and its references.
 fn check(trace: &Trace, events: usize) {
     assert!(trace.event_count <= events as u64);
     for (what, count) in [
@@ -35,7 +35,7 @@ fn check(trace: &Trace, events: usize) {
         ("segments", trace.segments.len()),
         ("messages", trace.messages.len()),
     ] {
-        // An event may end one thing and begin another; what was under way at the begin has no event of its own.
+        // An event may end one item and start another; items open at the start have no event of their own.
         assert!(count <= 2 * events + RINGS, "{count} {what} of {events} events");
     }
     assert!(trace.polls.iter().all(|poll| poll.start_ns <= poll.end_ns && (poll.task as usize) < trace.tasks.len()));
@@ -43,7 +43,7 @@ fn check(trace: &Trace, events: usize) {
     assert!(trace.waits.iter().all(|wait| wait.start_ns <= wait.end_ns && (wait.task as usize) < trace.tasks.len()));
 }
 
-/// Shows a trace in every way.
+/// Shows a trace in every view.
 fn show(raw: RawTrace, trace: &Trace) {
     for view in View::ALL {
         let _ = glass_report::trace::text(trace, view, &Settings::default());
@@ -70,7 +70,7 @@ fn show(raw: RawTrace, trace: &Trace) {
     }
 }
 
-/// Events as they are copied out of rings: any words in any order, with gaps, and any clock.
+/// Events as copied from rings: any words in any order, with gaps, and any clock.
 pub struct Rings;
 
 fn example() -> &'static RawTrace {
@@ -122,7 +122,7 @@ impl Target for Rings {
         match rng.u32(..8) {
             0 => mutate::plain(bytes, corpus, rng),
             1 => {
-                // A kind that may not come here.
+                // A kind that must not occur here.
                 let count = bytes.len() / RECORD_BYTES;
                 if count > 0 {
                     let at = RECORD_BYTES * rng.usize(..count);
@@ -255,7 +255,7 @@ impl Target for Mirage {
         assert!(imported.events <= input.len() as u64 / 17);
         let mut raw = RawTrace::default();
         for piece in imported.pieces {
-            assert!(raw.add(piece), "what is imported is a trace");
+            assert!(raw.add(piece), "the import is a trace");
         }
         let trace = build(&raw);
         show(raw, &trace);

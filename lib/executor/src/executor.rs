@@ -1,16 +1,17 @@
 //! The task table.
 
+use crate::join::{Joined, Joining};
 use crate::ready::{ReadySet, SLOTS_MAX, SlotWaker, Unpark};
 use crate::timers::{Sleep, Timers};
 use alloc::boxed::Box;
-use alloc::rc::Rc;
+use alloc::rc::{Rc, Weak};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell, RefMut};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::{Context, Poll, Waker};
-use glass_api::{Instant, SpawnError};
+use glass_api::{Instant, JoinHandle, SpawnError};
 use glass_trace::{Group, Name, Outcome, is_on};
 
 /// Tasks that can exist at once.
@@ -22,6 +23,22 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 #[derive(Clone)]
 pub struct Executor {
     inner: Rc<Inner>,
+}
+
+/// Names one task for ever: a slot, and the number of the task that is meant.
+pub(crate) struct TaskId {
+    executor: Weak<Inner>,
+    slot: Cell<usize>,
+    pub(crate) number: u32,
+}
+
+impl TaskId {
+    /// Has the task dropped at its next turn, if it has not ended.
+    pub(crate) fn cancel(&self) {
+        if let Some(executor) = self.executor.upgrade() {
+            executor.cancel(self.slot.get(), self.number);
+        }
+    }
 }
 
 struct Inner {
@@ -46,7 +63,22 @@ struct Slot {
     own: Arc<SlotWaker>,
     /// `None` while the task is polled, or when the slot is free.
     task: Option<Task>,
+    /// To be dropped instead of polled.
+    is_cancelled: bool,
     waker: Waker,
+}
+
+impl Inner {
+    fn cancel(&self, slot: usize, number: u32) {
+        let mut slots = self.slots.borrow_mut();
+        let entry = &mut slots[slot];
+        if entry.number == number {
+            entry.is_cancelled = true;
+            let waker = entry.waker.clone();
+            drop(slots);
+            waker.wake();
+        }
+    }
 }
 
 impl Executor {
@@ -64,16 +96,30 @@ impl Executor {
         }
     }
 
-    /// Adds a task; it is polled at the next [`Executor::run_ready`].
-    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
-        // Before the borrow, so that a task that is refused is dropped after it: its drop may spawn or wake others.
-        let task: Task = Box::pin(task);
+    /// Adds a task; it is polled at the next [`Executor::run_ready`]. One that is refused is dropped.
+    pub fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError> {
+        let number = next_number();
+        let id = TaskId { executor: Rc::downgrade(&self.inner), slot: Cell::new(0), number };
+        let joined = Rc::new(Joined::new(id));
+        // Before the slots are borrowed, so that a task that is refused is dropped after it: its drop may spawn or wake others.
+        let task: Task = Box::pin(Joining::new(task, joined.clone()));
+        let slot = self.insert(Name::new(name), number, task)?;
+        joined.id.slot.set(slot);
+        self.inner.ready.set(slot);
+        Ok(JoinHandle::new(joined))
+    }
+
+    fn insert(&self, name: Name, number: u32, task: Task) -> Result<usize, SpawnError> {
         let mut slots = self.inner.slots.borrow_mut();
-        let (name, number) = (Name::new(name), next_number());
-        let slot = match self.inner.free.borrow_mut().pop() {
+        let free = self.inner.free.borrow_mut().pop();
+        let slot = match free {
             Some(slot) => {
                 let entry = &mut slots[slot];
-                (entry.name, entry.number, entry.task) = (name, number, Some(task));
+                (entry.name, entry.number, entry.task, entry.is_cancelled) = (name, number, Some(task), false);
                 entry.own.task.store(number, Ordering::Relaxed);
                 slot
             }
@@ -82,17 +128,31 @@ impl Executor {
                 let (task_number, ready) = (AtomicU32::new(number), self.inner.ready.clone());
                 let own = Arc::new(SlotWaker { slot, task: task_number, ready });
                 let waker = Waker::from(own.clone());
-                slots.push(Slot { name, number, own, task: Some(task), waker });
+                slots.push(Slot { name, number, own, task: Some(task), is_cancelled: false, waker });
                 slot
             }
-            None => return Err(SpawnError { tasks_max: TASKS_MAX }),
+            None => {
+                drop(slots);
+                drop(task);
+                return Err(SpawnError { tasks_max: TASKS_MAX });
+            }
         };
         if is_on(Group::Tasks) {
             let parent = self.inner.current_number.get();
             glass_trace::task_spawn(number, slots[slot].name.number(), parent, false);
         }
-        self.inner.ready.set(slot);
-        Ok(())
+        Ok(slot)
+    }
+
+    /// Has every task dropped at its next turn: for a machine that vanishes.
+    pub fn cancel_all(&self) {
+        let count = self.inner.slots.borrow().len();
+        for slot in 0..count {
+            let number = self.inner.slots.borrow()[slot].number;
+            if number != 0 {
+                self.inner.cancel(slot, number);
+            }
+        }
     }
 
     /// Tells the trace of every task that is there: call it when tracing of tasks was switched on.
@@ -113,7 +173,7 @@ impl Executor {
 
     fn poll_slot(&self, slot: usize) -> bool {
         // The task leaves the table for the poll, so that it may spawn others.
-        let (mut task, waker, number) = {
+        let (mut task, waker, number, is_cancelled) = {
             let mut slots = self.inner.slots.borrow_mut();
             let entry = &mut slots[slot];
             match entry.task.take() {
@@ -121,14 +181,17 @@ impl Executor {
                     if is_on(Group::Tasks) {
                         glass_trace::poll_begin(entry.number, entry.name.number());
                     }
-                    (task, entry.waker.clone(), entry.number)
+                    (task, entry.waker.clone(), entry.number, entry.is_cancelled)
                 }
                 None => return false,
             }
         };
         self.inner.current.set(Some(slot));
         self.inner.current_number.set(number);
-        let poll = task.as_mut().poll(&mut Context::from_waker(&waker));
+        let poll = match is_cancelled {
+            true => Poll::Ready(()),
+            false => task.as_mut().poll(&mut Context::from_waker(&waker)),
+        };
         match poll {
             Poll::Pending => {
                 self.inner.slots.borrow_mut()[slot].task = Some(task);
@@ -273,9 +336,9 @@ mod tests {
     fn the_number_of_tasks_is_bounded() {
         let executor = executor();
         for _ in 0..TASKS_MAX {
-            executor.spawn("waiting", core::future::pending()).unwrap();
+            executor.spawn("waiting", core::future::pending::<()>()).unwrap();
         }
-        assert_eq!(executor.spawn("one more", async {}), Err(SpawnError { tasks_max: TASKS_MAX }));
+        assert_eq!(executor.spawn("one more", async {}).unwrap_err(), SpawnError { tasks_max: TASKS_MAX });
         // What is refused may spawn when it is dropped, and is refused again.
         struct SpawnsAtItsEnd(Executor);
         impl Drop for SpawnsAtItsEnd {
@@ -288,28 +351,42 @@ mod tests {
     }
 
     #[test]
-    fn notify_wakes_all_and_loses_nothing() {
+    fn a_task_that_always_has_work_holds_up_nobody() {
         let executor = executor();
-        let notify = Rc::new(Notify::new());
-        let count = Rc::new(Cell::new(0));
-        for _ in 0..3 {
-            let (notify, count) = (notify.clone(), count.clone());
-            executor
-                .spawn("waiter", async move {
-                    notify.notified().await;
-                    count.set(count.get() + 1);
-                })
-                .unwrap();
+        // In the lowest slots: one wakes itself, two wake each other.
+        executor.spawn("busy", async { std::future::poll_fn(wake_again).await }).unwrap();
+        let (left, right) = (Notify::new(), Notify::new());
+        for (own, other) in [(left.clone(), right.clone()), (right.clone(), left.clone())] {
+            let ball = async move {
+                loop {
+                    let thrown = own.notified();
+                    other.notify_one();
+                    thrown.await;
+                }
+            };
+            executor.spawn("ball", ball).unwrap();
         }
-        executor.run_ready();
-        notify.notify_all();
-        executor.run_ready();
-        assert_eq!(count.get(), 3);
-        // A notification between creating the future and its first poll counts.
-        let notified = notify.notified();
-        notify.notify_all();
-        executor.spawn("late", notified).unwrap();
-        executor.run_ready();
-        assert_eq!(executor.task_count(), 0);
+        // In the highest slots, each with turns to take.
+        for _ in 0..TASKS_MAX - 4 {
+            executor.spawn("waiting", core::future::pending::<()>()).unwrap();
+        }
+        let turns = Rc::new(Cell::new(0));
+        let counted = turns.clone();
+        let last = async move {
+            loop {
+                counted.set(counted.get() + 1);
+                crate::sync::yield_now().await;
+            }
+        };
+        executor.spawn::<()>("last", last).unwrap();
+        for round in 1..100 {
+            executor.run_ready();
+            assert_eq!(turns.get(), round, "a turn in each round, whatever the others do");
+        }
+    }
+
+    fn wake_again(context: &mut Context) -> Poll<()> {
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }

@@ -15,6 +15,7 @@ extern crate alloc;
 extern crate std;
 
 mod executor;
+mod join;
 mod ready;
 pub mod sync;
 mod timers;

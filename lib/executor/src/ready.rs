@@ -1,4 +1,4 @@
-//! Which tasks want to be polled: a two-level bitmap that any thread may set bits in.
+//! The set of runnable tasks: a two-level bitmap in which any thread may set bits.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -9,9 +9,9 @@ const WORD_BITS: usize = 64;
 /// One summary word of 64 words of 64 bits.
 pub(crate) const SLOTS_MAX: usize = WORD_BITS * WORD_BITS;
 
-/// How a wake from another thread reaches a core that sleeps.
+/// How a wake-up from another thread reaches a core that sleeps.
 pub trait Unpark: Send + Sync {
-    /// Makes the sleeping core look at its tasks. Called from any thread, often; must be cheap.
+    /// Makes the sleeping core check its tasks. Called from any thread, often; must be cheap.
     fn unpark(&self);
 }
 
@@ -46,7 +46,7 @@ impl ReadySet {
         self.summary.load(Ordering::Acquire) == 0
     }
 
-    /// Takes every set bit and gives its slot to `run`, in ascending order. A bit that is set
+    /// Takes every set bit and passes its slot to `run`, in ascending order. A bit that is set
     /// meanwhile may wait for the next call, so a task that wakes itself cannot starve the rest.
     pub(crate) fn take(&self, mut run: impl FnMut(usize)) {
         // The summary is taken first: a waker that sets a word afterwards sets its bit again.
@@ -63,7 +63,7 @@ impl ReadySet {
     }
 }
 
-/// The waker of one slot. It outlives the task: a late wake polls the slot's next task once for nothing.
+/// The waker of one slot. It outlives the task: a late wake-up causes one unnecessary poll of the slot's next task.
 pub(crate) struct SlotWaker {
     pub(crate) slot: usize,
     /// Number of the task in the slot, 0 while there is none.

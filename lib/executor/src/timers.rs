@@ -7,7 +7,7 @@ use core::task::{Context, Poll, Waker};
 use glass_api::Instant;
 use glass_trace::{BlockKind, Name, block};
 
-/// What a task waits for that only lets time pass.
+/// The name of the wait of a task that only waits for time.
 static TIMER: Name = Name::new("timer");
 
 /// The number makes equal deadlines distinct and keeps their order.

@@ -1,7 +1,7 @@
 //! What an executor tells the trace, in which order, from which thread.
 
 use glass_api::Instant;
-use glass_executor::sync::{Notify, yield_now};
+use glass_executor::sync::{self, Latch, Notify, Semaphore, channel_named, oneshot_named, yield_now};
 use glass_executor::{Executor, Unpark};
 use glass_formats::trace::{EVENT_WORDS, Ring};
 use glass_trace::{BlockKind, CONTROL, Event, Group, Kind, Name, Outcome, Writer};
@@ -151,7 +151,7 @@ fn a_late_wake_is_the_next_tasks_or_nobodys() {
     let waker = kept.take().unwrap();
     waker.wake_by_ref();
     world.executor.run_ready();
-    world.executor.spawn("second", std::future::pending()).unwrap();
+    world.executor.spawn("second", std::future::pending::<()>()).unwrap();
     world.executor.run_ready();
     waker.wake_by_ref();
     // It is ready already.
@@ -224,7 +224,7 @@ fn a_trace_that_begins_late_hears_of_everyone_who_lives() {
     let world = world(0);
     world.executor.spawn("gone", async {}).unwrap();
     for name in ["one", "two"] {
-        world.executor.spawn(name, std::future::pending()).unwrap();
+        world.executor.spawn(name, std::future::pending::<()>()).unwrap();
     }
     world.executor.run_ready();
     assert_eq!(story(world.ring), []);
@@ -237,4 +237,48 @@ fn a_trace_that_begins_late_hears_of_everyone_who_lives() {
     world.executor.spawn("untold", async {}).unwrap();
     world.executor.run_ready();
     assert_eq!(story(world.ring).len(), 2);
+}
+
+#[test]
+fn each_wait_has_its_name() {
+    static NAMES: [Name; 6] = [
+        Name::new("a place"),
+        Name::new("the index"),
+        Name::new("orders"),
+        Name::new("the answer"),
+        Name::new("shutdown"),
+        Name::new("more orders"),
+    ];
+    let world = world(Group::Tasks as u32);
+    let executor = &world.executor;
+    let (places, index) = (Semaphore::named(&NAMES[0], 1), Rc::new(sync::Mutex::named(&NAMES[1], 0)));
+    let (orders, mut incoming) = channel_named::<u8>(&NAMES[2], 1);
+    let (more, _receiver) = channel_named::<u8>(&NAMES[5], 1);
+    let (_sender, answer) = oneshot_named::<u8>(&NAMES[3]);
+    let stop = Latch::named(&NAMES[4]);
+    let (_place, locked) = (places.try_acquire().unwrap(), index.clone());
+    let _lock = index.try_lock().unwrap();
+    more.try_send(1).unwrap();
+    executor.spawn("semaphore", async move { drop(places.acquire().await) }).unwrap();
+    executor.spawn("mutex", async move { *locked.lock().await += 1 }).unwrap();
+    executor.spawn("receiver", async move { incoming.recv().await }).unwrap();
+    executor.spawn("sender", async move { more.send(2).await.is_ok() }).unwrap();
+    executor.spawn("oneshot", answer).unwrap();
+    let waits = executor.spawn("latch", stop.wait()).unwrap();
+    executor.spawn("join", async move { waits.await.is_ok() }).unwrap();
+    executor.run_ready();
+    let waits: Vec<(u32, u16)> =
+        events(world.ring).iter().filter(|event| event.kind == Kind::Block as u16).map(|e| (e.a, e.detail)).collect();
+    let (resource, notify) = (BlockKind::Resource, BlockKind::Notify);
+    let expected = [
+        ("a place", resource),
+        ("the index", resource),
+        ("orders", notify),
+        ("more orders", resource),
+        ("the answer", notify),
+        ("shutdown", notify),
+        ("end of a task", notify),
+    ];
+    assert_eq!(waits, expected.map(|(name, kind)| (glass_trace::intern(name), kind as u16)));
+    drop(orders);
 }

@@ -4,7 +4,7 @@ use crate::HttpError;
 
 /// A line between data is no longer than this, with its line end.
 pub(crate) const LINE_BYTES_MAX: usize = 4096;
-/// Trailer fields, which nobody reads, are no longer than this together.
+/// Trailer fields, which are discarded, are no longer than this in total.
 const TRAILER_BYTES_MAX: usize = 8192;
 
 /// What comes next in a chunked body.
@@ -14,9 +14,9 @@ pub(crate) enum Chunks {
     Size,
     /// So many bytes of data.
     Data(u64),
-    /// The line end behind the data.
+    /// The line end after the data.
     DataEnd,
-    /// A trailer field or the empty line at the end; so many bytes of them have come.
+    /// A trailer field or the empty line at the end, after so many bytes of them.
     Trailer(usize),
     /// The next request.
     Over,
@@ -32,7 +32,7 @@ impl Chunks {
             Chunks::Size => match size(line) {
                 Some(0) => Ok(Chunks::Trailer(0)),
                 Some(bytes) => Ok(Chunks::Data(bytes)),
-                None => Err(HttpError::Bad("a chunk's size is no number")),
+                None => Err(HttpError::Bad("a chunk's size is not a number")),
             },
             Chunks::DataEnd if line.is_empty() => Ok(Chunks::Size),
             Chunks::DataEnd => Err(HttpError::Bad("a chunk is longer than its size")),
@@ -40,13 +40,13 @@ impl Chunks {
             Chunks::Trailer(bytes) if bytes + line.len() <= TRAILER_BYTES_MAX => {
                 Ok(Chunks::Trailer(bytes + line.len()))
             }
-            Chunks::Trailer(_) => Err(HttpError::Bad("the fields behind a chunked body are too long")),
+            Chunks::Trailer(_) => Err(HttpError::Bad("the fields after a chunked body are too long")),
             Chunks::Data(_) | Chunks::Over => Ok(self),
         }
     }
 }
 
-/// Hexadecimal digits, then nothing or an extension behind a semicolon, which means nothing here.
+/// Hexadecimal digits, then nothing or an extension after a semicolon, which is ignored.
 fn size(line: &[u8]) -> Option<u64> {
     let digits = line.split(|&byte| byte == b';').next()?.trim_ascii_end();
     if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -78,5 +78,9 @@ mod tests {
         }
         assert!(Chunks::DataEnd.after(b"x\r\n").is_err());
         assert!(Chunks::Trailer(TRAILER_BYTES_MAX).after(b"A: b\r\n").is_err());
+        let long = [&[b'a'; TRAILER_BYTES_MAX + 1][..], b"\r\n"].concat();
+        assert!(Chunks::Trailer(0).after(&long).is_err());
+        assert_eq!(Chunks::Trailer(TRAILER_BYTES_MAX - 4).after(b"A: b\r\n"), Ok(Chunks::Trailer(TRAILER_BYTES_MAX)));
+        assert!(Chunks::Size.after(b"0000000000000001\r\n").is_err(), "more digits than any size needs");
     }
 }

@@ -11,7 +11,7 @@ use core::future::pending;
 use core::net::SocketAddr;
 use glass_api::{Clock, Instant, Stream};
 
-/// A first piece of a body of up to this size is copied behind its head, to leave in one write.
+/// A first piece of a body of up to this size is copied after its head, so that one write sends both.
 const JOIN_BYTES_MAX: usize = 4096;
 
 /// Line ends that may precede a request line. Some old clients send one after a body.
@@ -42,17 +42,17 @@ struct RequestState {
     expects_continue: bool,
     is_head: bool,
     is_http10: bool,
-    /// The client said that it sends nothing more.
+    /// The client announced that it sends nothing more.
     is_last: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum ResponseState {
-    /// No request is under way.
+    /// No request is open.
     Idle,
     /// A request has no answer yet.
     Awaited,
-    /// The head was made; so many bytes of the body are to come, and not to be sent if `discard`.
+    /// The head was built; so many bytes of the body are to come, and not to be sent if `discard`.
     Body { left: u64, discard: bool },
 }
 
@@ -71,7 +71,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     }
 
     /// Answers requests with `handler` until the connection ends. When a request is malformed or
-    /// the handler fails, the peer is told with [`Connection::refuse`], and the error returned.
+    /// the handler fails, the peer is answered with [`Connection::refuse`], and the error returned.
     pub async fn serve(
         mut self,
         mut handler: impl AsyncFnMut(&mut Connection<S, C>, Request) -> Result<(), HttpError>,
@@ -91,11 +91,11 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         outcome
     }
 
-    /// The next request's head; `None` when the connection is over: the peer closed it or sent
-    /// nothing for [`Limits::idle_timeout`], or the last response said that it was the last.
+    /// The next request's head; `None` when the connection has ended: the peer closed it or sent
+    /// nothing for [`Limits::idle_timeout`], or the last response had `Connection: close`.
     ///
-    /// An unread body of the previous request is dropped if all of it is here already. After an
-    /// error the connection is only good for [`Connection::refuse`] and [`Connection::close`].
+    /// An unread body of the previous request is dropped if all of it has arrived. After an
+    /// error only [`Connection::refuse`] and [`Connection::close`] may be called.
     /// Dropping the future loses nothing.
     pub async fn next_request(&mut self) -> Result<Option<Request>, HttpError> {
         match self.response {
@@ -124,7 +124,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         let head_bytes = loop {
             let skipped = self.skip_blank_lines();
             if skipped > 0 {
-                // It may have looked at the first half of a blank line already.
+                // It may have scanned the first half of a blank line already.
                 scan = HeadScan::default();
                 blank_bytes += skipped;
             }
@@ -183,16 +183,16 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.link.restart_reading();
     }
 
-    /// Bytes of the request's body that were not read yet; 0 for a chunked body, whose length nobody knows.
+    /// Bytes of the request's body that were not read yet; 0 for a chunked body, whose length is unknown.
     pub fn body_left(&self) -> u64 {
         self.request.body_left
     }
 
     /// Reads at least one byte of the request's body into `buf`; `Ok(0)` at its end (or when `buf`
-    /// is empty). A client that waits for `100 Continue` gets it now, if no answer was begun.
+    /// is empty). A client that waits for `100 Continue` gets it now, if no answer was started.
     ///
     /// Fails with [`HttpError::BodyCut`] when the body ends early, with [`HttpError::Stalled`] when
-    /// it hardly moves, with [`HttpError::LengthRequired`] when it has a transfer encoding other than chunked.
+    /// it makes too little progress, with [`HttpError::LengthRequired`] when it has a transfer encoding other than chunked.
     /// Dropping the future loses nothing.
     pub async fn read_body(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
         if self.request.length_unknown {
@@ -234,7 +234,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         }
     }
 
-    /// Receives until a whole line is here and tells its length.
+    /// Receives until a whole line has arrived and returns its length.
     async fn receive_line(&mut self) -> Result<usize, HttpError> {
         loop {
             let bytes = self.input.bytes();
@@ -302,10 +302,10 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.respond(Response::new(status).header("Content-Type", "text/plain; charset=utf-8"), text.as_bytes()).await
     }
 
-    /// Begins a response whose body of `body_bytes` follows through [`Connection::write_body`]. The
-    /// head may leave only with the first bytes of the body, or at [`Connection::flush`].
+    /// Starts a response whose body of `body_bytes` follows through [`Connection::write_body`]. The
+    /// head may be sent only with the first bytes of the body, or at [`Connection::flush`].
     ///
-    /// When a part of the request's body neither was read nor arrived, the response says
+    /// When a part of the request's body neither was read nor arrived, the response has
     /// `Connection: close`, and there is no next request.
     ///
     /// # Panics
@@ -341,7 +341,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
 
     /// Sends the next bytes of the response's body. Returns when they are queued in the stream. Fails
     /// with [`HttpError::WrongLength`] when they are more than was declared. When the future is
-    /// dropped, nobody knows how many were sent: drop the connection too.
+    /// dropped, the number of sent bytes is unknown: drop the connection too.
     pub async fn write_body(&mut self, mut data: &[u8]) -> Result<(), HttpError> {
         let ResponseState::Body { left, discard } = self.response else {
             return Err(HttpError::NoResponse);
@@ -365,7 +365,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         Ok(())
     }
 
-    /// Sends what waits to be sent. Only a service that lets time pass between
+    /// Sends the buffered head. Only a service that lets time pass between
     /// [`Connection::start`] and the first byte of the body needs it.
     pub async fn flush(&mut self) -> Result<(), HttpError> {
         while self.output_sent < self.output.len() {
@@ -376,10 +376,10 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         Ok(())
     }
 
-    /// Completes when the peer has closed or reset the connection, which a service that makes its
-    /// client wait can race against what it waits for. A client that only ended its own half looks
-    /// the same and may still read an answer, unless [`Connection::is_broken`]. Requests that are sent ahead are kept, up to
-    /// [`Limits::head_bytes_max`]; behind more than that a departure goes unnoticed.
+    /// Completes when the peer has closed or reset the connection. A service that makes its
+    /// client wait can race this against its own wait. A client that only closed its sending half
+    /// may still read an answer, unless [`Connection::is_broken`]. Requests that are sent ahead are kept, up to
+    /// [`Limits::head_bytes_max`]; after more than that, a close is not detected.
     ///
     /// Dropping the future loses nothing.
     pub async fn wait_gone(&mut self) {
@@ -399,8 +399,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.link.broken
     }
 
-    /// Tells the peer of `error` with the status that it deserves, if no answer was begun and the
-    /// peer can be told. The connection ends after it: call [`Connection::close`].
+    /// Answers with the status of `error`, if no answer was started and the peer can receive one. The
+    /// connection ends after it: call [`Connection::close`].
     pub async fn refuse(&mut self, error: &HttpError) {
         self.last = true;
         let answered = matches!(self.response, ResponseState::Body { .. });
@@ -416,15 +416,15 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.last = true;
     }
 
-    /// The other end.
+    /// The peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.link.stream.peer()
     }
 
-    /// Ends the connection. What was sent still reaches the peer: our half is closed first, and what
-    /// the peer sends is thrown away for a while, because a reset in answer to it could overtake
-    /// the response. Nothing is waited for when the client announced its last request and sent all
-    /// of it. A connection that is broken or in the middle of a response is reset.
+    /// Closes the connection. The response still reaches the peer: our half is closed first, and data from
+    /// the peer is discarded for a while, because a reset in answer to it could overtake
+    /// the response. The close does not wait if the client announced its last request and sent all
+    /// of it. A connection that is broken or within a response is reset.
     pub async fn close(mut self) {
         let cut = matches!(self.response, ResponseState::Body { left: 1.., .. });
         if cut || self.link.broken || self.flush().await.is_err() {
@@ -439,7 +439,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.linger(until).await;
     }
 
-    /// Throws away what the peer sends until it ends or the limits are reached.
+    /// Discards data from the peer until it ends or the limits are reached.
     async fn linger(&mut self, mut until: impl FnMut(Instant) -> Instant) {
         let limits = self.link.limits;
         let announced = self.request.is_last && self.input.is_empty() && !self.body_is_under_way();
@@ -448,7 +448,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
             self.input.consume(self.input.len());
             let Ok(space) = self.input.space(limits.head_bytes_max) else { return };
             let count = if announced && dropped_bytes == 0 {
-                // Some old clients send a line end behind a body, which would be enough for a reset.
+                // Some old clients send a line end after a body, which would be enough for a reset.
                 self.link.receive_now(space).await
             } else {
                 self.link.receive_before(space, &mut until).await.unwrap_or(0)
@@ -460,13 +460,13 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         }
     }
 
-    /// Whether a part of the request's body neither was read nor is in our buffer.
+    /// Whether a part of the request's body was neither read nor is in our buffer.
     fn body_is_under_way(&self) -> bool {
         let is_chunked = self.request.chunks.is_some_and(|chunks| chunks != Chunks::Over);
         is_chunked || self.request.length_unknown || self.request.body_left > self.input.len() as u64
     }
 
-    /// The service stopped in the middle of a response's body.
+    /// The service stopped within a response's body.
     fn cut_short(&mut self) -> HttpError {
         self.link.broken = true;
         let missing_bytes = if let ResponseState::Body { left, .. } = self.response { left } else { 0 };

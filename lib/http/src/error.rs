@@ -1,15 +1,15 @@
-//! Why a connection cannot go on.
+//! Why a connection cannot continue.
 
 use crate::Status;
 use core::fmt;
 use core::time::Duration;
 use glass_api::NetError;
 
-/// What went wrong on a connection. [`HttpError::status`] is the answer it deserves, if any.
+/// Why a connection failed. [`HttpError::status`] is the matching answer, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The request breaks the protocol; the text says how.
+    /// The request violates the protocol; the text states how.
     Bad(&'static str),
     /// The request line is longer than this many bytes.
     RequestLineTooLong(usize),
@@ -21,22 +21,22 @@ pub enum HttpError {
     Version,
     /// The request expects something other than `100-continue`.
     Expectation,
-    /// The body's length is not told in advance: it has a transfer encoding.
+    /// The body's length is not announced: it has a transfer encoding.
     LengthRequired,
     /// The head did not arrive within this time.
     HeadTimeout(Duration),
-    /// A body moved by less than this many bytes in this time.
+    /// Less than this many bytes of a body were transferred in this time.
     Stalled {
-        /// Bytes that had to move.
+        /// Bytes that had to be transferred.
         bytes_min: u64,
         /// Time spent waiting for them.
         window: Duration,
     },
-    /// The peer finished sending in the middle of a head.
+    /// The peer finished sending within a head.
     HeadCut,
     /// The peer finished sending with this many bytes of the body missing.
     BodyCut {
-        /// Bytes that did not come.
+        /// Bytes that did not arrive.
         missing_bytes: u64,
     },
     /// There is no memory for the head.
@@ -45,7 +45,7 @@ pub enum HttpError {
     NoResponse,
     /// The service wrote more or less than the length it declared.
     WrongLength {
-        /// Bytes that were missing when the body had to be over; 0 if there were too many.
+        /// Bytes that were missing at the end of the body; 0 if there were too many.
         missing_bytes: u64,
     },
     /// A header of a response has a character that may not be in one.
@@ -55,7 +55,7 @@ pub enum HttpError {
 }
 
 impl HttpError {
-    /// The status that tells the peer; `None` when nobody is there to be told.
+    /// The status to answer with; `None` if the peer is gone.
     pub fn status(&self) -> Option<Status> {
         match self {
             HttpError::Bad(_) | HttpError::BodyCut { .. } => Some(Status::BAD_REQUEST),
@@ -79,15 +79,17 @@ impl fmt::Display for HttpError {
             HttpError::RequestLineTooLong(bytes) => write!(f, "the request line is longer than {bytes} bytes"),
             HttpError::HeadTooLong(bytes) => write!(f, "the request's head is longer than {bytes} bytes"),
             HttpError::TooManyHeaders(count) => write!(f, "the request has more than {count} header fields"),
-            HttpError::Version => write!(f, "only HTTP/1.1 and HTTP/1.0 are spoken here"),
-            HttpError::Expectation => write!(f, "only the expectation 100-continue can be met"),
+            HttpError::Version => write!(f, "only HTTP/1.1 and HTTP/1.0 are supported"),
+            HttpError::Expectation => write!(f, "only the expectation 100-continue is supported"),
             HttpError::LengthRequired => write!(f, "send the body's length in Content-Length"),
             HttpError::HeadTimeout(time) => write!(f, "the request's head did not arrive within {time:?}"),
-            HttpError::Stalled { bytes_min, window } => write!(f, "less than {bytes_min} bytes moved in {window:?}"),
-            HttpError::HeadCut => write!(f, "the peer left in the middle of a head"),
+            HttpError::Stalled { bytes_min, window } => {
+                write!(f, "less than {bytes_min} bytes were transferred in {window:?}")
+            }
+            HttpError::HeadCut => write!(f, "the peer closed the connection within a head"),
             HttpError::BodyCut { missing_bytes } => write!(f, "the body ended {missing_bytes} bytes early"),
             HttpError::OutOfMemory => write!(f, "no memory for the request's head"),
-            HttpError::NoResponse => write!(f, "the service gave no answer"),
+            HttpError::NoResponse => write!(f, "the service did not answer"),
             HttpError::WrongLength { missing_bytes: 0 } => {
                 write!(f, "the response's body is longer than the length it declared")
             }

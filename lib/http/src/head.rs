@@ -8,7 +8,7 @@ pub const HEADERS_MAX: usize = 64;
 
 const NO_VERSION: HttpError = HttpError::Bad("the request line does not end with HTTP/1.1");
 
-/// Looks for the end of a head in bytes that come piece by piece; each byte is looked at once.
+/// Searches for the end of a head in bytes that arrive piece by piece; each byte is checked once.
 #[derive(Default)]
 pub(crate) struct HeadScan {
     /// Everything before holds no end of a head.
@@ -27,8 +27,8 @@ enum Checked {
 }
 
 impl HeadScan {
-    /// Tells the length of the head once all of it is in `bytes`, which only ever grow from call to
-    /// call. What can never become a head is refused without waiting for the end.
+    /// Returns the length of the head once all of it is in `bytes`, which only grow from call to
+    /// call. Bytes that can never become a head are refused without waiting for the end.
     pub(crate) fn find_end(&mut self, bytes: &[u8], limits: &Limits) -> Result<Option<usize>, HttpError> {
         let end = self.scan(bytes);
         let line_known = self.line_bytes.unwrap_or(bytes.len());
@@ -45,7 +45,7 @@ impl HeadScan {
                 self.checked = now;
                 let mut fields = [httparse::EMPTY_HEADER; 0];
                 match parse(&mut httparse::Request::new(&mut fields), &bytes[..line_known]) {
-                    // Which version it is, the rest of the line decides.
+                    // The rest of the line decides which version it is.
                     Err(HttpError::Version | NO_VERSION) if now == Checked::Beginning => (),
                     checked => _ = checked?,
                 }
@@ -73,7 +73,7 @@ impl HeadScan {
     }
 }
 
-/// Parses `bytes` and tells whether they are a whole head.
+/// Parses `bytes` and returns whether they are a whole head.
 fn parse<'b>(request: &mut httparse::Request<'_, 'b>, bytes: &'b [u8]) -> Result<Option<usize>, HttpError> {
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => Ok(Some(length)),
@@ -84,7 +84,7 @@ fn parse<'b>(request: &mut httparse::Request<'_, 'b>, bytes: &'b [u8]) -> Result
         Err(httparse::Error::HeaderName) => Err(HttpError::Bad("a header field's name has a forbidden character")),
         Err(httparse::Error::HeaderValue) => Err(HttpError::Bad("a header field's value has a forbidden character")),
         Err(httparse::Error::NewLine) => Err(HttpError::Bad("a line does not end properly")),
-        Err(_) => Err(HttpError::Bad("this is no HTTP request line")),
+        Err(_) => Err(HttpError::Bad("this is not an HTTP request line")),
     }
 }
 
@@ -96,7 +96,7 @@ fn is_http_version(bytes: &[u8]) -> bool {
         if major.is_ascii_digit() && matches!(rest, [] | [b'.', _]))
 }
 
-/// Parses a whole head. Everything about framing that is not beyond doubt is an error.
+/// Parses a whole head. Any ambiguity of its framing is an error.
 pub(crate) fn parse_head(bytes: &[u8]) -> Result<Request, HttpError> {
     let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut fields);
@@ -104,7 +104,7 @@ pub(crate) fn parse_head(bytes: &[u8]) -> Result<Request, HttpError> {
         return Err(HttpError::Bad("the head does not end where its empty line is"));
     }
     let (Some(method), Some(target), Some(minor)) = (parsed.method, parsed.path, parsed.version) else {
-        return Err(HttpError::Bad("this is no HTTP request line"));
+        return Err(HttpError::Bad("this is not an HTTP request line"));
     };
     let version = if minor == 0 { Version::Http10 } else { Version::Http11 };
     let mut framing = Framing::default();
@@ -129,7 +129,7 @@ fn check_target(method: Method, target: &str) -> Result<(), HttpError> {
     if known { Ok(()) } else { Err(HttpError::Bad("the target is neither a path nor a URL")) }
 }
 
-/// The fields that say how long the message is and what becomes of the connection.
+/// The fields that determine the length of the message and whether the connection is kept.
 #[derive(Default)]
 struct Framing {
     length: Option<u64>,
@@ -145,7 +145,7 @@ struct Framing {
 impl Framing {
     fn read(&mut self, name: &str, value: &[u8]) -> Result<(), HttpError> {
         if name.eq_ignore_ascii_case("content-length") {
-            let length = content_length(value).ok_or(HttpError::Bad("Content-Length is no number of bytes"))?;
+            let length = content_length(value).ok_or(HttpError::Bad("Content-Length is not a number"))?;
             if self.length.replace(length).is_some() {
                 return Err(HttpError::Bad("there are two fields Content-Length"));
             }
@@ -156,7 +156,7 @@ impl Framing {
         } else if name.eq_ignore_ascii_case("host") {
             self.hosts += 1;
             if !value.iter().all(|&byte| is_host_byte(byte)) {
-                return Err(HttpError::Bad("the field Host names no host"));
+                return Err(HttpError::Bad("the field Host does not name a host"));
             }
         } else if name.eq_ignore_ascii_case("connection") {
             for option in list(value) {
@@ -179,10 +179,10 @@ impl Framing {
             return Err(HttpError::Bad("Content-Length and Transfer-Encoding exclude each other"));
         }
         if self.transfer_encoding && !http11 {
-            return Err(HttpError::Bad("HTTP/1.0 knows no Transfer-Encoding"));
+            return Err(HttpError::Bad("HTTP/1.0 has no Transfer-Encoding"));
         }
         if self.hosts > 1 || (http11 && self.hosts == 0) {
-            return Err(HttpError::Bad("the field Host must be there once"));
+            return Err(HttpError::Bad("the field Host must appear exactly once"));
         }
         if http11 && self.expects_other {
             return Err(HttpError::Expectation);

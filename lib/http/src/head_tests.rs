@@ -82,7 +82,7 @@ fn each_byte_of_a_head_is_scanned_once() {
     let mut scan = HeadScan::default();
     for length in 0..head.len() {
         assert_eq!(scan.find_end(&head[..length], &limits), Ok(None), "{length}");
-        // At most an undecided line end is looked at again.
+        // At most an undecided line end is checked again.
         assert!(scan.scanned + 2 >= length);
     }
     assert_eq!(scan.find_end(head, &limits), Ok(Some(head.len())));

@@ -1,4 +1,4 @@
-//! Bytes that arrived and were not asked for yet.
+//! Bytes that arrived before they were read.
 
 use crate::HttpError;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ impl Input {
         }
     }
 
-    /// Moves bytes to the front of `out` and tells how many.
+    /// Moves bytes to the front of `out` and returns how many.
     pub(crate) fn take(&mut self, out: &mut [u8]) -> usize {
         let count = self.len().min(out.len());
         out[..count].copy_from_slice(&self.bytes()[..count]);
@@ -64,7 +64,7 @@ impl Input {
         Ok(&mut self.memory[self.end..end])
     }
 
-    /// Says that `count` bytes were received into [`Input::space`].
+    /// Adds `count` bytes that were received into [`Input::space`].
     pub(crate) fn received(&mut self, count: usize) {
         assert!(count <= self.memory.len() - self.end, "more bytes than there was space for");
         self.end += count;

@@ -2,18 +2,18 @@
 //!
 //! [`Connection::next_request`] reads a head, the service reads the body with
 //! [`Connection::read_body`] straight into its own memory, answers with [`Connection::respond`] or
-//! [`Connection::start`] and [`Connection::write_body`], and asks for the next request.
+//! [`Connection::start`] and [`Connection::write_body`], and reads the next request.
 //! [`Connection::serve`] is that loop with every error answered.
 //!
-//! Everything a peer sends is bounded, in bytes by the constants and in time by [`Limits`]. What is
-//! unusual but legal is accepted; what two parsers might understand differently is refused.
+//! Everything a peer sends is bounded, in bytes by the constants and in time by [`Limits`]. Unusual
+//! but legal requests are accepted; requests that two parsers might read differently are refused.
 //!
 //! Copies: a head is copied once out of the connection's buffer, with as much of a body as arrived
 //! in the same read; the rest of a body is read into the caller's memory. Response bodies are not
-//! copied, except that one of up to 4 KiB joins its head so that both leave in one write.
+//! copied, except that one of up to 4 KiB joins its head so that one write sends both.
 #![no_std]
 #![forbid(unsafe_code)]
-// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+// One core runs one executor, so the futures need not be `Send`, and the lint does not apply.
 #![allow(async_fn_in_trait)]
 
 extern crate alloc;

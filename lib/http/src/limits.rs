@@ -1,4 +1,4 @@
-//! How much and how long a peer may.
+//! How much a peer may send, and how long it may take.
 
 use core::time::Duration;
 
@@ -11,22 +11,22 @@ pub struct Limits {
     pub request_line_bytes_max: usize,
     /// From the first byte of a head to its last; longer is a 408.
     pub head_timeout: Duration,
-    /// How long a connection may be open without a request; it is closed without a word.
+    /// How long a connection may be open without a request; then it is closed without a response.
     pub idle_timeout: Duration,
-    /// Time spent waiting for the peer, in which it must take or give [`Limits::progress_bytes_min`].
+    /// Time spent waiting for the peer, in which it must receive or send [`Limits::progress_bytes_min`].
     /// Time that the service takes is not counted.
     pub progress_window: Duration,
     /// See [`Limits::progress_window`]. The end of a body counts as enough.
     pub progress_bytes_min: u64,
-    /// How long the rest of what the peer sends is thrown away after our half was closed, so that
+    /// How long data from the peer is discarded after our half was closed, so that
     /// the peer reads the answer instead of a reset.
     pub linger_timeout: Duration,
-    /// Bytes that are thrown away at most in that time.
+    /// Bytes that are discarded at most in that time.
     pub linger_bytes_max: u64,
 }
 
 impl Limits {
-    /// What suits a service on an ordinary network.
+    /// Limits for a service on an ordinary network.
     pub const DEFAULT: Limits = Limits {
         head_bytes_max: 16 * 1024,
         request_line_bytes_max: 8 * 1024,

@@ -1,4 +1,4 @@
-//! A stream with a watch over its progress.
+//! A stream that must make progress.
 
 use crate::timing::{Progress, before};
 use crate::{HttpError, Limits};
@@ -25,12 +25,12 @@ impl<S: Stream, C: Clock> Link<S, C> {
         Link { stream, clock, limits, reading, writing, peer_ended: false, broken: false }
     }
 
-    /// A new request's body begins.
+    /// A new request's body starts.
     pub(crate) fn restart_reading(&mut self) {
         self.reading.restart();
     }
 
-    /// A new response begins.
+    /// A new response starts.
     pub(crate) fn restart_writing(&mut self) {
         self.writing.restart();
     }
@@ -43,7 +43,7 @@ impl<S: Stream, C: Clock> Link<S, C> {
         read
     }
 
-    /// Reads some bytes before a deadline, `None` if it came first. A connection that breaks looks
+    /// Reads some bytes before a deadline, `None` if it passed first. A connection that breaks looks
     /// like one that ends.
     pub(crate) async fn receive_before(
         &mut self,
@@ -64,7 +64,7 @@ impl<S: Stream, C: Clock> Link<S, C> {
         read.unwrap_or(0)
     }
 
-    /// Reads bytes that are here already; 0 if there are none, or when the connection ends or breaks.
+    /// Reads bytes that have arrived; 0 if there are none, or when the connection ends or breaks.
     pub(crate) async fn receive_now(&mut self, buf: &mut [u8]) -> usize {
         let mut read = pin!(self.stream.read(buf));
         let polled = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;

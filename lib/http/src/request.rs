@@ -47,7 +47,7 @@ impl Method {
     }
 }
 
-/// The version of HTTP that a peer speaks.
+/// The version of HTTP that a peer uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// HTTP/1.0
@@ -63,7 +63,7 @@ pub enum RequestBody {
     None,
     /// So many bytes, possibly zero.
     Length(u64),
-    /// A chunked body, whose length its end shows.
+    /// A chunked body, whose length is known only at its end.
     Chunked,
     /// A body with another transfer encoding, which is not decoded here: reading it fails with
     /// [`HttpError::LengthRequired`], and the connection is closed after the answer.
@@ -129,7 +129,7 @@ impl Request {
     }
 
     /// The target's path, still percent-encoded: without the scheme and host of a URL and without
-    /// the query. Begins with a slash, except for `*` and for the target of a CONNECT.
+    /// the query. Starts with a slash, except for `*` and for the target of a CONNECT.
     pub fn path(&self) -> &str {
         let path = self.path_and_query();
         path.split_once('?').map_or(path, |(path, _)| path)
@@ -148,7 +148,7 @@ impl Request {
         match target.split_once("://") {
             Some((_, rest)) => match rest.find(['/', '?']) {
                 Some(slash) if rest[slash..].starts_with('/') => &rest[slash..],
-                // A URL with a query and no path; nobody sends it, and the path is the root.
+                // A URL with a query and no path is unusual; its path is the root.
                 _ => "/",
             },
             None => target,

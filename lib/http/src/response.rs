@@ -54,7 +54,7 @@ statuses! {
 }
 
 impl Status {
-    /// Section 6.4.1 of RFC 9110: some responses have no body, whatever their fields say.
+    /// Section 6.4.1 of RFC 9110: some responses have no body, regardless of their fields.
     pub(crate) fn forbids_body(self) -> bool {
         self.0 < 200 || self == Status::NO_CONTENT || self == Status::NOT_MODIFIED
     }
@@ -110,7 +110,7 @@ impl Response {
     }
 }
 
-/// Bytes to format into, which notice control characters in a value.
+/// Bytes to format into, which detect control characters in a value.
 struct Text {
     bytes: Vec<u8>,
     in_value: bool,

@@ -1,4 +1,4 @@
-//! Deadlines for futures, which cost nothing while the future is ready at once.
+//! Deadlines for futures, which cost nothing if the future is ready immediately.
 
 use crate::{HttpError, Limits};
 use core::future::poll_fn;
@@ -7,8 +7,8 @@ use core::task::Poll;
 use core::time::Duration;
 use glass_api::{Clock, Instant, NetError};
 
-/// Runs `future` until `deadline`; `None` when that came first. Neither the clock is read nor a
-/// timer made before the future has to wait: `deadline` is asked for the moment then.
+/// Runs `future` until `deadline`; `None` when that passed first. The clock is read and the timer
+/// created only when the future has to wait: only then is `deadline` called.
 pub(crate) async fn before<F: Future>(
     clock: &impl Clock,
     deadline: impl FnOnce(Instant) -> Instant,
@@ -19,7 +19,7 @@ pub(crate) async fn before<F: Future>(
         return Some(output);
     }
     let mut sleep = pin!(clock.sleep_until(deadline(clock.now())));
-    // The future has just said that it waits. Asking again at once would undo its yielding to others.
+    // The future has just returned pending. Polling it again immediately would undo its yielding to others.
     let mut asked = true;
     poll_fn(|context| {
         if !core::mem::take(&mut asked)
@@ -32,8 +32,8 @@ pub(crate) async fn before<F: Future>(
     .await
 }
 
-/// Watches that one direction of a connection moves: in each window of time that was spent
-/// waiting, a minimum of bytes.
+/// Checks the progress of one direction of a connection: a minimum of bytes in each window of time
+/// spent waiting.
 #[derive(Default)]
 pub(crate) struct Progress {
     waited: Duration,
@@ -41,12 +41,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Forgets the past: a new body begins.
+    /// Starts again for a new body.
     pub(crate) fn restart(&mut self) {
         *self = Progress::default();
     }
 
-    /// Waits for `transfer`, which tells how many bytes it moved.
+    /// Waits for `transfer`, which returns how many bytes it transferred.
     pub(crate) async fn watch(
         &mut self,
         clock: &impl Clock,

@@ -1,4 +1,4 @@
-//! What the stack costs: two of them in one thread, joined by queues in memory.
+//! Measures the cost of the stack: two stacks in one thread, connected by queues in memory.
 //!
 //! `cargo run --release -p glass-net --example throughput`
 
@@ -78,7 +78,7 @@ fn bulk(window_bytes: usize, offloads: bool) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// 64 bytes there and back, beside connections that do nothing.
+/// A round trip of 64 bytes, beside idle connections.
 fn round_trips(idle: usize) -> f64 {
     let sizes = Config { receive_bytes: 16_384, send_bytes: 16_384, connections_max: 2000, ..config(2) };
     let mut wire = Wire::with(sizes);
@@ -131,7 +131,7 @@ fn connections() -> f64 {
             stream.close().await.unwrap();
             assert_eq!(stream.read(&mut [0; 1]).await, Ok(0));
         });
-        // Let the ends rest out, so that sockets do not run short.
+        // Let TIME-WAIT pass, so that there are enough sockets.
         wire.advance(Duration::from_secs(11));
     }
     begun.elapsed().as_secs_f64()

@@ -1,9 +1,9 @@
-//! Telling the neighbours our address: an ARP announcement (RFC 5227, section 2.3).
+//! Announces our address to the neighbours by ARP (RFC 5227, section 2.3).
 //!
-//! A neighbour that asked for the address before we were up, as a forwarding host does when a client
-//! connects while we boot, waits for its next retry otherwise: seconds. It is sent when somebody
-//! listens, not before: the neighbour's SYN follows at once, and a refusal would be lost, because we
-//! do not know the neighbour's own address yet.
+//! Without it, a neighbour that requested the address during our boot, as a forwarding host does when a client
+//! connects early, waits seconds for its next retry. The announcement is sent when the first listener
+//! opens, not before: the neighbour's SYN follows immediately, and a refusal would be lost, because we
+//! do not have the neighbour's own address yet.
 
 use core::net::Ipv4Addr;
 use smoltcp::phy::TxToken;

@@ -1,4 +1,4 @@
-//! What a stack is told when it is made: addresses, sizes, bounds and times.
+//! The configuration of a stack: addresses, sizes, bounds and times.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -8,7 +8,7 @@ use smoltcp::wire::{EthernetAddress, IpAddress};
 /// Where our address comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Address {
-    /// Ask a DHCP server, again and again until one answers.
+    /// Request one by DHCP, repeatedly until a server answers.
     Dhcp,
     /// Use this one.
     Static {
@@ -16,7 +16,7 @@ pub enum Address {
         address: IpAddr,
         /// Leading bits that our network has in common: 24 for 255.255.255.0.
         prefix_bits: u8,
-        /// Where packets for other networks go.
+        /// The router for other networks.
         gateway: Option<IpAddr>,
     },
 }
@@ -42,21 +42,21 @@ pub struct Config {
     pub receive_bytes: usize,
     /// Data of a connection that may wait to be sent or acknowledged.
     pub send_bytes: usize,
-    /// Connections that may exist at once, those being opened and closed included. Each costs
-    /// `receive_bytes + send_bytes`. Beyond it a SYN stays unanswered, so that the peer tries again.
+    /// Connections that may exist at the same time, including those being opened and closed. Each costs
+    /// `receive_bytes + send_bytes`. A SYN beyond this number is not answered, so that the peer retransmits it.
     pub connections_max: usize,
-    /// Connections of one listener that may be half open or wait to be accepted. Beyond it a SYN
-    /// stays unanswered.
+    /// Connections of one listener that may be half open or wait to be accepted. A SYN beyond this
+    /// number is not answered.
     pub backlog_max: usize,
     /// How the sending rate reacts to loss.
     pub congestion: Congestion,
-    /// A peer that is silent for so long is gone. Idle peers are asked four times in this period.
+    /// A peer that is silent for so long is gone. Idle peers get four keep-alive probes in this period.
     pub peer_timeout: Duration,
     /// How long a connection may take to open, in both directions.
     pub open_timeout: Duration,
-    /// How long a closed connection without progress may go on delivering its data.
+    /// How long a closed connection without progress may try to deliver its data.
     pub linger_timeout: Duration,
-    /// How long it may go on at all.
+    /// The same, regardless of progress.
     pub linger_max: Duration,
 }
 
@@ -87,11 +87,11 @@ impl Config {
         }
     }
 
-    /// The receive window that is really used.
+    /// The receive window in use.
     ///
-    /// smoltcp 0.14.0 sends the window of a SYN unscaled, as the protocol wants, but remembers it as
+    /// smoltcp 0.14.0 sends the window of a SYN unscaled, as the protocol requires, but remembers it as
     /// if it had been scaled. A window of exactly `65535 << scale` makes both readings the same.
-    /// With another one a peer could write behind the buffer's end and trip an assertion.
+    /// With another size a peer could write beyond the buffer's end and trigger an assertion.
     pub fn window_bytes(&self) -> usize {
         let mut window = self.receive_bytes.clamp(1, 1 << 29);
         if window > WINDOW_FIELD_MAX {
@@ -124,9 +124,9 @@ impl Config {
 /// Why a stack cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigError {
-    /// The device's address names a group, or nobody.
+    /// The device's address is a multicast or unspecified address.
     Mac([u8; 6]),
-    /// An address names a group, or nobody.
+    /// An address is multicast or unspecified.
     NotUnicast(IpAddr),
     /// A prefix is longer than the address.
     Prefix {
@@ -135,7 +135,7 @@ pub enum ConfigError {
         /// Bits of the address.
         bits_max: u8,
     },
-    /// The gateway's address is of another kind than ours.
+    /// The gateway's address is of another family than ours.
     Gateway(IpAddr),
 }
 
@@ -149,7 +149,9 @@ impl fmt::Display for ConfigError {
             ConfigError::Prefix { prefix_bits, bits_max } => {
                 write!(f, "a prefix of {prefix_bits} bits does not fit an address of {bits_max}")
             }
-            ConfigError::Gateway(gateway) => write!(f, "the gateway {gateway} is of another kind than our address"),
+            ConfigError::Gateway(gateway) => {
+                write!(f, "the gateway {gateway} is of another address family than our address")
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Connections from their first to their last packet: buffers, reads and writes, and what is left of
-//! them when their stream has gone.
+//! Connections from their first to their last packet: buffers, reads and writes, and the end of a
+//! connection whose stream was dropped.
 
 use crate::state::{State, from_smoltcp, to_smoltcp, to_smoltcp_duration};
 use crate::table::{ConnectionId, Ends, Lingering, Role};
@@ -14,10 +14,10 @@ use smoltcp::socket::tcp::{self, RecvError};
 
 /// How long a reset may wait for room in the device, or for its destination's address.
 const ABORT_WAIT: Duration = Duration::from_secs(1);
-/// What a peer may go on sending to a closed connection before it is reset. It is read and dropped,
+/// Bytes that a peer may send to a closed connection before it is reset. They are read and dropped,
 /// because a reset would make the peer forget the answer that it has not read yet.
 const DISCARD_MAX_BYTES: usize = 4 << 20;
-/// How long a deadline waits that polling did not serve.
+/// How long a deadline is postponed that polling did not clear.
 const LATE_WAIT: Duration = Duration::from_millis(1);
 
 impl State {
@@ -28,7 +28,7 @@ impl State {
             return Err(NetError::TooMany);
         };
         let mut socket = tcp::Socket::new(tcp::SocketBuffer::new(receive), tcp::SocketBuffer::new(send));
-        // Writers hand over whole messages; waiting for more of them only costs time.
+        // Writers pass whole messages; waiting for more of them only adds delay.
         socket.set_nagle_enabled(false);
         socket.set_congestion_control(self.congestion());
         socket.set_timeout(Some(to_smoltcp_duration(self.config.open_timeout)));
@@ -44,8 +44,7 @@ impl State {
         self.table.get(id).socket()
     }
 
-    /// Whether one more connection may exist, if need be in the place of one that only waits for
-    /// stray packets.
+    /// Whether one more connection may exist, if necessary in place of one in TIME-WAIT.
     pub(crate) fn make_room(&mut self) -> bool {
         if self.table.len() < self.config.connections_max {
             return true;
@@ -61,8 +60,8 @@ impl State {
         waiting.is_some()
     }
 
-    /// Forgets a connection that only rests in TIME-WAIT, so that its two ends can connect anew.
-    /// Tells whether they can.
+    /// Removes a connection that is in TIME-WAIT, so that its two ends can connect again.
+    /// Returns whether they can.
     pub(crate) fn end_time_wait(&mut self, id: ConnectionId) -> bool {
         let connection = self.table.get(id);
         let over = matches!(connection.role, Role::Lingering(_)) && connection.socket().state() == tcp::State::TimeWait;
@@ -72,7 +71,7 @@ impl State {
         over
     }
 
-    /// Starts to open a connection; [`State::poll_connected`] tells how it went.
+    /// Starts to open a connection; [`State::poll_connected`] returns the result.
     pub(crate) fn connect(&mut self, remote: SocketAddr) -> Result<ConnectionId, NetError> {
         if !self.make_room() {
             self.counters.refused_limit += 1;
@@ -80,7 +79,7 @@ impl State {
         }
         let port = self.free_port().ok_or(NetError::TooMany)?;
         let mut socket = self.make_socket()?;
-        // It fails when no address of ours fits, or the remote one is no address.
+        // It fails when we have no address of this family, or the remote address is invalid.
         socket.connect(self.interface.context(), remote, port).map_err(|_| NetError::NoNetwork)?;
         let local = socket.local_endpoint().ok_or(NetError::NoNetwork)?;
         Ok(self.table.insert(socket, Ends { local, remote: remote.into() }, Role::Owned))
@@ -127,7 +126,7 @@ impl State {
                 Poll::Pending
             }
             Ok(count) => {
-                // The window has grown; the next poll tells the peer if it matters.
+                // The window has grown; the next poll announces it to the peer if necessary.
                 self.table.touch(id);
                 Poll::Ready(Ok(count))
             }
@@ -160,7 +159,7 @@ impl State {
         }
     }
 
-    /// Tells the trace what of a connection the task waits for.
+    /// Records in the trace what the task waits for on this connection.
     fn block(&mut self, kind: BlockKind, name: &Name, id: ConnectionId) {
         if is_on(Group::Tasks) {
             glass_trace::block(kind, name, self.table.get(id).flow.number.into());
@@ -178,8 +177,16 @@ impl State {
         Ok(())
     }
 
+    /// Resets a connection that keeps its owner, whose reads and writes fail from now on.
+    pub(crate) fn abort(&mut self, id: ConnectionId) {
+        let connection = self.table.get(id);
+        connection.reset |= connection.socket().state() != tcp::State::Closed;
+        connection.socket().abort();
+        self.table.touch(id);
+    }
+
     fn why_broken(&mut self, id: ConnectionId) -> NetError {
-        // A connection that is over without the peer's word for it has timed out.
+        // A connection that ended without a FIN or reset of the peer has timed out.
         if self.table.get(id).reset { NetError::Reset } else { NetError::TimedOut }
     }
 
@@ -198,8 +205,8 @@ impl State {
         self.table.touch(id);
     }
 
-    /// Does what a connection needs after it has sent all that it can: frees it when it is over,
-    /// and else finds out when it is next to be looked after.
+    /// Serves a connection after it has sent all that it can: frees it when it has ended, and
+    /// otherwise computes its next deadline.
     pub(crate) fn settle(&mut self, id: ConnectionId) {
         let deadline = match self.table.get(id).role {
             Role::Owned => None,
@@ -221,7 +228,7 @@ impl State {
         self.table.set_deadline(id, protocol.into_iter().chain(deadline).min());
     }
 
-    /// Looks after a connection without a stream; tells when to do so again, `None` when it is over.
+    /// Serves a connection without a stream; returns its next deadline, `None` when it has ended.
     fn settle_lingering(&mut self, id: ConnectionId) -> Option<Instant> {
         let now = self.now;
         let connection = self.table.get(id);
@@ -249,7 +256,7 @@ impl State {
             if discarded > 0 {
                 self.table.touch(id);
             }
-            // smoltcp ends the rest itself.
+            // smoltcp closes the others itself.
             return Some(if resting { Instant(u64::MAX) } else { end });
         }
         lingering.aborted = true;
@@ -260,7 +267,7 @@ impl State {
         Some(now + ABORT_WAIT)
     }
 
-    /// Acknowledges at once from now on: a device that merges frames hands over as much in one frame
+    /// Acknowledges without delay from now on: a device that merges frames delivers as much in one frame
     /// as the peer may have in flight, and smoltcp would wait for a second one.
     pub(crate) fn acknowledge_large_frames(&mut self) {
         self.large_frames = true;
@@ -270,7 +277,7 @@ impl State {
     }
 }
 
-/// Drops what has arrived and tells how much that was.
+/// Drops the received data and returns how much that was.
 fn discard(socket: &mut tcp::Socket<'static>) -> usize {
     let mut discarded = 0;
     while let Ok(count @ 1..) = socket.recv(|piece| (piece.len(), piece.len())) {

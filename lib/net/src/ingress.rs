@@ -1,4 +1,4 @@
-//! Frames on their way in: what we look at before smoltcp gets them.
+//! Received frames: what we parse before smoltcp does.
 
 use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
@@ -15,7 +15,7 @@ use smoltcp::wire::{
     Ipv6Packet, TcpPacket,
 };
 
-/// What a frame is, as far as it decides who gets it.
+/// The kind of a frame, as far as it decides its receiver.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A segment between these two ends.
@@ -28,14 +28,14 @@ pub(crate) enum Kind {
         /// The shift of windows that it offers.
         scale: Option<u8>,
     },
-    /// It may tell us a neighbour's address.
+    /// It may contain a neighbour's address.
     Neighbour,
-    /// Anything else, and nonsense.
+    /// Anything else, including invalid frames.
     Other,
 }
 
 impl Kind {
-    /// Reads a frame's headers as far as they make sense. Checksums are left to smoltcp.
+    /// Parses a frame's headers as far as they are valid. smoltcp verifies the checksums.
     pub(crate) fn of(frame: &[u8]) -> Kind {
         Kind::parse(frame).unwrap_or(Kind::Other)
     }
@@ -53,7 +53,7 @@ impl Kind {
                 let addresses = (IpAddress::Ipv6(packet.dst_addr()), IpAddress::Ipv6(packet.src_addr()));
                 Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
-            // The rest of the network's questions are not ours.
+            // Other requests are not for us.
             EthernetProtocol::Arp if frame.dst_addr().is_unicast() => Some(Kind::Neighbour),
             _ => None,
         }
@@ -78,7 +78,7 @@ impl Kind {
 }
 
 impl State {
-    /// Hands one frame to smoltcp, together with the connection that it is for. Returns the ends of a SYN for which there is no room.
+    /// Passes one frame to smoltcp, with the connection that it is for. Returns the ends of a SYN for which there is no room.
     pub(crate) fn receive<T: TxToken>(
         &mut self,
         now: Instant,
@@ -116,7 +116,12 @@ impl State {
                     trace_stray(frame);
                     return Some(ends);
                 }
-                Admission::Pass => self.receive_control(now, device, frame),
+                Admission::Pass => {
+                    if !self.listeners.is_empty() {
+                        self.missed.get_or_insert((ends.local.port, false));
+                    }
+                    self.receive_control(now, device, frame);
+                }
                 Admission::Made(id) => {
                     self.note_scale(id, scale);
                     self.receive_segment(now, device, id, frame);
@@ -131,7 +136,7 @@ impl State {
         None
     }
 
-    /// A frame for no connection: smoltcp answers it if it deserves an answer.
+    /// A frame for no connection: smoltcp answers it if necessary.
     fn receive_control<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
         trace_stray(frame);
         let OneFrame { receive, transmit, capabilities } = device;
@@ -166,7 +171,7 @@ impl State {
         self.table.touch(id);
     }
 
-    /// Remembers how the windows of a connection are to be read, if it offers that just now.
+    /// Records the window scale of a connection, if this segment offers one.
     fn note_scale(&mut self, id: ConnectionId, scale: Option<u8>) {
         if let Some(scale) = scale {
             let receive_bytes = self.config.window_bytes();
@@ -184,7 +189,7 @@ impl State {
     }
 }
 
-/// Tells the trace of a segment for no connection.
+/// Records a segment for no connection in the trace.
 fn trace_stray(frame: &[u8]) {
     if is_on(Group::Net) {
         Flow::default().received(frame);
@@ -216,7 +221,7 @@ impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<T> {
-        // An answer goes with the frame that it answers; the rest is sent by `State::send`.
+        // Only an answer to this frame is sent here; `State::send` sends everything else.
         None
     }
 

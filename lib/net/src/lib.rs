@@ -1,12 +1,12 @@
 //! TCP/IP for a service, over any device that moves Ethernet frames.
 //!
 //! Two halves share one state on one core:
-//! * a platform owns the [`Stack`]: it lends it a [`smoltcp::phy::Device`], calls [`Stack::poll`] and sleeps
-//!   until [`Stack::next_deadline`];
+//! * a platform owns the [`Stack`]: it gives it a [`smoltcp::phy::Device`], which [`FrameDevice`] makes of any [`Card`], calls
+//!   [`Stack::poll`] and sleeps until [`Stack::next_deadline`];
 //! * a service holds [`Sockets`], which implements [`glass_api::Net`], and the [`Listener`]s and
 //!   [`Stream`]s that come from it.
 //!
-//! smoltcp does the protocol. This crate adds what it leaves open: sockets that exist only while a
+//! smoltcp implements the protocol. This crate adds sockets that exist only while a
 //! connection does (buffers are allocated when a SYN arrives, not when a port is opened), a bound on
 //! connections, connections that outlive their [`Stream`] until their data is delivered, peers that
 //! vanish, and addresses by DHCP.
@@ -23,16 +23,16 @@
 //!     executor.fire_timers(now());
 //!     executor.run_ready();
 //!     let progress = stack.poll(now());
-//!     // here: one kick of the device for everything that was queued
+//!     // here: one notify of the device for everything that was queued
 //!     if !progress && !executor.has_ready() && !stack.has_work() {
-//!         // arm the device's interrupt, look once more, then
+//!         // arm the device's interrupt, poll once more, then
 //!         // sleep until the earlier of executor.next_deadline() and stack.next_deadline(now())
 //!     }
 //! }
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
-// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+// One core runs one executor, so the futures need not be `Send`, and the lint does not apply.
 #![allow(async_fn_in_trait)]
 
 extern crate alloc;
@@ -40,6 +40,7 @@ extern crate alloc;
 extern crate std;
 
 mod announce;
+mod card;
 mod config;
 mod connections;
 mod ingress;
@@ -53,9 +54,10 @@ mod stream;
 mod table;
 mod trace;
 
+pub use card::{Card, CardLimits, CardTransmit, FrameDevice};
 pub use config::{Address, Config, ConfigError, Congestion};
 pub use smoltcp;
 pub use sockets::{Listener, Sockets};
 pub use stack::Stack;
 pub use state::Counters;
-pub use stream::Stream;
+pub use stream::{ReadHalf, Stream, WriteHalf};

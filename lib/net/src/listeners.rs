@@ -21,16 +21,16 @@ pub(crate) struct ListenerState {
 
 /// What to do with a frame that opens a connection.
 pub(crate) enum Admission {
-    /// Nobody listens; smoltcp will say so.
+    /// No listener; smoltcp refuses the connection.
     Pass,
-    /// Forget the frame; the peer will try again.
+    /// Drop the frame; the peer will retransmit it.
     Refuse,
     /// This connection was made for it.
     Made(ConnectionId),
 }
 
 impl State {
-    /// Opens a port and tells the listener's name and the port.
+    /// Opens a port and returns the listener's id and the port.
     pub(crate) fn listen(&mut self, port: u16) -> Result<(u64, u16), NetError> {
         let port = match port {
             0 => self.free_port().ok_or(NetError::TooMany)?,
@@ -88,7 +88,7 @@ impl State {
         has_room && listener.is_none_or(|listener| listener.pending.len() < self.config.backlog_max)
     }
 
-    /// Looks at a SYN before smoltcp does, and makes the connection that will take it.
+    /// Checks a SYN before smoltcp does, and creates the connection that will accept it.
     pub(crate) fn admit(&mut self, ends: Ends) -> Admission {
         let Some(listener) = self.listeners.iter().find(|listener| listener.port == ends.local.port) else {
             return Admission::Pass;
@@ -109,7 +109,7 @@ impl State {
         Admission::Made(self.table.insert(socket, ends, Role::Pending { listener_id }))
     }
 
-    /// Keeps a connection that has taken its SYN and drops one that has not (a broken checksum, say).
+    /// Keeps a connection that has accepted its SYN and drops one that has not (for example because of a wrong checksum).
     pub(crate) fn admitted(&mut self, id: ConnectionId) {
         let connection = self.table.get(id);
         let listening = connection.socket().is_listening();
@@ -125,12 +125,12 @@ impl State {
         }
     }
 
-    /// Looks after a connection that nobody has accepted; tells whether it is gone.
+    /// Serves a connection that was not accepted yet; returns whether it is gone.
     pub(crate) fn settle_pending(&mut self, id: ConnectionId, listener_id: u64) -> bool {
         let state = self.socket(id).state();
         match state {
             tcp::State::SynReceived => return false,
-            // A reset while half open makes smoltcp listen again.
+            // After a reset while half open, smoltcp listens again.
             tcp::State::Listen | tcp::State::Closed => {}
             _ => {
                 let timeout = crate::state::to_smoltcp_duration(self.config.peer_timeout);
@@ -145,7 +145,7 @@ impl State {
         if state == tcp::State::Listen {
             self.table.remove(id);
         } else {
-            // Its reset may have nowhere to go: a flood comes from addresses that nobody answers for.
+            // Its reset may have no destination: a flood comes from addresses without a host.
             self.release(id, false);
         }
         true

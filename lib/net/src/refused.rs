@@ -1,7 +1,7 @@
 //! SYNs for which there was no room, kept for a moment.
 //!
-//! In a burst the room is taken by connections that are opened or closed just now, and is there again at once. A peer sends its
-//! SYN again after a second, QEMU's own network after six. A SYN that waits costs its frame, not the buffers of a connection.
+//! In a burst, connections that are being opened or closed take the room, and free it soon. A peer retransmits its
+//! SYN after a second, QEMU's user-mode network after six. A waiting SYN costs its frame, not the buffers of a connection.
 
 use crate::table::Ends;
 use alloc::collections::VecDeque;
@@ -11,9 +11,9 @@ use glass_api::Instant;
 
 /// SYNs that wait at most.
 const COUNT_MAX: usize = 256;
-/// A longer frame is no ordinary SYN.
+/// A longer frame is not an ordinary SYN.
 const FRAME_BYTES_MAX: usize = 128;
-/// How long one waits. Soon after, its peer sends it again, and in a flood older ones only delay the newer.
+/// How long one waits. Its peer retransmits it soon after, and in a flood older ones only delay the newer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// SYNs by age.
@@ -29,7 +29,7 @@ struct Syn {
 }
 
 impl Refused {
-    /// Keeps a frame, unless too many wait already or it waits itself.
+    /// Keeps a frame, unless too many wait already or this SYN is waiting already.
     pub(crate) fn keep(&mut self, now: Instant, ends: Ends, frame: &[u8]) {
         self.forget_old(now);
         let is_kept = self.frames.iter().any(|syn| syn.ends == ends);
@@ -38,12 +38,12 @@ impl Refused {
         }
     }
 
-    /// The ends of the frame that waits longest.
+    /// The two ends of the frame that has waited longest.
     pub(crate) fn first(&self, now: Instant) -> Option<Ends> {
         self.frames.iter().find(|syn| now < syn.until).map(|syn| syn.ends)
     }
 
-    /// The frame that waits longest.
+    /// The frame that has waited longest.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.forget_old(now);
         self.frames.pop_front().map(|syn| syn.frame)

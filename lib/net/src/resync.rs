@@ -1,11 +1,11 @@
-//! Acknowledgements in repeated segments.
+//! Acknowledgements in retransmitted segments.
 //!
-//! smoltcp 0.14.0 answers a segment that it has received before and then forgets all of it, as RFC 9293
-//! section 3.10.7.4 has it. After a timeout its own acknowledgements carry the sequence number of
-//! what it repeats, which is old to the peer in turn. If the acknowledgements of both directions are
-//! lost at once, two such ends repeat themselves until they time out: each would find what it waits
-//! for in the segments that it forgets. So we do what BSD does ("drop any data, but keep on
-//! processing for RST or ACK"): the repeated segment comes a second time, without its data and with
+//! smoltcp 0.14.0 answers a segment that it has received before and then drops it, as RFC 9293
+//! section 3.10.7.4 specifies. After a timeout its own acknowledgements have the sequence number of
+//! the retransmitted data, which is old to the peer in turn. If the acknowledgements of both directions are
+//! lost at the same time, two such ends retransmit until they time out, although the dropped segments contain the
+//! missing acknowledgements. So we do what BSD does ("drop any data, but keep on
+//! processing for RST or ACK"): we process the retransmitted segment a second time, without its data and with
 //! the sequence number that is expected next.
 
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
 };
 
-/// Sends a reply and notes which sequence number it expects next.
+/// Sends a reply and records which sequence number it expects next.
 pub(crate) struct Replying<'c, T> {
     pub(crate) transmit: T,
     pub(crate) expects: &'c Cell<Option<TcpSeqNumber>>,
@@ -103,7 +103,7 @@ impl Layout {
         (segment.start <= segment.end).then_some((frame, Layout { segment, version }))
     }
 
-    /// Makes the headers in `head` those of a segment of `segment_bytes`, and tells the destination
+    /// Changes the headers in `head` to those of a segment of `segment_bytes`, and returns the destination
     /// and the source.
     fn shorten(&self, head: &mut [u8], segment_bytes: usize) -> (IpAddress, IpAddress) {
         let start = EthernetFrame::<&[u8]>::header_len();
@@ -170,7 +170,7 @@ mod tests {
         for (ours, theirs) in ends {
             let old = frame(ours, theirs, 100, TcpControl::Fin, &[1; 50]);
             let made = acknowledgement_in(&old, TcpSeqNumber(200)).unwrap();
-            // Exactly what a plain acknowledgement looks like, checksums included.
+            // The result equals a plain acknowledgement, including checksums.
             assert_eq!(made, frame(ours, theirs, 200, TcpControl::None, &[]));
             assert_eq!(expected_by(&made), Some(TcpSeqNumber(5000)));
         }

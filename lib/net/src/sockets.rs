@@ -60,7 +60,7 @@ impl glass_api::Net for Sockets {
     async fn connect(&self, remote: SocketAddr) -> Result<Stream, NetError> {
         let shared = self.shared()?;
         let id = shared.state.borrow_mut().connect(remote)?;
-        // Dropping the stream undoes it all, whether the wait fails or is given up.
+        // Dropping the stream undoes everything, whether the wait fails or is cancelled.
         let stream = Stream::new(shared.clone(), id, remote);
         stream.connected().await?;
         Ok(stream)

@@ -1,11 +1,13 @@
-//! The platform's side: moving frames and time.
+//! The platform's side: frames and time.
 
 use crate::announce::announce;
 use crate::config::{Config, ConfigError};
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
+use crate::table::Role;
 use crate::trace::{ADDRESS, Flow, Traced};
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::Instant;
@@ -13,10 +15,11 @@ use glass_executor::sync::Notify;
 use glass_trace::{Group, is_on};
 use smoltcp::iface::{self, Interface, PollResult};
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken};
+use smoltcp::socket::tcp;
 use smoltcp::time;
 use smoltcp::wire::{EthernetAddress, HardwareAddress};
 
-/// Frames that one poll takes from the device at most, so that tasks get their turn.
+/// Frames that one poll receives at most, so that tasks can run.
 const FRAMES_PER_POLL: usize = 128;
 /// Segments that one poll sends at most.
 const SEGMENTS_PER_POLL: usize = 1024;
@@ -50,16 +53,21 @@ impl<D: Device> Stack<D> {
         Sockets::new(self.shared.clone())
     }
 
-    /// The device, to kick it, or to arm its interrupt.
+    /// The device, for reading.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, to notify it, or to arm its interrupt.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Sends what sockets have queued, takes frames from the device and wakes tasks; bounded work.
-    /// Tells whether a frame moved: if so, run the tasks and poll again before sleeping.
+    /// Sends what sockets have queued, receives frames and wakes tasks; bounded work.
+    /// Returns whether a frame was sent or received: if so, run the tasks and poll again before sleeping.
     ///
-    /// Sending comes first: what a task answers to a frame goes out in the poll after it, together
-    /// with the acknowledgement, and in the same kick.
+    /// Sending comes first: a task's answer to a frame is sent in the next poll, together
+    /// with the acknowledgement, and with the same notify.
     pub fn poll(&mut self, now: Instant) -> bool {
         let mut state = self.shared.state.borrow_mut();
         let state = &mut *state;
@@ -117,7 +125,7 @@ impl<D: Device> Stack<D> {
         may_send && !self.transmit_blocked
     }
 
-    /// When to poll next if nothing else happens. Call it after a poll that moved nothing.
+    /// When to poll next if nothing else happens. Call it after a poll that neither sent nor received.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         let mut state = self.shared.state.borrow_mut();
         let state = &mut *state;
@@ -128,12 +136,38 @@ impl<D: Device> Stack<D> {
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
     }
 
-    /// Tells the trace of what exists: call it when tracing of the network was switched on.
+    /// Records the open connections in the trace: call it when tracing of the network was switched on.
     pub fn announce(&self) {
         self.shared.state.borrow_mut().table.announce();
     }
 
-    /// Connections that exist, those being opened and closed included.
+    /// The first port that a peer wanted to reach although no listener has it, once, with the ports of the
+    /// listeners.
+    pub fn take_missed_port(&self) -> Option<(u16, Vec<u16>)> {
+        let mut state = self.shared.state.borrow_mut();
+        let (port, is_reported) = state.missed.as_mut()?;
+        if core::mem::replace(is_reported, true) {
+            return None;
+        }
+        let port = *port;
+        Some((port, state.listeners.iter().map(|listener| listener.port).collect()))
+    }
+
+    /// Whether the peer of a closed connection has not yet acknowledged all of it. A platform that ends continues to poll while
+    /// this is true, within a limit.
+    pub fn is_delivering(&self) -> bool {
+        let mut state = self.shared.state.borrow_mut();
+        state.table.iter_mut().any(|(_, connection)| {
+            let is_closed = matches!(&connection.role, Role::Lingering(lingering) if !lingering.aborted);
+            is_closed
+                && matches!(
+                    connection.socket().state(),
+                    tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck
+                )
+        })
+    }
+
+    /// Connections that exist, including those being opened and closed.
     pub fn connection_count(&self) -> usize {
         self.shared.state.borrow().table.len()
     }
@@ -145,13 +179,13 @@ impl<D: Device> Stack<D> {
 }
 
 impl State {
-    /// Lets every connection that may have something to send do so, one segment each in turn. Tells
+    /// Lets every connection that may have something to send do so, one segment each in turn. Returns
     /// whether one did.
     fn send<D: Device>(&mut self, time: time::Instant, device: &mut Watched<'_, D>) -> bool {
         self.table.touch_due(self.now);
         let mut moved = false;
         let mut budget = SEGMENTS_PER_POLL.max(self.table.queue_len());
-        // Those that are touched while they are looked after wait for the next poll.
+        // Those that are queued while they are served wait for the next poll.
         let mut sending = self.table.queue_len();
         while sending > 0 && budget > 0 && !device.blocked {
             sending -= 1;
@@ -179,7 +213,7 @@ impl State {
     }
 }
 
-/// Passes everything on, notices when there was no room for a frame and tells the trace of those that leave.
+/// A device that passes frames through, detects when there was no room for one and records sent frames in the trace.
 struct Watched<'d, D> {
     device: &'d mut D,
     blocked: bool,

@@ -1,4 +1,4 @@
-//! What the two halves of the stack share: smoltcp's interface and sockets, and our books about them.
+//! The shared state of the two halves of the stack: smoltcp's interface and sockets, and our tables of them.
 
 use crate::config::{Address, Config, Congestion};
 use crate::listeners::ListenerState;
@@ -14,23 +14,23 @@ use smoltcp::socket::{dhcpv4, tcp};
 use smoltcp::time;
 use smoltcp::wire::{IpAddress, IpCidr, Ipv4Address};
 
-/// First of the ports that connections of ours come from (RFC 6335).
+/// First ephemeral port (RFC 6335).
 const EPHEMERAL_PORT_MIN: u16 = 49_152;
 
 /// What happened since the start. All of them only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Connections that a listener handed out.
+    /// Connections that were accepted.
     pub accepted: u64,
-    /// SYNs left unanswered because the listener's backlog was full.
+    /// SYNs without an answer because the listener's backlog was full.
     pub refused_backlog: u64,
-    /// SYNs left unanswered because there were as many connections as may be.
+    /// SYNs without an answer because of the bound on connections.
     pub refused_limit: u64,
     /// Connections that the peer reset.
     pub reset_by_peer: u64,
-    /// Half-open connections that came to nothing.
+    /// Half-open connections that never opened.
     pub abandoned_opening: u64,
-    /// Closed connections that did not deliver their data in time, or whose peer went on sending.
+    /// Closed connections that did not deliver their data in time, or whose peer kept sending.
     pub linger_cut: u64,
     /// Connections in TIME-WAIT that made room for new ones.
     pub time_wait_reclaimed: u64,
@@ -45,20 +45,22 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub(crate) interface: Interface,
-    /// What is no connection: the DHCP client.
+    /// Sockets that are not connections: the DHCP client.
     pub(crate) control: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
     pub(crate) config: Config,
     /// When the stack was polled last.
     pub(crate) now: Instant,
     pub(crate) table: Table,
-    /// Our address is new: tell the neighbours as soon as somebody listens.
+    /// Our address is new: announce it to the neighbours as soon as there is a listener.
     pub(crate) announce: bool,
-    /// The device merges frames, so that one of them deserves an acknowledgement of its own.
+    /// The device merges frames, so each one is acknowledged without delay.
     pub(crate) large_frames: bool,
     pub(crate) listeners: Vec<ListenerState>,
     pub(crate) listeners_made: u64,
-    /// What came while there was no room.
+    /// The first port that a peer wanted to reach without a listener, while there were others; and whether it was reported.
+    pub(crate) missed: Option<(u16, bool)>,
+    /// SYNs that arrived while there was no room.
     pub(crate) refused: Refused,
     pub(crate) counters: Counters,
     port_next: u16,
@@ -96,13 +98,14 @@ impl State {
             large_frames: false,
             listeners: Vec::new(),
             listeners_made: 0,
+            missed: None,
             refused: Refused::default(),
             counters: Counters::default(),
             port_next,
         }
     }
 
-    /// Whether the neighbours are to hear of our address now: it is new, and somebody listens.
+    /// Whether our address is to be announced now: it is new, and there is a listener.
     pub(crate) fn wants_to_announce(&self) -> bool {
         self.announce && !self.listeners.is_empty()
     }
@@ -112,7 +115,7 @@ impl State {
         self.interface.ip_addrs().first().map(|cidr| cidr.address().into())
     }
 
-    /// Takes what the DHCP client has learned; tells whether our address changed.
+    /// Applies the DHCP client's configuration; returns whether our address changed.
     pub(crate) fn poll_dhcp(&mut self) -> bool {
         let Some(dhcp) = self.dhcp else { return false };
         match self.control.get_mut::<dhcpv4::Socket>(dhcp).poll() {
@@ -136,7 +139,7 @@ impl State {
         true
     }
 
-    /// A port that nobody uses.
+    /// An unused port.
     pub(crate) fn free_port(&mut self) -> Option<u16> {
         for _ in EPHEMERAL_PORT_MIN..=u16::MAX {
             let port = self.port_next;
@@ -160,7 +163,7 @@ impl State {
 fn set_address(interface: &mut Interface, address: Option<IpCidr>) {
     interface.update_ip_addrs(|addresses| {
         addresses.clear();
-        // smoltcp asserts what a DHCP server might get wrong.
+        // smoltcp would panic on invalid data of a DHCP server.
         let address = address.filter(|address| address.address().is_unicast());
         // The list has room for eight and is empty.
         addresses.extend(address);

@@ -3,6 +3,7 @@
 use crate::state::Shared;
 use crate::table::ConnectionId;
 use alloc::rc::Rc;
+use core::cell::Cell;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use glass_api::NetError;
@@ -12,42 +13,54 @@ use glass_api::NetError;
 /// * `read` answers 0 after the peer's end, [`NetError::Reset`] after its reset and
 ///   [`NetError::TimedOut`] when it has been silent for [`crate::Config::peer_timeout`]. What arrived
 ///   before is read first.
-/// * After `close` the stream may be dropped: what is queued goes on being delivered, within the
+/// * After `close` the stream may be dropped: queued data is still delivered, within the
 ///   bounds of [`crate::Config::linger_timeout`] and [`crate::Config::linger_max`].
-/// * When both halves are closed, what is left must be read within ten seconds, which is as long as
+/// * When both halves are closed, received data must be read within ten seconds, which is as long as
 ///   the protocol keeps the connection; a later read fails with [`NetError::TimedOut`].
 pub struct Stream {
     shared: Rc<Shared>,
     id: ConnectionId,
     peer: SocketAddr,
-    closed: bool,
+    closed: Cell<bool>,
 }
 
 impl Stream {
     pub(crate) fn new(shared: Rc<Shared>, id: ConnectionId, peer: SocketAddr) -> Stream {
-        Stream { shared, id, peer, closed: false }
+        Stream { shared, id, peer, closed: Cell::new(false) }
     }
 
     pub(crate) async fn connected(&self) -> Result<(), NetError> {
         poll_fn(|context| self.shared.state.borrow_mut().poll_connected(self.id, context.waker())).await
     }
+
+    async fn receive(&self, buf: &mut [u8]) -> Result<usize, NetError> {
+        poll_fn(|context| self.shared.state.borrow_mut().poll_read(self.id, buf, context)).await
+    }
+
+    async fn send(&self, data: &[u8]) -> Result<usize, NetError> {
+        poll_fn(|context| self.shared.state.borrow_mut().poll_write(self.id, data, context)).await
+    }
+
+    fn end(&self) -> Result<(), NetError> {
+        if !self.closed.get() {
+            self.shared.state.borrow_mut().close(self.id)?;
+            self.closed.set(true);
+        }
+        Ok(())
+    }
 }
 
 impl glass_api::Stream for Stream {
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
-        poll_fn(|context| self.shared.state.borrow_mut().poll_read(self.id, buf, context)).await
+        self.receive(buf).await
     }
 
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
-        poll_fn(|context| self.shared.state.borrow_mut().poll_write(self.id, data, context)).await
+        self.send(data).await
     }
 
     async fn close(&mut self) -> Result<(), NetError> {
-        if !self.closed {
-            self.shared.state.borrow_mut().close(self.id)?;
-            self.closed = true;
-        }
-        Ok(())
+        self.end()
     }
 
     fn peer(&self) -> SocketAddr {
@@ -57,6 +70,58 @@ impl glass_api::Stream for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.shared.state.borrow_mut().release(self.id, self.closed);
+        self.shared.state.borrow_mut().release(self.id, self.closed.get());
+    }
+}
+
+/// What reads of a [`Stream`] in halves.
+pub struct ReadHalf {
+    stream: Rc<Stream>,
+}
+
+/// What writes of a [`Stream`] in halves.
+pub struct WriteHalf {
+    stream: Rc<Stream>,
+}
+
+impl glass_api::Split for Stream {
+    type ReadHalf = ReadHalf;
+    type WriteHalf = WriteHalf;
+
+    fn split(self) -> (ReadHalf, WriteHalf) {
+        let stream = Rc::new(self);
+        (ReadHalf { stream: stream.clone() }, WriteHalf { stream })
+    }
+}
+
+impl glass_api::ReadHalf for ReadHalf {
+    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
+        self.stream.receive(buf).await
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.stream.peer
+    }
+}
+
+impl glass_api::WriteHalf for WriteHalf {
+    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
+        self.stream.send(data).await
+    }
+
+    async fn close(&mut self) -> Result<(), NetError> {
+        self.stream.end()
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.stream.peer
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        if !self.stream.closed.get() {
+            self.stream.shared.state.borrow_mut().abort(self.stream.id);
+        }
     }
 }

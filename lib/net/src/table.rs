@@ -1,8 +1,8 @@
-//! The connections, each in a socket set of its own.
+//! The connections, each in its own socket set.
 //!
-//! smoltcp visits every socket of a set for each frame and each deadline. Apart, a connection costs
-//! something only when it has something to do: a frame finds it by its two ends, what the
-//! application does puts it in a queue, and its deadline lies in an ordered set.
+//! smoltcp visits every socket of a set for each frame and each deadline. In its own set, a connection
+//! costs something only when it has work: a frame finds it by its two ends, calls of the
+//! application put it in a queue, and its deadline is in an ordered set.
 
 use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,7 +23,7 @@ pub(crate) struct Ends {
     pub(crate) remote: IpEndpoint,
 }
 
-/// Who has a connection.
+/// The owner of a connection.
 pub(crate) enum Role {
     /// A stream.
     Owned,
@@ -32,7 +32,7 @@ pub(crate) enum Role {
         /// Which one.
         listener_id: u64,
     },
-    /// Nobody any more.
+    /// None any more.
     Lingering(Lingering),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Connection {
     pub(crate) role: Role,
     /// The peer has reset it.
     pub(crate) reset: bool,
-    /// What the trace knows of it.
+    /// Its state for the trace.
     pub(crate) flow: Flow,
     queued: bool,
     deadline: Option<Instant>,
@@ -65,7 +65,7 @@ impl Connection {
         self.sockets.get_mut(self.handle)
     }
 
-    /// Tells the trace that it begins, ends or was there.
+    /// Records in the trace that it opens, closes or was open before.
     fn trace(&self, presence: Presence) {
         let Ends { local, remote } = self.ends;
         glass_trace::connection(self.flow.number, presence, address_number(remote.addr), local.port, remote.port);
@@ -77,7 +77,7 @@ pub(crate) struct Table {
     slots: Vec<Option<Connection>>,
     free: Vec<ConnectionId>,
     by_ends: BTreeMap<Ends, ConnectionId>,
-    /// Connections that may have something to send or to end. May name some that are gone.
+    /// Connections that may have something to send or to close. May name some that are gone.
     queue: VecDeque<ConnectionId>,
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     /// Connections that there have been.
@@ -89,7 +89,7 @@ impl Table {
         self.by_ends.len()
     }
 
-    /// Adds a connection whose ends no other one has.
+    /// Adds a connection; no other one may have the same ends.
     pub(crate) fn insert(&mut self, socket: tcp::Socket<'static>, ends: Ends, role: Role) -> ConnectionId {
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
@@ -120,7 +120,7 @@ impl Table {
     }
 
     /// # Panics
-    /// When there is no such connection: an id lives as long as its connection, by its owner's care.
+    /// When there is no such connection: the owner of an id uses it only while the connection exists.
     pub(crate) fn get(&mut self, id: ConnectionId) -> &mut Connection {
         self.slots[id].as_mut().expect("the connection exists")
     }
@@ -129,7 +129,7 @@ impl Table {
         self.by_ends.get(&ends).copied()
     }
 
-    /// Tells the trace, which has just begun, of every connection.
+    /// Records every connection in a trace that has just started.
     pub(crate) fn announce(&mut self) {
         for (_, connection) in self.iter_mut() {
             connection.flow.begin();
@@ -147,7 +147,7 @@ impl Table {
         self.by_ends.keys().any(|ends| ends.local.port == port)
     }
 
-    /// Looks after the connection at the next poll.
+    /// Queues the connection for the next poll.
     pub(crate) fn touch(&mut self, id: ConnectionId) {
         if let Some(connection) = &mut self.slots[id]
             && !connection.queued
@@ -163,7 +163,7 @@ impl Table {
         }
     }
 
-    /// Touches those whose deadline has come.
+    /// Queues those whose deadline has passed.
     pub(crate) fn touch_due(&mut self, now: Instant) {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
@@ -178,7 +178,7 @@ impl Table {
         self.queue.len()
     }
 
-    /// The next one to look after.
+    /// The next connection to serve.
     pub(crate) fn pop(&mut self) -> Option<ConnectionId> {
         while let Some(id) = self.queue.pop_front() {
             // A slot may be empty, or its next connection may not be queued.

@@ -1,4 +1,4 @@
-//! What a trace is told of connections: their segments on the way between smoltcp and the device.
+//! Trace events of connections: their segments between smoltcp and the device.
 
 use core::cell::Cell;
 use glass_trace::{Group, Name, is_on};
@@ -17,15 +17,15 @@ pub(crate) static ADDRESS: Name = Name::new("network address");
 /// Largest shift of a window (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
 
-/// A connection as the trace knows it.
+/// A connection's state for the trace.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flow {
-    /// Never used twice; 0 for what belongs to no connection.
+    /// Never used twice; 0 for segments that belong to no connection.
     pub(crate) number: u32,
     /// Shifts of the windows that the peer and we offer.
     peer_scale: u8,
     own_scale: u8,
-    /// The sequence number behind everything that we have sent since the trace began.
+    /// The sequence number after everything that we have sent since the trace started.
     sent: Option<TcpSeqNumber>,
     /// The peer's last acknowledgement since then.
     acknowledged: Option<TcpSeqNumber>,
@@ -36,19 +36,19 @@ impl Flow {
         Flow { number, ..Flow::default() }
     }
 
-    /// Both sides scale their windows: `peer` is the peer's shift, and ours follows from the receive buffer as in smoltcp.
+    /// Both ends scale their windows: `peer` is the peer's shift, and ours follows from the receive buffer as in smoltcp.
     pub(crate) fn set_scales(&mut self, peer: u8, receive_bytes: usize) {
         self.peer_scale = peer.min(SCALE_MAX);
         self.own_scale = (usize::BITS - receive_bytes.leading_zeros()).saturating_sub(u16::BITS) as u8;
     }
 
-    /// Forgets what another trace has seen.
+    /// Resets the state for a new trace.
     pub(crate) fn begin(&mut self) {
         self.sent = None;
         self.acknowledged = None;
     }
 
-    /// Tells the trace of a frame that came.
+    /// Records a received frame in the trace.
     pub(crate) fn received(&mut self, frame: &[u8]) {
         let Some(segment) = Segment::of(frame) else { return };
         if segment.flags & ACK != 0 {
@@ -58,7 +58,7 @@ impl Flow {
         glass_trace::segment_in(self.number, segment.flags, numbers, segment.payload_bytes, window);
     }
 
-    /// Tells the trace of a frame that leaves.
+    /// Records a sent frame in the trace.
     fn sends(&mut self, frame: &[u8]) {
         let Some(segment) = Segment::of(frame) else { return };
         let (numbers, window) = (segment.raw_numbers(), segment.window(self.own_scale));
@@ -72,8 +72,8 @@ impl Flow {
         }
     }
 
-    /// Whether it was sent before. What asks whether the peer is still there repeats a byte too, but only when
-    /// nothing is left to be acknowledged.
+    /// Whether it is a retransmit. A keep-alive probe repeats a byte too, but only when
+    /// everything is acknowledged.
     fn is_repeated(&self, segment: &Segment) -> bool {
         let Some(sent) = self.sent else { return false };
         let is_answered = self.acknowledged.is_some_and(|acknowledged| acknowledged >= sent);
@@ -99,7 +99,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Reads a frame's headers as far as they make sense. `None` if it holds no TCP segment.
+    /// Parses a frame's headers as far as they are valid. `None` if it is not a TCP segment.
     fn of(frame: &[u8]) -> Option<Segment> {
         let frame = EthernetFrame::new_checked(frame).ok()?;
         let payload = match frame.ethertype() {
@@ -157,7 +157,7 @@ pub(crate) fn address_number(address: IpAddress) -> u32 {
     }
 }
 
-/// Tells the trace of the frame that is sent with this token.
+/// Records the frame that is sent with this token in the trace.
 pub(crate) struct Traced<'c, T> {
     pub(crate) transmit: T,
     pub(crate) flow: &'c Cell<Flow>,

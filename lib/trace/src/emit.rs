@@ -1,12 +1,12 @@
-//! One function for each kind of event. All return at once while the kind's group is off.
+//! One function for each kind of event. Each returns immediately while the kind's group is off.
 
 use crate::name::Name;
 use crate::sys::{self, CONTROL};
 use core::sync::atomic::Ordering;
 use glass_formats::trace::{BlockKind, Event, Group, Kind, Operation, Outcome, Presence, WakeSource};
 
-/// Whether a group is on: a load and a test. Built with `--cfg glass_trace_absent` it is never, and no event leaves
-/// a trace in the code: what benchmarks compare with.
+/// Whether a group is on: a load and a test. With `--cfg glass_trace_absent` it never is, and the program contains no
+/// code of events: the baseline of benchmarks.
 #[inline(always)]
 pub fn is_on(group: Group) -> bool {
     !cfg!(glass_trace_absent) && CONTROL.groups.load(Ordering::Relaxed) & group as u32 != 0
@@ -32,13 +32,13 @@ fn write(event: Event) {
 #[inline(never)]
 fn write_words(kind: u64, b: u64, c: u64) {
     if let Some(writer) = sys::own::writer() {
-        // The clock comes last: what is read behind it waits for it.
+        // The clock is read last: loads after it would wait for it.
         writer.write([sys::ticks(), kind, b, c]);
     }
 }
 
-/// Writes an event at the time that it carries. Most of what an event costs is the clock, and the parts of something
-/// that happens at once need it only once.
+/// Writes an event with the given time. Reading the clock is most of the cost of an event, and events of the same
+/// moment need it only once.
 #[inline(always)]
 pub(crate) fn write_at(event: Event) {
     let [ticks, kind, b, c] = event.to_words();
@@ -58,8 +58,8 @@ fn event(kind: Kind, detail: u16, a: u32, b: u64, c: u64) -> Event {
     Event { ticks: 0, kind: kind as u16, detail, a, b, c }
 }
 
-/// [`Kind::TaskSpawn`]: a task with this number and name exists, made by `parent` (0: by none). `was_there`: since
-/// before tracing began.
+/// [`Kind::TaskSpawn`]: a task with this number and name exists, created by `parent` (0: none). `was_there`: it existed
+/// before tracing started.
 #[inline]
 pub fn task_spawn(task: u32, name: u32, parent: u32, was_there: bool) {
     let b = u64::from(name) | u64::from(parent) << 32;
@@ -86,7 +86,7 @@ pub fn block(kind: BlockKind, name: &Name, object: u64) {
     }
 }
 
-/// [`block`] with a name that only the run of the program tells, as [`crate::intern`] has numbered it.
+/// [`block`] with a name that is known only at run time, by its number from [`crate::intern`].
 #[inline]
 pub fn block_numbered(kind: BlockKind, name: u32, object: u64) {
     emit(Group::Tasks, event(Kind::Block, kind as u16, name, object, 0));
@@ -134,20 +134,20 @@ pub fn timers_fire(count: u32) {
     emit(Group::Cores, event(Kind::TimersFire, 0, count, 0, 0));
 }
 
-fn request_size(bytes: u32, under_way: u32) -> u64 {
-    u64::from(bytes) | u64::from(under_way) << 32
+fn request_size(bytes: u32, in_flight: u32) -> u64 {
+    u64::from(bytes) | u64::from(in_flight) << 32
 }
 
-/// [`Kind::Submit`]: `under_way` requests including this one.
+/// [`Kind::Submit`]: `in_flight` requests including this one.
 #[inline]
-pub fn submit(device: u32, operation: Operation, request: u64, bytes: u32, under_way: u32) {
-    emit(Group::Devices, event(Kind::Submit, operation as u16, device, request, request_size(bytes, under_way)));
+pub fn submit(device: u32, operation: Operation, request: u64, bytes: u32, in_flight: u32) {
+    emit(Group::Devices, event(Kind::Submit, operation as u16, device, request, request_size(bytes, in_flight)));
 }
 
-/// [`Kind::Complete`]: `under_way` requests without this one.
+/// [`Kind::Complete`]: `in_flight` requests without this one.
 #[inline]
-pub fn complete(device: u32, request: u64, bytes: u32, under_way: u32, has_failed: bool) {
-    emit(Group::Devices, event(Kind::Complete, has_failed.into(), device, request, request_size(bytes, under_way)));
+pub fn complete(device: u32, request: u64, bytes: u32, in_flight: u32, has_failed: bool) {
+    emit(Group::Devices, event(Kind::Complete, has_failed.into(), device, request, request_size(bytes, in_flight)));
 }
 
 /// [`Kind::Kick`].

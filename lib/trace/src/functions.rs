@@ -1,18 +1,18 @@
-//! Function tracing: switches the calls to the recorder in and out of the code of functions.
+//! Function tracing: patches calls to the recorder into functions, and removes them.
 //!
-//! In a program that `glass build --trace-functions` made, every function begins and ends with a sled, 11 bytes that do
-//! nothing. While a function is traced its sleds call the recorder (`sys/functions.s`), which writes an event.
+//! In a program built by `glass build --trace-functions`, every function starts and ends with a sled, 11 bytes of
+//! no-ops. While a function is traced its sleds call the recorder (`sys/functions.s`), which writes an event.
 //!
 //! ```text
 //!              at rest                              traced
-//! begin, tail  eb 09  jmp over the rest             eb 00  jmp to the next instruction
+//! entry, tail  eb 09  jmp over the rest             eb 00  jmp to the next instruction
 //!              66 0f 1f 84 00 00 02 00 00  nopw     e8 .. .. .. ..  call the recorder
 //!                                                   eb 02 nn nn     jmp over the function's number
-//! end          c3     ret                           e8 .. .. .. ..  call the recorder
+//! exit         c3     ret                           e8 .. .. .. ..  call the recorder
 //!              2e 66 0f 1f 84 00 00 02 00 00  nopw  c3 nn nn        ret; the function's number
 //! ```
-//! What tells the two apart for whoever runs the code is one byte, the lead: `09` or `00`, `c3` or `e8`. The other bytes
-//! are written while nobody can reach them. So code may be switched while other threads run it.
+//! For a thread that executes the code, the two states differ in one byte, the lead: `09` or `00`, `c3` or `e8`. The other bytes
+//! are written while no thread can reach them. So code may be switched while other threads run it.
 
 use crate::sys::functions as sys;
 use crate::sys::{CONTROL, functions::Entry};
@@ -21,18 +21,18 @@ use glass_formats::trace::{FUNCTIONS_MAX, Group};
 
 /// Bytes of a sled.
 pub const SLED_BYTES: usize = 11;
-/// A function begins, or ends with a jump: at rest.
+/// Entry of a function, or exit by a jump: at rest.
 const AT_REST: [u8; SLED_BYTES] = [0xeb, 0x09, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 2, 0, 0];
 /// A function returns: at rest.
 const RETURN_AT_REST: [u8; SLED_BYTES] = [0xc3, 0x2e, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 2, 0, 0];
 
-/// The way to code that cannot be written where it runs.
+/// Writes code, which is not writable at its address.
 pub trait Text {
-    /// Writes code. Whoever runs it meanwhile sees of each byte the old or the new value. False if it cannot be done.
+    /// Writes code. A thread that runs it meanwhile sees the old or the new value of each byte. Returns false on failure.
     fn write(&mut self, address: usize, bytes: &[u8]) -> bool;
-    /// Returns when all that was written is what every core runs. False if that cannot be said.
+    /// Returns true when every core executes the written code, and false if that cannot be ensured.
     fn synchronize(&mut self) -> bool;
-    /// Whether nothing but the caller runs, so that no thread stands within a sled.
+    /// Whether only the caller runs, so that no thread is within a sled.
     fn is_alone(&self) -> bool;
 }
 
@@ -41,14 +41,14 @@ pub fn count() -> u32 {
     sleds().last().map_or(0, |sled| sled.number + 1)
 }
 
-/// Chooses all functions: when the group is switched on from inside, nobody has chosen any.
+/// Chooses all functions: used when the group is switched on from inside, where no host has chosen any.
 pub fn choose_all() {
     for word in &CONTROL.functions_wanted {
         word.store(u64::MAX, Ordering::Relaxed);
     }
 }
 
-/// Makes the functions traced that are chosen, and no other; none if `groups` has not [`Group::Functions`].
+/// Traces the chosen functions, and no others; none if `groups` lacks [`Group::Functions`].
 pub fn switch(groups: u32, text: &mut impl Text) {
     let traced = switch_sleds(sleds, |number| is_wanted(groups, number), sys::code, text);
     CONTROL.functions_on.store(traced, Ordering::Relaxed);
@@ -61,7 +61,7 @@ fn is_wanted(groups: u32, number: u32) -> bool {
     is_chosen && groups & Group::Functions as u32 != 0
 }
 
-/// What a sled stands for.
+/// The place of a sled in its function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Begin,
@@ -79,7 +79,7 @@ struct Sled {
     recorder: usize,
 }
 
-/// The program's table. A function's number is how many other functions came before it.
+/// The program's table. A function's number is the count of other functions before it.
 fn sleds() -> impl Iterator<Item = Sled> {
     sleds_of(sys::table(), sys::recorders())
 }
@@ -132,7 +132,7 @@ impl Sled {
         Some(code)
     }
 
-    /// Index of the byte that decides.
+    /// Index of the lead byte.
     fn lead(&self) -> usize {
         if self.place == Place::Return { 0 } else { 1 }
     }
@@ -145,8 +145,8 @@ fn switch_sleds<I: Iterator<Item = Sled>>(
     code: impl Fn(usize) -> [u8; SLED_BYTES],
     text: &mut impl Text,
 ) -> u32 {
-    // What is behind the leads of sleds that are at rest. It stays the same for ever, once it is written, so a thread
-    // that stands within a sled finds what it expects.
+    // The bytes after the leads of sleds at rest. Once written they never change, so a thread
+    // within a sled executes what it expects.
     for sled in sleds().filter(|sled| is_wanted(sled.number)) {
         let (lead, rest) = (sled.lead(), sled.lead() + 1);
         let (Some(traced), now) = (sled.traced(), code(sled.address)) else { continue };
@@ -155,14 +155,14 @@ fn switch_sleds<I: Iterator<Item = Sled>>(
             break;
         }
     }
-    // Nobody may follow a lead to bytes that its core has fetched before.
+    // No core may follow a lead to bytes that it has fetched before.
     let is_safe = text.synchronize();
     let mut traced_count = 0;
     let mut last = None;
     for sled in sleds() {
         let (lead, rest) = (sled.lead(), sled.lead() + 1);
         let (Some(traced), now) = (sled.traced(), code(sled.address)) else { continue };
-        // Only a sled whose bytes are ours is touched.
+        // Only a sled with our bytes is patched.
         if now[..lead] != traced[..lead] || now[rest..] != traced[rest..] {
             continue;
         }

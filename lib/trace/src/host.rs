@@ -1,4 +1,4 @@
-//! What the host asks for, and the memory that it looks at.
+//! Requests of the host, and the memory that it reads.
 
 use crate::emit::emit;
 use crate::sys::{CONTROL, ticks};
@@ -14,7 +14,7 @@ pub struct Change {
     pub groups: u32,
 }
 
-/// Makes tracing possible. `rings` is the memory that the platform will give to rings, `origin_ticks` the zero of the
+/// Makes tracing possible. `rings` is the memory for rings, `origin_ticks` the zero of the
 /// guest's clock.
 pub fn start(is_process: bool, rings: &'static [AtomicU64], origin_ticks: u64, ticks_per_second: u64) {
     CONTROL.area_address.store(rings.as_ptr() as u64, Ordering::Relaxed);
@@ -27,24 +27,24 @@ pub fn start(is_process: bool, rings: &'static [AtomicU64], origin_ticks: u64, t
     CONTROL.magic.store(CONTROL_MAGIC, Ordering::Release);
 }
 
-/// Says where the clock of events stood at zero of the guest's clock.
+/// Sets the value of the event clock at zero of the guest's clock.
 pub fn set_origin(ticks: u64) {
     CONTROL.origin_ticks.store(ticks, Ordering::Relaxed);
 }
 
-/// Says how fast the clock of events is, as well as it is known by now.
+/// Sets the rate of the event clock, as precisely as it is known so far.
 pub fn set_rate(ticks_per_second: u64) {
     CONTROL.ticks_per_second.store(ticks_per_second, Ordering::Relaxed);
 }
 
-/// Switches groups on and off from the inside, for example as the command line says.
+/// Switches groups on and off from the inside, for example by the command line.
 pub fn switch(groups: u32) -> Change {
     let before = CONTROL.groups.load(Ordering::Relaxed);
     if groups == before {
-        // A host that only wants to know the time asks for what is on already.
+        // A host that only needs the time requests the groups that are on already.
         return Change { begun: 0, groups };
     }
-    // The last event of the old groups and the first of the new ones both say what is on.
+    // The last event of the old groups and the first of the new ones both record the groups that are on.
     CONTROL.groups.store(groups | before, Ordering::Relaxed);
     emit_groups(groups);
     CONTROL.groups.store(groups, Ordering::Relaxed);
@@ -63,14 +63,14 @@ fn emit_groups(groups: u32) {
     }
 }
 
-/// Whether the host has asked for something that [`follow_host`] has not carried out.
+/// Whether the host has made a request that [`follow_host`] has not handled.
 pub fn is_asked() -> bool {
     CONTROL.request.load(Ordering::Relaxed) != CONTROL.answered.load(Ordering::Relaxed)
 }
 
-/// Carries out what the host has asked for since the last call; a platform calls it in each round and after each
-/// sleep. Costs two loads while there is nothing. `functions` is told the groups that are
-/// to be on, and switches the tracing of functions: see [`crate::functions::switch`].
+/// Handles the host's requests since the last call; a platform calls it in each round and after each
+/// sleep. Costs two loads if there is none. `functions` gets the requested groups
+/// and switches the tracing of functions: see [`crate::functions::switch`].
 pub fn follow_host(functions: impl FnOnce(u32)) -> Option<Change> {
     let request = CONTROL.request.load(Ordering::Acquire);
     if request == CONTROL.answered.load(Ordering::Relaxed) {

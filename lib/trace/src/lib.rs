@@ -1,12 +1,13 @@
-//! Tracing from the inside: every part of a service calls these functions, whatever it runs on.
+//! Tracing from the inside: every part of a service calls these functions, on every platform.
 //!
 //! An event costs a load and a branch while its group is off. While it is on, it is 32 bytes into the ring of the core
-//! (in a process: of the thread) that runs; nothing blocks, nothing is allocated, and the oldest event makes room. What the bytes mean is in
-//! `glass_formats::trace`, which the profiler reads. A platform gives the memory ([`start`]), one [`Writer`] to each
-//! core ([`Writer::claim`]) and a look at the host's wishes in each round ([`follow_host`]).
+//! (in a process: of the thread) that runs; it does not block or allocate, and overwrites the oldest event. `glass_formats::trace` specifies
+//! the bytes, which the profiler reads. A platform provides the memory ([`start`]), gives one [`Writer`] to each
+//! core ([`Writer::claim`]) and handles the host's requests in each round ([`follow_host`]).
 #![no_std]
 #![deny(unsafe_code)]
 
+mod console;
 mod emit;
 pub mod functions;
 mod host;
@@ -18,6 +19,7 @@ pub mod tracing_subscriber;
 mod values;
 mod writer;
 
+pub use console::{ConsoleLog, LEVELS, LevelFilter, parse_level};
 pub use emit::{
     block, block_numbered, complete, connection, counter, emit, gauge, idle_begin, idle_end, interrupt, is_on, kick,
     poll_begin, poll_end, retransmit, segment_in, segment_out, spin_begin, spin_end, submit, task_spawn, timers_fire,

@@ -1,4 +1,4 @@
-//! Names are sent once: events carry their numbers in a table.
+//! Names are stored once, in a table: events have their numbers.
 
 use crate::sys::CONTROL;
 use core::hint::spin_loop;
@@ -22,7 +22,7 @@ pub struct Name {
     number: AtomicU32,
 }
 
-/// The table was full when the name was looked up: asking again would only count the same loss again.
+/// The table was full when the name was looked up: another lookup would count the same loss twice.
 const NO_ROOM: u32 = u32::MAX;
 
 impl Name {
@@ -57,10 +57,10 @@ impl Name {
     }
 }
 
-/// Numbers of texts by their address, which spares looking at the text: address << 16 | length << 10 | number.
+/// Numbers of texts by their address, which saves reading the text: address << 16 | length << 10 | number.
 static BY_ADDRESS: [AtomicU64; 1 << ADDRESS_BITS] = [const { AtomicU64::new(0) }; 1 << ADDRESS_BITS];
 const ADDRESS_BITS: u32 = 8;
-/// Places where a text can be; of more than these with the same first place the others are looked up each time.
+/// Slots in which a text can be; if more texts have the same first slot, the others are looked up each time.
 const PROBES: usize = 4;
 const NUMBER_MASK: u32 = (1 << 10) - 1;
 const _: () = assert!(NAMES_MAX <= 1 << 10 && NAME_BYTES <= 1 << 6);

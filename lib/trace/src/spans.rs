@@ -1,9 +1,9 @@
-//! Which spans the code of one core is in, which numbers it gives to new ones, and which spans have several handles.
+//! The spans that a core is in, the numbers of new spans, and the spans that have several handles.
 
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Spans within each other that a core remembers; deeper ones work, but what is in them does not know it.
+/// Nested spans that a core records; deeper ones work, but are not the parent of what is in them.
 const DEPTH_MAX: usize = 32;
 
 /// The spans that a core or thread is in, innermost last. Only that core writes it.
@@ -36,7 +36,7 @@ impl Entered {
         }
     }
 
-    /// Leaves a span, which is mostly the innermost.
+    /// Exits a span, which is mostly the innermost.
     pub(crate) fn exit(&self, span: u64) {
         let spans = &self.spans[..self.depth().min(DEPTH_MAX)];
         let Some(place) = spans.iter().rposition(|inside| inside.load(Ordering::Relaxed) == span) else { return };
@@ -47,13 +47,13 @@ impl Entered {
     }
 }
 
-/// Numbers for spans that a core takes at once: a word that all cores write to would cost each span 10 ns.
+/// Span numbers that a core reserves at a time: a word that all cores write to would cost each span 10 ns.
 const NUMBERS_AT_ONCE: u64 = 64;
 
-/// The last number that some core has taken for itself.
+/// The last number that a core has reserved.
 static NUMBERS_TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// The numbers that one core gives to spans, each only once in the program and none 0. Only that core writes it.
+/// The numbers that one core gives to spans, each unique in the program and none 0. Only that core writes it.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     last: AtomicU64,
@@ -73,10 +73,10 @@ impl Numbers {
     }
 }
 
-/// Spans that have more than one handle at once; the last of those that have no place here end with their first handle.
+/// Spans that can have more than one handle at the same time; further ones end with their first handle.
 const SHARED_MAX: usize = 128;
 
-/// Spans with several handles. Few have, so the others are told apart by one load.
+/// Spans with several handles. Few have, so one load suffices for the others.
 pub(crate) struct Shared {
     is_locked: AtomicBool,
     count: AtomicU32,
@@ -102,7 +102,7 @@ impl Shared {
         });
     }
 
-    /// A handle is gone: whether it was the last.
+    /// Drops a handle; returns whether it was the last.
     pub(crate) fn remove(&self, span: u64) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return true;
@@ -121,7 +121,7 @@ impl Shared {
         self.places.iter().find(|place| place.0.load(Ordering::Relaxed) == span)
     }
 
-    /// Nothing in here waits, so neither does a thread for long.
+    /// Code under this lock does not wait, so no thread waits for it long.
     fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
         while self.is_locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             spin_loop();

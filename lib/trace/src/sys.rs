@@ -1,4 +1,4 @@
-//! What needs unsafe code: the clock, the control page's symbol and the way to the current core's ring.
+//! The unsafe code: the clock, the control page's symbol and the access to the current core's ring.
 
 #[cfg(glass_functions)]
 pub(crate) mod functions;
@@ -19,7 +19,7 @@ use glass_formats::trace::Control;
 /// of functions writes to, and the core's writer. They must be 0 at first.
 pub const CORE_WORDS_OFFSET: usize = 8;
 
-/// The page that the host looks at. A process maps its shared memory over it.
+/// The page that the host reads. A process maps its shared memory over it.
 #[unsafe(export_name = "GLASS_TRACE")]
 pub static CONTROL: Control = Control::new();
 

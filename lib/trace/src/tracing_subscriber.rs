@@ -1,8 +1,9 @@
-//! The macros of the crate `tracing`: their spans and events become events of the trace.
+//! The macros of the crate `tracing`: their spans and events become events of the trace, and messages lines of the console.
 //!
-//! While the group of spans is off, a macro costs a load and a branch. `tracing::Span::current` knows nothing: a span
-//! is given on as a value.
+//! While the group of spans is off, a macro whose level the console does not print costs a load and a branch.
+//! `tracing::Span::current` is always disabled: pass a span as a value.
 
+use crate::console::{ConsoleLog, Line};
 use crate::emit::write_at;
 use crate::name::intern_static;
 use crate::spans::{Numbers, Shared};
@@ -20,31 +21,33 @@ const CHUNK_BYTES: usize = 20;
 
 static SHARED: Shared = Shared::new();
 
-/// Makes the macros of `tracing` write to the trace of this program. A platform calls it once, before the service
-/// runs and once memory can be allocated; further calls change nothing, and neither does one after another subscriber
-/// was chosen.
-pub fn install() {
-    let _ = dispatcher::set_global_default(Dispatch::new(ToTrace));
+/// Makes the macros of `tracing` write to the trace of this program, and messages to its console too. A platform calls it
+/// once, before the service runs and once memory can be allocated; further calls have no effect, and neither has a call
+/// after another subscriber was set.
+pub fn install(console: ConsoleLog) {
+    let _ = dispatcher::set_global_default(Dispatch::new(ToTrace { console }));
 }
 
-/// The group of spans was switched on or off, so every macro is told whether it is wanted.
+/// The group of spans was switched on or off: recomputes the interest of every macro.
 pub(crate) fn switched() {
     callsite::rebuild_interest_cache();
 }
 
-struct ToTrace;
+struct ToTrace {
+    console: ConsoleLog,
+}
 
 impl Subscriber for ToTrace {
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        if is_on(Group::Spans) { Interest::always() } else { Interest::never() }
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.enabled(metadata) { Interest::always() } else { Interest::never() }
     }
 
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        is_on(Group::Spans)
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        is_on(Group::Spans) || self.console.prints(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(if is_on(Group::Spans) { LevelFilter::TRACE } else { LevelFilter::OFF })
+        Some(if is_on(Group::Spans) { LevelFilter::TRACE } else { self.console.level })
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
@@ -67,6 +70,9 @@ impl Subscriber for ToTrace {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &tracing_core::Event<'_>) {
+        if self.console.prints(event.metadata()) {
+            (self.console.print)(format_args!("{}", Line(event)));
+        }
         if !is_on(Group::Spans) {
             return;
         }
@@ -112,7 +118,7 @@ impl Subscriber for ToTrace {
     }
 }
 
-/// The span that something belongs to, 0 for none.
+/// The span that an event belongs to, 0 for none.
 fn parent(explicit: Option<&Id>, is_contextual: bool) -> u64 {
     match explicit {
         Some(span) => span.into_u64(),
@@ -201,7 +207,7 @@ impl Visit for Fields {
 }
 
 /// The name that the macros give to the text of an event.
-const MESSAGE: &str = "message";
+pub(crate) const MESSAGE: &str = "message";
 
 /// Finds the text of an event.
 struct Message(Text);
@@ -228,7 +234,7 @@ impl Text {
 
     fn from(value: fmt::Arguments) -> Text {
         let mut text = Text::new();
-        // It fails if a value's own formatting does, and then there is less of it.
+        // It fails if the value's own formatting fails; then the text is shorter.
         let _ = text.write_fmt(value);
         text
     }

@@ -3,7 +3,7 @@
 use crate::{Name, counter, gauge};
 use core::sync::atomic::{AtomicI64, Ordering};
 
-/// Counts something that happens; the trace shows how it grows.
+/// A counter that only grows.
 ///
 /// ```
 /// use glass_trace::Counter;
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicI64, Ordering};
 /// UPLOADS.add(1);
 /// assert_eq!(UPLOADS.value(), 1);
 /// ```
-/// A trace has it from its first change on that happens while the group of counters is on.
+/// A trace contains it from its first change while the group of counters is on.
 #[derive(Debug)]
 pub struct Counter {
     name: Name,
@@ -20,7 +20,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter that stands at 0.
+    /// A counter at 0.
     pub const fn new(name: &'static str) -> Counter {
         Counter { name: Name::new(name), value: AtomicI64::new(0) }
     }
@@ -28,18 +28,18 @@ impl Counter {
     /// Counts `more`.
     #[inline]
     pub fn add(&self, more: u32) {
-        // Relaxed: a number for people. Two threads at once may tell the trace in the other order.
+        // Relaxed: the value is only displayed. Two threads may record their values in the other order.
         let value = self.value.fetch_add(more.into(), Ordering::Relaxed).wrapping_add(more.into());
         counter(&self.name, value);
     }
 
-    /// What was counted so far.
+    /// The count so far.
     pub fn value(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
     }
 }
 
-/// Something that goes up and down, such as the length of a queue.
+/// A value that rises and falls, such as the length of a queue.
 ///
 /// ```
 /// use glass_trace::Gauge;
@@ -50,7 +50,7 @@ impl Counter {
 /// assert_eq!(WAITING.value(), 2);
 /// WAITING.set(0);
 /// ```
-/// A trace has it from its first change on that happens while the group of counters is on.
+/// A trace contains it from its first change while the group of counters is on.
 #[derive(Debug)]
 pub struct Gauge {
     name: Name,
@@ -58,26 +58,26 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// A gauge that stands at 0.
+    /// A gauge at 0.
     pub const fn new(name: &'static str) -> Gauge {
         Gauge { name: Name::new(name), value: AtomicI64::new(0) }
     }
 
-    /// It is at `value` now.
+    /// Sets the value.
     #[inline]
     pub fn set(&self, value: i64) {
         self.value.store(value, Ordering::Relaxed);
         gauge(&self.name, value);
     }
 
-    /// It is `change` higher now, or lower.
+    /// Adds `change`, which may be negative.
     #[inline]
     pub fn add(&self, change: i64) {
         let value = self.value.fetch_add(change, Ordering::Relaxed).wrapping_add(change);
         gauge(&self.name, value);
     }
 
-    /// Where it is.
+    /// The current value.
     pub fn value(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A core's or thread's place to write events.
+//! The ring of a core or thread.
 
 use crate::spans::{Entered, Numbers};
 use crate::sys::{self, CONTROL};
@@ -15,7 +15,7 @@ pub struct Writer {
 
 impl Writer {
     /// Takes a ring for the core or thread that calls, with `words` for its events, 32 bytes each; their number must
-    /// be a power of two above one. `None` if there is no ring left, which is counted, or the memory is of no use.
+    /// be a power of two above one. `None` if there is no ring left, which is counted, or the number is not such a power.
     pub fn claim(name: &str, words: &'static [AtomicU64]) -> Option<Writer> {
         let free =
             |entry: &&RingEntry| entry.taken.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -40,7 +40,7 @@ impl Writer {
     }
 }
 
-/// From now on the core or thread that calls writes there, or nowhere.
+/// Sets the writer of the calling core or thread; `None` stops recording its events.
 pub fn set_current(writer: Option<&'static Writer>) {
     sys::own::set_writer(writer);
 }

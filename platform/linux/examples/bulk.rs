@@ -1,4 +1,4 @@
-//! Bodies without a disk, the floor under a service's throughput: throws away what is PUT, and
+//! Bodies without a disk, the upper bound of a service's throughput: discards the body of a PUT, and
 //! answers `GET /BYTES` with so many zeros. `bulk --bind 127.0.0.1 -- 8080`
 #![forbid(unsafe_code)]
 
@@ -28,10 +28,10 @@ async fn answer<S: Stream>(connection: &mut Connection<S, LinuxPlatform>, reques
     let mut part = vec![0; PART_BYTES];
     if request.method() != Method::Get {
         while connection.read_body(&mut part).await? > 0 {}
-        return connection.respond_text(Status::OK, "thrown away\n").await;
+        return connection.respond_text(Status::OK, "discarded\n").await;
     }
     let Ok(mut left) = request.path()[1..].parse::<u64>() else {
-        return connection.respond_text(Status::NOT_FOUND, "ask for a number of bytes\n").await;
+        return connection.respond_text(Status::NOT_FOUND, "request a number of bytes\n").await;
     };
     connection.start(Response::new(Status::OK), left).await?;
     while left > 0 {

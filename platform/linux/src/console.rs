@@ -1,4 +1,4 @@
-//! Lines to standard output, by a thread of its own: a reader that stops must not stop the service.
+//! Lines to standard output, by a separate thread: a reader that stops must not stop the service.
 
 use crate::requests::{Device, Request};
 use crate::trace;
@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that wait to be written; what comes beyond is lost and counted.
+/// Lines that wait to be written; further lines are lost and counted.
 const LINES_MAX: usize = 1024;
 
 /// How long the end of the process waits for the last lines.
@@ -21,20 +21,20 @@ const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 enum Message {
     Line(String, Request),
-    /// Everything before was written when the answer comes.
+    /// Answered when everything before it was written.
     Drain(SyncSender<()>),
 }
 
-/// What a task waits for that prints more than the reader takes.
+/// The resource that a task waits for when it prints more than the reader takes.
 static ROOM: Name = Name::new("console: no room until the host reads");
 
-/// What both ends of the way know.
+/// The shared state of both ends.
 #[derive(Default)]
 struct Shared {
     lost: AtomicU64,
-    /// Lines that wait to be written, for those who would rather wait than lose one.
+    /// Lines that wait to be written, for tasks that wait rather than lose one.
     waiting: AtomicUsize,
-    /// Who waits for room; no more than there are tasks.
+    /// Tasks that wait for room; bounded by the number of tasks.
     wakers: Mutex<Vec<Waker>>,
 }
 
@@ -55,7 +55,7 @@ impl Shared {
     }
 }
 
-/// The way to the console's thread.
+/// The sending end to the console's thread.
 pub(crate) struct Lines {
     sender: SyncSender<Message>,
     shared: Arc<Shared>,
@@ -75,7 +75,7 @@ impl Lines {
         let text = format!("{line}\n");
         let request = self.device.request(Operation::Write, text.len());
         request.submitted();
-        // Before it is sent: the thread may have written it before we go on.
+        // Counted before it is sent: the thread may write it before we continue.
         self.shared.waiting.fetch_add(1, Ordering::SeqCst);
         let Err(error) = self.sender.try_send(Message::Line(text, request)) else { return };
         self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -86,7 +86,7 @@ impl Lines {
         }
     }
 
-    /// Completes when there is room for one more line, however long, or for `usize::MAX` bytes when all are written.
+    /// Completes when there is room for one more line of any length, or, for `usize::MAX` bytes, when all are written.
     pub(crate) async fn room(&self, bytes: usize) {
         let lines = if bytes == usize::MAX { 1 } else { LINES_MAX };
         poll_fn(|context| {
@@ -94,7 +94,7 @@ impl Lines {
                 return Poll::Ready(());
             }
             let mut wakers = self.shared.wakers();
-            // Once more: the thread counts, then takes the list, so one of us sees what the other did.
+            // Check again: the thread counts, then takes the list, so one of the two sees the other's change.
             if self.shared.has_fewer_than(lines) {
                 return Poll::Ready(());
             }
@@ -126,7 +126,7 @@ impl Lines {
 fn write(mut out: impl Write, lines: &Receiver<Message>, shared: &Shared) {
     trace::attach("console thread");
     while let Ok(message) = lines.recv() {
-        // Nobody can be told when standard output is closed.
+        // When standard output is closed, an error cannot be reported.
         let _ = match message {
             Message::Line(line, request) => {
                 let written = out.write_all(line.as_bytes()).and_then(|()| out.flush());
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::Sender;
 
-    /// A terminal that takes a line only when the test lets it.
+    /// A terminal that accepts a line only when the test allows it.
     struct Terminal {
         written: Sender<String>,
         go: Receiver<()>,
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Wakes a thread and says so.
+    /// Wakes a thread and records it.
     struct Parker {
         thread: thread::Thread,
         woken: Sender<()>,
@@ -197,11 +197,11 @@ mod tests {
             }
             lines.drain();
         });
-        // The terminal takes its first line only after everybody had time to run into the full queue.
+        // The terminal accepts its first line only after every task had time to find the queue full.
         thread::sleep(Duration::from_millis(100));
         drop(go);
         printer.join().unwrap();
-        assert!(wakes.try_recv().is_ok(), "nobody had to wait");
+        assert!(wakes.try_recv().is_ok(), "no task had to wait");
         let all: Vec<String> = texts.try_iter().collect();
         assert_eq!(all.len(), LINES);
         assert!(all.iter().enumerate().all(|(number, text)| *text == format!("line {number}\n")));
@@ -221,7 +221,7 @@ mod tests {
         lines.drain();
         let all: Vec<String> = texts.try_iter().collect();
         assert_eq!(all[0], "line 0\n");
-        // The thread has one line in its hands while the queue fills, or has not begun.
+        // The thread holds one line while the queue fills, or has not started.
         let kept = all.iter().filter(|text| text.starts_with("line")).count();
         let text = all.concat();
         assert!(text.contains(&format!("({} lines lost)\n", LINES_MAX + 100 - kept)), "{kept} kept");

@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files have no sectors; this is what a VM's disk says, too.
+/// Files have no sectors; a VM's disk has the same size.
 const SECTOR_BYTES: u32 = 512;
 
 /// A file or a block device, locked against other processes and VMs that lock it too. Requests go
@@ -104,7 +104,7 @@ impl Disk {
             file.set_len(bytes)?;
             sync_folder(&option.path)?;
         }
-        // The metadata of a block device say nothing about its size.
+        // The metadata of a block device do not contain its size.
         let is_bytes = file.seek(SeekFrom::End(0))?;
         if let Some(wanted_bytes) = option.create_bytes.filter(|&wanted| wanted != is_bytes) {
             return Err(Why::OtherSize { is_bytes, wanted_bytes });
@@ -117,7 +117,7 @@ impl Disk {
         Ok(Disk { file: Arc::new(file), info, workers, device })
     }
 
-    /// Carries out `request` by `work` on the file, by a worker.
+    /// Executes `request` by `work` on the file, on a worker thread.
     async fn run<T: Send + 'static>(
         &self,
         request: Request,
@@ -134,15 +134,15 @@ impl Disk {
     }
 }
 
-/// The disk's file, what may be done with it, and whether it is new. What lies on a file system that is read-only is a
-/// disk that is read-only.
+/// The disk's file, its permissions, and whether it is new. A file on a read-only file system is a
+/// read-only disk.
 fn open_or_create(option: &DiskOption) -> Result<(File, Access, bool), Why> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     match (options.open(&option.path), option.create_bytes) {
         (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound => {
             let created = options.create_new(true).open(&option.path);
-            // The file's name exists now, so what is missing is its folder.
+            // The file's name exists now, so its folder is missing.
             let file = created.map_err(|error| match error.kind() {
                 ErrorKind::NotFound => Why::Other(error),
                 _ => Why::from(error),
@@ -163,7 +163,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 fn block_error(error: io::Error) -> BlockError {
-    // Without a number: the file became shorter behind our back.
+    // Without an error number: another process has truncated the file.
     BlockError::Device(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
 }
 
@@ -181,7 +181,7 @@ impl Block for Disk {
         }
         let request = self.device.request(Operation::Read, buf.len());
         let read = move |file: &File| {
-            // Nobody can have shared it since: we are its owner.
+            // It has no other owner, so it cannot have been shared.
             let done =
                 buf.as_mut().ok_or_else(|| io::Error::other("shared")).and_then(|b| file.read_exact_at(b, offset));
             (done, buf)

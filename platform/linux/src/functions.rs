@@ -1,7 +1,7 @@
 //! Switches the tracing of this process's functions.
 //!
-//! Code stays mapped for reading and running only: it is written through `/proc/self/mem`, as a debugger would do it.
-//! Other threads go on meanwhile; `membarrier` makes their cores forget what they have fetched.
+//! Code stays mapped as readable and executable: it is written through `/proc/self/mem`, as a debugger does.
+//! Other threads keep running; `membarrier` makes their cores discard fetched instructions.
 
 use glass_formats::trace::Group;
 use glass_trace::functions::{self, Text};
@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Traces all functions if `groups` has them: nobody has chosen any yet.
+/// Traces all functions if `groups` has functions: no host has chosen any yet.
 pub(crate) fn start(groups: u32) {
     if groups & Group::Functions as u32 != 0 {
         functions::choose_all();
@@ -38,7 +38,7 @@ pub(crate) fn switch(groups: u32) {
 }
 
 fn complain(error: &io::Error) {
-    // Nobody can be told when standard error is closed.
+    // When standard error is closed, an error cannot be reported.
     let _ = writeln!(io::stderr(), "functions cannot be traced: /proc/self/mem or membarrier failed ({error})");
 }
 
@@ -72,7 +72,7 @@ impl Memory {
         let page = address & !(PAGE_BYTES - 1);
         if page != self.address {
             self.flush()?;
-            // Forgotten first, in case it cannot be read.
+            // Invalidated first, in case the read fails.
             self.address = 1;
             self.file.read_exact_at(&mut self.page, page as u64)?;
             self.address = page;
@@ -97,14 +97,14 @@ impl Text for Memory {
 
     fn synchronize(&mut self) -> bool {
         let result = self.flush().and_then(|()| Ok(membarrier(MembarrierCommand::PrivateExpeditedSyncCore)?));
-        // Intel's manual, volume 3, 9.1.3: who writes code through another address than it runs at executes a
+        // Intel's manual, volume 3, 9.1.3: code that was written through another address than it runs at requires a
         // serializing instruction, and membarrier does nothing in a process of one thread.
         __cpuid(0);
         self.keep(result)
     }
 
     fn is_alone(&self) -> bool {
-        // Disks and the console have threads, which may stand within a sled.
+        // Disks and the console have threads, which may be within a sled.
         false
     }
 }

@@ -21,19 +21,22 @@ mod console;
 mod disk;
 mod functions;
 mod lock;
+mod log;
+mod memory;
 mod net;
 mod options;
 mod platform;
 mod reactor;
 mod requests;
 mod service;
+mod signals;
 #[allow(unsafe_code)]
 mod sys;
 mod trace;
 mod workers;
 
 pub use disk::{Disk, DiskError};
-pub use net::{HostListener, HostNet, HostStream};
+pub use net::{HostListener, HostNet, HostReadHalf, HostStream, HostWriteHalf};
 pub use options::{DiskOption, Options, OptionsError, parse_bytes};
 pub use platform::{LinuxPlatform, StartError};
 pub use service::main;

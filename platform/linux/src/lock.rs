@@ -1,9 +1,9 @@
 //! One writer of a disk at a time, whichever program opens it.
 //!
 //! The locks are those of QEMU (its `block/file-posix.c`): a reader's lock on one byte of the file for each permission
-//! that is used, and one for each that is not left to others. Whoever comes asks afterwards whether a byte that
-//! contradicts its own is locked. They belong to the open file, so they end with the process, however it ends. Like
-//! all locks of Linux they are advisory: a program that does not ask writes all the same.
+//! that is used, and one for each that is denied to others. After locking, a process checks whether a byte that
+//! conflicts with its own is locked. The locks belong to the open file, so they end with the process, however it ends. Like
+//! all locks of Linux they are advisory: a program that does not check them can still write.
 
 use crate::sys::{is_locked, lock_shared};
 use std::fs::{self, File, TryLockError};
@@ -11,9 +11,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Where the bytes for permissions that are used begin; the number of the permission is added.
+/// Offset of the bytes for permissions that are used; the number of the permission is added.
 const USED_BASE: u64 = 100;
-/// The same for permissions that nobody else may use.
+/// The same for permissions that are denied to others.
 const NOT_SHARED_BASE: u64 = 200;
 
 /// Numbers of QEMU's permissions (`include/block/block-common.h`).
@@ -21,7 +21,7 @@ const READ: u64 = 0;
 const WRITE: u64 = 1;
 const RESIZE: u64 = 3;
 
-/// What the owner of a lock does with the disk. Nobody else may write or resize it meanwhile.
+/// How the owner of a lock uses the disk. No other process may write or resize it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Others may read, too.
@@ -30,10 +30,10 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Why a disk is not ours.
+/// Why a disk cannot be locked.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// Another process holds a lock that contradicts ours; its pid where it can be known.
+    /// Another process holds a conflicting lock; its pid if it can be found.
     InUse(Option<u32>),
     /// The file has no locks.
     Failed(io::Error),
@@ -49,7 +49,7 @@ impl From<io::Error> for Refused {
 pub(crate) fn lock(file: &File, access: Access) -> Result<(), Refused> {
     let used: &[u64] = if access == Access::Write { &[READ, WRITE] } else { &[READ] };
     let not_shared = &[WRITE, RESIZE];
-    // First lock, then look: of two that come at the same moment, one or both are refused, but never none.
+    // First lock, then check: of two processes at the same moment, one or both are refused, but never none.
     for permission in used {
         lock_shared(file, USED_BASE + permission)?;
     }
@@ -63,7 +63,7 @@ pub(crate) fn lock(file: &File, access: Access) -> Result<(), Refused> {
             return Err(Refused::InUse(owner(file)));
         }
     }
-    // What older versions of this platform take, and nothing else.
+    // Older versions of this platform take only this lock.
     let flock = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
     flock.map_err(|error| match error {
         TryLockError::WouldBlock => Refused::InUse(owner(file)),
@@ -71,8 +71,8 @@ pub(crate) fn lock(file: &File, access: Access) -> Result<(), Refused> {
     })
 }
 
-/// The process that has a lock on `file`. Locks of open files have no owner in `/proc/locks`, so this looks through the
-/// open files of all processes that we may look at.
+/// The process that has a lock on `file`. Locks of open files have no owner in `/proc/locks`, so this searches the
+/// open files of all processes that we may inspect.
 fn owner(file: &File) -> Option<u32> {
     let ours = file.metadata().ok()?;
     let own = std::process::id();
@@ -81,7 +81,7 @@ fn owner(file: &File) -> Option<u32> {
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != own);
     pids.find(|pid| {
         let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
-        // Only files with locks are looked at themselves: one on a server that is gone would hold us up.
+        // Only files with locks are opened: a file on a server that is gone would block.
         let mut locked =
             infos.filter(|info| fs::read_to_string(info.path()).is_ok_and(|text| text.contains("\nlock:")));
         locked.any(|info| {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A file of one test, and its opening as another process would open it: locks belong to the opening.
+    /// A file of one test, opened a second time as another process would: locks belong to the open file.
     struct Image(PathBuf);
 
     impl Image {
@@ -150,7 +150,7 @@ mod tests {
             lock_shared(&qemu, byte).unwrap();
             assert!(is_refused(lock(&image.open(), Access::Write)), "{byte}");
         }
-        // A program that only reads and lets others do what they like.
+        // A program that only reads and denies nothing to others.
         let qemu = image.open();
         lock_shared(&qemu, 100).unwrap();
         lock(&image.open(), Access::Write).unwrap();

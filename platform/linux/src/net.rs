@@ -2,11 +2,12 @@
 
 use crate::platform::Host;
 use crate::reactor::{Interest, Role, Watched};
-use glass_api::{Listener, Net, NetError, NetInfo, Stream};
+use glass_api::{Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
 use glass_trace::Presence;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -43,7 +44,7 @@ pub struct HostStream {
     local_port: u16,
     peer: SocketAddr,
     /// Our half ended in order, so a drop need not reset.
-    closed: bool,
+    closed: Cell<bool>,
 }
 
 fn net_error(errno: Errno) -> NetError {
@@ -160,7 +161,7 @@ impl Listener for HostListener {
 
 impl HostStream {
     fn new(socket: Watched, local_port: u16, peer: SocketAddr) -> HostStream {
-        let stream = HostStream { socket, local_port, peer, closed: false };
+        let stream = HostStream { socket, local_port, peer, closed: Cell::new(false) };
         stream.trace(Presence::Begins);
         stream
     }
@@ -170,10 +171,8 @@ impl HostStream {
         let remote = if let IpAddr::V4(address) = self.peer.ip() { address.to_bits() } else { 0 };
         glass_trace::connection(self.socket.number(), presence, remote, self.local_port, self.peer.port());
     }
-}
 
-impl Stream for HostStream {
-    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
+    async fn receive(&self, buf: &mut [u8]) -> Result<usize, NetError> {
         if buf.is_empty() {
             return Ok(0);
         }
@@ -186,7 +185,7 @@ impl Stream for HostStream {
         Ok(count)
     }
 
-    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
+    async fn send(&self, data: &[u8]) -> Result<usize, NetError> {
         if data.is_empty() {
             return Ok(0);
         }
@@ -199,14 +198,24 @@ impl Stream for HostStream {
         Ok(count)
     }
 
+    fn end(&self) -> Result<(), NetError> {
+        rustix::net::shutdown(self.socket.fd(), Shutdown::Write).map_err(net_error)?;
+        self.closed.set(true);
+        Ok(())
+    }
+}
+
+impl Stream for HostStream {
+    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
+        self.receive(buf).await
+    }
+
+    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
+        self.send(data).await
+    }
+
     async fn close(&mut self) -> Result<(), NetError> {
-        match rustix::net::shutdown(self.socket.fd(), Shutdown::Write) {
-            Ok(()) => {
-                self.closed = true;
-                Ok(())
-            }
-            Err(errno) => Err(net_error(errno)),
-        }
+        self.end()
     }
 
     fn peer(&self) -> SocketAddr {
@@ -214,10 +223,64 @@ impl Stream for HostStream {
     }
 }
 
+/// What reads of a [`HostStream`] in halves.
+pub struct HostReadHalf {
+    stream: Rc<HostStream>,
+}
+
+/// What writes of a [`HostStream`] in halves.
+pub struct HostWriteHalf {
+    stream: Rc<HostStream>,
+}
+
+impl Split for HostStream {
+    type ReadHalf = HostReadHalf;
+    type WriteHalf = HostWriteHalf;
+
+    fn split(self) -> (HostReadHalf, HostWriteHalf) {
+        let stream = Rc::new(self);
+        (HostReadHalf { stream: stream.clone() }, HostWriteHalf { stream })
+    }
+}
+
+impl ReadHalf for HostReadHalf {
+    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
+        self.stream.receive(buf).await
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.stream.peer
+    }
+}
+
+impl WriteHalf for HostWriteHalf {
+    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
+        self.stream.send(data).await
+    }
+
+    async fn close(&mut self) -> Result<(), NetError> {
+        self.stream.end()
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.stream.peer
+    }
+}
+
+impl Drop for HostWriteHalf {
+    fn drop(&mut self) {
+        if !self.stream.closed.get() {
+            // Dissolving the association sends a reset at once, and wakes the task with the other half (`tcp_disconnect`
+            // in Linux). If this fails, so did the connection.
+            let _ = rustix::net::connect_unspec(self.stream.socket.fd());
+        }
+    }
+}
+
 impl Drop for HostStream {
     fn drop(&mut self) {
         self.trace(Presence::Ends);
-        if !self.closed {
+        if !self.closed.get() {
             // Closing with a linger time of zero sends a reset. If this fails, so did the connection.
             let _ = sockopt::set_socket_linger(self.socket.fd(), Some(Duration::ZERO));
         }

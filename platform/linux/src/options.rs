@@ -1,5 +1,6 @@
 //! The process's command line: what the platform is, and what goes to the service.
 
+use glass_trace::{LEVELS, LevelFilter, parse_level};
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,6 +13,8 @@ pub struct Options {
     pub disks: Vec<DiskOption>,
     /// The address that services listen on.
     pub bind: IpAddr,
+    /// Messages of the macros of `tracing` that are printed.
+    pub log: LevelFilter,
     /// The service's own arguments.
     pub service_args: Vec<String>,
 }
@@ -77,6 +80,7 @@ Options:
   --disk PATH        a file or block device as the next disk; may be repeated
   --disk-size SIZE   create that disk with this size if it is missing: 1G, 512M, 64K or bytes
   --bind ADDRESS     the address to listen on (default 0.0.0.0, every one)
+  --log LEVEL        print messages of this level and worse: off, error, warn (default), info, debug or trace
   --help             this text
 
 Example: {name} --disk {name}.img --disk-size 1G --bind 127.0.0.1 -- --port 8080
@@ -87,8 +91,8 @@ Example: {name} --disk {name}.img --disk-size 1G --bind 127.0.0.1 -- --port 8080
 impl Options {
     /// Reads a command line without its program name.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, OptionsError> {
-        let mut options =
-            Options { disks: Vec::new(), bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED), service_args: Vec::new() };
+        let bind = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let mut options = Options { disks: Vec::new(), bind, log: LevelFilter::WARN, service_args: Vec::new() };
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             let Some(arg) = arg.to_str() else { return Err(OptionsError::NotText(arg)) };
@@ -119,6 +123,13 @@ impl Options {
                         return Err(OptionsError::BadValue { option: "--bind", value, wanted });
                     };
                     options.bind = address;
+                }
+                "--log" => {
+                    let value = text(value("--log")?)?;
+                    let Some(level) = parse_level(&value) else {
+                        return Err(OptionsError::BadValue { option: "--log", value, wanted: LEVELS });
+                    };
+                    options.log = level;
                 }
                 "--" => {
                     options.service_args = args.map(text).collect::<Result<_, _>>()?;
@@ -161,7 +172,8 @@ mod tests {
 
     #[test]
     fn reads_options_and_leaves_the_rest_to_the_service() {
-        let options = parse("--disk a --disk-size=1G --disk b --bind ::1 -- --disk c -- --help").unwrap();
+        let options = parse("--disk a --disk-size=1G --disk b --bind ::1 --log debug -- --disk c -- --help").unwrap();
+        assert_eq!(options.log, LevelFilter::DEBUG);
         let disk = |path: &str, create_bytes| DiskOption { path: path.into(), create_bytes };
         assert_eq!(options.disks, [disk("a", Some(1 << 30)), disk("b", None)]);
         assert_eq!(options.bind, "::1".parse::<IpAddr>().unwrap());
@@ -169,6 +181,7 @@ mod tests {
         let nothing = parse("").unwrap();
         assert_eq!((nothing.disks.len(), nothing.service_args.len()), (0, 0));
         assert!(nothing.bind.is_unspecified());
+        assert_eq!(nothing.log, LevelFilter::WARN);
     }
 
     #[test]
@@ -178,6 +191,7 @@ mod tests {
             ("--disk", "--disk needs a value: --help shows an example"),
             ("--disk-size 1G", "--disk-size belongs behind the --disk that it is about"),
             ("--bind localhost", "--bind localhost is not an IP address, such as 127.0.0.1"),
+            ("--log loud", "--log loud is not off, error, warn, info, debug or trace"),
         ] {
             assert_eq!(parse(line).unwrap_err().to_string(), sentence);
         }

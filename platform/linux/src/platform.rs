@@ -7,14 +7,23 @@ use crate::options::Options;
 use crate::reactor::{Deadline, Reactor};
 use crate::trace::{self, Rate};
 use crate::workers::Workers;
-use glass_api::{Clock, Console, Instant, Platform, Random, Spawn, SpawnError};
+use crate::{log, memory, signals};
+use glass_api::{
+    Clock, Console, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError, WallSource, WallTime,
+};
 use glass_executor::Executor;
-use std::cell::RefCell;
+use glass_executor::sync::Latch;
+use glass_trace::Name;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// What a task waits for until the service is to end.
+static SHUTDOWN: Name = Name::new("shutdown");
 
 /// A Linux process as a service's world. Clones are handles to the same one.
 #[derive(Clone)]
@@ -30,7 +39,10 @@ pub(crate) struct Host {
     rate: Rate,
     args: Vec<String>,
     disks: Vec<Disk>,
-    lines: Lines,
+    lines: Arc<Lines>,
+    /// Opened by a signal, once signals are watched.
+    pub(crate) shutdown: Latch,
+    watches_signals: Cell<bool>,
 }
 
 impl Host {
@@ -68,15 +80,20 @@ impl LinuxPlatform {
         let disks = disks.map(|(index, disk)| Disk::open(index, disk, workers.clone()).map_err(StartError::Disk));
         let disks = disks.collect::<Result<_, _>>()?;
         let reactor = Reactor::new().map_err(|errno| host(errno.into()))?;
+        let lines = Arc::new(Lines::new(io::stdout()).map_err(host)?);
+        let rate = Rate::begin();
+        log::start(options.log, rate.origin(), &lines);
         Ok(LinuxPlatform {
             host: Rc::new(Host {
                 executor: Executor::new(reactor.bell()),
                 reactor,
                 bind: options.bind,
-                rate: Rate::begin(),
+                rate,
                 args: options.service_args.clone(),
                 disks,
-                lines: Lines::new(io::stdout()).map_err(host)?,
+                lines,
+                shutdown: Latch::named(&SHUTDOWN),
+                watches_signals: Cell::new(false),
             }),
         })
     }
@@ -128,6 +145,19 @@ impl Platform for LinuxPlatform {
     fn net(&self) -> HostNet {
         HostNet { host: self.host.clone() }
     }
+
+    fn shutdown(&self) -> impl Future<Output = ()> + 'static {
+        if !self.host.watches_signals.replace(true)
+            && let Err(error) = signals::watch(&self.host)
+        {
+            self.print(format_args!("signals end this process at once: they cannot be watched: {error}"));
+        }
+        self.host.shutdown.wait()
+    }
+
+    fn memory(&self) -> MemoryUse {
+        memory::of_this_process()
+    }
 }
 
 impl Clock for LinuxPlatform {
@@ -137,6 +167,11 @@ impl Clock for LinuxPlatform {
 
     fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
         self.host.executor.sleep_until(deadline)
+    }
+
+    fn wall(&self) -> Option<WallTime> {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(WallTime { since_epoch, source: WallSource::Host })
     }
 }
 
@@ -165,7 +200,11 @@ impl Random for LinuxPlatform {
 }
 
 impl Spawn for LinuxPlatform {
-    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
+    fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError> {
         self.host.executor.spawn(name, task)
     }
 }

@@ -29,6 +29,7 @@ static LISTENER: Name = Name::new("listener");
 static CONNECTION: Name = Name::new("connection");
 static SOCKETS: Name = Name::new("sockets");
 static TURN: Name = Name::new("turn");
+static SIGNAL: Name = Name::new("signal");
 
 /// The bell's data in an event; no source has so high a number.
 const BELL: u64 = u64::MAX;
@@ -97,6 +98,8 @@ pub(crate) enum Role {
     /// It listens on this port.
     Listener(u16),
     Connection,
+    /// A byte comes with each signal.
+    Signals,
 }
 
 /// When a sleep ends at the latest.
@@ -320,6 +323,7 @@ impl Watched {
         self.source.operations.set(0);
         waiter.set(Some(context.waker().clone()));
         match (self.role, interest) {
+            (Role::Signals, _) => block(BlockKind::Other, &SIGNAL, 0),
             (Role::Listener(port), _) => block(BlockKind::Accept, &LISTENER, port.into()),
             (Role::Connection, Interest::Read) => block(BlockKind::Receive, &CONNECTION, self.number().into()),
             (Role::Connection, Interest::Write) => block(BlockKind::Send, &CONNECTION, self.number().into()),

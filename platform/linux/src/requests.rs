@@ -1,4 +1,4 @@
-//! Requests to the devices of a process, as its trace shows them.
+//! Trace events of the requests to a process's devices.
 
 use glass_trace::{BlockKind, Operation, block_numbered, complete, intern, submit};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ struct Inner {
     under_way: AtomicU32,
 }
 
-/// A request that was made or is about to be.
+/// A request that was submitted or will be.
 #[derive(Clone)]
 pub(crate) struct Request {
     device: Device,
@@ -40,22 +40,22 @@ impl Device {
 }
 
 impl Request {
-    /// The device has it: before whoever carries it out can see it.
+    /// Records the submission; call it before the executing thread can see the request.
     pub(crate) fn submitted(&self) {
         let Inner { name, under_way } = &*self.device.inner;
-        // Relaxed: a statistic. It counts while nobody looks, too, so that it is right when somebody does.
+        // Relaxed: a statistic. It counts also while tracing is off, so that it is right when tracing starts.
         let count = under_way.fetch_add(1, Ordering::Relaxed) + 1;
         submit(*name, self.operation, self.number, self.bytes, count);
     }
 
-    /// It is done: before whoever waits for it is woken.
+    /// Records the completion; call it before the waiting task is woken.
     pub(crate) fn completed(&self, has_failed: bool) {
         let Inner { name, under_way } = &*self.device.inner;
         let count = under_way.fetch_sub(1, Ordering::Relaxed).saturating_sub(1);
         complete(*name, self.number, self.bytes, count, has_failed);
     }
 
-    /// The task that runs waits for it.
+    /// Records that the running task waits for it.
     pub(crate) fn block(&self) {
         block_numbered(BlockKind::Request, self.device.inner.name, self.number);
     }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// The service failed.
 const FAILED: u8 = 1;
-/// The command line or what it names was of no use.
+/// The command line, or a resource that it names, was unusable.
 const UNUSABLE: u8 = 2;
 
 /// Runs `serve` as this process, with the options of its command line. `name` is the service's name
@@ -24,7 +24,7 @@ where
     let options = match Options::parse(std::env::args_os().skip(1)) {
         Ok(options) => options,
         Err(OptionsError::Help) => {
-            // A reader that leaves early has seen what it wanted.
+            // A reader that closes the pipe early is not an error.
             let _ = io::stdout().write_all(help(name).as_bytes());
             return ExitCode::SUCCESS;
         }
@@ -69,6 +69,6 @@ fn fail(name: &str, error: &(dyn Error + 'static), code: u8) -> ExitCode {
 }
 
 fn tell(name: &str, what: fmt::Arguments) {
-    // Nobody can be told when standard error is closed.
+    // When standard error is closed, an error cannot be reported.
     let _ = writeln!(io::stderr(), "{name}: {what}");
 }

@@ -1,4 +1,4 @@
-//! What needs unsafe code: memory that this process shares with whoever looks at its trace, and locks of bytes of a file.
+//! The unsafe code: memory that this process shares with readers of its trace, and locks of bytes of a file.
 
 use glass_formats::trace::{CONTROL_BYTES, Control};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -26,7 +26,7 @@ pub(crate) fn share(control: &'static Control, area_bytes: usize) -> io::Result<
     }
     let file = rustix::fs::memfd_create("glass-trace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, bytes)?;
-    // Whoever opens the file must not be able to take pages away under our feet, which would be a SIGBUS.
+    // A process that opens the file must not be able to remove pages, which would be a SIGBUS here.
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
@@ -37,10 +37,10 @@ pub(crate) fn share(control: &'static Control, area_bytes: usize) -> io::Result<
     let place = ptr::from_ref(control).cast_mut().cast::<c_void>();
     // SAFETY: `Control` is aligned to pages and made of whole ones (`const` below), so that nothing else lies in those
     // that are replaced. It consists of atomics, which may change at any time, and is never freed, being a static.
-    // The file is zero as the static was: nobody writes to it before `glass_trace::start`, which comes later.
+    // The file is zero as the static was: no code writes to it before `glass_trace::start`, which comes later.
     let placed =
         unsafe { rustix::mm::mmap(place, CONTROL_BYTES, protection, MapFlags::SHARED | MapFlags::FIXED, &file, 0)? };
-    assert_eq!(placed, place, "MAP_FIXED maps where it is told");
+    assert_eq!(placed, place, "MAP_FIXED maps at the given address");
     let is_first = FILE.set(file).is_ok();
     assert!(is_first, "the trace is shared once a process");
     // SAFETY: the mapping above is `area_bytes` long, aligned to a page, readable and writable, never unmapped, and
@@ -51,20 +51,20 @@ pub(crate) fn share(control: &'static Control, area_bytes: usize) -> io::Result<
 const _: () = assert!(CONTROL_BYTES == size_of::<Control>() && CONTROL_BYTES.is_multiple_of(4096));
 const _: () = assert!(align_of::<Control>() == 4096);
 
-/// Puts a reader's lock on one byte of `file`, which may lie behind its end. The lock belongs to this opening of the file
-/// and ends with it; several may hold one.
+/// Puts a reader's lock on one byte of `file`, which may be after its end. The lock belongs to this open file
+/// and ends with it; several open files may hold one.
 pub(crate) fn lock_shared(file: &File, byte: u64) -> io::Result<()> {
     fcntl(file, libc::F_OFD_SETLK, libc::F_RDLCK, byte).map(drop)
 }
 
-/// Whether another opening of `file` has any lock on the byte.
+/// Whether another open file of `file` has a lock on the byte.
 pub(crate) fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
     Ok(fcntl(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte)?.l_type != libc::F_UNLCK as libc::c_short)
 }
 
 fn fcntl(file: &File, command: libc::c_int, kind: libc::c_int, byte: u64) -> io::Result<libc::flock> {
     let start = libc::off_t::try_from(byte).map_err(io::Error::other)?;
-    // The kernel wants 0 for the pid in these two commands.
+    // The kernel requires 0 for the pid in these two commands.
     let mut lock = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

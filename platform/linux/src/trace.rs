@@ -46,7 +46,6 @@ pub(crate) fn start(groups: u32) -> io::Result<()> {
     if AREA.set(Area { words, used: AtomicUsize::new(0) }).is_err() {
         return Ok(());
     }
-    glass_trace::tracing_subscriber::install();
     glass_trace::start(true, words, ticks(), nominal_rate().unwrap_or(0));
     attach_with("main", MAIN_RING_WORDS);
     if groups != 0 {

@@ -9,25 +9,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-/// Threads; more requests than that wait their turn.
+/// Threads; further requests wait.
 const THREADS_MAX: usize = 4;
 
-/// Jobs that wait for a thread. Who brings one more waits until there is room.
+/// Jobs that wait for a thread. A task with one more waits until there is room.
 const QUEUE_MAX: usize = 256;
 
-/// What a request waits for while the queue is full.
+/// The resource that a request waits for while the queue is full.
 static ROOM: Name = Name::new("room in the disk queue");
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that run jobs. They are started when they are first needed, and live as long as the
+/// Threads that run jobs. They are started when they are first needed, and exist as long as the
 /// process, or until the last handle is gone.
 #[derive(Clone)]
 pub(crate) struct Workers {
     handle: Arc<Handle>,
 }
 
-/// Its end is the threads' end; they hold `Shared` themselves.
+/// Its drop ends the threads; they hold `Shared` themselves.
 struct Handle {
     shared: Arc<Shared>,
 }
@@ -41,7 +41,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// Wait for room in `jobs`.
+    /// Tasks that wait for room in `jobs`.
     waiting: Vec<Waker>,
     threads: usize,
     idle: usize,
@@ -53,8 +53,8 @@ impl Workers {
         Workers { handle: Arc::new(Handle { shared: Arc::default() }) }
     }
 
-    /// Runs `work`, which is what `request` asks for, on one of the threads. When the future is dropped, work that was
-    /// begun ends all the same.
+    /// Runs `work`, the operation of `request`, on one of the threads. When the future is dropped, work that was
+    /// started still completes.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         request: Request,
@@ -88,7 +88,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Takes the job if there is room for it.
+    /// Queues the job if there is room for it.
     fn submit(self: &Arc<Shared>, request: &Request, job: &mut Option<Job>, waker: &Waker) {
         let mut state = lock(&self.state);
         if state.jobs.len() >= QUEUE_MAX {
@@ -106,7 +106,7 @@ impl Shared {
             state.threads += usize::from(begun.is_ok());
         }
         if state.threads == 0 {
-            // The host gives us no thread, so the service waits for the disk.
+            // The host cannot start a thread, so the service blocks on the disk.
             let job = state.jobs.pop_back();
             drop(state);
             job.into_iter().for_each(|job| job());
@@ -150,7 +150,7 @@ impl<T> Default for Slot<T> {
     }
 }
 
-/// Completes with what the work returned.
+/// Completes with the result of the work.
 pub(crate) struct Running<T> {
     shared: Arc<Shared>,
     request: Request,
@@ -255,7 +255,7 @@ mod tests {
         receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         let end = Instant::now() + Duration::from_secs(10);
         while shared.strong_count() > 0 {
-            assert!(Instant::now() < end, "a thread is left");
+            assert!(Instant::now() < end, "a thread still runs");
             thread::sleep(Duration::from_millis(1));
         }
     }

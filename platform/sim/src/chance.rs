@@ -1,4 +1,4 @@
-//! The only source of chance: a small generator that follows from a seed.
+//! The only source of randomness: a small generator with a seed.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -16,8 +16,8 @@ impl Chance {
         Chance { state: seed }
     }
 
-    /// A sequence of its own for a part of the world, so that what one part draws does not change
-    /// what the others get.
+    /// A separate sequence for a part of the world, so that the draws of one part do not change
+    /// those of others.
     pub fn fork(&mut self) -> Chance {
         Chance::new(self.next_u64())
     }
@@ -33,7 +33,7 @@ impl Chance {
 
     /// A number below `bound`, or 0 when that is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // The bias is bound / 2^64: nobody will see it.
+        // The bias is bound / 2^64, which is negligible.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 

@@ -1,4 +1,4 @@
-//! A simulated disk: late, out of order, forgetful when its power is cut, and faulty on request.
+//! A simulated disk: with latency, out of order, losing unflushed writes at a power cut, and faulty on request.
 
 use crate::chance::Chance;
 use crate::clock::SimClock;
@@ -12,13 +12,13 @@ use glass_executor::Executor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What a request answers when the disk fails it: EIO.
+/// The error of a request that the disk fails: EIO.
 const IO_ERROR: BlockError = BlockError::Device(5);
 
-/// What a simulated disk is like.
+/// The configuration of a simulated disk.
 #[derive(Debug, Clone)]
 pub struct DiskConfig {
-    /// See [`BlockInfo::sector_bytes`]. Whatever it is, a request tears at 512 bytes.
+    /// See [`BlockInfo::sector_bytes`]. For any size, a request tears at units of 512 bytes.
     pub sector_bytes: u32,
     /// Size of the device.
     pub size_bytes: u64,
@@ -45,7 +45,7 @@ impl Default for DiskConfig {
 }
 
 /// Requests that fail on purpose. A failed write may have landed in part; a failed flush made
-/// nothing stable; a failed read leaves rubbish in its buffer.
+/// nothing stable; a failed read leaves arbitrary bytes in its buffer.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     /// Every so many reads, the last of them fails.
@@ -60,18 +60,18 @@ pub struct Faults {
     pub write_ranges: Vec<Range<u64>>,
 }
 
-/// What a disk was asked so far.
+/// Counters of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Reads that were begun.
+    /// Started reads.
     pub reads: u64,
-    /// Writes that were begun.
+    /// Started writes.
     pub writes: u64,
-    /// Flushes that were begun.
+    /// Started flushes.
     pub flushes: u64,
     /// Requests that failed by [`Faults`].
     pub faults: u64,
-    /// Writes that were begun while another write to the same place was under way. Their result is
+    /// Writes that were started while another write to the same place was in flight. Their result is
     /// any mixture, so there should be none.
     pub overlapping_writes: u64,
 }
@@ -104,7 +104,7 @@ struct Disk {
     world: Option<World>,
 }
 
-/// What a disk needs of the world it is in.
+/// The parts of the world that a disk uses.
 struct World {
     clock: SimClock,
     executor: Executor,
@@ -150,7 +150,7 @@ impl SimBlock {
         SimBlock { disk: Rc::new(RefCell::new(disk)) }
     }
 
-    /// The disk after the power came back, for another world: what it held after
+    /// The disk after the power came back, for another world: its contents after
     /// [`SimBlock::power_cut`], or everything if the power was on. This handle and its clones end
     /// up without power.
     pub fn restart(&self, seed: u64) -> SimBlock {
@@ -167,19 +167,19 @@ impl SimBlock {
         self.disk.borrow().memory.bytes().to_vec()
     }
 
-    /// Cuts the power now. Of what was not flushed, any part survives, and any part of the writes
-    /// under way; every request fails from now on. If the disk is part of a node, the node dies.
+    /// Cuts the power now. Any part of the unflushed data survives, and any part of the writes
+    /// in flight; every request fails from now on. If the disk is part of a node, the node dies.
     pub fn power_cut(&self) {
         self.disk.borrow_mut().lose_power(true);
     }
 
-    /// Cuts the power while write or flush number `operation` is under way, counted from 0 as
+    /// Cuts the power while write or flush number `operation` is in flight, counted from 0 as
     /// [`SimBlock::operations`] counts.
     pub fn cut_at_operation(&self, operation: u64) {
         self.disk.borrow_mut().cut_at_operation = Some(operation);
     }
 
-    /// Writes and flushes that were begun.
+    /// Started writes and flushes.
     pub fn operations(&self) -> u64 {
         self.disk.borrow().operations
     }
@@ -194,7 +194,7 @@ impl SimBlock {
         self.disk.borrow_mut().faults = faults;
     }
 
-    /// What the disk was asked so far.
+    /// The disk's counters.
     pub fn counters(&self) -> DiskCounters {
         self.disk.borrow().counters
     }
@@ -203,12 +203,12 @@ impl SimBlock {
         self.disk.borrow_mut().world = Some(World { clock, executor, trace });
     }
 
-    /// Does what is due.
+    /// Completes the requests that are due.
     pub(crate) fn advance(&self) {
         self.disk.borrow_mut().advance();
     }
 
-    /// When the power fails, if that is decided.
+    /// The moment of the power cut, if it is set.
     pub(crate) fn cut_deadline(&self) -> Option<Instant> {
         self.disk.borrow().cut_at
     }
@@ -367,7 +367,7 @@ impl Disk {
         let now = self.now();
         let until = self.cut_at.map_or(now, |cut_at| cut_at.min(now));
         while let Some(entry) = self.under_way.first_entry() {
-            // What completes at the moment of the cut comes too late.
+            // A request that completes at the moment of the cut is lost.
             if entry.key().0 > until || self.cut_at == Some(entry.key().0) {
                 break;
             }
@@ -385,8 +385,8 @@ impl Disk {
         }
     }
 
-    /// Any part of what is under way may land, and then any part of the cache may survive; without
-    /// `forget` all that is complete does.
+    /// Any part of the requests in flight may be written, and then any part of the cache may survive; without
+    /// `forget` all completed writes survive.
     fn lose_power(&mut self, forget: bool) {
         if !self.power {
             return;

@@ -1,4 +1,4 @@
-//! What a disk holds: bytes that are stable, and newer ones that a power cut may take.
+//! A disk's contents: stable bytes, and newer ones that a power cut may remove.
 
 use crate::chance::Chance;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ type Atom = Box<[u8; ATOM_BYTES]>;
 
 /// Bytes with a write cache in front of stable storage.
 pub(crate) struct Memory {
-    /// What a reader sees.
+    /// The contents for readers.
     current: Vec<u8>,
     /// Atoms that differ between cache and stable storage, by their index.
     unstable: BTreeMap<u64, History>,
@@ -18,7 +18,7 @@ pub(crate) struct Memory {
     generation: u64,
 }
 
-/// What an atom held before its newest write. The first entry is the stable one.
+/// The contents of an atom before its newest write. The first entry is the stable one.
 struct History {
     older: Vec<(u64, Atom)>,
     newest: u64,
@@ -31,7 +31,7 @@ enum Survival {
     Everything,
     /// The cache was written back in the order of the writes.
     UpTo(u64),
-    /// Each atom has a fate of its own.
+    /// Each atom survives independently.
     Any,
 }
 
@@ -48,7 +48,7 @@ impl Memory {
         self.current
     }
 
-    /// The generation that [`Memory::flush`] takes to make everything stable that is complete now.
+    /// The generation for [`Memory::flush`] that covers all writes completed by now.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -88,7 +88,7 @@ impl Memory {
         });
     }
 
-    /// Ends with what stable storage holds after a power cut, by chance.
+    /// Cuts the power: returns random contents of the stable storage.
     pub(crate) fn power_cut(&mut self, chance: &mut Chance) {
         let survival = match chance.below(4) {
             0 => Survival::Nothing,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_cut_in_the_order_of_the_writes_leaves_no_gap() {
-        // Whatever happens, the first writes of a survivor that is a prefix were there before.
+        // In every case, the first writes of a survivor that is a prefix were there before.
         let mut prefixes = 0;
         for seed in 0..400 {
             let mut memory = memory();

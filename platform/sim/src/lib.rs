@@ -1,10 +1,10 @@
-//! The api in a simulated world: one seed, one result.
+//! The api in a simulation: one seed, one result.
 //!
 //! A [`World`] has a clock that jumps to the next moment at which something happens, machines
 //! ([`Node`]) that implement [`glass_api::Platform`], a network between them that loses, delays,
-//! repeats and reorders frames, and disks ([`SimBlock`]) that forget what was not flushed when their
-//! power is cut. Everything that is left to chance follows from the seed, so a failure can be
-//! repeated; each failure names its seed.
+//! repeats and reorders frames, and disks ([`SimBlock`]) that lose unflushed data when their
+//! power is cut. All randomness follows from the seed, so a failure can be
+//! reproduced; each failure prints its seed.
 //!
 //! ```
 //! use core::time::Duration;
@@ -38,13 +38,14 @@
 //! assert_eq!(greeting.unwrap(), b"hello");
 //! ```
 #![forbid(unsafe_code)]
-// One core runs one executor, so the futures need not be `Send`, and the lint's reason is void.
+// One core runs one executor, so the futures need not be `Send`, and the lint does not apply.
 #![allow(async_fn_in_trait)]
 
 mod chance;
 mod clock;
 mod disk;
 mod disk_memory;
+mod log;
 mod network;
 mod node;
 mod trace;

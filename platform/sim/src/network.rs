@@ -1,4 +1,4 @@
-//! The wires: one switch, a link to each machine, and everything that can go wrong on them.
+//! The network: one switch, a cable to each machine, and their faults.
 
 use crate::chance::Chance;
 use crate::trace::Trace;
@@ -16,11 +16,11 @@ const DEVICE_FRAMES_MAX: usize = 256;
 const ETHERNET_HEADER_BYTES: usize = 14;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// What the cable between a machine and the switch does to frames, in each direction. A frame from
-/// one machine to another passes two of them.
+/// Latency and faults of the cable between a machine and the switch, in each direction. A frame from
+/// one machine to another passes two cables.
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
-    /// How long a frame takes. Frames keep their order all the same.
+    /// Latency of a frame. Frames keep their order nevertheless.
     pub latency: Range<Duration>,
     /// Frames that vanish.
     pub loss_per_million: u32,
@@ -28,11 +28,11 @@ pub struct LinkConfig {
     pub duplicate_per_million: u32,
     /// Frames that take `reorder_delay` longer and let others overtake them.
     pub reorder_per_million: u32,
-    /// How much longer those take.
+    /// Additional latency of these.
     pub reorder_delay: Range<Duration>,
-    /// What the cable carries; `None` when that is no limit.
+    /// Bandwidth of the cable; `None` without a limit.
     pub bytes_per_sec: Option<u64>,
-    /// Bytes that may wait for a cable with a limit; the rest is lost.
+    /// Bytes that may wait for a cable with a limit; further frames are lost.
     pub queue_bytes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// A bad one: 1 % of the frames are lost, 1 % repeated, 2 % overtaken.
+    /// A bad cable: 1 % of the frames are lost, 1 % repeated, 2 % overtaken.
     pub fn bad() -> LinkConfig {
         LinkConfig {
             loss_per_million: 10_000,
@@ -62,20 +62,20 @@ impl LinkConfig {
         }
     }
 
-    /// One that nothing passes.
+    /// A cable that passes nothing.
     pub fn unplugged() -> LinkConfig {
         LinkConfig { loss_per_million: 1_000_000, ..LinkConfig::default() }
     }
 }
 
-/// What happened to frames so far.
+/// Counters of frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NetworkCounters {
     /// Frames that machines sent.
     pub sent: u64,
     /// Frames that reached a machine.
     pub delivered: u64,
-    /// Frames that a cable lost, its full queue included.
+    /// Frames that a cable lost, including those for which its queue was full.
     pub lost: u64,
     /// Frames that arrived twice.
     pub duplicated: u64,
@@ -88,7 +88,7 @@ pub struct NetworkCounters {
 /// One direction of a cable.
 #[derive(Default)]
 struct Lane {
-    /// When the last byte that was accepted leaves.
+    /// When the last accepted byte is sent.
     busy_until: Instant,
     /// When the last frame in order arrives.
     arrived_until: Instant,
@@ -155,7 +155,7 @@ pub(crate) struct Frames {
 pub(crate) struct Network {
     ports: Vec<Port>,
     chance: Chance,
-    /// Frames under way, by their arrival and then their age, with the port they go to.
+    /// Frames in flight, by their arrival and then their age, with their destination port.
     under_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     frames_made: u64,
     pub(crate) counters: NetworkCounters,
@@ -195,7 +195,7 @@ impl Network {
         self.under_way.keys().next().map(|(at, _)| *at)
     }
 
-    /// Takes what machine `from` has sent.
+    /// Takes the frames that machine `from` has sent.
     pub(crate) fn collect(&mut self, from: usize, now: Instant) {
         let frames = self.ports[from].frames.clone();
         let mut frames = frames.borrow_mut();
@@ -214,7 +214,7 @@ impl Network {
         let Some(destination) = frame.first_chunk::<6>() else { return };
         for to in 0..self.ports.len() {
             let port = &mut self.ports[to];
-            // Bit 0 marks a group, and a group's frames go to everybody.
+            // Bit 0 marks a multicast address, and multicast frames go to all ports.
             let addressed = port.mac == *destination || *destination == BROADCAST || destination[0] & 1 == 1;
             if to == from || !addressed {
                 continue;
@@ -227,7 +227,7 @@ impl Network {
         }
     }
 
-    /// Hands over what has arrived and tells whether that was anything.
+    /// Delivers the frames that have arrived; returns whether there were any.
     pub(crate) fn deliver(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(entry) = self.under_way.first_entry() {
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_narrow_link_is_as_slow_as_it_says_and_drops_what_does_not_fit() {
-        // 1000 bytes each microsecond, which is ten times what passes.
+        // 1000 bytes each microsecond, which is ten times the bandwidth.
         let link = LinkConfig { bytes_per_sec: Some(100_000_000), queue_bytes: 100_000, ..LinkConfig::default() };
         let (arrivals, counters) = arrivals(&link, 1000);
         let passed = arrivals.len() as u64;

@@ -8,10 +8,11 @@ use crate::trace::Trace;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
-use core::pin::Pin;
-use core::task::{Context, Poll, Waker};
-use glass_api::{Clock, Console, Instant, Platform, Random, Spawn, SpawnError};
+use glass_api::{
+    Clock, Console, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError, WallSource, WallTime,
+};
 use glass_executor::Executor;
+use glass_executor::sync::Latch;
 use glass_net::{Address, Config, Sockets};
 use std::rc::Rc;
 
@@ -63,15 +64,10 @@ struct Machine {
     chance: RefCell<Chance>,
     console: RefCell<Vec<String>>,
     console_dropped: Cell<u64>,
-    life: Rc<Life>,
+    is_dead: Cell<bool>,
+    shutdown: Latch,
+    memory: Cell<MemoryUse>,
     trace: Trace,
-}
-
-/// Whether a machine runs, and whom to wake when it stops.
-#[derive(Default)]
-struct Life {
-    dead: Cell<bool>,
-    wakers: RefCell<Vec<Waker>>,
 }
 
 /// What the world gives a new machine.
@@ -108,7 +104,9 @@ impl Node {
             chance: RefCell::new(chance),
             console: RefCell::default(),
             console_dropped: Cell::new(0),
-            life: Rc::default(),
+            is_dead: Cell::new(false),
+            shutdown: Latch::new(),
+            memory: Cell::new(MemoryUse { total_bytes: MEMORY_BYTES as u64, ..MemoryUse::default() }),
             trace,
         };
         Node { machine: Rc::new(machine) }
@@ -133,8 +131,20 @@ impl Node {
     ///
     /// # Panics
     /// When the executor is full.
-    pub fn run(&self, name: &'static str, task: impl Future<Output = ()> + 'static) {
-        self.spawn(name, task).unwrap_or_else(|error| panic!("{} on {}: {error}", name, self.name()));
+    pub fn run<T: 'static>(&self, name: &'static str, task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        self.spawn(name, task).unwrap_or_else(|error| panic!("{} on {}: {error}", name, self.name()))
+    }
+
+    /// Completes [`Platform::shutdown`] on this machine, as SIGTERM does for a process.
+    pub fn shut_down(&self) {
+        self.machine.shutdown.open();
+    }
+
+    /// Sets what [`Platform::memory`] returns on this machine, whose heap is not simulated. Its peak is the largest that
+    /// was set.
+    pub fn set_memory_used(&self, used_bytes: u64) {
+        let before = self.machine.memory.get();
+        self.machine.memory.set(MemoryUse { used_bytes, peak_bytes: before.peak_bytes.max(used_bytes), ..before });
     }
 
     /// The machine vanishes: its tasks are dropped, it sends nothing any more, and its disks lose
@@ -148,7 +158,7 @@ impl Node {
 
     /// Whether it runs.
     pub fn is_alive(&self) -> bool {
-        !self.machine.life.dead.get()
+        !self.machine.is_dead.get()
     }
 
     /// Replaces the cable to the network.
@@ -179,14 +189,11 @@ impl Node {
         &self.machine.disks
     }
 
-    /// Tasks see their end when they are polled next, and are dropped there.
+    /// Every task is dropped at its next turn.
     pub(crate) fn die(&self) {
-        let life = &self.machine.life;
-        if !life.dead.replace(true) {
+        if !self.machine.is_dead.replace(true) {
             self.machine.trace.add(self.machine.clock.now(), "death", &[self.machine.port as u64], &[]);
-            for waker in life.wakers.take() {
-                waker.wake();
-            }
+            self.machine.executor.cancel_all();
         }
     }
 }
@@ -198,6 +205,10 @@ impl Clock for Node {
 
     fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
         self.machine.executor.sleep_until(deadline)
+    }
+
+    fn wall(&self) -> Option<WallTime> {
+        Some(WallTime { since_epoch: self.machine.clock.wall(), source: WallSource::Simulated })
     }
 }
 
@@ -221,9 +232,16 @@ impl Random for Node {
 }
 
 impl Spawn for Node {
-    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
-        let life = self.machine.life.clone();
-        self.machine.executor.spawn(name, Mortal { life, task: Some(Box::pin(task)), known: false })
+    fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError> {
+        let task = self.machine.executor.spawn(name, task)?;
+        if !self.is_alive() {
+            task.cancel();
+        }
+        Ok(task)
     }
 }
 
@@ -242,34 +260,12 @@ impl Platform for Node {
     fn net(&self) -> Sockets {
         self.machine.sockets.clone()
     }
-}
 
-/// A task that ends with its machine.
-struct Mortal<F> {
-    life: Rc<Life>,
-    task: Option<Pin<Box<F>>>,
-    known: bool,
-}
+    fn shutdown(&self) -> impl Future<Output = ()> + 'static {
+        self.machine.shutdown.wait()
+    }
 
-impl<F: Future<Output = ()>> Future for Mortal<F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<()> {
-        let this = &mut *self;
-        if this.life.dead.get() {
-            this.task = None;
-        }
-        if !this.known {
-            this.known = true;
-            let mut wakers = this.life.wakers.borrow_mut();
-            // The executor has one waker a slot, so the list is as long as it has had tasks at once.
-            if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-                wakers.push(context.waker().clone());
-            }
-        }
-        match &mut this.task {
-            Some(task) => task.as_mut().poll(context),
-            None => Poll::Ready(()),
-        }
+    fn memory(&self) -> MemoryUse {
+        self.machine.memory.get()
     }
 }

@@ -1,4 +1,4 @@
-//! What happened, as one number: two runs of a seed must agree on it.
+//! A hash of everything that happened: two runs of a seed must have the same.
 
 use core::cell::Cell;
 use glass_api::Instant;
@@ -15,7 +15,7 @@ impl Trace {
         Trace { hash: Rc::new(Cell::new(0xcbf2_9ce4_8422_2325)) }
     }
 
-    /// Adds an event: when, what, and any bytes that belong to it.
+    /// Adds an event: its time, its kind, and its bytes.
     pub(crate) fn add(&self, now: Instant, what: &str, numbers: &[u64], bytes: &[u8]) {
         let mut hash = self.hash.get();
         let mut mix = |word: u64| {

@@ -2,6 +2,7 @@
 
 use crate::chance::Chance;
 use crate::clock::SimClock;
+use crate::log;
 use crate::network::{Network, NetworkCounters, SimDevice};
 use crate::node::{Node, NodeConfig, Parts};
 use crate::trace::Trace;
@@ -81,10 +82,11 @@ impl Unpark for Awake {
 impl World {
     /// A world without machines in which everything follows from `seed`.
     pub fn new(seed: u64) -> World {
+        log::install();
         let mut chance = Chance::new(seed);
         let trace = Trace::new();
         let network = Rc::new(RefCell::new(Network::new(chance.fork(), trace.clone())));
-        World { seed, clock: SimClock::default(), chance, trace, network, machines: Vec::new(), rounds: 0 }
+        World { seed, clock: SimClock::new(seed), chance, trace, network, machines: Vec::new(), rounds: 0 }
     }
 
     /// Adds a machine.
@@ -234,7 +236,7 @@ impl World {
             let executor = node.executor();
             bury_if_powerless(node);
             executor.fire_timers(now);
-            busy |= executor.run_ready() > 0;
+            busy |= log::on(node, || executor.run_ready()) > 0;
             // A task may have cut the power.
             bury_if_powerless(node);
             if node.is_alive() {

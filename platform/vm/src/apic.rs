@@ -1,8 +1,7 @@
-//! The local APIC's timer and the I/O APICs' pins, by their memory-mapped registers.
+//! The local APIC: its timer and the end of interrupts, by memory-mapped registers.
 //!
 //! (x2APIC would need the wrmsr service for each access, 10 us on hosts that emulate ring 0.)
 
-use crate::acpi::IoApic;
 use crate::clock;
 use crate::cores::this_core;
 use crate::ports::{halt, write_port8};
@@ -10,16 +9,12 @@ use glass_api::Instant;
 
 /// Local APIC registers, an architectural address.
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
-/// The first I/O APIC when no table says otherwise.
-pub const IO_APIC: IoApic = IoApic { address: 0xfec0_0000, first_interrupt: 0 };
-
 const TIMER_VECTOR: u8 = 0x40;
-/// Devices have the vectors from here on.
-const FIRST_DEVICE_VECTOR: u8 = 0x50;
 const SPURIOUS_VECTOR: u8 = 0xff;
 
 /// Registers of the local APIC (Intel SDM volume 3, table 11-1).
 mod register {
+    pub const IDENTIFIER: u64 = 0x20;
     pub const TASK_PRIORITY: u64 = 0x80;
     pub const END_OF_INTERRUPT: u64 = 0xb0;
     pub const SPURIOUS: u64 = 0xf0;
@@ -72,13 +67,18 @@ fn measure_timer() -> u64 {
     (u64::from(first.wrapping_sub(last)) * 1_000_000_000 / elapsed_ns).max(1)
 }
 
+/// This core's identifier, for who routes interrupts to it.
+pub fn identifier() -> u8 {
+    (read(register::IDENTIFIER) >> 24) as u8
+}
+
 /// Why [`idle`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
     /// The deadline was reached.
     Timer,
-    /// The device with this index asked for attention.
-    Device(usize),
+    /// An interrupt with this vector: call [`end_of_interrupt`] when its device has been acknowledged.
+    Interrupt(u8),
     /// Something else; look at everything.
     Other,
 }
@@ -88,10 +88,15 @@ impl Wake {
     pub fn vector(self) -> u8 {
         match self {
             Wake::Timer => TIMER_VECTOR,
-            Wake::Device(device) => FIRST_DEVICE_VECTOR.saturating_add(device as u8),
+            Wake::Interrupt(vector) => vector,
             Wake::Other => SPURIOUS_VECTOR,
         }
     }
+}
+
+/// Lets interrupts of the same and of lower priority come again.
+pub fn end_of_interrupt() {
+    write(register::END_OF_INTERRUPT, 0);
 }
 
 /// Halts the core until a device needs attention or `deadline` is reached.
@@ -105,46 +110,15 @@ pub fn idle(deadline: Option<Instant>) -> Wake {
         write(register::TIMER_INITIAL, ticks.clamp(1, u128::from(u32::MAX)) as u32);
     }
     let vector = halt();
-    if vector != SPURIOUS_VECTOR {
-        write(register::END_OF_INTERRUPT, 0);
-    }
     if deadline.is_some() && vector != TIMER_VECTOR {
         write(register::TIMER_INITIAL, 0);
     }
     match vector {
-        TIMER_VECTOR => Wake::Timer,
+        TIMER_VECTOR => {
+            end_of_interrupt();
+            Wake::Timer
+        }
         SPURIOUS_VECTOR => Wake::Other,
-        _ => match vector.checked_sub(FIRST_DEVICE_VECTOR) {
-            Some(device) => Wake::Device(usize::from(device)),
-            None => Wake::Other,
-        },
+        vector => Wake::Interrupt(vector),
     }
-}
-
-/// Routes global system interrupt `interrupt` to this core as device `device`.
-///
-/// The pin is programmed as edge triggered although virtio-mmio drives a level: the device's line
-/// falls when its interrupt is acknowledged and rises anew with the next, and the queue is looked
-/// at after the acknowledgement. A level pin costs one more exit and, on some hosts, a second wake-up.
-///
-/// Returns false when no I/O APIC handles that interrupt.
-pub fn route(io_apics: &[IoApic], interrupt: u32, device: usize) -> bool {
-    let candidates = io_apics.iter().filter(|apic| apic.first_interrupt <= interrupt);
-    let Some(apic) = candidates.max_by_key(|apic| apic.first_interrupt) else { return false };
-    let pin = interrupt - apic.first_interrupt;
-    let vector = FIRST_DEVICE_VECTOR as usize + device;
-    if pin >= 120 || vector >= usize::from(SPURIOUS_VECTOR) {
-        return false;
-    }
-    let local_apic_id = read(0x20) >> 24;
-    write_io_apic(apic.address, 0x11 + 2 * pin, local_apic_id << 24);
-    write_io_apic(apic.address, 0x10 + 2 * pin, vector as u32);
-    true
-}
-
-fn write_io_apic(address: u64, register: u32, value: u32) {
-    // SAFETY: the I/O APIC's page is mapped as a device (start.rs maps every address that gets here).
-    unsafe { (address as *mut u32).write_volatile(register) };
-    // SAFETY: as above; the data window is at offset 16.
-    unsafe { ((address + 16) as *mut u32).write_volatile(value) };
 }

@@ -3,6 +3,7 @@
 use crate::cores::this_core;
 use crate::ports::{cpuid, read_port8, read_tsc, write_msr, write_port8};
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use glass_api::Instant;
 
 /// Bits after the binary point of the clock's scale.
@@ -36,29 +37,85 @@ pub fn instant(ticks: u64) -> Instant {
     Instant(((u128::from(ticks) * u128::from(core.clock_scale.get())) >> SCALE_BITS) as u64)
 }
 
-/// KVM's per-vCPU time structure, of which we need the scale only (Linux: `pvclock-abi.h`).
+/// KVM's per-vCPU time structure (Linux: `pvclock-abi.h`): version, padding, TSC at a moment (two words), nanoseconds of
+/// KVM's clock at that moment (two words), multiplier, shift.
 #[repr(C, align(32))]
 struct KvmTime([AtomicU32; 8]);
 static KVM_TIME: KvmTime = KvmTime([const { AtomicU32::new(0) }; 8]);
+
+/// KVM's time of day when its clock was zero: version, seconds, nanoseconds.
+#[repr(C, align(16))]
+struct KvmWall([AtomicU32; 3]);
+static KVM_WALL: KvmWall = KvmWall([const { AtomicU32::new(0) }; 3]);
 
 const KVM_SIGNATURE_EBX: u32 = u32::from_le_bytes(*b"KVMK");
 const KVM_CPUID: u32 = 0x4000_0000;
 /// CPUID bit: the kvmclock MSRs at 0x4b564d00 exist.
 const KVM_FEATURE_CLOCK: u32 = 1 << 3;
+const MSR_KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
 const MSR_KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
+/// Readings of the structure that KVM may be writing.
+const KVM_READS_MAX: usize = 100;
+
+/// What KVM's structure says, and the TSC at that moment; `None` without KVM.
+#[derive(Clone, Copy)]
+struct KvmReading {
+    tsc: u64,
+    system_ns: u64,
+    multiplier: u32,
+    shift: i8,
+}
+
+fn has_kvmclock() -> bool {
+    cpuid(KVM_CPUID)[1] == KVM_SIGNATURE_EBX && cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
+}
 
 /// Exact and without waiting, where there is KVM.
-fn hz_from_kvmclock() -> Option<u64> {
-    if cpuid(KVM_CPUID)[1] != KVM_SIGNATURE_EBX || cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK == 0 {
-        return None;
-    }
+fn read_kvmclock() -> Option<KvmReading> {
     // SAFETY: KVM writes 32 bytes to a static of that size and alignment, until the next write.
     unsafe { write_msr(MSR_KVM_SYSTEM_TIME, &raw const KVM_TIME as u64 | 1) };
-    let multiplier = KVM_TIME.0[6].load(Ordering::Acquire);
-    let shift = KVM_TIME.0[7].load(Ordering::Acquire) as u8 as i8;
+    let reading = (0..KVM_READS_MAX).find_map(|_| {
+        let words: [u32; 8] = core::array::from_fn(|index| KVM_TIME.0[index].load(Ordering::Acquire));
+        // Odd while KVM writes.
+        let is_whole = words[0] & 1 == 0 && KVM_TIME.0[0].load(Ordering::Acquire) == words[0];
+        let long = |index: usize| u64::from(words[index]) | u64::from(words[index + 1]) << 32;
+        let reading =
+            KvmReading { tsc: long(2), system_ns: long(4), multiplier: words[6], shift: words[7] as u8 as i8 };
+        is_whole.then_some(reading)
+    });
     // SAFETY: switches it off again.
     unsafe { write_msr(MSR_KVM_SYSTEM_TIME, 0) };
-    hz_from_pvclock(multiplier, shift)
+    reading
+}
+
+fn hz_from_kvmclock() -> Option<u64> {
+    let reading = if has_kvmclock() { read_kvmclock()? } else { return None };
+    hz_from_pvclock(reading.multiplier, reading.shift)
+}
+
+/// The host's time of day; `None` without KVM's clock.
+pub fn wall_from_kvm() -> Option<Duration> {
+    if !has_kvmclock() {
+        return None;
+    }
+    // SAFETY: KVM writes 12 bytes to a static of that size, once, before the next instruction.
+    unsafe { write_msr(MSR_KVM_WALL_CLOCK, &raw const KVM_WALL as u64) };
+    let [version, secs, nanos] = core::array::from_fn(|index| KVM_WALL.0[index].load(Ordering::Acquire));
+    let reading = read_kvmclock()?;
+    let at_zero = Duration::from_secs(secs.into()).checked_add(Duration::from_nanos(nanos.into()))?;
+    let since_zero = system_time(reading, read_tsc())?;
+    (version != 0 && version & 1 == 0 && secs != 0).then(|| at_zero.saturating_add(since_zero))
+}
+
+/// Time of KVM's clock when the TSC is `tsc`.
+fn system_time(reading: KvmReading, tsc: u64) -> Option<Duration> {
+    if !(-31..=31).contains(&reading.shift) {
+        return None;
+    }
+    let ticks = u128::from(tsc.saturating_sub(reading.tsc));
+    let shifted = if reading.shift < 0 { ticks >> -reading.shift } else { ticks << reading.shift };
+    let since_ns = u64::try_from((shifted * u128::from(reading.multiplier)) >> 32).ok()?;
+    Some(Duration::from_nanos(reading.system_ns.checked_add(since_ns)?))
 }
 
 /// ns = (ticks << shift) * multiplier >> 32, solved for ticks in a second.
@@ -121,6 +178,17 @@ mod tests {
         assert!(hz_from_pvclock(multiplier, -1).unwrap().abs_diff(5_200_000_000) < 20);
         assert_eq!(hz_from_pvclock(0, 0), None);
         assert_eq!(hz_from_pvclock(1, 127), None);
+    }
+
+    #[test]
+    fn kvms_time_goes_on_from_its_reading() {
+        // 2 GHz: half a nanosecond a tick.
+        let reading = KvmReading { tsc: 1000, system_ns: 7_000_000_000, multiplier: 1 << 31, shift: 0 };
+        assert_eq!(system_time(reading, 1000), Some(Duration::from_secs(7)));
+        assert_eq!(system_time(reading, 2_000_001_000), Some(Duration::from_secs(8)));
+        assert_eq!(system_time(KvmReading { shift: -1, ..reading }, 4_000_001_000), Some(Duration::from_secs(8)));
+        assert_eq!(system_time(KvmReading { shift: 127, ..reading }, 2000), None);
+        assert_eq!(system_time(KvmReading { shift: 31, ..reading }, u64::MAX), None);
     }
 
     #[test]

@@ -8,12 +8,13 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use glass_formats::trace::Group;
+use glass_trace::{LevelFilter, parse_level};
 
 /// The word that [`trace_groups`] reads.
 const TRACE_WORD: &str = "trace=";
 
 /// A command line, taken apart.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct CommandLine {
     /// `ip=`
     pub address: Addressing,
@@ -21,6 +22,8 @@ pub struct CommandLine {
     pub console_port: u16,
     /// `virtio_mmio.device=`, in order.
     pub devices: Vec<MmioDevice>,
+    /// `log=LEVEL`: messages of the macros of `tracing` that are printed, warnings and errors if nothing is said.
+    pub log: LevelFilter,
     /// The service's arguments.
     pub args: Vec<String>,
     /// Platform words that mean nothing to us or cannot be read, to be reported.
@@ -64,7 +67,14 @@ pub fn trace_groups(text: &str) -> Result<u32, &str> {
 impl CommandLine {
     /// Takes `text` apart. Never fails: what cannot be read lands in `unknown`.
     pub fn parse(text: &str) -> CommandLine {
-        let mut line = CommandLine::default();
+        let mut line = CommandLine {
+            address: Addressing::Dhcp,
+            console_port: 0,
+            devices: Vec::new(),
+            log: LevelFilter::WARN,
+            args: Vec::new(),
+            unknown: Vec::new(),
+        };
         let mut in_args = false;
         for word in text.split_ascii_whitespace() {
             if let Some(device) = word.strip_prefix("virtio_mmio.device=") {
@@ -80,6 +90,8 @@ impl CommandLine {
                 line.address = address;
             } else if let Some(port) = word.strip_prefix("console=").and_then(parse_port) {
                 line.console_port = port;
+            } else if let Some(level) = word.strip_prefix("log=").and_then(parse_level) {
+                line.log = level;
             } else if !word.starts_with(TRACE_WORD) {
                 line.unknown.push(word.to_string());
             }
@@ -139,7 +151,7 @@ mod tests {
     #[test]
     fn platform_words_and_arguments_are_told_apart() {
         let line = CommandLine::parse(
-            "ip=10.0.2.15/24,10.0.2.2 quiet console=2 -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "ip=10.0.2.15/24,10.0.2.2 quiet console=2 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
         );
         assert_eq!(
             line.address,
@@ -151,6 +163,7 @@ mod tests {
         );
         assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
         assert_eq!(line.console_port, 2);
+        assert_eq!(line.log, LevelFilter::DEBUG);
         assert_eq!(line.args, ["--port", "8080", "a b%", "%zz"]);
         assert_eq!(line.unknown, ["quiet"]);
     }
@@ -173,10 +186,11 @@ mod tests {
             "ip=1.2.3.4/8,no",
             "console=x",
             "console=511",
+            "log=loud",
         ] {
             let line = CommandLine::parse(word);
             assert_eq!(line.unknown, [word]);
-            assert_eq!(line.address, Addressing::Dhcp);
+            assert_eq!((line.address, line.log), (Addressing::Dhcp, LevelFilter::WARN));
         }
     }
 }

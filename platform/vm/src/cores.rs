@@ -2,8 +2,12 @@
 //!
 //! Nothing here is shared: each core finds its own block and no other, so plain cells do.
 
+use crate::random::Generator;
+use crate::wall;
+use alloc::boxed::Box;
 use core::arch::asm;
-use core::cell::{Cell, OnceCell};
+use core::cell::{Cell, OnceCell, RefCell};
+use core::fmt;
 use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
@@ -14,6 +18,9 @@ use talc::{TalcCell, source::Manual};
 
 /// Cores that this version starts.
 pub const CORES: usize = 1;
+
+/// Prints one line.
+pub type Print = dyn Fn(fmt::Arguments);
 
 /// One core's block. `this` comes first: boot.s points %gs at it.
 #[repr(C, align(64))]
@@ -26,12 +33,22 @@ pub struct Core {
     pub heap: TalcCell<Manual>,
     /// Bytes given to the heap at boot.
     pub heap_bytes: Cell<usize>,
+    /// Bytes of the heap that are in use.
+    pub heap_used_bytes: Cell<usize>,
+    /// The most that were in use.
+    pub heap_peak_bytes: Cell<usize>,
     /// TSC at the 32-bit entry, the zero of the clock.
     pub clock_origin: Cell<u64>,
     /// Nanoseconds a TSC tick, times 2^32.
     pub clock_scale: Cell<u64>,
     /// Local APIC timer ticks per second.
     pub apic_timer_hz: Cell<u64>,
+    /// The generator of its random bytes.
+    pub random: RefCell<Option<Generator>>,
+    /// The time of day, as it was read last.
+    pub wall: Cell<Option<wall::Reading>>,
+    /// Prints a line on the console, once the platform runs.
+    pub print: OnceCell<Box<Print>>,
     /// The core's tasks, once the platform runs.
     pub executor: OnceCell<Executor>,
     /// Where the core's events go.
@@ -60,9 +77,14 @@ static BLOCKS: Blocks = Blocks(
             index: Cell::new(0),
             heap: TalcCell::new(Manual),
             heap_bytes: Cell::new(0),
+            heap_used_bytes: Cell::new(0),
+            heap_peak_bytes: Cell::new(0),
             clock_origin: Cell::new(0),
             clock_scale: Cell::new(0),
             apic_timer_hz: Cell::new(0),
+            random: RefCell::new(None),
+            wall: Cell::new(None),
+            print: OnceCell::new(),
             executor: OnceCell::new(),
             trace: OnceCell::new(),
             trace_memory: Cell::new(&[]),

@@ -4,7 +4,7 @@
 //! address space, at [`SECOND_ADDRESS`] above the first, where it can be written and not run.
 
 use crate::cores::CORES;
-use crate::paging::{Builder, OutOfTables, Protection};
+use crate::paging::{AddressSpace, OutOfTables, Protection, TableMemory};
 use core::arch::x86_64::__cpuid;
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
@@ -20,15 +20,15 @@ unsafe extern "C" {
 }
 
 /// Maps the code a second time, in an image that was built for it.
-pub fn map(builder: &mut Builder) -> Result<(), OutOfTables> {
+pub fn map<M: TableMemory>(space: &mut AddressSpace<M>) -> Result<(), OutOfTables> {
     if functions::count() == 0 {
         return Ok(());
     }
     let (start, end) = (&raw const glass_text_start as u64, &raw const glass_text_end as u64);
-    builder.map_at(start + SECOND_ADDRESS, start, end, Protection::ReadWrite)
+    space.map_at(start + SECOND_ADDRESS, start, end, Protection::ReadWrite)
 }
 
-/// Traces all functions if their group is on: nobody has chosen any yet. Comes after [`map`], when the tables are in use.
+/// Traces all functions if their group is on: none was chosen yet. Comes after [`map`], when the tables are in use.
 pub fn start() {
     if glass_trace::is_on(Group::Functions) {
         functions::choose_all();

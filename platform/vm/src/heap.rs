@@ -1,11 +1,9 @@
 //! The global allocator: each core allocates from a heap of its own.
 
 use crate::cores::this_core;
-use crate::pvh::Ram;
+use crate::machine::Ram;
 use core::alloc::{GlobalAlloc, Layout};
-
-/// RAM above this is not used yet: boot.s maps no more while tables are built.
-const RAM_END_MAX: u64 = 1 << 32;
+use glass_api::MemoryUse;
 
 /// The allocator that `entry!` registers.
 pub struct Heap;
@@ -15,23 +13,45 @@ pub struct Heap;
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract.
-        unsafe { this_core().heap.alloc(layout) }
+        let pointer = unsafe { this_core().heap.alloc(layout) };
+        if !pointer.is_null() {
+            count(layout.size(), 0);
+        }
+        pointer
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: the caller keeps the contract.
-        unsafe { this_core().heap.dealloc(pointer, layout) }
+        unsafe { this_core().heap.dealloc(pointer, layout) };
+        count(0, layout.size());
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the caller keeps the contract.
-        unsafe { this_core().heap.realloc(pointer, layout, new_size) }
+        let pointer = unsafe { this_core().heap.realloc(pointer, layout, new_size) };
+        if !pointer.is_null() {
+            count(new_size, layout.size());
+        }
+        pointer
     }
 }
 
-/// The RAM after the image and below 4 GiB, by ranges.
-pub fn usable(ram: &[Ram], image_end: u64) -> impl Iterator<Item = Ram> + Clone {
-    ram.iter().map(move |&(start, end)| (start.max(image_end), end.min(RAM_END_MAX))).filter(|(start, end)| start < end)
+/// Keeps the books: so many bytes more and less are in use.
+fn count(more: usize, less: usize) {
+    let core = this_core();
+    let used = core.heap_used_bytes.get().wrapping_add(more).wrapping_sub(less);
+    core.heap_used_bytes.set(used);
+    core.heap_peak_bytes.set(core.heap_peak_bytes.get().max(used));
+}
+
+/// This core's heap. Bytes that were asked for: what the allocator adds to each piece is not counted.
+pub fn memory() -> MemoryUse {
+    let core = this_core();
+    MemoryUse {
+        used_bytes: core.heap_used_bytes.get() as u64,
+        peak_bytes: core.heap_peak_bytes.get() as u64,
+        total_bytes: core.heap_bytes.get() as u64,
+    }
 }
 
 /// `ram` without the range `taken`, which lies inside of one of its ranges or nowhere.
@@ -47,7 +67,7 @@ pub fn without(ram: impl Iterator<Item = Ram>, taken: Ram) -> impl Iterator<Item
 ///
 /// # Safety
 /// The ranges are mapped, writable RAM that nothing else uses.
-pub unsafe fn initialize(ram: impl Iterator<Item = Ram>) {
+pub unsafe fn add(ram: impl Iterator<Item = Ram>) {
     let core = this_core();
     for (start, end) in ram {
         let bytes = (end - start) as usize;
@@ -61,13 +81,6 @@ pub unsafe fn initialize(ram: impl Iterator<Item = Ram>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ram_below_the_image_and_above_4_gib_is_left_alone() {
-        let ram = [(0, 0xa_0000), (0x10_0000, 0x200_0000), (1 << 32, 1 << 33)];
-        assert!(usable(&ram, 0x28_0000).eq([(0x28_0000, 0x200_0000)]));
-        assert!(usable(&[(0x10_0000, 1 << 33)], 0x28_0000).eq([(0x28_0000, 1 << 32)]));
-    }
 
     #[test]
     fn what_is_taken_is_not_given_to_the_heap() {

@@ -1,5 +1,5 @@
-//! The end of a core's trace in words, for the last report. Nothing is allocated, and nothing that lies in the ring is
-//! believed more than that it is numbers.
+//! The end of a core's trace as text, for the crash report. It does not allocate, and treats the contents of the ring only
+//! as numbers.
 
 use crate::clock;
 use crate::cores::this_core;
@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use glass_formats::trace::{NAME_BYTES, NAME_TEXT_BYTES, NAMES_MAX, Ring};
 use glass_trace::{BlockKind, CONTROL, Event, Kind, Operation, WakeSource};
 
-/// Events that a report shows.
+/// Events of a report.
 const EVENTS_MAX: u64 = 12;
 
 /// Calls `print` with a line for each of the last events of this core, the oldest first.
@@ -48,7 +48,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// An event for a person to read.
+/// An event as text.
 struct InWords<'a> {
     event: Event,
     name: &'a dyn Fn(u64) -> Name,
@@ -66,35 +66,35 @@ impl fmt::Display for InWords<'_> {
         match kind {
             Kind::TaskSpawn => write!(f, "task {a} {} is spawned by task {}", name(b & 0xffff_ffff), b >> 32),
             Kind::PollBegin => write!(f, "task {a} {} runs", name(b)),
-            Kind::PollEnd => write!(f, "task {a} {}", if detail == 0 { "waits" } else { "is over" }),
+            Kind::PollEnd => write!(f, "task {a} {}", if detail == 0 { "waits" } else { "ends" }),
             Kind::Block => write!(f, "it waits for {named} ({:?} {b})", BlockKind::from_number(detail)),
             Kind::Wake => write!(f, "task {a} is woken"),
             Kind::IdleBegin if b == u64::MAX => write!(f, "the core halts"),
             Kind::IdleBegin => write!(f, "the core halts until {}", glass_api::Instant(b)),
-            Kind::IdleEnd => write!(f, "the core goes on ({:?})", WakeSource::from_number(detail)),
+            Kind::IdleEnd => write!(f, "the core resumes ({:?})", WakeSource::from_number(detail)),
             Kind::Interrupt if a == 0 => write!(f, "interrupt {b:#x}"),
             Kind::Interrupt => write!(f, "interrupt {b:#x} of {named}"),
-            Kind::SpinBegin => write!(f, "the core looks for work"),
-            Kind::SpinEnd => write!(f, "it has looked"),
+            Kind::SpinBegin => write!(f, "the core spins"),
+            Kind::SpinEnd => write!(f, "the core stops spinning"),
             Kind::TimersFire => write!(f, "{a} timers fire"),
             Kind::Submit => {
                 let operation = Operation::from_number(detail);
-                write!(f, "{named} gets request {b}, {operation:?} of {low} bytes, {high} under way")
+                write!(f, "{named} gets request {b}, {operation:?} of {low} bytes, {high} in flight")
             }
             Kind::Complete => {
-                let how = if detail == 0 { "has done" } else { "has failed at" };
-                // Frames that came have numbers of their own, from the highest bit on.
-                write!(f, "{named} {how} request {}, {low} bytes, {high} under way", b & !(1 << 63))
+                let how = if detail == 0 { "completes" } else { "fails" };
+                // Received frames have a separate series of numbers, from the highest bit on.
+                write!(f, "{named} {how} request {}, {low} bytes, {high} in flight", b & !(1 << 63))
             }
-            Kind::Kick => write!(f, "{named} is told"),
+            Kind::Kick => write!(f, "{named} is notified"),
             Kind::SegmentIn | Kind::SegmentOut | Kind::Retransmit => {
                 let (sequence, acknowledged) = (b & 0xffff_ffff, b >> 32);
                 write!(f, "{kind:?} of connection {a}: flags {detail:#x}, sequence {sequence}, ")?;
                 write!(f, "acknowledged {acknowledged}, {low} bytes, window {high}")
             }
-            Kind::Connection => write!(f, "connection {a} {}", if detail == 1 { "begins" } else { "ends" }),
+            Kind::Connection => write!(f, "connection {a} {}", if detail == 1 { "opens" } else { "closes" }),
             Kind::Counter => write!(f, "{named} = {}", b as i64),
-            Kind::SpanBegin => write!(f, "span {b:#x} {named} begins"),
+            Kind::SpanBegin => write!(f, "span {b:#x} {named} starts"),
             Kind::Message => write!(f, "message at {named}"),
             Kind::Groups => write!(f, "groups {b:#x} are on"),
             _ => write!(f, "{kind:?} ({detail}, {a}, {b:#x}, {c:#x})"),
@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn events_can_be_read() {
         let submit = words(Kind::Submit as u16, 2, 3, 7, 4096 | 5 << 32);
-        assert_eq!(submit, "disk 0 gets request 7, Write of 4096 bytes, 5 under way");
+        assert_eq!(submit, "disk 0 gets request 7, Write of 4096 bytes, 5 in flight");
         assert_eq!(words(Kind::Block as u16, 3, 3, 7, 0), "it waits for disk 0 (Request 7)");
         assert_eq!(words(Kind::PollBegin as u16, 0, 4, 3, 0), "task 4 disk 0 runs");
-        assert_eq!(words(Kind::Kick as u16, 0, 9, 0, 0), "(no name) is told");
+        assert_eq!(words(Kind::Kick as u16, 0, 9, 0, 0), "(no name) is notified");
         assert_eq!(words(Kind::Counter as u16, 1, 3, u64::MAX, 0), "disk 0 = -1");
     }
 

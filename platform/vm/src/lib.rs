@@ -2,7 +2,7 @@
 //!
 //! A service's crate calls [`entry!`] (through `glasshouse::main!`); boot.s enters at the PVH entry
 //! point and ends in ring 3 at `start.rs`, which hands the machine to the loop in `run.rs`.
-//! Interrupts are off for ever; a core takes them only while it is halted (docs/decisions/0002).
+//! Interrupts are never on; a core takes them only while it is halted (docs/decisions/0002).
 #![no_std]
 // Under test only the pure parts are used.
 #![cfg_attr(test, allow(dead_code))]
@@ -11,23 +11,28 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod acpi;
 mod apic;
+mod bus;
 mod clock;
 mod command_line;
 mod cores;
+mod devices;
+mod drivers;
+#[cfg(test)]
+mod drivers_tests;
 mod heap;
+mod interrupts;
 mod last_events;
+mod machine;
+mod memory;
 mod paging;
 mod ports;
-mod pvh;
 mod random;
 mod serial;
 mod trace;
+mod wall;
 
 // What refers to symbols that exist only in an image.
-#[cfg(not(test))]
-mod devices;
 #[cfg(not(test))]
 mod functions;
 #[cfg(not(test))]

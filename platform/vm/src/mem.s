@@ -1,5 +1,5 @@
 // memcpy, memmove, memset, memcmp, bcmp, strlen: the precompiled core library calls them, and for
-// this target nobody else supplies them. Written in assembly because a compiler may turn a loop in
+// this target no other crate supplies them. Written in assembly because a compiler may turn a loop in
 // memcpy into a call to memcpy. 16-byte SSE moves: under TCG they are 4 to 7 times as fast as
 // `rep movsq` and far from `rep movsb`; on real cores they are near the memory's speed.
 

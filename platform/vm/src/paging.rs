@@ -1,6 +1,6 @@
-//! Page tables, written once at boot: one to one, nothing both writable and executable.
+//! Page tables: one to one, nothing both writable and executable.
 //!
-//! Pure: the builder fills tables that nobody uses yet. Every page is ring 3's (boot.s says why),
+//! Pure: tables come from a [`TableMemory`] and are written through it. Every page is ring 3's (the reason is in boot.s),
 //! so write protection and NX are what separates code from data, and unmapped pages catch null
 //! pointers and stacks that grow too far.
 
@@ -18,14 +18,14 @@ const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// One table of any level.
-#[repr(C, align(4096))]
-#[derive(Clone, Copy)]
-pub struct Table([u64; ENTRIES]);
-
-impl Table {
-    /// A table that maps nothing.
-    pub const EMPTY: Table = Table([0; ENTRIES]);
+/// Where tables are.
+pub trait TableMemory {
+    /// A new table without entries: its physical address, at a page boundary. `None` when there is no memory.
+    fn allocate(&mut self) -> Option<u64>;
+    /// Entry `index`, below 512, of the table at physical address `table`.
+    fn read(&self, table: u64, index: usize) -> u64;
+    /// Writes that entry.
+    fn write(&mut self, table: u64, index: usize, entry: u64);
 }
 
 /// What a range of memory may be used for.
@@ -54,24 +54,32 @@ impl Protection {
     }
 }
 
-/// The tables handed to the builder are used up.
+/// There is no memory for another table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfTables;
 
-/// Fills tables. The first one is the root.
-pub struct Builder<'a> {
-    tables: &'a mut [Table],
-    /// Physical address of `tables[0]`.
-    base: u64,
-    used: usize,
+/// The mappings of a core.
+pub struct AddressSpace<M> {
+    memory: M,
+    /// Physical address of the highest table.
+    root: u64,
 }
 
-impl<'a> Builder<'a> {
-    /// An address space without mappings in `tables`, which lie at physical address `base`.
-    pub fn new(tables: &'a mut [Table], base: u64) -> Builder<'a> {
-        assert!(!tables.is_empty() && base.is_multiple_of(PAGE_BYTES));
-        tables.fill(Table::EMPTY);
-        Builder { tables, base, used: 1 }
+impl<M: TableMemory> AddressSpace<M> {
+    /// One without mappings.
+    pub fn new(mut memory: M) -> Result<AddressSpace<M>, OutOfTables> {
+        let root = memory.allocate().ok_or(OutOfTables)?;
+        Ok(AddressSpace { memory, root })
+    }
+
+    /// The one whose highest table is at `root`, which [`AddressSpace::root`] has returned.
+    pub fn open(memory: M, root: u64) -> AddressSpace<M> {
+        AddressSpace { memory, root }
+    }
+
+    /// What the CPU must load to use it.
+    pub fn root(&self) -> u64 {
+        self.root
     }
 
     /// Maps the pages from `start` to `end` (both rounded outwards) at their own addresses, with
@@ -80,7 +88,7 @@ impl<'a> Builder<'a> {
         self.map_at(start, start, end, protection)
     }
 
-    /// As [`Builder::map`], at `address`, which must be as far into a page as `start` is.
+    /// As [`AddressSpace::map`], at `address`, which must be as far into a page as `start` is.
     pub fn map_at(&mut self, address: u64, start: u64, end: u64, protection: Protection) -> Result<(), OutOfTables> {
         let distance = address.wrapping_sub(start);
         assert!(distance.is_multiple_of(PAGE_BYTES), "pages are mapped to pages");
@@ -89,19 +97,18 @@ impl<'a> Builder<'a> {
         while physical < end {
             let address = physical.wrapping_add(distance);
             let is_large_place = (address | physical).is_multiple_of(LARGE_PAGE_BYTES);
-            let large = is_large_place && end - physical >= LARGE_PAGE_BYTES;
             let directory = self.table_for(address, 2)?;
-            let entry = &mut self.tables[directory].0[index_at(address, 2)];
-            if large && *entry == 0 {
-                *entry = physical | protection.bits() | LARGE;
+            let entry = self.memory.read(directory, index_at(address, 2));
+            if is_large_place && end - physical >= LARGE_PAGE_BYTES && entry == 0 {
+                let entry = physical | protection.bits() | LARGE;
+                self.memory.write(directory, index_at(address, 2), entry);
                 physical += LARGE_PAGE_BYTES;
                 continue;
             }
-            if *entry & LARGE == 0 {
+            if entry & LARGE == 0 {
                 let table = self.table_for(address, 1)?;
-                let entry = &mut self.tables[table].0[index_at(address, 1)];
-                if *entry == 0 {
-                    *entry = physical | protection.bits();
+                if self.memory.read(table, index_at(address, 1)) == 0 {
+                    self.memory.write(table, index_at(address, 1), physical | protection.bits());
                 }
             }
             physical += PAGE_BYTES;
@@ -109,31 +116,33 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Takes the small page at `address` away. The page must have been mapped as a small one.
+    /// Takes the page at `address` away, before the CPU uses the tables.
     pub fn unmap(&mut self, address: u64) -> Result<(), OutOfTables> {
         let table = self.table_for(address, 1)?;
-        self.tables[table].0[index_at(address, 1)] = 0;
+        self.memory.write(table, index_at(address, 1), 0);
         Ok(())
     }
 
-    /// Index in `tables` of the table of `level` (1 = lowest) that covers `address`; made if missing.
-    fn table_for(&mut self, address: u64, level: u32) -> Result<usize, OutOfTables> {
-        let mut table = 0;
+    /// The table of `level` (1 = lowest) that covers `address`; made if missing, also of a large page.
+    fn table_for(&mut self, address: u64, level: u32) -> Result<u64, OutOfTables> {
+        let mut table = self.root;
         for above in (level + 1..=4).rev() {
             let index = index_at(address, above);
-            let entry = self.tables[table].0[index];
-            assert!(entry & LARGE == 0, "a large page lies where a table is needed");
-            table = if entry != 0 {
-                ((entry & ADDRESS) - self.base) as usize / PAGE_BYTES as usize
-            } else {
-                let next = self.used;
-                if next == self.tables.len() {
-                    return Err(OutOfTables);
-                }
-                self.used += 1;
-                self.tables[table].0[index] = (self.base + next as u64 * PAGE_BYTES) | PRESENT | WRITABLE | USER;
-                next
-            };
+            let entry = self.memory.read(table, index);
+            if entry & PRESENT != 0 && entry & LARGE == 0 {
+                table = entry & ADDRESS;
+                continue;
+            }
+            let next = self.memory.allocate().ok_or(OutOfTables)?;
+            if entry & LARGE != 0 {
+                // The same mapping in small pages.
+                (0..ENTRIES).for_each(|page| {
+                    let small = (entry & !LARGE) + page as u64 * PAGE_BYTES;
+                    self.memory.write(next, page, small);
+                });
+            }
+            self.memory.write(table, index, next | PRESENT | WRITABLE | USER);
+            table = next;
         }
         Ok(table)
     }
@@ -146,19 +155,46 @@ fn index_at(address: u64, level: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     const BASE: u64 = 0x40_0000;
 
+    /// Tables behind one another from `BASE` on, at most so many.
+    struct Tables {
+        tables: Vec<[u64; ENTRIES]>,
+        most: usize,
+    }
+
+    impl TableMemory for Tables {
+        fn allocate(&mut self) -> Option<u64> {
+            if self.tables.len() == self.most {
+                return None;
+            }
+            self.tables.push([0; ENTRIES]);
+            Some(BASE + (self.tables.len() - 1) as u64 * PAGE_BYTES)
+        }
+        fn read(&self, table: u64, index: usize) -> u64 {
+            self.tables[(table - BASE) as usize / 4096][index]
+        }
+        fn write(&mut self, table: u64, index: usize, entry: u64) {
+            self.tables[(table - BASE) as usize / 4096][index] = entry;
+        }
+    }
+
+    fn space(most: usize) -> AddressSpace<Tables> {
+        AddressSpace::new(Tables { tables: Vec::new(), most }).unwrap()
+    }
+
     /// What the CPU would find: the leaf entry for `address`.
-    fn walk(tables: &[Table], address: u64) -> Option<u64> {
-        walk_to(tables, address, address)
+    fn walk(space: &AddressSpace<Tables>, address: u64) -> Option<u64> {
+        walk_to(space, address, address)
     }
 
     /// The same for an address at which another place is mapped.
-    fn walk_to(tables: &[Table], address: u64, physical: u64) -> Option<u64> {
-        let mut table = 0;
+    fn walk_to(space: &AddressSpace<Tables>, address: u64, physical: u64) -> Option<u64> {
+        let mut table = space.root();
         for level in (1..=4).rev() {
-            let entry = tables[table].0[index_at(address, level)];
+            let entry = space.memory.read(table, index_at(address, level));
             if entry & PRESENT == 0 {
                 return None;
             }
@@ -167,64 +203,87 @@ mod tests {
                 assert_eq!(entry & ADDRESS & !(size - 1), physical & !(size - 1));
                 return Some(entry);
             }
-            table = ((entry & ADDRESS) - BASE) as usize / PAGE_BYTES as usize;
+            table = entry & ADDRESS;
         }
         unreachable!()
     }
 
     #[test]
     fn nothing_is_both_writable_and_executable() {
-        let mut tables = [Table::EMPTY; 16];
-        let mut builder = Builder::new(&mut tables, BASE);
-        builder.map(0x20_0000, 0x24_3000, Protection::ReadExecute).unwrap();
-        builder.map(0x24_3000, 0x25_0000, Protection::Read).unwrap();
-        builder.map(0x25_0000, 0x1000_0000, Protection::ReadWrite).unwrap();
-        builder.map(0xfee0_0000, 0xfee0_1000, Protection::Device).unwrap();
-        builder.unmap(0x26_0000).unwrap();
-        let code = walk(&tables, 0x24_2fff).unwrap();
+        let mut space = space(16);
+        space.map(0x20_0000, 0x24_3000, Protection::ReadExecute).unwrap();
+        space.map(0x24_3000, 0x25_0000, Protection::Read).unwrap();
+        space.map(0x25_0000, 0x1000_0000, Protection::ReadWrite).unwrap();
+        space.map(0xfee0_0000, 0xfee0_1000, Protection::Device).unwrap();
+        space.unmap(0x26_0000).unwrap();
+        let code = walk(&space, 0x24_2fff).unwrap();
         assert_eq!(code & (WRITABLE | NO_EXECUTE), 0);
-        let constants = walk(&tables, 0x24_3000).unwrap();
+        let constants = walk(&space, 0x24_3000).unwrap();
         assert_eq!(constants & (WRITABLE | NO_EXECUTE), NO_EXECUTE);
         for address in [0x25_0000, 0x3f_f000, 0x40_0000, 0xfff_ffff, 0xfee0_0000] {
-            assert_eq!(walk(&tables, address).unwrap() & (WRITABLE | NO_EXECUTE), WRITABLE | NO_EXECUTE);
+            assert_eq!(walk(&space, address).unwrap() & (WRITABLE | NO_EXECUTE), WRITABLE | NO_EXECUTE);
         }
-        assert_ne!(walk(&tables, 0x40_0000).unwrap() & LARGE, 0);
-        assert_eq!(walk(&tables, 0x26_0000), None);
-        assert_eq!(walk(&tables, 0), None);
-        assert_eq!(walk(&tables, 0x1000_0000), None);
+        assert_ne!(walk(&space, 0x40_0000).unwrap() & LARGE, 0);
+        assert_eq!(walk(&space, 0x26_0000), None);
+        assert_eq!(walk(&space, 0), None);
+        assert_eq!(walk(&space, 0x1000_0000), None);
     }
 
     #[test]
     fn the_first_mapping_stays() {
-        let mut tables = [Table::EMPTY; 16];
-        let mut builder = Builder::new(&mut tables, BASE);
-        builder.map(0x20_0000, 0x20_1000, Protection::ReadExecute).unwrap();
-        builder.map(0, 0x80_0000, Protection::ReadWrite).unwrap();
-        assert_eq!(walk(&tables, 0x20_0000).unwrap() & WRITABLE, 0);
-        assert_ne!(walk(&tables, 0x20_1000).unwrap() & WRITABLE, 0);
+        let mut space = space(16);
+        space.map(0x20_0000, 0x20_1000, Protection::ReadExecute).unwrap();
+        space.map(0, 0x80_0000, Protection::ReadWrite).unwrap();
+        assert_eq!(walk(&space, 0x20_0000).unwrap() & WRITABLE, 0);
+        assert_ne!(walk(&space, 0x20_1000).unwrap() & WRITABLE, 0);
     }
 
     #[test]
     fn code_is_writable_only_where_it_cannot_be_run() {
         const SECOND: u64 = 1 << 40;
-        let mut tables = [Table::EMPTY; 16];
-        let mut builder = Builder::new(&mut tables, BASE);
-        builder.map(0x20_0000, 0x40_3000, Protection::ReadExecute).unwrap();
-        builder.map_at(0x20_0000 + SECOND, 0x20_0000, 0x40_3000, Protection::ReadWrite).unwrap();
+        let mut space = space(16);
+        space.map(0x20_0000, 0x40_3000, Protection::ReadExecute).unwrap();
+        space.map_at(0x20_0000 + SECOND, 0x20_0000, 0x40_3000, Protection::ReadWrite).unwrap();
         for physical in [0x20_0000, 0x3f_ffff, 0x40_2fff] {
-            assert_eq!(walk(&tables, physical).unwrap() & (WRITABLE | NO_EXECUTE), 0);
-            let second = walk_to(&tables, physical + SECOND, physical).unwrap();
+            assert_eq!(walk(&space, physical).unwrap() & (WRITABLE | NO_EXECUTE), 0);
+            let second = walk_to(&space, physical + SECOND, physical).unwrap();
             assert_eq!(second & (WRITABLE | NO_EXECUTE), WRITABLE | NO_EXECUTE);
         }
-        assert_eq!(walk(&tables, 0x40_3000 + SECOND), None);
-        assert_eq!(walk(&tables, 0x1f_ffff + SECOND), None);
+        assert_eq!(walk(&space, 0x40_3000 + SECOND), None);
+        assert_eq!(walk(&space, 0x1f_ffff + SECOND), None);
+    }
+
+    #[test]
+    fn a_page_inside_of_a_large_one_can_be_taken_away() {
+        let mut space = space(16);
+        space.map(0x20_0000, 0x80_0000, Protection::ReadWrite).unwrap();
+        space.unmap(0x46_7000).unwrap();
+        for (address, is_mapped) in [(0x40_0000, true), (0x46_6fff, true), (0x46_7000, false), (0x46_8000, true)] {
+            let entry = walk(&space, address);
+            assert_eq!(entry.is_some(), is_mapped);
+            assert!(entry.is_none_or(|entry| entry & (WRITABLE | NO_EXECUTE) == WRITABLE | NO_EXECUTE));
+        }
+        assert_ne!(walk(&space, 0x60_0000).unwrap() & LARGE, 0);
+    }
+
+    #[test]
+    fn memory_above_4_gib_and_windows_of_devices_are_mapped_later() {
+        let mut space = space(16);
+        space.map(1 << 32, 6 << 30, Protection::ReadWrite).unwrap();
+        let root = space.root();
+        let mut again = AddressSpace::open(space.memory, root);
+        again.map(0x38_0000_1000, 0x38_0000_1010, Protection::Device).unwrap();
+        assert_ne!(walk(&again, (6 << 30) - 1).unwrap() & LARGE, 0);
+        assert_eq!(walk(&again, 6 << 30), None);
+        let device = WRITE_THROUGH | CACHE_DISABLE | NO_EXECUTE;
+        assert_eq!(walk(&again, 0x38_0000_1fff).unwrap() & device, device);
+        assert_eq!(walk(&again, 0x38_0000_2000), None);
     }
 
     #[test]
     fn running_out_of_tables_is_an_error() {
-        let mut tables = [Table::EMPTY; 4];
-        let mut builder = Builder::new(&mut tables, BASE);
-        builder.map(0x1000, 0x2000, Protection::Read).unwrap();
-        assert_eq!(builder.map(1 << 40, (1 << 40) + 1, Protection::Read), Err(OutOfTables));
+        let mut space = space(4);
+        space.map(0x1000, 0x2000, Protection::Read).unwrap();
+        assert_eq!(space.map(1 << 40, (1 << 40) + 1, Protection::Read), Err(OutOfTables));
     }
 }

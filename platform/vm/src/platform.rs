@@ -1,22 +1,21 @@
 //! The api as a service in a VM sees it.
 
-use crate::devices::{VmConsole, VmDisk};
-use crate::{clock, random, serial};
+use crate::devices::{SharedConsole, VmDisk};
+use crate::{clock, heap, random, serial, wall};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::Cell;
 use core::fmt;
-use glass_api::{Clock, Console, Instant, Platform, Random, Spawn, SpawnError};
+use glass_api::{Clock, Console, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError, WallTime};
 use glass_executor::Executor;
-use glass_executor::sync::Notify;
+use glass_executor::sync::Latch;
 use glass_net::Sockets;
 use glass_trace::Name;
-use glass_virtio::Driver;
 
-/// What a task waits for that prints more than the host reads.
-pub static CONSOLE_ROOM: Name = Name::new("console: no room until the host reads");
+/// What a task waits for until the service is to end.
+pub static SHUTDOWN: Name = Name::new("shutdown");
 
 /// The machine, for a service. Clones are handles.
 #[derive(Clone)]
@@ -29,9 +28,11 @@ pub(crate) struct World {
     pub executor: Executor,
     pub disks: Vec<VmDisk>,
     pub sockets: Sockets,
-    pub console: RefCell<Option<VmConsole>>,
-    /// Told when the host has read something.
-    pub console_room: Notify,
+    pub console: Option<SharedConsole>,
+    /// Opened when the host requests the end of the service.
+    pub shutdown: Latch,
+    /// The service waits for that request.
+    pub watches_shutdown: Cell<bool>,
 }
 
 impl Platform for VmPlatform {
@@ -49,6 +50,15 @@ impl Platform for VmPlatform {
     fn net(&self) -> Sockets {
         self.world.sockets.clone()
     }
+
+    fn shutdown(&self) -> impl Future<Output = ()> + 'static {
+        self.world.watches_shutdown.set(true);
+        self.world.shutdown.wait()
+    }
+
+    fn memory(&self) -> MemoryUse {
+        heap::memory()
+    }
 }
 
 impl Clock for VmPlatform {
@@ -59,34 +69,28 @@ impl Clock for VmPlatform {
     fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
         self.world.executor.sleep_until(deadline)
     }
+
+    fn wall(&self) -> Option<WallTime> {
+        wall::now()
+    }
 }
 
 impl Console for VmPlatform {
     /// Through the virtio console if there is one: the host gets the line at once, without an exit
     /// for each character.
     fn print(&self, line: fmt::Arguments) {
-        match &mut *self.world.console.borrow_mut() {
-            Some(console) => {
-                console.write(format!("{line}\n").as_bytes());
-                console.kick();
-            }
-            None => serial::print_line(line),
+        // Before the console is borrowed: what is printed may print itself.
+        let text = format!("{line}\n");
+        match &self.world.console {
+            Some(console) => console.print(text.as_bytes()),
+            None => serial::print_line(format_args!("{}", text.trim_end_matches('\n'))),
         }
     }
 
     /// The serial port takes each line at once, one exit after the other.
     async fn room(&self, bytes: usize) {
-        loop {
-            let read = self.world.console_room.notified();
-            if let Some(console) = &mut *self.world.console.borrow_mut() {
-                if console.has_room(bytes) {
-                    return;
-                }
-                console.want_room();
-            } else {
-                return;
-            }
-            read.await;
+        if let Some(console) = &self.world.console {
+            console.room(bytes).await;
         }
     }
 }
@@ -98,7 +102,11 @@ impl Random for VmPlatform {
 }
 
 impl Spawn for VmPlatform {
-    fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + 'static) -> Result<(), SpawnError> {
+    fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError> {
         self.world.executor.spawn(name, task)
     }
 }

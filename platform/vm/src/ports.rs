@@ -71,6 +71,20 @@ pub fn write_port8(port: u16, value: u8) {
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) };
 }
 
+/// Writes a word to a port.
+pub fn write_port16(port: u16, value: u16) {
+    // SAFETY: as for `write_port8`.
+    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) };
+}
+
+/// Reads a word from a port.
+pub fn read_port16(port: u16) -> u16 {
+    let value;
+    // SAFETY: as for `write_port8`.
+    unsafe { asm!("in ax, dx", in("dx") port, out("ax") value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
 /// Writes a double word to a port.
 pub fn write_port32(port: u16, value: u32) {
     // SAFETY: as for `write_port8`.

@@ -1,7 +1,7 @@
-//! The last words: one report for a panic, an exception, a stack overflow and the end of memory.
+//! The crash report: one form for a panic, an exception, a stack overflow and the end of memory.
 //!
 //! It goes to the serial port, allocates nothing and takes no lock. Addresses are printed as
-//! `#N 0x...`, which `glass run` turns into functions and lines.
+//! `#N 0x...`, which `glass run` resolves to functions and lines.
 
 use crate::cores::this_core;
 use crate::ports::{halt, write_port8, write_port32};
@@ -19,7 +19,7 @@ const FRAMES_MAX: usize = 32;
 /// Words of the stack printed at most.
 const STACK_WORDS_MAX: u64 = 16;
 
-/// What boot.s saves at an exception, in its order.
+/// The registers that boot.s saves at an exception, in its order.
 #[repr(C)]
 struct Fault {
     /// rax rbx rcx rdx rsi rdi rbp r8..r15
@@ -47,20 +47,20 @@ unsafe extern "C" {
     static glass_text_end: u8;
 }
 
-/// Reports that were begun. A report that fails itself must not start another.
+/// Reports that were started. A report that fails itself must not start another.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
 /// Ends the VM.
 pub fn exit(how: Exit) -> ! {
     write_port32(DEBUG_EXIT_PORT, how as u32);
-    // No such device: ask the keyboard controller for a reset, which ends QEMU with -no-reboot.
+    // No such device: request a reset from the keyboard controller, which ends QEMU with -no-reboot.
     write_port8(0x64, 0xfe);
     loop {
         halt();
     }
 }
 
-/// Called by the panic handler that `entry!` makes.
+/// Called by the panic handler of `entry!`.
 pub fn panicked(info: &PanicInfo) -> ! {
     let rbp: u64;
     // SAFETY: copies a register.
@@ -77,11 +77,11 @@ pub fn panicked(info: &PanicInfo) -> ! {
     exit(Exit::Panic)
 }
 
-/// boot.s comes here after an exception, on a stack of its own.
+/// boot.s jumps here after an exception, on a separate stack.
 #[unsafe(no_mangle)]
 extern "C" fn glass_exception() -> ! {
     begin(Exit::Exception);
-    // SAFETY: boot.s filled it before it came here, and nobody writes it meanwhile.
+    // SAFETY: boot.s filled it before the jump, and no code writes it meanwhile.
     let fault = unsafe { &glass_fault };
     print_line(format_args!("EXCEPTION {}", Cause(fault)));
     print_context();
@@ -94,7 +94,7 @@ extern "C" fn glass_exception() -> ! {
     exit(Exit::Exception)
 }
 
-/// Ends at once when a report is under way already: its own failure.
+/// Ends immediately if a report was started already: then the report itself has failed.
 fn begin(how: Exit) {
     if REPORTS.fetch_add(1, Ordering::Relaxed) > 0 {
         print_line(format_args!("(the report failed too)"));
@@ -154,7 +154,7 @@ fn print_context() {
     ));
 }
 
-/// What the core did just before, if that was traced.
+/// The core's last events, if they were traced.
 fn print_last_events() {
     let mut is_first = true;
     last_events::for_each(|line| {
@@ -218,7 +218,7 @@ fn print_callers(mut rbp: u64, first: usize) {
             print_line(format_args!("      (the same {repeats} times more)"));
         }
     };
-    // The chain only goes up, so it ends at the stack's end.
+    // The addresses of the chain only increase, so it ends at the stack's end.
     while is_on_a_stack(rbp) && number < FRAMES_MAX {
         // SAFETY: `is_on_a_stack` says that these 16 bytes are mapped.
         let [caller_rbp, return_address] = unsafe { (rbp as *const [u64; 2]).read() };
@@ -231,7 +231,7 @@ fn print_callers(mut rbp: u64, first: usize) {
             print_repeats(repeats);
             repeats = 0;
             previous = return_address;
-            // Frame 0 is an address within the code itself. What follows a call that never returns may be another function.
+            // Frame 0 is an address within the code itself. The code after a call that never returns may belong to another function.
             let address = if number == 0 { return_address - 1 } else { return_address };
             print_line(format_args!("  #{number} {address:#018x}"));
             number += 1;

@@ -1,4 +1,4 @@
-//! The 16550 at port 0x3f8: the console of boot and of the last report, when nothing else is sure to work.
+//! The 16550 at port 0x3f8: the console of the boot and of the crash report, when no other device is sure to work.
 //!
 //! A character may cost 28 us (an exit to the VMM), so a running service prints through virtio.
 
@@ -7,9 +7,9 @@ use core::fmt::{self, Write};
 
 const DATA: u16 = 0x3f8;
 const LINE_STATUS: u16 = DATA + 5;
-/// The bit that says that the transmitter takes a byte.
+/// The bit for a transmitter that accepts a byte.
 const TRANSMITTER_EMPTY: u8 = 0x20;
-/// What a port without a device reads as.
+/// The value read from a port without a device.
 const NO_DEVICE: u8 = 0xff;
 
 /// No interrupts, 8 bits, FIFO on.
@@ -19,7 +19,7 @@ pub fn initialize() {
     write_port8(DATA + 2, 7);
 }
 
-/// Collects a line so that it leaves in few exits.
+/// Collects a line so that printing it causes few exits.
 struct Line {
     bytes: [u8; 256],
     len: usize,

@@ -1,25 +1,21 @@
 //! The way from boot.s to the service: one list of steps, each with its reason.
 
-use crate::acpi::{self, IO_APICS_MAX, IoApic};
 use crate::command_line::CommandLine;
 use crate::cores::{initialize_boot_core, this_core};
-use crate::paging::{Builder, OutOfTables, Protection, Table};
+use crate::machine::{Machine, Ram, StartInfo, usable};
+use crate::memory::{HeapTables, PAGE_TABLES};
+use crate::paging::{AddressSpace, OutOfTables, Protection};
 use crate::ports::load_page_tables;
-use crate::pvh::{Ram, StartInfo};
 use crate::trace::{self, step};
-use crate::{apic, clock, command_line, functions, heap, serial};
-use alloc::vec::Vec;
-use core::cell::UnsafeCell;
+use crate::{apic, clock, command_line, functions, heap, random, serial};
+use core::fmt;
+use core::sync::atomic::Ordering;
+use glass_trace::{ConsoleLog, tracing_subscriber};
 
-/// Root, a directory pointer table, four directories for 4 GiB, and small pages for the low 2 MiB,
-/// an image of up to 8 MiB and odd ends of RAM. Three more where the code is mapped a second time.
-const TABLES: usize = if cfg!(glass_functions) { 23 } else { 20 };
-
-#[repr(C, align(4096))]
-struct Tables(UnsafeCell<[Table; TABLES]>);
-// SAFETY: only `build_page_tables` touches it, once, on the boot core.
-unsafe impl Sync for Tables {}
-static TABLES_MEMORY: Tables = Tables(UnsafeCell::new([Table::EMPTY; TABLES]));
+/// What boot.s maps: everything below this.
+const MAPPED_AT_FIRST: Ram = (0, 1 << 32);
+/// The local APIC's registers, an architectural address.
+const LOCAL_APIC: Ram = (apic::LOCAL_APIC, apic::LOCAL_APIC + 4096);
 
 unsafe extern "C" {
     static glass_entry_tsc: u64;
@@ -38,9 +34,8 @@ unsafe extern "Rust" {
 
 /// What the machine turned out to be.
 pub struct Boot {
+    pub(crate) machine: Machine,
     pub(crate) command_line: CommandLine,
-    pub(crate) io_apics: Vec<IoApic>,
-    pub(crate) has_acpi: bool,
 }
 
 /// boot.s comes here, in ring 3, on the boot core's stack, with the address of the PVH start info.
@@ -53,26 +48,37 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     // SAFETY: boot.s wrote it once, before Rust ran.
     let entry_ticks = unsafe { glass_entry_tsc };
     let ring = start_tracing(&info, entry_ticks);
-    // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
-    let (io_apics, io_apic_count) = step("boot: ACPI tables", || acpi::io_apics(info.rsdp, read_physical));
-    let io_apics = &io_apics[..io_apic_count];
-    let tables = step("boot: page tables", || build_page_tables(&info, io_apics));
-    tables.expect("the page tables cover 4 GiB and an image of 8 MiB");
-    let free = heap::without(heap::usable(info.ram(), address_of(&raw const glass_image_end)), ring);
-    // SAFETY: `build_page_tables` has mapped this memory for reading and writing, it starts after everything the
-    // image uses itself, and the ring is left out.
-    step("boot: heap", || unsafe { heap::initialize(free) });
+    let image_end = address_of(&raw const glass_image_end);
+    let low = heap::without(usable(info.ram(), image_end, MAPPED_AT_FIRST), ring);
+    // SAFETY: boot.s has mapped this memory for reading and writing, and so will `build_page_tables`; it starts after everything
+    // the image uses itself, and the ring is left out.
+    step("boot: heap", || unsafe { heap::add(low) });
     assert!(this_core().heap_bytes.get() > 0, "the VMM's memory map has no RAM after the image");
-    glass_trace::tracing_subscriber::install();
+    let command_line = CommandLine::parse(info.command_line);
+    // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
+    let machine =
+        step("boot: description of the machine", || Machine::read(&info, &command_line.devices, read_physical));
+    let built = step("boot: page tables", || build_page_tables(&machine));
+    assert!(built.is_ok(), "the VM has too little memory for page tables: give it more");
+    let high = usable(&machine.ram, image_end, (MAPPED_AT_FIRST.1, u64::MAX));
+    // SAFETY: `build_page_tables` has mapped this memory, of which nothing was used before.
+    unsafe { heap::add(high) };
+    tracing_subscriber::install(ConsoleLog { level: command_line.log, print: print_message });
     step("boot: clock", || clock::initialize(entry_ticks));
     step("boot: local APIC", apic::initialize);
-    let boot = Boot {
-        command_line: CommandLine::parse(info.command_line),
-        io_apics: if io_apics.is_empty() { alloc::vec![apic::IO_APIC] } else { io_apics.to_vec() },
-        has_acpi: info.rsdp != 0,
-    };
+    random::initialize();
+    let boot = Boot { machine, command_line };
     // SAFETY: `entry!` defines it with this signature.
     unsafe { glass_main(boot) }
+}
+
+/// Prints a message of the macros of `tracing`.
+fn print_message(line: fmt::Arguments) {
+    let line = format_args!("{} {line}", clock::now());
+    match this_core().print.get() {
+        Some(print) => print(line),
+        None => serial::print_line(line),
+    }
 }
 
 /// Gives the core its ring before there is anything else, so that the boot is traced too. The memory that it takes.
@@ -84,7 +90,7 @@ fn start_tracing(info: &StartInfo, entry_ticks: u64) -> Ram {
             trace::Groups
         ));
     }
-    let Some(ring) = trace::place(heap::usable(info.ram(), address_of(&raw const glass_image_end))) else {
+    let Some(ring) = trace::place(usable(info.ram(), address_of(&raw const glass_image_end), MAPPED_AT_FIRST)) else {
         return (0, 0);
     };
     // SAFETY: boot.s has mapped all RAM below 4 GiB, and so will `build_page_tables`; the heap leaves this part out.
@@ -104,35 +110,29 @@ fn read_physical(address: u64) -> Option<u8> {
 }
 
 /// Replaces boot.s's tables by ones in which nothing is writable and executable at once, page 0 and
-/// the pages below the stacks are unmapped, and only RAM and the devices' windows exist.
-fn build_page_tables(info: &StartInfo, io_apics: &[IoApic]) -> Result<(), OutOfTables> {
+/// the pages below the stacks are unmapped, and only RAM exists, all of it, and the local APIC. Windows of devices come later.
+fn build_page_tables(machine: &Machine) -> Result<(), OutOfTables> {
     let text = address_of(&raw const glass_text_start);
     let constants = address_of(&raw const glass_text_end);
     let data = address_of(&raw const glass_rodata_end);
     let image_end = address_of(&raw const glass_image_end);
-    // SAFETY: called once, and nothing else names the static.
-    let tables = unsafe { &mut *TABLES_MEMORY.0.get() };
-    let root = tables.as_ptr() as u64;
-    let mut builder = Builder::new(tables, root);
-    builder.map(text, constants, Protection::ReadExecute)?;
-    functions::map(&mut builder)?;
-    builder.map(constants, data, Protection::Read)?;
-    builder.map(data, image_end, Protection::ReadWrite)?;
+    // SAFETY: the only root that is opened later is the one that is stored below.
+    let mut space = AddressSpace::new(unsafe { HeapTables::new() })?;
+    space.map(text, constants, Protection::ReadExecute)?;
+    functions::map(&mut space)?;
+    space.map(constants, data, Protection::Read)?;
+    space.map(data, image_end, Protection::ReadWrite)?;
     // The command line lies somewhere below the image.
-    builder.map(0x1000, text, Protection::ReadWrite)?;
-    for (start, end) in heap::usable(info.ram(), image_end) {
-        builder.map(start, end, Protection::ReadWrite)?;
+    space.map(0x1000, text, Protection::ReadWrite)?;
+    for (start, end) in usable(&machine.ram, image_end, (0, u64::MAX)) {
+        space.map(start, end, Protection::ReadWrite)?;
     }
-    // virtio-mmio windows, I/O APICs and the local APIC of QEMU, Firecracker and Cloud Hypervisor.
-    builder.map(0xfea0_0000, 0xfef0_0000, Protection::Device)?;
-    builder.map(0xd000_0000, 0xd020_0000, Protection::Device)?;
-    for apic in io_apics.iter().take(IO_APICS_MAX) {
-        builder.map(apic.address, apic.address + 32, Protection::Device)?;
-    }
-    builder.unmap(address_of(&raw const glass_stack_guard))?;
-    builder.unmap(address_of(&raw const glass_fault_stack_guard))?;
+    space.map(LOCAL_APIC.0, LOCAL_APIC.1, Protection::Device)?;
+    space.unmap(address_of(&raw const glass_stack_guard))?;
+    space.unmap(address_of(&raw const glass_fault_stack_guard))?;
+    PAGE_TABLES.store(space.root(), Ordering::Relaxed);
     // SAFETY: all that runs or is used lies in the ranges mapped above, at the same addresses.
-    unsafe { load_page_tables(root) };
+    unsafe { load_page_tables(space.root()) };
     functions::start();
     Ok(())
 }

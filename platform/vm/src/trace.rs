@@ -1,7 +1,7 @@
 //! Tracing in a VM: the ring of a core, the groups that the command line switches on, the steps of the boot.
 
 use crate::cores::this_core;
-use crate::pvh::Ram;
+use crate::machine::Ram;
 use core::fmt;
 use core::slice;
 use core::sync::atomic::AtomicU64;
@@ -18,7 +18,7 @@ const OWN_SPAN: u64 = 1 << 63;
 /// Level of the boot's steps: 3 is information.
 const LEVEL: u16 = 3;
 
-/// Where in `ram` the ring of the only core goes: whole pages, at the begin of the first range that has room for much
+/// Where in `ram` the ring of the only core goes: whole pages, at the start of the first range that has room for much
 /// more than that. `None` where memory is too short for tracing.
 pub fn place(ram: impl Iterator<Item = Ram> + Clone) -> Option<Ram> {
     let total: u64 = ram.clone().map(|(start, end)| end - start).sum();

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Makes a bootable VM image of a service
 #[derive(clap::Args)]
 pub struct Args {
-    /// Package of the service; the one in the current folder if it is left out
+    /// Package of the service; the one around the current folder, or the only one, if it is left out
     package: Option<String>,
     /// What to build for
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
@@ -42,12 +42,14 @@ const FUNCTION_FLAGS: [&str; 2] = ["-Zinstrument-xray=always", "--cfg=glass_func
 const ALLOW_UNSTABLE: (&str, &str) = ("RUSTC_BOOTSTRAP", "1");
 
 /// Rust flags of an image: code that runs where it is linked, can be unwound, and has no red zone.
-const IMAGE_FLAGS: [&str; 5] = [
+const IMAGE_FLAGS: [&str; 6] = [
     "-Cforce-frame-pointers=yes",
     "-Cforce-unwind-tables=yes",
     "-Cno-redzone=yes",
     "-Crelocation-model=static",
     "--cfg=glass_vm",
+    // Not chosen by CPUID at run time: wide registers are never switched on in an image.
+    "--cfg=chacha20_backend=\"soft\"",
 ];
 
 /// Linker flags of an image: nothing of the host, our linker script (found through platform/vm's
@@ -107,6 +109,15 @@ fn strip(program: &Path, stripped: &Path) -> Result<()> {
     }
 }
 
+/// The package whose folder `folder` is or lies in; the innermost of several.
+fn package_around<'a>(packages: &'a [serde_json::Value], folder: &Path) -> Option<&'a serde_json::Value> {
+    let home = |package: &'a serde_json::Value| {
+        let home = Path::new(package["manifest_path"].as_str()?).parent()?;
+        folder.starts_with(home).then_some((home.components().count(), package))
+    };
+    packages.iter().filter_map(home).max_by_key(|(depth, _)| *depth).map(|(_, package)| package)
+}
+
 /// A package of the workspace around the current folder.
 pub struct Package {
     name: String,
@@ -114,7 +125,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// Finds `name`, or the package of the current folder.
+    /// Finds `name`, or the package around the current folder, or the only one that has a program.
     pub fn find(name: Option<&str>) -> Result<Package> {
         let output = Command::new("cargo")
             .args(["metadata", "--no-deps", "--format-version=1"])
@@ -134,16 +145,21 @@ impl Package {
             let targets = package["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
             targets.iter().any(|target| target["kind"][0] == "bin" && target["name"] == package["name"])
         };
-        let here = std::env::current_dir().context("the current folder is gone")?.join("Cargo.toml");
-        let found = packages.iter().find(|package| match name {
-            Some(name) => package["name"] == name,
-            None => package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == here),
-        });
-        let programs = || {
-            let names =
-                packages.iter().filter(|package| has_program(package)).filter_map(|package| package["name"].as_str());
-            names.collect::<Vec<_>>().join(", ")
+        let here = std::env::current_dir().context("the current folder is gone")?;
+        let mut programs: Vec<&str> = packages
+            .iter()
+            .filter(|package| has_program(package))
+            .filter_map(|package| package["name"].as_str())
+            .collect();
+        programs.sort_unstable();
+        let found = match name {
+            Some(name) => packages.iter().find(|package| package["name"] == name),
+            None => package_around(packages, &here).or_else(|| match &programs[..] {
+                [only] => packages.iter().find(|package| package["name"] == *only),
+                _ => None,
+            }),
         };
+        let programs = || programs.join(", ");
         match (found, name) {
             (Some(package), _) if has_program(package) => {
                 Ok(Package { name: package["name"].as_str().unwrap_or_default().to_owned(), target_folder })
@@ -214,5 +230,22 @@ impl Package {
             bail!("building {} failed: see cargo's messages above", self.name);
         }
         Ok(program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_innermost_package_around_a_folder_is_meant() {
+        let packages =
+            ["/w/Cargo.toml", "/w/a/Cargo.toml", "/w/ab/Cargo.toml"].map(|path| json!({"manifest_path": path}));
+        let around = |folder: &str| package_around(&packages, Path::new(folder)).map(|found| &found["manifest_path"]);
+        assert_eq!(around("/w/a/src").unwrap(), "/w/a/Cargo.toml");
+        assert_eq!(around("/w/ab").unwrap(), "/w/ab/Cargo.toml");
+        assert_eq!(around("/w/b").unwrap(), "/w/Cargo.toml");
+        assert_eq!(around("/x"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `glass completions`: what a shell needs to complete our commands.
+//! `glass completions`: a script with which a shell completes our commands.
 
 use anyhow::Result;
 use clap::CommandFactory as _;
@@ -18,6 +18,6 @@ pub struct Args {
 pub fn run(arguments: Args) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut crate::Arguments::command(), "glass", &mut script);
-    // The generator panics where it cannot write, so it writes to memory.
+    // The generator panics if it cannot write, so it writes to memory.
     crate::console::print(&String::from_utf8_lossy(&script))
 }

@@ -1,4 +1,4 @@
-//! The standard streams. Who closes one of them has seen enough: that is no error, and never a panic.
+//! The standard streams. A reader that closes one of them is not an error, and never causes a panic.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Writes a line to standard error. Where that is closed, nobody is left to tell.
+/// Writes a line to standard error. If that is closed, the line is lost.
 macro_rules! say {
     ($($part:tt)*) => { $crate::console::say_line(format!($($part)*)) };
 }
 pub(crate) use say;
 
-/// What [`say`] does.
+/// Implements [`say`].
 pub(crate) fn say_line(mut line: String) {
     line.push('\n');
     let _ = io::stderr().lock().write_all(line.as_bytes());
@@ -24,7 +24,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
     printed(output.write_all(text.as_bytes()).and_then(|()| output.flush()))
 }
 
-/// What came of writing to standard output.
+/// The result of writing to standard output.
 pub(crate) fn printed(result: io::Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -48,7 +48,7 @@ pub(crate) fn output_columns() -> Option<u16> {
     io::stdout().is_terminal().then(columns)
 }
 
-/// A line of its own on a terminal.
+/// A status line on a terminal.
 pub(crate) fn spinner() -> Option<ProgressBar> {
     io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::new_spinner();
@@ -59,12 +59,12 @@ pub(crate) fn spinner() -> Option<ProgressBar> {
     })
 }
 
-/// Columns for its text: without the spinner, and one that stays free so that nothing wraps.
+/// Columns for its text: without the spinner and one free column, so that the line does not wrap.
 pub(crate) fn room() -> usize {
     usize::from(columns()).saturating_sub(3)
 }
 
-/// A line that says what takes its time, on a terminal; gone when this is dropped.
+/// A line about a long operation, on a terminal; removed when this is dropped.
 pub(crate) struct Busy(Option<ProgressBar>);
 
 impl Busy {

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use glass_profile::model::{Profile, State};
+use glass_profile::trace::{self, model::Trace};
+use glass_report::Side;
+use glass_report::format::count;
 
 use crate::console::{self, Busy, say};
 use crate::files;
@@ -14,8 +17,8 @@ const ROWS_DEFAULT: usize = 30;
 
 /// Compares two recordings: where B spends more of its time than A, and where less.
 ///
-/// Shares are of running samples, each recording is 100 %, so neither length nor rate matters. Each change
-/// comes with the noise that two recordings of the same thing would show.
+/// Shares are of running samples, each recording is 100 %, so neither length nor rate matters. Traces are compared by the median and
+/// p99 of their spans, waits and device requests. Each change comes with the noise that two recordings of the same thing would show.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording from before the change.
@@ -39,27 +42,62 @@ pub fn run(arguments: Args) -> Result<()> {
     if !arguments.text {
         [&arguments.a, &arguments.b].into_iter().try_for_each(|file| files::ensure_other(file, output, "recording"))?;
     }
-    let (a, b) = (read(&arguments.a)?, read(&arguments.b)?);
+    let [a, b] = [&arguments.a, &arguments.b].map(|file| read(file));
+    let (a, b) = (a?, b?);
+    let has_samples = a.has_running() && b.has_running();
+    let has_traces = a.trace.is_some() && b.trace.is_some();
+    ensure!(
+        has_samples || has_traces,
+        "{} and {} have neither samples of running code nor traces to compare: record both for longer, or while they work",
+        arguments.a.display(),
+        arguments.b.display()
+    );
     if arguments.text {
-        return console::print(&glass_report::difference_text(&a, &b, arguments.rows));
+        let mut out = String::new();
+        if has_samples {
+            out.push_str(&glass_report::difference_text(&a.profile, &b.profile, arguments.rows));
+        }
+        if let (Some(a), Some(b)) = (&a.trace, &b.trace) {
+            out.push_str(if has_samples { "\n" } else { "" });
+            out.push_str(&glass_report::trace::difference::text(a, b));
+        }
+        return console::print(&out);
     }
     let page = {
         let _busy = Busy::with(&format!("making {}", output.display()));
-        glass_report::difference_html(&a, &b)
+        glass_report::recordings_difference(a.side(), b.side())
     };
     files::write(output, |file| file.write_all(page.as_bytes()))?;
-    say!("glass: {} and {} samples in {}", a.samples.len(), b.samples.len(), output.display());
+    say!("glass: {} and {} in {}", a.described(), b.described(), output.display());
     Ok(())
 }
 
-/// The samples of a recording, of which some can be compared.
-fn read(path: &Path) -> Result<Profile> {
+/// A recording that is compared.
+struct Compared {
+    profile: Profile,
+    trace: Option<Trace>,
+}
+
+impl Compared {
+    fn has_running(&self) -> bool {
+        self.profile.samples.iter().any(|sample| sample.state == State::Running)
+    }
+
+    fn side(&self) -> Side<'_> {
+        Side { profile: &self.profile, trace: self.trace.as_ref() }
+    }
+
+    /// "1,024 samples", "1,829 events".
+    fn described(&self) -> String {
+        match &self.trace {
+            Some(trace) if self.profile.samples.is_empty() => format!("{} events", count(trace.event_count)),
+            _ => format!("{} samples", count(self.profile.samples.len() as u64)),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Compared> {
     let (_, recording) = files::open(path)?;
-    let is_running = |sample: &glass_profile::model::Sample| sample.state == State::Running;
-    ensure!(
-        recording.profile.samples.iter().any(is_running),
-        "{} has no sample of running code, so that there is nothing to compare: record for longer, or while it works",
-        path.display()
-    );
-    Ok(recording.profile)
+    let trace = (!recording.trace.is_empty()).then(|| trace::build(&recording.trace));
+    Ok(Compared { profile: recording.profile, trace })
 }

@@ -1,4 +1,4 @@
-//! `glass export`: turns a recording into what other viewers read.
+//! `glass export`: converts a recording for other viewers.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -11,21 +11,21 @@ use glass_export::{Format, Options, States};
 use crate::console::{self, Busy, say};
 use crate::files;
 
-/// Turns a recording into what other viewers read.
+/// Converts a recording for other viewers.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording.
     file: PathBuf,
-    /// What to make.
+    /// The format.
     #[arg(short, long, value_parser = formats())]
     format: Format,
-    /// Where to write it, `-` for standard output; without it, under the name that the format's viewers expect.
+    /// Output file, `-` for standard output; by default the file name that the format's viewers expect.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Which samples: those of running tracks, or also those of spinning and idle ones, under roots of their own.
+    /// Which samples to write: those of running tracks, or also those of spinning and idle ones, under separate roots.
     #[arg(long, value_enum, default_value_t = StatesArg::Running)]
     states: StatesArg,
-    /// Tell functions apart by file and line; only for folded, the other formats have lines anyway.
+    /// Distinguish functions by file and line; only for folded, the other formats have lines anyway.
     #[arg(long)]
     lines: bool,
 }
@@ -101,7 +101,7 @@ pub fn run(arguments: Args) -> Result<()> {
     Ok(())
 }
 
-/// Says where the warnings of a recording are, which other formats have no place for.
+/// Prints how to see the warnings of a recording, which other formats cannot contain.
 fn remind(file: &Path, recording: &glass_profile::recording::Recording) {
     let warnings = files::warnings(recording);
     if !warnings.is_empty() {
@@ -110,7 +110,7 @@ fn remind(file: &Path, recording: &glass_profile::recording::Recording) {
     }
 }
 
-/// Writes a trace into a folder that is new or empty: old streams among new ones would be read as one trace.
+/// Writes a trace into a folder that is new or empty: viewers would read old and new streams as one trace.
 fn export_folder(recording: &glass_profile::recording::Recording, output: &Path) -> Result<()> {
     let cannot = || format!("cannot write {}", output.display());
     fs::create_dir_all(output).with_context(cannot)?;
@@ -124,14 +124,17 @@ fn export_folder(recording: &glass_profile::recording::Recording, output: &Path)
     let written = match written {
         Ok(written) => written,
         Err(error) => {
-            // Half a trace would look like a whole one; nothing but ours was in there.
+            // Half a trace would look like a whole one; the folder contains only our files.
             let _ = fs::remove_dir_all(output);
             return Err(error).with_context(cannot);
         }
     };
     drop(busy);
     if written.moved > 0 {
-        say!("glass: warning: {} events have a time before that of the one before; they got that", written.moved);
+        say!(
+            "glass: warning: {} events were earlier than the event before them; they got that event's time",
+            written.moved
+        );
     }
     let folder = output.display();
     say!("glass: {} events in {folder}; open it with {}", written.events, Format::Ctf.viewer());

@@ -1,5 +1,5 @@
-//! Files that are read or written at once: recordings come with their warnings, and what is written
-//! appears whole or not at all, so that a full disk costs no earlier file.
+//! Files that are read or written as a whole: recordings with their warnings; output
+//! appears whole or not at all, so that a full disk destroys no earlier file.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,16 +13,16 @@ use glass_report::names::printable;
 
 use crate::console::{Busy, say};
 
-/// Reads a file; `hint` says which one is meant.
+/// Reads a file; `hint` describes the expected file.
 pub(crate) fn read(path: &Path, hint: &str) -> Result<Vec<u8>> {
     let cannot = || format!("cannot read {} ({hint})", path.display());
     let kind = fs::metadata(path).with_context(cannot)?.file_type();
-    // It may have no end.
+    // It may be endless.
     ensure!(!kind.is_char_device() && !kind.is_block_device(), "{}: it is a device", cannot());
     fs::read(path).with_context(cannot)
 }
 
-/// Reads a recording with all that is in it.
+/// Reads a recording.
 pub(crate) fn open(path: &Path) -> Result<(Vec<u8>, Recording)> {
     let shown = path.display();
     let _busy = Busy::with(&format!("reading {shown}"));
@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path) -> Result<(Vec<u8>, Recording)> {
     Ok((bytes, recording))
 }
 
-/// How many warnings of a recording are in what is made of it, as part of a sentence; empty if there are none.
+/// The number of warnings of a recording, as part of a sentence; empty if there are none.
 pub(crate) fn warnings(recording: &Recording) -> String {
     match recording.profile.warnings.len() {
         0 => String::new(),
@@ -40,21 +40,21 @@ pub(crate) fn warnings(recording: &Recording) -> String {
     }
 }
 
-/// Says what a reader of the recording should know, where that is not in what is made of it.
+/// Prints the warnings of a recording, if the output does not contain them.
 pub(crate) fn warn(path: &Path, recording: &Recording) {
     for warning in &recording.profile.warnings {
         say!("glass: warning: {}: {}", path.display(), printable(warning));
     }
 }
 
-/// Fails if `output` is what is read; `what` says what that is.
+/// Fails if `output` is the input file; `what` names the input.
 pub(crate) fn ensure_other(input: &Path, output: &Path, what: &str) -> Result<()> {
     let is_same = fs::canonicalize(input).is_ok_and(|input| fs::canonicalize(output).is_ok_and(|it| it == input));
     ensure!(!is_same, "{} is the {what} itself: give another name with --output", output.display());
     Ok(())
 }
 
-/// Writes a file: beside its place first, if that is an ordinary one.
+/// Writes a file: first beside its final path, if that is an ordinary file.
 pub(crate) fn write<F>(path: &Path, content: F) -> Result<()>
 where
     F: FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -68,7 +68,7 @@ where
         Some((target, part)) => {
             let written = File::create(&part).and_then(fill).and_then(|()| fs::rename(&part, target));
             if written.is_err() {
-                // If it was never made, there is nothing to remove.
+                // If it was never created, there is nothing to remove.
                 let _ = fs::remove_file(&part);
             }
             written
@@ -77,7 +77,7 @@ where
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where a file will be, behind all links, and where it is while it is being written. `None` of what
+/// The final path of a file, with links resolved, and its temporary path. `None` for files that
 /// can only be written in place: pipes and devices.
 fn part_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -105,7 +105,7 @@ mod tests {
         });
         assert!(format!("{:#}", failed.unwrap_err()).contains("cannot write"));
         assert_eq!(fs::read(&file).unwrap(), b"first");
-        // What is behind a link is written, and the link stays.
+        // The target of a link is written, and the link stays.
         std::os::unix::fs::symlink(&file, &link).unwrap();
         write(&link, |to| to.write_all(b"second")).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());

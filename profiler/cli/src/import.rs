@@ -15,12 +15,12 @@ use crate::files;
 /// Warnings that are kept in the recording and shown.
 const WARNINGS_MAX: usize = 50;
 
-/// Turns a trace of another tracer into a recording. Reads files of mirage-profile (Lwt, MirageOS).
+/// Converts a trace of another tracer to a recording. Reads files of mirage-profile (Lwt, MirageOS).
 #[derive(clap::Args)]
 pub struct Args {
     /// The trace.
     file: PathBuf,
-    /// Where to write the recording.
+    /// Output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "imported.pftrace")]
     output: PathBuf,
 }
@@ -33,7 +33,7 @@ pub fn run(arguments: Args) -> Result<()> {
     let bytes = files::read(&file, "give a file of mirage-profile")?;
     files::ensure_other(&file, &output, "trace")?;
     let imported = mirage::import(&bytes)
-        .ok_or_else(|| anyhow!("{shown} is no trace of mirage-profile: there is no packet of its format in it"))?;
+        .ok_or_else(|| anyhow!("{shown} is not a trace of mirage-profile: it has no packet of that format"))?;
     ensure!(imported.events > 0, "{shown} holds no events: {}", imported.warnings.join("; "));
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let origin = Origin {
@@ -43,7 +43,7 @@ pub fn run(arguments: Args) -> Result<()> {
         ..Default::default()
     };
     let more = imported.warnings.len().saturating_sub(WARNINGS_MAX);
-    let more = (more > 0).then(|| format!("{more} more things are wrong with the file"));
+    let more = (more > 0).then(|| format!("{more} more problems of the file"));
     let warnings: Vec<&String> = imported.warnings.iter().take(WARNINGS_MAX).chain(&more).collect();
     files::write(&output, |file| {
         let mut writer = Writer::start(file, Clocks::default(), &origin)?;

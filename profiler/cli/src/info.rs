@@ -1,4 +1,4 @@
-//! `glass info`: what is in a recording, and what taking it cost.
+//! `glass info`: the contents of a recording, and the profiler overhead.
 
 mod traced;
 
@@ -20,10 +20,10 @@ const COLUMNS: usize = 100;
 const PATH_COLUMNS: usize = 40;
 /// Images that get a line of their own.
 const IMAGES_MAX: usize = 24;
-/// Characters of a build id: enough to tell two builds apart.
+/// Characters of a build id: enough to distinguish two builds.
 const BUILD_ID_CHARS: usize = 16;
 
-/// Shows what is in a recording: guest, tracks, images, and what looking cost and missed.
+/// Shows the contents of a recording: guest, tracks, images, profiler overhead and losses.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording.
@@ -48,14 +48,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Images of which code was seen, those with most addresses first.
+/// Images with code in samples, those with most addresses first.
 fn seen(recording: &Recording) -> Vec<&RecordedImage> {
     let mut images: Vec<_> = recording.images.iter().filter(|image| image.addresses > 0).collect();
     images.sort_by(|a, b| b.addresses.cmp(&a.addresses).then_with(|| a.path.cmp(&b.path)));
     images
 }
 
-/// Where an image's names come from, in a few words.
+/// The source of an image's names, in a few words.
 fn names_of(image: &RecordedImage) -> String {
     match &image.names {
         NameSource::Missing(reason) => format!("none: the file {reason}"),
@@ -74,7 +74,7 @@ fn names_of(image: &RecordedImage) -> String {
 /// In 100 columns.
 fn to_text(file: &str, file_bytes: u64, recording: &Recording) -> String {
     let profile = &recording.profile;
-    // Our report begins with what this page is about, and goes on with functions.
+    // The text report starts with the parts that this page shows, and continues with functions.
     let report = glass_report::text(profile, 0);
     let about = ["\nHottest functions", "\nNo sample found"].iter().filter_map(|title| report.find(title)).min();
     let mut out = report[..about.unwrap_or(report.len())].to_owned();
@@ -113,7 +113,7 @@ fn to_text(file: &str, file_bytes: u64, recording: &Recording) -> String {
     out
 }
 
-/// What sampling gave, in words and numbers.
+/// The samples, in words and numbers.
 fn about_samples(out: &mut String, profile: &Profile, file_bytes: u64) {
     let _ = writeln!(out, "\nIn words");
     for sentence in in_words(profile) {
@@ -129,32 +129,32 @@ fn about_samples(out: &mut String, profile: &Profile, file_bytes: u64) {
     );
 }
 
-/// What the numbers of the cost mean for whoever reads the profile.
+/// What the overhead and losses mean for the profile.
 fn in_words(profile: &Profile) -> Vec<String> {
     let cost = &profile.cost;
     let share = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
     let tracks = profile.tracks.len().max(1) as u64;
     let stood = share(cost.pause.sum_ns, profile.origin.duration_ns.saturating_mul(tracks));
     let mut said = vec![match cost.pause.count {
-        0 => "The guest was never stopped: looking cost it only what the profiler took of the machine.".to_owned(),
+        0 => "The guest was never stopped: sampling only used the profiler's CPU time.".to_owned(),
         _ => format!(
-            "Each look stopped the guest for {} (half of them shorter); all together {stood:.2} % of the time{}.",
+            "Each sample paused the guest for {} (median), in total {stood:.2} % of the time{}.",
             micros(cost.pause.median_ns),
             if tracks > 1 { " of each vCPU" } else { "" }
         ),
     }];
     let lost = share(cost.samples_lost, cost.samples_wanted);
     said.push(match (cost.samples_lost, lost > 1.0) {
-        (0, _) => "Nothing was lost: every sample that was wanted is here.".to_owned(),
-        (_, false) => format!("{lost:.2} % of the wanted samples are missing, too few to shift a share."),
-        (_, true) => format!("{lost:.1} % of the wanted samples are missing: busy moments may be under-represented."),
+        (0, _) => "No sample was lost.".to_owned(),
+        (_, false) => format!("{lost:.2} % of the expected samples are missing, too few to change a share."),
+        (_, true) => format!("{lost:.1} % of the expected samples are missing: busy moments may be under-represented."),
     });
     let broken = share(cost.stacks_broken, cost.samples_taken);
     said.push(match broken {
         broken if broken > 1.0 => {
             format!("{broken:.1} % of the stacks are broken: totals of outer functions are too low by up to that.")
         }
-        _ => "Practically every stack reaches its start: totals can be trusted as well as self.".to_owned(),
+        _ => "Almost every stack reaches its start: total is as reliable as self.".to_owned(),
     });
     said
 }
@@ -175,7 +175,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The end of a path, marked where something is missing.
+/// The end of a path, with an ellipsis if it is cut.
 fn cut_start(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();

@@ -1,5 +1,6 @@
 //! Turns the addresses of a guest's last report into functions and lines.
 
+use glass_guests::files::HostFile;
 use glass_profile::symbols::Symbols;
 use std::cell::OnceCell;
 use std::fmt::Write;
@@ -18,7 +19,7 @@ impl Symbolizer {
     }
 
     fn symbols(&self) -> Option<&Symbols> {
-        let load = || Symbols::parse(&std::fs::read(&self.image).ok()?).ok();
+        let load = || Symbols::read(&HostFile::open(&self.image).ok()?).ok();
         self.symbols.get_or_init(load).as_ref()
     }
 

@@ -13,8 +13,8 @@ mod import;
 mod info;
 mod last_words;
 mod man;
+mod new;
 mod ps;
-mod queue;
 mod record;
 mod report;
 mod run;
@@ -38,6 +38,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    New(new::Args),
     Build(build::Args),
     Run(run::Args),
     Ps(ps::Args),
@@ -56,6 +57,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::New(args) => new::run(args).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => build::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),

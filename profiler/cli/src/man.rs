@@ -9,7 +9,7 @@ use clap::CommandFactory as _;
 /// Writes the manual pages of all commands into a folder, for packagers.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder: glass.1, glass-record.1 and so on; made if it is not there.
+    /// The folder for glass.1, glass-record.1 and so on; created if it does not exist.
     folder: PathBuf,
 }
 

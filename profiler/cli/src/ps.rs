@@ -1,4 +1,6 @@
-//! `glass ps`: the VMs of this machine, and how each would be sampled.
+//! `glass ps`: the VMs of this machine, in a dom0 the domains of Xen, and how each would be sampled.
+
+mod domains;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,10 +17,10 @@ use crate::console;
 const WIDTH: usize = 100;
 const NAME_WIDTH_MAX: usize = 22;
 const VMM_WIDTH_MAX: usize = 20;
-/// Under a row, what is to be said about it begins here.
+/// Indentation of the remarks under a row.
 const REMARK_INDENT: usize = 9;
 
-/// Lists the VMs on this machine, and how each would be sampled
+/// Lists the VMs on this machine, in a dom0 the domains of Xen, and how each would be sampled
 #[derive(clap::Args)]
 pub struct Args {
     /// Print JSON, for scripts
@@ -26,7 +28,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A VM as it is shown.
+/// A row of the table.
 struct Row {
     pid: u32,
     name: String,
@@ -37,7 +39,7 @@ struct Row {
     ram_bytes: Option<u64>,
     symbols: Option<PathBuf>,
     way: Option<Way>,
-    /// Why not by a better way, and what would help.
+    /// Why there is no better backend, and what would help.
     remarks: Vec<String>,
 }
 
@@ -57,7 +59,7 @@ fn row(vm: Vm, version: Option<String>) -> Row {
     }
 }
 
-/// Lists what runs now.
+/// Lists the current VMs.
 pub fn run(arguments: Args) -> Result<()> {
     let listing = find::list()?;
     // A program is read once, however many VMs it runs.
@@ -71,10 +73,20 @@ pub fn run(arguments: Args) -> Result<()> {
             row(vm, version)
         })
         .collect();
-    console::print(&if arguments.json { json(&rows, listing.hidden)? } else { table(&rows, listing.hidden) })
+    let domains = domains::find();
+    if arguments.json {
+        return console::print(&json(&rows, listing.hidden, &domains)?);
+    }
+    let text = match &domains {
+        Some(Ok(found)) if rows.is_empty() && !found.is_empty() => domains::table(found),
+        Some(Ok(found)) if !found.is_empty() => table(&rows, listing.hidden) + "\n" + &domains::table(found),
+        Some(Err(error)) => table(&rows, listing.hidden) + &domains::remark(error),
+        _ => table(&rows, listing.hidden),
+    };
+    console::print(&text)
 }
 
-fn json(rows: &[Row], hidden: usize) -> Result<String> {
+fn json(rows: &[Row], hidden: usize, domains: &domains::Domains) -> Result<String> {
     let vms: Vec<_> = rows
         .iter()
         .map(|row| {
@@ -92,7 +104,8 @@ fn json(rows: &[Row], hidden: usize) -> Result<String> {
             })
         })
         .collect();
-    Ok(serde_json::to_string_pretty(&json!({ "vms": vms, "processes_not_seen": hidden }))? + "\n")
+    let all = json!({ "vms": vms, "processes_not_seen": hidden, "domains": domains::to_json(domains) });
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
 fn ram(bytes: Option<u64>) -> String {
@@ -166,10 +179,7 @@ fn table(rows: &[Row], hidden: usize) -> String {
     }
     if hidden > 0 {
         let processes = if hidden == 1 { "1 process".to_owned() } else { format!("{hidden} processes") };
-        let _ = writeln!(
-            out,
-            "{processes} may not be looked at with these rights, so VMs may be missing (CAP_SYS_PTRACE sees most)"
-        );
+        let _ = writeln!(out, "{processes} cannot be inspected, so VMs may be missing (CAP_SYS_PTRACE permits most)");
     }
     out
 }
@@ -218,9 +228,7 @@ mod tests {
         assert!(lines[3].starts_with("         needs"), "{text}");
         assert_eq!(
             lines.last(),
-            Some(
-                &"3 processes may not be looked at with these rights, so VMs may be missing (CAP_SYS_PTRACE sees most)"
-            )
+            Some(&"3 processes cannot be inspected, so VMs may be missing (CAP_SYS_PTRACE permits most)")
         );
     }
 
@@ -239,7 +247,7 @@ mod tests {
     fn json_says_what_is_unknown() {
         let row =
             Row { version: None, vcpus: None, ram_bytes: None, accel: String::new(), ..row(7, "web", None, "no") };
-        let value: serde_json::Value = serde_json::from_str(&json(&[row], 0).unwrap()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&json(&[row], 0, &None).unwrap()).unwrap();
         let vm = &value["vms"][0];
         assert_eq!((&vm["pid"], &vm["name"], &vm["remarks"][0]), (&json!(7), &json!("web"), &json!("no")));
         assert!(["version", "vcpus", "ram_bytes", "accel", "backend"].iter().all(|key| vm[key].is_null()), "{value}");

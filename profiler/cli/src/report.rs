@@ -1,4 +1,4 @@
-//! `glass report`: turns a recording into a page or into text.
+//! `glass report`: shows a recording as a page or as text.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use glass_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace_text};
 use crate::console::{self, Busy, say};
 use crate::files;
 
-/// Functions in the table that goes to the terminal.
+/// Functions in the table for the terminal.
 const ROWS_DEFAULT: usize = 20;
-/// Shortest call that is shown if nobody says.
+/// Shortest call that is shown by default.
 const MIN_CALL_NS: u64 = 10_000;
 
 /// Shows a recording: as one HTML file that works offline, or as text.
@@ -23,7 +23,7 @@ const MIN_CALL_NS: u64 = 10_000;
 pub struct Args {
     /// The recording.
     file: PathBuf,
-    /// Where to write the page.
+    /// Output file for the page.
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
     /// Print text instead of writing a page.
@@ -32,44 +32,44 @@ pub struct Args {
     /// How many functions the table of samples has.
     #[arg(long, alias = "top", value_name = "N", default_value_t = ROWS_DEFAULT, requires = "text")]
     rows: usize,
-    /// What to show of a trace; without it, what is in the recording.
+    /// View of a trace; by default a summary of the recording.
     #[arg(long, requires = "text")]
     view: Option<ViewName>,
-    /// Of samples: print the call tree too, nodes with at least this share of the running samples ("2"). Of a trace:
-    /// leave out calls and parts that took less ("10us"; without a word on it, calls below 10 us).
+    /// For samples: print the call tree too, nodes with at least this share of the running samples in percent ("2"). For a trace:
+    /// leave out shorter calls and parts ("10us"; by default, calls below 10 us are left out).
     #[arg(long, value_name = "PERCENT|TIME", value_parser = parse_min, requires = "text")]
     min: Option<Min>,
-    /// What to count over time: a counter, "submit disk 0 write", or a part of such a name; without it, what there is.
+    /// Event to count over time: a counter, "submit disk 0 write", or a part of such a name; without it, a list of events.
     #[arg(long, value_name = "NAME", requires = "text")]
     event: Option<String>,
-    /// Which span to follow, or to show the calls of: NAME (the longest), NAME#3 (the third) or NAME#median.
+    /// Span for the critical path or the calls: NAME (the longest), NAME#3 (the third) or NAME#median.
     #[arg(long, value_name = "NAME[#N]", requires = "text")]
     span: Option<String>,
-    /// Libraries whose functions are left out of calls, though not those that they call; "none" for none.
+    /// Libraries whose functions are left out of the calls, while their callees stay; "none" for none.
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',', requires = "text")]
     hide: Option<Vec<String>>,
 }
 
-/// A view by the name that users give it.
+/// A view, by its name on the command line.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum ViewName {
-    /// What is in the trace, which wait dominates, what is missing.
+    /// Contents of the trace, dominant waits, losses.
     Summary,
     /// Every call: start, nested function, duration.
     Calls,
-    /// Functions; where none was traced tasks, waits and devices.
+    /// Functions; without function tracing tasks, waits and devices.
     Cumulative,
     /// Tasks: runs and waits.
     Tasks,
-    /// What was waited for, how long, and who ended it.
+    /// Waits: for what, how long, and what ended them.
     Waits,
     /// Devices: requests, bytes, latency, depth.
     Devices,
-    /// How often something happened over time, with its gaps explained.
+    /// Number of events over time, with gaps explained.
     Events,
-    /// Where the time of one span went.
+    /// Critical path of one span.
     Path,
-    /// Lanes of characters for cores, tasks and devices.
+    /// Tracks of characters for cores, tasks and devices.
     Timeline,
 }
 
@@ -89,7 +89,7 @@ impl From<ViewName> for View {
     }
 }
 
-/// The least that is shown.
+/// The minimum of the shown items.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Min {
     /// Of the running samples.
@@ -125,7 +125,7 @@ pub fn run(arguments: Args) -> Result<()> {
     if arguments.text {
         let text = text(&arguments, profile, trace.as_ref())?;
         drop(busy);
-        // A text about samples has the warnings of the recording in it.
+        // The text of samples contains the warnings of the recording.
         if view(&arguments).is_some() || !shows_samples(profile, trace.as_ref()) {
             files::warn(&arguments.file, &recording);
         }
@@ -143,7 +143,7 @@ pub fn run(arguments: Args) -> Result<()> {
     Ok(())
 }
 
-/// The view that was asked for, by its name or by what it is about.
+/// The requested view, by its name or by its options.
 fn view(arguments: &Args) -> Option<View> {
     match (arguments.view, &arguments.event, &arguments.span) {
         (Some(view), _, _) => Some(view.into()),
@@ -182,7 +182,7 @@ fn text(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<St
     trace_text(trace, view, &settings).map_err(|error| anyhow!(error))
 }
 
-/// What is in the recording: samples, a trace, or both.
+/// The contents of the recording: samples, a trace, or both.
 fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<String> {
     let mut out = String::new();
     if shows_samples(profile, trace) {

@@ -2,6 +2,10 @@
 
 mod disk;
 mod options;
+mod qemu;
+mod ranks;
+mod restart;
+mod signals;
 mod stopped;
 mod traced;
 
@@ -12,27 +16,39 @@ use crate::trace::wanted::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
 use glass_guests::registry;
-use options::{Accel, Network, Port, parse_memory, parse_network, parse_port, parse_size};
+use options::{Accel, Bus, Machine, Network, Port, parse_ip, parse_memory, parse_network, parse_port, parse_size};
+use qemu::{QEMU, escape};
+use restart::Delays;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::fs::{self, File, OpenOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use signals::{INTERRUPTED, Signals};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::atomic::Ordering;
 use traced::Recording;
 
 /// Boots a service as a VM, or starts it as a process
 #[derive(clap::Args)]
 pub struct Args {
-    /// Package to build and run, or the path of an image that exists
-    app: String,
+    /// Package to build and run, or the path of an image that exists; by default the only package
+    app: Option<String>,
+    #[command(flatten)]
+    ranks: ranks::Options,
     /// Where to run it
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
     /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened
     #[arg(long, value_enum, default_value_t = Accel::Auto)]
     accel: Accel,
+    /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC
+    #[arg(long, value_enum, default_value_t = Machine::Microvm)]
+    machine: Machine,
+    /// Bus of the VM's devices: `pci`, or `mmio` where the machine has it, which starts faster and transfers less
+    #[arg(long, value_enum)]
+    bus: Option<Bus>,
     /// Memory of the VM, in MiB if it has no unit
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = parse_memory)]
     memory: u64,
@@ -49,8 +65,14 @@ pub struct Args {
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
     /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`; fits QEMU's own network by itself
-    #[arg(long)]
+    #[arg(long, value_parser = parse_ip)]
     ip: Option<String>,
+    /// Print messages of this level and worse
+    #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"], default_value = LOG_DEFAULT)]
+    log: String,
+    /// Start the service again when it fails, after a pause that grows from half a second to a minute
+    #[arg(long, conflicts_with_all = ["trace", "print_command"])]
+    restart: bool,
     /// Trace the service from its first instruction on: all groups of events but functions, or those named here
     #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
         require_equals = true)]
@@ -66,29 +88,43 @@ pub struct Args {
     args: Vec<String>,
 }
 
-const QEMU: &str = "qemu-system-x86_64";
-/// How QEMU treats the disk. An error of the host, a full file system above all, reaches the guest: QEMU's default stops
-/// the VM without a word.
-const DRIVE: &str = "cache=writeback,discard=unmap,werror=report,rerror=report";
-/// What QEMU's own network gives the first guest, and where its gateway is.
-const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
+/// The `log=` of an image without one on its command line.
+const LOG_DEFAULT: &str = "warn";
+
+/// The exit code of a service that could not start, as a process: to start it again would not help.
+const UNUSABLE: u8 = 2;
 
 /// Runs the command; the exit code is the service's.
 pub fn run(args: Args) -> Result<ExitCode> {
+    if args.ranks.ranks.is_some() {
+        return ranks::run(&args.ranks, &args.args);
+    }
+    options::check(&args)?;
     let (program, name) = find_program(&args)?;
     if let Some(disk) = &args.disk {
         disk::prepare(disk, args.disk_size)?;
     }
-    match args.platform {
-        Platform::Linux => run_process(&args, &program, &name),
-        Platform::Vm => run_vm(&args, &program, &name),
+    let signals = Signals::watch()?;
+    let mut delays = Delays::new();
+    loop {
+        delays.started();
+        let code = match args.platform {
+            Platform::Linux => run_process(&args, &program, &name, &signals),
+            Platform::Vm => run_vm(&args, &program, &name, &signals),
+        }?;
+        if !args.restart || code == 0 || code == UNUSABLE || signals.is_asked() {
+            return Ok(ExitCode::from(code));
+        }
+        let delay = delays.after_failure();
+        say!("glass: {name} failed (exit code {code}); it starts again in {:.1} s", delay.as_secs_f64());
+        std::thread::sleep(delay);
     }
 }
 
 /// A path to a file is an image; anything else is a package to build.
 fn find_program(args: &Args) -> Result<(PathBuf, String)> {
-    let path = Path::new(&args.app);
-    if args.app.contains('/') || path.is_file() {
+    if let Some(app) = args.app.as_deref().filter(|app| app.contains('/') || Path::new(app).is_file()) {
+        let path = Path::new(app);
         let mut magic = [0; 4];
         let opened = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let read = { opened }.read(&mut magic).unwrap_or(0);
@@ -104,7 +140,7 @@ fn find_program(args: &Args) -> Result<(PathBuf, String)> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         return Ok((path.to_owned(), name));
     }
-    let package = Package::find(Some(&args.app))?;
+    let package = Package::find(args.app.as_deref())?;
     Ok((package.build(args.platform)?, package.name().to_owned()))
 }
 
@@ -116,17 +152,22 @@ fn has_pvh_entry(path: &Path) -> Result<bool> {
     Ok(bytes.windows(NOTE.len()).any(|window| window == NOTE))
 }
 
-fn run_process(args: &Args, program: &Path, name: &str) -> Result<ExitCode> {
+fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Result<u8> {
     let mut command = ends_with_us(program);
     if let Some(disk) = &args.disk {
         command.arg("--disk").arg(disk);
+    }
+    if args.log != LOG_DEFAULT {
+        command.args(["--log", &args.log]);
     }
     command.arg("--").args(&args.args);
     let recording = Recording::prepare(args, program)?;
     if let Some(groups) = args.trace {
         command.env("GLASS_TRACE", groups.names());
     }
+    Signals::prepare(&mut command, false);
     let mut child = command.spawn().context("cannot run setpriv: install util-linux")?;
+    let _serving = signals.serve(&mut child)?;
     let status = match recording {
         Some(recording) => {
             let title = format!("{name} (process {})", child.id());
@@ -134,29 +175,9 @@ fn run_process(args: &Args, program: &Path, name: &str) -> Result<ExitCode> {
         }
         None => child.wait().with_context(|| format!("cannot wait for {}", program.display()))?,
     };
-    Ok(ExitCode::from(status.code().map_or(1, |code| code as u8)))
-}
-
-/// KVM or TCG, and a word on why if that was ours to choose.
-fn choose_accel(accel: Accel) -> Result<(&'static str, Option<String>)> {
-    let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm");
-    match (accel, kvm) {
-        (Accel::Kvm | Accel::Auto, Ok(_)) => Ok(("kvm", None)),
-        (Accel::Tcg, _) => Ok(("tcg", None)),
-        (Accel::Kvm, Err(error)) => bail!("cannot use KVM: /dev/kvm: {error}; use --accel tcg, or join the group kvm"),
-        (Accel::Auto, Err(error)) => Ok(("tcg", Some(format!("no KVM here (/dev/kvm: {error}): emulating with TCG")))),
-    }
-}
-
-/// The percent-encoding that the image's command line undoes (platform/vm/src/command_line.rs).
-fn encode(arg: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%' && byte != b'"' && byte != b',';
-    arg.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") }).collect()
-}
-
-/// A file name inside a QEMU option: commas are doubled.
-fn escape(path: &Path) -> String {
-    path.display().to_string().replace(',', ",,")
+    // What a shell makes of an end by a signal.
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(u8::try_from(code).unwrap_or(1))
 }
 
 /// A command that setpriv ends when we die, whatever kills us. It becomes the program itself, so that its pid is the
@@ -167,86 +188,36 @@ fn ends_with_us(program: &Path) -> Command {
     command
 }
 
-/// QEMU with everything that the VM needs; `folder` is for its sockets.
-fn qemu_command(args: &Args, image: &Path, accel: &str, folder: &Path) -> Command {
-    let memory = args.memory;
-    let mut qemu = ends_with_us(Path::new(QEMU));
-    let machine = "microvm,acpi=off,pic=off,rtc=off,pit=on,auto-kernel-cmdline=on,memory-backend=ram";
-    qemu.args(["-M", machine, "-accel", accel, "-cpu", if accel == "kvm" { "host,-arch-capabilities" } else { "max" }]);
-    qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
-    qemu.args([
-        "-m",
-        &format!("{}K", memory / 1024),
-        "-nodefaults",
-        "-no-user-config",
-        "-display",
-        "none",
-        "-no-reboot",
-    ]);
-    qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
-    qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
-    qemu.args(["-chardev", "stdio,id=console,mux=on,signal=on", "-serial", "chardev:console"]);
-    qemu.args(["-device", "virtio-serial-device", "-device", "virtconsole,chardev=console"]);
-    let gdb = escape(&folder.join("gdb"));
-    qemu.args(["-chardev", &format!("socket,path={gdb},server=on,wait=off,id=gdb"), "-gdb", "chardev:gdb"]);
-    qemu.args(stopped::arguments(folder));
-    if let Some(disk) = &args.disk {
-        let file = escape(disk);
-        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},{DRIVE}")]);
-        qemu.args(["-device", "virtio-blk-device,drive=disk"]);
-    }
-    match &args.net {
-        Network::None => {}
-        Network::User => {
-            let forwards = args.port.iter().map(|port| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", port.host, port.guest));
-            qemu.args(["-netdev", &format!("user,id=net{}", forwards.collect::<String>())]);
-        }
-        Network::Tap(name) => {
-            qemu.args(["-netdev", &format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on")]);
-        }
-    }
-    if args.net != Network::None {
-        qemu.args(["-device", "virtio-net-device,netdev=net"]);
-    }
-    let ip = match (&args.ip, &args.net) {
-        (Some(ip), _) => format!("ip={ip} "),
-        (None, Network::User) => format!("ip={USER_NETWORK_IP} "),
-        (None, _) => String::new(),
-    };
-    let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
-    let words: Vec<String> = args.args.iter().map(|arg| encode(arg)).collect();
-    qemu.arg("-kernel").arg(image).args(["-append", &format!("{trace}{ip}-- {}", words.join(" "))]);
-    qemu
-}
-
-fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
-    let (accel, remark) = choose_accel(args.accel)?;
+fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8> {
+    let (accel, remark) = qemu::choose_accel(args.accel)?;
+    let bus = qemu::choose_bus(args.machine, args.bus)?;
     if args.print_command {
         // Whoever runs it has the sockets beside it.
-        let command = qemu_command(args, image, accel, Path::new("."));
+        let command = qemu::command(args, bus, image, accel, Path::new("."));
         let words = command.get_args().skip(3).map(|word| shell_word(&word.to_string_lossy()));
         console::print(&(words.collect::<Vec<_>>().join(" ") + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(0);
     }
     let folder = SocketFolder::make()?;
-    let mut command = qemu_command(args, image, accel, &folder.0);
+    let mut command = qemu::command(args, bus, image, accel, &folder.0);
     say!(
         "glass: booting {name} with {accel}, {} MiB{}",
         args.memory >> 20,
         remark.map(|r| format!("; {r}")).unwrap_or_default()
     );
     if args.net == Network::User {
-        // A service that listens on another port resets every connection.
         for port in &args.port {
             say!("glass: 127.0.0.1:{} leads to port {} of the VM", port.host, port.guest);
         }
     }
     let recording = Recording::prepare(args, image)?;
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    Signals::prepare(&mut command, true);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = match child {
         Ok(child) => child,
         Err(error) => bail!("cannot run setpriv ({error}): install util-linux and qemu-system-x86"),
     };
+    let serving = signals.serve(&mut child)?;
     let errors = child.stderr.take().context("QEMU has no messages")?;
     let messages = std::thread::spawn(move || disk::pass_messages(errors));
     let registered = registry::Entry {
@@ -263,30 +234,32 @@ fn run_vm(args: &Args, image: &Path, name: &str) -> Result<ExitCode> {
         Some(recording) => {
             let title = format!("{name} (VM, {})", accel.to_uppercase());
             let output = child.stdout.take().context("QEMU has no output")?;
-            let (image, stop) = (image.to_owned(), recording.interrupted.clone());
+            let image = image.to_owned();
+            let pid = Pid::from_child(&child);
             let console = std::thread::spawn(move || {
                 let printed = copy_console(output, &Symbolizer::new(&image));
-                stop.fetch_or(printed.is_err(), Ordering::Relaxed);
+                if printed.is_err() {
+                    // An error means that it has ended already.
+                    let _ = kill_process(pid, Signal::KILL);
+                }
                 printed
             });
-            let asked = recording.interrupted.clone();
             let status = recording.run(&mut child, &title, true)?;
-            let printed = console.join().unwrap_or(Ok(()));
-            if printed.is_ok() && asked.load(Ordering::Relaxed) {
-                return Ok(ExitCode::SUCCESS);
-            }
-            (status, printed)
+            (status, console.join().unwrap_or(Ok(())))
         }
         None => watch(&mut child, image)?,
     };
-    drop(registered);
+    drop((registered, serving));
     let is_disk_in_use = messages.join().unwrap_or(false);
     if let (true, Some(disk)) = (is_disk_in_use, &args.disk) {
         return Err(disk::in_use(disk, None));
     }
     match printed {
+        Ok(()) if signals.is_asked() && Exit::from_qemu_status(status.code().unwrap_or(1)) != Some(Exit::Success) => {
+            Ok(INTERRUPTED)
+        }
         Ok(()) => explain(status, name),
-        failed => console::printed(failed).map(|()| ExitCode::SUCCESS),
+        failed => console::printed(failed).map(|()| 0),
     }
 }
 
@@ -338,20 +311,21 @@ impl<R: Read + AsFd> Read for Watched<R> {
     }
 }
 
-fn explain(status: ExitStatus, name: &str) -> Result<ExitCode> {
+/// The exit code of a VM that has ended by itself.
+fn explain(status: ExitStatus, name: &str) -> Result<u8> {
     let code = status.code().unwrap_or(1);
     match Exit::from_qemu_status(code) {
-        Some(Exit::Success) => Ok(ExitCode::SUCCESS),
-        Some(Exit::Error) => Ok(ExitCode::FAILURE),
+        Some(Exit::Success) => Ok(0),
+        Some(Exit::Error) => Ok(1),
         Some(Exit::Panic) => {
             say!("glass: {name} panicked; its report is above");
-            Ok(ExitCode::from(101))
+            Ok(101)
         }
         Some(Exit::Exception) => {
             say!("glass: {name} hit a CPU exception; its report is above");
-            Ok(ExitCode::from(102))
+            Ok(102)
         }
-        None if status.success() => Ok(ExitCode::SUCCESS),
+        None if status.success() => Ok(0),
         None if code == 127 => bail!("there is no {QEMU}: install it with `apt-get install qemu-system-x86`"),
         None => bail!("QEMU ended by itself ({status}); its message is above"),
     }
@@ -411,8 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_survive_the_kernel_command_line() {
-        assert_eq!(encode("a b%\"ü"), "a%20b%25%22%c3%bc");
+    fn words_of_a_shell_are_quoted() {
         assert_eq!(shell_word("it's"), r"'it'\''s'");
     }
 }

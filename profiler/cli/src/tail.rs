@@ -1,4 +1,4 @@
-//! `glass tail`: the events of a service as they come, one line each.
+//! `glass tail`: the events of a service live, one line each.
 
 mod print;
 pub(crate) mod stream;
@@ -24,28 +24,28 @@ use crate::trace::wanted::{Groups, WantedArgs};
 use print::{Filter, Kinds, Printer, parse_kinds};
 use stream::{Item, Stream, What};
 
-/// How long is waited for more before what came is shown.
+/// How long to wait for more events before printing.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// Prints what a service of Glasshouse does as it happens, one line for each event.
+/// Prints the events of a service of Glasshouse live, one line for each event.
 ///
-/// Shows time since the start, core, task and what happened. What is missing is a line, too.
+/// A line shows the time since the start, the core, the task and the event. Lost events are a line, too.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     guest: GuestArgs,
-    /// The image that a VM runs, if glass cannot know it.
+    /// The image of a VM, if glass cannot find it.
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     symbols: Option<std::path::PathBuf>,
     #[command(flatten)]
     wanted: WantedArgs,
-    /// Only what this task does, or what is done to it: a part of its name, or its number as `#4`.
+    /// Only events of this task, or about it: a part of its name, or its number as `#4`.
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
-    /// Only these kinds of events, with commas between them: poll_begin, wake, submit, ...; `poll` means all that begin so.
+    /// Only these kinds of events, separated by commas: poll_begin, wake, submit, ...; `poll` selects all that start with it.
     #[arg(long, value_name = "KINDS", value_parser = parse_kinds)]
     kind: Option<Kinds>,
-    /// Only lines with this text in them, in capitals or not.
+    /// Only lines that contain this text, ignoring case.
     #[arg(long, value_name = "TEXT")]
     grep: Option<String>,
     /// Stop after so many lines.
@@ -68,7 +68,7 @@ pub(crate) fn watch_signals() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Prints until the time is over, there are enough lines, the guest ends or Ctrl-C.
+/// Prints until the time limit, the line limit, the end of the guest or Ctrl-C.
 pub fn run(arguments: Args) -> Result<()> {
     let stop = watch_signals()?;
     ensure!(arguments.wanted.groups() != Groups(0), "nothing to follow: --groups names no group of events");
@@ -103,7 +103,7 @@ pub fn run(arguments: Args) -> Result<()> {
         result = live.collect(wait, &mut |event| shown.event(event));
         printed = shown.print(false);
     }
-    // First of all the guest is rid of us.
+    // Detach from the guest first.
     let detached = live.detach(&mut |event| shown.event(event));
     if printed.is_ok() {
         printed = shown.print(true);
@@ -120,7 +120,7 @@ pub fn run(arguments: Args) -> Result<()> {
     Ok(detached?)
 }
 
-/// What came, and what of it is printed.
+/// The events, and the filter.
 struct Shown<W> {
     start_ns: u64,
     stream: Stream,
@@ -140,7 +140,7 @@ impl<W: Write> Shown<W> {
         }
     }
 
-    /// Prints what is complete; at the end, everything.
+    /// Prints complete events; at the end, everything.
     fn print(&mut self, is_end: bool) -> io::Result<()> {
         let items = self.stream.take(is_end);
         let Shown { start_ns, stream, teller, filter, printer, lines, lines_max } = self;

@@ -1,7 +1,6 @@
-//! `glass trace`: records what a service of Glasshouse tells of itself.
+//! `glass trace`: records the trace of a service of Glasshouse.
 
 pub mod tell;
-pub mod tracer;
 pub mod wanted;
 
 use std::path::{Path, PathBuf};
@@ -17,22 +16,22 @@ use glass_profile::arch::Architecture;
 use glass_profile::event::Event;
 use glass_profile::guest::{Guest, GuestId, GuestKind};
 use glass_profile::model::Origin;
+use glass_session::target::{self, Request, Subject, Target};
+use glass_session::{Feed, Session, Sources, Tracing, Wish, Written};
 
 use crate::console::{Busy, say};
-use crate::record::output::Output;
-use crate::record::pipeline::Pipeline;
-use crate::record::{ROUND, announce, parse_seconds, progress, tell_of_command, watch_signals};
-use crate::target::{self, Backend, GuestArgs, Target, TargetArgs};
+use crate::record::output::{self, Output};
+use crate::record::{parse_seconds, progress, tell_of_command, watch_signals, wish};
+use crate::target::GuestArgs;
 use tell::Line;
-use tracer::Tracer;
 use wanted::{Groups, WantedArgs};
 
-/// How long a command may take until it keeps a trace.
+/// How long a command may take until it has a trace.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 const START_LOOK: Duration = Duration::from_millis(1);
-/// How long a snapshot waits for a VM to tell the time: one that sleeps looks four times a second.
+/// How long a snapshot waits for a VM's time: one that sleeps polls four times a second.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(400);
-/// How long is waited for groups that are to be off.
+/// How long to wait for groups to be switched off.
 const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Records tasks, waits, device requests, segments, counters, spans and calls of a service of Glasshouse.
@@ -40,24 +39,24 @@ const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 pub struct Args {
     #[command(flatten)]
     guest: GuestArgs,
-    /// What a service left behind: a dump of its VM (`dump-guest-memory`), the core of its process, a copy of memory.
+    /// File with the trace: a dump of the service's VM (`dump-guest-memory`), the core of its process, a copy of memory.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "sample", "last", "duration"])]
     post_mortem: Option<PathBuf>,
-    /// The image that a VM runs or ran, if glass cannot know it.
+    /// The image of the VM, if glass cannot find it.
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     symbols: Option<PathBuf>,
     #[command(flatten)]
     wanted: WantedArgs,
-    /// Switch nothing, and take the newest events that are there already.
+    /// Switch no groups, and take the newest existing events.
     #[arg(long, conflicts_with_all = ["duration", "sample", "command", "functions", "include", "exclude"])]
     last: bool,
-    /// Sample call stacks too, so many a second, as `glass record` does.
+    /// Also sample call stacks, with this rate per second, as `glass record` does.
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sample: Option<u32>,
     /// Stop after this time; without it, at Ctrl-C or when the guest ends.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
-    /// Where to write the recording.
+    /// Output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
     /// Command to run and trace from its start.
@@ -65,13 +64,13 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// What ends a recording from outside.
+/// The signals that end a recording.
 struct Signals {
     interrupted: Arc<AtomicBool>,
     is_detached: Arc<AtomicBool>,
 }
 
-/// Traces as the arguments say.
+/// Traces according to the arguments.
 pub fn run(arguments: Args) -> Result<()> {
     if arguments.wanted.groups() == Groups(0) && !arguments.last && arguments.post_mortem.is_none() {
         return switch_off(&arguments);
@@ -89,7 +88,7 @@ pub fn run(arguments: Args) -> Result<()> {
     live(&arguments, output, &signals)
 }
 
-/// The running guest that is meant; `program` is what it runs, if it is given.
+/// The selected running guest; `program` is its program, if it is given.
 pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGuest> {
     Ok(match (&guest.name, guest.pid) {
         (Some(name), _) => trace::open_vm(&target::find_vm(name)?, program)?,
@@ -98,7 +97,7 @@ pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGu
     })
 }
 
-/// Starts a command and waits until it keeps a trace, or until `stop` is set.
+/// Starts a command and waits until it has a trace, or until `stop` is set.
 pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(TracedGuest, Child)> {
     let (program, rest) = words.split_first().context("there is no command")?;
     // What is on is for us to say.
@@ -123,7 +122,7 @@ pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(Trace
     bail!("{error}; it was started to be traced, so it was ended")
 }
 
-/// The running guest that is meant, or a command that is started for it.
+/// The selected running guest, or a command that is started for it.
 pub(crate) fn open_any(
     guest: &GuestArgs,
     program: Option<&Path>,
@@ -136,26 +135,17 @@ pub(crate) fn open_any(
     }
 }
 
-/// What is sampled besides.
+/// The sampling in addition.
 fn sampled(arguments: &Args, pid: u32, rate: u32) -> Result<Target> {
-    target::find(&TargetArgs {
-        guest: GuestArgs { pid: Some(pid), name: None },
-        post_mortem: None,
-        symbols: arguments.symbols.iter().map(|path| SymbolFile::from(path.clone())).collect(),
-        load_address: None,
-        force_symbols: false,
-        rate: Some(rate),
-        vcpus: Vec::new(),
-        stack_bytes: None,
-        backend: Backend::Auto,
-        command: Vec::new(),
-        quiet_command: false,
-    })
+    let symbols = arguments.symbols.iter().map(|path| SymbolFile::from(path.clone())).collect();
+    let target = target::open(&Request { symbols, rate_hz: Some(rate), ..Request::new(Subject::Process(pid)) })?;
+    target.remarks.iter().for_each(|remark| say!("glass: {remark}"));
+    Ok(target)
 }
 
 fn origin(arguments: &Args, guest: String, backend: &str) -> Origin {
     let symbols = arguments.symbols.as_ref().map_or(String::new(), |path| path.display().to_string());
-    target::origin_of(0, guest, backend, symbols)
+    target::origin(0, guest, backend, symbols)
 }
 
 fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
@@ -174,89 +164,57 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
         }
         None => origin(arguments, title.clone(), "its own trace"),
     };
-    let clocks = read_clocks();
-    let announced = match &mut target {
-        Some(target) => announce(target.source.as_mut())?,
-        None => Vec::new(),
+    let sources = Sources {
+        guest: target.is_none().then(|| traced_guest(is_vm, pid, &title)),
+        samples: target.as_mut().map(|target| target.source.as_mut() as &mut dyn Source),
+        trace: Some(Tracing::Open(Box::new(live))),
     };
-    let start = Instant::now();
-    let mut pipeline = Pipeline::start(output, clocks, &origin)?;
-    if target.is_none() {
-        pipeline.event(traced_guest(is_vm, pid, &title));
-    }
+    let session = Session::announce(sources)?;
+    let file = output.into_recording(session.clocks(), &origin)?;
+    let running = session.start(file)?;
     let until =
         arguments.duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
     say!("glass: tracing {} of {title}, {until}", arguments.wanted.groups().names());
-    let tracer = Tracer::start(live, &mut pipeline)?;
     let line = Line::start(arguments.duration);
-    announced.into_iter().for_each(|event| pipeline.event(event));
-    let mut result = Ok(Flow::More);
-    let mut checkpoint = Instant::now();
-    let counts_of =
-        |target: &Option<Target>| target.as_ref().map_or(Counts::default(), |target| target.source.counts());
-    while let Ok(Flow::More) = result {
-        let left = arguments.duration.map(|duration| duration.saturating_sub(start.elapsed()));
-        let is_over = left.is_some_and(|left| left.is_zero()) || tracer.has_ended() || pipeline.has_failed();
-        if is_over || signals.interrupted.load(Ordering::Relaxed) {
-            break;
+    let ended = running.run(arguments.duration, |status| match &status.trace {
+        Some(traced) if !traced.has_ended => {
+            line.show(status.elapsed, &traced.counts);
+            wish(&signals.interrupted)
         }
-        let wait = left.map_or(ROUND, |left| left.min(ROUND));
-        match &mut target {
-            Some(target) => result = target.source.collect(wait, &mut |event| pipeline.event(event)),
-            None => std::thread::sleep(wait),
-        }
-        line.show(start.elapsed(), &tracer.counts());
-        if checkpoint.elapsed() >= Duration::from_secs(1) {
-            checkpoint = Instant::now();
-            pipeline.checkpoint(counts_of(&target));
-        }
-    }
-    let detached = match &mut target {
-        Some(target) => target.source.detach(&mut |event| pipeline.event(event)),
-        None => Ok(()),
-    };
-    let traced = tracer.finish();
+        _ => Wish::Stop,
+    });
     signals.is_detached.store(true, Ordering::Relaxed);
     line.clear();
-    finish(arguments, pipeline, counts_of(&target), &clocks, start.elapsed(), traced.as_ref().ok(), target.is_some())?;
+    let (written, outcome) = ended.finish().with_context(|| output::cannot_go_on(&arguments.output))?;
+    let elapsed = outcome.status.elapsed;
+    let traced = outcome.traced.as_ref().and_then(|traced| traced.as_ref().ok());
+    summary(arguments, &written, elapsed, traced, target.is_some());
     if child.is_some() {
         tell_of_command(pid, &title);
     }
-    result?;
-    detached?;
-    traced.map(|_| ())
+    Ok(outcome.result()?)
 }
 
 /// The guest of a recording that only traces it.
-pub(crate) fn traced_guest(is_vm: bool, pid: u32, name: &str) -> Event {
+pub(crate) fn traced_guest(is_vm: bool, pid: u32, name: &str) -> Guest {
     let kind = if is_vm { GuestKind::Vm { vmm: pid } } else { GuestKind::Process { pid } };
-    Event::Guest(Guest { id: GuestId(0), kind, name: name.to_owned(), architecture: Architecture::X86_64 })
+    Guest { id: GuestId(0), kind, name: name.to_owned(), architecture: Architecture::X86_64 }
 }
 
-/// Ends the recording and tells what it holds.
-fn finish(
-    arguments: &Args,
-    pipeline: Pipeline,
-    counts: Counts,
-    clocks: &glass_profile::recording::Clocks,
-    elapsed: Duration,
-    traced: Option<&LiveCounts>,
-    is_sampled: bool,
-) -> Result<()> {
-    let recorded = pipeline.finish(counts, clocks.monotonic_ns + elapsed.as_nanos() as u64)?;
+/// Prints what a recording holds.
+fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Option<&LiveCounts>, is_sampled: bool) {
     progress::written(&arguments.output, elapsed);
     if is_sampled {
-        progress::samples(&recorded, elapsed);
+        progress::samples(written, elapsed);
     }
     if let Some(counts) = traced {
         let is_over_time = !arguments.last && arguments.post_mortem.is_none();
         tell::summary(counts, is_over_time.then_some(elapsed));
     }
-    progress::profiler(&recorded.cost, elapsed);
-    Ok(())
+    progress::profiler(&written.cost, elapsed);
 }
 
-/// The newest events that are there, without a change to what is on.
+/// The newest existing events, without a change of the groups.
 fn snapshot(arguments: &Args, output: Output) -> Result<()> {
     let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
@@ -279,35 +237,40 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
             Groups(counts.groups).names()
         );
     }
-    let guest_event = traced_guest(is_vm, pid, &title);
+    let guest = traced_guest(is_vm, pid, &title);
     let origin = origin(arguments, title, "its own trace, a snapshot");
-    let mut pipeline = Pipeline::start(output, clocks, &origin)?;
-    pipeline.event(guest_event);
-    kept.into_iter().for_each(|event| pipeline.event(event));
-    finish(arguments, pipeline, Counts::default(), &clocks, start.elapsed(), Some(&counts), false)
+    let cannot = || output::cannot_go_on(&arguments.output);
+    let mut feed = Feed::start(output.into_recording(clocks, &origin)?)?;
+    feed.event(Event::Guest(guest));
+    kept.into_iter().for_each(|event| feed.event(event));
+    let elapsed = start.elapsed();
+    let end_ns = clocks.monotonic_ns + elapsed.as_nanos() as u64;
+    let written = feed.finish(Counts::default(), end_ns).with_context(cannot)?;
+    summary(arguments, &written, elapsed, Some(&counts), false);
+    Ok(())
 }
 
-/// What a guest left behind.
+/// The trace in a dump.
 fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
     let mut dump = trace::open_dump(file, arguments.symbols.as_deref())?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let origin = origin(arguments, format!("{name} (what a guest left behind)"), "its own trace, from a file");
     let guest = Guest { id: GuestId(0), kind: GuestKind::File, name, architecture: Architecture::X86_64 };
-    let clocks = read_clocks();
-    let start = Instant::now();
-    let mut pipeline = Pipeline::start(output, clocks, &origin)?;
-    pipeline.event(Event::Guest(guest));
-    while dump.collect(ROUND, &mut |event| pipeline.event(event))? == Flow::More {}
+    let sources = Sources { samples: Some(&mut dump), trace: None, guest: Some(guest) };
+    let session = Session::announce(sources)?;
+    let file = output.into_recording(session.clocks(), &origin)?;
+    let ended = session.start(file)?.run(None, |_| Wish::Continue);
+    let (written, outcome) = ended.finish().with_context(|| output::cannot_go_on(&arguments.output))?;
     let read = dump.read_counts();
     let counts = LiveCounts { read, clock_error_ns: Some(u64::MAX), ..LiveCounts::default() };
-    finish(arguments, pipeline, Counts::default(), &clocks, start.elapsed(), Some(&counts), false)?;
+    summary(arguments, &written, outcome.status.elapsed, Some(&counts), false);
     if read.events == 0 {
         say!("glass: the guest had written no events: none were on");
     }
-    Ok(())
+    Ok(outcome.result()?)
 }
 
-/// Switches all groups off: what a killed recorder left on, or what was on from the start.
+/// Switches all groups off: those that a killed recorder left on, or that were on from the start.
 fn switch_off(arguments: &Args) -> Result<()> {
     let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let title = guest.title.clone();

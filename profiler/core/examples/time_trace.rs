@@ -1,4 +1,4 @@
-//! How long it takes to make the tables of a trace, and how much memory: `cargo run --release -p glass-profile --example
+//! Measures time and memory of building the tables of a trace: `cargo run --release -p glass-profile --example
 //! time_trace [EVENTS]`.
 
 use std::time::Instant;
@@ -8,7 +8,7 @@ use glass_profile::trace::{build, example};
 fn main() {
     let events = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(10_000_000);
     let raw = example::queue(events, 1);
-    println!("{} events made up, {}", raw.event_count(), memory());
+    println!("{} events generated, {}", raw.event_count(), memory());
     let begin = Instant::now();
     let trace = build(&raw);
     println!("built in {:.2} s, {}", begin.elapsed().as_secs_f64(), memory());
@@ -23,7 +23,7 @@ fn main() {
     );
 }
 
-/// The process's memory now and at most, as Linux tells it.
+/// The process's current and peak memory, from Linux.
 fn memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let lines = status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("VmHWM"));

@@ -6,12 +6,14 @@ use std::io::Read;
 use lzma_rust2::XzReader;
 use object::Object;
 
-use crate::image::{parse_elf, section_bytes};
+use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
 use crate::recording::FileSource;
 use crate::symbols::Symbols;
 
 /// Where distributions keep it, in the same folders as the programs, and by build id.
 const ROOT: &str = "/usr/lib/debug";
+/// How much of a file is read at once for its checksum.
+const CHECKED_BYTES: usize = 1 << 20;
 /// The shortest build id of which a path is made.
 const BUILD_ID_BYTES_MIN: usize = 2;
 /// The largest table of symbols that is decompressed, in bytes, and the memory that this may take, in KiB.
@@ -22,36 +24,38 @@ const DECODER_KIB_MAX: u32 = 256 << 10;
 /// program itself gives (`.gnu_debuglink`). Of a process they are looked for in its own view of the file system first.
 pub(crate) fn find(
     path: &str,
-    program: &[u8],
+    program: &dyn ReadAt,
     build_id: &[u8],
     process: Option<u32>,
     files: &mut dyn FileSource,
 ) -> Option<Symbols> {
-    let file = parse_elf(program).ok()?;
+    let parts = Parts::of(program);
+    let file = parse_elf(&parts).ok()?;
     let link = file.gnu_debuglink().ok().flatten();
     let link = link.and_then(|(name, checksum)| Some((std::str::from_utf8(name).ok()?, checksum)));
-    let belongs = |symbols: &Symbols, bytes: &[u8]| match &symbols.build_id {
+    let belongs = |symbols: &Symbols, file: &dyn ReadAt| match &symbols.build_id {
         Some(found) if !build_id.is_empty() => found == build_id,
-        _ => link.is_some_and(|(_, checksum)| crc32(bytes) == checksum),
+        _ => link.is_some_and(|(_, checksum)| crc32(file) == Some(checksum)),
     };
     for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
         let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
         for place in inside.into_iter().chain([candidate]) {
-            let Some(bytes) = files.load(&place) else { continue };
-            let Ok(symbols) = Symbols::parse(&bytes) else { continue };
-            if belongs(&symbols, &bytes) {
+            let Some(file) = files.load(&place) else { continue };
+            let Ok(symbols) = Symbols::read(&*file) else { continue };
+            if belongs(&symbols, &*file) {
                 return Some(symbols);
             }
         }
     }
-    let bytes = if build_id.len() < BUILD_ID_BYTES_MIN { None } else { files.fetch_debug_file(build_id) }?;
-    Symbols::parse(&bytes).ok().filter(|symbols| belongs(symbols, &bytes))
+    let file = if build_id.len() < BUILD_ID_BYTES_MIN { None } else { files.fetch_debug_file(build_id) }?;
+    Symbols::read(&*file).ok().filter(|symbols| belongs(symbols, &*file))
 }
 
 /// The functions that a stripped program names in a table of its own (`.gnu_debugdata`, "MiniDebugInfo"): those that are
 /// not dynamic symbols.
-pub(crate) fn embedded(program: &[u8]) -> Option<Symbols> {
-    let compressed = section_bytes(&parse_elf(program).ok()?, ".gnu_debugdata")?;
+pub(crate) fn embedded(program: &dyn ReadAt) -> Option<Symbols> {
+    let parts = Parts::of(program);
+    let compressed = section_bytes(&parts, &parse_elf(&parts).ok()?, ".gnu_debugdata")?;
     let mut bytes = Vec::new();
     let mut reader = XzReader::new_mem_limit(&compressed[..], true, DECODER_KIB_MAX).take(SYMBOLS_BYTES_MAX);
     reader.read_to_end(&mut bytes).ok()?;
@@ -77,8 +81,8 @@ fn paths(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<String> {
     paths
 }
 
-/// The checksum of `.gnu_debuglink`: that of zlib and Ethernet.
-fn crc32(bytes: &[u8]) -> u32 {
+/// The checksum of `.gnu_debuglink`: that of zlib and Ethernet. `None` if the file cannot be read.
+fn crc32(file: &dyn ReadAt) -> Option<u32> {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
@@ -95,7 +99,17 @@ fn crc32(bytes: &[u8]) -> u32 {
         }
         table
     };
-    !bytes.iter().fold(!0, |sum, byte| TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize] ^ sum >> 8)
+    let mut chunk = vec![0; CHECKED_BYTES];
+    let (mut sum, mut offset) = (!0, 0);
+    while offset < file.bytes() {
+        let count = CHECKED_BYTES.min(usize::try_from(file.bytes() - offset).unwrap_or(CHECKED_BYTES));
+        if !file.read_at(offset, &mut chunk[..count]) {
+            return None;
+        }
+        sum = chunk[..count].iter().fold(sum, |sum, byte| TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize] ^ sum >> 8);
+        offset += count as u64;
+    }
+    Some(!sum)
 }
 
 #[cfg(test)]
@@ -104,8 +118,8 @@ mod tests {
 
     #[test]
     fn the_checksum_of_the_digits() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(crc32(b""), 0);
+        assert_eq!(crc32(&b"123456789".to_vec()), Some(0xcbf4_3926));
+        assert_eq!(crc32(&Vec::new()), Some(0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a guest tells the recorder: tracks, mappings, samples that are not unwound yet.
+//! The events from a source to the recorder: tracks, mappings, samples that are not unwound yet.
 
 use std::ops::Range;
 
@@ -23,9 +23,12 @@ pub struct Segment {
     /// interrupts on a stack of their own, and the one that was left is a second piece. None: only the function at the
     /// instruction pointer is known.
     pub stack: Vec<(u64, Vec<u8>)>,
+    /// Where the source has unwound it: the instruction pointer, then the return addresses, innermost first. Registers and
+    /// stack are not looked at then.
+    pub chain: Vec<u64>,
 }
 
-/// One look at one track, copied while the guest stood still, not unwound yet.
+/// One sample of one track, copied while the guest was stopped, not unwound yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawSample {
     /// `CLOCK_MONOTONIC` in nanoseconds.
@@ -38,7 +41,7 @@ pub struct RawSample {
     pub skid: Skid,
     /// The code that ran, and the code that had called it, innermost first. None: only the state is known.
     pub segments: Vec<Segment>,
-    /// How long the track stood still for this sample, zero if it did not.
+    /// The pause of the track for this sample, zero without one.
     pub frozen_ns: u64,
 }
 
@@ -48,7 +51,7 @@ pub enum Skid {
     /// They say where the track was.
     #[default]
     None,
-    /// They stand at the begin of a block of instructions, and the track was in the one before.
+    /// They are at the start of a block of instructions, and the track was in the one before.
     NextBlock {
         /// That one was the end of a function which was called from in front of the instruction pointer.
         has_returned: bool,
@@ -94,7 +97,7 @@ pub enum Placement {
 /// events around them: sources deliver in order of time, and each guest and space before what uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// There is a guest, or it has a new name. The first of a source is the one that was asked for.
+    /// A guest, or its new name. The first of a source is the one that the user selected.
     Guest(Guest),
     /// There is an address space.
     Space {
@@ -140,7 +143,7 @@ pub enum Event {
     },
     /// A sample.
     Sample(RawSample),
-    /// Tracks stood still without a sample: the source has looked for something.
+    /// Pauses of tracks without a sample, for example to attach.
     Frozen {
         /// Of each of them, how long, in nanoseconds.
         tracks_ns: Vec<(u32, u64)>,

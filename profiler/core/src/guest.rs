@@ -1,4 +1,4 @@
-//! What is sampled: guests, and their address spaces.
+//! The subjects of sampling: guests, and their address spaces.
 
 use crate::arch::Architecture;
 
@@ -10,7 +10,7 @@ pub struct GuestId(pub u32);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceId(pub u32);
 
-/// What runs the code that is sampled.
+/// The kind of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuestKind {
     /// A process of this machine.
@@ -23,7 +23,7 @@ pub enum GuestKind {
         /// The process of its VMM.
         vmm: u32,
     },
-    /// A domain of Xen.
+    /// A Xen domain.
     XenDomain {
         /// Its number.
         id: u32,
@@ -54,15 +54,15 @@ impl GuestKind {
 pub struct Guest {
     /// Its number.
     pub id: GuestId,
-    /// What it is.
+    /// Its kind.
     pub kind: GuestKind,
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
-    /// What its code is for.
+    /// The architecture of its code.
     pub architecture: Architecture,
 }
 
-/// What code may do that is sampled, and whose it is. Sources report it; no register tells it in all guests, since the
+/// The privilege and owner of sampled code. Sources report it; no register determines it in all guests, since the
 /// kernels of some run without privilege.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -71,8 +71,8 @@ pub enum Mode {
     User,
     /// The kernel below it, or an image that is both.
     Kernel,
-    /// What runs VMs.
+    /// A hypervisor.
     Hypervisor,
-    /// What was there before the kernel.
+    /// Firmware, which runs before the kernel.
     Firmware,
 }

@@ -8,11 +8,9 @@ use gimli::UnwindSection;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 
 use crate::arch::x86_64::orc::OrcTable;
+use crate::elf::{Elf, Parts, ReadAt, parse_elf, section_bytes};
 use crate::map::SymbolMap;
 use crate::relocatable::Layout;
-
-/// The largest section that is decompressed, in bytes.
-pub(crate) const SECTION_BYTES_MAX: u64 = 4 << 30;
 
 /// Functions that no function called: where a thread, a process or a core starts. Their callers
 /// are not looked for, whatever lies on the stack above them.
@@ -90,8 +88,16 @@ struct Segment {
     file: Range<u64>,
     address: u64,
     memory_bytes: u64,
-    /// The bytes of an executable segment: prologues are recognised by their instructions.
-    code: Option<Arc<[u8]>>,
+    /// It is executable: prologues are recognised by their instructions.
+    code: Option<Code>,
+}
+
+/// Where the bytes of an executable segment are.
+#[derive(Debug, Clone)]
+enum Code {
+    InMemory(Arc<[u8]>),
+    /// In the image's file, if that is still open.
+    InFile,
 }
 
 /// What unwinding and identification need of an ELF file.
@@ -104,7 +110,7 @@ pub struct Image {
     segments: Vec<Segment>,
     pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
     pub(crate) debug_frame: Option<Arc<[u8]>>,
-    /// Where the functions begin of which `eh_frame` or `debug_frame` has an entry, sorted.
+    /// Starts of the functions with an entry in `eh_frame` or `debug_frame`, sorted.
     starts: Arc<[u64]>,
     /// Addresses in `eh_frame`, sorted, not overlapping.
     covered: Vec<Range<u64>>,
@@ -115,33 +121,42 @@ pub struct Image {
     /// The addresses of a program of which only a map is known.
     mapped: Option<Range<u64>>,
     pub(crate) orc: Option<Arc<OrcTable>>,
+    /// Where code is read that is not in memory.
+    file: Option<OpenFile>,
 }
 
-pub(crate) fn parse_elf(bytes: &[u8]) -> Result<object::File<'_>, ImageError> {
-    if !bytes.starts_with(b"\x7fELF") {
-        return Err(ImageError::NotElf);
-    }
-    let file = object::File::parse(bytes)?;
-    if file.architecture() != object::Architecture::X86_64 {
-        return Err(ImageError::WrongMachine);
-    }
-    Ok(file)
-}
+/// A file that stays open.
+#[derive(Clone)]
+struct OpenFile(Arc<dyn ReadAt>);
 
-/// The bytes of a section, decompressed if it is compressed and not absurdly large.
-pub(crate) fn section_bytes(file: &object::File<'_>, name: &str) -> Option<Arc<[u8]>> {
-    let section = file.section_by_name(name)?;
-    let compressed = section.compressed_data().ok()?;
-    if compressed.uncompressed_size > SECTION_BYTES_MAX {
-        return None;
+impl fmt::Debug for OpenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a file of {} bytes", self.0.bytes())
     }
-    Some(Arc::from(compressed.decompress().ok()?))
 }
 
 impl Image {
-    /// Reads an ELF file. `keep_symbols` names data or code symbols whose addresses will be asked for.
+    /// Reads an ELF file that is in memory, as [`read`](Image::read) does.
     pub fn parse(bytes: &[u8], keep_symbols: &[&str]) -> Result<Image, ImageError> {
-        let file = parse_elf(bytes)?;
+        Image::read(&bytes, keep_symbols)
+    }
+
+    /// Reads of an ELF file its code, its unwind tables and its symbols, and none of its debug information. `keep_symbols`
+    /// names data or code symbols whose addresses are needed later.
+    pub fn read(file: &dyn ReadAt, keep_symbols: &[&str]) -> Result<Image, ImageError> {
+        Image::read_parts(file, keep_symbols, true)
+    }
+
+    /// The same without its code, which can be most of a program and of which little is ever needed: it is read from the
+    /// file where it is, which stays open if `stays_open`.
+    pub fn of_file(file: Box<dyn ReadAt>, stays_open: bool) -> Result<Image, ImageError> {
+        let image = Image::read_parts(&*file, &[], false)?;
+        Ok(Image { file: stays_open.then(|| OpenFile(Arc::from(file))), ..image })
+    }
+
+    fn read_parts(file: &dyn ReadAt, keep_symbols: &[&str], with_code: bool) -> Result<Image, ImageError> {
+        let parts = Parts::of(file);
+        let file = parse_elf(&parts)?;
         if let Some(layout) = Layout::of(&file) {
             return Image::of_module(&file, &layout, keep_symbols);
         }
@@ -149,7 +164,12 @@ impl Image {
         for segment in file.segments() {
             let (offset, file_bytes) = segment.file_range();
             let object::SegmentFlags::Elf { p_flags, .. } = segment.flags() else { continue };
-            let code = if p_flags.contains(object::elf::PF_X) { Some(Arc::from(segment.data()?)) } else { None };
+            let whole = || parts.read(offset, file_bytes).ok_or_else(|| damaged("a segment is not all there"));
+            let code = match p_flags.contains(object::elf::PF_X) {
+                true if with_code => Some(Code::InMemory(whole()?)),
+                true => Some(Code::InFile),
+                false => None,
+            };
             segments.push(Segment {
                 file: offset..offset.saturating_add(file_bytes),
                 address: segment.address(),
@@ -159,16 +179,16 @@ impl Image {
         }
         segments.sort_by_key(|segment| segment.address);
         let eh_frame = file.section_by_name(".eh_frame").and_then(|section| {
-            let data = section.data().ok().filter(|data| !data.is_empty())?;
-            Some((section.address()..section.address().checked_add(data.len() as u64)?, Arc::from(data)))
+            let data = section_bytes(&parts, &file, ".eh_frame").filter(|data| !data.is_empty())?;
+            Some((section.address()..section.address().checked_add(data.len() as u64)?, data))
         });
-        let debug_frame = section_bytes(&file, ".debug_frame").filter(|data| !data.is_empty());
+        let debug_frame = section_bytes(&parts, &file, ".debug_frame").filter(|data| !data.is_empty());
         let (of_eh, of_debug) = table_ranges(&file, &eh_frame, &debug_frame);
         let mut starts: Vec<u64> = of_eh.iter().chain(&of_debug).map(|range| range.start).collect();
         starts.sort_unstable();
         starts.dedup();
         let (covered, covered_by_debug) = (merge(of_eh), merge(of_debug));
-        // One without a byte tells nothing apart.
+        // An empty one distinguishes nothing.
         let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
         let build_id_address = file.section_by_name(".note.gnu.build-id").and_then(|section| {
             let loaded = matches!(section.flags(), object::SectionFlags::Elf { sh_flags, .. }
@@ -201,21 +221,23 @@ impl Image {
             symbols,
             mapped: None,
             orc: None,
+            file: None,
         })
     }
 
     /// A module of a kernel. Its code is not what is in memory, where references are resolved, and its unwind tables
     /// refer to nothing yet: what remains is where its functions are.
-    fn of_module(file: &object::File<'_>, layout: &Layout, keep_symbols: &[&str]) -> Result<Image, ImageError> {
+    fn of_module(file: &Elf<'_>, layout: &Layout, keep_symbols: &[&str]) -> Result<Image, ImageError> {
         let kept = file.symbols().filter(|symbol| symbol.name().is_ok_and(|name| keep_symbols.contains(&name)));
-        let address = |symbol: object::Symbol<'_, '_>| Some((symbol.name().ok()?.to_owned(), layout.address(&symbol)?));
+        let address =
+            |symbol: object::Symbol<'_, '_, _>| Some((symbol.name().ok()?.to_owned(), layout.address(&symbol)?));
         let symbols = kept.filter_map(address).collect();
         let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
         let map = SymbolMap::default();
         Ok(Image { build_id, symbols, ..Image::of_map(&map, 0..layout.bytes(), None) })
     }
 
-    /// What a map tells of a program at `range`: where nobody called. `orc` unwinds it, if there are such tables.
+    /// The image of a program at `range`, from a map: it contains the root functions. `orc` unwinds it, if there are such tables.
     pub fn of_map(map: &SymbolMap, range: Range<u64>, orc: Option<Arc<OrcTable>>) -> Image {
         Image {
             build_id: None,
@@ -230,6 +252,7 @@ impl Image {
             symbols: Vec::new(),
             mapped: Some(range),
             orc,
+            file: None,
         }
     }
 
@@ -292,23 +315,49 @@ impl Image {
         self.starts[..after].last().copied().filter(|_| is_known)
     }
 
-    /// Whether a linked address lies in a function that nobody called.
+    /// Whether a linked address is in a function without a caller.
     pub fn is_root(&self, address: u64) -> bool {
         self.roots.iter().any(|range| range.contains(&address))
     }
 
-    /// The machine code at a linked address, as much of it as the file has.
-    pub fn code(&self, address: u64) -> Option<&[u8]> {
-        self.segments.iter().find_map(|segment| {
-            let code = segment.code.as_ref()?;
-            code.get(usize::try_from(address.checked_sub(segment.address)?).ok()?..).filter(|code| !code.is_empty())
+    /// Whether there is machine code at a linked address.
+    pub fn has_code(&self, address: u64) -> bool {
+        self.code_at(address).is_some()
+    }
+
+    /// The executable segment of a linked address, how far that is in it, and how much of the file follows.
+    fn code_at(&self, address: u64) -> Option<(&Segment, u64, u64)> {
+        self.segments.iter().filter(|segment| segment.code.is_some()).find_map(|segment| {
+            let inside = address.checked_sub(segment.address)?;
+            let rest = (segment.file.end - segment.file.start).checked_sub(inside).filter(|rest| *rest > 0)?;
+            Some((segment, inside, rest))
         })
     }
 
-    /// Executable segments: linked address and bytes.
-    pub fn code_segments(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        self.segments.iter().filter_map(|segment| Some((segment.address, segment.code.as_deref()?)))
+    /// Copies the machine code at a linked address; returns how much of it there is.
+    pub fn code(&self, address: u64, into: &mut [u8]) -> usize {
+        let Some((segment, inside, rest)) = self.code_at(address) else { return 0 };
+        let count = usize::try_from(rest).map_or(into.len(), |rest| rest.min(into.len()));
+        let into = &mut into[..count];
+        let is_read = match (&segment.code, &self.file) {
+            (Some(Code::InMemory(code)), _) => ReadAt::read_at(&&code[..], inside, into),
+            (Some(Code::InFile), Some(file)) => file.0.read_at(segment.file.start + inside, into),
+            _ => false,
+        };
+        if is_read { count } else { 0 }
     }
+
+    /// Executable segments that are in memory: linked address and bytes.
+    pub fn code_segments(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.segments.iter().filter_map(|segment| match &segment.code {
+            Some(Code::InMemory(code)) => Some((segment.address, &code[..])),
+            _ => None,
+        })
+    }
+}
+
+fn damaged(why: &str) -> ImageError {
+    ImageError::Damaged(why.to_owned())
 }
 
 fn find(sorted: &[Range<u64>], address: u64) -> bool {
@@ -318,7 +367,7 @@ fn find(sorted: &[Range<u64>], address: u64) -> bool {
 
 /// The ranges of the entries of both tables.
 fn table_ranges(
-    file: &object::File<'_>,
+    file: &Elf<'_>,
     eh_frame: &Option<(Range<u64>, Arc<[u8]>)>,
     debug_frame: &Option<Arc<[u8]>>,
 ) -> (Vec<Range<u64>>, Vec<Range<u64>>) {

@@ -1,26 +1,31 @@
 //! The images that processes and guests run: which are mapped where, unwinding through them, and
 //! their names afterwards. What is shared by all who turn raw samples into stacks.
 
-use std::collections::{BTreeSet, HashMap};
+mod names;
+
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arch::x86_64::skid;
 use crate::arch::{Registers, Width};
-use crate::debug_files;
 use crate::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment, Skid};
 use crate::guest::{GuestId, GuestKind, Mode, SpaceId};
 use crate::image::Image;
-use crate::jit::{self, Found, JitNames};
+use crate::jit::{self, Found};
 use crate::map::SymbolMap;
 use crate::model::StackEnd;
 use crate::program::{NamesFrom, Program};
 use crate::recording::FileSource;
-use crate::symbols::{Location, Symbols};
-use crate::unwind::{AddressSpace, CallAddress, CallChain, StackMemory, UnwindCache};
+use crate::unwind::{AddressSpace, CallAddress, CallChain, DEPTH_MAX, StackMemory, UnwindCache};
+
+pub use names::{NamedImage, Names};
+
+/// The image of this machine's kernel: of its functions where they are known, otherwise one that stands for all of it.
+pub const KERNEL_NAME: &str = "[kernel]";
 
 /// Names of images that stand for code of which no image is known.
-pub(crate) const STAND_INS: [&str; 4] = ["[kernel]", "[guest user space]", "[16-bit code]", "[32-bit code]"];
+pub(crate) const STAND_INS: [&str; 4] = [KERNEL_NAME, "[guest user space]", "[16-bit code]", "[32-bit code]"];
 /// What runs below a system call of a process: the index of its image.
 const KERNEL: u32 = 0;
 /// What runs in a guest's processes.
@@ -40,8 +45,11 @@ pub struct MappedFile {
     pub range: (u64, u64),
 }
 
+#[derive(Debug)]
 struct Loaded {
     file: MappedFile,
+    /// All of it has one name.
+    stand_in: Option<&'static str>,
     image: Option<Arc<Image>>,
     /// Where its names are if not in the file.
     names: Vec<NamesFrom>,
@@ -52,13 +60,21 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn stand_in(name: &str) -> Loaded {
+    /// A file of which nothing more is known.
+    fn new(file: MappedFile) -> Loaded {
+        Loaded { file, stand_in: None, image: None, names: Vec::new(), mapped: None, is_named: false }
+    }
+
+    fn stand_in(name: &'static str) -> Loaded {
         let file = MappedFile { path: name.to_owned(), build_id: Vec::new(), range: (0, 1) };
-        Loaded { file, image: None, names: Vec::new(), mapped: None, is_named: false }
+        Loaded { stand_in: Some(name), ..Loaded::new(file) }
     }
 }
 
-/// Files that could not be read which are reported one by one; what has more is hardly honest.
+/// Files that stay open for their code. Without it a few functions that have neither unwind tables nor a frame lose their
+/// caller.
+const OPEN_MAX: usize = 512;
+/// Maximum of unreadable files that are reported one by one; only invalid input has more.
 const WARNINGS_MAX: usize = 100;
 
 /// The images and address spaces of all guests that are sampled together.
@@ -66,10 +82,10 @@ pub struct Images {
     cache: UnwindCache,
     guests: HashMap<GuestId, GuestKind>,
     spaces: HashMap<SpaceId, Space>,
-    loaded: Vec<Loaded>,
+    loaded: Vec<Arc<Loaded>>,
     /// By path, and by which file that was: one may have been replaced by another.
     by_file: HashMap<(String, Option<FileIdentity>), u32>,
-    /// Why files have no names and break stacks, until asked for; how many there were.
+    /// Why files have no names and break stacks, until taken; how many there were.
     warnings: Vec<String>,
     warned: usize,
     jit: jit::Sources,
@@ -117,7 +133,7 @@ impl Default for Images {
             cache: UnwindCache::default(),
             guests: HashMap::new(),
             spaces: HashMap::new(),
-            loaded: STAND_INS.iter().map(|name| Loaded::stand_in(name)).collect(),
+            loaded: STAND_INS.iter().map(|name| Arc::new(Loaded::stand_in(name))).collect(),
             by_file: HashMap::new(),
             warnings: Vec::new(),
             warned: 0,
@@ -196,7 +212,7 @@ impl Images {
     fn load(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) -> u32 {
         let parsed = files
             .load_mapped(process, mapping)
-            .and_then(|bytes| Image::parse(&bytes, &[]).map_err(|error| error.to_string()));
+            .and_then(|file| Image::of_file(file, self.loaded.len() < OPEN_MAX).map_err(|error| error.to_string()));
         let image = match parsed {
             Ok(image) => Some(Arc::new(image)),
             Err(reason) => {
@@ -215,19 +231,14 @@ impl Images {
             }
         };
         let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
-        // Path and build id tell images apart in a recording.
+        // Path and build id distinguish images in a recording.
         let mut path = mapping.path.clone();
         while self.loaded.iter().any(|other| other.file.path == path && other.file.build_id == build_id) {
             path.push_str(" (another file)");
         }
         let file = MappedFile { path, build_id, range: (mapping.start, mapping.end) };
-        self.loaded.push(Loaded {
-            file,
-            image,
-            names: Vec::new(),
-            mapped: Some((process, mapping.clone())),
-            is_named: false,
-        });
+        let mapped = Some((process, mapping.clone()));
+        self.loaded.push(Arc::new(Loaded { image, mapped, ..Loaded::new(file) }));
         self.loaded.len() as u32 - 1
     }
 
@@ -240,14 +251,8 @@ impl Images {
         let index = self.loaded.len() as u32;
         let build_id = program.image.build_id.clone().unwrap_or_default();
         let file = MappedFile { path: program.name.clone(), build_id, range: (range.start, range.end) };
-        let image = Some(program.image.clone());
-        self.loaded.push(Loaded {
-            file,
-            image,
-            names: program.names.clone(),
-            mapped: None,
-            is_named: program.is_whole,
-        });
+        let (image, names) = (Some(program.image.clone()), program.names.clone());
+        self.loaded.push(Arc::new(Loaded { image, names, is_named: program.is_whole, ..Loaded::new(file) }));
         if let Some(space) = self.spaces.get_mut(&space) {
             Arc::make_mut(&mut space.code).add(range, bias, index, program.image.clone());
         }
@@ -273,14 +278,16 @@ impl Images {
             path.push_str(" (another program)");
         }
         let file = MappedFile { path, build_id: Vec::new(), range: (mapping.start, mapping.end) };
-        self.loaded.push(Loaded { file, image: None, names: Vec::new(), mapped: None, is_named: false });
+        self.loaded.push(Arc::new(Loaded::new(file)));
         self.jit.add(process, index);
         index
     }
 
-    /// A sample had this stack: what only its process can tell of it later is kept at hand.
+    /// A sample had this stack: keeps the data that only its process can provide later.
     pub fn sampled(&mut self, stack: &JoinedStack, files: &mut dyn FileSource) {
-        let in_process = stack.calls.iter().find(|call| call.image != Some(KERNEL));
+        let of_kernel =
+            stack.parts.iter().take_while(|part| part.mode == Mode::Kernel).map(|part| part.calls).sum::<u32>();
+        let in_process = stack.calls.get(of_kernel as usize);
         self.jit.sampled(in_process.and_then(|call| call.image), files);
     }
 
@@ -305,6 +312,12 @@ impl Images {
         let Some(space) = self.spaces.get(&segment.space) else {
             return just(CallAddress { image: None, address: ip }, StackEnd::BadAddress);
         };
+        if let [innermost, returns @ ..] = &segment.chain[..] {
+            // A return address is one past its call.
+            let calls = [*innermost].into_iter().chain(returns.iter().map(|address| address.saturating_sub(1)));
+            let calls = calls.take(DEPTH_MAX).map(|address| space.code.at(address)).collect();
+            return CallChain { calls, end: StackEnd::Complete };
+        }
         let here = space.code.at(ip);
         let stand_in = match (self.guests.get(&space.guest), segment.mode) {
             (Some(GuestKind::Process { .. }), Mode::Kernel) => Some(CallAddress { image: Some(KERNEL), address: 0 }),
@@ -340,7 +353,7 @@ impl Images {
     /// `elsewhere` is the lowest address of samples that are in no file.
     pub fn unseen(&self, is_seen: impl Fn(u32) -> bool, elsewhere: Option<u64>) -> Vec<String> {
         let named = (0u32..).zip(&self.loaded).filter(|(index, loaded)| loaded.is_named && !is_seen(*index));
-        let sentence = |(_, loaded): (u32, &Loaded)| {
+        let sentence = |(_, loaded): (u32, &Arc<Loaded>)| {
             let MappedFile { path, range: (start, end), .. } = &loaded.file;
             let what = match elsewhere {
                 Some(address) => format!(
@@ -353,118 +366,30 @@ impl Images {
         named.map(sentence).collect()
     }
 
+    /// An image, to read its names apart from these images.
+    pub fn named(&self, index: u32) -> Option<NamedImage> {
+        let loaded = self.loaded.get(index as usize)?.clone();
+        Some(NamedImage { loaded, generated: self.jit.named(index) })
+    }
+
+    /// All images, in the order of [`CallAddress::image`].
+    pub fn all_named(&self) -> impl Iterator<Item = NamedImage> {
+        (0u32..).map_while(|index| self.named(index))
+    }
+
+    /// How many images there are.
+    pub fn count(&self) -> usize {
+        self.loaded.len()
+    }
+
     /// The names in a file, or one sentence why there are none.
     pub fn names(&self, index: u32, files: &mut dyn FileSource) -> Result<Names, String> {
-        if let Some(name) = STAND_INS.get(index as usize) {
-            return Ok(Names::Fixed(name));
-        }
-        let Some(loaded) = self.loaded.get(index as usize) else { return Err(format!("there is no image {index}")) };
-        if let Some(names) = self.jit.names(index, files) {
-            return Ok(Names::Generated(Box::new(names)));
-        }
-        let MappedFile { path, build_id, .. } = &loaded.file;
-        let image = loaded.image.clone();
-        let symbols = match &loaded.mapped {
-            Some((process, mapping)) => {
-                let bytes = files.load_mapped(*process, mapping);
-                names_in(path, build_id, Some(*process), bytes, files)?
-            }
-            None => {
-                let mut symbols = Vec::new();
-                for from in &loaded.names {
-                    match from {
-                        NamesFrom::Map(map) => symbols.push(Symbols::of_map(map.clone())),
-                        NamesFrom::File(path) => symbols.extend(names_of_file(path, build_id, files)?),
-                    }
-                }
-                if loaded.names.is_empty() {
-                    symbols = names_of_file(path, build_id, files)?;
-                }
-                symbols
-            }
-        };
-        Ok(Names::Symbols { symbols, image })
+        self.named(index).ok_or_else(|| format!("there is no image {index}"))?.read(files)
     }
 
     /// What an image without any name has: the addresses where its functions begin.
     pub fn nameless(&self, index: u32) -> Names {
         let image = self.loaded.get(index as usize).and_then(|loaded| loaded.image.clone());
         Names::Symbols { symbols: Vec::new(), image }
-    }
-}
-
-fn names_of_file(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Result<Vec<Symbols>, String> {
-    let bytes = files.load(path).ok_or_else(|| "cannot be read".to_owned());
-    names_in(path, build_id, None, bytes, files)
-}
-
-/// The names in a file, and before them those in the file that its debug information was moved to.
-fn names_in(
-    path: &str,
-    build_id: &[u8],
-    process: Option<u32>,
-    bytes: Result<Vec<u8>, String>,
-    files: &mut dyn FileSource,
-) -> Result<Vec<Symbols>, String> {
-    let without = |reason: &str| format!("{path} {reason}: its functions have no names");
-    let bytes = bytes.map_err(|reason| without(&reason))?;
-    let own = Symbols::parse(&bytes);
-    if let Ok(own) = &own
-        && own.build_id.as_deref().unwrap_or_default() != build_id
-    {
-        return Err(without("was replaced by another build while it ran"));
-    }
-    let debug = match &own {
-        Ok(own) if own.has_debug_information() => None,
-        _ => debug_files::find(path, &bytes, build_id, process, files).or_else(|| debug_files::embedded(&bytes)),
-    };
-    match (debug, own) {
-        (None, Err(error)) => Err(without(&error.to_string())),
-        (debug, own) => Ok(debug.into_iter().chain(own).collect()),
-    }
-}
-
-/// The names in one image.
-pub enum Names {
-    /// One name for all.
-    Fixed(&'static str),
-    /// Those of files and maps, of which the first that has one wins, and where functions begin of which none has one.
-    Symbols {
-        /// Files and maps.
-        symbols: Vec<Symbols>,
-        /// The image, with its unwind tables.
-        image: Option<Arc<Image>>,
-    },
-    /// Those that a process gave to the code that it generated.
-    Generated(Box<JitNames>),
-}
-
-impl Names {
-    /// The functions at a linked address, as [`Symbols::locate`] gives them.
-    pub fn locate(&self, address: u64) -> Vec<Location> {
-        match self {
-            Names::Symbols { symbols, image } => {
-                let mut found = symbols.iter().map(|symbols| symbols.locate(address));
-                found.find(|found| !found.is_empty()).unwrap_or_else(|| {
-                    // One row for a function, and not one for each address in it.
-                    let start = image.as_ref().and_then(|image| image.function_start(address));
-                    let named = |start| Location { function: format!("{start:#x}"), file: None, line: None };
-                    start.map(named).into_iter().collect()
-                })
-            }
-            Names::Generated(names) => names.locate(address),
-            Names::Fixed(name) => vec![Location { function: (*name).to_owned(), file: None, line: None }],
-        }
-    }
-
-    /// What was at a linked address one after the other, and from when on (`CLOCK_MONOTONIC` in nanoseconds), if that
-    /// is not always the same.
-    pub fn changes(&self, address: u64) -> Vec<(u64, Vec<Location>)> {
-        if let Names::Generated(names) = self { names.changes(address) } else { Vec::new() }
-    }
-
-    /// What a reader of the profile should know of the names at these addresses, one sentence each.
-    pub fn warnings(&self, addresses: &BTreeSet<u64>) -> Vec<String> {
-        if let Names::Generated(names) = self { names.warnings(addresses) } else { Vec::new() }
     }
 }

@@ -8,6 +8,7 @@
 pub mod arch;
 mod debug_files;
 pub mod durations;
+pub mod elf;
 pub mod event;
 pub mod guest;
 pub mod image;

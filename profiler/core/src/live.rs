@@ -1,8 +1,9 @@
 //! A profile that is looked at while it is taken: counts that fade, instead of a recording that grows.
 //!
-//! [`Live`] takes events as the recorder does and counts distinct stacks in bounded memory.
-//! [`Live::snapshot`] copies what it holds; [`view::View`] makes tables of a snapshot, with names from
-//! [`names::NameCache`], so that the slow part needs no access to the counts.
+//! [`Unwinder`] takes events as the recorder does and turns them into [`Update`]s of [`Live`], which counts distinct
+//! stacks in bounded memory. [`Live::snapshot`] copies what it holds; [`view::View`] makes tables of a snapshot, with names
+//! from [`names::NameCache`]. Files are read by the first and for the last, so that whatever is slow needs no access to the
+//! counts.
 
 pub mod activity;
 pub mod names;
@@ -13,8 +14,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::durations::Durations;
-use crate::event::{Event, RawSample};
-use crate::images::{Images, Names};
+use crate::event::Event;
+use crate::images::{Images, NamedImage};
 use crate::model::{StackEnd, State};
 use crate::recorder::Progress;
 use crate::recording::FileSource;
@@ -75,6 +76,8 @@ pub struct Snapshot {
     pub tracks: Vec<LiveTrack>,
     /// Path of each image, by the index in [`CallAddress::image`].
     pub paths: Vec<String>,
+    /// The images, to read their names.
+    pub images: Arc<[NamedImage]>,
     /// What was counted since the start or the last reset.
     pub progress: Progress,
     /// From the first counted sample to now.
@@ -83,44 +86,79 @@ pub struct Snapshot {
     pub warnings: Vec<String>,
 }
 
-/// Counts samples as they come.
-pub struct Live {
-    settings: Settings,
-    images: Images,
-    stacks: Stacks,
-    tracks: HashMap<u32, LiveTrack>,
-    pauses: Durations,
-    progress: Progress,
-    first_ns: Option<u64>,
-    warnings: VecDeque<String>,
-    chain: Vec<CallAddress>,
+/// A sample that was unwound.
+#[derive(Debug, Clone)]
+pub struct UnwoundSample {
+    /// As in [`RawSample`](crate::event::RawSample).
+    pub time_ns: u64,
+    /// The track.
+    pub track: u32,
+    /// What it was doing.
+    pub state: State,
+    /// Its calls, innermost first.
+    pub calls: Vec<CallAddress>,
+    /// The calls do not reach the start of the stack.
+    pub is_broken: bool,
+    /// The pause of the track for it.
+    pub frozen_ns: u64,
 }
 
-impl Live {
-    /// Nothing counted yet.
-    pub fn new(settings: Settings) -> Live {
-        Live {
-            settings,
-            images: Images::default(),
-            stacks: Stacks::new(settings.half_life_ns),
-            tracks: HashMap::new(),
-            pauses: Durations::default(),
-            progress: Progress::default(),
-            first_ns: None,
-            warnings: VecDeque::new(),
-            chain: Vec::new(),
-        }
-    }
+/// A change of the counts.
+#[derive(Debug, Clone)]
+pub enum Update {
+    /// There is a track, or it has a new name.
+    Track {
+        /// Its number.
+        track: u32,
+        /// The vCPU's index or the thread id.
+        id: u64,
+        /// "vcpu 0", or a thread's name.
+        name: String,
+    },
+    /// A sample.
+    Sample(UnwoundSample),
+    /// Pauses of tracks without a sample, each in nanoseconds.
+    Frozen(Vec<(u32, u64)>),
+    /// Something that the user should know.
+    Warning(String),
+    /// The images that there are now.
+    Images(Arc<[NamedImage]>),
+}
 
-    /// Takes an event. `files` gives the bytes of mapped files.
-    pub fn event(&mut self, event: Event, files: &mut dyn FileSource) {
+/// Turns events into updates.
+#[derive(Default)]
+pub struct Unwinder {
+    images: Images,
+    delivered: usize,
+}
+
+impl Unwinder {
+    /// Takes an event and delivers what follows from it. Slow where a program is seen for the first time: `files` gives
+    /// the bytes of mapped files.
+    pub fn event(&mut self, event: Event, files: &mut dyn FileSource, sink: &mut dyn FnMut(Update)) {
         self.images.learn(&event, files);
+        let may_change = matches!(event, Event::Space { .. } | Event::Map { .. } | Event::Place { .. });
+        if may_change || self.images.count() != self.delivered {
+            self.delivered = self.images.count();
+            sink(Update::Images(self.images.all_named().collect()));
+        }
         match event {
-            Event::Track { track, id, name, .. } => self.track(track, id, name),
-            Event::Map { .. } => self.images.take_warnings().into_iter().for_each(|text| self.warn(text)),
-            Event::Sample(sample) => self.sample(&sample, files),
-            Event::Frozen { tracks_ns } => tracks_ns.into_iter().for_each(|(_, ns)| self.pauses.add(ns)),
-            Event::Warning(text) => self.warn(text),
+            Event::Track { track, id, name, .. } => sink(Update::Track { track, id, name }),
+            Event::Map { .. } => self.images.take_warnings().into_iter().for_each(|text| sink(Update::Warning(text))),
+            Event::Sample(sample) => {
+                let stack = self.images.unwind(&sample);
+                self.images.sampled(&stack, files);
+                sink(Update::Sample(UnwoundSample {
+                    time_ns: sample.time_ns,
+                    track: sample.track,
+                    state: sample.state,
+                    is_broken: stack.end != StackEnd::Complete,
+                    calls: stack.calls,
+                    frozen_ns: sample.frozen_ns,
+                }));
+            }
+            Event::Frozen { tracks_ns } => sink(Update::Frozen(tracks_ns)),
+            Event::Warning(text) => sink(Update::Warning(text)),
             // What a thread has done until its end is still to be seen. A live profile is of samples; `glass top
             // --tasks` looks at traces.
             Event::Guest(_)
@@ -129,6 +167,45 @@ impl Live {
             | Event::TrackEnd(_)
             | Event::Place { .. }
             | Event::Trace(_) => {}
+        }
+    }
+}
+
+/// Counts samples as they come.
+pub struct Live {
+    settings: Settings,
+    images: Arc<[NamedImage]>,
+    stacks: Stacks,
+    tracks: HashMap<u32, LiveTrack>,
+    pauses: Durations,
+    progress: Progress,
+    first_ns: Option<u64>,
+    warnings: VecDeque<String>,
+}
+
+impl Live {
+    /// Nothing counted yet.
+    pub fn new(settings: Settings) -> Live {
+        Live {
+            settings,
+            images: Arc::from([]),
+            stacks: Stacks::new(settings.half_life_ns),
+            tracks: HashMap::new(),
+            pauses: Durations::default(),
+            progress: Progress::default(),
+            first_ns: None,
+            warnings: VecDeque::new(),
+        }
+    }
+
+    /// Takes a change. Never slow.
+    pub fn update(&mut self, update: Update) {
+        match update {
+            Update::Track { track, id, name } => self.track(track, id, name),
+            Update::Sample(sample) => self.sample(&sample),
+            Update::Frozen(tracks_ns) => tracks_ns.into_iter().for_each(|(_, ns)| self.pauses.add(ns)),
+            Update::Warning(text) => self.warn(text),
+            Update::Images(images) => self.images = images,
         }
     }
 
@@ -148,27 +225,18 @@ impl Live {
         }
     }
 
-    fn sample(&mut self, sample: &RawSample, files: &mut dyn FileSource) {
-        let stack = self.images.unwind(sample);
-        self.images.sampled(&stack, files);
-        let broken = stack.end != StackEnd::Complete;
-        self.chain = stack.calls;
-        self.count(sample.time_ns, sample.track, sample.state, broken, sample.frozen_ns);
-    }
-
-    /// Counts the stack in `self.chain`.
-    fn count(&mut self, time_ns: u64, track: u32, state: State, broken: bool, frozen_ns: u64) {
-        let Some(known) = self.tracks.get_mut(&track) else {
+    fn sample(&mut self, sample: &UnwoundSample) {
+        let Some(known) = self.tracks.get_mut(&sample.track) else {
             self.progress.samples_dropped += 1;
             return;
         };
-        known.activity.add(time_ns, state);
-        self.stacks.add(time_ns, track, state, &self.chain);
-        self.first_ns.get_or_insert(time_ns);
+        known.activity.add(sample.time_ns, sample.state);
+        self.stacks.add(sample.time_ns, sample.track, sample.state, &sample.calls);
+        self.first_ns.get_or_insert(sample.time_ns);
         self.progress.samples_taken += 1;
-        self.progress.stacks_broken += u64::from(broken);
-        if frozen_ns > 0 {
-            self.pauses.add(frozen_ns);
+        self.progress.stacks_broken += u64::from(sample.is_broken);
+        if sample.frozen_ns > 0 {
+            self.pauses.add(sample.frozen_ns);
         }
     }
 
@@ -200,11 +268,8 @@ impl Live {
         let mut tracks: Vec<LiveTrack> = self.tracks.values().cloned().collect();
         tracks.sort_by_key(|track| track.track);
         tracks.iter_mut().for_each(|track| track.activity.advance(now_ns));
-        let mut paths = Vec::new();
-        while let Some(file) = self.images.file(paths.len() as u32) {
-            paths.push(file.path.clone());
-        }
-        let progress = Progress { pause: self.pauses.distribution(), ..self.progress };
+        let paths = self.images.iter().map(|image| image.path().to_owned()).collect();
+        let progress = self.progress();
         let covered_ns = self.first_ns.map_or(0, |first| now_ns.saturating_sub(first));
         Snapshot {
             covered_ns,
@@ -213,14 +278,15 @@ impl Live {
             forgotten,
             tracks,
             paths,
+            images: self.images.clone(),
             progress,
             warnings: self.warnings.iter().cloned().collect(),
         }
     }
 
-    /// The names in an image, or one sentence why there are none. Slow: reads the file.
-    pub fn names(&self, image: u32, files: &mut dyn FileSource) -> Result<Names, String> {
-        self.images.names(image, files)
+    /// What was counted since the start or the last reset.
+    pub fn progress(&self) -> Progress {
+        Progress { pause: self.pauses.distribution(), ..self.progress }
     }
 }
 

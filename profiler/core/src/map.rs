@@ -1,4 +1,4 @@
-//! Maps of symbols in text: what `nm -n` and `nm -nS` print, System.map, `/proc/kallsyms`.
+//! Maps of symbols in text: output of `nm -n` and `nm -nS`, System.map, `/proc/kallsyms`.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ const SYMBOLS_MAX: usize = 16 << 20;
 const NAME_BYTES_MAX: usize = 4096;
 /// The most modules of a map.
 const MODULES_MAX: usize = 4096;
-/// Of how many lines one may be something else.
+/// Of so many lines one may be invalid.
 const FOREIGN_LINES: usize = 10;
 const PAGE_BYTES: u64 = 4096;
-/// Where a linker's sections begin and end: names of nothing that runs.
+/// Symbols of the start and end of sections: not names of code.
 const MARKS: [&str; 6] = ["_text", "_stext", "_etext", "_sinittext", "_einittext", "__init_begin"];
 
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ fn parse_hexadecimal(word: &str) -> Option<u64> {
     plausible.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// `ADDRESS TYPE NAME`, `ADDRESS SIZE TYPE NAME`, and either with `[MODULE]` behind a tab.
+/// `ADDRESS TYPE NAME`, `ADDRESS SIZE TYPE NAME`, and either with `[MODULE]` after a tab.
 fn parse_line(line: &str) -> Option<Line<'_>> {
     let (address, rest) = line.trim_ascii_end().split_once(' ')?;
     let address = parse_hexadecimal(address)?;
@@ -82,7 +82,7 @@ fn is_undefined(line: &str) -> bool {
 }
 
 impl SymbolMap {
-    /// Reads a map. `keep_symbols` names data or code symbols whose addresses will be asked for.
+    /// Reads a map. `keep_symbols` names data or code symbols whose addresses are needed later.
     pub fn parse(bytes: &[u8], keep_symbols: &[&str]) -> Result<SymbolMap, ImageError> {
         let mut map = SymbolMap { modules: vec![String::new()], ..SymbolMap::default() };
         // Address, whether the name is a second choice, its length: by these the best name is chosen.
@@ -96,7 +96,7 @@ impl SymbolMap {
             lines += 1;
             let Some(line) = parse_line(line) else {
                 foreign += 1;
-                // What starts with something else altogether is not read to its end.
+                // A file with another start is not read to its end.
                 if foreign > FOREIGN_LINES && foreign * FOREIGN_LINES > lines {
                     return Err(ImageError::NotSymbols);
                 }
@@ -171,12 +171,12 @@ impl SymbolMap {
         self.functions = functions;
     }
 
-    /// The address of one of the symbols that were to be kept.
+    /// The address of one of `keep_symbols`.
     pub fn symbol(&self, name: &str) -> Option<u64> {
         self.kept.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
     }
 
-    /// The function at an address, as it stands in the map.
+    /// The function at an address, as named in the map.
     pub fn name(&self, address: u64) -> Option<&str> {
         let after = self.functions.partition_point(|function| function.start <= address);
         let function = self.functions[..after].last().filter(|function| address < function.end)?;
@@ -194,7 +194,7 @@ impl SymbolMap {
         wanted.map(|function| function.start..function.end).collect()
     }
 
-    /// The modules and where each lies, in whole pages; the program itself has no name.
+    /// The modules and their ranges, in whole pages; the program itself has no name.
     pub fn modules(&self) -> Vec<(&str, Range<u64>)> {
         let mut ranges: Vec<Option<Range<u64>>> = vec![None; self.modules.len()];
         for function in &self.functions {

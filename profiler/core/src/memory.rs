@@ -1,4 +1,4 @@
-//! Memory of a machine that is looked into from outside.
+//! Memory of a machine that is read from outside.
 
 /// Physical memory that can be read.
 pub trait Physical {

@@ -1,4 +1,4 @@
-//! A profile in memory: samples, their stacks with names, and what taking them cost.
+//! A profile in memory: samples, their stacks with names, and the profiler overhead.
 //!
 //! Tables are flat and refer to each other by index, so a million samples stay cheap: reports
 //! aggregate over [`Profile::samples`] and look names up last.
@@ -6,14 +6,14 @@
 use crate::arch::Width;
 use crate::guest::{Guest, Mode};
 
-/// Everything known about one recording.
+/// The contents of one recording.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
-    /// Where and how it was taken.
+    /// How it was recorded.
     pub origin: Origin,
-    /// What taking it cost, and what was missed.
+    /// The profiler overhead, and losses.
     pub cost: Cost,
-    /// What was sampled; the first is what was asked for.
+    /// The guests; the first is the one that the user selected.
     pub guests: Vec<Guest>,
     /// One for each vCPU or thread; [`Sample::track`] is an index.
     pub tracks: Vec<Track>,
@@ -23,17 +23,17 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     /// In order of time.
     pub samples: Vec<Sample>,
-    /// What a reader should know before trusting the profile, one sentence each: a cut file, a
+    /// Warnings, one sentence each: a cut file, a
     /// symbol file of another build, many broken stacks.
     pub warnings: Vec<String>,
 }
 
-/// Where and how a recording was taken.
+/// The origin of a recording.
 #[derive(Debug, Clone, Default)]
 pub struct Origin {
-    /// What was looked at, for a title: "upload-queue (VM, KVM)".
+    /// The guest, for a title: "upload-queue (VM, KVM)".
     pub guest: String,
-    /// The mechanism: "gdbstub", "perf_event_open".
+    /// The backend: "gdbstub", "perf_event_open".
     pub backend: String,
     /// Path of the symbol file, empty if there was none.
     pub symbols: String,
@@ -43,26 +43,26 @@ pub struct Origin {
     pub start_unix_ns: u64,
     /// From the first to the last moment of sampling.
     pub duration_ns: u64,
-    /// Samples asked for per second and track.
+    /// Requested samples per second and track.
     pub rate_hz: u32,
     /// Version of the program that recorded.
     pub recorder: String,
 }
 
-/// The profiler's own cost and losses.
+/// The profiler overhead, and losses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cost {
-    /// Samples that the rate and duration call for.
+    /// Expected samples, from rate and duration.
     pub samples_wanted: u64,
-    /// Samples that were taken.
+    /// Collected samples.
     pub samples_taken: u64,
-    /// Samples that were wanted and not taken, or taken and dropped.
+    /// Samples that were expected and not collected, or collected and dropped.
     pub samples_lost: u64,
-    /// Samples taken more than half a period after their time.
+    /// Samples that were collected more than half a period after their time.
     pub samples_late: u64,
     /// Stacks that do not reach their thread's start.
     pub stacks_broken: u64,
-    /// How long the guest stood still for a sample; zeros if the mechanism does not stop it.
+    /// Pauses of the guest for a sample; zeros if the backend does not stop it.
     pub pause: Distribution,
     /// CPU time of the recording process, user and system.
     pub profiler_cpu_ns: u64,
@@ -79,13 +79,13 @@ pub struct Distribution {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// All together.
+    /// The total.
     pub sum_ns: u64,
 }
 
 impl Distribution {
-    /// The summary of these durations, exactly; sorts them. A quantile is the smallest of them that at least that share
-    /// does not exceed.
+    /// The exact summary of these durations; sorts them. A quantile is the smallest duration that at least that share
+    /// of them does not exceed.
     pub fn of(durations: &mut [u64]) -> Distribution {
         durations.sort_unstable();
         let count = durations.len();
@@ -101,7 +101,7 @@ impl Distribution {
     }
 }
 
-/// A line of execution that is sampled.
+/// A vCPU or thread that is sampled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Track {
     /// "vcpu 0", or a thread's name.
@@ -110,33 +110,33 @@ pub struct Track {
     pub id: u64,
     /// Index into [`Profile::guests`].
     pub guest: u32,
-    /// How often it was stopped, and how long it stood still in all.
+    /// The number and total duration of its pauses.
     pub frozen: Frozen,
 }
 
-/// How long a track stood still to be looked at.
+/// The pauses of a track.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Frozen {
-    /// How often.
+    /// Their number.
     pub count: u64,
-    /// In all, in nanoseconds.
+    /// Their total duration in nanoseconds.
     pub sum_ns: u64,
 }
 
-/// What a guest loses to being looked at, for each nanosecond that it stands still: the way out of the guest's code and
-/// back into it, and caches that others have used meanwhile, take as long again. Measured by the progress of a guest
+/// The time that a guest loses for each nanosecond of a pause: leaving and re-entering the guest's code, and
+/// cold caches, take as long again. Measured by the progress of a guest
 /// that computes (2026-11-22): at 1000 stops a second it lost 6.6 % with pauses of 3.1 % on a quiet host and 17 to 20 %
 /// with pauses of 7 to 9 % on a busy one by KVM, and 1.4 to 2.6 times the pauses through QEMU's gdbstub.
 pub const LOST_PER_FROZEN: u64 = 2;
 
 impl Frozen {
-    /// About what the guest has lost of this track, in nanoseconds.
+    /// An estimate of the time that the guest has lost on this track, in nanoseconds.
     #[must_use]
     pub fn estimated_loss_ns(&self) -> u64 {
         self.sum_ns.saturating_mul(LOST_PER_FROZEN)
     }
 
-    /// Counts one time more.
+    /// Counts one more pause.
     pub fn add(&mut self, ns: u64) {
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
@@ -146,9 +146,9 @@ impl Frozen {
 /// One function in a stack.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Demangled, or `0x...` if nothing is known.
+    /// Demangled, or `0x...` without a symbol.
     pub function: String,
-    /// Source file as the compiler wrote it.
+    /// Source file from the debug information.
     pub file: Option<String>,
     /// Line in `file`, from 1 on.
     pub line: Option<u32>,
@@ -179,13 +179,13 @@ pub enum StackEnd {
     TooDeep,
     /// No unwind information and no plausible frame pointer at this address.
     NoUnwindInfo,
-    /// An address could not be read, or lies outside of every known image.
+    /// An address could not be read, or is outside of every known image.
     BadAddress,
-    /// The code is not of 64 bits, and is not unwound.
+    /// The code is not 64-bit, and is not unwound.
     NotLongMode,
 }
 
-/// One look at one track.
+/// One sample of one track.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Nanoseconds since the start of the recording.
@@ -194,27 +194,27 @@ pub struct Sample {
     pub track: u32,
     /// Index into [`Profile::stacks`].
     pub stack: u32,
-    /// What the track was doing.
+    /// State of the track.
     pub state: State,
-    /// Whose code ran.
+    /// The mode of the code.
     pub mode: Mode,
-    /// How wide the addresses of that code are.
+    /// Width of the addresses of that code.
     pub width: Width,
 }
 
-/// What a track was doing when it was sampled.
+/// State of a track in a sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum State {
     /// Running code.
     #[default]
     Running,
-    /// Awake, but only looking for work before it goes to sleep.
+    /// Awake, polling for work before it halts.
     Spinning,
-    /// Asleep: halted or descheduled.
+    /// Halted or descheduled.
     Idle,
-    /// A core that nothing has started yet.
+    /// A core that was not started yet.
     NeverStarted,
-    /// Its owner has stopped the whole guest.
+    /// The owner has paused the whole guest.
     Paused,
 }
 

@@ -1,30 +1,30 @@
-//! A program that a source has looked at itself: how to unwind it, and where its names are. For what
-//! no single file tells: a kernel's map beside tables in its memory, a stripped image beside a map.
+//! A program that a source has inspected itself: how to unwind it, and where its names are. For programs that
+//! no single file describes: a kernel's map with tables in its memory, a stripped image with a map.
 
 use std::sync::Arc;
 
 use crate::image::Image;
 use crate::map::SymbolMap;
 
-/// Where names come from.
+/// The source of names.
 #[derive(Debug, Clone)]
 pub enum NamesFrom {
-    /// An ELF file or a map, to be read when names are needed.
+    /// An ELF file or a map, read when names are needed.
     File(String),
     /// A map that has been read.
     Map(Arc<SymbolMap>),
 }
 
-/// What is known of a program.
+/// A program.
 #[derive(Debug)]
 pub struct Parts {
     /// Path of its file, or the name of a kernel's module.
     pub name: String,
     /// How to unwind it; its build id.
     pub image: Arc<Image>,
-    /// Where names come from; the first that has one for an address wins.
+    /// The source of names; the first that has one for an address wins.
     pub names: Vec<NamesFrom>,
-    /// It is what a file describes, and not a part of that: a module that a kernel's map lists.
+    /// It is a whole file, and not a part of one, such as a module that a kernel's map lists.
     pub is_whole: bool,
     /// It is an operating system's kernel: addresses of the lower half are of its processes.
     pub is_kernel: bool,
@@ -35,7 +35,7 @@ pub struct Parts {
 pub struct Program(Arc<Parts>);
 
 impl Program {
-    /// Takes what is known.
+    /// Creates a program.
     pub fn new(parts: Parts) -> Program {
         Program(Arc::new(parts))
     }

@@ -1,6 +1,6 @@
-//! From events to a recording: unwinds, interns, appends; names come at the end.
+//! Writes events to a recording: unwinds, interns, appends; names come at the end.
 //!
-//! Runs in a thread of its own while the guest runs, so nothing here is on the way of a stopped guest.
+//! Runs in a separate thread while the guest runs, so it does not prolong a pause.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -14,13 +14,13 @@ use crate::model::{Cost, Distribution, Origin, StackEnd};
 use crate::recording::{Clocks, FileSource, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
 use crate::unwind::CallAddress;
 
-/// Distinct frames, and distinct stacks, that are remembered. Beyond, all are forgotten and written again when they
-/// are seen again: the file grows then, and not the memory.
+/// Maximum of distinct frames, and of distinct stacks, in memory. Beyond it, all are dropped and written again when they
+/// occur again: the file grows then, and not the memory.
 const INTERNED_MAX: usize = 1 << 20;
-/// From so many samples on it means something that none of them falls into a file.
+/// From so many samples on, a file without any of them is reported.
 const SAMPLES_ENOUGH: u64 = 20;
 
-/// What the recorder has counted so far.
+/// Counters of the recorder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Samples written.
@@ -29,27 +29,27 @@ pub struct Progress {
     pub samples_dropped: u64,
     /// Of those written, stacks that do not reach their start.
     pub stacks_broken: u64,
-    /// How long the guest stood still.
+    /// Pauses of the guest.
     pub pause: Distribution,
 }
 
-/// A track as the recording has it.
+/// A track of the recording.
 #[derive(Debug, Clone, Copy)]
 struct KnownTrack {
     number: u32,
     guest: GuestId,
 }
 
-/// What the recording knows of an image so far.
+/// The state of an image in the recording.
 #[derive(Default)]
 struct WrittenImage {
-    /// Its name in the recording, once a frame needed it.
+    /// Its number in the recording, once a frame needed it.
     iid: Option<u64>,
     /// Linked addresses that stacks contain.
     addresses: BTreeSet<u64>,
 }
 
-/// Turns events into a recording.
+/// Writes events to a recording.
 pub struct Recorder<W> {
     writer: Writer<W>,
     images: Images,
@@ -89,7 +89,7 @@ impl<W: Write> Recorder<W> {
         })
     }
 
-    /// Remembers only so many distinct frames and stacks.
+    /// Keeps only so many distinct frames and stacks in memory.
     #[doc(hidden)]
     #[must_use]
     pub fn with_interned_max(mut self, interned_max: usize) -> Recorder<W> {
@@ -107,7 +107,7 @@ impl<W: Write> Recorder<W> {
         (self.tracks.len(), self.images.spaces())
     }
 
-    /// Takes an event. `files` gives the bytes of mapped files. Fails if the recording cannot be written.
+    /// Processes an event. `files` returns the bytes of mapped files. Fails if the recording cannot be written.
     pub fn event(&mut self, event: Event, files: &mut dyn FileSource) -> io::Result<()> {
         self.images.learn(&event, files);
         match event {
@@ -226,7 +226,7 @@ impl<W: Write> Recorder<W> {
         Ok(iid)
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn progress(&self) -> Progress {
         Progress { pause: self.pauses.distribution(), ..self.progress }
     }
@@ -242,15 +242,15 @@ impl<W: Write> Recorder<W> {
         }
     }
 
-    /// Writes down the cost so far, for a recording that may be cut, and hands all on to the system.
-    /// Of `cost` the fields that the recorder counts itself are ignored.
+    /// Writes the cost so far, for a recording that may be cut, and flushes to the system.
+    /// Fields of `cost` that the recorder counts itself are ignored.
     pub fn checkpoint(&mut self, cost: &Cost) -> io::Result<()> {
         let cost = self.complete_cost(cost);
         self.writer.cost(&cost, self.last_ns - self.first_ns, false)
     }
 
     /// Writes names and the final cost. `cost` is as in [`checkpoint`](Recorder::checkpoint), but its
-    /// CPU time is asked for last. `end_ns` is the end of sampling on the clock of the samples.
+    /// CPU time is read last. `end_ns` is the end of sampling on the clock of the samples.
     pub fn finish(
         mut self,
         cost: &Cost,

@@ -3,6 +3,8 @@
 
 use object::{Object, ObjectSection, ObjectSymbol, SectionIndex};
 
+use crate::elf::Elf;
+
 /// Where the code sections of a file lie, from the first byte of its code on.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
@@ -12,7 +14,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout of a relocatable file; `None` of a file whose sections have addresses.
-    pub(crate) fn of(file: &object::File<'_>) -> Option<Layout> {
+    pub(crate) fn of(file: &Elf<'_>) -> Option<Layout> {
         if file.kind() != object::ObjectKind::Relocatable {
             return None;
         }

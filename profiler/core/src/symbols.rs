@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
-use crate::image::{ImageError, parse_elf, section_bytes};
+use crate::elf::{Elf, Parts, ReadAt, is_elf, parse_elf, read_whole, section_bytes};
+use crate::image::ImageError;
 use crate::map::SymbolMap;
 use crate::relocatable::Layout;
 
@@ -12,6 +13,20 @@ type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
 
 /// The longest mangled name that is demangled, in bytes.
 const NAME_BYTES_MAX: usize = 16 << 10;
+/// The sections with names and lines. Locations of variables are not needed, and can be half of a file.
+const SECTIONS: [gimli::SectionId; 11] = [
+    gimli::SectionId::DebugAbbrev,
+    gimli::SectionId::DebugAddr,
+    gimli::SectionId::DebugAranges,
+    gimli::SectionId::DebugInfo,
+    gimli::SectionId::DebugLine,
+    gimli::SectionId::DebugLineStr,
+    gimli::SectionId::DebugStr,
+    gimli::SectionId::DebugStrOffsets,
+    gimli::SectionId::DebugTypes,
+    gimli::SectionId::DebugRanges,
+    gimli::SectionId::DebugRngLists,
+];
 /// The most frames that one address stands for; deeper inlining is cut at the outer end.
 pub const INLINE_DEPTH_MAX: usize = 32;
 
@@ -42,22 +57,35 @@ pub struct Symbols {
     context: Option<addr2line::Context<Reader>>,
     table: Vec<Symbol>,
     map: Option<Arc<SymbolMap>>,
+    bytes: usize,
 }
 
 impl Symbols {
-    /// Reads an ELF file or a map. Fails with [`ImageError::Stripped`] if there is not one name in it.
+    /// Reads an ELF file or a map that is in memory, as [`read`](Symbols::read) does.
     pub fn parse(bytes: &[u8]) -> Result<Symbols, ImageError> {
-        if !bytes.starts_with(b"\x7fELF") {
-            return Ok(Symbols::of_map(Arc::new(SymbolMap::parse(bytes, &[])?)));
+        Symbols::read(&bytes)
+    }
+
+    /// Reads the names and lines of an ELF file or a map. Fails with [`ImageError::Stripped`] if there is not one name in
+    /// it.
+    pub fn read(file: &dyn ReadAt) -> Result<Symbols, ImageError> {
+        if !is_elf(file) {
+            let bytes = read_whole(file).ok_or(ImageError::NotSymbols)?;
+            let symbols = Symbols::of_map(Arc::new(SymbolMap::parse(&bytes, &[])?));
+            return Ok(Symbols { bytes: bytes.len(), ..symbols });
         }
-        let file = parse_elf(bytes)?;
+        let parts = Parts::of(file);
+        let file = parse_elf(&parts)?;
         let has_lines = file.section_by_name(".debug_line").is_some_and(|section| section.size() > 0);
         // Before they are resolved, references in debug information lead nowhere.
         let has_debug = file.kind() != object::ObjectKind::Relocatable
             && file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
+        let mut bytes = 0;
         let context = if has_debug {
             let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-                let data = section_bytes(&file, id.name()).unwrap_or_else(|| Arc::from(&[][..]));
+                let data = SECTIONS.contains(&id).then(|| section_bytes(&parts, &file, id.name())).flatten();
+                let data = data.unwrap_or_else(|| Arc::from(&[][..]));
+                bytes += data.len();
                 Ok(Reader::new(data, gimli::LittleEndian))
             };
             let dwarf = gimli::Dwarf::load(load).map_err(|error| ImageError::Damaged(error.to_string()))?;
@@ -69,7 +97,14 @@ impl Symbols {
         if table.is_empty() && context.is_none() {
             return Err(ImageError::Stripped);
         }
-        Ok(Symbols { build_id: file.build_id()?.map(<[u8]>::to_vec), has_lines, context, table, map: None })
+        bytes += table.iter().map(|symbol| size_of::<Symbol>() + symbol.name.len()).sum::<usize>();
+        let build_id = file.build_id()?.map(<[u8]>::to_vec);
+        Ok(Symbols { build_id, has_lines, context, table, map: None, bytes })
+    }
+
+    /// The memory that they take, in bytes: about, and without what is worked out of debug information when it is needed.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether functions, their inlined parts and lines come from debug information, and not from a symbol table alone.
@@ -79,7 +114,7 @@ impl Symbols {
 
     /// The names of a map.
     pub fn of_map(map: Arc<SymbolMap>) -> Symbols {
-        Symbols { build_id: None, has_lines: false, context: None, table: Vec::new(), map: Some(map) }
+        Symbols { build_id: None, has_lines: false, context: None, table: Vec::new(), map: Some(map), bytes: 0 }
     }
 
     /// The functions at a linked address, innermost first: all but the last were inlined into the
@@ -96,7 +131,7 @@ impl Symbols {
         let symbol = self.symbol(address);
         let mut locations = self.debug_frames(address);
         match (locations.last_mut(), symbol) {
-            // The symbol table knows the name under which the linker sees the function; debug
+            // The symbol table has the linker's name of the function; debug
             // information of a C function or of assembly may have none.
             (Some(outermost), Some(symbol)) if outermost.function.is_empty() => {
                 outermost.function = demangle(&symbol.name);
@@ -144,8 +179,9 @@ impl Symbols {
 
 /// Whether there are names in an ELF file: fails with [`ImageError::Stripped`] if not. Reads none of
 /// the debug information, so it costs little.
-pub fn check_names(bytes: &[u8]) -> Result<(), ImageError> {
-    let file = parse_elf(bytes)?;
+pub fn check_names(file: &dyn ReadAt) -> Result<(), ImageError> {
+    let parts = Parts::of(file);
+    let file = parse_elf(&parts)?;
     let has_debug = file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
     if has_debug || !symbol_table(&file).is_empty() { Ok(()) } else { Err(ImageError::Stripped) }
 }
@@ -160,7 +196,7 @@ fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
 
 /// Functions sorted by address, one name an address. A symbol without a size (assembly) reaches to
 /// the next symbol or to the end of its section.
-fn symbol_table(file: &object::File<'_>) -> Vec<Symbol> {
+fn symbol_table(file: &Elf<'_>) -> Vec<Symbol> {
     let layout = Layout::of(file);
     let sections: Vec<_> = match &layout {
         Some(layout) => layout.ranges().collect(),

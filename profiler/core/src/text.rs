@@ -1,4 +1,4 @@
-//! Text of guests and files, which may hold anything, on its way to a terminal or a page.
+//! Untrusted text of guests and files, made safe for a terminal or a page.
 
 /// Whether a character could move a terminal's cursor or reorder the text around it: control characters, line and
 /// paragraph separators, marks of direction, invisible joiners.

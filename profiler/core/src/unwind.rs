@@ -1,6 +1,6 @@
-//! From registers and a copied piece of stack to a chain of return addresses.
+//! Unwinds registers and a copied piece of stack to a chain of return addresses.
 //!
-//! What the processor has a say in is in [`arch`](crate::arch).
+//! The code that depends on the processor is in [`arch`](crate::arch).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::model::StackEnd;
 /// The most frames of a stack; more end it as [`StackEnd::TooDeep`].
 pub const DEPTH_MAX: usize = 512;
 
-/// How far above the copied piece a read may lie to be called a piece that is too short; anything
+/// A read within this distance above the copied piece counts as a piece that is too short; a read
 /// further away is a wild address.
 const STACK_BYTES_PLAUSIBLE: u64 = 16 << 20;
 
@@ -47,7 +47,7 @@ impl StackMemory<'_> {
         })
     }
 
-    /// `CopyEnded` for an address that can be of the same stack, but was not copied.
+    /// `CopyEnded` for an address that may be on the same stack, but was not copied.
     pub(crate) fn end_at(&self, address: u64) -> Option<StackEnd> {
         let plausible = |(start, bytes): &(u64, Vec<u8>)| {
             let end = start.saturating_add(bytes.len() as u64);
@@ -67,7 +67,7 @@ pub(crate) struct Placed {
     pub(crate) image: Arc<Image>,
 }
 
-/// The images that a process or guest can run code of, and where.
+/// The images of a process or guest, with their addresses.
 #[derive(Clone, Default)]
 pub struct AddressSpace {
     placed: Vec<Placed>,
@@ -100,7 +100,7 @@ impl AddressSpace {
         self.placed.sort_by_key(|placed| placed.range.start);
     }
 
-    /// A range together with what is known of the same image beside it: memory for generated code grows by the page.
+    /// A range joined with adjacent ranges of the same image: memory for generated code grows by pages.
     fn joined(&self, range: Range<u64>, bias: u64, image_index: u32) -> Range<u64> {
         let beside = |placed: &&Placed| {
             let touches = placed.range.start <= range.end && range.start <= placed.range.end;
@@ -130,7 +130,8 @@ impl AddressSpace {
     /// The machine code at an address, if that much of it is known.
     pub fn code<const BYTES: usize>(&self, address: u64) -> Option<[u8; BYTES]> {
         let placed = self.find(address)?;
-        placed.image.code(address.wrapping_sub(placed.bias))?.first_chunk().copied()
+        let mut code = [0; BYTES];
+        (placed.image.code(address.wrapping_sub(placed.bias), &mut code) == BYTES).then_some(code)
     }
 
     /// The call address for an instruction that is being executed.

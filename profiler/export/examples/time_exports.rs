@@ -1,4 +1,4 @@
-//! Times reading and every export of a made-up recording of a million samples: `cargo run --release -p glass-export --example
+//! Times reading and every export of a synthetic recording of a million samples: `cargo run --release -p glass-export --example
 //! time_exports`, with another number of samples as its argument.
 
 #[path = "../tests/all/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! The stacks of a profile as every export shows them: with printable names, and with roots for what is no code.
+//! The stacks of a profile as every export shows them: with printable names, and with roots for states without code.
 //!
 //! Broken stacks, spinning and idling get the same roots as in our reports.
 
@@ -24,7 +24,7 @@ pub(crate) struct Step {
     pub image: String,
     /// Inlined into the step before it.
     pub inlined: bool,
-    /// Where its code is; `None` for a root of ours.
+    /// The place of its code; `None` for a root of ours.
     pub place: Option<Place>,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Chains<'a> {
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < self.frames));
         let broken = match sound {
             None => Some(Broken::Missing),
-            // A track that sleeps or spins need not say where.
+            // A track that sleeps or spins may have no stack.
             Some(stack) if stack.frames.is_empty() && state != State::Running => None,
             Some(stack) if stack.frames.is_empty() => Some(Broken::of(stack.end).unwrap_or(Broken::NoFrames)),
             Some(stack) => Broken::of(stack.end),
@@ -130,7 +130,7 @@ impl<'a> Chains<'a> {
     pub fn by_track(&self) -> Vec<Vec<u32>> {
         let mut tracks = vec![Vec::new(); self.profile.tracks.len()];
         for (index, sample) in self.profile.samples.iter().enumerate() {
-            // A sample of an unknown track comes from no reader of ours; there is no place to show it.
+            // Our reader produces no sample of an unknown track; there is no place to show it.
             if let Some(track) = tracks.get_mut(sample.track as usize) {
                 track.push(index as u32);
             }
@@ -155,25 +155,25 @@ impl Group {
     }
 }
 
-/// Whether a sample is asked for.
+/// Whether a sample is exported.
 pub(crate) fn is_exported(sample: &Sample, states: States) -> bool {
     states == States::All || sample.state == State::Running
 }
 
-/// What looking cost, in one line for formats that have room for a comment.
+/// The profiler overhead, in one line for formats that have room for a comment.
 pub(crate) fn cost_line(profile: &Profile) -> String {
     let cost = &profile.cost;
     let pause = match cost.pause.count {
         0 => "the guest was not stopped".to_owned(),
         _ => format!(
-            "pauses of {} us (median), {} us (99 %), {} us (longest)",
+            "pauses of {} us (median), {} us (p99), {} us (longest)",
             cost.pause.median_ns / 1_000,
             cost.pause.p99_ns / 1_000,
             cost.pause.max_ns / 1_000
         ),
     };
     format!(
-        "{} samples taken of {} wanted, {} lost, {} late; {} stacks broken; {pause}; the profiler used {} ms of CPU time in {} ms",
+        "{} samples collected of {} expected, {} lost, {} late; {} stacks broken; {pause}; the profiler used {} ms of CPU time in {} ms",
         cost.samples_taken,
         cost.samples_wanted,
         cost.samples_lost,
@@ -184,7 +184,7 @@ pub(crate) fn cost_line(profile: &Profile) -> String {
     )
 }
 
-/// What a profile is called, in one line.
+/// The title of a profile, in one line.
 pub(crate) fn title(profile: &Profile) -> String {
     match profile.origin.guest.as_str() {
         "" => "recording".to_owned(),

@@ -1,7 +1,7 @@
-//! Chrome's JSON trace events: what chrome://tracing, ui.perfetto.dev, speedscope and many others read.
+//! Chrome's JSON trace events, for chrome://tracing, ui.perfetto.dev, speedscope and many others.
 //!
-//! Groups of lanes are the format's processes, lanes its threads. Times are microseconds with three digits behind the
-//! point, so nanoseconds stay exact.
+//! Groups of tracks are the format's processes, tracks its threads. Times are microseconds with three decimal
+//! digits, so nanoseconds stay exact.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use crate::chains::title;
 use crate::json;
 use crate::lanes::{self, Description, Lane, Mark, Nest, Place, Step, Viewer};
 
-/// Numbers above are no longer exact where JSON's numbers are floating point.
+/// Larger numbers are not exact where JSON's numbers are floating point.
 const EXACT_MAX: u64 = 1 << 53;
 
 pub(crate) fn write(recording: &Recording, trace: &Trace, output: &mut dyn Write) -> io::Result<()> {
@@ -28,7 +28,7 @@ pub(crate) fn write(recording: &Recording, trace: &Trace, output: &mut dyn Write
     writer.output.write_all(b"\n]}\n")
 }
 
-/// A lane in the format.
+/// A track in the format.
 struct Thread {
     process: u64,
     thread: u64,
@@ -56,7 +56,7 @@ impl std::fmt::Display for Microseconds {
 }
 
 impl Writer<'_> {
-    /// Begins an event: the comma, and what all events have.
+    /// Starts an event: the comma, and the fields of all events.
     fn begin(&mut self, phase: &str, lane: Lane, time_ns: u64) -> io::Result<()> {
         let comma = if std::mem::take(&mut self.is_first) { "" } else { "," };
         let (process, thread) = self.threads.get(&lane).map_or((0, 0), |thread| (thread.process, thread.thread));
@@ -64,7 +64,7 @@ impl Writer<'_> {
         write!(self.output, "{comma}\n{{\"ph\":\"{phase}\",\"pid\":{process},\"tid\":{thread},\"ts\":{time}")
     }
 
-    /// With the name of the begin: speedscope would let another begin of the same time go first.
+    /// With the name of the slice: otherwise speedscope would put another `B` event of the same time first.
     fn end_slice(&mut self, lane: Lane, time_ns: u64) -> io::Result<()> {
         let name = self.threads.get_mut(&lane).and_then(|thread| thread.names.pop()).unwrap_or_default();
         self.begin("E", lane, time_ns)?;
@@ -96,7 +96,7 @@ impl Writer<'_> {
                 if index > 0 {
                     self.output.write_all(b",")?;
                 }
-                // A guest may say two things under one name; JSON may not.
+                // A guest may give two values under one name; JSON may not.
                 match details[..index].iter().filter(|(other, _)| other == name).count() {
                     0 => json::string(self.output, name)?,
                     again => json::string(self.output, &format!("{name} ({})", again + 1))?,
@@ -122,7 +122,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Arrows, which are events of their own and bind to the slice around them.
+    /// Arrows, which are separate events and bind to the slice around them.
     fn arrows(&mut self, mark: &Mark<'_>, time_ns: u64) -> io::Result<()> {
         for Step { arrow, place } in mark.steps {
             let phase = match place {
@@ -162,7 +162,7 @@ impl Viewer for Writer<'_> {
         };
         let thread = self.threads.len() as u64 + 1;
         let name = match lane.parent().and_then(|parent| self.threads.get(&parent)) {
-            // There are two levels only: what is in a lane says in which.
+            // There are only two levels: a track that is in another one has its name.
             Some(parent) if lane.parent() != Some(root) => format!("{}: {name}", parent.name),
             _ => name.clone(),
         };
@@ -174,13 +174,13 @@ impl Viewer for Writer<'_> {
         if *is_counter || matches!(lane, Lane::Group(_)) {
             return Ok(());
         }
-        // Lanes come in the order in which they are to stand, but what is in one comes late: it stands beside it.
+        // Tracks come in their final order, but a nested one may come late: it is placed beside its parent.
         let outer = lane.parent().filter(|parent| *parent != root).unwrap_or(*lane);
         let inner = if outer == *lane { 0 } else { u64::from(lane.rank()) + 1 };
         self.metadata(*lane, "thread", &name, u64::from(outer.rank()) * 2048 + inner)
     }
 
-    /// As a begin and an end: readers that add a begin and a duration in floating point would find slices that touch to
+    /// As one `B` and one `E` event: for readers that add a start and a duration in floating point, adjacent slices would
     /// overlap.
     fn slice(&mut self, mark: &Mark<'_>) -> io::Result<()> {
         let Some(thread) = self.threads.get_mut(&mark.lane) else { return Ok(()) };

@@ -1,8 +1,8 @@
 //! A trace in the Common Trace Format 1.8: a folder with a description, `metadata`, and a stream of events for each
 //! ring. babeltrace2 and Trace Compass read it.
 //!
-//! Events are written as the guest wrote them, one class for each kind, with named fields; nothing is interpreted.
-//! `docs/guides/exports.md` says what is where.
+//! Events are written as the guest wrote them, one class for each kind, with named fields and without interpretation.
+//! `docs/guides/exports.md` describes the contents.
 
 mod fields;
 mod metadata;
@@ -15,13 +15,13 @@ use glass_profile::recording::Recording;
 /// Name of the file that describes the others.
 const METADATA: &str = "metadata";
 
-/// What the reader needs of the clock: what ticks are in seconds since 1970.
+/// The reader's clock: converts ticks to seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Clock {
     ticks_per_second: u64,
     /// Seconds since 1970 at ticks of zero, rounded down.
     offset_s: i64,
-    /// What was rounded off, in ticks.
+    /// The remainder, in ticks.
     offset_ticks: u64,
 }
 
@@ -43,16 +43,16 @@ impl Clock {
     }
 }
 
-/// What was written.
+/// The result of an export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
     /// Events in all streams.
     pub events: u64,
-    /// Events that have the time of the one before, because theirs was earlier, which the format does not allow.
+    /// Events that got the time of the one before, because theirs was earlier, which the format does not allow.
     pub moved: u64,
 }
 
-/// Writes the files of a recording's trace. `create` makes a file with a name that is fit for any file system.
+/// Writes the files of a recording's trace. `create` creates a file; its name is valid on any file system.
 pub fn write<W: Write>(recording: &Recording, mut create: impl FnMut(&str) -> io::Result<W>) -> io::Result<Written> {
     let mut description = create(METADATA)?;
     metadata::write(recording, Clock::of(recording), &mut description)?;

@@ -1,7 +1,7 @@
 //! A processed profile of the Firefox Profiler, version 57 of the format.
 //!
-//! The viewer upgrades older versions to its own, so a version stays readable for ever; this is the one that its
-//! documentation describes before functions lost their file names to a table of sources. Samples that are not asked for
+//! The viewer upgrades older versions to its own, so every version stays readable; this is the last one
+//! in which functions have file names instead of references to a table of sources. Samples of unselected states
 //! are written without a stack: the graphs of activity would otherwise draw their neighbours in their place.
 
 mod thread;
@@ -67,7 +67,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     output.write_all(b"}}\n")
 }
 
-/// A build id as symbol servers write it: the first 16 bytes as a GUID whose parts are little-endian, and an age of 0.
+/// A build id in the form of symbol servers: the first 16 bytes as a GUID whose parts are little-endian, and an age of 0.
 fn breakpad_id(build_id: &[u8]) -> String {
     let mut guid = [0u8; 16];
     let length = build_id.len().min(16);
@@ -91,7 +91,7 @@ fn meta(chains: &Chains<'_>, output: &mut dyn Write) -> io::Result<()> {
         entry("Backend", &origin.backend),
         entry("Host", &origin.host),
         entry("Recorder", &origin.recorder),
-        entry("Cost of looking", &cost_line(profile)),
+        entry("Profiler overhead", &cost_line(profile)),
     ];
     entries.extend(profile.warnings.iter().map(|warning| entry("Warning", warning)));
     let mut meta = serde_json::json!({
@@ -111,7 +111,7 @@ fn meta(chains: &Chains<'_>, output: &mut dyn Write) -> io::Result<()> {
     });
     meta["categories"] = categories.into();
     let text = meta.to_string();
-    // Times are written by us: a float would lose nanoseconds.
+    // Times are formatted here: a float would lose nanoseconds.
     write!(
         output,
         "{},\"interval\":{},\"startTime\":{},\"profilingStartTime\":0,\"profilingEndTime\":{}}}",

@@ -1,6 +1,6 @@
 //! Folded stacks: one line for each, `outer;inner count`.
 //!
-//! The format has no way to write a semicolon in a name, so it becomes a colon, as inferno's collapsers do it.
+//! The format cannot represent a semicolon in a name, so it becomes a colon, as in inferno's collapsers.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! JSON written as it is made: strings, lists and times.
+//! Streaming JSON output: strings, lists and times.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,7 @@
-//! A trace as lanes on which something happens, which is what every viewer of traces shows.
+//! A trace as tracks with slices, as every trace viewer shows it. (A [`Lane`] is a track of a trace; a `Track` of the
+//! recording is one of samples.)
 //!
-//! [`draw`] decides what is on which lane, once for all formats; a format is a [`Viewer`] that writes it down. Lanes are
+//! [`draw`] assigns slices to tracks, once for all formats; a format is a [`Viewer`] that writes them. The tracks are
 //! those of our own page: cores, tasks, devices with their requests, connections, counters.
 
 mod cores;
@@ -21,7 +22,7 @@ pub(crate) use flows::{Place, Step};
 pub(crate) use lane::Lane;
 pub(crate) use nest::Nest;
 
-/// A lane that is about to be used.
+/// The description of a track before its first use.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Description {
     pub lane: Lane,
@@ -30,7 +31,7 @@ pub(crate) struct Description {
     pub is_counter: bool,
 }
 
-/// Something on a lane.
+/// A slice, a moment or a value on a track.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark<'a> {
     pub lane: Lane,
@@ -40,16 +41,16 @@ pub(crate) struct Mark<'a> {
     pub category: &'static str,
     /// Printable.
     pub name: &'a str,
-    /// Arrows that begin, pass or end here.
+    /// Arrows that start, pass or end here.
     pub steps: &'a [Step],
-    /// Names and values are as the guest gave them.
+    /// Names and values, unchanged from the guest.
     pub details: &'a [(&'a str, Value)],
 }
 
-/// Writes a format. Lanes are described before they are used; slices of a lane come in order of their begin.
+/// Writes a format. Tracks are described before they are used; slices of a track come in order of their start.
 pub(crate) trait Viewer {
     fn lane(&mut self, description: &Description) -> io::Result<()>;
-    /// Something that lasts.
+    /// A slice.
     fn slice(&mut self, mark: &Mark<'_>) -> io::Result<()>;
     /// A moment.
     fn instant(&mut self, mark: &Mark<'_>) -> io::Result<()>;
@@ -57,7 +58,7 @@ pub(crate) trait Viewer {
     fn value(&mut self, lane: Lane, time_ns: u64, value: i64) -> io::Result<()>;
 }
 
-/// Shows a trace. Arrows begin before they end, also where both have the same time.
+/// Writes a trace to a viewer. Arrows start before they end, also where both have the same time.
 pub(crate) fn draw(trace: &Trace, viewer: &mut dyn Viewer) -> io::Result<()> {
     let mut board = Board { trace, viewer, described: HashSet::new() };
     cores::draw(&mut board)?;
@@ -88,7 +89,7 @@ impl<'a> Mark<'a> {
     }
 }
 
-/// A viewer, and the lanes that it knows already.
+/// A viewer, and the tracks that were described to it.
 struct Board<'a> {
     trace: &'a Trace,
     viewer: &'a mut dyn Viewer,
@@ -96,7 +97,7 @@ struct Board<'a> {
 }
 
 impl Board<'_> {
-    /// Describes a lane at its first use, after the lanes that it is in.
+    /// Describes a track at its first use, after its parents.
     fn describe(&mut self, lane: Lane, name: impl FnOnce() -> String, is_counter: bool) -> io::Result<()> {
         if !self.described.insert(lane) {
             return Ok(());
@@ -110,7 +111,7 @@ impl Board<'_> {
         self.viewer.lane(&Description { lane, name: name(), is_counter })
     }
 
-    /// The name of a lane that has others in it.
+    /// The name of a parent track.
     fn container_name(&self, lane: Lane) -> String {
         match lane {
             Lane::Group(group) => group.name().to_owned(),
@@ -153,10 +154,10 @@ fn text(text: impl Into<String>) -> Value {
     Value::Text(text.into())
 }
 
-/// Items with their begin and end, in order of their begin.
+/// Items with their start and end, in order of their start.
 type Timed<'a, T> = std::iter::Peekable<Box<dyn Iterator<Item = (u64, u64, T)> + 'a>>;
 
-/// Several lists that are in order of time each, as one.
+/// Merges several lists that are each in order of time.
 fn by_time<'a, T: Copy + 'a>(mut lists: Vec<Timed<'a, T>>) -> impl Iterator<Item = T> + 'a {
     std::iter::from_fn(move || {
         let next = lists

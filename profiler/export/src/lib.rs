@@ -11,7 +11,7 @@
 //!
 //! Each format is a module. All see the same stacks, which `chains` makes of the profile, so their numbers agree with
 //! each other and with `glass report`. Writers stream: beside the recording they hold tables of distinct frames and
-//! stacks, and a few bytes for each sample. Formats of traces all show the lanes that `lanes` makes of the trace, which they
+//! stacks, and a few bytes for each sample. Formats of traces all show the tracks that `lanes` makes of the trace, which they
 //! hold beside the recording.
 #![forbid(unsafe_code)]
 
@@ -32,24 +32,24 @@ use std::io::{self, Write};
 
 use glass_profile::recording::Recording;
 
-/// What a recording can be turned into.
+/// The formats of exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// One line for each stack: what `flamegraph.pl`, inferno and many others read.
+    /// One line for each stack, for `flamegraph.pl`, inferno and many others.
     Folded,
-    /// What `go tool pprof`, Pyroscope and Parca read: `profile.proto`, compressed by gzip.
+    /// `profile.proto`, compressed by gzip, for `go tool pprof`, Pyroscope and Parca.
     Pprof,
     /// A processed profile of the Firefox Profiler: profiler.firefox.com.
     Firefox,
-    /// What speedscope.app reads.
+    /// The format of speedscope.app.
     Speedscope,
-    /// A flame graph as a picture.
+    /// A flame graph as an image.
     Svg,
-    /// A Perfetto trace without our own fields, with lanes for what the guest traced: ui.perfetto.dev.
+    /// A Perfetto trace without our own fields, with tracks of the guest's trace: ui.perfetto.dev.
     Perfetto,
-    /// What the guest traced, as Chrome's JSON trace events.
+    /// The guest's trace as Chrome's JSON trace events.
     Chrome,
-    /// What the guest traced, event by event: a folder, which [`ctf::write`] fills.
+    /// The guest's trace, event by event: a folder, which [`ctf::write`] fills.
     Ctf,
 }
 
@@ -94,7 +94,7 @@ impl Format {
         }
     }
 
-    /// Holds what the guest traced, and nothing else.
+    /// Contains only the guest's trace.
     pub fn is_of_trace(self) -> bool {
         matches!(self, Format::Chrome | Format::Ctf)
     }
@@ -104,12 +104,12 @@ impl Format {
         self == Format::Ctf
     }
 
-    /// Not fit for a terminal.
+    /// Binary, so not for a terminal.
     pub fn is_binary(self) -> bool {
         matches!(self, Format::Pprof | Format::Perfetto)
     }
 
-    /// What opens such a file.
+    /// The viewers of such a file.
     pub fn viewer(self) -> &'static str {
         match self {
             Format::Folded => "inferno-flamegraph, flamegraph.pl or speedscope.app",
@@ -127,19 +127,19 @@ impl Format {
 /// Which samples are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum States {
-    /// Those that found the track running.
+    /// Samples of running tracks.
     #[default]
     Running,
-    /// Also those that found it spinning or idle, under roots of their own.
+    /// Also samples of spinning and idle tracks, under separate roots.
     All,
 }
 
-/// What an export holds.
+/// The contents of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// Which samples.
     pub states: States,
-    /// Tell functions apart by file and line. Only [`Format::Folded`] needs it: the others have fields for lines.
+    /// Distinguish functions by file and line. Only [`Format::Folded`] needs it: the others have fields for lines.
     pub lines: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Traces of mirage-profile, the tracer of MirageOS and Lwt, as traces of ours: threads become tasks.
 //!
-//! The loader takes what can be read and says what cannot: packets that are missing, in another order, cut or damaged.
-//! `docs/guides/exports.md` says what becomes of what.
+//! The loader reads what it can and reports the rest: packets that are missing, in another order, cut or damaged.
+//! `docs/guides/exports.md` has the mapping of events.
 
 mod events;
 mod packets;
@@ -11,23 +11,23 @@ use glass_profile::trace::raw::{ClockPoint, Piece};
 
 use translate::Translator;
 
-/// Ticks of a second in what is imported: times are nanoseconds.
+/// Ticks per second of an import: times are nanoseconds.
 const TICKS_PER_SECOND: u64 = 1_000_000_000;
 /// Events of one piece.
 const CHUNK_EVENTS: usize = 4096;
 /// Names of one piece.
 const CHUNK_NAMES: usize = 512;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// The trace; its clock begins at 0 nanoseconds with the first event.
+    /// The trace; its clock starts at 0 nanoseconds with the first event.
     pub pieces: Vec<Piece>,
     /// From the first event to the last.
     pub duration_ns: u64,
     /// Events of the file that were understood.
     pub events: u64,
-    /// What is missing, one sentence each.
+    /// Losses, one sentence each.
     pub warnings: Vec<String>,
 }
 

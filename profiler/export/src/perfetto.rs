@@ -1,4 +1,4 @@
-//! The recording as a plain Perfetto trace: a copy without our fields, with all names, and what the guest traced as
+//! The recording as a plain Perfetto trace: a copy without our fields, with all names, and the guest's trace as
 //! track events.
 
 mod encoder;
@@ -13,7 +13,7 @@ use prost::Message;
 use crate::{Options, States, lanes};
 use encoder::Encoder;
 
-/// The header is the second packet of a recording; behind this many none is looked for.
+/// The header is the second packet of a recording; the search ends after this many.
 const HEADER_PACKETS: usize = 16;
 
 pub(crate) fn write(
@@ -31,7 +31,7 @@ pub(crate) fn write(
     encoder.finish()
 }
 
-/// What the clock of the file's packets showed when the recording began.
+/// The clock of the file's packets at the start of the recording.
 fn start_timestamp(bytes: &[u8]) -> u64 {
     let mut rest = bytes;
     for _ in 0..HEADER_PACKETS {

@@ -1,6 +1,6 @@
 //! pprof's `profile.proto`, compressed by gzip.
 //!
-//! Samples with the same stack, track and state are one, so the file does not grow with the time that was recorded.
+//! Samples with the same stack, track and state are one, so the file does not grow with the duration.
 
 mod proto;
 
@@ -24,7 +24,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     Ok(())
 }
 
-/// What samples refer to. Numbers in the file start at 1; 0 stands for none.
+/// The tables that samples refer to. Numbers in the file start at 1; 0 means none.
 struct Tables<'a> {
     recording: &'a Recording,
     chains: Chains<'a>,
@@ -104,7 +104,7 @@ impl<'a> Tables<'a> {
         self.tail(output)
     }
 
-    /// What describes the whole.
+    /// The fields that describe the profile.
     fn head(&mut self, period_ns: i64, output: &mut dyn Write) -> io::Result<()> {
         let (samples, count) = (self.string("samples"), self.string("count"));
         let (cpu, nanoseconds) = (self.string("cpu"), self.string("nanoseconds"));
@@ -126,9 +126,9 @@ impl<'a> Tables<'a> {
         output.write_all(&head.encode_to_vec())
     }
 
-    /// The tables; they may follow what refers to them.
+    /// The tables; they may come after references to them.
     fn tail(mut self, output: &mut dyn Write) -> io::Result<()> {
-        // Readers take the first mapping for the program.
+        // Readers treat the first mapping as the program.
         let mut order: Vec<usize> = (0..self.recording.images.len()).collect();
         order.sort_by_key(|index| self.recording.images[*index].path != self.recording.profile.origin.symbols);
         for index in order {
@@ -140,7 +140,7 @@ impl<'a> Tables<'a> {
                 memory_limit: image.range.1,
                 filename: self.string(&image.path),
                 build_id: self.string(&hex),
-                // Readers would look for names themselves otherwise.
+                // Otherwise readers would look names up themselves.
                 has_functions: true,
                 has_filenames: true,
                 has_line_numbers: true,
@@ -160,7 +160,7 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// The locations of a stack, innermost first as the format wants it.
+    /// The locations of a stack, innermost first as the format requires.
     fn locations(&mut self, stack: u32, state: State) -> Vec<u64> {
         let steps: Vec<u32> = self.chains.chain(stack, state).collect();
         // A location is a function and those that were inlined into it.
@@ -198,8 +198,8 @@ impl<'a> Tables<'a> {
         let (name, filename) = (self.string(name), self.string(file));
         let next = self.function_list.len() as u64 + 1;
         *self.functions.entry((name, filename)).or_insert_with(|| {
-            // Without a system name readers leave the name as it is: with one that is the same, pprof would take a
-            // Rust name for a C++ one and cut its arguments away.
+            // Without a system name readers leave the name unchanged: with an equal one, pprof would treat a
+            // Rust name as a C++ one and remove its arguments.
             self.function_list.push(proto::Function { id: next, name, filename });
             next
         })

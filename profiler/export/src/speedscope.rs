@@ -1,7 +1,7 @@
 //! speedscope's own format: one sampled profile for each track, frames shared.
 //!
-//! A sample weighs one period. Where a track has none for longer than that (it was idle, or samples were lost), an
-//! empty stack fills the gap, so that the order of time stays true to scale.
+//! The weight of a sample is one period. Where a track has none for longer than that (it was idle, or samples were lost), an
+//! empty stack fills the gap, so that the time axis is to scale.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -37,8 +37,8 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     output.write_all(b"}\n")
 }
 
-/// The steps that stand for a function each, and for each step the index of its function. speedscope takes every
-/// entry for a function of its own, so one for each line would tear functions apart.
+/// One step for each function, and for each step the index of its function. speedscope treats every
+/// entry as a separate function, so an entry for each line would split functions.
 fn frames(chains: &Chains<'_>) -> (Vec<usize>, Vec<u32>) {
     let mut known = HashMap::new();
     let mut frames = Vec::new();
@@ -52,7 +52,7 @@ fn frames(chains: &Chains<'_>) -> (Vec<usize>, Vec<u32>) {
     (frames, frame_of)
 }
 
-/// A stack and how long it was there; without stack, a gap.
+/// A stack and its duration; without a stack, a gap.
 struct Piece {
     stack: Option<u32>,
     weight_ns: u64,

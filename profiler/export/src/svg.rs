@@ -1,7 +1,7 @@
-//! A flame graph as a picture, for documents: callers below, the width of a box is its share of the samples.
+//! A flame graph as an image, for documents: callers below, the width of a box is its share of the samples.
 //!
-//! Without scripts, so it shows wherever pictures do; a browser that opens it alone shows a box's name and numbers under
-//! the pointer. Colours are of crates or libraries, the same in every picture; light and dark by the reader's preference.
+//! Without scripts, so it works wherever images do; a browser that opens it directly shows a box's name and numbers at
+//! the pointer. Colours stand for crates or libraries, the same in every image; light or dark by the reader's preference.
 
 mod colour;
 
@@ -18,11 +18,11 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 12.0;
 const ROW: f64 = 19.0;
 const HEAD: f64 = 62.0;
-/// Boxes that would be narrower are left out; the footer says so.
+/// Narrower boxes are left out; the footer counts them.
 const BOX_WIDTH_MIN: f64 = 0.6;
-/// Of the font at its size: letters are all as wide.
+/// Width of a letter: the font is monospaced.
 const LETTER: f64 = 7.0;
-/// Rows that are drawn; deeper ones are left out, and the footer says so.
+/// Maximum of drawn rows; deeper ones are left out, and the footer counts them.
 const ROWS_MAX: usize = 150;
 
 const STYLE: &str = "text{font:11.5px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1c1917}\
@@ -57,7 +57,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     }
     let footer = match hidden {
         0 => "drawn by glass export".to_owned(),
-        hidden => format!("drawn by glass export; {hidden} boxes are too small to be seen and were left out"),
+        hidden => format!("drawn by glass export; {hidden} boxes were left out because they are too small"),
     };
     text(output, "s", MARGIN, height - 9.0, &footer)?;
     output.write_all(b"</svg>\n")
@@ -78,7 +78,7 @@ fn subtitle(recording: &Recording, all: u64, states: States) -> String {
     )
 }
 
-/// Samples of a node that count: of the root only the running ones, if no others are asked for.
+/// Samples of a node that count: of the root only the running ones, if no other states are selected.
 fn total(tree: &Tree, node: usize, states: States) -> u64 {
     match (node, states) {
         (0, States::Running) => children(tree, 0)
@@ -103,7 +103,7 @@ fn children(tree: &Tree, node: usize) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// Where the boxes are, and how many are too small to be drawn.
+/// Positions of the boxes, and the number of those that are too small to draw.
 fn place(tree: &Tree, states: States) -> (Vec<Shown>, usize) {
     let mut boxes: Vec<Shown> = Vec::new();
     let mut hidden = 0;
@@ -117,7 +117,7 @@ fn place(tree: &Tree, states: States) -> (Vec<Shown>, usize) {
     while next < boxes.len() {
         let Shown { node, row, mut left, .. } = boxes[next];
         next += 1;
-        // In order of name, so that the same code is in the same place in two pictures.
+        // In order of name, so that the same code is in the same place in two images.
         let mut callees: Vec<usize> = children(tree, node).filter(|child| is_shown(tree, *child, states)).collect();
         callees.sort_by_key(|child| &tree.function(*child).name);
         for child in callees {
@@ -168,7 +168,7 @@ fn draw(tree: &Tree, shown: &Shown, all: u64, bottom: f64, states: States, outpu
     output.write_all(b"</g>")
 }
 
-/// The first letters, with a mark where something is missing.
+/// The first letters, with an ellipsis if the text is cut.
 fn cut(text: &str, letters: usize) -> String {
     if text.chars().count() <= letters {
         return text.to_owned();
@@ -187,7 +187,7 @@ fn text(output: &mut dyn Write, class: &str, left: f64, base: f64, text: &str) -
     output.write_all(b"</text>")
 }
 
-/// Names hold no control characters any more, so this makes them XML.
+/// Escapes a name for XML; names have no control characters here.
 fn escape(output: &mut dyn Write, text: &str) -> io::Result<()> {
     let mut buffer = [0; 4];
     for letter in text.chars() {
@@ -196,7 +196,7 @@ fn escape(output: &mut dyn Write, text: &str) -> io::Result<()> {
             '<' => b"&lt;",
             '>' => b"&gt;",
             '"' => b"&quot;",
-            // Not allowed in XML whatever the escape.
+            // Not allowed in XML, even escaped.
             '\u{fffe}' | '\u{ffff}' => "\u{fffd}".as_bytes(),
             letter => letter.encode_utf8(&mut buffer).as_bytes(),
         })?;

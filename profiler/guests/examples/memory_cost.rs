@@ -1,4 +1,4 @@
-//! Measures what the memory of one sample costs in each way of reading RAM: four levels of page tables
+//! Measures the memory reads of one sample for each way of reading RAM: four levels of page tables
 //! and a stack, with a new translator each time as the backends do, and with the translations kept.
 //! `memory_cost PID CR3 ADDRESS` of a VM whose address space and stack are known.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! How long a VM stands still for a sample, one line for each: `pauses kvm|gdbstub|stops PID SAMPLES RATE`.
+//! Measures the pause of a VM for a sample, one line for each: `pauses kvm|gdbstub|stops PID SAMPLES RATE`.
 //!
 //! Prints `sample MICROSECONDS`, and for kvm in turn with it `floor MICROSECONDS`: a stop in which
 //! nothing is read. `stops` makes stops under KVM only. The last line, `cpu MICROSECONDS`, is our own CPU time
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     };
     let period = Duration::from_secs(1) / rate.parse::<u32>()?.max(1);
     let samples = samples.parse()?;
-    let Found::Vm(vm) = find::by_pid(pid.parse()?)? else { return Err("that process is no VM".into()) };
+    let Found::Vm(vm) = find::by_pid(pid.parse()?)? else { return Err("that process is not a VM".into()) };
     let symbols = vm.elf.clone().ok_or("the VM's image is unknown")?;
     let settings = VmSettings::new(STACK_BYTES, symbols);
     let floor = |guest: &mut KvmVm| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
@@ -51,7 +51,7 @@ fn measure<G: Guest>(mut guest: G, period: Duration, rounds: u64, looks: &[Look<
     let (mut count, cpu_start_ns) = (0, cpu_time_ns());
     'rounds: for _ in 0..rounds {
         for look in looks {
-            // From now on, not from the start: a guest that was held for long gets its time to run.
+            // From now on, not from the start: a guest that was stopped for long gets its time to run.
             guest.rest(read_clocks().monotonic_ns + period.as_nanos() as u64)?;
             count += 1;
             match look {

@@ -1,10 +1,10 @@
-//! Linux kernels as boot loaders have them (`vmlinuz`, bzImage): compressed, so that there is no name in them.
+//! Linux kernels for boot loaders (`vmlinuz`, bzImage): compressed, so they contain no names.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Where the header of the boot protocol has its magic number (`Documentation/arch/x86/boot.rst`).
+/// Offset of the boot protocol's magic number (`Documentation/arch/x86/boot.rst`).
 const MAGIC_AT: usize = 0x202;
 const MAGIC: &[u8] = b"HdrS";
 

@@ -1,4 +1,4 @@
-//! Which way into a VM is taken: one decision for those who only ask and for those who attach.
+//! The choice of a VM's backend: one decision for listing and for attaching.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -12,14 +12,14 @@ use crate::paced::Paced;
 use crate::stream::SocketAddress;
 use crate::{Source, VmSettings};
 
-/// A way into a VM.
+/// A backend for a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Stop the threads of vCPUs by ptrace.
     Kvm,
-    /// Ask the gdbstub that QEMU was started with.
+    /// Use the gdbstub that QEMU was started with.
     Gdbstub,
-    /// Have QEMU's monitor switch on a gdbstub, and ask that.
+    /// Start a gdbstub through QEMU's monitor, and use it.
     Monitor,
 }
 
@@ -44,28 +44,28 @@ impl fmt::Display for Way {
     }
 }
 
-/// The ways into a VM, as far as one can know without disturbing it.
+/// The backends for a VM, as far as they can be determined without disturbing it.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Those that should work, the gentlest first.
+    /// Backends that should work, those that disturb the guest least first.
     pub ways: Vec<Way>,
-    /// What bars those that would be gentler, in the same order; each says what would help.
+    /// Why better backends do not work, in the same order; each states what would help.
     pub obstacles: Vec<(Way, GuestError)>,
     /// The VM can be sampled, but something makes it worse than it could be.
     pub drawback: Option<String>,
 }
 
 impl Plan {
-    /// Why the VM cannot be sampled, if no way is left: what bars the gentlest, as that is the one worth clearing.
+    /// Why the VM cannot be sampled, if no backend works: the obstacle of the best one, which is worth removing.
     pub fn refusal(self) -> Option<GuestError> {
         if self.ways.is_empty() { self.obstacles.into_iter().map(|(_, error)| error).next() } else { None }
     }
 }
 
-/// Which ways are to be considered.
+/// The backends to consider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// The gentlest that works.
+    /// The best one that works.
     Any,
     /// Only by KVM.
     Kvm,
@@ -73,19 +73,19 @@ pub enum Wanted {
     Gdbstub,
 }
 
-/// What a VM is sampled through.
+/// An attached VM.
 pub struct Attached {
     /// The VM.
     pub source: Box<dyn Source>,
-    /// The way that was taken.
+    /// The backend.
     pub way: Way,
     /// Samples per second and vCPU.
     pub rate_hz: u32,
-    /// Why gentler ones were not, one sentence each.
+    /// Why better backends were not used, one sentence each.
     pub passed_over: Vec<GuestError>,
 }
 
-/// Considers the ways into a VM. Opens no connection and stops nothing.
+/// Determines the backends for a VM. Opens no connection and stops nothing.
 pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     let mut plan = Plan::default();
     if !vm.is_x86 {
@@ -96,7 +96,7 @@ pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     }
     let mut consider = |way, result| match result {
         Ok(()) => plan.ways.push(way),
-        // What bars a way that would not be taken does not matter.
+        // Obstacles of a backend that would not be used are ignored.
         Err(_) if !plan.ways.is_empty() => {}
         Err(error) => plan.obstacles.push((way, error)),
     };
@@ -120,7 +120,7 @@ pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     plan
 }
 
-/// Attaches by the first way that works. Without a rate, it is that way's own.
+/// Attaches by the first backend that works. Without a rate, the backend's default is used.
 pub fn attach(vm: &Vm, wanted: Wanted, settings: &VmSettings, rate_hz: Option<u32>) -> Result<Attached, GuestError> {
     let Plan { ways, obstacles, .. } = plan(vm, wanted);
     let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
@@ -139,7 +139,7 @@ pub fn attach(vm: &Vm, wanted: Wanted, settings: &VmSettings, rate_hz: Option<u3
             Err(error) => return Err(error),
         }
     }
-    // The gentlest way is the one that is worth clearing.
+    // The obstacle of the best backend is worth removing.
     Err(passed_over.into_iter().next().unwrap_or_else(|| GuestError::UnknownVmm(vm.vmm.clone())))
 }
 
@@ -148,7 +148,7 @@ fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {
     if !fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
         return Err(GuestError::NoProcess(pid));
     }
-    // The kernel asks the same of one who opens this file as of one who traces.
+    // The kernel requires the same permission to open this file as to trace.
     if let Err(error) = File::open(format!("/proc/{pid}/mem"))
         && error.kind() == ErrorKind::PermissionDenied
     {
@@ -165,7 +165,7 @@ fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {
     }
 }
 
-/// Whether somebody else traces one of its threads, and so bars the others.
+/// Whether another process traces one of its threads, so that we cannot.
 fn is_traced(pid: u32) -> bool {
     let own = std::process::id().to_string();
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(65_536);

@@ -1,8 +1,8 @@
-//! Debug information from the servers that a user names in `DEBUGINFOD_URLS`, kept by build id.
+//! Debug information from the servers in `DEBUGINFOD_URLS`, cached by build id.
 //!
-//! Fetched by the program `curl`: it is on nearly every machine, follows its owner's rules for proxies and
-//! certificates, and spares us an implementation of TLS. Whoever is asked learns which builds run here, so nobody is
-//! asked unless that variable is set.
+//! The program `curl` downloads it: it is on nearly every machine, follows the machine's rules for proxies and
+//! certificates, and makes an implementation of TLS unnecessary. The requests reveal which builds run here, so there are
+//! none unless that variable is set.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-/// Servers of a list that are asked.
+/// Maximum of servers of a list.
 const SERVERS_MAX: usize = 8;
-/// How long a server may take for a file if `DEBUGINFOD_TIMEOUT` does not say so, in seconds.
+/// Default of `DEBUGINFOD_TIMEOUT`: how long a server may take for a file, in seconds.
 const TIMEOUT_S: u64 = 60;
 const TIMEOUT_S_MAX: u64 = 3600;
 /// How long it may take to answer at all, in seconds.
 const CONNECT_S: u64 = 5;
-/// The largest file that is fetched, in bytes.
+/// The largest file that is downloaded, in bytes.
 const FILE_BYTES_MAX: u64 = 2 << 30;
-/// How long a server is not asked again for what it did not have.
+/// How long a missing file is not requested again.
 const MISSING_FOR: Duration = Duration::from_secs(3600);
 /// The exit status of curl for an answer like 404.
 const CURL_NOT_FOUND: i32 = 22;
 
-/// Servers, and where what they gave is kept.
+/// Servers, and the cache.
 #[derive(Debug)]
 pub struct Debuginfod {
     servers: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Debuginfod {
     timeout_s: u64,
     notice: fn(&str),
     was_told: bool,
-    /// Servers that did not answer are not asked again.
+    /// Servers that did not answer get no further requests.
     silent: HashSet<String>,
 }
 
@@ -45,7 +45,7 @@ impl Debuginfod {
         Debuginfod::new(&urls, cache_folder()?.join("debuginfod"), timeout_s.unwrap_or(TIMEOUT_S), notice)
     }
 
-    /// The servers of a list with blanks between them, `None` if there is none in it. What they give is kept in `folder`.
+    /// The servers of a blank-separated list, `None` if it is empty. Downloads are cached in `folder`.
     pub fn new(urls: &str, folder: PathBuf, timeout_s: u64, notice: fn(&str)) -> Option<Debuginfod> {
         let is_web = |url: &&str| url.starts_with("http://") || url.starts_with("https://");
         let servers = urls.split_whitespace().filter(is_web).take(SERVERS_MAX);
@@ -55,7 +55,7 @@ impl Debuginfod {
         (!servers.is_empty()).then_some(Debuginfod { servers, folder, timeout_s, notice, was_told: false, silent })
     }
 
-    /// Opens the debug information of a build: what is kept, or what the first server has that has any.
+    /// Opens the debug information of a build: from the cache, or from the first server that has it.
     pub(crate) fn open(&mut self, build_id: &[u8]) -> Option<File> {
         let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let folder = self.folder.join(&digits);
@@ -68,14 +68,14 @@ impl Debuginfod {
         }
         if let Err(error) = fs::create_dir_all(&folder) {
             self.servers.clear();
-            (self.notice)(&format!("no debug information is fetched: cannot make {} ({error})", folder.display()));
+            (self.notice)(&format!("no debug information is downloaded: cannot make {} ({error})", folder.display()));
             return None;
         }
         if !self.was_told && !self.servers.is_empty() {
             self.was_told = true;
             let servers = self.servers.join(", ");
             (self.notice)(&format!(
-                "asking {servers} (DEBUGINFOD_URLS) for debug information, which reveals the build ids of what runs here"
+                "requesting debug information from {servers} (DEBUGINFOD_URLS), which reveals the build ids of what runs here"
             ));
         }
         let mut was_answered = false;
@@ -86,7 +86,7 @@ impl Debuginfod {
                 Fetched::Failed => {}
             }
         }
-        // Only what was answered is known: a server may be back in a minute.
+        // Only answers are cached: a server may be back in a minute.
         if was_answered && self.servers.iter().all(|server| !self.silent.contains(server)) {
             let _ = File::create(missing);
         }
@@ -99,7 +99,7 @@ impl Debuginfod {
         }
         let part = folder.join(format!("part-{}", std::process::id()));
         let status = Command::new("curl")
-            // Before all others: no options of the user's own.
+            // Before all others: ignores the user's configuration.
             .arg("--disable")
             .args(["--fail", "--silent", "--location", "--max-redirs", "5"])
             .args(["--proto", "=http,https", "--proto-redir", "=http,https"])
@@ -121,8 +121,8 @@ impl Debuginfod {
                 let _ = fs::remove_file(&part);
                 return Fetched::Missing;
             }
-            Ok(status) => format!("{server} gave no debug information (curl: {status}); it is not asked again"),
-            Err(error) => format!("no debug information is fetched: cannot start curl ({error})"),
+            Ok(status) => format!("{server} gave no debug information (curl: {status}); it gets no further requests"),
+            Err(error) => format!("no debug information is downloaded: cannot start curl ({error})"),
         };
         let _ = fs::remove_file(&part);
         self.silent.insert(server.to_owned());

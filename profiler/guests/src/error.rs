@@ -1,4 +1,4 @@
-//! What can go wrong with a guest, in words that say what to do.
+//! Errors of guests, with what to do.
 
 use std::fmt;
 use std::io;
@@ -11,11 +11,11 @@ use glass_profile::image::ImageError;
 pub enum GuestError {
     /// No process has this id.
     NoProcess(u32),
-    /// The process belongs to somebody else.
+    /// The process belongs to another user.
     NotPermitted {
-        /// What was to be done.
+        /// The action that was denied.
         action: String,
-        /// What would permit it.
+        /// The remedy.
         remedy: String,
     },
     /// A file could not be read.
@@ -32,34 +32,34 @@ pub enum GuestError {
         /// Why.
         error: ImageError,
     },
-    /// The guest runs another program than the symbol file holds.
+    /// The guest runs another program than that of the symbol file.
     WrongImage {
         /// The symbol file.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         difference: String,
     },
     /// The symbol files contradict each other or the guest: one sentence.
     Symbols(String),
-    /// A Linux guest's kernel is not where it was looked for. Another look may find it: a core that runs
-    /// a process sees no kernel if their page tables are isolated.
+    /// A Linux guest's kernel was not found. A later attempt may find it: a core that runs
+    /// a process has no kernel mapped if their page tables are isolated.
     KernelNotFound(String),
-    /// QEMU runs without gdbstub, and without a monitor that could switch one on.
+    /// QEMU runs without a gdbstub, and without a monitor that could start one.
     NoGdbstub(u32),
-    /// A file is no dump of a guest that can be read.
+    /// A file is not a readable dump of a guest.
     Dump {
         /// Which.
         path: PathBuf,
-        /// What follows its name in a sentence.
+        /// The phrase after its name in a sentence.
         what: String,
     },
-    /// The VM is run by a program that glass has no way into.
+    /// The VMM is a program without a backend.
     UnknownVmm(String),
-    /// The process has no vCPU whose thread could be found.
+    /// No thread of a vCPU was found in the process.
     NoVcpu(u32),
-    /// None of a VMM's memory could be recognised as RAM.
+    /// No memory of the VMM was recognised as RAM.
     NoRamFile(u32),
-    /// The machine cannot do what a backend needs.
+    /// The machine does not support what a backend needs.
     Unsupported(String),
     /// A command could not be started.
     Command {
@@ -72,9 +72,9 @@ pub enum GuestError {
     Protocol(String),
     /// The same of QEMU's monitor.
     Monitor(String),
-    /// A system call failed that has no reason to.
+    /// A system call failed unexpectedly.
     System {
-        /// What was done.
+        /// The action.
         action: String,
         /// Why it failed.
         error: io::Error,
@@ -86,15 +86,15 @@ pub enum GuestError {
         /// Those that there are.
         there: Vec<u32>,
     },
-    /// A registry entry names nothing that runs.
+    /// No running VM has this name.
     NotFound(String),
     /// The guest has no trace that could be read: one sentence.
     Trace(String),
 }
 
 impl GuestError {
-    /// Whether another backend may still be able to sample the guest: what fails here is the way, not
-    /// the guest or what the user named.
+    /// Whether another backend may still be able to sample the guest: the failure is one of the backend, not
+    /// of the guest or the user's input.
     pub fn is_of_the_backend(&self) -> bool {
         matches!(
             self,
@@ -134,7 +134,7 @@ impl fmt::Display for GuestError {
             GuestError::Dump { path, what } => write!(f, "{} {what}", path.display()),
             GuestError::UnknownVmm(vmm) => write!(
                 f,
-                "glass has no way into a VM of {vmm}: it looks into QEMU and whatever else uses KVM (--backend process samples {vmm} itself)"
+                "glass has no backend for a VM of {vmm}: it samples VMs of QEMU and of any VMM that uses KVM (--backend process samples {vmm} itself)"
             ),
             GuestError::NoVcpu(pid) => {
                 write!(f, "process {pid} has no vCPU of KVM that runs: continue the VM if it is paused")

@@ -72,8 +72,8 @@ impl HeldCore for Core<'_> {
         Ok(self.translator.read(self.ram, address, into))
     }
 
-    /// The file does not tell. A core sleeps behind its `hlt`; one that was never started is still in
-    /// the mode of 1978.
+    /// The file does not contain it. A core that sleeps is after its `hlt`; one that was never started is still in
+    /// real mode.
     fn is_halted(&mut self) -> Result<bool, GuestError> {
         let mut before = [0];
         let is_behind_hlt = self.translator.read(self.ram, self.state.registers.rip.wrapping_sub(1), &mut before) == 1
@@ -191,7 +191,7 @@ impl DumpedVm {
         // A core that was never started has no address space in which the image could be.
         let started = vm.cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
         if let Some(state) = started {
-            let warning = vm.image.check(&mut vm.core(state))?;
+            let warning = vm.image.check(&state, &mut vm.core(state))?;
             vm.warnings.extend(warning);
             let warning = vm.image.prepare();
             vm.warnings.extend(warning);

@@ -1,13 +1,15 @@
-//! The files that a recorder asks for: programs, libraries, and the one that has no file, the vDSO.
+//! The files that a recorder reads: programs, libraries, and the vDSO, which has no file.
 //!
 //! What a process has mapped is that very file and no other of the same path: it may have been replaced or deleted
 //! since, and a process in a container has paths of its own.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
+use glass_profile::elf::ReadAt;
 use glass_profile::event::{FileIdentity, Mapping, Placement};
 use glass_profile::recording::FileSource;
 
@@ -16,7 +18,7 @@ use crate::generated::open_perf_map;
 use crate::process::{living, parse_maps, without_deleted};
 use crate::sys::read_process;
 
-/// The largest file that is read whole, in bytes.
+/// The largest file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
 /// What `/proc/PID/maps` calls the kernel's shared object.
 pub(crate) const VDSO: &str = "[vdso]";
@@ -38,28 +40,62 @@ pub struct HostFiles {
     debuginfod: Option<Debuginfod>,
 }
 
-impl FileSource for HostFiles {
-    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
-        if path == VDSO {
-            return read_vdso();
+/// An open file of this machine. What is cut off it later cannot be read, and what is appended is not seen.
+#[derive(Debug)]
+pub struct HostFile {
+    file: File,
+    bytes: u64,
+}
+
+impl HostFile {
+    /// Opens an ordinary file.
+    pub fn open(path: &Path) -> io::Result<HostFile> {
+        let file = open_ordinary(path)?;
+        let bytes = file.metadata()?.len();
+        match bytes <= FILE_BYTES_MAX {
+            true => Ok(HostFile { file, bytes }),
+            false => Err(io::Error::other("not a file of a usual size")),
         }
-        read_whole(&mut open(path)?)
     }
 
-    fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
-        if mapping.path == VDSO {
-            return read_vdso().ok_or_else(cannot_be_read);
+    fn of(file: File) -> Option<Box<dyn ReadAt>> {
+        let bytes = file.metadata().ok()?.len();
+        (bytes <= FILE_BYTES_MAX).then(|| Box::new(HostFile { file, bytes }) as Box<dyn ReadAt>)
+    }
+}
+
+impl ReadAt for HostFile {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+        self.file.read_exact_at(into, offset).is_ok()
+    }
+}
+
+impl FileSource for HostFiles {
+    fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
+        if path == VDSO {
+            return Some(Box::new(read_vdso()?));
         }
-        let mut file = self.mapped(process, mapping)?;
+        HostFile::of(open(path)?)
+    }
+
+    fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
+        if mapping.path == VDSO {
+            return Ok(Box::new(read_vdso().ok_or_else(cannot_be_read)?));
+        }
+        let file = self.mapped(process, mapping)?;
         // Such a file can be large, and hold everything but a program.
         if mapping.path.starts_with(MEMFD) && !is_program(&file) {
             return Err("is no program".to_owned());
         }
-        read_whole(&mut file).ok_or_else(cannot_be_read)
+        HostFile::of(file).ok_or_else(cannot_be_read)
     }
 
-    fn fetch_debug_file(&mut self, build_id: &[u8]) -> Option<Vec<u8>> {
-        read_whole(&mut self.debuginfod.as_mut()?.open(build_id)?)
+    fn fetch_debug_file(&mut self, build_id: &[u8]) -> Option<Box<dyn ReadAt>> {
+        HostFile::of(self.debuginfod.as_mut()?.open(build_id)?)
     }
 
     fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
@@ -120,23 +156,19 @@ fn is_program(file: &File) -> bool {
 
 /// Opens an ordinary file; a path from a recording could name a device or a pipe that never ends.
 fn open(path: &str) -> Option<File> {
-    if !fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    // If it has just become a pipe, nobody is waited for.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
+    open_ordinary(Path::new(path)).ok()
 }
 
-fn read_whole(file: &mut File) -> Option<Vec<u8>> {
-    if file.metadata().ok()?.len() > FILE_BYTES_MAX {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(0)).ok()?;
-    // It may grow meanwhile.
-    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+fn open_ordinary(path: &Path) -> io::Result<File> {
+    let ordinary = |data: fs::Metadata| match data.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("not an ordinary file")),
+    };
+    ordinary(fs::metadata(path)?)?;
+    // If it has just become a pipe, the open does not wait for a writer.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    ordinary(file.metadata()?)?;
+    Ok(file)
 }
 
 /// Opens the file that a process has mapped: through the kernel's link to it, which needs privilege, or by its path as
@@ -216,17 +248,17 @@ mod tests {
 
     #[test]
     fn the_vdso_is_an_image_with_unwind_tables() {
-        let Some(bytes) = HostFiles::default().load(VDSO) else {
+        let Some(file) = HostFiles::default().load(VDSO) else {
             return eprintln!("skipped: this kernel maps no vDSO");
         };
-        let image = Image::parse(&bytes, &["__vdso_clock_gettime"]).unwrap();
+        let image = Image::read(&*file, &["__vdso_clock_gettime"]).unwrap();
         assert!(image.is_covered(image.symbol("__vdso_clock_gettime").unwrap()));
     }
 
     #[test]
     fn devices_and_directories_are_no_files() {
-        assert_eq!(HostFiles::default().load("/dev/zero"), None);
-        assert_eq!(HostFiles::default().load("/"), None);
+        assert!(HostFiles::default().load("/dev/zero").is_none());
+        assert!(HostFiles::default().load("/").is_none());
     }
 
     /// Another file of the same path is not what a process has mapped, whether the process still is or not.
@@ -239,18 +271,20 @@ mod tests {
         let placement = Placement::FileOffset(0);
         let mapping = Mapping { start: 0x1000, end: 0x3000, path: path.clone(), placement, file: Some(file) };
         let gone = 1 << 22 | 1;
-        assert_eq!(HostFiles::default().load_mapped(gone, &mapping).unwrap().len(), 8192);
+        assert_eq!(HostFiles::default().load_mapped(gone, &mapping).unwrap().bytes(), 8192);
         let mut holds = HostFiles::default();
         holds.load_mapped(gone, &mapping).unwrap();
         fs::rename(&path, format!("{path}-old")).unwrap();
-        let error = HostFiles::default().load_mapped(gone, &mapping).unwrap_err();
+        let error = HostFiles::default().load_mapped(gone, &mapping).err().unwrap();
         assert!(error.contains("is not there any more"), "{error}");
         fs::write(&path, [8; 8192]).unwrap();
         for process in [gone, std::process::id()] {
-            let error = HostFiles::default().load_mapped(process, &mapping).unwrap_err();
+            let error = HostFiles::default().load_mapped(process, &mapping).err().unwrap();
             assert!(error.contains("was replaced by another file"), "{error}");
         }
-        assert_eq!(holds.load_mapped(gone, &mapping).unwrap()[0], 7, "it was kept open");
+        let mut first = [0];
+        assert!(holds.load_mapped(gone, &mapping).unwrap().read_at(0, &mut first));
+        assert_eq!(first, [7], "it was kept open");
         fs::remove_file(&path).unwrap();
         fs::remove_file(format!("{path}-old")).unwrap();
     }

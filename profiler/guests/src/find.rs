@@ -1,4 +1,4 @@
-//! What a process is: a VM of `glass run`, another QEMU, another VMM, or just a process.
+//! Classifies a process: a VM of `glass run`, another QEMU, another VMM, or an ordinary process.
 
 mod qemu;
 mod vmm;
@@ -14,7 +14,7 @@ use crate::{kvm, registry};
 
 pub use vmm::version;
 
-/// The most processes that are looked at.
+/// Maximum of processes that are inspected.
 const PROCESSES_MAX: usize = 100_000;
 /// The longest command line that is read, in bytes: libvirt's have some thousand.
 const COMMAND_LINE_BYTES_MAX: u64 = 256 << 10;
@@ -24,50 +24,50 @@ const COMMAND_LINE_BYTES_MAX: u64 = 256 << 10;
 pub struct Vm {
     /// Its process id.
     pub pid: u32,
-    /// What the user calls it.
+    /// Its name.
     pub name: String,
-    /// Which program runs it: "QEMU", "Firecracker", or the name of an unknown one.
+    /// The program of the VMM: "QEMU", "Firecracker", or the name of an unknown one.
     pub vmm: String,
     /// The image with symbols, as far as known.
     pub elf: Option<PathBuf>,
-    /// Where its gdbstub listens, if it has one.
+    /// The address of its gdbstub, if it has one.
     pub gdb: Option<SocketAddress>,
-    /// Where its monitor listens, if it has one on a socket.
+    /// The address of its monitor, if it has one on a socket.
     pub monitor: Option<MonitorAddress>,
     /// "kvm", "tcg" or empty if unknown.
     pub accel: String,
-    /// Its guest is of this architecture, the only one that glass knows.
+    /// Its guest has this architecture, the only one that glass supports.
     pub is_x86: bool,
-    /// How many cores it has, if that can be known.
+    /// The number of its cores, if known.
     pub vcpus: Option<u32>,
-    /// How much RAM it has, if that can be known.
+    /// The size of its RAM, if known.
     pub ram_bytes: Option<u64>,
 }
 
-/// What a process id stands for.
+/// The guest of a process id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// A VM.
     Vm(Vm),
-    /// A process of its own.
+    /// An ordinary process.
     Process,
 }
 
-/// The VMs of this machine, as far as we may see them.
+/// The VMs of this machine, as far as we may inspect them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// By process id.
     pub vms: Vec<Vm>,
-    /// Processes of other users that no name betrays as a VMM; any of them may be one.
+    /// Processes of other users without a VMM's name; any of them may be one.
     pub hidden: usize,
 }
 
-/// Looks at a process.
+/// Inspects a process.
 pub fn by_pid(pid: u32) -> Result<Found, GuestError> {
     if fs::metadata(format!("/proc/{pid}")).is_err() {
         return Err(GuestError::NoProcess(pid));
     }
-    // A registry that cannot be read only means that nothing is registered.
+    // If the registry cannot be read, nothing is registered.
     let entries = registry::list().unwrap_or_default();
     Ok(look(pid, &entries).0.map_or(Found::Process, Found::Vm))
 }
@@ -94,7 +94,7 @@ pub fn by_name(name: &str) -> Result<Vm, GuestError> {
     }
 }
 
-/// All VMs that run on this machine. Looks at each process, and stops none.
+/// All VMs that run on this machine. Inspects each process, and stops none.
 pub fn list() -> Result<Listing, GuestError> {
     let entries = registry::list().unwrap_or_default();
     let folder = fs::read_dir("/proc")
@@ -112,7 +112,7 @@ pub fn list() -> Result<Listing, GuestError> {
     Ok(listing)
 }
 
-/// The VM in a process, and whether there may be one that we may not see.
+/// The VM in a process, and whether there may be one that we may not inspect.
 fn look(pid: u32, entries: &[registry::Entry]) -> (Option<Vm>, bool) {
     let arguments = command_line(pid);
     let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
@@ -120,7 +120,7 @@ fn look(pid: u32, entries: &[registry::Entry]) -> (Option<Vm>, bool) {
     let vcpus = kvm::vcpu_count(pid);
     let mut vm = known;
     if let Ok(count @ 1..) = vcpus {
-        // Whatever the command line says or does not say; and any other program may be a VMM as well.
+        // Regardless of the command line; any other program may be a VMM as well.
         let vm = vm.get_or_insert_with(|| vmm::unknown(pid, &arguments));
         vm.accel = "kvm".to_owned();
         vm.vcpus = Some(count as u32);
@@ -134,7 +134,7 @@ fn look(pid: u32, entries: &[registry::Entry]) -> (Option<Vm>, bool) {
     (vm, is_hidden)
 }
 
-/// What the command line of a process in `folder` says of the VM that it runs; public for whoever makes one up.
+/// The VM in the command line of a process in `folder`; public for tests with synthetic ones.
 #[doc(hidden)]
 pub fn of_command_line(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm> {
     qemu::parse(pid, arguments, folder).or_else(|| vmm::parse(pid, arguments))
@@ -143,7 +143,7 @@ pub fn of_command_line(pid: u32, arguments: &[String], folder: &Path) -> Option<
 fn command_line(pid: u32) -> Vec<String> {
     let mut bytes = Vec::new();
     if let Ok(file) = fs::File::open(format!("/proc/{pid}/cmdline")) {
-        // What could not be read is as good as not there.
+        // An unreadable part counts as missing.
         let _ = file.take(COMMAND_LINE_BYTES_MAX).read_to_end(&mut bytes);
     }
     let words = bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
@@ -155,7 +155,7 @@ fn command_line(pid: u32) -> Vec<String> {
     words
 }
 
-/// `glass run` knows better than what a command line tells.
+/// The entry of `glass run` is more precise than the command line.
 fn with_entry(vm: Option<Vm>, entry: &registry::Entry) -> Vm {
     let vm = vm.unwrap_or_else(|| vmm::unknown(entry.pid, &[]));
     Vm {
@@ -168,7 +168,7 @@ fn with_entry(vm: Option<Vm>, entry: &registry::Entry) -> Vm {
     }
 }
 
-/// The name of a program, for people: control characters would play tricks with a terminal.
+/// The name of a program, for display: without control characters, which could change the terminal.
 fn program_name(path: &str) -> String {
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
     name.chars().filter(|c| !c.is_control()).take(64).collect()

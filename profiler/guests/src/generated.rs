@@ -1,4 +1,4 @@
-//! The perf map of a process: a file in its own view of the file system, under its own number.
+//! The perf map of a process: a file in its own mount namespace, named by the pid in its own namespace.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -6,14 +6,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use crate::process::living;
 use crate::sys::{read_clocks, ticks_per_sec};
 
-/// How much older than its process a map may seem: file times and process times come from clocks of different steps.
+/// How much older than its process a map may seem: file times and process times have different resolutions.
 const AGE_TOLERANCE_NS: u64 = 2_000_000_000;
 
-/// Opens `/tmp/perf-PID.map` as the process sees it; `None` if there is none. Fails with what to say of a file that the
+/// Opens `/tmp/perf-PID.map` of the process; `None` if there is none. Fails with a phrase about a file that the
 /// process did not write.
 pub(crate) fn open_perf_map(process: u32) -> Result<Option<File>, String> {
     let folder = format!("/proc/{}", living(process));
-    // Without the process nobody can say whose file it is.
+    // Without the process the owner of the file cannot be checked.
     let Some(status) = fs::read_to_string(format!("{folder}/status")).ok() else { return Ok(None) };
     let Some(number) = last_number(&status, "NSpid:") else { return Ok(None) };
     let inside = format!("{folder}/root/tmp/perf-{number}.map");
@@ -22,7 +22,7 @@ pub(crate) fn open_perf_map(process: u32) -> Result<Option<File>, String> {
     let Some(file) = open(if may_look_inside { &inside } else { &outside }) else { return Ok(None) };
     let Ok(data) = file.metadata() else { return Ok(None) };
     if !data.is_file() {
-        return Err("is no ordinary file".to_owned());
+        return Err("is not an ordinary file".to_owned());
     }
     let owners = [0, user(&status).unwrap_or(0)];
     if !owners.contains(&data.uid()) {
@@ -35,7 +35,7 @@ pub(crate) fn open_perf_map(process: u32) -> Result<Option<File>, String> {
     Ok(Some(file))
 }
 
-/// Opens a file, not what a link leads to: the link's path would mean another file to us. Never waits.
+/// Opens a file, but not the target of a link: the link's path would be another file for us. Never waits.
 fn open(path: &str) -> Option<File> {
     File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).ok()
 }
@@ -54,7 +54,7 @@ fn user(status: &str) -> Option<u32> {
 
 /// When a process was started, in nanoseconds since 1970.
 fn start_ns(folder: &str) -> Option<u64> {
-    /// The first field behind the name is the third of all, the start the 22nd.
+    /// The first field after the name is the third of all, the start the 22nd.
     const START: usize = 22 - 3;
     let stat = fs::read(format!("{folder}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);

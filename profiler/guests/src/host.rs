@@ -1,21 +1,21 @@
-//! How busy this machine is while it samples.
+//! The load of this machine while it samples.
 
 use std::fs;
 
-/// How many threads want a CPU, on average over looks.
+/// The number of runnable threads, averaged over several reads.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     runnable: u64,
     looks: u64,
 }
 
-/// The number of threads that run or want to, in `/proc/loadavg`: before the slash of its fourth word.
+/// The number of running and runnable threads, in `/proc/loadavg`: before the slash of its fourth word.
 fn parse(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
 impl Load {
-    /// Counts once more.
+    /// Adds another read.
     pub(crate) fn look(&mut self) {
         if let Some(runnable) = fs::read_to_string("/proc/loadavg").ok().as_deref().and_then(parse) {
             self.runnable += runnable;
@@ -23,7 +23,7 @@ impl Load {
         }
     }
 
-    /// How many threads wanted a CPU, and how many CPUs there are, if these were fewer by a half or more.
+    /// The average number of runnable threads and the number of CPUs, if the threads exceed the CPUs by 0.5 or more.
     pub(crate) fn overload(&self) -> Option<(f64, usize)> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         self.overload_of(cpus)

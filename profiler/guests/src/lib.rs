@@ -27,6 +27,7 @@ pub mod monitor;
 pub mod paced;
 pub mod process;
 pub mod registry;
+mod relocated;
 mod stream;
 // The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
 mod symbols;
@@ -34,6 +35,7 @@ mod symbols;
 mod sys;
 pub mod trace;
 mod vm;
+pub mod xen;
 
 pub use boot_image::is_boot_image;
 pub use error::GuestError;
@@ -56,7 +58,7 @@ pub struct Counts {
 /// Whether there will be more events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// The guest goes on.
+    /// The guest continues.
     More,
     /// The guest has ended.
     Ended,
@@ -74,7 +76,7 @@ pub trait Source {
     /// What was counted so far.
     fn counts(&self) -> Counts;
 
-    /// Stops sampling, hands over what is left and lets the guest go on without us.
+    /// Stops sampling, delivers the remaining events and detaches from the guest.
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
 }
 
@@ -94,7 +96,7 @@ pub trait Guest {
         Ok(())
     }
 
-    /// What has to be said of all samples at their end, if there is anything.
+    /// A warning about all samples at their end, if there is one.
     fn remark(&self) -> Option<String> {
         None
     }
@@ -102,6 +104,6 @@ pub trait Guest {
     /// How many tracks a sample covers.
     fn tracks(&self) -> u64;
 
-    /// Lets the guest go on without us.
+    /// Detaches from the guest.
     fn detach(&mut self) -> Result<(), GuestError>;
 }

@@ -1,4 +1,4 @@
-//! A Linux guest: how far its kernel is from where its map says (KASLR), the unwind tables in its
+//! A Linux guest: the distance of its kernel from its map's addresses (KASLR), the unwind tables in its
 //! memory, and whether a core waits for work.
 
 use std::ops::Range;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use glass_profile::arch::x86_64::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
 
 use crate::error::GuestError;
+use crate::relocated::target_of_gate;
 use crate::symbols::GuestProgram;
 use crate::vm::HeldCore;
 
@@ -46,7 +47,7 @@ const IDLE: [&str; 16] = [
     "hlt_play_dead",
 ];
 
-/// Whether symbols are those of a Linux. One name is not enough: Xen has a `divide_error` too, and anybody may have.
+/// Whether symbols are those of a Linux. One name is not enough: Xen has a `divide_error` too, and other kernels may have one.
 /// `/proc/kallsyms` may list functions alone, and a map may be cut down to what is needed here.
 pub(crate) fn is_linux(has: impl Fn(&str) -> bool) -> bool {
     const ENOUGH: u32 = 3;
@@ -77,7 +78,7 @@ struct OrcBytes {
 }
 
 impl Linux {
-    /// Looks at a kernel in the memory of its VM, which stands still: what takes its time is left to
+    /// Reads a kernel in the memory of its VM, which is stopped: slow work is left to
     /// [`parse`](Linux::parse).
     pub(crate) fn find(program: &GuestProgram, core: &mut impl HeldCore) -> Result<Linux, GuestError> {
         let (slide, mut warning) = slide(program, core)?;
@@ -137,12 +138,12 @@ fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Optio
         None => Ok(None),
     };
     if program.address.is_some() {
-        return match fits(program.bias, core)? {
-            Some(true) => Ok((program.bias, None)),
+        return match fits(program.bias.get(), core)? {
+            Some(true) => Ok((program.bias.get(), None)),
             Some(false) => Err(GuestError::Symbols(format!(
-                "the guest's kernel is not where {path} was said to be loaded: leave the address out to have it found"
+                "the guest's kernel is not at the load address of {path}: leave the address out to have it found"
             ))),
-            None => Ok((program.bias, Some(format!("whether the guest runs {path} could not be checked")))),
+            None => Ok((program.bias.get(), Some(format!("whether the guest runs {path} could not be checked")))),
         };
     }
     if fits(0, core)? == Some(true) {
@@ -150,7 +151,7 @@ fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Optio
     }
     let cannot = |why: &str| {
         GuestError::KernelNotFound(format!(
-            "the guest's kernel is not where {path} says, and {why}: if it has only just been started, record again once it has booted; else take the map of the kernel that runs, or say where it is with --load-address"
+            "the guest's kernel is not at the address of {path}, and {why}: if it has only just been started, record again once it has booted; else take the map of the kernel that runs, or give its address with --load-address"
         ))
     };
     let Some(handler) = DIVIDE.iter().find_map(|name| program.landmark(name)) else {
@@ -160,9 +161,7 @@ fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Optio
     if core.read(INTERRUPT_TABLE, &mut gate)? < gate.len() {
         return Err(cannot("its interrupt table is not where Linux keeps it"));
     }
-    // A gate has its address in three pieces.
-    let target = u64::from_le_bytes([gate[0], gate[1], gate[6], gate[7], gate[8], gate[9], gate[10], gate[11]]);
-    let slide = target.wrapping_sub(handler);
+    let slide = target_of_gate(&gate).wrapping_sub(handler);
     if !slide.is_multiple_of(SLIDE_BYTES) {
         return Err(cannot("its interrupt table belongs to another kernel"));
     }
@@ -179,7 +178,7 @@ fn short_stacks(reason: &str) -> String {
     format!("stacks of the guest's kernel will be short: {reason}")
 }
 
-/// Copies the unwind tables, or says why there are none.
+/// Copies the unwind tables, or returns why there are none.
 fn copy_orc(
     program: &GuestProgram,
     slide: u64,

@@ -1,4 +1,4 @@
-//! Guest memory: physical, in whatever holds a VMM's RAM.
+//! Guest memory: physical, in the VMM's memory or files.
 
 mod blocks;
 mod layout;

@@ -1,8 +1,8 @@
-//! QEMU's monitor, in either of its languages: QMP, which is JSON, and HMP, which is for people. Only
-//! what people type is said, by QMP inside of `human-monitor-command`.
+//! QEMU's monitor, in either of its protocols: QMP, which is JSON, and HMP, which is for humans. The
+//! client sends only HMP commands, in QMP inside of `human-monitor-command`.
 //!
-//! A monitor serves one client and lets others wait without a word, so each wait has a bound, and a
-//! connection is kept no longer than it takes to ask.
+//! A monitor serves one client and lets others wait without an answer, so each wait has a bound, and a
+//! connection is kept no longer than a query takes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use crate::stream::{SocketAddress, Stream};
 
 /// How long a whole answer may take: a loaded host may not run QEMU for a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest answer, in bytes. HMP echoes each character that it gets with all that came before.
+/// The longest answer, in bytes. HMP echoes each received character with all earlier ones.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The longest command, in bytes: its echo has to fit into an answer.
 const COMMAND_BYTES_MAX: usize = 512;
-/// Messages of QMP that are skipped in search of an answer: what happens is reported in between.
+/// Messages of QMP that are skipped in search of an answer: events are reported in between.
 const MESSAGES_SKIPPED_MAX: usize = 1000;
-/// What HMP says when it is ready.
+/// The prompt of HMP.
 const PROMPT: &[u8] = b"(qemu) ";
 
-/// The language of a monitor.
+/// The protocol of a monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     /// The QEMU Machine Protocol: JSON.
@@ -32,17 +32,17 @@ pub enum Language {
     Hmp,
 }
 
-/// Where a monitor listens.
+/// The address of a monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitorAddress {
-    /// What it speaks.
+    /// Its protocol.
     pub language: Language,
     /// Its socket.
     pub socket: SocketAddress,
 }
 
 impl MonitorAddress {
-    /// Everything that a client who cannot read answers says to have `commands` done.
+    /// All bytes that a client without a parser sends to execute `commands`.
     pub(crate) fn script(&self, commands: &[&str]) -> Vec<u8> {
         let mut words = Vec::new();
         if self.language == Language::Qmp {
@@ -95,7 +95,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Has a command of HMP done and returns what it prints.
+    /// Executes a command of HMP and returns its output.
     pub fn ask(&mut self, command: &str) -> Result<String, GuestError> {
         if command.len() > COMMAND_BYTES_MAX || command.contains(char::is_control) {
             return Err(self.failed("takes no command that is so long or has more than one line"));
@@ -120,7 +120,7 @@ impl Monitor {
         self.stream.write_all(bytes).map_err(|error| self.failed(&format!("takes no command: {error}")))
     }
 
-    /// Receives until `done` finds the end of something in what was received; returns that much.
+    /// Receives until `done` finds an end in the received bytes; returns the bytes up to it.
     fn until(&mut self, done: impl Fn(&[u8]) -> Option<usize>) -> Result<Vec<u8>, GuestError> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
@@ -150,7 +150,7 @@ impl Monitor {
         }
     }
 
-    /// Whether a greeting is among the first messages. What QEMU had still to send to the client before us may be ahead of it.
+    /// Whether a greeting is among the first messages. Messages for the previous client may precede it.
     fn is_greeted(&mut self) -> Result<bool, GuestError> {
         const MESSAGES_MAX: usize = 16;
         for _ in 0..MESSAGES_MAX {
@@ -163,7 +163,7 @@ impl Monitor {
     }
 
     fn until_prompt(&mut self) -> Result<Vec<u8>, GuestError> {
-        // Not the first one that is found, but the one at the end: an answer may quote it.
+        // Only a prompt at the end counts: an answer may contain one.
         self.until(|received| received.ends_with(PROMPT).then_some(received.len()))
     }
 
@@ -190,6 +190,6 @@ impl Monitor {
                 break;
             }
         }
-        Err(self.failed("says much, but nothing to what it was asked"))
+        Err(self.failed("sends messages, but no answer to the request"))
     }
 }

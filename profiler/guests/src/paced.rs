@@ -1,5 +1,5 @@
-//! When to take samples: at random moments that depend on nothing, so that neither the time a sample
-//! takes nor what the guest does in step with the clock, or with our samples, shifts the picture.
+//! The moments of samples: random and independent of the guest, so that neither the duration of a sample
+//! nor periodic behaviour of the guest biases the profile.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::host::Load;
 use crate::sys::{monotonic_ns, run_first, sleep_precisely};
 use crate::{Counts, Flow, Guest, Source};
 
-/// Looking is to take a fifth of the guest's time at most: it runs this many times as long as it is held on average.
+/// Sampling is to take a fifth of the guest's time at most: it runs this many times as long as it is stopped on average.
 const RUN_PER_PAUSE: u64 = 4;
-/// Looking never takes more than one part in so many of the time since it began, whatever pauses come.
+/// Sampling never takes more than one part in so many of the time since its start, for any pauses.
 const HELD_SHARE: u64 = 4;
-/// An average follows the last values, of which this one counts as one of so many.
+/// Weight of a value in a running average: one in so many.
 const AVERAGED: i64 = 16;
-/// A pause counts as at most this long in averages: one accident shall not end the sampling for minutes.
+/// A pause counts as at most this long in averages: a single outlier must not end the sampling for minutes.
 const PAUSE_NS_MAX: u64 = 100_000_000;
 
 /// An average of the last values, `value` being the newest of `count`. Of the first few it is the mean: on a busy host
@@ -28,35 +28,35 @@ fn follow(average: u64, value: u64, count: u64) -> u64 {
 
 /// The deadlines of samples. Pure: time is an argument.
 ///
-/// The guest runs for a random time between two samples, and whatever it has done so far, the next one is as
-/// likely in each moment to come (the times are distributed exponentially). Samples that are apart by some
-/// more regular time never see what a guest does just after a pause, when its devices have done their work,
-/// and see what comes half a period later too often.
+/// The guest runs for a random time between two samples, and regardless of its past, the next one is equally
+/// likely at each future moment (the times are distributed exponentially). With more regular intervals, samples would
+/// never show the guest just after a pause, when its devices have completed their requests,
+/// and would show it half a period later too often.
 ///
-/// No deadline depends on what the guest did when it was sampled last. Where a pause is long because
-/// of what the guest does, a rest after each pause by its length would look less often at that. Only where pauses so
-/// far come to more than a quarter of the time, the next one waits until they do not.
+/// No deadline depends on the last sample. If some code of the guest makes a pause long,
+/// a rest in proportion to each pause would sample that code less often. Only if the pauses so
+/// far exceed a quarter of the time, the next sample waits until they do not.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     period_ns: u64,
     start_ns: u64,
     deadline_ns: u64,
-    /// All pauses together.
+    /// The total of all pauses.
     held_ns: u64,
     average_pause_ns: u64,
     /// The same of all the time from a deadline until the guest runs again.
     average_spent_ns: u64,
     random: u64,
     taken: u64,
-    /// Time for which there is no sample although the rate calls for some.
+    /// Time without samples although the rate requires some.
     lost_ns: u64,
-    /// How much of it only to let the guest run.
+    /// The part of it that was spent only to let the guest run.
     spared_ns: u64,
     late: u64,
 }
 
 impl Pacer {
-    /// Deadlines from `start_ns` on. A `seed` gives the same ones each time.
+    /// Deadlines from `start_ns` on. The same `seed` gives the same deadlines.
     pub fn new(start_ns: u64, rate_hz: u32, seed: u64) -> Pacer {
         let period_ns = (1_000_000_000 / u64::from(rate_hz.max(1))).max(1);
         let mut pacer = Pacer {
@@ -76,13 +76,13 @@ impl Pacer {
         pacer
     }
 
-    /// Starts the clock anew, before the first sample.
+    /// Restarts the clock, before the first sample.
     fn start(&mut self, start_ns: u64) {
         self.start_ns = start_ns;
         self.deadline_ns = start_ns + self.random(self.period_ns);
     }
 
-    /// A random time that is this long on average.
+    /// A random time with this mean.
     fn random(&mut self, mean_ns: u64) -> u64 {
         // Marsaglia's xorshift: jitter needs no better randomness.
         self.random ^= self.random << 13;
@@ -98,8 +98,8 @@ impl Pacer {
         self.deadline_ns
     }
 
-    /// Notes that a sample was begun at `begun_ns` and over at `now_ns`, for which the guest stood still
-    /// for `pause_ns`, and goes on to a deadline that leaves the guest time to run.
+    /// Records a sample from `begun_ns` to `now_ns` with a pause of `pause_ns`, and sets the next
+    /// deadline so that the guest has time to run.
     pub fn taken(&mut self, begun_ns: u64, now_ns: u64, pause_ns: u64) {
         self.taken += 1;
         let late_ns = begun_ns.saturating_sub(self.deadline_ns);
@@ -111,12 +111,12 @@ impl Pacer {
         let spent_ns = late_ns.min(self.period_ns) + pause_ns;
         self.average_pause_ns = follow(self.average_pause_ns, pause_ns, self.taken);
         self.average_spent_ns = follow(self.average_spent_ns, spent_ns, self.taken);
-        // With what is spent on a sample it makes a period, unless the guest has a right to more.
+        // Together with the duration of a sample it makes a period, unless the guest must get more.
         let wanted_ns = self.period_ns.saturating_sub(self.average_spent_ns);
         let run_ns = wanted_ns.max(RUN_PER_PAUSE * self.average_pause_ns).max(self.period_ns / 4);
         let cycle_ns = run_ns + self.average_spent_ns;
         let gap_ns = self.random(run_ns);
-        // Of the time that comes now, the part that is more than the rate calls for.
+        // The part of the coming time that exceeds the rate's interval.
         let share = cycle_ns.saturating_sub(self.period_ns) as f64 / cycle_ns.max(1) as f64;
         let spared_ns = ((gap_ns + self.average_spent_ns) as f64 * share) as u64;
         self.spared_ns += spared_ns;
@@ -135,8 +135,8 @@ impl Pacer {
         self.spared_ns / self.period_ns
     }
 
-    /// Samples that the rate calls for until `now_ns`, and of them those that were left out or are overdue. Moments are
-    /// random, so the samples that were taken are the others only about.
+    /// Expected samples until `now_ns`, and those of them that were left out or are overdue. Moments are
+    /// random, so the collected samples equal the difference only approximately.
     fn wanted_and_lost(&self, now_ns: u64) -> (u64, u64) {
         let wanted = now_ns.saturating_sub(self.start_ns) / self.period_ns;
         let lost = (self.lost_ns + now_ns.saturating_sub(self.deadline_ns)) / self.period_ns;
@@ -148,9 +148,9 @@ impl Pacer {
 pub struct Paced<G> {
     guest: G,
     pacer: Pacer,
-    /// The end of sampling, once it has come.
+    /// The end of sampling, once it has ended.
     ended_ns: Option<u64>,
-    /// Samples of single tracks that the guest did not give.
+    /// Samples of single tracks that were not possible.
     missing: u64,
     longest_pause_ns: u64,
     load: Load,
@@ -160,7 +160,7 @@ impl<G: Guest> Paced<G> {
     /// Starts the clock.
     pub fn new(guest: G, rate_hz: u32) -> Paced<G> {
         sleep_precisely();
-        // On a busy host it would wait for a CPU while the guest is held, and until a vCPU gives up its own.
+        // On a busy host it would wait for a CPU while the guest is stopped, and until a vCPU leaves its own.
         run_first();
         let now = monotonic_ns();
         let pacer = Pacer::new(now, rate_hz, now);
@@ -176,7 +176,7 @@ impl<G: Guest> Paced<G> {
 impl<G: Guest> Source for Paced<G> {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.guest.announce(sink)?;
-        // Announcing takes time that no samples are wanted for.
+        // The time of announcing does not count for samples.
         self.pacer.start(monotonic_ns());
         Ok(())
     }
@@ -266,22 +266,22 @@ mod tests {
         // One sample that was begun ten periods late.
         let begun = pacer.deadline_ns() + 10 * PERIOD;
         pacer.taken(begun, begun, 0);
-        // What the rate calls for is the rate times the time, whatever the random moments were.
+        // Expected is the rate times the time, regardless of the random moments.
         assert_eq!(pacer.wanted_and_lost(begun), (begun / PERIOD, 9));
         assert_eq!(pacer.late, 1);
         assert!(pacer.deadline_ns() > begun);
-        // Nothing is taken for five more periods.
+        // No sample for five more periods.
         assert_eq!(pacer.wanted_and_lost(pacer.deadline_ns() + 5 * PERIOD).1, 14);
         // One that took a second.
         let begun = pacer.deadline_ns();
         let ended = begun + 1000 * PERIOD;
         pacer.taken(begun, ended, 1000 * PERIOD);
         assert_eq!(pacer.wanted_and_lost(ended), (ended / PERIOD, ended / PERIOD - 2));
-        // It is made up for by three more.
+        // Three more compensate for it.
         assert!((3990 * PERIOD..4200 * PERIOD).contains(&pacer.deadline_ns()), "{}", pacer.deadline_ns());
     }
 
-    /// Runs a guest of which each sample takes `pause_ns`; returns the share of time that it stood still,
+    /// Runs a guest with a pause of `pause_ns` for each sample; returns the share of time for which it was stopped,
     /// and the pacer.
     fn run(pause_ns: u64, samples: u64) -> (f64, Pacer) {
         let mut pacer = Pacer::new(0, 1000, 7);

@@ -1,8 +1,10 @@
 //! A Linux process, sampled by the kernel: `perf_event_open` with the software CPU clock.
 //!
 //! The process is not stopped for it. A thread that waits uses no CPU time, so it is not sampled;
-//! time in system calls is attributed to the caller with a frame `[kernel]`, if we may see it.
+//! time in system calls is attributed to the caller, with the kernel's own functions where it shows them and a frame
+//! `[kernel]` where it only lets us see its time.
 
+mod kernel;
 mod processes;
 mod records;
 
@@ -19,10 +21,11 @@ use crate::error::GuestError;
 use crate::files::VDSO;
 use crate::sys::{Held, PerfEvent, PerfSettings, raise_descriptor_limit};
 use crate::{Counts, Flow, Source};
+use kernel::Kernel;
 use records::{Record, Sorter};
 
 /// Buffer for each CPU, in bytes: the first that the kernel grants. The last is what it grants to
-/// everybody by default (`perf_event_mlock_kb`).
+/// every user by default (`perf_event_mlock_kb`).
 const RING_BYTES: [usize; 3] = [8 << 20, 2 << 20, 512 << 10];
 /// All buffers together, in bytes, on a machine with many CPUs; but none is smaller than the least.
 const RINGS_BYTES_MAX: usize = 64 << 20;
@@ -107,11 +110,14 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
     maps.lines().filter_map(parse).collect()
 }
 
-/// Reads texts and records as the kernel makes them, for whoever makes them up: `/proc/PID/maps`, the list of CPUs,
-/// and the records of a buffer, one after the other.
+/// Reads texts and records as the kernel makes them, for tests with synthetic ones: `/proc/PID/maps`, `/proc/kallsyms`, the list
+/// of CPUs, and the records of a buffer, one after the other.
 #[doc(hidden)]
 pub fn read_kernels_words(text: &str, records: &[u8], sink: &mut dyn FnMut(Event)) -> usize {
     let mut sorter = Sorter::default();
+    if let Ok(kernel) = Kernel::parse(text.as_bytes(), None) {
+        sorter.processes.place_kernel(7, kernel, sink);
+    }
     let mut rest = records;
     while let Some(size) = rest.get(6..8).map(|size| usize::from(u16::from_le_bytes([size[0], size[1]])))
         && let Some((record, after)) = rest.split_at_checked(size.max(8))
@@ -336,14 +342,17 @@ pub(crate) fn living(pid: u32) -> u32 {
 impl Source for Process {
     /// Events are open by now, so nothing that comes after this look at /proc is missed.
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        if self.exclude_kernel {
-            let text =
-                "time in the kernel is not sampled: kernel.perf_event_paranoid does not permit it without CAP_PERFMON";
-            sink(Event::Warning(text.to_owned()));
-        }
         let space = self.sorter.processes.space(self.pid, sink);
+        let kernel = match self.exclude_kernel {
+            true => Err("time in the kernel is not sampled: permit it with `sysctl kernel.perf_event_paranoid=1`, or run glass as root or with CAP_PERFMON".to_owned()),
+            false => Kernel::read(),
+        };
+        match kernel {
+            Ok(kernel) => self.sorter.processes.place_kernel(self.pid, kernel, sink),
+            Err(sentence) => sink(Event::Warning(sentence)),
+        }
         if self.child.is_some() {
-            // Its records tell all, from exec on.
+            // Its records are complete, from exec on.
             return Ok(());
         }
         for tid in threads(self.pid)? {

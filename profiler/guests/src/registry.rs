@@ -1,8 +1,8 @@
 //! The VMs that `glass run` has started on this machine: one small JSON file each, so that
-//! `glass record` knows a VM's symbol file and socket by its name or process id.
+//! `glass record` finds a VM's symbol file and socket by its name or process id.
 //!
-//! The files are in a folder that only the user can enter. One that names a process that is gone is
-//! left out and removed.
+//! The files are in a folder that only the user can enter. A file of a process that has ended is
+//! ignored and removed.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The largest file that is read, in bytes: an honest one has some hundred.
+/// The largest file that is read, in bytes: a valid one has some hundred.
 const ENTRY_BYTES_MAX: u64 = 64 << 10;
-/// The most files that are looked at.
+/// The most files that are read.
 const ENTRIES_MAX: usize = 10_000;
 
 /// A running VM.
@@ -25,7 +25,7 @@ pub struct Entry {
     pub elf: PathBuf,
     /// The unix socket of QEMU's gdbstub.
     pub gdb: PathBuf,
-    /// What the user calls it.
+    /// Its name.
     pub name: String,
     /// "kvm" or "tcg".
     pub accel: String,
@@ -33,7 +33,7 @@ pub struct Entry {
     pub vcpus: u32,
 }
 
-/// Takes the entry out of the registry when it is dropped.
+/// Removes the entry from the registry when it is dropped.
 #[derive(Debug)]
 pub struct Registered {
     path: PathBuf,
@@ -46,8 +46,8 @@ impl Drop for Registered {
     }
 }
 
-/// The registry's folder, made if it is not there: `$XDG_RUNTIME_DIR/glass-UID`, or in `/tmp`.
-/// Fails if it belongs to somebody else or others could write to it.
+/// The registry's folder, created if it does not exist: `$XDG_RUNTIME_DIR/glass-UID`, or in `/tmp`.
+/// Fails if it belongs to another user or others could write to it.
 pub fn folder() -> io::Result<PathBuf> {
     let base =
         std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
@@ -69,15 +69,15 @@ fn folder_in(base: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes folders in `parent` that belong to processes which are gone. `owner` tells a folder's process
-/// by its name, `None` for what is to stay.
+/// Removes folders in `parent` that belong to processes which are gone. `owner` returns a folder's process
+/// from its name, `None` for folders that stay.
 pub fn remove_orphans(parent: &Path, owner: impl Fn(&str) -> Option<u32>) {
     /// There are some more the next time.
     const FOLDERS_MAX: usize = 1000;
     for folder in fs::read_dir(parent).into_iter().flatten().flatten().take(FOLDERS_MAX) {
         let owner = folder.file_name().to_str().and_then(&owner);
         if owner.is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true)) {
-            // One that stays does no harm.
+            // A remaining folder is harmless.
             let _ = fs::remove_dir_all(folder.path());
         }
     }
@@ -91,7 +91,7 @@ pub fn register(entry: &Entry) -> io::Result<Registered> {
 fn register_in(folder: &Path, entry: &Entry) -> io::Result<Registered> {
     let path = folder.join(format!("{}.json", entry.pid));
     let temporary = folder.join(format!("{}.new", entry.pid));
-    // Written aside and renamed: whoever lists the folder sees a whole file or none.
+    // Written under another name and renamed: a reader of the folder finds a whole file or none.
     File::create(&temporary)?.write_all(serde_json::to_string(entry)?.as_bytes())?;
     fs::rename(&temporary, &path)?;
     Ok(Registered { path })

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::sys::{self, Endpoint, connect_socket, open_socket};
 
-/// Where something listens.
+/// The address of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SocketAddress {
     /// A unix socket.
@@ -29,7 +29,7 @@ impl fmt::Display for SocketAddress {
 }
 
 impl SocketAddress {
-    /// What to connect to: several if a host's name has several addresses.
+    /// The addresses to connect to: several if a host's name has several addresses.
     pub(crate) fn endpoints(&self) -> io::Result<Vec<Endpoint>> {
         match self {
             SocketAddress::Unix(path) => Ok(vec![Endpoint::Unix(path.clone())]),

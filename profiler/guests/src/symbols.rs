@@ -1,6 +1,7 @@
 //! The symbol files that a user names for a VM: what each is, which belong together, and where the
 //! programs that they describe run.
 
+use std::cell::Cell;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use glass_formats as formats;
 use glass_profile::arch::x86_64::orc::OrcTable;
+use glass_profile::elf::ReadAt;
 use glass_profile::image::{Image, ImageError};
 use glass_profile::map::SymbolMap;
 use glass_profile::program::{NamesFrom, Parts, Program};
@@ -15,7 +17,7 @@ use glass_profile::symbols;
 
 use crate::boot_image;
 use crate::error::GuestError;
-use crate::files;
+use crate::files::{FILE_BYTES_MAX, HostFile};
 use crate::linux;
 
 const PAGE_BYTES: u64 = 4096;
@@ -64,7 +66,7 @@ enum Content {
     Map(Arc<SymbolMap>),
 }
 
-/// A program that the guest runs, as far as the files tell.
+/// A program that the guest runs, from the files.
 pub(crate) struct GuestProgram {
     pub(crate) path: PathBuf,
     /// The ELF file, with the roots of the map that belongs to it.
@@ -73,10 +75,10 @@ pub(crate) struct GuestProgram {
     has_names: bool,
     /// The addresses that it was linked for.
     pub(crate) linked: Range<u64>,
-    /// Where it is loaded, if the user says.
+    /// Its load address, if the user gives it.
     pub(crate) address: Option<u64>,
     /// What is added to linked addresses.
-    pub(crate) bias: u64,
+    pub(crate) bias: Cell<u64>,
 }
 
 impl GuestProgram {
@@ -92,11 +94,11 @@ impl GuestProgram {
 
     /// Where it runs.
     pub(crate) fn range(&self) -> Range<u64> {
-        self.linked.start.wrapping_add(self.bias)..self.linked.end.wrapping_add(self.bias)
+        self.linked.start.wrapping_add(self.bias.get())..self.linked.end.wrapping_add(self.bias.get())
     }
 
-    fn place(&mut self, address: u64) {
-        self.bias = address.wrapping_sub(self.linked.start & !(PAGE_BYTES - 1));
+    fn place(&self, address: u64) {
+        self.bias.set(address.wrapping_sub(self.linked.start & !(PAGE_BYTES - 1)));
     }
 
     fn names(&self) -> Vec<NamesFrom> {
@@ -118,7 +120,7 @@ impl GuestProgram {
         let program = Program::new(Parts { name, image, names: self.names(), is_whole: true, is_kernel });
         let main = self.linked.start.wrapping_add(bias)..self.linked.end.wrapping_add(bias);
         let mut placed = vec![(main.clone(), bias, program)];
-        // Modules are where the running kernel put them: a map of another boot says nothing of them.
+        // Modules are where the running kernel put them: a map of another boot does not contain them.
         if let Some(map) = self.map.as_ref().filter(|_| self.elf.is_none() && bias == 0) {
             let mut end = 0;
             for (module, range) in map.modules().into_iter().filter(|(module, _)| !module.is_empty()) {
@@ -150,19 +152,21 @@ fn landmarks() -> Vec<&'static str> {
 fn read(path: &Path) -> Result<Content, GuestError> {
     let file = |error| GuestError::File { path: path.to_owned(), error };
     let metadata = fs::metadata(path).map_err(file)?;
-    if metadata.len() > files::FILE_BYTES_MAX || metadata.is_dir() {
+    if metadata.len() > FILE_BYTES_MAX || metadata.is_dir() {
         return Err(file(std::io::Error::other("not a file of a usual size")));
     }
-    // A copy of it, since names are asked for again at the end: what /proc shows has no size.
+    // A copy of it, since names are read again at the end: files in /proc have no size.
     if !metadata.is_file() || path.starts_with("/proc") {
         return Err(GuestError::Symbols(format!(
             "{} is not an ordinary file: copy what is in it to one, and give that with --symbols",
             path.display()
         )));
     }
-    let bytes = fs::read(path).map_err(file)?;
+    let opened = HostFile::open(path).map_err(file)?;
     let landmarks = landmarks();
-    if !bytes.starts_with(b"\x7fELF") {
+    let mut magic = [0; 4];
+    if !opened.read_at(0, &mut magic) || magic != *b"\x7fELF" {
+        let bytes = fs::read(path).map_err(file)?;
         if boot_image::starts_like_one(&bytes) {
             return Err(GuestError::Symbols(format!("{} {}", path.display(), ImageError::BootImage)));
         }
@@ -171,12 +175,12 @@ fn read(path: &Path) -> Result<Content, GuestError> {
         return Ok(Content::Map(Arc::new(map)));
     }
     let wrong = |error| GuestError::Image { path: path.to_owned(), error };
-    let has_names = match symbols::check_names(&bytes) {
+    let has_names = match symbols::check_names(&opened) {
         Ok(()) => true,
         Err(ImageError::Stripped) => false,
         Err(error) => return Err(wrong(error)),
     };
-    let image = Box::new(Image::parse(&bytes, &landmarks).map_err(wrong)?);
+    let image = Box::new(Image::read(&opened, &landmarks).map_err(wrong)?);
     Ok(Content::Elf { image, has_names })
 }
 
@@ -196,7 +200,7 @@ pub(crate) fn load(files: &[SymbolFile]) -> Result<Vec<GuestProgram>, GuestError
             Content::Elf { image, has_names } => {
                 let linked = image.linked_range();
                 let elf = Some(Arc::from(image));
-                programs.push(GuestProgram { path, elf, map: None, has_names, linked, address, bias: 0 });
+                programs.push(GuestProgram { path, elf, map: None, has_names, linked, address, bias: Cell::default() });
             }
             Content::Map(map) => maps.push((path, map, address)),
         }
@@ -219,11 +223,11 @@ pub(crate) fn load(files: &[SymbolFile]) -> Result<Vec<GuestProgram>, GuestError
                 has_names: true,
                 linked,
                 address,
-                bias: 0,
+                bias: Cell::default(),
             }),
         }
     }
-    for program in &mut programs {
+    for program in &programs {
         if !program.has_names && program.map.is_none() {
             return Err(GuestError::Image { path: program.path.clone(), error: ImageError::Stripped });
         }
@@ -263,7 +267,7 @@ mod tests {
         let map = SymbolMap::parse(lines.collect::<String>().as_bytes(), &landmarks()).unwrap();
         let linked = map_range(&map);
         let (path, map) = ("a map".into(), Some(Arc::new(map)));
-        GuestProgram { path, elf: None, map, has_names: true, linked, address: None, bias: 0 }.is_linux()
+        GuestProgram { path, elf: None, map, has_names: true, linked, address: None, bias: Cell::default() }.is_linux()
     }
 
     #[test]

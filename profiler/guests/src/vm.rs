@@ -15,6 +15,7 @@ use glass_profile::model::State;
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::linux::{self, Linux};
+use crate::relocated;
 use crate::symbols::{self, GuestProgram, SymbolFile};
 
 /// The most vCPUs that are looked at.
@@ -33,7 +34,7 @@ pub struct VmSettings {
     pub symbols: Vec<SymbolFile>,
     /// The vCPUs to sample by their index, all if empty.
     pub vcpus: Vec<u32>,
-    /// A kernel without symbols that the VM was started with: addresses are recorded, and that is said.
+    /// A kernel without symbols that the VM was started with: addresses are recorded, with a warning.
     pub boot_image: Option<PathBuf>,
     /// Symbols that do not fit what the guest runs are used all the same, with a warning.
     pub force: bool,
@@ -59,12 +60,12 @@ impl VmSettings {
     }
 }
 
-/// A core that stands still.
+/// A stopped core.
 pub(crate) trait HeldCore {
     /// Copies from a virtual address of the guest; returns how much there was.
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError>;
 
-    /// Whether the VMM's side knows the core to be asleep; asked only if the guest does not say.
+    /// Whether the core sleeps according to the VMM's side; called only if the guest does not report it.
     fn is_halted(&mut self) -> Result<bool, GuestError>;
 
     /// Whether the core stands wherever it was, and not only between two blocks of instructions.
@@ -94,14 +95,15 @@ impl VmImage {
         let guest = Guest { id: GUEST, kind, name: name.to_owned(), architecture: Architecture::X86_64 };
         let programs = symbols::load(&settings.symbols)?;
         let cores = programs.iter().find_map(|program| {
-            program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias))
+            program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias.get()))
         });
         Ok(VmImage { guest, programs, settings, cores, linux: OnceCell::new() })
     }
 
-    /// Compares the images with what the guest has in memory, and copies the unwind tables that a Linux
-    /// keeps there. [`prepare`](VmImage::prepare) comes after it. `Ok` holds a warning for what could not be done.
-    pub(crate) fn check(&self, core: &mut impl HeldCore) -> Result<Option<String>, GuestError> {
+    /// Compares the images with what the guest has in memory, finds a kernel that has moved, and copies the unwind tables
+    /// that a Linux keeps there. [`prepare`](VmImage::prepare) comes after it. `Ok` holds a warning for what could not be
+    /// done.
+    pub(crate) fn check(&self, state: &CoreState, core: &mut impl HeldCore) -> Result<Option<String>, GuestError> {
         let mut warnings = Vec::new();
         if let Some(kernel) = &self.settings.boot_image {
             warnings.push(format!(
@@ -118,6 +120,7 @@ impl VmImage {
                     warning
                 })
             } else {
+                self.find_moved(program, state, core)?;
                 check_program(program, core)
             };
             match checked {
@@ -131,6 +134,22 @@ impl VmImage {
             }
         }
         Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
+    }
+
+    /// Takes note of where a kernel is that has moved. One of ours never does, and a Linux is found in its own way.
+    fn find_moved(
+        &self,
+        program: &GuestProgram,
+        state: &CoreState,
+        core: &mut impl HeldCore,
+    ) -> Result<(), GuestError> {
+        let may_move = self.cores.is_none() && program.address.is_none() && !program.is_linux();
+        if let Some(image) = program.elf.as_ref().filter(|_| may_move && state.width == Width::Bits64)
+            && let Some(slide) = relocated::slide(image, state, core)?
+        {
+            program.bias.set(slide);
+        }
+        Ok(())
     }
 
     /// Does what [`check`](VmImage::check) has left for when the guest runs again; returns a warning for what could
@@ -149,7 +168,7 @@ impl VmImage {
         }
         for (index, program) in self.programs.iter().enumerate() {
             let linux = self.linux.get().filter(|(kernel, _)| *kernel == index).map(|(_, linux)| linux);
-            let slide = linux.map_or(program.bias, |linux| linux.slide);
+            let slide = linux.map_or(program.bias.get(), |linux| linux.slide);
             for (range, bias, program) in program.programs(slide, linux.and_then(|linux| linux.orc.as_ref())) {
                 sink(Event::Place { space: SPACE, range, bias, program });
             }
@@ -175,8 +194,10 @@ impl VmImage {
         }
         let CoreState { registers, width, .. } = state;
         let mode = self.mode(&state);
-        let segment =
-            |registers: Registers, stack| Segment { space: SPACE, mode, width, registers: registers.into(), stack };
+        let segment = |registers: Registers, stack| {
+            let registers = registers.into();
+            Segment { space: SPACE, mode, width, registers, stack, ..Default::default() }
+        };
         if width != Width::Bits64 {
             let segments = vec![segment(registers, Vec::new())];
             return Ok(RawSample { track, state: self.state(core, index)?, segments, ..Default::default() });
@@ -190,7 +211,7 @@ impl VmImage {
             segments.push(segment(registers, Vec::new()));
             outer = caller;
         }
-        // A process of a guest has a stack that nobody could unwind.
+        // The stack of a guest's process cannot be unwound.
         let in_process = mode == Mode::User && self.linux.get().is_some() && !self.has_image(registers.rip);
         let pieces = if in_process { Vec::new() } else { self.copy_stack(core, outer.rsp, stack)? };
         let linux = self.linux.get().map(|(_, linux)| linux);
@@ -249,7 +270,7 @@ impl VmImage {
         })
     }
 
-    /// What the guest says that a core does; of one that it has not started it says nothing.
+    /// The state of a core that the guest reports; none for a core that it has not started.
     fn activity(&self, core: &mut impl HeldCore, index: usize) -> Result<Option<formats::Activity>, GuestError> {
         let Some(cores) = self.cores.filter(|_| index < formats::CORES_MAX) else { return Ok(None) };
         let address = cores.wrapping_add(index as u64 * formats::CORE_STATE_BYTES);
@@ -264,8 +285,8 @@ impl VmImage {
 
     fn has_code(&self, address: u64) -> bool {
         self.programs.iter().any(|program| {
-            let code = program.elf.as_ref().and_then(|image| image.code(address.wrapping_sub(program.bias)));
-            code.is_some()
+            let linked = address.wrapping_sub(program.bias.get());
+            program.elf.as_ref().is_some_and(|image| image.has_code(linked))
         })
     }
 
@@ -306,14 +327,14 @@ fn check_program(program: &GuestProgram, core: &mut impl HeldCore) -> Result<Opt
     if let Some(image) = &program.elf {
         if let (Some(address), Some(build_id)) = (image.build_id_address, &image.build_id) {
             let mut found = vec![0; build_id.len()];
-            if core.read(address.wrapping_add(program.bias), &mut found)? == found.len() {
+            if core.read(address.wrapping_add(program.bias.get()), &mut found)? == found.len() {
                 return if found == *build_id { Ok(None) } else { Err(wrong("it has another build id")) };
             }
         }
         if let Some((address, code)) = image.code_segments().next() {
             let code = &code[..code.len().min(CODE_BYTES_COMPARED)];
             let mut found = vec![0; code.len()];
-            let read = core.read(address.wrapping_add(program.bias), &mut found)?;
+            let read = core.read(address.wrapping_add(program.bias.get()), &mut found)?;
             if read == found.len() {
                 return if found == code { Ok(None) } else { Err(wrong("the code in its memory differs")) };
             }

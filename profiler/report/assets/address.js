@@ -1,4 +1,4 @@
-// The address of the page keeps what is shown, so that a link shows the same to somebody else.
+// The address of the page keeps what is shown, so that a link shows the same to another reader.
 
 const DELAY_MS = 300;
 
@@ -36,7 +36,7 @@ export class Address {
   }
 }
 
-/** What the address says, by key. */
+/** The parts of the address, by key. */
 export function read(url = location.href) {
   return new URLSearchParams(new URL(url).hash.slice(1));
 }
@@ -71,7 +71,7 @@ export function readTexts(text) {
   }
 }
 
-/** Controls of samples that are kept, and what tells the page that one has changed. */
+/** Controls of samples that are kept, and the event that one of them has changed. */
 const CONTROLS = {
   view: ["input[name=view]", "change"],
   width: ["input[name=width]", "change"],
@@ -97,7 +97,7 @@ function valuesOf(elements) {
 export function controlTexts() {
   const texts = {};
   for (const [key, [selector]] of Object.entries(CONTROLS)) {
-    const elements = [...document.querySelectorAll(selector)];
+    const elements = /** @type {HTMLInputElement[]} */ ([...document.querySelectorAll(selector)]);
     if (elements.length === 0) continue;
     const [now, before] = valuesOf(elements);
     texts[key] = now === before ? "" : now;
@@ -114,10 +114,10 @@ function isPossible(elements, value) {
   return !first.matches("select") || [...first.options].some((option) => option.value === value);
 }
 
-/** Sets the controls to what the address says, as if the reader had. */
+/** Sets the controls to what the address has, as if the reader had. */
 export function setControls(parts) {
   for (const [key, [selector, type]] of Object.entries(CONTROLS)) {
-    const elements = [...document.querySelectorAll(selector)];
+    const elements = /** @type {HTMLInputElement[]} */ ([...document.querySelectorAll(selector)]);
     if (elements.length === 0) continue;
     const [now, before] = valuesOf(elements);
     const wanted = isPossible(elements, parts.get(key)) ? parts.get(key) : before;
@@ -126,7 +126,7 @@ export function setControls(parts) {
       if (!element.matches("[type=radio], [type=checkbox]")) element.value = wanted;
       else if (wanted.split(",").includes(element.value) === element.checked) continue;
       else element.checked = !element.checked;
-      // Of radio buttons only the one that is chosen says so.
+      // Of radio buttons only the one that is chosen sends an event.
       if (element.type !== "radio" || element.checked) element.dispatchEvent(new Event(type, { bubbles: true }));
     }
   }

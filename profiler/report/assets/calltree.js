@@ -121,7 +121,7 @@ export class CallTree {
   nameCell(row) {
     const cell = tableCell("name");
     const content = document.createElement("div");
-    content.style.setProperty("--level", Math.min(row.level, INDENT_LEVELS) - 1);
+    content.style.setProperty("--level", String(Math.min(row.level, INDENT_LEVELS) - 1));
     if (row.more) {
       content.append(textSpan("twisty", "…"), textSpan("full", `${formatCount(row.more)} more`));
     } else {

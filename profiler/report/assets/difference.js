@@ -15,7 +15,7 @@ import { changeColour, compareShares, formatPoints, VERDICTS } from "./compare.j
 import { Tooltip } from "./tooltip.js";
 import { Crumbs } from "./crumbs.js";
 import { HidePanel } from "./hide.js";
-import { find, helpKey, searchKey, startTheme } from "./page.js";
+import { find, findInputs, helpKey, searchKey, startTheme } from "./page.js";
 import { Address, controlTexts, list, onAddress, read, readTexts, setControls, writeTexts } from "./address.js";
 
 /** The strongest colour stands for at least this change. */
@@ -111,7 +111,7 @@ function reshape() {
 }
 
 function sum() {
-  sides = [0, 1].map((track) => sumSelection(profile, shape, { tracks: new Set([track]), states: state.states, range: null }));
+  sides = [0, 1].map((track) => sumSelection(profile, shape, { tracks: new Set([track]), states: state.states, range: null, within: null }));
   const functions = rowsOf(sides);
   most = functions.reduce((size, row) => Math.max(size, Math.abs(row.selfChange.points), Math.abs(row.totalChange.points)), POINTS_MIN);
   const chosen = STATES.filter((_, index) => state.states.has(index)).join(" + ");
@@ -121,7 +121,7 @@ function sum() {
   draw();
 }
 
-/** Functions with their samples in A and B, and the changes of both shares. */
+/** Functions with their samples in A and B, and the changes of both shares. @param {any[]} sides */
 function rowsOf([a, b]) {
   const rows = new Map();
   [a, b].forEach((sums, side) => {
@@ -250,7 +250,7 @@ function addressTexts() {
   };
 }
 
-/** Shows what the address says, as far as it says something that can be. */
+/** Shows what the address has, as far as the page has it. */
 function readAddress(url) {
   const parts = read(url);
   setControls(parts);
@@ -266,14 +266,14 @@ function start() {
   find("#elided button").addEventListener("click", () => setWidth("a"));
   find("#help-button").addEventListener("click", () => find("#help").showModal());
   document.addEventListener("keydown", keyPressed);
-  for (const input of document.querySelectorAll("input[name=width]")) input.addEventListener("change", () => setWidth(input.value));
-  for (const input of document.querySelectorAll("input[name=view]")) {
+  for (const input of findInputs("input[name=width]")) input.addEventListener("change", () => setWidth(input.value));
+  for (const input of findInputs("input[name=view]")) {
     input.addEventListener("change", () => {
       state.view = input.value;
       draw();
     });
   }
-  for (const input of document.querySelectorAll("input[name=state]")) {
+  for (const input of findInputs("input[name=state]")) {
     const index = STATES.indexOf(input.value);
     input.checked = state.states.has(index);
     input.addEventListener("change", () => {

@@ -1,6 +1,6 @@
 // Drawing when the browser does.
 
-/** Calls `draw` once in the next frame, however often it is asked to. */
+/** Calls `draw` once in the next frame, however often it is called. */
 export function oncePerFrame(draw) {
   let isWaiting = false;
   return () => {

@@ -210,7 +210,7 @@ export class FlameGraph {
     }
   }
 
-  /** Moves the keyboard's mark, scrolls it into sight and tells the caller. */
+  /** Moves the keyboard's mark, scrolls it into sight and calls `focus`. */
   setFocused(box) {
     this.focused = box;
     if (box) {

@@ -1,10 +1,10 @@
 // Wires the page: one state, and functions that bring everything that depends on a part of it in line.
 
-import { formatCount, formatPercent, formatSamples } from "./format.js";
+import { formatCount, formatDuration, formatPercent, formatSamples } from "./format.js";
 import { textSpan } from "./elements.js";
 import { decodeProfile, STATES } from "./profile.js";
 import { shapeTree } from "./shape.js";
-import { hottestLines, keepMatches, keepUnder, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumSelection } from "./sums.js";
+import { hottestLines, keepMatches, keepUnder, samplesIn, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumSelection } from "./sums.js";
 import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
 import { matchFunctions } from "./search.js";
 import { groupColour, Palette } from "./colours.js";
@@ -12,11 +12,13 @@ import { FlameGraph } from "./graph.js";
 import { functionColumn, imageColumn, placeColumn, samplesColumn, SortedTable } from "./table.js";
 import { CallTree } from "./calltree.js";
 import { Timeline } from "./timeline.js";
+import { Within } from "./within.js";
+import { StackChart } from "./chart.js";
 import { Tooltip } from "./tooltip.js";
 import { describeBox } from "./describe.js";
 import { Crumbs } from "./crumbs.js";
 import { HidePanel } from "./hide.js";
-import { find, helpKey, isTyping, searchKey, startTabs, startTheme } from "./page.js";
+import { find, findInputs, helpKey, isTyping, searchKey, startTabs, startTheme } from "./page.js";
 import { Address, controlTexts, list, onAddress, range, read, readTexts, setControls, writeTexts } from "./address.js";
 
 const profile = decodeProfile(find("#profile").textContent);
@@ -24,6 +26,7 @@ const state = {
   tracks: null,
   states: new Set([0]),
   range: null,
+  within: null,
   hidden: null,
   recursion: "keep",
   view: "flame",
@@ -80,6 +83,11 @@ const timeline = new Timeline(find("#timeline"), profile, {
   },
   range: (range) => {
     state.range = range;
+    if (range || !timeline.within) state.within = null;
+    sum();
+  },
+  within: (within) => {
+    state.within = within;
     sum();
   },
   view: () => address.keep(),
@@ -89,7 +97,13 @@ const hidePanel = new HidePanel(find("#hide"), profile.functions, (hidden) => {
   reshape();
 });
 
-/** The tree of functions that is asked for; made anew by `reshape`. */
+const chart = new StackChart(find("#chart"), {
+  select,
+  hover: (fn, samples, x, y) => tooltip.show([["tip-name", fn.name], ["tip-share", formatSamples(samples)]], x, y),
+  leave: () => tooltip.hide(),
+});
+
+/** The tree of functions that is selected; made anew by `reshape`. */
 let shape = shapeTree(profile, state);
 /** What the selection adds up to, made anew by `sum`; and what of it the zoom leaves, by `refine`. */
 let sums;
@@ -123,7 +137,7 @@ function sum() {
 /** What share of the samples that are selected each state has, whether it counts or not. */
 function sayStates() {
   const all = sums.byState.reduce((sum, samples) => sum + samples, 0);
-  for (const input of document.querySelectorAll("input[name=state]")) {
+  for (const input of findInputs("input[name=state]")) {
     input.parentElement.querySelector(".share").textContent = formatPercent(sums.byState[STATES.indexOf(input.value)], all);
   }
 }
@@ -138,7 +152,33 @@ function draw() {
   graph.show(box, { upwards: state.view === "flame", palette });
   crumbs.show(box);
   drawLegend(palette, sumGroups(profile, shape, sums, palette.groupOf));
+  drawChart(palette);
   refine();
+}
+
+/** Whole stacks over time: of the track that is chosen, or that has most samples of the selection. */
+function drawChart(palette) {
+  const isChart = state.view === "chart" && profile.timeline.samples !== null;
+  find("#chart").hidden = !isChart;
+  find("#graph").hidden = isChart;
+  if (!isChart) return;
+  const { samples, durationNs, sliceNs, rateHz } = profile.timeline;
+  const counted = (index) => state.states.has(profile.nodes.state[samples.node[index]]);
+  const indices = samplesIn(profile, state).filter(counted);
+  const counts = new Map();
+  for (const index of indices) counts.set(samples.track[index], (counts.get(samples.track[index]) ?? 0) + 1);
+  const track = [...counts].sort((a, b) => b[1] - a[1])[0]?.[0] ?? 0;
+  const { within, range } = state;
+  const window = within ? [within.from, Math.max(within.to, within.from + 1)] : range ? range.map((slice) => slice * sliceNs) : [0, durationNs];
+  chart.show({
+    samples: indices.filter((index) => samples.track[index] === track).map((index) => ({ time: samples.time[index], node: shape.place[samples.node[index]] })),
+    nodes: shape.nodes,
+    functions: profile.functions,
+    window,
+    periodNs: rateHz > 0 ? 1e9 / rateHz : sliceNs,
+    track: profile.tracks[track]?.name ?? "",
+    fill: (fn) => palette.fill({ fn }, state.dark),
+  });
 }
 
 function zoom(box) {
@@ -172,7 +212,8 @@ function sayWhole(box) {
   const chosen = STATES.filter((_, index) => state.states.has(index));
   const parts = [`100 % = ${formatCount(zoomed.all)} ${chosen.join(" + ")} samples`];
   if (state.tracks) parts.push(` of ${[...state.tracks].map((track) => profile.tracks[track].name).join(", ")}`);
-  if (state.range) parts.push(`, ${timeline.describe(state.range)}`);
+  if (state.within) parts.push(`, ${state.within.label}`);
+  else if (state.range) parts.push(`, ${timeline.describe(state.range)}`);
   if (box.parent) parts.push(`, in ${box.fn.short}`);
   find("#whole").textContent = parts.join("");
 }
@@ -263,7 +304,7 @@ function keyPressed(event) {
   if (event.key === "Escape") {
     // The first Escape gives up search and zoom, the next one the range of time.
     const idle = state.query === "" && state.selected === null && !graph.zoomed.parent;
-    if (idle && state.range) timeline.setRange(null);
+    if (idle && (state.range || state.within)) timeline.setRange(null);
     reset();
     find("#search").blur();
   } else if (event.key === "Enter" && event.target === find("#search")) {
@@ -284,7 +325,7 @@ function listenToTools() {
   find("#lines-of button").addEventListener("click", () => select(null));
   find("#help-button").addEventListener("click", () => find("#help").showModal());
   document.addEventListener("keydown", keyPressed);
-  for (const input of document.querySelectorAll("input[name=view]")) {
+  for (const input of findInputs("input[name=view]")) {
     input.addEventListener("change", () => {
       state.view = input.value;
       draw();
@@ -298,7 +339,7 @@ function listenToTools() {
     state.recursion = event.target.value;
     reshape();
   });
-  for (const input of document.querySelectorAll("input[name=state]")) {
+  for (const input of findInputs("input[name=state]")) {
     const index = STATES.indexOf(input.value);
     input.checked = state.states.has(index);
     input.addEventListener("change", () => {
@@ -309,12 +350,24 @@ function listenToTools() {
   }
 }
 
-/** Another view of the page has chosen a range of time, in nanoseconds of the samples' clock. */
-function rangeChosen({ detail: [from, to] }) {
-  const { sliceNs, slices } = profile.timeline;
-  if (slices < 2) return;
+/**
+ * The other view of the page has selected a range of time, a span or a task: intervals in nanoseconds of the samples' clock. A page
+ * without single samples has whole slices of time only, and shows to which of them a range is rounded.
+ */
+function rangeChosen({ label, intervals, isRange }) {
+  const { sliceNs, slices, samples } = profile.timeline;
+  if (samples) {
+    timeline.setWithin(new Within(label, intervals, profile.tracks));
+    return;
+  }
+  if (!isRange || slices < 2) {
+    timeline.say(`There are too many samples to show those of ${label}: select a range.`);
+    return;
+  }
+  const [[from, to]] = intervals;
   const first = Math.max(0, Math.min(slices - 1, Math.floor(from / sliceNs)));
   timeline.setRange([first, Math.max(first + 1, Math.min(slices, Math.ceil(to / sliceNs)))]);
+  timeline.say(`${timeline.note.textContent}, rounded to slices of ${formatDuration(sliceNs)}`);
 }
 
 /** What is shown, as texts for the address. */
@@ -332,7 +385,7 @@ function addressTexts() {
   };
 }
 
-/** Shows what the address says, as far as it says something that can be. */
+/** Shows what the address has, as far as the page has it. */
 function readAddress(url) {
   const parts = read(url);
   setControls(parts);
@@ -351,7 +404,7 @@ function readAddress(url) {
 
 function start() {
   find("#report").hidden = document.body.dataset.view === "trace";
-  document.addEventListener("samples-range", rangeChosen);
+  document.addEventListener("samples-range", (event) => rangeChosen(/** @type {CustomEvent} */ (event).detail));
   hidePanel.fill(groupsBy("image"), running.all);
   listenToTools();
   sum();

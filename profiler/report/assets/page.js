@@ -1,6 +1,10 @@
 // What every page has: light and dark, the list of keys, tabs.
 
+/** @type {(selector: string) => any} */
 export const find = (selector) => document.querySelector(selector);
+
+/** All inputs that a selector finds. @type {(selector: string) => HTMLInputElement[]} */
+export const findInputs = (selector) => /** @type {any} */ ([...document.querySelectorAll(selector)]);
 
 /** Follows the system's choice of colours until the reader makes one; `onChange` gets whether it is dark. */
 export function startTheme(onChange) {

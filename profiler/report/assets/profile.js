@@ -57,12 +57,12 @@ function decodeNodes(columns, functions) {
   return nodes;
 }
 
-/** Entries of one slice and track are a cell; cells are in order of slice and track. */
-function decodeTimeline({ slice_ns: sliceNs, slices, duration_ns: durationNs, rate_hz: rateHz, cells: packed }) {
+/**
+ * Reads packed numbers one after the other: seven bits a byte, the lowest first. `length` is that of the bytes.
+ * @param {string} packed
+ */
+function readNumbers(packed) {
   const bytes = atob(packed);
-  const entryNode = new Uint32Array(bytes.length);
-  const entrySamples = new Uint32Array(bytes.length);
-  const cells = { slice: [], track: [], start: [] };
   let position = 0;
   const number = () => {
     let value = 0;
@@ -73,9 +73,18 @@ function decodeTimeline({ slice_ns: sliceNs, slices, duration_ns: durationNs, ra
       if (byte < 128) return value;
     }
   };
+  return { length: bytes.length, number, hasMore: () => position < bytes.length };
+}
+
+/** Entries of one slice and track are a cell; cells are in order of slice and track. */
+function decodeTimeline({ slice_ns: sliceNs, slices, duration_ns: durationNs, rate_hz: rateHz, cells: packed, samples: exact }) {
+  const { length, number, hasMore } = readNumbers(packed);
+  const entryNode = new Uint32Array(length);
+  const entrySamples = new Uint32Array(length);
+  const cells = { slice: [], track: [], start: [] };
   let entries = 0;
   let slice = 0;
-  while (position < bytes.length) {
+  while (hasMore()) {
     slice += number();
     cells.slice.push(slice);
     cells.track.push(number());
@@ -90,7 +99,22 @@ function decodeTimeline({ slice_ns: sliceNs, slices, duration_ns: durationNs, ra
   }
   cells.start.push(entries);
   for (const column of Object.keys(cells)) cells[column] = Uint32Array.from(cells[column]);
-  return { sliceNs, slices, durationNs, rateHz, cells, entryNode, entrySamples };
+  return { sliceNs, slices, durationNs, rateHz, cells, entryNode, entrySamples, samples: decodeSamples(exact) };
+}
+
+/** Every sample by itself: time, track, node. Null if the page does not hold them. */
+function decodeSamples(packed) {
+  if (packed === "") return null;
+  const { number, hasMore } = readNumbers(packed);
+  const [times, tracks, nodes] = [[], [], []];
+  let time = 0;
+  while (hasMore()) {
+    time += number();
+    times.push(time);
+    tracks.push(number());
+    nodes.push(number());
+  }
+  return { time: Float64Array.from(times), track: Uint32Array.from(tracks), node: Uint32Array.from(nodes) };
 }
 
 /** Samples of each node and of each track in the whole recording. */

@@ -2,7 +2,7 @@
 
 /**
  * Flags by function, or null for an empty search. Parts are separated by commas, one of them must
- * match. `crate:`, `image:` and `file:` ask for those; `*` stands for anything, and a name with it is
+ * match. `crate:`, `image:` and `file:` search in those; `*` stands for anything, and a name with it is
  * matched as a whole.
  */
 export function matchFunctions(functions, query) {

@@ -1,4 +1,4 @@
-// The tree of functions that the reader asks for: lines merged, and, on request, recursion merged and
+// The tree of functions that the reader selects: lines merged, and, on request, recursion merged and
 // functions left out whose callees then hang below their callers. It does not depend on which
 // samples count, so a selection of time or tracks costs only new sums.
 

@@ -4,15 +4,16 @@ import { addUp, STATES } from "./profile.js";
 
 /**
  * Adds up what the selection includes: `tracks` is a set of indices or null for all, `states` a set
- * of indices into STATES, `range` the first slice and the one after the last, or null for all. `byState` has the samples
- * of all states, also of those that do not count.
+ * of indices into STATES, `range` the first slice and the one after the last, or null for all; `within` has the intervals that
+ * samples must lie in (and slices do not count then), or is null. `byState` has the samples of all states, also of those that do not count.
  */
 export function sumSelection(profile, shape, selection) {
   const { nodes, timeline } = profile;
   const { cells, entryNode, entrySamples } = timeline;
   const own = new Float64Array(nodes.count);
   const [first, end] = selection.range ?? [0, Infinity];
-  for (let cell = 0; cell < cells.slice.length; cell += 1) {
+  if (selection.within) for (const index of samplesIn(profile, selection)) own[timeline.samples.node[index]] += 1;
+  for (let cell = 0; cell < cells.slice.length && !selection.within; cell += 1) {
     if (cells.slice[cell] < first || cells.slice[cell] >= end) continue;
     if (selection.tracks && !selection.tracks.has(cells.track[cell])) continue;
     for (let entry = cells.start[cell]; entry < cells.start[cell + 1]; entry += 1) own[entryNode[entry]] += entrySamples[entry];
@@ -23,6 +24,19 @@ export function sumSelection(profile, shape, selection) {
     if (own[node] > 0 && !selection.states.has(nodes.state[node])) own[node] = 0;
   }
   return { ...sumOwn(shape, own), byState };
+}
+
+/** Indices of the samples in a selection of tracks, time and intervals, in order of time. */
+export function samplesIn({ timeline }, { tracks, range, within }) {
+  const { samples, sliceNs } = timeline;
+  const [from, to] = range ? range.map((slice) => slice * sliceNs) : [0, Infinity];
+  const found = [];
+  for (let index = 0; index < samples.time.length; index += 1) {
+    const [time, track] = [samples.time[index], samples.track[index]];
+    if (tracks && !tracks.has(track)) continue;
+    if (within ? within.has(time, track) : time >= from && time < to) found.push(index);
+  }
+  return found;
 }
 
 /** `own` is by node of the profile, `self` and `total` by node of the shape; `all` is 100 %. */

@@ -1,15 +1,15 @@
 // The timeline: a lane for each track, what it was doing in colour, and a range that the reader drags
 // or moves by keys. Ranges are whole slices. What a range or a chosen track means is up to the caller.
 
-import { formatCount, formatPercent, formatSamples, timeFormat } from "./format.js";
+import { formatCount, formatDuration, formatPercent, formatSamples, timeFormat } from "./format.js";
 import { textSpan } from "./elements.js";
 import { oncePerFrame } from "./frames.js";
 import { STATES } from "./profile.js";
-import { countSlices } from "./sums.js";
+import { countSlices, samplesIn } from "./sums.js";
 import { roundStep, windowFrom, zoomWindow } from "./zoom.js";
 
 const LANES_FOLDED = 8;
-/** More lanes than this say nothing to anybody; those with most samples are shown. */
+/** More tracks than this are too many to read; those with most samples are shown. */
 const LANES_MAX = 200;
 const AXIS_PX = 22;
 const LANE_PX = 28;
@@ -22,7 +22,7 @@ const ZOOM_STEP = 1.25;
 const VIEW_MIN_SLICES = 10;
 
 export class Timeline {
-  /** `on` holds tracks(set or null), range(slices or null) and view(). */
+  /** `on` holds tracks(set or null), range(slices or null), within(intervals or null) and view(). */
   constructor(section, profile, on) {
     this.section = section;
     this.profile = profile;
@@ -37,6 +37,7 @@ export class Timeline {
     this.time = profile.timeline;
     this.view = [0, this.time.slices];
     this.range = null;
+    this.within = null;
     this.chosen = null;
     this.drag = null;
     this.hover = null;
@@ -122,8 +123,22 @@ export class Timeline {
 
   setRange(range) {
     this.range = range;
+    this.within = null;
     this.mark();
     this.on.range(range);
+  }
+
+  /** Counts only what lies in the intervals of a `Within`. */
+  setWithin(within) {
+    this.range = null;
+    this.within = within;
+    this.mark();
+    this.on.within(within);
+  }
+
+  /** A sentence where a range is described. */
+  say(text) {
+    this.note.textContent = text;
   }
 
   /** Brings marks and numbers in line with the choice of tracks and range. */
@@ -143,7 +158,7 @@ export class Timeline {
       row.append(textSpan("samples", formatCount(sum[3])));
       return row;
     }));
-    this.clear.hidden = this.range === null;
+    this.clear.hidden = this.range === null && this.within === null;
     this.sayRange(this.drag?.range ?? this.range);
     this.draw();
   }
@@ -158,7 +173,7 @@ export class Timeline {
   }
 
   /** Samples of all chosen tracks in a range. */
-  samplesIn([first, end]) {
+  countIn([first, end]) {
     const { cells } = this.time;
     let samples = 0;
     for (let cell = 0; cell < cells.slice.length; cell += 1) {
@@ -176,7 +191,9 @@ export class Timeline {
   }
 
   sayRange(range) {
-    this.note.textContent = range ? `${this.describe(range)}, ${formatSamples(this.samplesIn(range))}` : "";
+    if (range) this.say(`${this.describe(range)}, ${formatSamples(this.countIn(range))}`);
+    else if (this.within) this.say(`${this.within.label}: ${formatDuration(this.within.ns)}, ${formatSamples(samplesIn(this.profile, { tracks: this.chosen, range: null, within: this.within }).length)}`);
+    else this.say("");
   }
 
   sliceAt(x) {

@@ -6,12 +6,16 @@ import { isHidden, lanesOf } from "./trace_layout.js";
 import { sliceAt } from "./trace_pick.js";
 
 export class TraceAddress {
-  constructor({ data, timeline, series, paths }) {
-    Object.assign(this, { data, timeline, series, paths });
+  constructor({ data, timeline, series, paths, tables }) {
+    this.data = data;
+    this.timeline = timeline;
+    this.series = series;
+    this.paths = paths;
+    this.tables = tables;
   }
 
   texts(panel) {
-    const { data, timeline, series, paths } = this;
+    const { data, timeline, series, paths, tables } = this;
     const { view, chosen, other, ruler, box, layout } = timeline;
     const place = (item) => (item ? `${item.lane.number}-${item.start}` : "");
     const hidden = data.groups.map((group, number) => (isHidden(data, layout, group) ? number : -1)).filter((number) => number >= 0);
@@ -27,21 +31,26 @@ export class TraceAddress {
       folded: data.groups.map(({ name }, number) => (layout.folded.has(name) ? number : -1)).filter((number) => number >= 0).join("."),
       hidden: hidden.join("."),
       open: [...layout.opened].join("."),
-      panel: panel === "trace-details" ? "" : panel,
+      pinned: layout.pinned.join("."),
+      panel: panel === "trace-overview" ? "" : panel,
+      sheet: tables.index > 0 ? String(tables.index) : "",
       series: series.index > 0 ? String(series.index) : "",
       mode: series.mode === "cumulative" ? "" : series.mode,
-      path: paths.index > 0 ? String(paths.index) : "",
+      path: place(paths.path?.span),
+      only: find("#path-only").checked ? "" : "0",
     };
   }
 
-  /** Shows what the address says, as far as it says something that can be; `on` holds filter, query, choose, measure and panel. */
+  /** Shows what the address has, as far as it is in the trace; `on` holds filter, query, choose, measure and panel. */
   async show(parts, on) {
-    const { data, timeline, series, paths } = this;
+    const { data, timeline, series, paths, tables } = this;
     const { layout } = timeline;
     const groups = (key) => list(parts.get(key)).filter((number) => number in data.groups).map((number) => data.groups[number]);
     if (parts.has("folded")) layout.folded = new Set(groups("folded").map(({ name }) => name));
     layout.opened = new Set(list(parts.get("open")).filter((number) => data.lanes[number]?.children > 0));
     layout.hidden = new Set(groups("hidden").flatMap((group) => lanesOf(data, group).map(({ number }) => number)));
+    layout.pinned = list(parts.get("pinned")).filter((number) => number in data.lanes);
+    find("#path-only").checked = parts.get("only") !== "0";
     on.filter(parts.get("lanes") ?? "");
     timeline.show(range(parts.get("t")) ?? [0, data.durationNs]);
     on.query(parts.get("q") ?? "");
@@ -50,11 +59,13 @@ export class TraceAddress {
     timeline.box.scrollTop = Number(parts.get("y") ?? 0) || 0;
     if (data.series[parts.get("series")]) series.choose(Number(parts.get("series")));
     if (parts.get("mode")) series.setMode(parts.get("mode"));
-    if (data.paths[parts.get("path")]) paths.choose(Number(parts.get("path")), false);
+    if (data.tables[parts.get("sheet")]) tables.choose(Number(parts.get("sheet")));
+    const span = await this.itemAt(parts.get("path"));
+    await paths.follow(span && data.isSpan(span) ? span : null);
     const [chosen, other] = await Promise.all(["at", "to"].map((key) => this.itemAt(parts.get(key))));
     on.choose(chosen);
     if (chosen && other) on.measure(other);
-    on.panel(parts.get("panel") ?? "trace-details");
+    on.panel(parts.get("panel") ?? "trace-overview");
   }
 
   async itemAt(text) {

@@ -4,7 +4,7 @@
 const PIECES_MAX = 320;
 const PACKS_MAX = 96;
 
-/** Reads numbers as the page's maker wrote them. */
+/** Reads numbers as trace_page/pack.rs wrote them. */
 class Reader {
   constructor(bytes, at) {
     this.bytes = bytes;
@@ -42,11 +42,29 @@ export function unfold(value) {
 }
 
 export class TraceData {
-  /** `onLoaded` is told when pieces that were asked for are there. */
-  constructor(text, onLoaded) {
+  /** `onLoaded` is called when pieces that were requested are there; `packText(number)` returns the text of a pack. */
+  constructor(text, onLoaded, packText = packOfPage) {
     const index = JSON.parse(text);
-    Object.assign(this, index);
+    this.startNs = index.startNs;
+    this.durationNs = index.durationNs;
+    this.shiftNs = index.shiftNs;
+    this.kinds = index.kinds;
+    this.types = index.types;
+    this.groups = index.groups;
+    this.names = index.names;
+    this.uses = index.uses;
+    this.sums = index.sums;
+    this.sumsLeftOut = index.sumsLeftOut;
+    this.wakes = index.wakes;
+    this.series = index.series;
+    this.tables = index.tables;
+    this.tasks = index.tasks;
+    this.story = index.story;
+    this.losses = index.losses;
+    this.lossesInAll = index.lossesInAll;
+    this.taskTable = null;
     this.onLoaded = onLoaded;
+    this.packText = packText;
     this.lanes = index.lanes.map(([kind, name, count, parent, levels], number) => ({
       number,
       kind,
@@ -61,6 +79,7 @@ export class TraceData {
       for (let lane = group.first; lane < group.first + group.count; lane += 1) this.lanes[lane].group = number;
     });
     this.weights = Uint8Array.from(this.kinds, ({ weight }) => ["strong", "middle", "faint"].indexOf(weight));
+    this.kindNumbers = new Map(this.kinds.map(({ label }, number) => [label, number]));
     this.counterKind = this.types.findIndex(({ label }) => label === "counter");
     this.decoded = new Map();
     this.packs = new Map();
@@ -72,7 +91,38 @@ export class TraceData {
 
   /** Whether an item is a task that runs. */
   isRun({ lane, kind }) {
-    return this.types[lane.kind].label === "task" && this.kinds[kind].label === "runs";
+    return this.types[lane.kind].label === "task" && this.kinds[kind].label === "running";
+  }
+
+  /** Whether an item is a span of its own, not a visit of a core. */
+  isSpan({ lane }) {
+    return this.types[lane.kind].label === "span";
+  }
+
+  /** Whether a lane shows once more what stands in others: visits of spans by cores, calls below their task. */
+  isCopy({ kind, name, parent }) {
+    const { label } = this.types[kind];
+    return (label === "core" && name.includes(" active spans")) || (label === "call" && parent !== null);
+  }
+
+  /** The number of the kind with a label. */
+  kindOf(label) {
+    return this.kindNumbers.get(label) ?? 0;
+  }
+
+  /** Columns of all tasks, by index: name, number, lane, parent and one, start and one. */
+  async fetchTasks() {
+    const [piece] = this.tasks;
+    if (!piece) return { count: 0, name: [], number: [], lane: [], parent: [], spawned: [] };
+    // Kept for good: nearly everything refers to tasks.
+    this.taskTable ??= this.pack(piece[0]).then((bytes) => decodeTasks(bytes, piece));
+    return this.taskTable;
+  }
+
+  /** "connection #17". */
+  taskName(tasks, task) {
+    const [name, number] = [this.names[tasks.name[task]] ?? "", tasks.number[task]];
+    return name === "" || name === `task ${number}` ? `task ${number}` : `${name} #${number}`;
   }
 
   /** A piece if it is there; else it is fetched. */
@@ -128,7 +178,7 @@ export class TraceData {
   /** The bytes of a pack. */
   async pack(number) {
     let known = this.packs.get(number);
-    if (known === undefined) known = unpack(number);
+    if (known === undefined) known = unpack(this.packText(number));
     this.packs.delete(number);
     this.packs.set(number, known);
     trim(this.packs, PACKS_MAX);
@@ -153,10 +203,14 @@ export function piecesIn(level, from, to) {
   return level.pieces.filter(([, , , start, end]) => end >= from && start <= to);
 }
 
-async function unpack(number) {
-  const element = await packElement(number);
-  const text = element.textContent;
-  const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+async function packOfPage(number) {
+  return (await packElement(number)).textContent;
+}
+
+async function unpack(whenRead) {
+  const text = await whenRead;
+  const decode = /** @type {any} */ (Uint8Array).fromBase64 ?? ((base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)));
+  const bytes = decode.call(Uint8Array, text);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -246,6 +300,12 @@ function decodeWakes(bytes, [, offset, count, first]) {
     time[index] = at;
   }
   return { count, time, from: reader.numbers(count, new Float64Array(count)), to: reader.numbers(count, new Float64Array(count)) };
+}
+
+function decodeTasks(bytes, [, offset, count]) {
+  const reader = new Reader(bytes, offset);
+  const column = () => reader.numbers(count, new Float64Array(count));
+  return { count, name: column(), number: column(), lane: column(), parent: column(), spawned: column() };
 }
 
 /** Moments, counts of buckets or moments and values of a series. */

@@ -1,13 +1,18 @@
 // Everything about what was clicked, and how far it is from something else.
 
-import { formatCount } from "./format.js";
+import { formatCount, formatDuration } from "./format.js";
 import { textElement } from "./elements.js";
+import { REQUEST, SEGMENT } from "./trace_columns.js";
 import { columnsOf, unfold } from "./trace_data.js";
 import { sliceAt, textOf, wokenBy } from "./trace_pick.js";
+import { childrenOf, groupItems, requestsOf, segmentsOf } from "./trace_inside.js";
+import { trackName } from "./trace_path.js";
 import { formatMoment, formatTime } from "./trace_overlay.js";
 
 /** Tasks that are listed for one that woke them. */
 const WOKEN_MAX = 12;
+/** Rows of a list at first, and more of them with each click. */
+const DETAIL_ROWS = 50;
 
 export class Details {
   /** `go(lane, time)` brings a slice of a lane in sight. */
@@ -15,14 +20,18 @@ export class Details {
     this.element = element;
     this.data = data;
     this.go = go;
+    this.serial = 0;
   }
 
   /** Shows an item, and its distance from another one if there is one. */
-  show(item, other) {
+  async show(item, other) {
+    const serial = ++this.serial;
     if (!item) {
-      this.element.replaceChildren(textElement("p", "trace-nothing", "Click a slice, a mark or a gap: everything about it is shown here. Shift and a click on another one measure the distance."));
+      this.element.replaceChildren(textElement("p", "trace-nothing", "Click a slice, a mark or a gap for its details. Shift and a click on another one measure the distance."));
       return;
     }
+    this.tasks = await this.data.fetchTasks();
+    if (serial !== this.serial) return;
     const parts = [this.one(item)];
     if (other) parts.push(this.distance(item, other), this.one(other));
     this.element.replaceChildren(...parts);
@@ -32,51 +41,60 @@ export class Details {
     const { data } = this;
     const box = textElement("section", "trace-item", "");
     const isCounter = data.isCounter(item.lane);
-    box.append(textElement("h3", "", isCounter ? item.lane.name : this.title(item)));
+    box.append(textElement("h3", "", isCounter ? item.lane.name : titleOf(data, item)));
     const list = document.createElement("dl");
     const add = (label, value) => {
       list.append(textElement("dt", "", label), typeof value === "string" ? textElement("dd", "", value) : wrap(value));
     };
     if (isCounter) add("Value", formatCount(item.value));
-    else if (this.title(item) !== data.kinds[item.kind].label) add("Kind", data.kinds[item.kind].label);
-    add("Lane", this.link(`${data.groups[item.lane.group].name} › ${item.lane.name}`, item.lane.number, item.start));
-    add(item.end > item.start ? "Begin" : "When", formatMoment(data.startNs + item.start, 1));
+    else if (titleOf(data, item) !== data.kinds[item.kind].label) add("Kind", data.kinds[item.kind].label);
+    add("Track", this.link(`${data.groups[item.lane.group].name} › ${item.lane.name}`, item.lane.number, item.start));
+    add(item.end > item.start ? "Start" : "Time", formatMoment(data.startNs + item.start, 1));
     if (item.end > item.start) {
       add("End", formatMoment(data.startNs + item.end, 1));
-      add("Length", `${formatTime(item.end - item.start)}  (${formatCount(item.end - item.start)} ns)`);
+      if (this.isMeasured(item)) add("Duration", `${formatTime(item.end - item.start)}  (${formatCount(item.end - item.start)} ns)`);
     }
     if (!isCounter) this.columns(item, add);
     if (data.isRun(item)) this.woken(item, add);
     box.append(list);
     const text = textOf(data, item);
     if (text) box.append(textElement("pre", "trace-text", text));
+    if (data.isSpan(item)) this.inside(item, box);
     return box;
   }
 
-  title(item) {
-    return titleOf(this.data, item);
+  /** A request without a submission or completion has no latency. */
+  isMeasured({ lane, piece, index }) {
+    const { types } = this.data;
+    return types[lane.kind].label !== "request" || (columnsOf(piece, types[lane.kind]).columns[REQUEST.remarks][index] & 6) === 0;
   }
 
-  /** What its type of lane says besides. */
+  /** The columns of its type of track. */
   columns(item, add) {
     const { data } = this;
     const type = data.types[item.lane.kind];
     const { columns } = columnsOf(item.piece, type);
     type.columns.forEach(({ label, show }, column) => {
       const value = columns[column][item.index];
-      if (show === "linkTime" || value === 0) return;
+      if (show === "linkTime" || value === 0 || label === "") return;
       if (show === "count" || show === "number") {
         const format = show === "count" ? formatCount : String;
         add(label, value > Number.MAX_SAFE_INTEGER ? `about ${value.toExponential(6)}` : format(value));
       } else if (show === "bytes") add(label, `${formatCount(value)} bytes`);
       else if (show === "name") add(label, data.names[value]);
+      else if (show === "task") add(label, this.taskLink(value - 1, item.start));
       else if (show === "row") add(label, this.laneLink(value - 1, item.start));
       else if (show === "link") add(label, this.laneLink(value - 1, item.start + unfold(columns[column + 1][item.index])));
+      else if (show.choice) add(label, show.choice[value] ?? String(value));
       else if (show.flags) add(label, show.flags.filter((_, bit) => (value >> bit) & 1).join(", "));
     });
   }
 
-  /** Names what is there as soon as it is known. */
+  taskLink(task, time) {
+    return this.link(this.data.taskName(this.tasks, task), this.tasks.lane[task] ?? 0, time);
+  }
+
+  /** Has the name of what is there as soon as it has been read. */
   laneLink(number, time) {
     const { data } = this;
     const lane = data.lanes[number];
@@ -90,11 +108,71 @@ export class Details {
     return link;
   }
 
-  /** Whom a task has woken while it ran. */
+  /** The tasks that a task has woken while it ran. */
   async woken(item, add) {
     const { found, isMore } = await wokenBy(this.data, item, WOKEN_MAX);
     found.forEach(({ lane, time }, index) => add(index === 0 ? "Wakes" : "", this.laneLink(lane.number, time)));
     if (isMore) add("", "and more");
+  }
+
+  /** Child spans, requests and segments of a span. */
+  async inside(span, box) {
+    const { data } = this;
+    const serial = this.serial;
+    const place = textElement("div", "trace-inside", "");
+    box.append(place);
+    const [tree, requests, segments] = await Promise.all([childrenOf(data, span), requestsOf(data, span), segmentsOf(data, span)]);
+    if (serial !== this.serial) return;
+    place.append(this.tree(tree));
+    const deviceOf = (one) => `${trackName(one.lane)} ${one.text}`;
+    const bytesOf = (type, column) => ({ lane, piece, index }) => columnsOf(piece, data.types[lane.kind]).columns[column][index];
+    place.append(this.items("Requests", span, requests, deviceOf, bytesOf("request", REQUEST.bytes)));
+    place.append(this.items("Segments", span, segments, (one) => one.text, bytesOf("segment", SEGMENT.bytes)));
+  }
+
+  tree({ children, count }) {
+    const box = textElement("section", "inside-tree", "");
+    box.append(textElement("h3", "", `Child spans (${formatCount(count)})`));
+    const list = (nodes) => {
+      const element = document.createElement("ul");
+      for (const node of nodes) {
+        const row = document.createElement("li");
+        row.append(this.link(node.item.text || "span", node.item.lane.number, node.item.start), textElement("span", "part", ` ${formatDuration(node.item.end - node.item.start)}`));
+        if (node.children.length > 0) row.append(list(node.children));
+        element.append(row);
+      }
+      return element;
+    };
+    if (children.length > 0) box.append(list(children));
+    return box;
+  }
+
+  /** Items of a span: what they add up to, then one by one. */
+  items(title, span, items, name, bytes) {
+    const box = document.createElement("details");
+    box.className = "inside-items";
+    const sums = groupItems(items, name).map(({ label, count }) => `${formatCount(count)} ${label}`).join(", ");
+    box.append(textElement("summary", "", `${title} (${formatCount(items.length)})${sums ? `: ${sums}` : ""}`));
+    const list = document.createElement("ul");
+    const more = textElement("button", "more", "");
+    more.type = "button";
+    let shown = 0;
+    const add = () => {
+      for (const one of items.slice(shown, shown + DETAIL_ROWS)) {
+        const row = document.createElement("li");
+        const size = bytes(one);
+        const took = one.end > one.start && this.isMeasured(one) ? `, ${formatDuration(one.end - one.start)}` : "";
+        row.append(this.link(name(one), one.lane.number, one.start), textElement("span", "part", ` at ${formatDuration(one.start - span.start)}${took}${size > 0 ? `, ${formatCount(size)} bytes` : ""}`));
+        list.append(row);
+      }
+      shown = Math.min(items.length, shown + DETAIL_ROWS);
+      more.hidden = shown === items.length;
+      more.textContent = `Show more of ${formatCount(items.length - shown)}`;
+    };
+    more.addEventListener("click", add);
+    add();
+    box.append(list, more);
+    return box;
   }
 
   link(text, number, time) {
@@ -110,10 +188,10 @@ export class Details {
     box.append(textElement("h3", "", "Distance"));
     const list = document.createElement("dl");
     const add = (label, from, to) => list.append(textElement("dt", "", label), textElement("dd", "", `${formatTime(to - from)}  (${formatCount(Math.round(to - from))} ns)`));
-    add("Begin to begin", first.start, second.start);
+    add("Start to start", first.start, second.start);
     if (first.end > first.start || second.end > second.start) {
-      add("End to begin", first.end, second.start);
-      add("Begin to end", first.start, second.end);
+      add("End to start", first.end, second.start);
+      add("Start to end", first.start, second.end);
       add("End to end", first.end, second.end);
     }
     box.append(list);
@@ -130,7 +208,7 @@ function wrap(element) {
 /** What an item is called. A task that runs has the name of the core that it runs on. */
 function titleOf(data, item) {
   const { label } = data.kinds[item.kind];
-  if (data.isRun(item) && item.text) return `runs on ${item.text}`;
+  if (data.isRun(item) && item.text) return `running on ${item.text}`;
   return item.text || label;
 }
 

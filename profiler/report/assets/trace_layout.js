@@ -1,4 +1,4 @@
-// Which lanes are shown, and where: headings that fold, lanes that open, a filter, lanes that are hidden.
+// Which tracks are shown, and where: headings that fold, tracks that open, a filter, tracks that are hidden or pinned, only those of a path.
 
 const HEADING_PX = 26;
 const LANE_PX = 20;
@@ -16,6 +16,10 @@ export class Layout {
     this.opened = new Set();
     this.hidden = new Set();
     this.filter = null;
+    /** Numbers of tracks that stay at the top, in their order. */
+    this.pinned = [];
+    /** Numbers of the only tracks that are shown, or null for all. */
+    this.only = null;
     this.top = new Float64Array(data.lanes.length);
     let open = 0;
     for (const group of data.groups) {
@@ -44,22 +48,52 @@ export class Layout {
     return true;
   }
 
+  /** Shows only these tracks, or all for null. */
+  setOnly(numbers) {
+    this.only = numbers;
+    this.make();
+  }
+
+  /** Pins a track at the top, or gives it back. */
+  pin(lane) {
+    const place = this.pinned.indexOf(lane.number);
+    if (place >= 0) this.pinned.splice(place, 1);
+    else this.pinned.push(lane.number);
+    this.make();
+  }
+
+  isPinned(lane) {
+    return this.pinned.includes(lane.number);
+  }
+
   make() {
-    const { data, filter } = this;
+    const { data, filter, only } = this;
     this.rows = [];
     this.top.fill(-1);
     let y = 0;
+    this.pinnedRows = this.pinned.map((number) => {
+      const lane = data.lanes[number];
+      const row = { lane, y, height: this.heightOf(lane), isPinned: true };
+      y += row.height;
+      return row;
+    });
+    this.pinnedHeight = y > 0 ? y + 4 : 0;
+    y = 0;
     for (const group of data.groups) {
       const lanes = data.lanes.slice(group.first, group.first + group.count);
-      const passes = (lane) => !this.hidden.has(lane.number) && (!filter || filter.test(lane.name) || filter.test(group.name));
+      const passes = (lane) => {
+        if (this.isPinned(lane)) return false;
+        if (only) return only.has(lane.number);
+        return !this.hidden.has(lane.number) && (!filter || filter.test(lane.name) || filter.test(group.name));
+      };
       // Of lanes that are closed those that a filter names are shown nevertheless.
-      const isOpen = (lane) => lane.parent === null || this.opened.has(lane.parent) || (filter && filter.test(lane.name) && !filter.test(data.lanes[lane.parent].name));
+      const isOpen = (lane) => only || lane.parent === null || this.opened.has(lane.parent) || (filter && filter.test(lane.name) && !filter.test(data.lanes[lane.parent].name));
       const passing = lanes.filter(passes);
       const shown = passing.filter(isOpen);
       if (shown.length === 0) continue;
-      this.rows.push({ heading: group, lanes: passing.filter(({ parent }) => parent === null).length, y, height: HEADING_PX });
+      this.rows.push({ heading: group, lanes: passing.filter(({ parent }) => only || parent === null).length, y, height: HEADING_PX });
       y += HEADING_PX;
-      if (this.folded.has(group.name)) continue;
+      if (this.folded.has(group.name) && !only) continue;
       for (const lane of shown) {
         const height = this.heightOf(lane);
         this.rows.push({ lane, y, height });
@@ -96,7 +130,12 @@ export class Layout {
 
   /** Makes a lane one that is shown. */
   reveal(lane) {
-    if (this.top[lane.number] >= 0) return;
+    if (this.top[lane.number] >= 0 || this.isPinned(lane)) return;
+    // Beside the tracks of a path, the one that the reader goes to.
+    if (this.only) {
+      this.setOnly(new Set([...this.only, lane.number]));
+      return;
+    }
     this.hidden.delete(lane.number);
     if (lane.parent !== null) this.opened.add(lane.parent);
     this.folded.delete(this.data.groups[lane.group].name);
@@ -119,7 +158,7 @@ export function lanesOf(data, group) {
   return data.lanes.slice(group.first, group.first + group.count);
 }
 
-/** Whether the reader has hidden them all. */
+/** Whether all of them are hidden. */
 export function isHidden(data, layout, group) {
   return lanesOf(data, group).every((lane) => layout.hidden.has(lane.number));
 }

@@ -1,22 +1,24 @@
-// Wires the view of a trace: timeline, what is chosen, search, panels, and the address that keeps all of it.
+// Wires the view of a trace: timeline, selection, critical path, search, panels, and the address that keeps all of it.
 
-import { formatCount } from "./format.js";
-import { textElement } from "./elements.js";
+import { formatCount, formatDuration } from "./format.js";
 import { Tooltip } from "./tooltip.js";
 import { find, helpKey, isTyping, searchKey, startTabs, startTheme } from "./page.js";
 import { Address, onAddress, read } from "./address.js";
 import { columnsOf, TraceData } from "./trace_data.js";
 import { formatMoment, formatTime } from "./trace_overlay.js";
 import { TraceTimeline } from "./trace_timeline.js";
-import { sliceAt, textOf } from "./trace_pick.js";
-import { beside, causeOf, inLane } from "./trace_walk.js";
+import { exactly, sliceAt, textOf } from "./trace_pick.js";
+import { beside, causeOf, effectOf, inLane } from "./trace_walk.js";
 import { describeItem, Details } from "./trace_details.js";
 import { Search } from "./trace_search.js";
 import { SeriesView } from "./trace_series.js";
 import { RangeSums } from "./trace_sums.js";
-import { drawPath, PathView } from "./trace_paths.js";
+import { drawPath, PathView } from "./trace_path_view.js";
+import { fillOverview } from "./trace_overview.js";
+import { SpansView } from "./trace_spans.js";
+import { samplesOf } from "./trace_samples.js";
 import { TraceAddress } from "./trace_address.js";
-import { fillGroups, fillTables } from "./trace_panels.js";
+import { fillGroups, fillLegend, Tables } from "./trace_panels.js";
 
 const REACH_PX = 4;
 /** What is looked for takes at least this part of the view. */
@@ -43,21 +45,23 @@ const timeline = new TraceTimeline(find("#trace-box"), data, {
   text: (lane, { piece, index }) => (data.types[lane.kind].has_text ? columnsOf(piece, data.types[lane.kind]).texts[index].split("\n")[0] : undefined),
 });
 const details = new Details(find("#trace-details"), data, (lane, time) => goTo(lane, time));
-const search = new Search(find("#trace-found"), data, (item) => (item.isLane ? showLane(item.lane) : choose(item, true)));
+const search = new Search(find("#trace-found"), data, {
+  go: (item) => (item.isLane ? showLane(item.lane) : choose(item, true)),
+  counted: () => sayMatches(""),
+});
 const series = new SeriesView(find("#trace-series"), data, { view: () => timeline.view, go: (from, to) => timeline.show([from, to], true), shown: () => address.keep() });
 const sums = new RangeSums(find("#trace-sums"), data, { range: () => timeline.ruler ?? timeline.view, go: goTo });
 const paths = new PathView(find("#trace-paths"), data, {
-  shown: (path, isMoved) => showPath(path, isMoved),
-  go: (from, to, lane) => {
-    if (lane !== null) timeline.scrollTo(data.lanes[lane]);
-    timeline.show([from - (to - from) * MARGIN, to + (to - from) * MARGIN], true);
-  },
+  shown: (path) => pathShown(path),
+  go: (part) => goToPart(part),
   colours: () => timeline.colours,
 });
-timeline.paths = (pen, frame) => panel === "trace-paths" && drawPath(pen, frame, paths.path);
+const spans = new SpansView(find("#trace-spans"), data, (lane, start) => goToSpan(lane, start));
+const tables = new Tables(find("#trace-tables"), data, { go: goTo, shown: () => address.keep() });
+timeline.paths = (pen, frame) => drawPath(pen, frame, paths.path);
 
-let panel = "trace-details";
-const traceAddress = new TraceAddress({ data, timeline, series, paths });
+let panel = "trace-overview";
+const traceAddress = new TraceAddress({ data, timeline, series, paths, tables });
 const address = new Address(() => ({ ...traceAddress.texts(panel), ...shownView() }));
 /** Serial number of the last press or hover that has to find its slice. */
 let asked = 0;
@@ -81,10 +85,13 @@ function choose(item, isMoved) {
   timeline.chosen = item;
   timeline.other = null;
   details.show(item, null);
+  note("");
   if (item) {
     if (isMoved) reveal(item);
-    openPanel("trace-details");
+    // Whoever walks along a path sees its steps.
+    if (panel !== "trace-paths") openPanel("trace-details");
     find("#trace-spoken").textContent = describeItem(data, item).map(([, text]) => text).join(", ");
+    if (data.isSpan(item)) paths.follow(item);
   }
   timeline.draw();
   address.keep();
@@ -156,8 +163,8 @@ function viewChanged() {
   asked += 1;
   tooltip.hide();
   const isAll = to - from >= data.durationNs;
-  find("#trace-window").textContent = `${isAll ? "All of it: " : ""}${formatMoment(data.startNs + from, to - from)} – ${formatMoment(data.startNs + to, to - from)}, ${formatTime(to - from)}`;
-  // In full, for whoever drives the page by a program.
+  find("#trace-window").textContent = `${isAll ? "Whole trace: " : ""}${formatMoment(data.startNs + from, to - from)} – ${formatMoment(data.startNs + to, to - from)}, ${formatTime(to - from)}`;
+  // In full, for programs that drive the page.
   find("#trace-window").dataset.ns = timeline.view.map((time) => Math.round(time)).join("-");
   if (panel === "trace-series") series.draw();
   sums.update();
@@ -167,7 +174,7 @@ function viewChanged() {
 function sayRuler() {
   const { ruler } = timeline;
   find("#trace-ruler").hidden = ruler === null;
-  if (ruler) find("#trace-ruler output").textContent = `Ruler: ${formatTime(ruler[1] - ruler[0])} from ${formatMoment(data.startNs + ruler[0], ruler[1] - ruler[0])} on`;
+  if (ruler) find("#trace-ruler output").textContent = `Selection: ${formatTime(ruler[1] - ruler[0])} from ${formatMoment(data.startNs + ruler[0], ruler[1] - ruler[0])} on`;
   timeline.draw();
   sums.update();
   address.keep();
@@ -180,14 +187,57 @@ function drawn(isWhole) {
   performance.mark("trace-ready");
 }
 
-function showPath(path, isMoved) {
-  if (isMoved) {
-    const length = path.end_ns - path.start_ns;
-    timeline.scrollTo(data.lanes[path.lane]);
-    timeline.show([path.start_ns - length * 0.08, path.end_ns + length * 0.08], true);
-    address.keep();
+/** Selects a span and shows its critical path. */
+async function goToSpan(lane, start) {
+  const serial = ++asked;
+  const span = await exactly(data, lane, start);
+  if (serial !== asked || !span) return;
+  openPanel("trace-paths");
+  timeline.show([span.start - (span.end - span.start) * 0.08, span.end + (span.end - span.start) * 0.08], true);
+  choose(span, false);
+}
+
+function pathShown(path) {
+  find("#trace-path").hidden = path === null;
+  if (path) {
+    find("#trace-path output").textContent = `Critical path of ${path.span.text}: ${formatDuration(path.end - path.start)}`;
+    onlyPath();
+    timeline.scrollTo(path.span.lane);
+  } else {
+    onlyPath();
   }
+  address.keep();
+}
+
+/** Shows only the tracks of the path if the reader wants that. */
+function onlyPath() {
+  const isOnly = paths.path !== null && find("#path-only").checked;
+  const { layout, box } = timeline;
+  if (isOnly && layout.only === null) timeline.scrollBefore = box.scrollTop;
+  layout.setOnly(isOnly ? paths.tracks : null);
+  timeline.fit();
+  box.scrollTop = isOnly ? 0 : (timeline.scrollBefore ?? box.scrollTop);
   timeline.draw();
+  address.keep();
+}
+
+/** Selects what a part of the path is about. */
+async function goToPart(part) {
+  const serial = ++asked;
+  const lane = data.lanes[part.lane];
+  const item = (await exactly(data, lane, part.at)) ?? (await sliceAt(data, lane, part.at, 1));
+  if (serial !== asked || !item) return;
+  choose(item, false);
+  timeline.scrollTo(lane);
+  const [from, to] = timeline.view;
+  const length = part.end - part.start;
+  const isSeen = part.start >= from && part.end <= to && length * PART_SEEN > to - from;
+  if (!isSeen) timeline.show([part.start - Math.max(100, length), part.end + Math.max(100, length)], true);
+}
+
+/** A sentence above the timeline. */
+function note(text) {
+  find("#trace-note").textContent = text;
 }
 
 function openPanel(name) {
@@ -198,21 +248,31 @@ function openPanel(name) {
 function setQuery(query) {
   find("#trace-search").value = query;
   search.set(query);
-  timeline.matches = search.matches;
-  find("#trace-matches").textContent = search.matches ? `${formatCount(search.count)} matches` : "";
-  if (search.matches) openPanel("trace-found");
+  timeline.matches = search.uses.length > 0 ? search.matches : null;
+  sayMatches("");
+  if (search.query) openPanel("trace-found");
   timeline.draw();
   address.keep();
 }
 
-/** From what is chosen, or else from the middle of the view. */
+function sayMatches(more) {
+  const { query, count, isReading } = search;
+  const matches = `${formatCount(count)} ${count === 1 ? "match" : "matches"}${isReading ? " …" : ""}`;
+  find("#trace-matches").textContent = query ? `${count === 0 && !isReading ? "no match" : matches}${more}` : "";
+}
+
+/** From what is selected, or else from the start of the trace; after the last match comes the first. */
 async function next(step) {
-  const [from, to] = timeline.view;
-  const { chosen } = timeline;
-  const isNear = chosen && chosen.end >= from && chosen.start <= to;
-  const found = await search.next(isNear ? chosen.start : (from + to) / 2, step);
-  if (found) choose(found, true);
-  else if (search.matches) find("#trace-matches").textContent = step > 0 ? "no match after this" : "no match before this";
+  if (!search.query) return;
+  const serial = ++asked;
+  const result = await search.next(timeline.chosen, step);
+  if (serial !== asked) return;
+  if (!result) {
+    sayMatches("");
+    return;
+  }
+  choose(result.found, true);
+  sayMatches(result.isAround ? (step > 0 ? ", from the start again" : ", from the end again") : "");
 }
 
 async function goOn(found) {
@@ -221,8 +281,32 @@ async function goOn(found) {
 }
 
 async function toCause() {
+  if (!timeline.chosen) return;
   const cause = await causeOf(data, timeline.chosen);
   if (cause) goTo(cause.lane, cause.time);
+  else note("The trace has no cause of this.");
+}
+
+async function toEffect() {
+  if (!timeline.chosen) return;
+  const effect = await effectOf(data, timeline.chosen);
+  if (effect) goTo(effect.lane, effect.time);
+  else note("The trace has no effect of this.");
+}
+
+/** Samples of the range, of what is selected, or of the span whose path is shown. */
+async function showSamples(of) {
+  if (!hasSamples) {
+    note("The recording has no samples.");
+    return;
+  }
+  const detail = await samplesOf(data, of);
+  if (!detail) {
+    note("Select a span, a task or a range of time: its samples are shown then.");
+    return;
+  }
+  showView("report");
+  document.dispatchEvent(new CustomEvent("samples-range", { detail }));
 }
 
 /** Shows or hides the lanes below the one of what is chosen, or its own. */
@@ -234,12 +318,20 @@ function openChosen() {
   timeline.draw();
 }
 
+/** Pins the track of what is selected, or gives it back. */
+function pinChosen() {
+  if (!timeline.chosen) return;
+  timeline.layout.pin(timeline.chosen.lane);
+  viewChanged();
+  timeline.draw();
+}
+
 function giveUp() {
-  if (timeline.ruler) {
-    timeline.setRuler(null);
-  } else if (timeline.chosen) choose(null, false);
-  else if (search.matches) setQuery("");
-  document.activeElement?.blur?.();
+  if (timeline.ruler) timeline.setRuler(null);
+  else if (timeline.chosen) choose(null, false);
+  else if (paths.path) paths.follow(null);
+  else if (search.query) setQuery("");
+  /** @type {HTMLElement} */ (document.activeElement)?.blur?.();
 }
 
 const KEYS = {
@@ -268,13 +360,20 @@ const KEYS = {
   ",": () => goOn(inLane(timeline, -1)),
   ".": () => goOn(inLane(timeline, 1)),
   b: () => toCause(),
+  e: () => toEffect(),
+  j: () => paths.walk(1),
+  k: () => paths.walk(-1),
+  p: () => find("#path-only").click(),
+  i: () => pinChosen(),
+  v: () => showSamples(timeline.ruler ? { range: timeline.ruler } : timeline.chosen),
   o: () => openChosen(),
   l: () => find("#trace-filter").focus(),
 };
 
 /** Whether what has the focus makes something of the key itself: lists of all, tabs and tables of those that move. */
 function hasKeys({ key, target }) {
-  return target.closest("select") !== null || (key.length > 1 && target.closest("[role=tablist], .table") !== null);
+  if (target.closest("select") !== null) return true;
+  return key.length > 1 && target.closest("[role=tablist], .table, .trace-below, [type=checkbox], button") !== null;
 }
 
 function keyPressed(event) {
@@ -290,7 +389,7 @@ function keyPressed(event) {
   }
 }
 
-/** Shows what the address says. */
+/** Shows what the address has. */
 async function readAddress(url) {
   await traceAddress.show(read(url), {
     filter: setFilter,
@@ -328,12 +427,11 @@ function listen() {
   find("#ruler-clear").addEventListener("click", () => {
     timeline.setRuler(null);
   });
-  find("#ruler-samples").hidden = !hasSamples;
-  find("#ruler-samples").addEventListener("click", () => {
-    const range = timeline.ruler.map((time) => time + data.startNs - data.shiftNs);
-    showView("report");
-    document.dispatchEvent(new CustomEvent("samples-range", { detail: range }));
-  });
+  for (const id of ["#ruler-samples", "#path-samples"]) find(id).hidden = !hasSamples;
+  find("#ruler-samples").addEventListener("click", () => showSamples({ range: timeline.ruler }));
+  find("#path-samples").addEventListener("click", () => showSamples(paths.path.span));
+  find("#path-clear").addEventListener("click", () => paths.follow(null));
+  find("#path-only").addEventListener("change", onlyPath);
   if (!hasSamples) find("#help-button").addEventListener("click", () => find("#help").showModal());
   onAddress((url) => {
     showNamedView(url);
@@ -362,6 +460,7 @@ function followTheme() {
     timeline.setDark(root.dataset.theme === "dark");
     series.draw();
     paths.draw();
+    fillLegend(data, timeline.colours);
   };
   new MutationObserver(apply).observe(root, { attributes: true, attributeFilter: ["data-theme"] });
   if (hasSamples) {
@@ -382,7 +481,13 @@ async function start() {
       address.keep();
     });
   }
-  fillTables(data, goTo);
+  fillOverview(find("#trace-overview"), data, {
+    go: goToSpan,
+    all: (name) => {
+      openPanel("trace-spans");
+      spans.choose(name);
+    },
+  });
   fillGroups(data, timeline.layout, lanesChanged);
   listen();
   details.show(null, null);
@@ -390,13 +495,13 @@ async function start() {
   startTabs(find("#trace-tabs"), (name) => {
     panel = name;
     if (panel === "trace-series") series.draw();
+    if (panel === "trace-spans") spans.open();
     sums.update();
     timeline.draw();
     address.keep();
   });
   followTheme();
   showNamedView();
-  paths.choose(0, false);
   viewChanged();
   if (location.hash !== "") await readAddress();
   address.start();

@@ -1,4 +1,4 @@
-// What lies over the lanes: axis, names, losses, arrows, marks of what is chosen and measured.
+// What lies over the tracks: axis, names, losses, arrows, marks of what is selected and measured.
 
 import { timeFormat } from "./format.js";
 import { piecesIn, firstAbove } from "./trace_data.js";
@@ -24,7 +24,7 @@ export function formatTime(ns) {
   return `${Math.round(ns)} ns`;
 }
 
-/** A moment: seconds down to what tells it from its neighbours in the view. */
+/** A moment: with the digits that distinguish it from its neighbours in the view. */
 export function formatMoment(ns, viewNs) {
   const digits = Math.max(3, Math.min(9, Math.ceil(-Math.log10(Math.max(viewNs, 1) / 1e9)) + 3));
   return `${(ns / 1e9).toFixed(digits)} s`;
@@ -67,17 +67,6 @@ export function drawAxis(pen, frame) {
     pen.fillStyle = ink.soft;
     if (x - width / 2 >= plane.left - 4) pen.fillText(text, Math.min(plane.left + plane.width - width, x - width / 2), plane.top - 13);
   }
-}
-
-/** Where in the whole trace the view is. */
-export function drawWhole(pen, frame) {
-  const { view, plane, ink, whole } = frame;
-  pen.fillStyle = ink.line;
-  pen.fillRect(plane.left, 2, plane.width, 4);
-  const left = plane.left + (view[0] / whole) * plane.width;
-  const width = Math.max(3, ((view[1] - view[0]) / whole) * plane.width);
-  pen.fillStyle = ink.accent;
-  pen.fillRect(Math.min(left, plane.left + plane.width - width), 2, width, 4);
 }
 
 /** A function's name without the path of its module, where there is no room for that: its end says most. */
@@ -262,8 +251,16 @@ function drawSpan(pen, frame, from, to, text, colour) {
 export function drawNames(pen, frame, rows) {
   const { plane, ink, folded, opened, hoverRow } = frame;
   pen.textBaseline = "middle";
+  let isBelowPinned = true;
   for (const row of rows) {
-    const y = plane.top + row.y - frame.scroll;
+    const y = frame.rowY(row);
+    if (row.isPinned && isBelowPinned) {
+      isBelowPinned = false;
+      pen.fillStyle = ink.panel;
+      pen.fillRect(0, plane.top, plane.left - 1, frame.pinnedHeight);
+      pen.fillStyle = ink.accent;
+      pen.fillRect(0, plane.top + frame.pinnedHeight - 2, plane.left + plane.width, 1);
+    }
     if (row.heading) {
       pen.fillStyle = ink.paper;
       pen.fillRect(0, y, plane.left + plane.width, row.height);
@@ -286,8 +283,12 @@ export function drawNames(pen, frame, rows) {
     const indent = plane.left > 150 ? 18 : 14;
     const left = indent + (parent === null ? 0 : 10);
     let room = plane.left - left - 8;
-    if (children > 0) {
-      pen.fillText(opened.has(number) ? "▾" : "▸", indent - 11, y + row.height / 2);
+    if (children > 0) pen.fillText(opened.has(number) ? "▾" : "▸", indent - 11, y + row.height / 2);
+    if (row.isPinned || hoverRow === row) {
+      drawPin(pen, plane.left - 11, y + row.height / 2, row.isPinned ? ink.accent : ink.soft);
+      pen.fillStyle = hoverRow === row ? ink.ink : ink.soft;
+      room -= 12;
+    } else if (children > 0) {
       const more = `+${children.toLocaleString("en-US")}`;
       room -= pen.measureText(more).width + 6;
       right(pen, more, plane.left - 12, y + row.height / 2);
@@ -303,6 +304,15 @@ export function drawNames(pen, frame, rows) {
   }
 }
 
+/** A pin: the track stays at the top. */
+function drawPin(pen, x, y, colour) {
+  pen.fillStyle = colour;
+  pen.beginPath();
+  pen.arc(x, y - 2, 3.5, 0, 7);
+  pen.fill();
+  pen.fillRect(x - 0.75, y, 1.5, 6);
+}
+
 /** A text that ends at `x`. */
 function right(pen, text, x, y) {
   pen.fillText(text, x - pen.measureText(text).width, y);
@@ -312,7 +322,7 @@ function compact(value) {
   return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
 }
 
-/** A text that is cut in its middle if there is no room: its end tells lanes apart as often as its begin does. */
+/** A text that is cut in its middle if there is no room: its end distinguishes tracks as often as its start does. */
 function clipped(pen, text, x, y, room) {
   let letters = text.length;
   let shown = text;

@@ -1,12 +1,13 @@
-// What stands around the timeline and is made from the data: a check-mark for each group of lanes, a tab for each table.
+// What stands around the timeline and is made from the data: a check-mark for each group of tracks, the colours, the tables.
 
 import { formatCount } from "./format.js";
 import { textElement } from "./elements.js";
 import { find } from "./page.js";
 import { isHidden, lanesOf } from "./trace_layout.js";
+import { pixelStyle } from "./trace_colours.js";
 import { TraceTable } from "./trace_tables.js";
 
-/** A box for each group of lanes: on it is shown. */
+/** A box for each group of tracks: on it is shown. */
 export function fillGroups(data, layout, onChange) {
   const boxes = data.groups.map((group) => {
     const label = document.createElement("label");
@@ -26,22 +27,57 @@ export function fillGroups(data, layout, onChange) {
   find("#trace-groups").replaceChildren(...boxes);
 }
 
-/** A tab and a panel for each table; `go(lane, time)` brings a moment in sight. */
-export function fillTables(data, go) {
-  data.tables.forEach((table, index) => {
-    const id = `trace-table-${index}`;
-    const tab = textElement("button", "", table.name);
-    tab.type = "button";
-    tab.id = `${id}-tab`;
-    tab.setAttribute("role", "tab");
-    tab.setAttribute("aria-controls", id);
-    find("#trace-tabs").append(tab);
-    const box = textElement("div", "trace-table", "");
-    box.id = id;
-    box.hidden = true;
-    box.setAttribute("role", "tabpanel");
-    box.setAttribute("aria-labelledby", tab.id);
-    find("#trace-panels").append(box);
-    new TraceTable(box, table, data, go);
+/** The colours of the kinds that are in the trace. */
+export function fillLegend(data, colours) {
+  const kinds = new Set([...data.uses.map(([, kind]) => kind), ...data.sums.map(([, , kind]) => kind)]);
+  const rows = [...kinds].sort((a, b) => a - b).map((kind) => {
+    const row = document.createElement("li");
+    const { label, colour } = data.kinds[kind];
+    if (colour === "name") {
+      row.append(textElement("span", "swatch by-name", ""), ` ${label}: a colour by its name`);
+    } else {
+      const swatch = textElement("span", "swatch", "");
+      swatch.style.backgroundColor = pixelStyle(colours.of(kind, 0));
+      row.append(swatch, ` ${label}`);
+    }
+    return row;
   });
+  if (data.losses.length > 0) {
+    const row = document.createElement("li");
+    row.append(textElement("span", "swatch lost", ""), " events lost");
+    rows.push(row);
+  }
+  find("#trace-legend ul").replaceChildren(...rows);
+}
+
+/** The tables, of which one is shown; `go(lane, time)` brings a moment in sight. */
+export class Tables {
+  constructor(section, data, { go, shown }) {
+    this.data = data;
+    this.box = section.querySelector(".trace-table");
+    this.select = section.querySelector("select");
+    this.go = go;
+    this.index = 0;
+    this.select.replaceChildren(...data.tables.map(({ name }, index) => {
+      const option = textElement("option", "", name);
+      option.value = String(index);
+      return option;
+    }));
+    this.select.addEventListener("change", () => {
+      this.choose(Number(this.select.value));
+      shown();
+    });
+    this.choose(0);
+  }
+
+  choose(index) {
+    const table = this.data.tables[index];
+    if (!table) {
+      this.box.replaceChildren(textElement("p", "trace-nothing", "The trace has nothing to be counted."));
+      return;
+    }
+    this.index = index;
+    this.select.value = String(index);
+    new TraceTable(this.box, table, this.data, this.go);
+  }
 }

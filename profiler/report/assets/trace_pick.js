@@ -33,11 +33,26 @@ function nearest(data, piece, time, reach) {
   return best;
 }
 
+/** The longest slice of a lane that starts at a time; null if there is none. */
+export async function exactly(data, lane, time) {
+  const level = lane.levels[0];
+  let best = null;
+  for (let place = 0; place < level.pieces.length; place += 1) {
+    const [, , , first, last] = level.pieces[place];
+    if (last < time || first > time) continue;
+    const piece = await data.fetch(lane, level, level.pieces[place]);
+    const index = firstAbove(piece.start, time) - 1;
+    if (index >= 0 && piece.start[index] === time && (!best || piece.end[index] > best.end)) best = item(data, lane, piece, place, index);
+  }
+  return best;
+}
+
 function stepAt(piece, time) {
   const index = firstAbove(piece.start, time) - 1;
   return index < 0 ? null : { index, distance: 0 };
 }
 
+/** @returns {any} A slice or step as others take it: its lane, piece, place of the piece, index, times, and name and kind or value. */
 export function item(data, lane, piece, place, index) {
   const base = { lane, piece, place, index, start: piece.start[index], end: piece.end?.[index] ?? piece.start[index] };
   if (data.isCounter(lane)) {
@@ -59,7 +74,7 @@ export async function neighbour(data, { lane, place, index }, step) {
   return item(data, lane, piece, at, next);
 }
 
-/** Where the cause of an item is, or what it belongs to: lane and time; null if nobody knows. */
+/** Where the cause of an item is, or what it belongs to: lane and time; null if the trace does not have it. */
 export function linkOf(data, { lane, piece, index, start }) {
   const type = data.types[lane.kind];
   const place = type.columns.findIndex(({ show }) => show === "link");

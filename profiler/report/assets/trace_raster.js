@@ -42,6 +42,11 @@ export class Raster {
     }
   }
 
+  /** Empties the rows of pixels above `height`. */
+  clear(height, pixel) {
+    this.pixels.fill(pixel, 0, Math.min(height, this.height) * this.width);
+  }
+
   /**
    * Paints a lane into the rows of pixels from `top` on and returns what could have a label: first and last
    * column, name, kind. `matches` has a flag for each name, or is null.
@@ -195,7 +200,7 @@ export class Raster {
     const nsPerPixel = (view[1] - view[0]) / width;
     const place = data.levelFor(lane, nsPerPixel);
     const level = lane.levels[place];
-    // The piece before the view has the value at its begin.
+    // The piece before the view has the value at its start.
     const inside = level.pieces.filter(([, , , start], number) => start <= view[1] && (level.pieces[number + 1]?.[3] ?? Infinity) >= view[0]);
     const fine = inside.map((piece) => data.now(lane, level, piece));
     const isWhole = fine.every((piece) => piece !== null);

@@ -1,49 +1,61 @@
-// Search: names that match, where they are, and the next one from here.
+// Search: what matches, where it is, and the next one from here; after the last comes the first.
 
 import { formatCount } from "./format.js";
 import { textElement } from "./elements.js";
 import { columnsOf } from "./trace_data.js";
-import { pattern } from "./trace_layout.js";
+import { columnsWith, compareItems, matchesText, parseQuery } from "./trace_query.js";
 import { formatTime } from "./trace_overlay.js";
 import { item } from "./trace_pick.js";
 
 /** Rows of the list of matches. */
 const LISTED_MAX = 200;
-/** Messages whose texts are looked at. */
-const MESSAGES_MAX = 200_000;
+/** Slices whose texts and numbers are compared, and matches of these that are kept. */
+const SLICES_MAX = 4_000_000;
+const FOUND_MAX = 20_000;
+/** A search that is typed waits for the next key before it reads texts and numbers. */
+const READ_DELAY_MS = 120;
 
 export class Search {
-  /** `go(item)` brings one in sight. */
-  constructor(element, data, go) {
+  /** `on` holds go(item) and counted(). */
+  constructor(element, data, on) {
     this.element = element;
     this.data = data;
-    this.go = go;
-    this.matches = null;
-    this.lanes = [];
+    this.on = on;
+    this.serial = 0;
+    this.clear();
   }
 
-  /** Flags of the names that match, or null for an empty search. `/…/` is a regex, and so is anything that can be one. */
-  set(query) {
-    const plain = query.trim();
+  clear() {
+    this.query = null;
     this.matches = null;
     this.uses = [];
-    this.serial = (this.serial ?? 0) + 1;
-    if (plain === "") {
-      this.element.replaceChildren(textElement("p", "trace-nothing", "Type a part of a name of a task, function, span, device or wait."));
+    this.named = [];
+    this.found = [];
+    this.isCut = false;
+    this.isReading = false;
+  }
+
+  /** Starts a search. */
+  set(text) {
+    const serial = ++this.serial;
+    this.clear();
+    this.query = parseQuery(text);
+    if (!this.query) {
+      this.element.replaceChildren(textElement("p", "trace-nothing", "Type a part of a name of a task, function, span, device or wait; a task's number as #28; a number as 4,096; a field as id = 47."));
       return;
     }
-    const test = pattern(plain.length > 2 && plain.startsWith("/") && plain.endsWith("/") ? plain.slice(1, -1) : plain);
     const { data } = this;
-    this.test = test;
+    const { test } = this.query;
     this.matches = Uint8Array.from(data.names, (name) => (name !== "" && test.test(name) ? 1 : 0));
     this.named = data.lanes.filter((lane) => test.test(lane.name));
     this.uses = data.uses.filter(([name]) => this.matches[name]).sort((a, b) => b[2] - a[2]);
+    this.isReading = true;
     this.list();
-    this.findMessages(this.serial);
+    setTimeout(() => serial === this.serial && this.read(serial), READ_DELAY_MS);
   }
 
   get count() {
-    return this.uses.reduce((sum, [, , count]) => sum + count, 0);
+    return this.uses.reduce((sum, [, , count]) => sum + count, 0) + this.found.length;
   }
 
   list() {
@@ -52,12 +64,18 @@ export class Search {
       const parts = [data.kinds[kind].label, `${formatCount(count)} ×`, ns > 0 ? formatTime(ns) : ""];
       return this.row(data.names[name], parts, () => this.first(name, kind, lanes));
     });
-    const lanes = this.named.slice(0, LISTED_MAX).map((lane) => this.row(lane.name, ["lane", `${formatCount(lane.count)} ×`, ""], () => this.go({ lane, start: 0, end: data.durationNs, isLane: true })));
+    const found = this.found.slice(0, LISTED_MAX).map((one) => this.row(one.label, [one.kindLabel, formatTime(data.startNs + one.start), one.end > one.start ? formatTime(one.end - one.start) : ""], () => this.on.go(one)));
+    const lanes = this.named.slice(0, LISTED_MAX).map((lane) => this.row(lane.name, ["track", `${formatCount(lane.count)} ×`, ""], () => this.on.go({ lane, start: 0, end: data.durationNs, isLane: true })));
     const body = document.createElement("ul");
-    body.append(...rows, ...lanes);
-    const left = this.uses.length + this.named.length - rows.length - lanes.length;
-    const head = textElement("p", "trace-nothing", this.uses.length + this.named.length === 0 ? "No name matches." : `${formatCount(this.count)} slices and marks with ${formatCount(this.uses.length)} names, ${formatCount(this.named.length)} lanes. n goes to the next one.${left > 0 ? ` ${formatCount(left)} names are not listed.` : ""}`);
-    this.element.replaceChildren(head, body);
+    body.append(...found, ...rows, ...lanes);
+    const left = this.uses.length + this.found.length + this.named.length - rows.length - found.length - lanes.length;
+    const parts = [`${formatCount(this.count)} matches`];
+    if (this.named.length > 0) parts.push(`${formatCount(this.named.length)} tracks`);
+    if (this.isReading) parts.push("reading fields and numbers …");
+    if (this.isCut) parts.push(`fields and numbers of the first ${formatCount(SLICES_MAX)} slices only`);
+    if (left > 0) parts.push(`${formatCount(left)} are not listed`);
+    this.element.replaceChildren(textElement("p", "trace-nothing", `${parts.join("; ")}. n goes to the next one.`), body);
+    this.on.counted();
   }
 
   row(name, parts, choose) {
@@ -71,73 +89,115 @@ export class Search {
   }
 
   async first(name, kind, lanes) {
-    const found = await this.from(0, 1, (piece, index) => piece.name[index] === name && piece.kind[index] === kind, lanes);
-    if (found) this.go(found);
+    const found = await this.from(null, 1, (piece, index) => piece.name[index] === name && piece.kind[index] === kind, lanes);
+    if (found) this.on.go(found);
   }
 
-  /** The next match after a time, or before it. */
-  async next(time, step) {
-    if (!this.matches) return null;
-    const lanes = new Set();
-    for (const [, , , , some] of this.uses) {
-      if (some.length === 0) return this.from(time, step, (piece, index) => this.matches[piece.name[index]] === 1, []);
-      some.forEach((lane) => lanes.add(lane));
-    }
-    return this.uses.length === 0 ? null : this.from(time, step, (piece, index) => this.matches[piece.name[index]] === 1, [...lanes]);
+  /**
+   * The match after an item (or before it, for a negative step), from one end of the trace for null; after the last one comes the
+   * first. `isAround` says that it did. Null if nothing matches.
+   */
+  async next(position, step) {
+    if (!this.query) return null;
+    const found = (await this.beyond(position, step)) ?? (position && (await this.beyond(null, step)));
+    return found && { found, isAround: position !== null && Math.sign(compareItems(found, position)) !== Math.sign(step) };
   }
 
-  /** The slice nearest after (or before) a time that passes; looks at the lanes given, or at all. */
-  async from(time, step, passes, lanes) {
+  async beyond(position, step) {
+    const isBeyond = (one) => position === null || Math.sign(compareItems(one, position)) === Math.sign(step);
+    const read = step > 0 ? this.found.find(isBeyond) : this.found.findLast(isBeyond);
+    const named = await this.fromNames(position, step);
+    const both = [read, named].filter(Boolean).sort((a, b) => step * compareItems(a, b));
+    return both[0] ?? null;
+  }
+
+  async fromNames(position, step) {
+    if (this.uses.length === 0) return null;
+    const isEverywhere = this.uses.some(([, , , , lanes]) => lanes.length === 0);
+    const lanes = isEverywhere ? [] : [...new Set(this.uses.flatMap(([, , , , lanes]) => lanes))];
+    return this.from(position, step, (piece, index) => this.matches[piece.name[index]] === 1, lanes);
+  }
+
+  /** The slice that passes and comes first after a position (or before it), in the lanes given or in all. */
+  async from(position, step, passes, lanes) {
     const { data } = this;
-    const looked = lanes.length > 0 ? lanes.map((number) => data.lanes[number]) : data.lanes;
+    const looked = lanes.length > 0 ? lanes.map((number) => data.lanes[number]) : data.lanes.filter((lane) => !data.isCopy(lane));
     let best = null;
     for (const lane of looked) {
       if (data.isCounter(lane) || lane.count === 0) continue;
-      const level = lane.levels[0];
-      const order = level.pieces.map((_, place) => place);
-      if (step < 0) order.reverse();
-      for (const place of order) {
-        const [, , , start, end] = level.pieces[place];
-        if (step > 0 ? end <= time || (best && start >= best.start) : start >= time || (best && end <= best.start)) continue;
-        const piece = await data.fetch(lane, level, level.pieces[place]);
-        const index = scan(piece, time, step, passes);
-        if (index < 0) continue;
-        const isBetter = best === null || (step > 0 ? piece.start[index] < best.start : piece.start[index] > best.start);
-        if (isBetter) best = item(data, lane, piece, place, index);
-        break;
-      }
+      const found = await this.inLane(lane, position, step, passes, best);
+      if (found) best = found;
     }
     return best;
   }
 
-  /** Texts of messages are looked at besides; what is found comes at the end of the list. */
-  async findMessages(serial) {
-    const { data, test } = this;
-    let left = MESSAGES_MAX;
-    const rows = [];
-    for (const lane of data.lanes) {
-      const type = data.types[lane.kind];
-      if (!type.has_text || type.label !== "message") continue;
-      for (let place = 0; place < lane.levels[0].pieces.length && left > 0 && rows.length < LISTED_MAX; place += 1) {
-        const piece = await data.fetch(lane, lane.levels[0], lane.levels[0].pieces[place]);
-        const { texts } = columnsOf(piece, type);
-        left -= piece.count;
-        texts.forEach((text, index) => {
-          if (rows.length >= LISTED_MAX || !test.test(text)) return;
-          const found = item(data, lane, piece, place, index);
-          rows.push(this.row(text.split("\n")[0], ["message", formatTime(data.startNs + found.start), ""], () => this.go(found)));
-        });
+  async inLane(lane, position, step, passes, best) {
+    const { data } = this;
+    const level = lane.levels[0];
+    const end = step > 0 ? level.pieces.length : -1;
+    for (let place = step > 0 ? 0 : level.pieces.length - 1; place !== end; place += step) {
+      const [, , , start, last] = level.pieces[place];
+      if (position && (step > 0 ? last < position.start : start > position.start)) continue;
+      if (best && (step > 0 ? start > best.start : last < best.start)) return null;
+      const piece = await data.fetch(lane, level, level.pieces[place]);
+      for (let index = step > 0 ? 0 : piece.count - 1; index >= 0 && index < piece.count; index += step) {
+        if (position && step * (piece.start[index] - position.start) < 0) continue;
+        if (!passes(piece, index)) continue;
+        const one = { lane, place, index, start: piece.start[index] };
+        if (position && Math.sign(compareItems(one, position)) !== Math.sign(step)) continue;
+        return best && step * compareItems(one, best) >= 0 ? null : item(data, lane, piece, place, index);
       }
     }
-    if (serial === this.serial && rows.length > 0) this.element.querySelector("ul").append(...rows);
+    return null;
   }
-}
 
-function scan(piece, time, step, passes) {
-  if (step > 0) {
-    for (let index = 0; index < piece.count; index += 1) if (piece.start[index] > time && passes(piece, index)) return index;
-  } else {
-    for (let index = piece.count - 1; index >= 0; index -= 1) if (piece.start[index] < time && passes(piece, index)) return index;
+  /** Compares texts and numbers of everything; what a name has found already is not counted once more. */
+  async read(serial) {
+    const { data, query } = this;
+    const found = [];
+    if (query.task !== null) found.push(...(await this.tasks(query.task)));
+    let left = SLICES_MAX;
+    for (const lane of data.lanes) {
+      const type = data.types[lane.kind];
+      const columns = columnsWith(query, type);
+      if ((!type.has_text && columns.length === 0) || data.isCopy(lane) || data.isCounter(lane)) continue;
+      for (let place = 0; place < lane.levels[0].pieces.length && left > 0 && found.length < FOUND_MAX; place += 1) {
+        const piece = await data.fetch(lane, lane.levels[0], lane.levels[0].pieces[place]);
+        if (serial !== this.serial) return;
+        left -= piece.count;
+        this.readPiece(found, lane, columnsOf(piece, type), place, columns);
+      }
+    }
+    this.isReading = false;
+    this.isCut = left <= 0 || found.length >= FOUND_MAX;
+    this.found = found.sort(compareItems);
+    this.list();
   }
-  return -1;
+
+  readPiece(found, lane, piece, place, columns) {
+    const { data, query } = this;
+    const isMessage = data.types[lane.kind].label === "message";
+    for (let index = 0; index < piece.count; index += 1) {
+      const inText = piece.texts && matchesText(query, piece.texts[index]);
+      if (!inText && !columns.some((column) => piece.columns[column][index] === query.number)) continue;
+      if (this.matches[piece.name[index]] === 1) continue;
+      const one = item(data, lane, piece, place, index);
+      const first = (piece.texts?.[index] ?? "").split("\n")[0];
+      const fields = inText && !isMessage ? ` (${piece.texts[index].replaceAll("\n", ", ").slice(0, 120)})` : "";
+      found.push({ ...one, label: isMessage && first ? first : `${one.text || data.kinds[one.kind].label}${fields}`, kindLabel: data.kinds[one.kind].label });
+    }
+  }
+
+  /** The first slice of each task with a number. */
+  async tasks(number) {
+    const { data } = this;
+    const tasks = await data.fetchTasks();
+    const found = [];
+    for (let task = 0; task < tasks.count; task += 1) {
+      if (tasks.number[task] !== number) continue;
+      const one = await this.inLane(data.lanes[tasks.lane[task]], null, 1, (piece, index) => columnsOf(piece, data.types[data.lanes[tasks.lane[task]].kind]).columns[0][index] === task + 1, null);
+      if (one) found.push({ ...one, label: data.taskName(tasks, task), kindLabel: "task" });
+    }
+    return found;
+  }
 }

@@ -14,7 +14,7 @@ const TOP_PX = 14;
 const RATE_COLUMNS = 160;
 
 export class SeriesView {
-  /** `view()` is the window of time, `go(from, to)` shows another one, `shown()` is told that the reader has chosen. */
+  /** `view()` is the window of time, `go(from, to)` shows another one, `shown()` is called when the reader has chosen. */
   constructor(section, data, { view, go, shown }) {
     this.section = section;
     this.data = data;

@@ -1,15 +1,14 @@
-// What a range of time adds up to: how often each thing was there and for how long, cut at the edges of the range.
+// What a selection of time adds up to: how often each thing was there and for how long, cut at its edges.
 
-import { formatCount } from "./format.js";
 import { textElement } from "./elements.js";
 import { firstAbove, piecesIn } from "./trace_data.js";
 import { formatMoment, formatTime } from "./trace_overlay.js";
 import { TraceTable } from "./trace_tables.js";
 
 const SUMS_DELAY_MS = 250;
-/** Slices that are added up; a range with more of them is said to be too long. */
-const SUM_SLICES_MAX = 2_000_000;
 const SUM_ROWS_MAX = 1_000;
+/** Slices that are added up before the page may do something else, and shows how far it is. */
+const SLICES_AT_ONCE = 250_000;
 
 export class RangeSums {
   /** `range()` is what counts, `go(lane, time)` brings a moment in sight. */
@@ -33,59 +32,78 @@ export class RangeSums {
     const range = this.range();
     if (this.shown?.every((time, end) => time === range[end])) return;
     const serial = ++this.serial;
-    this.panel.replaceChildren(textElement("p", "trace-nothing", "Adding up …"));
+    const note = textElement("p", "trace-nothing", "Adding up …");
+    this.panel.replaceChildren(note);
     this.shown = null;
-    const rows = await this.sums(range);
-    if (serial !== this.serial) return;
+    const isWhole = range[0] <= 0 && range[1] >= this.data.durationNs;
+    const rows = isWhole ? this.whole() : await this.sums(range, (part) => {
+      note.textContent = `Adding up … ${Math.round(part * 100)} %`;
+      return serial === this.serial;
+    });
+    if (serial !== this.serial || !rows) return;
     this.shown = range;
     const [from, to] = range;
     const moments = range.map((time) => formatMoment(this.data.startNs + time, to - from)).join(" – ");
-    const head = textElement("p", "trace-nothing", `${moments}, ${formatTime(to - from)}. Times are cut at the edges of the range.`);
+    const head = textElement("p", "trace-nothing", `${moments}, ${formatTime(to - from)}. Durations are cut at the edges of the selection. Mean active is the total divided by the length of the selection.`);
     const box = textElement("div", "", "");
-    if (rows) new TraceTable(box, { columns: COLUMNS, rows: rows.slice(0, SUM_ROWS_MAX), sort: 4, rows_left_out: Math.max(0, rows.length - SUM_ROWS_MAX) }, this.data, this.go);
-    else box.append(textElement("p", "", `There are more than ${formatCount(SUM_SLICES_MAX)} slices in it. Choose a shorter range: drag the axis, or zoom in.`));
+    const leftOut = Math.max(0, rows.length - SUM_ROWS_MAX) + (isWhole ? this.data.sumsLeftOut : 0);
+    new TraceTable(box, { columns: COLUMNS, rows: rows.slice(0, SUM_ROWS_MAX), sort: 4, rows_left_out: leftOut }, this.data, this.go);
     this.panel.replaceChildren(head, box);
   }
 
-  /** A row for each name of each kind under a heading, those with most time first; null if there are too many slices. */
-  async sums([from, to]) {
-    const { data } = this;
-    const sums = new Map();
-    let left = SUM_SLICES_MAX;
-    for (const lane of data.lanes) {
-      if (lane.count === 0 || data.isCounter(lane)) continue;
-      const level = lane.levels[0];
-      const pieces = piecesIn(level, from, to);
-      left -= pieces.reduce((all, [, , count]) => all + count, 0);
-      if (left < 0) return null;
-      for (const place of pieces) this.add(sums, lane, await data.fetch(lane, level, place), from, to);
-    }
-    const rows = [...sums.values()].map(({ group, kind, name, count, ns, longest }) => [group, data.names[name], data.kinds[kind].label, count, ns, (ns * 100) / (to - from), longest]);
-    return rows.sort((a, b) => b[4] - a[4] || b[3] - a[3]);
+  /** The sums of the whole trace, which the page holds. */
+  whole() {
+    return this.data.sums.map(([group, name, kind, count, ns, longest]) => this.row({ group, name, kind, count, ns, longest }, this.data.durationNs));
   }
 
-  add(sums, lane, { count, start, end, kind, name }, from, to) {
-    const group = this.data.groups[lane.group].name;
-    for (let index = firstAbove(end, from - 1); index < count && start[index] <= to; index += 1) {
-      const ns = Math.min(end[index], to) - Math.max(start[index], from);
-      // What only touches the range is not in it, but for marks.
-      if (ns < 0 || (ns === 0 && end[index] > start[index])) continue;
-      const key = (name[index] * 256 + kind[index]) * 64 + lane.group;
-      let sum = sums.get(key);
-      if (!sum) sums.set(key, (sum = { group, kind: kind[index], name: name[index], count: 0, ns: 0, longest: [0, lane.number, start[index]] }));
-      sum.count += 1;
-      sum.ns += ns;
-      if (end[index] - start[index] > sum.longest[0]) sum.longest = [end[index] - start[index], lane.number, start[index]];
+  row({ group, name, kind, count, ns, longest }, length) {
+    const { data } = this;
+    return [data.groups[group].name, data.names[name], data.kinds[kind].label, count, ns, ns / length, longest[0] > 0 ? longest : null];
+  }
+
+  /** A row for each name of each kind under a heading, those with most time first; null if `goOn` returns false for the part that is done. */
+  async sums([from, to], goOn) {
+    const { data } = this;
+    const sums = new Map();
+    const lanes = data.lanes.filter((lane) => lane.count > 0 && !data.isCounter(lane)).map((lane) => [lane, piecesIn(lane.levels[0], from, to)]);
+    const all = lanes.reduce((sum, [, pieces]) => sum + pieces.reduce((count, piece) => count + piece[2], 0), 0);
+    let [done, next] = [0, SLICES_AT_ONCE];
+    for (const [lane, pieces] of lanes) {
+      for (const place of pieces) {
+        addTo(sums, lane, await data.fetch(lane, lane.levels[0], place), from, to);
+        done += place[2];
+        if (done < next) continue;
+        next = done + SLICES_AT_ONCE;
+        await new Promise((resolve) => setTimeout(resolve));
+        if (!goOn(done / all)) return null;
+      }
     }
+    const rows = [...sums.values()].map((sum) => this.row(sum, to - from));
+    return rows.sort((a, b) => b[4] - a[4] || b[3] - a[3]);
+  }
+}
+
+/** Adds the slices of a piece that lie in a range, cut at its edges. */
+export function addTo(sums, lane, { count, start, end, kind, name }, from, to) {
+  for (let index = firstAbove(end, from - 1); index < count && start[index] <= to; index += 1) {
+    const ns = Math.min(end[index], to) - Math.max(start[index], from);
+    // What only touches the range is not in it, but for marks.
+    if (ns < 0 || (ns === 0 && end[index] > start[index])) continue;
+    const key = (name[index] * 256 + kind[index]) * 64 + lane.group;
+    let sum = sums.get(key);
+    if (!sum) sums.set(key, (sum = { group: lane.group, kind: kind[index], name: name[index], count: 0, ns: 0, longest: [0, lane.number, start[index]] }));
+    sum.count += 1;
+    sum.ns += ns;
+    if (ns > sum.longest[0]) sum.longest = [ns, lane.number, start[index]];
   }
 }
 
 const COLUMNS = [
-  ["Lanes", "text"],
+  ["Tracks", "text"],
   ["Name", "text"],
-  ["What", "text"],
-  ["Times", "count"],
-  ["In the range", "time"],
-  ["Of the range", "percent"],
-  ["Longest", "moment"],
+  ["Kind", "text"],
+  ["Count", "count"],
+  ["Total", "time"],
+  ["Mean active", "ratio"],
+  ["Max", "moment"],
 ];

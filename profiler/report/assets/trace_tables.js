@@ -1,8 +1,7 @@
 // Sums as tables that sort: tasks, waits, devices, spans, functions, and those of a range.
 
-import { formatCount } from "./format.js";
+import { formatCount, formatDuration, formatPercent } from "./format.js";
 import { textElement } from "./elements.js";
-import { formatTime } from "./trace_overlay.js";
 
 const ROWS_STEP = 50;
 
@@ -18,9 +17,12 @@ export class TraceTable {
     this.draw();
   }
 
+  /** What a cell is sorted by; what was not measured comes last. */
   value(row, column) {
     const cell = row[column];
-    return Array.isArray(cell) ? cell[0] : cell;
+    if (cell === null) return -1;
+    if (!Array.isArray(cell)) return cell;
+    return this.table.columns[column][1] === "percent" && cell[1] > 0 ? cell[0] / cell[1] : cell[0];
   }
 
   draw() {
@@ -84,17 +86,18 @@ export class TraceTable {
     }
     const cell = textElement("td", "number", "");
     if (show === "moment") {
-      const [ns, lane, start] = value;
-      if (ns === 0) cell.textContent = "-";
+      const [ns, lane, start] = value ?? [null];
+      if (lane === undefined) cell.textContent = formatDuration(ns);
       else {
-        const button = textElement("button", "link", formatTime(ns));
+        const button = textElement("button", "link", formatDuration(ns));
         button.type = "button";
         button.title = "Show it in the timeline";
         button.addEventListener("click", () => this.go(this.data.lanes[lane], start));
         cell.append(button);
       }
-    } else if (show === "percent") cell.textContent = `${value.toFixed(1)} %`;
-    else cell.textContent = show === "time" ? formatTime(value) : formatCount(value);
+    } else if (show === "percent") cell.textContent = formatPercent(value[0], value[1]);
+    else if (show === "ratio") cell.textContent = value.toFixed(2);
+    else cell.textContent = show === "time" ? formatDuration(value) : formatCount(value);
     return cell;
   }
 }

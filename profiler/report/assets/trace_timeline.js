@@ -1,17 +1,21 @@
-// The timeline: one canvas that draws the lanes in sight for the time in sight, and what pointer and keys do to it.
+// The timeline: one canvas that draws the tracks in sight for the time in sight, and what pointer and keys do to it.
 
 import { Layout } from "./trace_layout.js";
 import { Raster } from "./trace_raster.js";
 import { TraceColours } from "./trace_colours.js";
-import { drawArrows, drawAxis, drawCause, drawChosen, drawDistance, drawLabels, drawLosses, drawNames, drawRuler, drawWhole, tickPlaces } from "./trace_overlay.js";
+import { Minimap, MINIMAP_PX } from "./trace_minimap.js";
+import { drawArrows, drawAxis, drawCause, drawChosen, drawDistance, drawLabels, drawLosses, drawNames, drawRuler, tickPlaces } from "./trace_overlay.js";
 import { linkOf } from "./trace_pick.js";
 import { oncePerFrame } from "./frames.js";
 import { windowFrom, zoomWindow } from "./zoom.js";
 
-const AXIS_PX = 34;
+/** Minimap and axis. */
+const AXIS_PX = MINIMAP_PX + 30;
 const NAMES_PX = 210;
 const NAMES_NARROW_PX = 110;
 const VIEW_MIN_NS = 20;
+/** Room for the mark that pins a track, at the end of its name. */
+const PIN_PX = 18;
 /** A press that moves less than this is a click. */
 const DRAG_MIN_PX = 4;
 const ZOOM_STEP = 1.35;
@@ -33,6 +37,7 @@ export class TraceTimeline {
     this.whole = data.durationNs;
     this.layout = new Layout(data);
     this.raster = new Raster(data);
+    this.minimap = new Minimap(data);
     this.view = [0, this.whole];
     this.views = [];
     this.matches = null;
@@ -41,7 +46,10 @@ export class TraceTimeline {
     this.ruler = null;
     this.paths = null;
     this.hover = null;
+    /** @type {any} */
     this.drag = null;
+    /** Where the tracks were scrolled to before only those of a path were shown. */
+    this.scrollBefore = 0;
     /** Where fingers or a button press, by their numbers, and the times that were there when there were two. */
     this.fingers = new Map();
     this.pinch = null;
@@ -51,6 +59,7 @@ export class TraceTimeline {
 
   setDark(dark) {
     this.colours = new TraceColours(this.data, dark);
+    this.minimap.forget();
     this.ink = null;
     this.draw();
   }
@@ -80,7 +89,11 @@ export class TraceTimeline {
   }
 
   rowAt(y) {
-    return y < AXIS_PX ? null : this.layout.at(y - AXIS_PX + this.box.scrollTop);
+    if (y < AXIS_PX) return null;
+    const { layout, box } = this;
+    const below = y - AXIS_PX - layout.pinnedHeight;
+    if (below < 0) return layout.pinnedRows.find((row) => y - AXIS_PX < row.y + row.height) ?? null;
+    return layout.at(below + box.scrollTop);
   }
 
   /** Shows a window of time. `isStep`: one can come back to the window before. */
@@ -124,8 +137,9 @@ export class TraceTimeline {
   scrollTo(lane) {
     this.layout.reveal(lane);
     this.fit();
+    if (this.layout.isPinned(lane)) return;
     const top = this.layout.top[lane.number];
-    const height = this.box.clientHeight - AXIS_PX;
+    const height = this.box.clientHeight - AXIS_PX - this.layout.pinnedHeight;
     if (top < this.box.scrollTop || top + 40 > this.box.scrollTop + height) this.box.scrollTop = Math.max(0, top - height / 3);
     this.draw();
   }
@@ -150,7 +164,8 @@ export class TraceTimeline {
     const { offsetX: x, offsetY: y } = event;
     if (x < this.plane.left) {
       const row = this.rowAt(y);
-      if (row?.heading) this.layout.fold(row.heading);
+      if (row?.lane && x > this.plane.left - PIN_PX) this.layout.pin(row.lane);
+      else if (row?.heading) this.layout.fold(row.heading);
       else if (!row || !this.layout.open(row.lane)) return;
       this.on.view();
       this.draw();
@@ -161,6 +176,12 @@ export class TraceTimeline {
     if (this.fingers.size === 2) {
       this.drag = null;
       this.pinch = [...this.fingers.values()].map((place) => this.timeAt(place));
+      return;
+    }
+    if (y < MINIMAP_PX) {
+      this.drag = { ...this.minimap.grab(x, this.plane, this.view, this.whole), isMinimap: true, moved: true };
+      this.dragMinimap(x);
+      event.preventDefault();
       return;
     }
     this.drag = { x, y, isRuler: y < AXIS_PX || event.shiftKey, view: this.view, scroll: this.box.scrollTop, time: this.timeAt(x), moved: false };
@@ -176,9 +197,11 @@ export class TraceTimeline {
     }
     this.hover = { x, y };
     const row = x < this.plane.left ? this.rowAt(y) : null;
-    this.canvas.style.cursor = row?.heading || row?.lane?.children > 0 ? "pointer" : "";
+    const isPin = row?.lane && x > this.plane.left - PIN_PX;
+    this.canvas.style.cursor = row?.heading || row?.lane?.children > 0 || isPin ? "pointer" : y < MINIMAP_PX && x >= this.plane.left ? "grab" : "";
     const { drag } = this;
-    if (drag && (drag.moved || Math.hypot(x - drag.x, y - drag.y) >= DRAG_MIN_PX)) {
+    if (drag?.isMinimap) this.dragMinimap(x);
+    else if (drag && (drag.moved || Math.hypot(x - drag.x, y - drag.y) >= DRAG_MIN_PX)) {
       drag.moved = true;
       if (drag.isRuler) this.ruler = [drag.time, Math.max(0, Math.min(this.whole, this.timeAt(x)))];
       else {
@@ -189,6 +212,12 @@ export class TraceTimeline {
       }
     }
     this.on.hover(this.drag?.moved || x < this.plane.left ? null : { x, y, clientX: event.clientX, clientY: event.clientY });
+    this.draw();
+  }
+
+  dragMinimap(x) {
+    this.view = this.minimap.drag(this.drag, x, this.plane, this.whole, VIEW_MIN_NS);
+    this.on.view();
     this.draw();
   }
 
@@ -216,7 +245,7 @@ export class TraceTimeline {
 
   released(event) {
     const drag = this.lifted(event);
-    if (!drag) return;
+    if (!drag || drag.isMinimap) return;
     if (!drag.moved) this.on.click(event.offsetX, event.offsetY, event);
     else if (drag.isRuler) {
       this.setRuler([Math.min(...this.ruler), Math.max(...this.ruler)]);
@@ -231,7 +260,7 @@ export class TraceTimeline {
     const [width, height] = [box.clientWidth, box.clientHeight];
     const left = width < 700 ? NAMES_NARROW_PX : NAMES_PX;
     this.plane = { left, top: AXIS_PX, width: Math.max(10, width - left) };
-    this.spacer.style.height = `${Math.max(height, layout.height + AXIS_PX)}px`;
+    this.spacer.style.height = `${Math.max(height, layout.height + layout.pinnedHeight + AXIS_PX)}px`;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
@@ -245,7 +274,8 @@ export class TraceTimeline {
     const { view, plane, layout, box, data, ink, whole } = this;
     const scale = plane.width / (view[1] - view[0]);
     const scroll = box.scrollTop;
-    const place = (number) => (layout.top[number] >= 0 ? plane.top + layout.top[number] - scroll : null);
+    const pinned = new Map(layout.pinnedRows.map((row) => [row.lane.number, plane.top + row.y]));
+    const place = (number) => pinned.get(number) ?? (layout.top[number] >= 0 ? plane.top + layout.pinnedHeight + layout.top[number] - scroll : null);
     return {
       view,
       plane,
@@ -257,6 +287,8 @@ export class TraceTimeline {
       startNs: data.startNs,
       folded: layout.folded,
       opened: layout.opened,
+      pinnedHeight: layout.pinnedHeight,
+      rowY: (row) => plane.top + row.y + (row.isPinned ? 0 : layout.pinnedHeight - scroll),
       hoverRow: this.hover ? this.rowAt(this.hover.y) : null,
       x: (time) => plane.left + (time - view[0]) * scale,
       top: place,
@@ -271,7 +303,7 @@ export class TraceTimeline {
     this.ink ??= readInk(this.canvas, pen);
     const { plane, ink, layout, raster, view, colours, data } = this;
     const frame = this.frame(height);
-    const rows = layout.visible(frame.scroll, frame.scroll + height - AXIS_PX);
+    const rows = [...layout.visible(frame.scroll, frame.scroll + height - AXIS_PX - layout.pinnedHeight), ...layout.pinnedRows];
     pen.setTransform(1, 0, 0, 1, 0, 0);
     pen.fillStyle = ink.panel;
     pen.fillRect(0, 0, this.canvas.width, this.canvas.height);
@@ -279,17 +311,26 @@ export class TraceTimeline {
     raster.begin(Math.max(1, this.canvas.width - left), Math.max(1, this.canvas.height - top), colours.lane);
     // Lines of the axis lie below what is in the lanes, so that none looks like an edge of it.
     raster.lines(tickPlaces(frame).map((x) => Math.round((x - plane.left) * ratio)), colours.grid);
-    const labels = [];
+    let labels = [];
     let isWhole = true;
-    for (const { lane, y, height: rowHeight } of rows) {
+    let isBelowPinned = true;
+    for (const row of rows) {
+      const { lane, height: rowHeight } = row;
+      if (row.isPinned && isBelowPinned) {
+        // Tracks that are scrolled under the pinned ones end there.
+        isBelowPinned = false;
+        raster.clear(Math.round(layout.pinnedHeight * ratio), colours.lane);
+        labels = labels.filter((label) => label.y > plane.top + layout.pinnedHeight);
+      }
       if (!lane) continue;
-      const at = Math.round((y - frame.scroll) * ratio) + 1;
+      const top = frame.rowY(row);
+      const at = Math.round((top - plane.top) * ratio) + 1;
       const drawn = raster.lane(lane, at, Math.round((rowHeight - 3) * ratio), view, colours, this.matches);
       isWhole &&= drawn.isWhole;
       for (const label of drawn.labels) {
         label.from /= ratio;
         label.to /= ratio;
-        label.y = plane.top + y - frame.scroll + rowHeight / 2;
+        label.y = top + rowHeight / 2;
         if (label.isMark && this.on.text) label.text = this.on.text(lane, label);
         labels.push(label);
       }
@@ -311,7 +352,7 @@ export class TraceTimeline {
     drawNames(pen, frame, rows);
     pen.fillStyle = ink.panel;
     pen.fillRect(0, 0, width, AXIS_PX);
-    drawWhole(pen, frame);
+    this.minimap.draw(pen, frame, ratio, colours);
     drawAxis(pen, frame);
     if (this.chosen && this.other) drawDistance(pen, frame, this.chosen, this.other);
     if (this.ruler) drawRuler(pen, frame, this.ruler);

@@ -1,30 +1,89 @@
-// From what is chosen to what is beside it, to the lane above or below, and back to its cause.
+// From what is selected to what is beside it, to the track above or below, back to its cause and on to its effect.
 
-import { linkOf, neighbour, sliceAt } from "./trace_pick.js";
+import { CORE, REQUEST, TASK } from "./trace_columns.js";
+import { columnsOf, firstAbove } from "./trace_data.js";
+import { linkOf, neighbour, sliceAt, wokenBy } from "./trace_pick.js";
 
-/** How far before something its cause is looked for: a task that runs was ready before, and waited before that. */
+/** How far before a poll its cause is looked for: a task that runs was runnable before, and waited before that. */
 const CAUSE_STEPS_MAX = 3;
-/** Lanes that are looked into for one that has something in sight. */
+/** Tracks that are looked into for one that has something in sight. */
 const LANES_TRIED_MAX = 200;
+/** Wakes after a request or segment among which the one is looked for that it caused. */
+const WAKES_TRIED_MAX = 20_000;
 
-/** Lane and time of who woke a task or called a function; null if nobody knows. */
+/**
+ * Lane and time of the cause: what woke a task, which task submitted a request, what a poll of a core belongs to, who called a
+ * function. Null if the trace does not have it.
+ */
 export async function causeOf(data, chosen) {
+  if (data.isCounter(chosen.lane)) return null;
+  const type = data.types[chosen.lane.kind].label;
+  const { columns } = columnsOf(chosen.piece, data.types[chosen.lane.kind]);
+  if (type === "request") return taskAt(data, columns[REQUEST.task][chosen.index], chosen.start);
+  if (type === "core") return linkOf(data, chosen) ?? taskAt(data, columns[CORE.task][chosen.index], chosen.start);
+  if (type !== "task") return linkOf(data, chosen);
+  const task = columns[TASK.task][chosen.index];
   let item = chosen;
   for (let steps = 0; item && steps < CAUSE_STEPS_MAX; steps += 1) {
-    const cause = data.isCounter(item.lane) ? null : linkOf(data, item);
+    const own = columnsOf(item.piece, data.types[item.lane.kind]).columns[TASK.task][item.index];
+    if (own !== task) return null;
+    const cause = linkOf(data, item);
     if (cause) return cause;
     item = await neighbour(data, item, -1);
   }
   return null;
 }
 
-/** The slice before or after what is chosen; if nothing is, one in the middle of what is in sight. */
+/** Lane and time of a task, given by its index and one. */
+async function taskAt(data, task, time) {
+  if (task === 0) return null;
+  const tasks = await data.fetchTasks();
+  return { lane: data.lanes[tasks.lane[task - 1]], time };
+}
+
+/**
+ * Lane and time of the effect: the task that a request or a segment woke when it completed or was received, the first task that a
+ * poll woke, the poll after a wait. Null if the trace does not have it.
+ */
+export async function effectOf(data, chosen) {
+  if (data.isCounter(chosen.lane)) return null;
+  const type = data.types[chosen.lane.kind].label;
+  if (type === "request" || type === "segment") return wokenByDevice(data, chosen);
+  if (type !== "task") return null;
+  if (data.isRun(chosen)) {
+    const { found } = await wokenBy(data, chosen, 1);
+    return found[0] ?? null;
+  }
+  let item = chosen;
+  while (item && !data.isRun(item)) item = await neighbour(data, item, 1);
+  return item && { lane: item.lane, time: item.start };
+}
+
+/** The task whose wait a request or segment ended: wakes after its end are those of its track, and of these the one that refers to it. */
+async function wokenByDevice(data, chosen) {
+  let left = WAKES_TRIED_MAX;
+  for (const place of data.wakes) {
+    if (place[4] < chosen.end) continue;
+    const { time, from, to } = await data.fetchWakes(place);
+    for (let index = firstAbove(time, chosen.end - 1); index < time.length && left > 0; index += 1, left -= 1) {
+      if (from[index] - 1 !== chosen.lane.number || to[index] === 0) continue;
+      const lane = data.lanes[to[index] - 1];
+      const wait = await sliceAt(data, lane, time[index] - 1, 0);
+      const by = wait && linkOf(data, wait);
+      if (by && by.lane === chosen.lane && by.time === chosen.start) return { lane, time: time[index] };
+    }
+    if (left === 0) return null;
+  }
+  return null;
+}
+
+/** The slice before or after what is selected; if nothing is, one at the centre of the visible range. */
 export async function beside(timeline, by) {
   const { data, chosen } = timeline;
   return chosen ? neighbour(data, chosen, by) : inLane(timeline, 1);
 }
 
-/** What is nearest in the next lane below or above that has something in sight. */
+/** What is nearest in the next track below or above that has something in sight. */
 export async function inLane(timeline, by) {
   const { data, chosen, view, layout, box } = timeline;
   const rows = layout.rows.filter(({ lane }) => lane?.count > 0);

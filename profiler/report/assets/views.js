@@ -1,5 +1,5 @@
 // Trees to draw: callers first, or leaves first. Both are trees of boxes that are made when they
-// are asked for, so that only what is wide enough to be seen costs anything.
+// are needed, so that only what is wide enough to be seen costs anything.
 
 class Box {
   constructor(view, parent, fn, members, total, self) {

@@ -1,4 +1,4 @@
-//! What looking cost, as the four headlines that stand at the top of every report.
+//! The profiler overhead, as the four headlines that stand at the top of every report.
 
 use glass_profile::model::{Profile, Sample, StackEnd};
 
@@ -29,7 +29,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
     let taken = cost.samples_taken;
     let samples = Card {
         name: "Samples",
-        headline: format!("{} taken", count(taken)),
+        headline: format!("{} collected", count(taken)),
         detail: format!(
             "{} expected, {} lost ({}), {} late ({})",
             count(cost.samples_wanted),
@@ -64,7 +64,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
             name: "Pauses",
             headline: format!("{} median", duration(pause.median_ns)),
             detail: format!(
-                "99 % within {}, longest {}, {} in all ({} of {}){}",
+                "p99 {}, max {}, {} in total ({} of {}){}",
                 duration(pause.p99_ns),
                 duration(pause.max_ns),
                 duration(pause.sum_ns),

@@ -2,8 +2,8 @@
 //!
 //! All texts are in one table, `strings`, and everything else refers to them by index. `nodes` are
 //! columns in the order of a walk, so `depth` alone gives the tree; two siblings differ in function
-//! or line, and the page makes of it the tree of functions that its reader asks for. Samples are in
-//! `timeline.cells`, packed as `pack` says; the page adds up those slices, tracks and states that
+//! or line, and the page makes of it the tree of functions that its reader selects. Samples are in
+//! `timeline.cells`, packed by `pack`; the page adds up those slices, tracks and states that
 //! the reader selects.
 
 use std::collections::HashMap;
@@ -76,6 +76,8 @@ struct Times {
     rate_hz: u32,
     /// Base64 of [`pack`].
     cells: String,
+    /// Base64 of [`pack_samples`]; empty if there are too many.
+    samples: String,
 }
 
 #[derive(Serialize)]
@@ -150,6 +152,7 @@ pub(crate) fn write(tree: &Tree, timeline: &Timeline) -> String {
             duration_ns: timeline.duration_ns,
             rate_hz: timeline.rate_hz,
             cells: base64::engine::general_purpose::STANDARD.encode(pack(timeline)),
+            samples: base64::engine::general_purpose::STANDARD.encode(pack_samples(timeline)),
         },
         merged: MergedNodes {
             nodes: tree.merged.nodes,
@@ -216,6 +219,19 @@ fn pack(timeline: &Timeline) -> Vec<u8> {
             }
             last_node = entry.node;
         }
+    }
+    bytes
+}
+
+/// Samples in order of time as numbers like those of [`pack`]: nanoseconds since the sample before, track, node.
+fn pack_samples(timeline: &Timeline) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(timeline.samples.len() * 6);
+    let mut before_ns = 0;
+    for sample in &timeline.samples {
+        for number in [sample.time_ns - before_ns, sample.track.into(), sample.node.into()] {
+            push_number(&mut bytes, number);
+        }
+        before_ns = sample.time_ns;
     }
     bytes
 }

@@ -79,7 +79,7 @@ pub fn cut_end(text: &str, columns: usize) -> String {
     kept
 }
 
-/// Whether a character, and those asked about before, leave room for one more column.
+/// Whether a character, and those before it, leave room for one more column.
 fn within(columns: usize) -> impl FnMut(&char) -> bool {
     let mut used = 0;
     move |c| {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        // `date -u -d @N '+%F %T'` says the same.
+        // `date -u -d @N '+%F %T'` prints the same.
         for (seconds, text) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (951_782_400, "2000-02-29 00:00:00 UTC"),

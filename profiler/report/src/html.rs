@@ -8,7 +8,7 @@
 mod script;
 
 use base64::Engine as _;
-use glass_profile::model::Profile;
+use glass_profile::model::{Profile, State};
 use glass_profile::trace::model::Trace;
 use sha2::Digest as _;
 
@@ -19,6 +19,7 @@ use crate::format::{count, percent};
 use crate::names::printable;
 use crate::text::recorded;
 use crate::text::{difference as difference_text, origin_line, summary, symbols_line};
+use crate::trace::sheets::{Cell, Column, Sheet};
 use crate::trace_page::{Class, TracePage, trace_summary};
 use crate::tree::{Kind, Merged, TrackShare, Tree};
 use script::{DIFFERENCE, MODULES, REPORT, TRACE, TRACE_MODULES, script};
@@ -36,6 +37,7 @@ const REPORT_PAGE: &str = include_str!("../assets/report.html");
 const REPORT_INTRO: &str = include_str!("../assets/report_intro.html");
 
 const DIFFERENCE_PAGE: &str = include_str!("../assets/difference.html");
+const DIFFERENCE_TRACES: &str = include_str!("../assets/difference_traces.html");
 const DIFFERENCE_INTRO: &str = include_str!("../assets/difference_intro.html");
 
 /// A page of a trace without samples.
@@ -72,7 +74,7 @@ pub fn trace_html(profile: &Profile, trace: &Trace) -> String {
         heading: guest(profile),
         class: "with-trace",
         intro: format!("  <p class=\"origin\">{}</p>\n", escape(&trace_summary(trace))),
-        warnings: list("warnings", "Warnings", &warnings(profile, Some(trace))),
+        warnings: folded_warnings(&warnings(profile, trace)),
         style: STYLE.to_string() + TRACE_STYLE,
         help: help(&[TRACE_HELP]),
     };
@@ -100,7 +102,10 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
             "cost" => cards(profile).iter().map(card).collect(),
             _ => unreachable!("assets/report_intro.html names only what is above"),
         }),
-        warnings: list("warnings", "Warnings", &warnings(profile, trace.map(|(trace, _)| trace))),
+        warnings: match trace {
+            None => list("warnings", "Warnings", &profile.warnings),
+            Some((trace, _)) => folded_warnings(&warnings(profile, trace)),
+        },
         style,
         help: help(sections),
     };
@@ -126,18 +131,92 @@ fn trace_view(parts: &TracePage, script: &str) -> String {
     })
 }
 
-/// What a reader is warned of, of the samples and of the trace.
-fn warnings(profile: &Profile, trace: Option<&Trace>) -> Vec<String> {
-    profile.warnings.iter().chain(trace.into_iter().flat_map(|trace| &trace.warnings)).cloned().collect()
+/// Warnings of the samples and of the trace.
+fn warnings(profile: &Profile, trace: &Trace) -> Vec<String> {
+    profile.warnings.iter().chain(&trace.warnings).cloned().collect()
+}
+
+/// Warnings on one line that opens: beside a timeline there is no room for all of them.
+fn folded_warnings(sentences: &[String]) -> String {
+    match sentences.len() {
+        0 => String::new(),
+        number => format!(
+            "<details class=\"warnings\"><summary>{} warning{}</summary>{}</details>",
+            number,
+            if number == 1 { "" } else { "s" },
+            list("", "Warnings", sentences)
+        ),
+    }
 }
 
 fn help(sections: &[&str]) -> String {
     fill(HELP, |_| sections.concat())
 }
 
+/// A recording that is compared: its samples, and its trace if it has one.
+#[derive(Debug, Clone, Copy)]
+pub struct Side<'a> {
+    /// The samples.
+    pub profile: &'a Profile,
+    /// The trace.
+    pub trace: Option<&'a Trace>,
+}
+
+/// A page that compares two recordings: the functions of [`difference()`] if both have running samples, and tables of their traces if
+/// both have one. It needs nothing but itself.
+pub fn recordings_difference(a: Side, b: Side) -> String {
+    let tables = a.trace.zip(b.trace).map_or(String::new(), |(a, b)| trace_tables(a, b));
+    let has_running = |side: &Side| side.profile.samples.iter().any(|sample| sample.state == State::Running);
+    if has_running(&a) && has_running(&b) {
+        return functions_difference(a.profile, b.profile, &tables);
+    }
+    let head = Head {
+        title: format!("{} · Glasshouse difference", guest(b.profile)),
+        heading: format!("{}: what changed", guest(b.profile)),
+        class: "difference",
+        intro: String::new(),
+        warnings: list("warnings", "Remarks", &difference::remarks(a.profile, b.profile)),
+        style: STYLE.to_string(),
+        help: String::new(),
+    };
+    page(&head, &[], &tables)
+}
+
+/// What changed from one trace to the other, as tables.
+fn trace_tables(a: &Trace, b: &Trace) -> String {
+    let tables: String = crate::trace::difference::sheets(a, b).iter().map(sheet_table).collect();
+    fill(DIFFERENCE_TRACES, |_| tables.clone())
+}
+
+fn sheet_table(sheet: &Sheet) -> String {
+    let class = |column: &Column| if *column == Column::Text { "" } else { " class=\"number\"" };
+    let heads: String = sheet
+        .columns
+        .iter()
+        .map(|(label, column)| format!("<th scope=\"col\"{}>{}</th>", class(column), escape(label)))
+        .collect();
+    let row = |row: &Vec<Cell>| {
+        let cells = row.iter().zip(&sheet.columns);
+        let cells: String =
+            cells.map(|(cell, (_, column))| format!("<td{}>{}</td>", class(column), escape(&cell.text()))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let rows: String = sheet.rows.iter().map(row).collect();
+    let name = escape(sheet.name);
+    format!(
+        "<h3>{name}</h3>\n<div class=\"table\" tabindex=\"0\" role=\"region\" aria-label=\"{name}\"><table class=\"sheet\">\
+         <thead><tr>{heads}</tr></thead>\n<tbody>{rows}</tbody></table></div>\n"
+    )
+}
+
 /// A page that compares two recordings: a flame graph coloured by the change of shares from A to B,
 /// and a table of functions with the change of each and its noise.
 pub fn difference(a: &Profile, b: &Profile) -> String {
+    functions_difference(a, b, "")
+}
+
+/// The same with tables of the traces below.
+fn functions_difference(a: &Profile, b: &Profile, traces: &str) -> String {
     let joined = difference::join(a, b);
     let (tree, timeline) = data::by_line(&joined);
     let script = script(MODULES, DIFFERENCE);
@@ -157,6 +236,7 @@ pub fn difference(a: &Profile, b: &Profile) -> String {
         "merged" => merged(&tree.merged),
         "data" => data::write(&tree, &timeline),
         "script" => script.clone(),
+        "traces" => traces.to_string(),
         _ => unreachable!("assets/difference.html names only what is above"),
     });
     page(&head, &[&script], &content)

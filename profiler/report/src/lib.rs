@@ -22,5 +22,5 @@ mod trace_page;
 pub mod tree;
 pub mod words;
 
-pub use html::{difference as difference_html, html, trace_html};
+pub use html::{Side, difference as difference_html, html, recordings_difference, trace_html};
 pub use text::{difference as difference_text, text, text_with_tree};

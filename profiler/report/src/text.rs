@@ -31,7 +31,7 @@ pub fn text_with_tree(profile: &Profile, top: usize, min_percent: f64) -> String
     out
 }
 
-/// A summary of at most 100 columns: where the profile comes from, what looking cost, what each
+/// A summary of at most 100 columns: where the profile comes from, the profiler overhead, what each
 /// track was doing, and the `top` hottest functions by self.
 pub fn text(profile: &Profile, top: usize) -> String {
     summary(profile, &Tree::build(profile), top)
@@ -41,7 +41,7 @@ pub fn text(profile: &Profile, top: usize) -> String {
 pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
     let mut out = String::new();
     origin(&mut out, &profile.origin);
-    out.push_str("\nCost of looking\n");
+    out.push_str("\nProfiler overhead\n");
     for card in cards(profile) {
         wrap(&mut out, &format!("  {}", pad(card.name, 10)), &format!("{}: {}", card.headline, card.detail));
     }
@@ -56,7 +56,7 @@ pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
     out
 }
 
-/// Where and how a recording was taken, in a sentence.
+/// Where and how a recording was made, in a sentence.
 pub(crate) fn origin_line(origin: &Origin) -> String {
     let mut said = format!("recorded {}", recorded(origin));
     for (word, value) in [("on", &origin.host), ("by", &origin.recorder), ("through", &origin.backend)] {

@@ -1,7 +1,7 @@
-//! When samples were taken: the nodes of a tree, counted in slices of time.
+//! When samples were collected: the nodes of a tree, counted in slices of time.
 //!
-//! The page adds up the slices, tracks and states that its reader selects, so this is all that it
-//! knows of the samples. Its size is bounded, whatever the number of samples: slices become longer
+//! The page adds up the slices, tracks and states that its reader selects. Every sample by itself is there besides if they
+//! are not too many, for selections that are not whole slices. The size is bounded, whatever the number of samples: slices become longer
 //! until there are few enough entries.
 
 use glass_profile::model::Profile;
@@ -26,10 +26,23 @@ pub struct Timeline {
     pub slices: usize,
     /// From the recording's start to its end, or to the last sample if that is later.
     pub duration_ns: u64,
-    /// Samples that were asked for per second and track; 0 if that is not known.
+    /// Samples that were requested per second and track; 0 if that is not known.
     pub rate_hz: u32,
     /// In order of slice, track and node; each once.
     pub entries: Vec<Entry>,
+    /// Every sample by itself, in order of time; empty if there are more than [`ENTRIES_MAX`], or if they have no times.
+    pub samples: Vec<Exact>,
+}
+
+/// A sample with its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Exact {
+    /// Since the start of the recording.
+    pub time_ns: u64,
+    /// Index into [`crate::tree::Tree::tracks`].
+    pub track: u32,
+    /// Index into [`crate::tree::Tree::nodes`].
+    pub node: u32,
 }
 
 /// Samples of one node on one track in one slice.
@@ -64,15 +77,34 @@ impl Timeline {
         while duration_ns / slice_ns >= slices_max {
             slice_ns = longer(slice_ns);
         }
+        let samples = match profile.samples.len() <= entries_max && duration_ns > 0 {
+            true => exact(profile, leaves),
+            false => Vec::new(),
+        };
         loop {
             let entries = count(profile, leaves, slice_ns);
             let slices = (duration_ns / slice_ns) as usize + 1;
             if entries.len() <= entries_max || slices == 1 {
-                return Timeline { slice_ns, slices, duration_ns, rate_hz, entries };
+                return Timeline { slice_ns, slices, duration_ns, rate_hz, entries, samples };
             }
             slice_ns = longer(slice_ns);
         }
     }
+}
+
+fn exact(profile: &Profile, leaves: &Leaves) -> Vec<Exact> {
+    let unknown_track = profile.tracks.len();
+    let mut samples: Vec<Exact> = profile
+        .samples
+        .iter()
+        .map(|sample| Exact {
+            time_ns: sample.time_ns,
+            track: (sample.track as usize).min(unknown_track) as u32,
+            node: leaves.node(sample) as u32,
+        })
+        .collect();
+    samples.sort_unstable();
+    samples
 }
 
 fn count(profile: &Profile, leaves: &Leaves, slice_ns: u64) -> Vec<Entry> {

@@ -2,7 +2,7 @@
 //!
 //! Text and page are both made from [`Tree`]. It holds no names of samples and no times: a million
 //! samples become as many nodes as there are distinct call paths. Broken stacks, spinning and
-//! idling have roots of their own, told apart by [`Kind`] and not by their names, so nothing that
+//! idling have roots of their own, distinguished by [`Kind`] and not by their names, so nothing that
 //! was recorded can pass for them, nor they for it.
 
 mod build;

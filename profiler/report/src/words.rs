@@ -6,5 +6,5 @@ mod phrase;
 mod teller;
 
 pub use message::value;
-pub use phrase::{flags, kind_name, operation, wait, wait_object};
+pub use phrase::{flags, kind_name, operation, resource, wait, wait_object};
 pub use teller::{Line, Names, Teller};

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Samples per second.
 const RATE_HZ: &str = "997";
-/// Bytes of an item that goes up and down meanwhile.
+/// Bytes of an item that is uploaded and downloaded meanwhile.
 const ITEM_BYTES: u64 = 400_000;
 
 /// A function's share of the time in which the guest ran, in percent.
@@ -37,7 +37,7 @@ pub struct Function {
     pub calls: u64,
 }
 
-/// What samples and counts say.
+/// The results of sampling and of counting.
 #[derive(Debug)]
 pub struct Comparison {
     /// All functions, the largest share of time first.
@@ -66,7 +66,7 @@ impl Comparison {
     }
 }
 
-/// Runs the queue under load for `seconds`. `None` after saying why it cannot be had here.
+/// Runs the queue under load for `seconds`. `None` after printing why it cannot run here.
 pub fn run(seconds: u32) -> Result<Option<Comparison>> {
     if !programs::has_qemu() {
         programs::skip("qemu-system-x86_64 is not installed");
@@ -89,7 +89,7 @@ pub fn run(seconds: u32) -> Result<Option<Comparison>> {
             bail!("the queue does not answer:\n{}", qemu.process.output());
         }
     }
-    // Code that runs for the first time is translated first, which is QEMU's time and not the guest's.
+    // Code that runs for the first time is translated first, and that time is QEMU's, not the guest's.
     load(address, Instant::now() + Duration::from_secs(1))?;
     let recording = folder.file("recording");
     let mut record = Command::new(&glass);
@@ -105,14 +105,14 @@ pub fn run(seconds: u32) -> Result<Option<Comparison>> {
     }
     let sampled = self_samples(&glass, &recording, &folder.file("profile.json"))?;
     let mut counted = between(&before, &after);
-    for (function, ticks) in held::ticks(&oracle.gaps()?, &held::intervals(&recording)?) {
-        let executed = counted.entry(function).or_default();
+    for (function, ticks) in held::ticks(&oracle.slices()?, &held::intervals(&recording)?) {
+        let executed = counted.entry(function.to_owned()).or_default();
         executed.ticks = executed.ticks.saturating_sub(ticks);
     }
     compare(&sampled, &counted).map(Some)
 }
 
-/// Items up, down and away until `end`.
+/// Uploads, downloads and removes items until `end`.
 fn load(address: SocketAddr, end: Instant) -> Result<()> {
     let mut seed = 0;
     while Instant::now() < end {
@@ -129,7 +129,7 @@ fn load(address: SocketAddr, end: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Samples in which the guest was awake, by the function that was not inlined into another.
+/// Samples in which the guest was awake, by the innermost function that was not inlined.
 fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMap<String, u64>> {
     let mut export = Command::new(glass);
     export.args(["export", "--format", "firefox", "--states", "all", "--output"]).arg(profile).arg(recording);
@@ -137,7 +137,7 @@ fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMa
     if !output.status.success() {
         bail!("glass export: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let profile: Value = serde_json::from_slice(&std::fs::read(profile)?).context("the export is no JSON")?;
+    let profile: Value = serde_json::from_slice(&std::fs::read(profile)?).context("the export is not JSON")?;
     let idle =
         profile["meta"]["categories"].as_array().and_then(|all| all.iter().position(|one| one["name"] == "Idle"));
     let mut counts = HashMap::new();
@@ -153,7 +153,7 @@ fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMa
                     function = cell("frameTable", "func", frame);
                 }
                 match cell("stackTable", "prefix", stack) {
-                    // A caller is in front of what it calls; anything else would be a loop.
+                    // A caller comes before its callees; any other order could be a cycle.
                     Some(prefix) if prefix < stack => stack = prefix,
                     Some(_) => bail!("a stack of the export comes before its caller"),
                     None => break frame,

@@ -1,4 +1,4 @@
-//! What a guest under TCG really executes: a plugin of QEMU counts every translation block.
+//! Exact counts of a guest under TCG: a plugin of QEMU counts every translation block.
 
 pub mod comparison;
 pub mod held;
@@ -17,14 +17,16 @@ const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = 32;
 /// Records of blocks that the file has room for, as the plugin defines it.
 const BLOCKS_MAX: usize = 262_144;
-/// Where the gaps are.
-const GAPS_AT: usize = HEADER_BYTES + BLOCKS_MAX * RECORD_BYTES;
-const GAPS_HEADER_BYTES: usize = 16;
+/// Where the slices are.
+const SLICES_AT: usize = HEADER_BYTES + BLOCKS_MAX * RECORD_BYTES;
+const SLICES_HEADER_BYTES: usize = 16;
+/// Slices that are read at once.
+const SLICES_READ: usize = 4096;
 
-/// What was executed of one function, without the functions it calls.
+/// Counts of one function, without its callees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Executed {
-    /// How often its first instruction was: calls, tail calls included.
+    /// Executions of its first instruction: calls, including tail calls.
     pub calls: u64,
     /// Instructions.
     pub instructions: u64,
@@ -44,11 +46,11 @@ pub struct Oracle {
 /// All counts at one moment, by function.
 pub type Counts = HashMap<String, Executed>;
 
-/// A long time between two blocks of the guest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gap {
-    /// The function whose block it was.
-    pub function: String,
+/// A piece of the time in which the guest's vCPU was not idle: one long block, or many short ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice<'a> {
+    /// The function whose block it was; of short ones, that of the last.
+    pub function: &'a str,
     /// Its length in ticks of the time stamp counter.
     pub ticks: u64,
     /// The counter at its end.
@@ -69,7 +71,7 @@ impl Oracle {
             bail!("gcc cannot compile the plugin: {status}");
         }
         let bytes = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
-        let file = object::File::parse(&*bytes).with_context(|| format!("{} is no ELF file", image.display()))?;
+        let file = object::File::parse(&*bytes).with_context(|| format!("{} is not an ELF file", image.display()))?;
         let mut functions: Vec<_> = file
             .symbols()
             .filter(|symbol| symbol.kind() == object::SymbolKind::Text && symbol.size() > 0)
@@ -84,12 +86,12 @@ impl Oracle {
         Ok(Oracle { plugin, counts, functions })
     }
 
-    /// What QEMU has to be started with.
+    /// The options to start QEMU with.
     pub fn options(&self) -> [String; 2] {
         ["-plugin".to_owned(), format!("{},counts={}", self.plugin.display(), self.counts.display())]
     }
 
-    /// The counts since the guest's start. What lies in no function is under "".
+    /// The counts since the guest's start. Code outside of functions is under "".
     pub fn read(&self) -> Result<Counts> {
         let file = CountsFile::open(&self.counts)?;
         let [blocks, lost] = file.words(0)?;
@@ -108,20 +110,31 @@ impl Oracle {
         Ok(counts)
     }
 
-    /// All gaps since the guest's start, in order of time.
-    pub fn gaps(&self) -> Result<Vec<Gap>> {
+    /// All slices since the guest's start, in order of time.
+    pub fn slices(&self) -> Result<Vec<Slice<'_>>> {
         let file = CountsFile::open(&self.counts)?;
-        let [gaps, lost] = file.words(GAPS_AT)?;
+        let [count, lost] = file.words(SLICES_AT)?;
         if lost > 0 {
-            bail!("the plugin had no room for {lost} gaps");
+            bail!("the plugin had no room for {lost} slices");
         }
-        let gap = |index: usize| {
-            let [block, ticks, end_ticks, end_ns] = file.words(GAPS_AT + GAPS_HEADER_BYTES + index * RECORD_BYTES)?;
-            let [address] = file.words(HEADER_BYTES + block as usize * RECORD_BYTES)?;
-            let function = self.function(address).map_or("", |(_, name)| name).to_owned();
-            Ok(Gap { function, ticks, end_ticks, end_ns })
-        };
-        (0..gaps as usize).map(gap).collect()
+        let [blocks] = file.words(0)?;
+        let functions = (0..blocks as usize).map(|block| {
+            let [address] = file.words(HEADER_BYTES + block * RECORD_BYTES)?;
+            Ok(self.function(address).map_or("", |(_, name)| name))
+        });
+        let functions: Vec<&str> = functions.collect::<Result<_>>()?;
+        let mut slices = Vec::with_capacity(count as usize);
+        while slices.len() < count as usize {
+            let mut records = vec![[[0; 8]; 4]; SLICES_READ.min(count as usize - slices.len())];
+            let at = SLICES_AT + SLICES_HEADER_BYTES + slices.len() * RECORD_BYTES;
+            file.read(at, records.as_flattened_mut().as_flattened_mut())?;
+            for record in records {
+                let [block, ticks, end_ticks, end_ns] = record.map(u64::from_le_bytes);
+                let function = functions.get(block as usize).context("a slice is of no block")?;
+                slices.push(Slice { function, ticks, end_ticks, end_ns });
+            }
+        }
+        Ok(slices)
     }
 
     fn function(&self, address: u64) -> Option<(u64, &str)> {
@@ -141,12 +154,16 @@ impl CountsFile {
 
     fn words<const N: usize>(&self, at: usize) -> Result<[u64; N]> {
         let mut bytes = [[0; 8]; N];
-        self.0.read_exact_at(bytes.as_flattened_mut(), at as u64).context("the plugin's file is too short")?;
+        self.read(at, bytes.as_flattened_mut())?;
         Ok(bytes.map(u64::from_le_bytes))
+    }
+
+    fn read(&self, at: usize, bytes: &mut [u8]) -> Result<()> {
+        self.0.read_exact_at(bytes, at as u64).context("the plugin's file is too short")
     }
 }
 
-/// What was executed from `before` to `after`.
+/// The counts from `before` to `after`.
 pub fn between(before: &Counts, after: &Counts) -> Counts {
     let difference = |name: &String, after: &Executed| {
         let before = before.get(name).copied().unwrap_or_default();

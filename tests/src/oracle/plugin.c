@@ -6,14 +6,15 @@
  *   u64 idle_ticks      time in which the vCPU was halted or stopped
  *   u64 reserved
  *   struct block record[BLOCKS_MAX]
- *   u64 gaps            gap records that are in use
- *   u64 gaps_lost       gaps for which there was no record left
- *   struct gap gap[GAPS_MAX]
+ *   u64 slices          slice records that are in use
+ *   u64 slices_lost     slices for which there was no record left
+ *   struct slice slice[SLICES_MAX]
  * Times are ticks of the time stamp counter. One vCPU only.
  *
- * A gap is a long time between two blocks: a device's register was accessed, the host ran something else, or a
- * profiler held the thread. Its time is part of its block's ticks; who knows when the thread was held can
- * take that away.
+ * The slices are the time in which the vCPU was not idle, in order: a long time within one block (a device's register
+ * was accessed, the host ran something else, a profiler held the thread), or SLICE_TICKS_MIN of short blocks, which count as
+ * the last of them. Their time is part of the blocks' ticks; a reader who has the intervals in which the thread was
+ * held can take that time away.
  * Source of the interface: QEMU 7.2, include/qemu/qemu-plugin.h, version 1; Debian ships no header,
  * so what is used of it is declared here.
  */
@@ -44,9 +45,9 @@ uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
 EXPORT int qemu_plugin_version = 1;
 
 #define BLOCKS_MAX 262144
-#define GAPS_MAX 4194304
+#define SLICES_MAX 16777216
 /* Some 10 us. */
-#define GAP_TICKS_MIN 25000
+#define SLICE_TICKS_MIN 25000
 
 struct block {
     uint64_t address;
@@ -55,7 +56,7 @@ struct block {
     uint64_t ticks;
 };
 
-struct gap {
+struct slice {
     uint64_t block;      /* index of its record */
     uint64_t ticks;
     uint64_t end_ticks;  /* the counter at its end */
@@ -68,40 +69,46 @@ struct counts {
     uint64_t idle_ticks;
     uint64_t reserved;
     struct block record[BLOCKS_MAX];
-    uint64_t gaps;
-    uint64_t gaps_lost;
-    struct gap gap[GAPS_MAX];
+    uint64_t slices;
+    uint64_t slices_lost;
+    struct slice slice[SLICES_MAX];
 };
 
 static struct counts *counts;
 static struct block *current;
 static uint64_t since;
+/* End of the last slice. */
+static uint64_t sliced;
 
-static void add_gap(uint64_t ticks, uint64_t end_ticks)
+/* The time from the last slice to `end` is one of the current block. */
+static void add_slice(uint64_t end)
 {
-    if (counts->gaps == GAPS_MAX) {
-        counts->gaps_lost++;
+    uint64_t ticks = end - sliced;
+    sliced = end;
+    if (counts->slices == SLICES_MAX) {
+        counts->slices_lost++;
         return;
     }
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    struct gap *gap = &counts->gap[counts->gaps];
-    gap->block = current - counts->record;
-    gap->ticks = ticks;
-    gap->end_ticks = end_ticks;
-    gap->end_ns = now.tv_sec * 1000000000ull + now.tv_nsec;
-    __atomic_store_n(&counts->gaps, counts->gaps + 1, __ATOMIC_RELEASE);
+    struct timespec time;
+    clock_gettime(CLOCK_BOOTTIME, &time);
+    struct slice *slice = &counts->slice[counts->slices];
+    slice->block = current - counts->record;
+    slice->ticks = ticks;
+    slice->end_ticks = end;
+    slice->end_ns = time.tv_sec * 1000000000ull + time.tv_nsec;
+    __atomic_store_n(&counts->slices, counts->slices + 1, __ATOMIC_RELEASE);
 }
 
 /* The time up to now belongs to the block that was executed last. */
 static void end_block(uint64_t now)
 {
-    if (!current)
+    if (!current) {
+        sliced = now;
         return;
-    uint64_t ticks = now - since;
-    current->ticks += ticks;
-    if (ticks >= GAP_TICKS_MIN)
-        add_gap(ticks, now);
+    }
+    current->ticks += now - since;
+    if (now - sliced >= SLICE_TICKS_MIN)
+        add_slice(now);
 }
 
 static void on_block(unsigned vcpu, void *block)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Boots `hello` with `--ip setting`, waits for it to say that it listens on `address`, and asks it.
+/// Boots `hello` with `--ip setting`, waits until it prints that it listens on `address`, and sends a request.
 fn check(setting: &str, address: &str) {
     if !programs::has_qemu() {
         return programs::skip("qemu-system-x86_64 is not installed");
@@ -35,8 +35,8 @@ fn check(setting: &str, address: &str) {
     assert_eq!((answer.status(), answer.text().as_str()), (200, "Hello from hello\n"));
 }
 
-/// A client that connects while the guest boots: QEMU accepts it at once, and the guest must hear of
-/// it when it is ready, not when QEMU tries again after six seconds.
+/// A client that connects while the guest boots: QEMU accepts it immediately, and the guest must receive
+/// it when it is ready, not when QEMU retransmits after six seconds.
 fn check_early_client() {
     if !programs::has_qemu() {
         return programs::skip("qemu-system-x86_64 is not installed");

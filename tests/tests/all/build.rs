@@ -1,5 +1,5 @@
 //! Recording a build: thousands of short processes, each with its mappings, of which little may stay in memory.
-//! `cargo xtask test --long` builds this project again and again for ten minutes, an ordinary run some small files.
+//! `cargo xtask test --long` builds this project repeatedly for ten minutes, an ordinary run some small files.
 
 use glass_tests::folder::Folder;
 use glass_tests::limit::{say, within};
@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What `glass record` may have in memory at its peak.
+/// Peak memory that `glass record` may use.
 const PEAK_MIB_MAX: u64 = 300;
-/// Time for the build, and as much again for names.
+/// Time for the build, and as much again for symbols.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// How long a long run builds.
@@ -38,7 +38,7 @@ fn command(folder: &Folder) -> Vec<String> {
     ["make", "-j8", "-C", &folder.path().display().to_string()].map(str::to_owned).to_vec()
 }
 
-/// The most that a process ever had in memory, until it ends.
+/// The peak memory of a process, until it ends.
 fn peak_mib(process: &mut Process) -> u64 {
     let status = format!("/proc/{}/status", process.pid());
     let start = Instant::now();

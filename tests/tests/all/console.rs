@@ -1,5 +1,5 @@
-//! A console that is drained slowly: 30 reads, then nothing until 200 ms are over, as the console daemon of Xen does.
-//! The trace shows a staircase, and names in each gap what the service waits for.
+//! A console that is drained slowly: 30 reads in each 200 ms, as the console daemon of Xen does.
+//! The trace shows a staircase, and for each gap what the service waits for.
 
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
@@ -19,19 +19,21 @@ glass_tests::in_every_world! {
 
 /// Reads in a row, as wake-ups of the daemon.
 const WAKE_UPS: usize = 30;
-/// What a wake-up takes: the size of Xen's ring.
+/// Bytes of a wake-up: the size of Xen's ring.
 const WAKE_UP_BYTES: usize = 2048;
-/// How often the wake-ups begin anew.
+/// Period of the wake-ups.
 const PERIOD: Duration = Duration::from_millis(200);
-/// The pipe between the service and its reader holds no more than that.
+/// Capacity of the pipe between the service and its reader.
 const PIPE_BYTES: usize = 4096;
 /// How long the trace is.
 const SECONDS: &str = "3";
-/// More lines than are read in that time.
+/// More lines than are read in this time.
 const LINES: &str = "10000000";
+/// As long as a line of a terminal.
+const LINE_BYTES: &str = "80";
 /// Gaps that are seen in that time, at the least.
 const GAPS_MIN: usize = 8;
-/// What the service waits for.
+/// The resource that the service waits for.
 const CAUSE: &str = "console: no room until the host reads";
 
 fn a_slow_console_shows_a_staircase_and_its_cause(world: World) {
@@ -52,9 +54,9 @@ fn staircase(world: World) {
     let drain = std::thread::spawn(move || drain(reader));
 
     let file = folder.file("console.pftrace");
-    // Then QEMU has opened the pipe, too.
+    // By then QEMU has opened the pipe, too.
     sleep(Duration::from_secs(1));
-    // The service's is then the only end to write to, so that the reader ends with it.
+    // Then only the service has the writing end open, so that the reader ends with it.
     drop(ends);
     let mut trace = Command::new(&glass);
     trace.args(["trace", "--pid", &process.pid().to_string(), "--duration", SECONDS, "--output"]).arg(&file);
@@ -70,7 +72,7 @@ fn staircase(world: World) {
     drain.join().unwrap();
 }
 
-/// The two named pipes that QEMU takes for one of its own, both open.
+/// The two named pipes that QEMU uses for one character device, both open.
 fn make_pipe(path: &Path) -> [File; 2] {
     ["in", "out"].map(|extension| {
         let path = path.with_extension(extension);
@@ -81,9 +83,9 @@ fn make_pipe(path: &Path) -> [File; 2] {
     })
 }
 
-/// What prints without end into the `pipe`, and its image if it is a VM.
+/// The service that prints without end into the `pipe`, and its image if it is a VM.
 fn service(world: World, folder: &Folder, pipe: &Path) -> Option<(Command, Option<String>)> {
-    let arguments = ["--lines", LINES];
+    let arguments = ["--lines", LINES, "--line-bytes", LINE_BYTES];
     if world == World::Process {
         let mut command = Command::new(programs::built("bench-console")?);
         command.arg("--").args(arguments);
@@ -95,7 +97,7 @@ fn service(world: World, folder: &Folder, pipe: &Path) -> Option<(Command, Optio
     let mut words = qemu::command_words(&mut run, &arguments, folder).unwrap();
     for index in 0..words.len() {
         match words[index].as_str() {
-            // The first port's text is dropped by QEMU where nobody reads; that of others waits.
+            // QEMU drops text of the first port without a reader; text of other ports waits.
             "virtconsole,chardev=console" => words[index] = "virtserialport,chardev=slow,nr=1".into(),
             "-append" => words[index + 1] = format!("console=1 {}", words[index + 1]),
             _ => (),

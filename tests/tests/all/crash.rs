@@ -1,5 +1,5 @@
-//! `kill -9` during uploads, again and again: what was answered 2xx is there afterwards, whole and in
-//! order, and nothing else is. `GLASS_KILL_ROUNDS` sets how often, `GLASS_SEED` what happens.
+//! `kill -9` during uploads, repeatedly: afterwards the queue contains the uploads that were answered 2xx, whole and in
+//! order, and nothing else. `GLASS_KILL_ROUNDS` sets how often, `GLASS_SEED` the random choices.
 
 use glass_tests::content::{Content, Random};
 use glass_tests::folder::Folder;
@@ -16,37 +16,37 @@ use std::time::{Duration, Instant};
 
 /// Clients that upload at the same time.
 const UPLOADERS: u64 = 4;
-/// The largest item; the smallest has 8 bytes, by which an item is known again.
+/// The largest item; the smallest has 8 bytes, which identify an item.
 const ITEM_BYTES_MAX: u64 = 300_000;
 /// Items that an uploader sends at most between two kills: a bound for the disk's size.
 const ITEMS_MAX: u64 = 40;
 /// How long a round runs before the kill, at most.
 const LOAD_MS_MAX: u64 = 500;
-/// The longest rest in the middle of an upload.
+/// The longest pause during an upload.
 const PAUSE_MS_MAX: u64 = 150;
 /// How long a client waits while the server may be dead.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the clients know of an item.
+/// The clients' record of an item.
 #[derive(Debug, Clone)]
 struct Item {
     content: Content,
-    /// A moment at which a part of it had not been sent, the last such that is known.
+    /// The last known moment at which a part of it had not been sent.
     unfinished: Arc<Mutex<Instant>>,
     /// When its upload was answered 200; an item without may be there or not.
     stored: Option<Instant>,
-    /// A removal was asked for, so it may be there or not.
+    /// A removal was requested, so it may be there or not.
     removing: bool,
     /// The removal was answered 200: it must not be there.
     removed: bool,
 }
 
-/// All items ever begun, by their first 8 bytes.
+/// All items whose upload was started, by their first 8 bytes.
 type Items = Arc<Mutex<HashMap<u64, Item>>>;
 
 fn key(content: Content) -> u64 {
     let bytes = Content { length_bytes: 8, ..content }.bytes();
-    u64::from_le_bytes(bytes.try_into().expect("8 bytes were asked for"))
+    u64::from_le_bytes(bytes.try_into().expect("8 bytes were requested"))
 }
 
 impl Item {
@@ -56,7 +56,7 @@ impl Item {
     }
 }
 
-/// The end of a stream that comes late, and the moment of its coming.
+/// The delayed end of a stream, and the moment of its arrival.
 struct Pause(Duration, Arc<Mutex<Instant>>);
 
 impl Read for Pause {
@@ -67,7 +67,7 @@ impl Read for Pause {
     }
 }
 
-/// The body of `content`, which rests for `pause` in the middle, so that kills find it half done
+/// The body of `content`, with a `pause` half-way, so that kills find it half done
 /// and others overtake it.
 fn body(content: Content, pause: Pause) -> impl Read {
     let mut second_half = content.reader();
@@ -108,7 +108,7 @@ fn head(address: SocketAddr, items: &Items) -> Option<(u64, String)> {
     assert_eq!(response.status(), 200, "{}", response.text());
     assert!(body.len() >= 8, "an item of {} bytes was never uploaded", body.len());
     let key = u64::from_le_bytes(body[..8].try_into().expect("8 bytes"));
-    let item = items.lock().unwrap().get(&key).cloned().expect("an item appears that nobody uploaded");
+    let item = items.lock().unwrap().get(&key).cloned().expect("an item appears that was never uploaded");
     assert!(body == item.content.bytes(), "item {} is not whole", item.content.seed);
     assert!(!item.removed, "item {} appears after its removal", item.content.seed);
     Some((key, response.etag().to_owned()))
@@ -125,7 +125,7 @@ fn remove(address: SocketAddr, items: &Items, (key, etag): (u64, String)) -> boo
     true
 }
 
-/// Loads the queue, kills it in the middle, and waits for the clients to notice.
+/// Loads the queue, kills it under load, and waits for the clients to end.
 fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random: &mut Random) {
     let stop = Arc::new(AtomicBool::new(false));
     let address = queue.address;
@@ -155,7 +155,7 @@ fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random
     }
 }
 
-/// Drains the queue up to a last item of our own and holds what was found against what is known.
+/// Drains the queue up to a last item of our own and compares the found items with the record.
 fn drain_and_check(address: SocketAddr, items: &Items, seeds: &AtomicU64) -> usize {
     let last = Content { seed: seeds.fetch_add(1, Ordering::Relaxed), length_bytes: 8 };
     items.lock().unwrap().insert(key(last), Item::new(last));
@@ -203,7 +203,7 @@ fn nothing_acknowledged_is_lost(world: World) {
     for round in 1..=rounds {
         let Some(queue) = start() else { return };
         load_and_kill(queue, &items, &seeds, &mut random);
-        // Now and then the queue is not drained, so that items live through several crashes.
+        // Occasionally the queue is not drained, so that items survive several crashes.
         if random.below(3) > 0 || round == rounds {
             let queue = start().expect("it started a moment ago");
             survived += drain_and_check(queue.address, &items, &seeds);

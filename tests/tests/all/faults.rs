@@ -1,4 +1,4 @@
-//! How a VM ends: each way has an exit code and, if it went wrong, one report with names and lines.
+//! How a VM ends: each end has an exit code and, after a failure, one crash report with names and lines.
 
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A boot and a report take well under a second; a loaded machine gets many.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What one way to end must look like.
+/// The expected output of one end.
 struct Ending {
     /// The argument of the image `faults`.
     fault: &'static str,
@@ -50,7 +50,7 @@ fn check_all(accel: &str) {
         let output = process.output();
         assert_eq!(status.code(), Some(ending.exit_code), "{} on {accel}:\n{output}", ending.fault);
         for word in ending.words {
-            assert!(output.contains(word), "{} on {accel} does not say `{word}`:\n{output}", ending.fault);
+            assert!(output.contains(word), "{} on {accel} does not print `{word}`:\n{output}", ending.fault);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The host's disk is full: uploads are refused, nothing that was accepted is lost, and the queue goes on by itself when
+//! The host's disk is full: uploads are refused, no accepted item is lost, and the queue continues by itself when
 //! there is space again.
 
 use glass_tests::content::Content;
@@ -26,7 +26,7 @@ const ITEM_BYTES: u64 = 256 << 10;
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// `None` after saying why there is none.
+    /// `None` after printing why there is none.
     fn mount(folder: &Path) -> Option<Tmpfs> {
         if mount(&[&format!("size={SMALL}")], folder) {
             return Some(Tmpfs(folder.to_owned()));
@@ -63,7 +63,7 @@ fn a_full_host_disk_is_an_answer_and_no_end(world: World) {
     }
     let folder = Folder::new("full").unwrap();
     let Some(tmpfs) = Tmpfs::mount(folder.path()) else { return };
-    // The image is larger than the file system that it lies on.
+    // The image is larger than its file system.
     let options = Options { disk_size: "32M".into(), ..Options::default() };
     let Some(mut queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
     let mut accepted = Vec::new();
@@ -124,7 +124,7 @@ fn a_vm_that_qemu_has_stopped_is_reported_in_one_sentence() {
         let begun = Instant::now();
         while !process.output().contains("QEMU has stopped the VM (io-error)") {
             assert!(process.ended().is_none() && begun.elapsed() < Duration::from_secs(100), "{}", process.output());
-            // It does not answer before it runs, and no more after it was stopped.
+            // It does not answer before it runs, nor after it was stopped.
             let client = Client::connect_within(address, Duration::from_secs(2));
             let _ = client.and_then(|mut client| client.put("/uploader", ITEM_BYTES, &mut item(seed).reader()));
             seed += 1;

@@ -1,5 +1,5 @@
 //! Functions are traced while a program runs: exactly the chosen ones, with entries and exits that match, and the code is
-//! afterwards what it was.
+//! restored afterwards.
 
 use crate::traced::{Call, PATIENCE, Traced};
 use glass_tests::content::Content;
@@ -18,7 +18,7 @@ glass_tests::in_every_world! {
 
 /// The functions of `busy --calls` that call each other in every way.
 const SHAPES: [&str; 4] = ["busy::calls::shapes", "busy::calls::climb", "busy::calls::hand_over", "busy::calls::last"];
-/// Rounds of them that are looked at.
+/// Rounds of them that are checked.
 const ROUNDS: usize = 3;
 
 fn chosen_functions_are_traced_and_then_no_more(world: World) {
@@ -52,7 +52,7 @@ fn chosen_functions_are_traced_and_then_no_more(world: World) {
     assert_eq!(guest.event_count(), count, "nothing is traced any more");
     let after = guest.text();
     if world == World::Process {
-        // A thread may stand within a sled, so what is behind the byte that decides stays.
+        // A thread may be within a sled, so the bytes after the lead byte stay.
         assert_eq!(guest.leads(&after), guest.leads(&before));
         assert_eq!(outside(&after), outside(&before));
     } else {
@@ -64,14 +64,14 @@ fn chosen_functions_are_traced_and_then_no_more(world: World) {
 /// Follows the calls of the shapes as a reader of a trace does: recursion, and an end by a jump.
 fn check_shapes(guest: &Traced, calls: &[(Call, u32, u64)]) {
     let begin = calls.iter().position(|(call, number, _)| *call == Call::Begin && guest.name(*number) == SHAPES[0]);
-    let calls = &calls[begin.expect("a round begins")..];
+    let calls = &calls[begin.expect("a round starts")..];
     let mut stack: Vec<&str> = Vec::new();
     let (mut depth, mut tail_exits, mut rounds) = (0, 0, 0);
     let mut last_ticks = 0;
     let mut after_tail_exit = false;
     for (call, number, ticks) in calls {
         let name = guest.name(*number);
-        assert!(*ticks >= last_ticks, "the clock of one core goes on");
+        assert!(*ticks >= last_ticks, "the clock of one core advances");
         last_ticks = *ticks;
         assert!(!after_tail_exit || *call == Call::Begin, "after a jump comes the function that is jumped to");
         after_tail_exit = *call == Call::Jump;
@@ -80,7 +80,7 @@ fn check_shapes(guest: &Traced, calls: &[(Call, u32, u64)]) {
             depth = depth.max(stack.iter().filter(|name| **name == SHAPES[1]).count());
             continue;
         }
-        assert_eq!(stack.pop(), Some(name), "what ends is what began last");
+        assert_eq!(stack.pop(), Some(name), "the function that ends is the one entered last");
         assert!(*call == Call::Jump || name != SHAPES[2], "hand_over ends with a jump");
         tail_exits += usize::from(*call == Call::Jump && name == SHAPES[2]);
         rounds += usize::from(stack.is_empty() && name == SHAPES[0]);
@@ -91,7 +91,7 @@ fn check_shapes(guest: &Traced, calls: &[(Call, u32, u64)]) {
 }
 
 /// How long the functions of a busy queue are switched, and how many items have to pass it meanwhile. An emulator translates
-/// all code anew after each switch, so there this may take longer.
+/// all code again after each switch, so there this may take longer.
 const SWITCHING: Duration = Duration::from_secs(3);
 const ITEMS_MIN: u64 = 3;
 

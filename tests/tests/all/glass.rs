@@ -1,4 +1,4 @@
-//! What `glass` says when it is given something that it cannot use: one sentence with what to do, an
+//! The errors of `glass` for invalid input: one sentence with what to do, an
 //! exit code that is not 0, and never a panic.
 
 use glass_tests::folder::Folder;
@@ -34,7 +34,7 @@ fn check(mut process: Process, arguments: &[&str], words: &[&str]) {
     );
     assert!(!said.trim().is_empty() && said.len() <= MESSAGE_BYTES_MAX, "glass {arguments:?} said: {said}");
     for word in words {
-        assert!(lower.contains(word), "glass {arguments:?} does not speak of {word:?}: {said}");
+        assert!(lower.contains(word), "glass {arguments:?} does not mention {word:?}: {said}");
     }
 }
 
@@ -56,6 +56,31 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
+fn arguments_are_checked_before_a_vm_starts() {
+    within(LIMIT * 10, || {
+        let folder = Folder::new("arguments").unwrap();
+        let Some(image) = programs::image("hello") else { return };
+        let image = path(&image);
+        let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let taken = taken.local_addr().unwrap().port().to_string();
+        for (arguments, words) in [
+            (&["--ip", "1.2.3"][..], &["--ip", "10.0.2.15/24"][..]),
+            (&["--memory", "99999999G"], &["--memory", "this host has"]),
+            (&["--net", "tap=no-such-tap"], &["no-such-tap", "ip tuntap"]),
+            (&["--port", "1:2", "--net", "none"], &["--port", "--net"]),
+            (&["--port", &taken], &[&taken, "in use"]),
+            (&["--port", "18080:1", "--port", "18080:2"], &["18080", "twice"]),
+            (&["--log", "loud"], &["loud", "debug"]),
+            (&["--platform", "linux", "--port", "1"], &["--port", "behind --"]),
+            (&["--restart", "--trace"], &["--restart", "--trace"]),
+        ] {
+            let all = [&["run", &image][..], arguments].concat();
+            refuses(&folder, &all, words);
+        }
+    });
+}
+
+#[test]
 fn a_file_of_another_kind_is_refused() {
     within(LIMIT * 8, || {
         let folder = Folder::new("kind").unwrap();
@@ -65,7 +90,7 @@ fn a_file_of_another_kind_is_refused() {
         refuses(&folder, &["run", &path(&noise)], &["noise"]);
         std::fs::write(&noise, []).unwrap();
         refuses(&folder, &["report", &path(&noise)], &["noise"]);
-        // A program of this machine is no image.
+        // A program of this machine is not an image.
         if programs::has_qemu() {
             refuses(&folder, &["run", "/bin/true", "--accel", "tcg"], &["/bin/true"]);
         }
@@ -77,7 +102,7 @@ fn a_process_that_is_not_there_is_told() {
     within(LIMIT * 4, || {
         let folder = Folder::new("pid").unwrap();
         let output = path(&folder.file("recording"));
-        // Above the kernel's largest pid, so nobody can have it.
+        // Above the kernel's largest pid, so no process can have it.
         refuses(&folder, &["record", "--pid", "4194999", "--duration", "1", "--output", &output], &["4194999"]);
         refuses(&folder, &["record", "--name", "nobody-has-this-name", "--output", &output], &["nobody-has-this-name"]);
         let own = std::process::id().to_string();
@@ -92,7 +117,7 @@ fn a_process_of_somebody_else_is_told() {
         let folder = Folder::new("rights").unwrap();
         let Some(glass) = programs::built("glass") else { return };
         let mut command = Command::new("setpriv");
-        // The user nobody, who may not look at process 1.
+        // The user `nobody`, who may not read process 1.
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&glass);
         command.args(["record", "--pid", "1", "--duration", "1", "--output", "/dev/null"]);
         let can_change_user = Command::new("setpriv")
@@ -102,7 +127,7 @@ fn a_process_of_somebody_else_is_told() {
             .output()
             .is_ok_and(|output| output.status.success());
         if !can_change_user {
-            return programs::skip("only root can become somebody else, who must be able to run glass");
+            return programs::skip("only root can run glass as another user");
         }
         let process = Process::spawn(&mut command, &folder.file("glass.log")).unwrap();
         check(process, &["record", "--pid", "1"], &["perm"]);

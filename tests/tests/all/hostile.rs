@@ -32,7 +32,7 @@ fn room(queue: &Queue) -> u64 {
     let mut count = 0;
     while queue.put(item(count)).expect("the queue answers").status() == 200 {
         count += 1;
-        assert!(count < 100, "a disk of 16 MiB takes everything");
+        assert!(count < 100, "a disk of 16 MiB is never full");
     }
     for seed in 0..count {
         queue.take(item(seed)).unwrap();
@@ -40,7 +40,7 @@ fn room(queue: &Queue) -> u64 {
     count
 }
 
-/// Room for an item may come back a moment after its connection went: waits for it, not for ever.
+/// Room for an item may be freed a moment after its connection ended: waits for it, with a limit.
 fn assert_room(queue: &mut Queue, before: u64) {
     assert!(queue.is_running(), "the queue ended:\n{}", queue.output());
     let mut after = room(queue);
@@ -59,7 +59,7 @@ fn assert_room(queue: &mut Queue, before: u64) {
 /// Sends `bytes` and the end of the stream; returns the status of the answer, 0 for a closed connection.
 fn attack(queue: &Queue, bytes: &[u8]) -> u16 {
     let mut client = queue.connect().expect("the queue accepts connections");
-    // The server may close before everything is sent; what counts is what it answers.
+    // The server may close before everything is sent; only its answer counts.
     let _ = client.send(bytes);
     let _ = client.finish_sending();
     match client.head() {
@@ -130,7 +130,7 @@ fn random_bytes_do_no_harm(world: World) {
         let bytes = random_request(&mut random);
         let status = attack(&queue, &bytes);
         assert!(status < 500 || [501, 505].contains(&status), "{status} for string {number} of seed {seed}");
-        // What happens to be a good request must not fill the queue.
+        // Strings that happen to be valid requests must not fill the queue.
         if status == 200 {
             let removed = queue.connect().and_then(|mut client| client.request_if_match("DELETE", "/downloader", "*"));
             assert!([200, 412].contains(&removed.unwrap().status()));
@@ -140,7 +140,7 @@ fn random_bytes_do_no_harm(world: World) {
     assert_room(&mut queue, before);
 }
 
-/// Empties the queue of whatever is in it, up to an item of our own.
+/// Empties the queue up to an item of our own.
 fn drain(queue: &Queue) {
     let last = Content { seed: 0x1a57, length_bytes: 77 };
     assert_eq!(queue.put(last).unwrap().status(), 200);
@@ -152,7 +152,7 @@ fn drain(queue: &Queue) {
             return;
         }
     }
-    panic!("the queue does not come to its end");
+    panic!("the queue does not become empty");
 }
 
 /// Pure noise, or a request with some bytes changed, cut or doubled.
@@ -184,7 +184,7 @@ fn clients_that_vanish_leave_no_trace(world: World) {
     let Some(mut queue) = start(world, &folder) else { return };
     let before = room(&queue);
     for round in 0..10u64 {
-        // In the middle of a head, of an upload, of a download's wait and of a download.
+        // During a head, an upload, a download's wait and a download.
         let partial = Content { seed: round, length_bytes: 300_000 }.bytes();
         let mut uploading = queue.connect().unwrap();
         uploading.send(b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n").unwrap();
@@ -224,21 +224,21 @@ fn slow_clients_do_not_hold_up_others(world: World) {
             let _ = client.send(b"x");
         }
     }
-    // A head that never ends is given up by the server, not only by us.
+    // The server, not only the client, ends a head that never ends.
     let client = &mut slow[0];
     client.set_patience(Duration::from_secs(60)).unwrap();
     match client.head() {
         Ok(head) => assert_eq!(head.status, 408),
         Err(error) => assert!(
             !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
-            "a client may stay in its head for ever"
+            "the server waits for a head forever"
         ),
     }
     drop(slow);
     assert_room(&mut queue, before);
 }
 
-/// From the same address as all others, which is the harder case: the first announces all space, the others stand still.
+/// From the same address as all others, which is the harder case: the first announces all space, the others stall.
 fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
     let folder = Folder::new("greedy").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
@@ -263,7 +263,7 @@ fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
     assert_room(&mut queue, before);
 }
 
-/// One address takes all that it can get and stalls; another one finds places at once, both ways.
+/// One address takes all places that it can get and stalls; another one gets places immediately, for uploads and downloads.
 #[test]
 fn one_address_that_stalls_leaves_places_for_another() {
     within(Duration::from_secs(120), || {
@@ -292,14 +292,14 @@ fn one_address_that_stalls_leaves_places_for_another() {
     });
 }
 
-/// More connections than the service takes: half of them say nothing, half begin a request and never end it. For VMs the
-/// simulated world has this test, and that of a burst of connections.
+/// More connections than the service accepts: half of them send nothing, half start a request and never end it. For VMs the
+/// simulation has this test, and that of a burst of connections.
 #[test]
 fn idle_connections_shut_nobody_out() {
     within(Duration::from_secs(120), || {
         let folder = Folder::new("idle").unwrap();
         let Some(mut queue) = start(World::Process, &folder) else { return };
-        // A process may have only 1,024 descriptors, and this one needs some for itself.
+        // The limit of descriptors may be 1,024, and the test needs some for itself.
         let mut idle = Vec::new();
         for number in 0..900 {
             let mut client = queue.connect().unwrap();

@@ -1,5 +1,5 @@
-//! What is shown while a service runs: `glass trace` and `glass tail` of a command or of a queue at work, and the tasks of
-//! `glass top`, in a pipe and on a screen. Whatever ends it, the service goes on.
+//! Live views of a running service: `glass trace` and `glass tail` of a command or of a queue under load, and the tasks of
+//! `glass top`, in a pipe and on a screen. The service continues, however `glass` ends.
 
 use crate::traced::PATIENCE;
 use glass_tests::content::Content;
@@ -39,21 +39,21 @@ impl Live {
         self.queue.service_pid().unwrap().to_string()
     }
 
-    /// `glass` with these arguments about the queue.
+    /// `glass` with these arguments, on the queue.
     fn glass(&self, arguments: &[&str]) -> Process {
         let mut command = Command::new(&self.glass);
         command.args(arguments).args(["--pid", &self.pid()]);
         Process::spawn(&mut command, &self.folder.file(arguments[0])).unwrap()
     }
 
-    /// Moves an item through the queue.
+    /// Uploads, downloads and removes an item.
     fn work(&self) {
         let item = Content { seed: 7, length_bytes: 10_000 };
         assert_eq!(self.queue.put(item).unwrap().status(), 200);
         self.queue.take(item).unwrap();
     }
 
-    /// Works until `until` says so.
+    /// Keeps the queue busy until `until` returns true.
     fn work_until(&self, what: &str, mut until: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !until() {
@@ -87,7 +87,7 @@ fn tail_prints_what_is_asked_for_until_it_is_told_to_end(world: World) {
         assert!((0.0..240.0).contains(&time), "{line}");
     }
 
-    // Who reads only the first line has seen enough.
+    // The reader closes the pipe after the first line.
     let line = format!("{} tail --pid {} 2>&1 | head -n 1; echo ${{PIPESTATUS[0]}}", live.glass.display(), live.pid());
     let log = live.folder.file("head");
     let mut shell = Process::spawn(Command::new("bash").args(["-c", &line]), &log).unwrap();
@@ -113,8 +113,11 @@ fn the_tasks_are_a_table_in_a_pipe(world: World) {
         let row = table.lines().find(|line| line.trim_start().starts_with(name));
         row.unwrap_or_else(|| panic!("{name} is not in the table:\n{table}")).to_owned()
     };
-    assert!(row("main #").contains("a new connection ("), "{table}");
-    assert!(["waiting", "running", "ready"].iter().any(|state| row("commit #").contains(state)), "{table}");
+    // The table is of one moment, in which the task that accepts may be at work.
+    let is_at_work = |row: &str| ["running", "ready"].iter().any(|state| row.contains(state));
+    let (main, commit) = (row("main #"), row("commit #"));
+    assert!(main.contains("a new connection (") || is_at_work(&main), "{table}");
+    assert!(commit.contains("waiting") || is_at_work(&commit), "{table}");
     for title in ["task (", "state", "since", "waits for", "polls/s", "run %", "longest"] {
         assert!(row("task (").contains(title), "{table}");
     }
@@ -182,11 +185,11 @@ fn a_command_is_traced_from_its_start_and_goes_on() {
         signal("INT", trace.pid());
         let status = trace.wait(PATIENCE).expect("glass trace ends when it is interrupted");
         let goes_on = is_alive(pid);
-        // Nobody else ends it.
+        // Nothing else ends it.
         signal("KILL", pid);
         let said = trace.output();
         assert!(answer.status() == 200 && status.success() && goes_on, "{status}: {said}");
-        assert!(said.contains("goes on") && said.contains(" 0 lost"), "{said}");
+        assert!(said.contains("continues to run") && said.contains(" 0 lost"), "{said}");
         let report = Command::new(&glass).args(["report", "--text", "--span", "upload"]).arg(&file).output().unwrap();
         let text = String::from_utf8_lossy(&report.stdout);
         assert!(report.status.success() && text.contains("span `upload`") && text.contains("bytes=50000"), "{text}");
@@ -203,7 +206,7 @@ fn a_vm_whose_console_nobody_reads_ends_quietly() {
         let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("upload-queue")) else { return };
         for (name, traced) in [("plain", ""), ("traced", "--trace")] {
             let (disk, recording) = (folder.file(&format!("{name}.img")), folder.file("a.pftrace"));
-            // It says more than a line when it starts.
+            // It prints more than a line when it starts.
             let line = format!(
                 "{} run {} --accel tcg {traced} -o {} --disk {} --disk-size 64M | head -n 1; echo ${{PIPESTATUS[0]}}",
                 glass.display(),

@@ -2,21 +2,28 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod boots;
 mod build;
 mod console;
 mod crash;
+mod disk;
+mod entropy;
 mod faults;
+mod first_service;
 mod full;
 mod functions;
 mod glass;
 mod hostile;
 mod live;
 mod memory;
+mod mpi;
 mod oracle;
 mod owner;
+mod platform_vm;
 mod record;
 mod service;
-
+mod shutdown;
 mod trace;
 mod trace_vm;
 mod traced;
+mod xen;

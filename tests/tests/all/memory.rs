@@ -1,5 +1,5 @@
 //! Bodies far larger than the memory of the VM that they pass through. `cargo xtask test --long`
-//! takes 1 GiB, an ordinary run less.
+//! uses 1 GiB, an ordinary run less.
 
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const CLIENTS: u64 = 8;
 
 fn start(world: World, folder: &Folder, disk_mib: u64) -> Option<Queue> {
-    let options = Options { disk_size: format!("{disk_mib}M"), memory_mib: 32, program: None };
+    let options = Options { disk_size: format!("{disk_mib}M"), memory_mib: 32, ..Options::default() };
     Queue::start(world, &folder.file("queue.img"), &options).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn a_body_may_be_larger_than_memory(world: World) {
 }
 
 /// Uploads, again if the connection was reset. QEMU's port forwarding listens with a backlog of one,
-/// so of several clients that connect in the same moment the kernel resets some, after a second and
+/// so of several clients that connect at the same moment the kernel resets some, after a second and
 /// without the guest ever seeing them. An item that arrived twice would be found below.
 fn put_past_the_forwarder(address: SocketAddr, content: Content) -> Response {
     const ATTEMPTS_MAX: u32 = 8;
@@ -81,7 +81,7 @@ fn many_large_bodies_at_once(world: World) {
         left.remove(found.expect("an item is none of those that were uploaded"));
         queue.delete(response.etag()).unwrap();
     }
-    // Nothing is left: a further item is the first.
+    // The queue is empty: another item is the first.
     let last = Content { seed: 99, length_bytes: 9 };
     assert_eq!(queue.put(last).unwrap().status(), 200);
     queue.get(last).unwrap();

@@ -1,4 +1,4 @@
-//! What is sampled is what QEMU counts.
+//! Sampled shares agree with the shares that QEMU counts.
 
 use glass_tests::limit::{say, within};
 use glass_tests::oracle::comparison::{self, Function};
@@ -6,14 +6,14 @@ use glass_tests::programs;
 use std::time::Duration;
 
 /// The most that a function's sampled share may differ from the counted one, in percentage points, the function
-/// in which the guest waits for its devices included. Samples that are taken when QEMU's main loop gets
-/// round to them show up to 29 points too much of that one, and without the correction of
+/// in which the guest waits for its devices included. Samples that wait for QEMU's main loop
+/// show up to 29 points too much of that one, and without the correction of
 /// `profiler/core/src/arch/x86_64/skid.rs` others differ by 17 to 38.
 const POINTS_MAX: f64 = 4.0;
-/// A quiet host takes twice as many. On one that is busy with other things QEMU's threads wait for a CPU, the guest mostly
-/// where it waits for QEMU's main loop, and samples that are late find it there.
+/// A quiet host collects twice as many. On a busy host QEMU's threads wait for a CPU, the guest mostly
+/// where it waits for QEMU's main loop, and late samples find it there.
 const SAMPLES_PER_SEC_MIN: u64 = 120;
-/// And for chance: so many standard deviations of a share of that many samples.
+/// The allowance for chance: so many standard deviations of a share of that many samples.
 const DEVIATIONS: f64 = 4.0;
 
 #[test]

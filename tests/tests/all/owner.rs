@@ -1,4 +1,4 @@
-//! Who owns an image: one writer at a time, whichever program opens it, and nothing that was accepted is lost.
+//! One writer of an image at a time, whichever program opens it, and no accepted item is lost.
 
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
@@ -56,7 +56,7 @@ fn keeps_its_image(first: World, second: World) {
         assert!(begun.elapsed() < Duration::from_secs(60), "process {owner} does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let queue = Queue::start(second, &disk, &Options::default()).unwrap().expect("both worlds are here");
+    let queue = Queue::start(second, &disk, &Options::default()).unwrap().expect("both platforms are available");
     for seed in 0..2 * ITEMS {
         queue.take(item(seed)).unwrap();
     }
@@ -82,15 +82,15 @@ fn a_vm_keeps_its_image_from_a_vm() {
     within(LIMIT, || keeps_its_image(World::Tcg, World::Tcg));
 }
 
-/// A block device over a file, given back with its owner.
+/// A block device over a file, removed with its owner.
 struct Loop(String);
 
 impl Loop {
-    /// `None` after saying why there is none.
+    /// `None` after printing why there is none.
     fn new(file: &Path) -> Option<Loop> {
         let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
         let Some(output) = output.ok().filter(|output| output.status.success()) else {
-            programs::skip("losetup makes no block device here: it takes root and the loop driver");
+            programs::skip("losetup cannot create a block device here: it needs root and the loop driver");
             return None;
         };
         Some(Loop(String::from_utf8_lossy(&output.stdout).trim().to_owned()))

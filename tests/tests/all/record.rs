@@ -1,5 +1,5 @@
-//! The profiler looks at the queue under load: the report names the queue's own functions, few stacks
-//! are broken, and the queue does not notice.
+//! The profiler records the queue under load: the report names the queue's own functions, few stacks
+//! are broken, and the queue works undisturbed.
 
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
@@ -19,7 +19,7 @@ glass_tests::in_every_world! {
 /// How long the test of the live screen may take.
 const LIVE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The most stacks that may be broken, in percent.
+/// The maximum of broken stacks, in percent.
 const BROKEN_PERCENT_MAX: f64 = 1.0;
 
 fn a_recording_names_what_the_queue_does(world: World) {
@@ -58,7 +58,7 @@ fn a_recording_names_what_the_queue_does(world: World) {
     for name in names {
         assert!(page.contains(name), "no function of {name} is in the page; the table:\n{text}");
     }
-    let broken = broken_percent(&text).unwrap_or_else(|| panic!("the table does not tell broken stacks:\n{text}"));
+    let broken = broken_percent(&text).unwrap_or_else(|| panic!("the table has no line about broken stacks:\n{text}"));
     say(&format!("record {world}: {seed} items moved meanwhile, {broken} % of the stacks broken"));
     assert!(broken < BROKEN_PERCENT_MAX, "{broken} % of the stacks are broken:\n{text}");
 }
@@ -82,7 +82,7 @@ fn the_live_screen_leaves_the_queue_running() {
             assert_eq!(queue.put(item).unwrap().status(), 200);
             queue.take(item).unwrap();
         };
-        // Not everything need be there at the same moment.
+        // Not all texts need be visible at the same moment.
         let missing = RefCell::new(vec!["vcpu 0", "running", "glass_start", "smoltcp", "pause"]);
         terminal.wait_for("what the queue does", load, |shown| {
             missing.borrow_mut().retain(|text| !shown.contains(text));

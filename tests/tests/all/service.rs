@@ -1,4 +1,4 @@
-//! The upload queue as its users see it, in every world: what goes in comes out, in order, and each
+//! The interface of the upload queue on every platform: uploads can be downloaded in order, and each
 //! wrong request has its own answer.
 
 use glass_tests::content::Content;
@@ -54,13 +54,13 @@ fn a_foreign_client_uploads_and_downloads(world: World) {
         output.stdout
     };
     curl(&["--upload-file", "sent"], "/uploader");
-    // Each run of curl is a connection of its own: the item is named by the tag that came with it.
+    // Each run of curl is a new connection: the request names the item by its tag.
     let head = curl(&["--output", "received", "--dump-header", "-"], "/downloader");
     let head = String::from_utf8(head).unwrap();
     let etag = head.lines().find_map(|line| line.strip_prefix("ETag: ")).expect("an item has a tag").trim();
     curl(&["--request", "DELETE", "--header", &format!("If-Match: {etag}")], "/downloader");
     assert!(std::fs::read(folder.file("received")).unwrap() == content.bytes(), "the file came back changed");
-    // A body whose length curl does not know.
+    // A body of unknown length.
     std::fs::copy(folder.file("sent"), folder.file("pipe")).unwrap();
     let mut unknown = Command::new("sh");
     let line =
@@ -68,7 +68,7 @@ fn a_foreign_client_uploads_and_downloads(world: World) {
     let output = unknown.current_dir(folder.path()).args(["-c", &line]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     queue.take(content).unwrap();
-    // In one run of curl the second request is on the connection that got the item, and needs no name.
+    // In one run of curl the second request is on the connection that received the item, and needs no tag.
     curl(&["--upload-file", "sent"], "/uploader");
     let url = format!("http://{}/downloader", queue.address);
     let one_run = ["--output", "received", &url, "--next", "--silent", "--show-error", "--fail", "--request", "DELETE"];
@@ -81,7 +81,7 @@ fn each_wrong_request_has_its_answer(world: World) {
     let folder = Folder::new("statuses").unwrap();
     let Some(queue) = start(world, &folder) else { return };
     let beyond_the_disk = format!("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 1u64 << 40);
-    // The request, the statuses that are right, and what the header Allow has to name.
+    // The request, the valid statuses, and the required content of the header Allow.
     let cases: &[(&str, &[u16], &[&str])] = &[
         ("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", &[404], &[]),
         ("GET /uploader/ HTTP/1.1\r\nHost: x\r\n\r\n", &[404], &[]),
@@ -123,7 +123,7 @@ fn a_download_waits_for_an_upload(world: World) {
     let folder = Folder::new("poll").unwrap();
     let Some(queue) = start(world, &folder) else { return };
     let item = Content { seed: 3, length_bytes: 70_000 };
-    // This client asks first and goes away: the item must not be lost on it.
+    // This client requests an item first and disconnects: the item must not be lost.
     let mut gone = queue.connect().unwrap();
     gone.send(b"GET /downloader HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     drop(gone);

@@ -1,5 +1,5 @@
-//! The queue's own trace, read from outside while it works: nothing is lost, what is on is put back, and whoever is
-//! killed in the middle leaves a recording that can be read.
+//! The queue's trace, read from outside while it works: no event is lost, the groups are restored, and a killed
+//! recorder leaves a recording that can be read.
 
 use crate::traced::PATIENCE;
 use glass_tests::content::Content;
@@ -46,14 +46,14 @@ impl Tracing {
         (Process::spawn(&mut command, &log).unwrap(), file)
     }
 
-    /// Moves an item through the queue.
+    /// Uploads, downloads and removes an item.
     fn work(&self, seed: u64) {
         let item = Content { seed, length_bytes: 100_000 };
         assert_eq!(self.queue.put(item).unwrap().status(), 200);
         self.queue.take(item).unwrap();
     }
 
-    /// Works until `until` says so.
+    /// Keeps the queue busy until `until` returns true.
     fn work_until(&self, what: &str, mut until: impl FnMut() -> bool) -> u64 {
         let begun = Instant::now();
         for seed in 1.. {
@@ -67,7 +67,7 @@ impl Tracing {
     }
 }
 
-/// What `glass info --json` says of a recording.
+/// The output of `glass info --json` for a recording.
 fn info(glass: &Path, file: &Path) -> Value {
     let output = Command::new(glass).arg("info").arg("--json").arg(file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -95,11 +95,11 @@ fn a_trace_tells_all_and_the_queue_goes_on(world: World) {
     say(&format!("trace {world}: {} events, clock within {} ns", trace["events"], trace["clock_error_ns"]));
     assert!(trace["events"].as_u64().unwrap() > 100 && trace["names"].as_u64().unwrap() > 3, "{trace}");
     assert_eq!((lost(&info_a), &info_a["is_complete"]), (0, &Value::from(true)), "{trace}\n{said}");
-    // A busy machine takes its time between a question and its answer, but not this much.
+    // A busy machine delays the answer to a request, but not this much.
     assert!(trace["clock_error_ns"].as_u64().unwrap() < 2_000_000_000, "{trace}");
     assert!(trace["clock_points"].as_u64().unwrap() > 5, "{trace}");
 
-    // Nothing is on now, so that nothing is added; what there was can still be had.
+    // No group is on now, so no event is added; the past events are still readable.
     tracing.work(1_000_000);
     let (recorder, file) = tracing.trace("b", &["--last"]);
     finish(&tracing, recorder);
@@ -138,7 +138,7 @@ fn a_killed_recorder_is_cleaned_up_after(world: World) {
     recorder.kill();
     let cut = info(&tracing.glass, &file);
     assert!(cut["trace"]["events"].as_u64().unwrap() > 0 && cut["is_complete"] == false, "{cut}");
-    // The guest goes on tracing; the next recorder says so, and leaves nothing on.
+    // The guest continues to trace; the next recorder reports it, and leaves no group on.
     let (recorder, file) = tracing.trace("b", &["--groups", "counters", "--duration", "1"]);
     finish(&tracing, recorder);
     let warnings = info(&tracing.glass, &file)["warnings"].to_string();

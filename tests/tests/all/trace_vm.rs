@@ -1,4 +1,4 @@
-//! A VM that traces from its first instruction: what lies in its RAM after it has ended, and what its last report shows.
+//! A VM that traces from its first instruction: the trace in its RAM after its end, and the events in its crash report.
 
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
@@ -70,7 +70,7 @@ struct Event {
 impl Ended {
     fn u64(&self, address: u64) -> u64 {
         let mut bytes = [0; 8];
-        self.ram.read_exact_at(&mut bytes, address).expect("the RAM is as large as it was said to be");
+        self.ram.read_exact_at(&mut bytes, address).expect("the RAM has the configured size");
         u64::from_le_bytes(bytes)
     }
 
@@ -126,8 +126,8 @@ fn a_crash_leaves_the_trace_of_everything_before() {
         assert_eq!((events[0].kind, events[0].b), (GROUPS, 1 | 2 | 32));
         let steps: Vec<&str> =
             events.iter().filter(|event| event.kind == SPAN_BEGIN).map(|event| event.name.as_str()).collect();
-        assert_eq!(steps.first(), Some(&"boot: ACPI tables"));
-        assert_eq!(steps.last(), Some(&"boot: network"));
+        assert_eq!(steps.first(), Some(&"boot: heap"));
+        assert_eq!(steps.last(), Some(&"boot: devices"));
         assert_eq!(events.iter().filter(|event| event.kind == SPAN_END).count(), steps.len());
         assert_eq!(events.last().map(|event| event.kind), Some(POLL_BEGIN));
     });

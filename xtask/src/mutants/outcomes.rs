@@ -1,11 +1,11 @@
-//! What came of the changes, and the files in which it is kept.
+//! The outcomes of changes, and the files that store them.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What came of the changes of one package.
+/// The outcomes of the changes of one package.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     pub package: String,
@@ -17,7 +17,7 @@ pub struct Outcomes {
     pub unviable: usize,
 }
 
-/// The folder of one package: the outcome of the last run as cargo-mutants writes it, and what earlier runs have settled.
+/// The folder of one package: the outcome of the last run as written by cargo-mutants, and the settled results of earlier runs.
 pub struct Record {
     folder: PathBuf,
     settled: Names,
@@ -33,7 +33,7 @@ struct Names {
 }
 
 impl Record {
-    /// The record in `folder`, which is made. With `again` what the last runs found stays, else it is forgotten.
+    /// The record in `folder`, which is created. With `again` the results of earlier runs stay, otherwise they are removed.
     pub fn open(folder: &Path, again: bool) -> Result<Record> {
         let (last, settled) = (folder.join("mutants.out"), folder.join("settled"));
         let mut names = Names::default();
@@ -41,7 +41,7 @@ impl Record {
             names.read(&settled)?;
             names.read(&last)?;
         }
-        // A test that takes long on a busy host looks like one that hangs: only what hangs twice does.
+        // A slow test on a busy host looks like one that hangs: only a change that times out twice counts.
         names.missed.clear();
         names.hung.clear();
         names.write(&settled)?;
@@ -57,12 +57,12 @@ impl Record {
         &self.folder
     }
 
-    /// Whether an earlier run found that a test notices this change, or that it does not compile.
+    /// Whether in an earlier run a test detected this change, or it did not compile.
     pub fn has_settled(&self, name: &str) -> bool {
         self.settled.caught.contains(name) || self.settled.unviable.contains(name)
     }
 
-    /// What came of `names`. One of which nothing is known is counted nowhere.
+    /// The outcomes of `names`. A name without an outcome is not counted.
     pub fn outcomes(self, package: &str, names: &[&str]) -> Result<Outcomes> {
         let mut found = self.settled;
         found.read(&self.folder.join("mutants.out"))?;
@@ -79,7 +79,7 @@ impl Record {
 }
 
 impl Names {
-    /// Adds those that `folder` has, which may be none.
+    /// Adds those of `folder`, which may be none.
     fn read(&mut self, folder: &Path) -> Result<()> {
         for (name, names) in self.files() {
             let file = folder.join(name);
@@ -112,7 +112,7 @@ impl Names {
     }
 }
 
-/// How many were caught of each package and in all, and each that was missed.
+/// How many were caught of each package and in total, and each that was missed.
 pub fn table(outcomes: &[Outcomes]) -> String {
     let mut text = String::from("caught   of  package\n");
     let sum = |field: fn(&Outcomes) -> usize| outcomes.iter().map(field).sum::<usize>();
@@ -123,7 +123,7 @@ pub fn table(outcomes: &[Outcomes]) -> String {
     let all = caught + sum(|one| one.missed.len());
     let percent = 100.0 * caught as f64 / (all as f64).max(1.0);
     let notes = format!("{hung} by a test that hangs, {unviable} do not compile");
-    text.push_str(&format!("{caught:6} {all:4}  in all: {percent:.1} % ({notes})\n"));
+    text.push_str(&format!("{caught:6} {all:4}  in total: {percent:.1} % ({notes})\n"));
     for name in outcomes.iter().flat_map(|one| &one.missed) {
         text.push_str(&format!("missed: {name}\n"));
     }
@@ -150,7 +150,7 @@ mod tests {
         write(folder.path(), files);
         let record = Record::open(folder.path(), true).unwrap();
         assert_eq!(names.map(|name| record.has_settled(name)), [true, false, false, true, false]);
-        // The same once more, as after a stop before anything was tried.
+        // The same once more, as after an interruption before the first change.
         let record = Record::open(folder.path(), true).unwrap();
         write(
             folder.path(),
@@ -171,7 +171,10 @@ mod tests {
         let other = Outcomes { package: "net".to_owned(), caught: 1, missed, ..Outcomes::default() };
         let table = table(&[one, other]);
         assert!(table.contains("     2    2  http\n") && table.contains("     1    2  net\n"), "{table}");
-        assert!(table.contains("     3    4  in all: 75.0 % (1 by a test that hangs, 1 do not compile)\n"), "{table}");
+        assert!(
+            table.contains("     3    4  in total: 75.0 % (1 by a test that hangs, 1 do not compile)\n"),
+            "{table}"
+        );
         assert!(table.contains("missed: lib/net/src/a.rs:2:1: replace + with -"), "{table}");
     }
 }

@@ -1,4 +1,4 @@
-//! Which changes are tried.
+//! The sample of changes to try.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub struct Mutant {
 
 /// What `cargo mutants --list --json` printed, sorted, each name once.
 pub fn parse(listed: &str) -> Result<Vec<Mutant>> {
-    let listed: Value = serde_json::from_str(listed).context("this is no JSON")?;
+    let listed: Value = serde_json::from_str(listed).context("this is not JSON")?;
     let text = |mutant: &Value, key: &str| mutant[key].as_str().map(str::to_owned);
     let mutants = listed.as_array().into_iter().flatten();
     let mutants = mutants.filter_map(|one| Some(Mutant { name: text(one, "name")?, package: text(one, "package")? }));
@@ -23,7 +23,7 @@ pub fn parse(listed: &str) -> Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// One of each of `count` equal stretches of `mutants`, so that each file has its share.
+/// One of each of `count` equal sections of `mutants`, so that each file has its share.
 pub fn sample(mutants: &[Mutant], count: usize, seed: u64) -> Vec<Mutant> {
     let mut random = fastrand::Rng::with_seed(seed);
     let count = count.min(mutants.len());
@@ -33,7 +33,7 @@ pub fn sample(mutants: &[Mutant], count: usize, seed: u64) -> Vec<Mutant> {
 
 /// A regular expression that matches `name` and nothing else.
 pub fn pattern(name: &str) -> String {
-    // No others: `\<` and `\>` are ends of words.
+    // No others: `\<` and `\>` are word boundaries.
     const SPECIAL: &str = r"\.+*?()|[]{}^$#&-~";
     let mut pattern = String::from("^");
     for letter in name.chars() {

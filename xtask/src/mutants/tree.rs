@@ -1,4 +1,4 @@
-//! A copy of the sources in which files may be changed. It stays, so that little is built again.
+//! A copy of the sources in which files may be changed. It stays, so that builds are incremental.
 
 use crate::run;
 use anyhow::{Context, Result};
@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes `copy` hold the files of the repository at `root`, changed ones as they are now, and returns its path. What has been built
-/// there stays, and so do files whose content is the same.
+/// Copies the files of the repository at `root` to `copy`, including uncommitted changes, and returns its path. Builds
+/// there stay, and so do files whose content is the same.
 pub fn copy(root: &Path, copy: &Path) -> Result<PathBuf> {
     let files = files(root)?;
     for file in &files {
@@ -20,7 +20,7 @@ pub fn copy(root: &Path, copy: &Path) -> Result<PathBuf> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         std::fs::write(&place, wanted).with_context(|| format!("cannot write {}", place.display()))?;
     }
-    // What the last copy had besides, a test that is gone for example.
+    // Files that the last copy had in addition, for example a removed test.
     let list = copy.join("target/files");
     for old in std::fs::read_to_string(&list).unwrap_or_default().lines().filter(|old| !files.contains(*old)) {
         let _ = std::fs::remove_file(copy.join(old));
@@ -54,7 +54,7 @@ mod tests {
             root.write(name, name.as_bytes()).unwrap();
         }
         copy(root.path(), other.path()).unwrap();
-        // As an interrupted run leaves it.
+        // As after an interrupted run.
         std::fs::write(other.file("src/changed"), "mutated").unwrap();
         std::fs::remove_file(root.file("src/gone")).unwrap();
         let time = |name: &str| std::fs::metadata(other.file(name)).unwrap().modified().unwrap();

@@ -1,5 +1,5 @@
-//! Which folder may depend on which: the service never sees a platform, the profiler never links the
-//! kernel, and what tests and measures the products only runs them.
+//! Which folder may depend on which: a service depends on no platform, the profiler never links the
+//! kernel, and tests and benchmarks only run the products.
 
 use super::Violation;
 use anyhow::{Context, Result};
@@ -12,9 +12,15 @@ pub struct Package {
     pub folder: String,
     /// Folders of the crates it depends on, and whether only its tests do.
     pub dependencies: Vec<(String, bool)>,
+    /// Names of the crates of other projects that it depends on, its tests included.
+    pub foreign: Vec<String>,
 }
 
-/// A part of the repository, what its crates may depend on, and what their tests may besides.
+/// Crates of other projects that a part must not depend on, and why.
+const FORBIDDEN: [(&str, &str, &str); 1] =
+    [("drivers", "smoltcp", "a driver moves frames for any TCP/IP stack: the frame device is in lib/net")];
+
+/// A part of the repository, the parts that its crates may depend on, and the parts that also their tests may.
 struct Part {
     prefix: &'static str,
     may_use: &'static [&'static str],
@@ -22,16 +28,21 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 18] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
+    // It has no part in a service: processes load it, and later an image links it.
+    Part { prefix: "platform/mpi", may_use: &["lib/mpi", "lib/mpi-abi"], tests_may_use: &["tests"] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["formats", "platform/sim"] },
     Part { prefix: "drivers", may_use: &["api", "drivers", "lib/trace"], tests_may_use: &[] },
     Part { prefix: "platform/vm", may_use: &["api", "lib", "formats", "drivers"], tests_may_use: &[] },
     Part { prefix: "platform", may_use: &["api", "lib", "formats"], tests_may_use: &[] },
     Part { prefix: "glasshouse", may_use: &["api", "lib", "platform"], tests_may_use: &[] },
     Part { prefix: "apps", may_use: &["glasshouse"], tests_may_use: &["formats", "lib", "platform/sim"] },
+    Part { prefix: "profiler/core", may_use: &["formats"], tests_may_use: &["tests"] },
+    Part { prefix: "profiler/guests", may_use: &["formats", "profiler/core"], tests_may_use: &["tests"] },
+    Part { prefix: "profiler/session", may_use: &["profiler/core", "profiler/guests"], tests_may_use: &["tests"] },
     Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &["tests"] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
     Part { prefix: "bench", may_use: &["tests"], tests_may_use: &[] },
@@ -49,7 +60,7 @@ fn under(folder: &str, prefix: &str) -> bool {
 
 /// The workspace's crates, from the output of `cargo metadata --no-deps`.
 pub fn crates(metadata: &str) -> Result<Vec<Package>> {
-    let metadata: Value = serde_json::from_str(metadata).context("cargo metadata printed no JSON")?;
+    let metadata: Value = serde_json::from_str(metadata).context("cargo metadata did not print JSON")?;
     let root = metadata["workspace_root"].as_str().context("cargo metadata names no workspace root")?;
     let inside = |path: &str| path.strip_prefix(root).map(|rest| rest.trim_start_matches('/').to_owned());
     let mut found = Vec::new();
@@ -60,7 +71,11 @@ pub fn crates(metadata: &str) -> Result<Vec<Package>> {
             let path = inside(dependency["path"].as_str()?)?;
             Some((path, dependency["kind"].as_str() == Some("dev")))
         });
-        found.push(Package { folder, dependencies: dependencies.collect() });
+        let dependencies = dependencies.collect();
+        let all = package["dependencies"].as_array().into_iter().flatten();
+        let foreign = all.filter(|dependency| dependency["path"].is_null());
+        let foreign = foreign.filter_map(|dependency| Some(dependency["name"].as_str()?.to_owned())).collect();
+        found.push(Package { folder, dependencies, foreign });
     }
     Ok(found)
 }
@@ -71,9 +86,14 @@ pub fn check(packages: &[Package]) -> Vec<Violation> {
     for package in packages {
         let manifest = format!("{}/Cargo.toml", package.folder);
         let Some(part) = PARTS.iter().find(|part| under(&package.folder, part.prefix)) else {
-            violations.push(Violation::new(manifest, "is in no part that xtask/src/rules/direction.rs knows: add it"));
+            violations.push(Violation::new(manifest, "is in no part of xtask/src/rules/direction.rs: add it"));
             continue;
         };
+        for (prefix, name, reason) in FORBIDDEN {
+            if under(&package.folder, prefix) && package.foreign.iter().any(|foreign| foreign == name) {
+                violations.push(Violation::new(&manifest, format!("depends on {name}, but {reason}")));
+            }
+        }
         for (target, only_tests) in &package.dependencies {
             let mut allowed = part.may_use.iter().chain(part.tests_may_use.iter().filter(|_| *only_tests));
             if !allowed.any(|prefix| under(target, prefix)) {
@@ -91,7 +111,17 @@ mod tests {
     use super::*;
 
     fn violations(folder: &str, target: &str, only_tests: bool) -> usize {
-        check(&[Package { folder: folder.into(), dependencies: vec![(target.into(), only_tests)] }]).len()
+        let dependencies = vec![(target.into(), only_tests)];
+        check(&[Package { folder: folder.into(), dependencies, foreign: Vec::new() }]).len()
+    }
+
+    #[test]
+    fn drivers_know_no_tcp_ip_stack() {
+        let count = |folder: &str, foreign: &str| {
+            check(&[Package { folder: folder.into(), dependencies: Vec::new(), foreign: vec![foreign.into()] }]).len()
+        };
+        assert_eq!(count("drivers/virtio", "smoltcp"), 1);
+        assert_eq!(count("drivers/virtio", "proptest") + count("lib/net", "smoltcp"), 0);
     }
 
     #[test]
@@ -101,7 +131,8 @@ mod tests {
             ("glasshouse", "platform/vm"),
             ("platform/vm", "drivers/virtio"),
             ("lib/net", "api"),
-            ("profiler/cli", "profiler/core"),
+            ("profiler/cli", "profiler/session"),
+            ("profiler/session", "profiler/guests"),
             ("bench", "tests"),
         ] {
             assert_eq!(violations(folder, target, false), 0, "{folder} -> {target}");
@@ -117,6 +148,8 @@ mod tests {
             ("platform/linux", "drivers/virtio"),
             ("profiler/guests", "platform/linux"),
             ("profiler/cli", "lib/net"),
+            ("profiler/guests", "profiler/session"),
+            ("profiler/session", "profiler/report"),
             ("api", "lib/executor"),
             ("bench", "apps/upload-queue"),
             ("xtask", "profiler/core"),
@@ -130,10 +163,11 @@ mod tests {
     #[test]
     fn metadata_is_read() {
         let metadata = r#"{"workspace_root": "/w", "packages": [{"manifest_path": "/w/lib/net/Cargo.toml",
-            "dependencies": [{"path": "/w/api", "kind": null}, {"kind": null}, {"path": "/w/platform/sim", "kind": "dev"}]}]}"#;
+            "dependencies": [{"path": "/w/api", "kind": null}, {"name": "smoltcp", "kind": null}, {"path": "/w/platform/sim", "kind": "dev"}]}]}"#;
         let packages = crates(metadata).unwrap();
         assert_eq!(packages[0].folder, "lib/net");
         assert_eq!(packages[0].dependencies, [("api".to_owned(), false), ("platform/sim".to_owned(), true)]);
+        assert_eq!(packages[0].foreign, ["smoltcp"]);
         assert!(crates("no json").is_err());
     }
 }

@@ -2,10 +2,10 @@
 
 use super::{Violation, tree::Tree};
 
-/// Top-level folders that a build makes.
+/// Top-level folders that a build creates.
 const BUILT: [&str; 1] = ["target"];
 
-/// What `path` cites without its being there: relative links and paths in code spans of Markdown,
+/// Citations of missing files in `path`: relative links and paths in code spans of Markdown,
 /// paths under `docs/` in comments of Rust files.
 pub fn check(path: &str, text: &str, tree: &Tree) -> Vec<Violation> {
     let cited = if path.ends_with(".rs") { cited_in_comments(text) } else { cited_in_markdown(text) };
@@ -28,7 +28,7 @@ fn exists(citation: &Citation, folder: &str, tree: &Tree) -> bool {
     tree.contains(&relative) || relative.is_empty() || (!citation.is_link && tree.contains(&normal(&citation.path)))
 }
 
-/// `a/./b/../c` as `a/c`; steps above the root stay, so that they are found missing.
+/// `a/./b/../c` as `a/c`; steps above the root stay, so that they count as missing.
 fn normal(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -82,7 +82,7 @@ fn is_path(span: &str) -> bool {
     !span.is_empty() && span.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) && !span.starts_with('/')
 }
 
-/// Whether a path in a code span means a file of this repository: it starts with one of our
+/// Whether a path in a code span refers to a file of this repository: it starts with one of our
 /// folders, or is the name of a document.
 fn looks_ours(span: &str) -> bool {
     const FOLDERS: [&str; 14] = [

@@ -1,11 +1,14 @@
-//! The rules that no compiler checks: who may depend on whom, how a file opens, what documents cite.
+//! The rules that no compiler checks: dependencies between folders, the start of a file, citations in documents, the
+//! vocabulary.
 //!
 //! Each rule is a function from text to [`Violation`]s, so that its test can show it failing.
 
 mod direction;
 mod documents;
+mod prose;
 mod sources;
 mod tree;
+mod words;
 
 use anyhow::Result;
 use std::fmt;
@@ -16,7 +19,7 @@ use std::path::Path;
 pub struct Violation {
     /// The file, relative to the root of the repository.
     pub file: String,
-    /// What is wrong, as a phrase on which the reader can act.
+    /// The violation, as a phrase on which the reader can act.
     pub reason: String,
 }
 
@@ -45,5 +48,6 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Violation>> {
     for (path, text) in tree.texts("md").chain(tree.texts("rs")) {
         violations.extend(documents::check(path, text, &tree));
     }
+    violations.extend(words::check(&tree));
     Ok(violations)
 }

@@ -4,9 +4,11 @@ use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Folders that hold nothing we wrote.
+/// Folders without our own files.
 const SKIPPED: [&str; 4] = ["target", ".git", "node_modules", "__pycache__"];
-/// The largest text that is looked at; bigger files are data.
+/// Extensions of the files whose text is read.
+const TEXTS: [&str; 5] = ["rs", "md", "html", "css", "js"];
+/// The largest text that is read; bigger files are data.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Paths relative to the root, with `/` between parts, and the text of the files that have any.
@@ -50,7 +52,8 @@ impl Tree {
                 }
                 continue;
             }
-            if (name.ends_with(".rs") || name.ends_with(".md")) && entry.metadata()?.len() <= TEXT_BYTES_MAX {
+            let has_text = name.rsplit_once('.').is_some_and(|(_, extension)| TEXTS.contains(&extension));
+            if has_text && entry.metadata()?.len() <= TEXT_BYTES_MAX {
                 let text = std::fs::read_to_string(entry.path()).with_context(|| format!("cannot read {path}"))?;
                 self.texts.insert(path.clone(), text);
             }
@@ -65,7 +68,7 @@ impl Tree {
         self.texts.iter().filter(move |(path, _)| path.ends_with(&ending)).map(|(path, text)| (&**path, &**text))
     }
 
-    /// Whether a file or folder of this path is there.
+    /// Whether a file or folder of this path exists.
     pub fn contains(&self, path: &str) -> bool {
         self.paths.contains(path.trim_end_matches('/'))
     }

@@ -32,7 +32,7 @@ impl Service {
         stream
     }
 
-    /// Sends `request`, ends our half, and gives everything that comes back.
+    /// Sends `request`, closes our half, and returns everything that the service sends.
     fn ask(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(request).unwrap();
@@ -94,7 +94,7 @@ fn the_command_line_is_explained() {
     assert!(out.contains("--disk PATH"), "{out}");
     for (args, code, sentence) in [
         (&["--port", "1"][..], 2, "unknown option --port: --help lists them; the service's own arguments go behind --"),
-        (&["--", "--port", "x"], 1, "x is no port"),
+        (&["--", "--port", "x"], 1, "x is not a port"),
         (&["--disk", "/nowhere/x"], 2, "disk /nowhere/x does not exist: give --disk-size, such as 1G, to create it"),
         (
             &["--bind", "192.0.2.1"],

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 use std::net::TcpStream;
 
-/// What holds of every trace of tasks; tells each task's name and parent.
+/// Checks the invariants of a trace of tasks; returns each task's name and parent.
 fn check_tasks(seen: &Seen) -> HashMap<u32, (String, u32)> {
     let mut tasks = HashMap::new();
     let mut running = None;
@@ -48,7 +48,7 @@ fn the_environment_switches_groups_on_from_the_first_task() {
     let waits_for_bytes = |event: &Event| event.detail == BlockKind::Receive as u16;
     service.wait_for(|seen| of_kind(seen, Kind::Block).iter().any(waits_for_bytes));
     assert!(service.ask_on(stream).starts_with("HTTP/1.1 200 OK"));
-    // The client is gone, and with nothing left to do the core rests.
+    // The client is gone, and the core is idle.
     let has_rested_since_the_end = |seen: &Seen| {
         let events = seen.events("main");
         let ends = events.iter().rposition(|event| event.kind == Kind::Connection as u16);
@@ -74,12 +74,12 @@ fn the_environment_switches_groups_on_from_the_first_task() {
     assert!(waits(BlockKind::Receive, client.a), "{blocks:?}");
     assert_eq!((client.b, client.c & 0xffff), (0x7f00_0001, u64::from(service.port)));
 
-    // Sockets have no interrupts, but a cause all the same; the core rests in between.
+    // Sockets have no interrupts, but a cause nevertheless; the core is idle in between.
     assert!(!of_kind(&seen, Kind::Interrupt).is_empty());
     let idles = of_kind(&seen, Kind::IdleBegin).len();
     assert!(idles > 0 && idles - of_kind(&seen, Kind::IdleEnd).len() <= 1, "{idles}");
 
-    // The line that says on which port it listens went through the console's thread.
+    // The line with the port went through the console's thread.
     let submitted = of_kind(&seen, Kind::Submit);
     assert_eq!(seen.name(submitted[0].a), "console");
     let is_done = |event: &Event| event.kind == Kind::Complete as u16 && event.b == submitted[0].b;
@@ -94,7 +94,7 @@ fn the_host_switches_groups_while_it_runs() {
     assert_eq!(service.look().events("main"), []);
     service.write(offset_of!(Control, groups_wanted), Group::Tasks as u32);
     service.write(offset_of!(Control, request), 7);
-    // It has nothing to do, and yet it answers.
+    // It is idle, and yet it answers.
     let has_answered = |seen: &Seen| seen.word(offset_of!(Control, answered)) == 7;
     let seen = service.wait_for(|seen| has_answered(seen) && seen.events("main").len() >= 2);
     let first = seen.events("main").into_iter().take(2).map(|event| (event.kind, event.detail)).collect::<Vec<_>>();

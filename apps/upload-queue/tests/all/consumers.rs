@@ -1,5 +1,5 @@
-//! Several consumers of one queue: whatever they do and in whatever order, an item is removed only by a consumer that
-//! was sent all of it.
+//! Several consumers of one queue: whatever they do and in whatever order, only a consumer that received an item whole
+//! removes it.
 
 use crate::common::site::{Client, Site, content};
 use core::time::Duration;
@@ -66,7 +66,7 @@ fn a_download_that_was_cut_short_allows_no_removal() {
     });
 }
 
-/// What all consumers of a round have done.
+/// The results of all consumers of a round.
 #[derive(Default)]
 struct Round {
     /// Items that were received whole and then removed with a 200.
@@ -75,7 +75,7 @@ struct Round {
     done: Notify,
 }
 
-/// A consumer that asks, leaves, comes back and removes as chance will have it, and never names an item.
+/// A consumer that gets, disconnects, reconnects and removes at random, and never names an item.
 async fn consume(client: Client, round: Rc<Round>, mut chance: Chance) {
     let mut peer = client.connect().await;
     let mut held = None;
@@ -83,7 +83,7 @@ async fn consume(client: Client, round: Rc<Round>, mut chance: Chance) {
         client.node.sleep(Duration::from_millis(chance.below(20))).await;
         match chance.below(8) {
             0 => {
-                // A new connection holds nothing, whatever the one before it was sent.
+                // A new connection holds nothing, whatever the one before it received.
                 peer = client.connect().await;
                 held = None;
             }

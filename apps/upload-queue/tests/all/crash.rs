@@ -1,4 +1,4 @@
-//! A power cut at every moment of many scripted runs: what was answered is there, and nothing else.
+//! A power cut at every moment of many scripted runs: the queue contains exactly what was answered.
 
 use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, put, remove_head, run};
 use glass_executor::{Executor, sync::Notify};
@@ -9,10 +9,10 @@ use upload_queue::Store;
 
 /// One block per index slot and room for about half a megabyte of data.
 const DISK_BYTES: usize = 120 * 4096;
-/// Each with two lives and a cut after each of some 150 events; `QUEUE_CRASH_SEEDS` asks for more.
+/// Each with two lives and a cut after each of some 150 events; `QUEUE_CRASH_SEEDS` sets more.
 const SEEDS: u64 = 40;
 
-/// An item as the test knows it.
+/// An item of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     id: u64,
@@ -20,7 +20,7 @@ struct Known {
     length: usize,
 }
 
-/// What may be in the queue at a moment of a run.
+/// The possible items of the queue at a moment of a run.
 struct Model {
     /// Every item of the run in order of completion, also those that are still to come. Items join
     /// at the end and leave at the start, so the queue is always a part of it without gaps.
@@ -28,7 +28,7 @@ struct Model {
     asked: HashSet<u64>,
     /// So many first items were answered.
     adds_answered: usize,
-    /// So many first items were asked to be removed; so many of those were answered.
+    /// For so many first items the removal was requested; so many of those were answered.
     removes_asked: usize,
     removes_answered: usize,
 }
@@ -141,7 +141,7 @@ async fn consume(disk: &RecordingDisk, store: &Store<RecordingDisk>, rng: &mut R
     disk.note(Note::RemoveAnswered { id });
 }
 
-/// Opens what a cut left behind, reads everything in it and uses it. Returns ids and data.
+/// Opens the disk after a cut, reads every item and uses the queue. Returns ids and data.
 pub fn reopen(image: Vec<u8>, context: &str) -> (Vec<u64>, Vec<Vec<u8>>) {
     let disk = RecordingDisk::plain(image);
     let context = context.to_owned();
@@ -185,7 +185,7 @@ fn whatever_was_answered_survives_a_cut_at_every_moment() {
         let mut rng = Rng(seed);
         let mut image = vec![0; DISK_BYTES];
         let mut initial = Vec::new();
-        // The second life begins with what a cut in the first one left behind.
+        // The second life starts with the disk after a cut in the first one.
         for life in 0..2 {
             let disk = RecordingDisk::new(image.clone(), sector_bytes, seed, 1 + seed % 12);
             let recorded = disk.clone();

@@ -1,4 +1,4 @@
-//! A disk whose writes and flushes fail for a while: requests fail, what was answered stays, and the queue goes on.
+//! A disk whose writes and flushes fail for a while: requests fail, answered items stay, and the queue continues.
 
 use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, put, remove_head, run};
 use crate::crash::reopen;
@@ -47,7 +47,7 @@ fn space_of_failed_uploads_comes_back_without_a_restart() {
         disk.fail_writes_after(data.len().div_ceil(upload_queue::limits::CHUNK_BYTES) as u64);
         assert!(matches!(put(&store, &data, 1 << 20).await, Err(StoreError::Disk(_))));
         disk.fail_writes_after(u64::MAX);
-        // The index that names it may be on the disk, so its space is nobody's until another one is there.
+        // The index that names it may be on the disk, so its space stays unused until another one is written.
         assert!(matches!(store.upload(4096), Err(StoreError::DiskFull { .. })));
         while store.usage().free_bytes == 0 {
             store.changed().await;
@@ -79,7 +79,7 @@ fn a_failed_flush_fails_every_upload_under_way() {
     }
 }
 
-/// Uploads, removals and failures at moments from `seed`, and a queue that works at the end.
+/// Uploads, removals and failures at moments from `seed`; the queue works at the end.
 async fn script(executor: Executor, disk: RecordingDisk, store: Store<RecordingDisk>, seed: u64) {
     let running = Rc::new(Cell::new(WORKERS));
     for worker in 0..WORKERS {
@@ -143,7 +143,7 @@ async fn produce_bytes(
             Ok::<usize, ()>(count)
         };
         upload.receive(read).await?.unwrap();
-        // A slow client: the disk fails and works again while its data is on the way.
+        // A slow client: the disk fails and works again during its upload.
         for _ in 0..tag % 30 {
             yield_now().await;
         }
@@ -164,7 +164,7 @@ async fn consume(disk: &RecordingDisk, store: &Store<RecordingDisk>, rng: &mut R
     }
 }
 
-/// What was answered up to a moment.
+/// The answers up to a moment.
 #[derive(Default)]
 struct Answers {
     /// Tag and length of each item whose upload was answered and whose removal was not requested.

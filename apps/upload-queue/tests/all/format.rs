@@ -1,4 +1,4 @@
-//! Making a new queue, and finding a damaged one.
+//! Formatting a new queue, and detecting a damaged one.
 
 use crate::common::{Cutter, RecordingDisk, Rng, content, get, open, put, remove_head, run};
 use upload_queue::format::BLOCK_BYTES;
@@ -6,7 +6,7 @@ use upload_queue::{OpenError, Store};
 
 const DISK_BYTES: usize = 40 * BLOCK_BYTES;
 
-/// Opens `image` and takes everything out of it.
+/// Opens `image` and removes every item.
 fn contents(image: Vec<u8>) -> Result<Vec<Vec<u8>>, OpenError> {
     run(async move |executor| {
         let (store, _) = Store::open(RecordingDisk::plain(image), false).await?;
@@ -113,7 +113,7 @@ fn random_damage_never_panics_and_never_shows_foreign_items() {
             assert!(original.starts_with(&items), "seed {seed}: {items:?}");
         }
     }
-    // Nothing but noise.
+    // Only noise.
     for seed in 0..200 {
         assert!(contents(content(seed, DISK_BYTES)).is_err());
     }

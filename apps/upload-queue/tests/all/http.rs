@@ -21,10 +21,10 @@ fn every_row_of_the_table_of_answers() {
         ("PUT /uploader", "Transfer-Encoding: gzip, chunked\r\n", 411, "Missing Content-Length\n"),
         ("PUT /uploader", "Content-Length: 1000001\r\n", 413, "An item may have 1000000 bytes at most\n"),
         ("PUT /uploader", "Content-Length: 18446744073709551615\r\n", 413, "An item may have 1000000 bytes at most\n"),
-        ("PUT /uploader", "Content-Length: 99999999999999999999\r\n", 400, "Content-Length is no number"),
-        ("PUT /uploader", "Content-Length: -5\r\n", 400, "Content-Length is no number"),
-        ("PUT /uploader", "Content-Length: 0x10\r\n", 400, "Content-Length is no number"),
-        ("PUT /uploader", "Content-Length: 1_000\r\n", 400, "Content-Length is no number"),
+        ("PUT /uploader", "Content-Length: 99999999999999999999\r\n", 400, "Content-Length is not a number"),
+        ("PUT /uploader", "Content-Length: -5\r\n", 400, "Content-Length is not a number"),
+        ("PUT /uploader", "Content-Length: 0x10\r\n", 400, "Content-Length is not a number"),
+        ("PUT /uploader", "Content-Length: 1_000\r\n", 400, "Content-Length is not a number"),
         ("PUT /uploader", "Content-Length: 5\r\nContent-Length: 5\r\n", 400, "two fields Content-Length"),
         ("PUT /downloader", "Content-Length: 5\r\n", 405, "Method not supported\n"),
         ("POST /downloader", "", 405, "Method not supported\n"),
@@ -153,7 +153,7 @@ fn uploads_of_unknown_length_arrive_whole() {
                 continue;
             }
             assert_eq!(reply.status, 200, "{length}: {reply:?}");
-            // The connection goes on behind the body.
+            // The connection continues after the body.
             peer.send("GET /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
             let reply = peer.try_reply().await.unwrap_or_else(|| panic!("no item of {length} bytes: {reply:?}"));
             assert!(reply.body == data, "{length}");
@@ -177,10 +177,10 @@ fn a_full_disk_is_told_before_the_body() {
     let free = site.figure("bytes free");
     let reply = site.run(async |client| client.put(&content(1, 800_000)).await);
     assert_eq!(reply.status, 200);
-    // A client that does not wait for the answer gets it all the same.
+    // A client that does not wait for the answer gets it nevertheless.
     let reply = site.run(async |client| client.put(&content(2, 900_000)).await);
     assert_eq!((reply.status, reply.text().as_str()), (507, "Disk full\n"));
-    // A client that waits for leave does not send the body at all.
+    // A client that waits for 100 Continue does not send the body at all.
     site.run(async |client| {
         let mut peer = client.connect().await;
         peer.send("PUT /uploader HTTP/1.1\r\nHost: q\r\nContent-Length: 900000\r\nExpect: 100-continue\r\n\r\n").await;
@@ -210,7 +210,7 @@ fn a_short_body_is_told_and_leaves_nothing() {
         peer.reply().await
     });
     assert_eq!(reply.status, 400);
-    assert_eq!(reply.text(), "Upload has wrong size: Content-Length said 500000 but got 300000\n");
+    assert_eq!(reply.text(), "Upload has wrong size: Content-Length is 500000 but got 300000\n");
     assert_eq!(site.figure("bytes free"), free);
     assert_eq!(site.figure("items"), "0 of 63");
 }
@@ -298,7 +298,7 @@ fn a_damaged_item_is_cut_and_named_on_the_console() {
     assert_eq!(reply.header("Content-Length"), Some("1000000"));
     let console = site.server.console();
     assert!(console.last().unwrap().contains("a download was cut: item 1 is damaged"), "{console:?}");
-    // A small item is found to be damaged before a byte of it was sent.
+    // The damage of a small item is found before a byte of it is sent.
     site.run(async |client| {
         client.delete_matching("*").await;
         assert_eq!(client.put(b"small").await.status, 200);
@@ -319,5 +319,5 @@ fn what_stops_the_service_is_said_in_one_sentence() {
         ended(&["--prot"], MIB),
         "ended: --prot: there is no such argument (arguments: [--port NUMBER] [--max-item-bytes NUMBER] [--format])"
     );
-    assert_eq!(ended(&[], 8192), "ended: the disk has 8192 bytes, and a queue takes at least 16384");
+    assert_eq!(ended(&[], 8192), "ended: the disk has 8192 bytes, and a queue needs at least 16384");
 }

@@ -11,4 +11,5 @@ mod power;
 mod process;
 mod properties;
 mod rude;
+mod shutdown;
 mod store;

@@ -10,11 +10,11 @@ use std::rc::Rc;
 const DISK_BYTES: u64 = 1 << 20;
 const UPLOADERS: u64 = 3;
 
-/// What the clients did and were told.
+/// The requests of the clients, and their answers.
 #[derive(Default)]
 struct Ledger {
     uploads: Vec<Sent>,
-    /// Tags whose removal was asked for, and was answered.
+    /// Tags whose removal was requested, and was answered.
     removes: Vec<(u64, bool)>,
 }
 
@@ -25,7 +25,7 @@ struct Sent {
     answered: Option<Instant>,
 }
 
-/// The tag in front says what follows.
+/// The tag at the start determines the other bytes.
 fn content(tag: u64) -> Vec<u8> {
     let mut chance = Chance::new(tag);
     let length_max = if chance.below(4) == 0 { 200_000 } else { 6_000 };
@@ -80,7 +80,7 @@ async fn consume_some(client: Client, ledger: Rc<RefCell<Ledger>>) {
     }
 }
 
-/// One life of the service that ends with a power cut, and what the clients know then.
+/// One life of the service that ends with a power cut; returns the clients' record.
 fn live(seed: u64, disk: SimBlock, cut_at_operation: u64) -> Rc<RefCell<Ledger>> {
     let ledger = Rc::new(RefCell::new(Ledger::default()));
     let mut site = Site::with_disk(seed, disk, LinkConfig::bad(), &[]);
@@ -98,7 +98,7 @@ fn live(seed: u64, disk: SimBlock, cut_at_operation: u64) -> Rc<RefCell<Ledger>>
     ledger
 }
 
-/// Takes everything out of the queue that a cut left behind.
+/// Removes every item from the queue after a cut.
 fn take_all(seed: u64, disk: SimBlock) -> Vec<u64> {
     let mut site = Site::with_disk(seed, disk, LinkConfig::default(), &[]);
     let tags = site.run(async move |client| {

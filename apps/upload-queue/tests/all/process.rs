@@ -1,6 +1,6 @@
 //! The service as a Linux process that is killed again and again, on a real file.
 //!
-//! `QUEUE_KILL_ROUNDS` says how often; the default keeps the whole test within seconds.
+//! `QUEUE_KILL_ROUNDS` sets how often; the default keeps the whole test within seconds.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,7 +35,7 @@ impl Service {
             }
             port = line.split_once("listening on 127.0.0.1 port ").map(|(_, port)| port.parse().unwrap());
         }
-        // Keeps the pipe open and empty, whatever the service still says.
+        // Keeps the pipe open and empty, whatever the service still prints.
         thread::spawn(move || lines.for_each(drop));
         Service { child, port: port.unwrap(), recovered }
     }
@@ -53,7 +53,7 @@ impl Drop for Service {
     }
 }
 
-/// The bytes of item `tag`, which begins with it.
+/// The bytes of item `tag`, which start with it.
 fn content(tag: u64, length: usize) -> Vec<u8> {
     let mut state = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut data = tag.to_le_bytes().to_vec();
@@ -121,7 +121,7 @@ impl Client {
     }
 }
 
-/// What clients know of an item.
+/// The clients' record of an item.
 #[derive(Default, Clone, Copy)]
 struct Known {
     put_began: Option<Instant>,
@@ -150,7 +150,7 @@ fn upload_until_lost(port: u16, ledger: &Ledger, first_tag: u64) {
     }
 }
 
-/// Takes items until the queue is empty or the service is gone. Returns their tags.
+/// Removes items until the queue is empty or the service is gone. Returns their tags.
 fn consume(port: u16, ledger: &Ledger) -> Vec<u64> {
     let mut tags = Vec::new();
     let Some(mut client) = Client::connect(port) else { return tags };
@@ -199,11 +199,11 @@ fn a_killed_service_keeps_what_it_answered() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
 
         let service = Service::start(&disk);
-        // A copy: what is taken out now is no answer of the killed service.
+        // A copy: removals from now on are not answers of the killed service.
         let before = ledger.lock().unwrap().clone();
         let found = consume(service.port, &ledger);
         assert!(service.recovered.contains(&format!(" {} items recovered", found.len())), "{}", service.recovered);
-        assert!(found.iter().all(|tag| before.contains_key(tag)), "round {round}: an item that nobody sent");
+        assert!(found.iter().all(|tag| before.contains_key(tag)), "round {round}: an item that no client sent");
         for (tag, known) in &before {
             let there = found.contains(tag);
             assert!(!(there && known.removal_answered), "round {round}: item {tag} is back");

@@ -1,4 +1,4 @@
-//! Any sequence of operations has the effect that a list has.
+//! Any sequence of operations has the same effect as on a list.
 
 use crate::common::{RecordingDisk, content, drain, get, open, remove_head, run};
 use proptest::prelude::*;
@@ -11,17 +11,17 @@ const DATA_BYTES: u64 = 46 * 4096;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    /// Begins an upload of so many bytes in this place, ending the one that was there.
+    /// Starts an upload of so many bytes in this place, ending the one that was there.
     Begin(usize, usize),
     /// Lets the upload in this place receive so much.
     Receive(usize, usize),
     Finish(usize),
     Abort(usize),
-    /// Begins a download in this place.
+    /// Starts a download in this place.
     Fetch(usize),
     /// Reads a download to its end.
     Drain(usize),
-    /// Removes what the download in this place is about, if that is still the head.
+    /// Removes the item of the download in this place, if that is still the head.
     RemoveRead(usize),
     RemoveHead,
     Restart,
@@ -141,7 +141,7 @@ async fn check(mut disk: RecordingDisk, executor: glass_executor::Executor, oper
             Operation::Restart => {
                 uploads = [const { None }; 4];
                 downloads = [const { None }; 4];
-                // The old service goes on with a disk that nobody looks at any more.
+                // The old service continues with a disk that is no longer checked.
                 disk = RecordingDisk::new(disk.image(), 4096, model.tags, 3);
                 store = open(&executor, disk.clone()).await;
             }
@@ -153,7 +153,7 @@ async fn check(mut disk: RecordingDisk, executor: glass_executor::Executor, oper
         assert!(get(&store).await.unwrap().unwrap() == content(tag, length));
         assert_eq!(remove_head(&store).await, Ok(true));
     }
-    // What was given up in the middle is given back by the store's own task.
+    // The store's own task frees the space of uploads that were dropped halfway.
     while store.usage().free_bytes < DATA_BYTES {
         store.changed().await;
     }
@@ -165,7 +165,7 @@ fn begin(store: &Store<RecordingDisk>, model: &Model, uploads: &mut [Option<Send
     let free_bytes = store.usage().free_bytes;
     match store.upload(length as u64) {
         Ok(upload) => {
-            // What is not free comes from uploads that have not filled it.
+            // The missing space is taken from uploads that have not filled it.
             assert_eq!(store.usage().free_bytes, free_bytes.saturating_sub(blocks(length) * 4096));
             uploads[place] = Some(Sending { upload, tag: model.tags, data: content(model.tags, length) });
         }

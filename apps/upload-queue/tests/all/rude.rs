@@ -1,4 +1,4 @@
-//! Clients that are slow, absent, too many or no HTTP clients at all.
+//! Clients that are slow, absent, too many or not HTTP clients at all.
 
 use crate::common::site::{Site, content, put_head};
 use core::time::Duration;
@@ -20,7 +20,7 @@ fn the_space_of_clients_that_vanish_comes_back() {
     });
     site.world.run_for(Duration::from_secs(1)).unwrap();
     assert_eq!(site.figure("bytes free"), free);
-    // One says nothing any more: it is told so, and its space is free after two windows at most.
+    // One stops sending: it gets an answer, and its space is free after two windows at most.
     let reply = site.run(async |client| {
         let mut peer = client.connect().await;
         peer.send(put_head(600_000)).await;
@@ -91,14 +91,14 @@ fn a_waiting_client_that_ended_its_half_still_gets_the_item() {
         assert_eq!((reply.status, reply.text().as_str()), (200, "worth the wait"));
         assert!(early.ends().await && client.node.now() - began < Duration::from_secs(21));
         client.delete(&reply).await;
-        // Nobody can see whether it still reads, so there is an end to it; a shorter wait stays shorter.
+        // Whether it still reads cannot be detected, so its wait is bounded; a shorter wait stays shorter.
         for (target, seconds) in [("/downloader", 30), ("/downloader?wait=1000", 30), ("/downloader?wait=7", 7)] {
             let (mut late, began) = (half_closed(target).await, client.node.now());
             assert_eq!(late.reply().await.status, 204);
             let took = client.node.now() - began;
             assert_eq!(took.as_secs(), seconds, "{target}: {took:?}");
         }
-        // One that has left altogether takes nothing with it.
+        // One that has closed the whole connection removes nothing.
         let gone = half_closed("/downloader").await;
         client.node.sleep(Duration::from_secs(1)).await;
         drop(gone);
@@ -166,7 +166,7 @@ fn uploads_beyond_the_places_are_refused_while_the_others_move() {
             let sender = client.node.clone();
             let moving = async move {
                 peer.send(put_head(10_000_000)).await;
-                // More than is asked of a client while others wait for its place.
+                // More than the minimum for a client while others wait for its place.
                 for _ in 0..20 {
                     peer.send(content(number, 200_000)).await;
                     sender.sleep(Duration::from_secs(1)).await;
@@ -180,6 +180,22 @@ fn uploads_beyond_the_places_are_refused_while_the_others_move() {
         assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")), "{}", reply.text());
         assert_eq!((client.node.now() - began).as_secs(), upload_queue::limits::PLACE_WAIT.as_secs());
         assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
+    });
+}
+
+#[test]
+fn a_trickle_is_ended_and_a_slow_upload_is_not() {
+    let mut site = Site::new(29, MIB, &[]);
+    site.run(async |client| {
+        for (piece_bytes, status) in [(100_000, 200), (32_000, 408)] {
+            let mut peer = client.connect().await;
+            peer.send(put_head(5 * piece_bytes)).await;
+            for _ in 0..5 {
+                peer.send(content(1, piece_bytes)).await;
+                client.node.sleep(Duration::from_secs(20)).await;
+            }
+            assert_eq!(peer.reply().await.status, status, "{piece_bytes} bytes in 20 s");
+        }
     });
 }
 
@@ -203,7 +219,7 @@ fn uploads_that_stand_still_lose_their_places_to_one_that_waits() {
         }
         let reply = stalled[0].reply().await;
         assert_eq!(
-            (reply.status, reply.text().contains("less than 131072 bytes moved in 2s")),
+            (reply.status, reply.text().contains("less than 131072 bytes were transferred in 2s")),
             (408, true),
             "{reply:?}"
         );
@@ -241,7 +257,7 @@ fn one_client_that_announces_all_space_takes_none_from_others() {
         for tag in 1..4 {
             assert_eq!(client.put(&content(tag, 1_000_000)).await.status, 200);
         }
-        // What is left is less than it announced, and the answer says so when no space is left.
+        // The remaining space is less than it announced, and it is answered when no space is left.
         greedy.send(content(0, free - 8192)).await;
         assert_eq!(greedy.reply().await.status, 507);
         for tag in 1..4 {
@@ -278,7 +294,7 @@ fn a_burst_of_connections_beyond_the_bound_delays_nobody() {
             let began = client.node.now();
             assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
             let took = client.node.now() - began;
-            // A SYN that is lost is sent again after a second.
+            // A lost SYN is retransmitted after a second.
             assert!(took < Duration::from_millis(900), "{took:?}");
         }
     });

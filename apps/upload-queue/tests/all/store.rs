@@ -1,4 +1,4 @@
-//! The queue as its users see it, on a disk in memory.
+//! The store's interface, on a disk in memory.
 
 use crate::common::{RecordingDisk, content, drain, get, open, put, remove_head, run};
 use embassy_futures::poll_once;

@@ -7,7 +7,7 @@ use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Runs a server with `handler` against `client` and gives what `serve` returned.
+/// Runs a server with `handler` against `client` and returns the result of `serve`.
 fn run<F: Future<Output = ()> + 'static>(
     handler: impl AsyncFnMut(&mut Server, Request) -> Result<(), HttpError> + 'static,
     client: impl FnOnce(World, End) -> F,
@@ -154,7 +154,7 @@ fn the_hundred_comes_when_the_body_is_read_and_once() {
     let refuse = async |connection: &mut Server, _| connection.respond_text(Status::INSUFFICIENT_STORAGE, "full").await;
     let outcome = exchange(request, usize::MAX, false, refuse);
     assert!(outcome.text.starts_with("HTTP/1.1 507 ") && outcome.text.contains("\r\nConnection: close\r\n"));
-    // A body that came along needs no 100.
+    // A body that arrived with its head needs no 100.
     let outcome = crate::world::ask([request, &b"hello"[..]].concat(), usize::MAX);
     assert!(outcome.text.starts_with("HTTP/1.1 200"), "{}", outcome.text);
 }
@@ -194,14 +194,14 @@ fn a_client_that_takes_no_answer_is_given_one_window() {
 
 #[test]
 fn a_client_that_announced_its_last_request_is_not_waited_for() {
-    // A line end behind it may be the begin of more.
+    // A line end after it may be the start of more.
     for (behind, seconds) in [("", 0), ("\r\n", 5)] {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n{behind}");
         let served = run(echo, async move |world: World, mut end: End| {
             end.write_all(request.as_bytes()).await.unwrap();
             assert_eq!(end.read_all().await.1, Ok(()));
             let begin = world.now();
-            // The client does not close; once the server has left, it can write nothing.
+            // The client does not close; once the server has closed, it can write nothing.
             while end.write(&[]).await.is_ok() {
                 world.sleep(Duration::from_millis(100)).await;
             }
@@ -223,7 +223,7 @@ fn lingering_is_bounded() {
                 }
                 world.sleep(Duration::from_millis(1)).await;
             }
-            panic!("the server reads for ever");
+            panic!("the server reads forever");
         },
     );
     assert_eq!(served, Ok(()));
@@ -270,7 +270,7 @@ fn a_service_that_breaks_its_word_is_noticed() {
     });
     assert_eq!(late.served, Err(HttpError::WrongLength { missing_bytes: 0 }));
     assert_eq!(late.end, Err(NetError::Reset));
-    // Its own error while it sends a body: the client must not take what it has for the whole.
+    // The service fails while it sends a body: the client must not mistake the part for the whole.
     let failed = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
         connection.start(Response::new(Status::OK), 10).await?;
         connection.write_body(b"short").await?;

@@ -1,11 +1,11 @@
-//! Whatever a client sends, in whatever pieces: the server neither panics nor waits for ever, and a
-//! client that gets anything gets a whole response.
+//! For any bytes of a client, in any pieces, the server neither panics nor hangs, and every response
+//! is whole.
 
 use crate::world::{ask, echo, exchange};
 use glass_http::HttpError;
 use proptest::prelude::*;
 
-/// Bytes that reach deeper than noise does: fragments of requests, mixed with noise.
+/// Bytes that reach deeper code than noise does: fragments of requests, mixed with noise.
 fn fragments() -> impl Strategy<Value = Vec<u8>> {
     let fragment = prop_oneof![
         Just(&b"GET / HTTP/1.1\r\n"[..]),
@@ -56,14 +56,14 @@ proptest! {
         check(&request, piece, ends)?;
     }
 
-    /// How bytes are cut into pieces changes nothing: the incremental search for the end of a head
+    /// The cuts between pieces change nothing: the incremental search for the end of a head
     /// agrees with a search in the whole.
     #[test]
     fn pieces_do_not_matter(request in fragments(), piece in 1usize..20) {
         // A body in the same piece as its head needs no 100, one in pieces may.
         let strip = |text: String| text.replace("HTTP/1.1 100 Continue\r\n\r\n", "");
         let (whole, pieces) = (ask(request.clone(), usize::MAX), ask(request, piece));
-        // A head that is cut may have been refused for its beginning already.
+        // The server may have refused a cut head for its first bytes.
         prop_assume!(whole.served != Err(HttpError::HeadCut) && pieces.served != Err(HttpError::HeadCut));
         prop_assert_eq!(whole.served, pieces.served);
         prop_assert_eq!(strip(whole.text), strip(pieces.text));

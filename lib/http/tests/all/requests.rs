@@ -1,4 +1,4 @@
-//! What goes in and what comes out, in one piece and byte by byte.
+//! Requests and their responses, in one piece and byte by byte.
 
 use crate::world::{ask, echo, exchange};
 
@@ -42,6 +42,22 @@ fn a_thousand_requests_sent_ahead_are_answered_in_order() {
         let text = ask(requests.clone(), piece).text;
         let found: Vec<_> = text.split("GET /").skip(1).map(|rest| rest.split('\n').next().unwrap()).collect();
         assert_eq!(found, (0..1000).map(|number| number.to_string()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_empty_body_is_not_asked_for() {
+    let text = ask("PUT /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n", 1).text;
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+}
+
+#[test]
+fn a_few_empty_lines_before_a_request_are_skipped() {
+    for (lines, expected) in [(0, 200), (1, 200), (8, 200), (9, 400)] {
+        for piece in PIECES {
+            let text = ask("\r\n".repeat(lines) + "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n", piece).text;
+            assert_eq!(status(&text), expected, "{lines} lines in pieces of {piece}: {text}");
+        }
     }
 }
 
@@ -116,7 +132,7 @@ fn refuses_what_is_malformed() {
         for piece in PIECES {
             let outcome =
                 exchange(request.clone(), piece, true, async |connection: &mut crate::world::Server, request| {
-                    // Reads a byte more than nothing, so that an unknown length is noticed.
+                    // Reads at least one byte, so that an unknown length is detected.
                     let mut body = [0; 100];
                     while connection.read_body(&mut body).await? > 0 {}
                     echo(connection, request).await
@@ -220,7 +236,7 @@ fn a_chunked_body_that_nobody_reads_ends_the_connection() {
 
 #[test]
 fn the_version_is_judged_when_all_of_it_is_here() {
-    // Pieces of two and seven bytes end behind the dot.
+    // Pieces of two and seven bytes end after the dot.
     for piece in PIECES {
         let outcome = ask("GET /a HTTP/3.1\r\nHost: a\r\n\r\n", piece);
         assert_eq!(status(&outcome.text), 505, "in pieces of {piece}: {}", outcome.text);

@@ -150,7 +150,7 @@ impl Lan {
         bytes
     }
 
-    /// The address that a task learns when it asks now.
+    /// The address that a task gets at this time.
     fn up(&mut self) -> Rc<Cell<Option<IpAddr>>> {
         let (sockets, learned) = (self.stack.sockets(), Rc::new(Cell::new(None)));
         let slot = learned.clone();

@@ -1,4 +1,4 @@
-//! Peers that lie, flood and vanish half way.
+//! Malicious peers: invalid segments, floods, peers that vanish.
 
 use crate::common::peer::Peer;
 use crate::common::{Wire, config, run};
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 const PORT: u16 = 80;
 
-/// Accepts everything, reads it all and closes; counts what ends well.
+/// Accepts every connection, reads it to its end and closes; counts the ones without an error.
 async fn sink(sockets: Sockets, received: Rc<RefCell<Vec<u8>>>, ended: Rc<Cell<u32>>) {
     let mut listener = sockets.listen(PORT).await.unwrap();
     loop {
@@ -41,7 +41,7 @@ fn sink_wire(config: Config) -> (Wire, Received, Rc<Cell<u32>>) {
     (wire, received, ended)
 }
 
-/// An honest client still gets through.
+/// A correct client is still served.
 fn assert_serves(wire: &mut Wire, ended: &Cell<u32>) {
     let before = ended.get();
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
@@ -54,14 +54,14 @@ fn assert_serves(wire: &mut Wire, ended: &Cell<u32>) {
     assert_eq!((result, ended.get()), (Ok(0), before + 1));
 }
 
-/// smoltcp 0.14.0 takes the unscaled window of its SYN for a scaled one; see `Config::window_bytes`.
+/// smoltcp 0.14.0 reads the unscaled window of its SYN as a scaled one; see `Config::window_bytes`.
 #[test]
 fn data_behind_the_window_is_not_taken() {
     for receive_bytes in [65_536, 100_000, 262_144, 1 << 20] {
         let (mut wire, received, ended) = sink_wire(Config { receive_bytes, ..config(2) });
         let mut peer = Peer::new(4000, PORT);
         assert!(peer.open(&mut wire));
-        // The piece right behind the buffer first, and then everything before it, backwards.
+        // The piece right after the buffer first, and then everything before it, backwards.
         let mut place = receive_bytes;
         loop {
             peer.send(&mut wire, TcpControl::None, peer.seq + place, true, &[7; 1460]);
@@ -140,7 +140,7 @@ fn two_ends_can_connect_again_while_the_first_connection_rests_in_time_wait() {
     let mut peer = Peer::new(4000, PORT);
     for round in 1..=3 {
         assert!(peer.open(&mut wire), "round {round}");
-        // Our end's FIN is taken as read: acknowledge it together with ours.
+        // Assume that our end's FIN has arrived: acknowledge it together with ours.
         peer.ack += 1;
         peer.send(&mut wire, TcpControl::Fin, peer.seq, true, &[]);
         peer.exchange(&mut wire);
@@ -187,7 +187,7 @@ fn random_and_broken_frames_do_no_harm() {
         let control = controls[random() as usize % controls.len()];
         let (seq, ack) = match round % 3 {
             0 => (TcpSeqNumber(random() as i32), TcpSeqNumber(random() as i32)),
-            // Near the truth, which reaches further.
+            // Almost valid values, which reach deeper code.
             _ => (peer.seq + random() as usize % 3000, peer.ack + random() as usize % 3),
         };
         let ack = (!random().is_multiple_of(4)).then_some(ack);
@@ -206,7 +206,7 @@ fn random_and_broken_frames_do_no_harm() {
         if round % 8 == 0 {
             peer.exchange(&mut wire);
             wire.advance(Duration::from_millis(random() % 50));
-            // The left end has no part in this.
+            // The left end is not involved.
             wire.left.device_mut().incoming.borrow_mut().clear();
         }
         if wire.right.connection_count() == 0 {
@@ -234,7 +234,7 @@ fn a_peer_that_never_reads_is_given_up_only_when_it_is_silent() {
     });
     let mut peer = Peer::new(4000, PORT);
     assert!(peer.open(&mut wire));
-    // It acknowledges nothing new, but it lives.
+    // It acknowledges nothing new, but it is alive.
     for _ in 0..20 {
         wire.advance(Duration::from_secs(10));
         peer.send(&mut wire, TcpControl::None, peer.seq, true, &[]);
@@ -272,7 +272,7 @@ fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
     assert_eq!(wire.right.connection_count(), 1);
 }
 
-/// A connection that our end has closed first, so that it rests in TIME-WAIT; `keep` keeps its stream.
+/// A connection that our end has closed first, so that it is in TIME-WAIT; `keep` keeps its stream.
 fn in_time_wait(keep: bool) -> (Wire, Peer) {
     let mut wire = Wire::new();
     let sockets = wire.right.sockets();

@@ -98,7 +98,7 @@ fn a_connection_shows_its_segments_from_begin_to_end() {
     let (sent, received) = (tape.of(Kind::SegmentOut), tape.of(Kind::SegmentIn));
     assert_eq!(sent.len(), received.len());
     assert!(sent.iter().all(|event| event.a == 1));
-    // SYN; SYN and ACK; ACK, all with what the header says.
+    // SYN; SYN and ACK; ACK, all with the values of the header.
     assert_eq!(sent[..3].iter().map(|event| event.detail).collect::<Vec<_>>(), [2, 18, 16]);
     assert_eq!(sequence(&sent[2]), sequence(&sent[0]) + 1);
     assert_eq!(sent[2].b >> 32, u64::from(sequence(&sent[1]) + 1));
@@ -119,7 +119,7 @@ fn a_question_whether_the_peer_is_there_is_no_repetition() {
         far.read(&mut [0; 100]).await.unwrap();
         std::mem::forget((near, far));
     });
-    // Each asks whether the other is still there, with a byte that was sent before.
+    // Each sends a keep-alive probe, with a byte that was sent before.
     wire.advance(Duration::from_secs(40));
     assert!(tape.of(Kind::SegmentOut).iter().any(|event| bytes(event) == 1), "nobody has asked");
     assert_eq!(tape.of(Kind::Retransmit), []);
@@ -130,7 +130,7 @@ fn a_lost_segment_is_sent_again() {
     let tape = Tape::new(&[Group::Net]);
     let mut wire = Wire::new();
     let (mut near, mut far) = connected(&mut wire);
-    // Nobody may run while the wire is cut but the sender.
+    // Only the sender may run while the wire is cut.
     wire.spawn(async move {
         near.write_all(&[1; 100]).await.unwrap();
         std::mem::forget(near);
@@ -209,7 +209,7 @@ fn segments_for_no_connection_are_shown_too() {
     let mut wire = Wire::new();
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
     assert!(run(&mut wire, Duration::from_secs(1), async move { left.connect(remote).await.is_err() }));
-    // The SYN as the right end received it, and its reset as it left there: both of connection 0.
+    // The SYN as the right end received it, and its reset as sent there: both of connection 0.
     let of_none =
         |kind| tape.of(kind).iter().filter(|event| event.a == 0).map(|event| event.detail).collect::<Vec<_>>();
     assert_eq!((of_none(Kind::SegmentIn), of_none(Kind::SegmentOut)), (vec![2], vec![4 | 16]));

@@ -3,7 +3,7 @@
 use crate::common::{Wire, config, run};
 use core::cell::Cell;
 use core::time::Duration;
-use glass_api::{Listener, Net, NetError, Stream};
+use glass_api::{Listener, Net, NetError, ReadHalf, Split, Stream, WriteHalf};
 use glass_net::{Address, Config, Sockets};
 use std::rc::Rc;
 
@@ -200,4 +200,114 @@ fn ipv6_works_with_static_addresses() {
         Ok::<_, NetError>(reply)
     });
     assert_eq!(reply, Ok(*b"six"));
+}
+
+#[test]
+fn two_tasks_use_the_halves_of_a_stream() {
+    const BYTES: usize = 1 << 20;
+    let mut wire = Wire::new();
+    wire.spawn(echo(wire.right.sockets()));
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let executor = wire.executor.clone();
+    // More than both buffers hold: only as both directions move does it come to an end.
+    let received = run(&mut wire, Duration::from_secs(60), async move {
+        let (mut reader, mut writer) = left.connect(remote).await?.split();
+        assert_eq!((reader.peer(), writer.peer()), (remote, remote));
+        let sender = async move {
+            for _ in 0..BYTES / 4096 {
+                writer.write_all(&[7; 4096]).await?;
+            }
+            writer.close().await
+        };
+        let sender = executor.spawn("sender", sender).unwrap();
+        let (mut received, mut buf) = (0, [0; 5000]);
+        loop {
+            match reader.read(&mut buf).await? {
+                0 => break,
+                count => received += count,
+            }
+        }
+        sender.await.unwrap()?;
+        Ok::<_, NetError>(received)
+    });
+    assert_eq!(received, Ok(BYTES));
+    wire.advance(Duration::from_secs(11));
+    assert_eq!((wire.left.connection_count(), wire.right.connection_count()), (0, 0));
+}
+
+#[test]
+fn a_write_half_that_is_dropped_resets_at_once() {
+    let mut wire = Wire::new();
+    let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
+    let far = wire.executor.spawn("far", async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        stream.write_all(b"hello").await.unwrap();
+        stream.read(&mut [0; 10]).await
+    });
+    let near = run(&mut wire, Duration::from_secs(5), async move {
+        let (mut reader, writer) = left.connect(remote).await.unwrap().split();
+        // Then the peer has accepted the connection.
+        assert_eq!(reader.read(&mut [0; 10]).await, Ok(5));
+        drop(writer);
+        reader.read(&mut [0; 10]).await
+    });
+    assert_eq!(near, Err(NetError::Reset));
+    let far = run(&mut wire, Duration::from_secs(5), far.unwrap());
+    assert_eq!(far, Ok(Err(NetError::Reset)));
+}
+
+#[test]
+fn a_read_half_that_is_dropped_leaves_the_writer_alone() {
+    let mut wire = Wire::new();
+    let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
+    let far = wire.executor.spawn("far", async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        let (mut received, mut buf) = (0, [0; 100]);
+        while let count @ 1.. = stream.read(&mut buf).await? {
+            received += count;
+        }
+        stream.close().await.map(|()| received)
+    });
+    run(&mut wire, Duration::from_secs(5), async move {
+        let (reader, mut writer) = left.connect(remote).await.unwrap().split();
+        drop(reader);
+        writer.write_all(b"hello").await.unwrap();
+        writer.close().await.unwrap();
+    });
+    assert_eq!(run(&mut wire, Duration::from_secs(5), far.unwrap()), Ok(Ok(5)));
+}
+
+#[test]
+fn a_port_where_nothing_listens_is_reported_once() {
+    let mut wire = Wire::new();
+    let (left, asked) = (wire.left.sockets(), wire.right_address(PORT + 1));
+    let connect = |left: Sockets| async move { left.connect(asked).await.err() };
+    run(&mut wire, Duration::from_secs(5), connect(left.clone()));
+    assert_eq!(wire.right.take_missed_port(), None, "no service has started yet");
+    wire.spawn(echo(wire.right.sockets()));
+    wire.settle();
+    for expected in [Some((PORT + 1, vec![PORT])), None] {
+        assert_eq!(run(&mut wire, Duration::from_secs(5), connect(left.clone())), Some(NetError::Reset));
+        assert_eq!(wire.right.take_missed_port(), expected);
+    }
+}
+
+#[test]
+fn what_a_closed_connection_still_has_to_deliver_is_seen() {
+    let mut wire = Wire::new();
+    let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        stream.write_all(b"last words").await.unwrap();
+        stream.close().await.unwrap();
+    });
+    let connecting = wire.executor.spawn("client", async move { left.connect(remote).await });
+    let mut was_delivering = false;
+    // An acknowledgement without data may be delayed.
+    for _ in 0..100 {
+        wire.advance(Duration::from_millis(1));
+        was_delivering |= wire.right.is_delivering();
+    }
+    assert!(was_delivering && !wire.right.is_delivering());
+    drop(connecting);
 }

@@ -1,4 +1,4 @@
-//! Sleds in code that is only looked at, never run.
+//! Sleds in code that is only inspected, never run.
 
 extern crate std;
 
@@ -173,7 +173,7 @@ fn the_host_chooses_functions_by_bits_and_the_group_switches_them() {
     choose_all();
     assert_eq!(chosen(functions), (0..200).collect::<Vec<u32>>());
     assert!(is_wanted(functions, FUNCTIONS_MAX as u32 - 1) && !is_wanted(functions, FUNCTIONS_MAX as u32));
-    // The answer says how many are traced: none of a program without sleds.
+    // The result is the number of traced functions: none in a program without sleds.
     CONTROL.functions_on.store(7, Ordering::Relaxed);
     let mut code = Code::new();
     switch(functions, &mut Memory { bytes: &RefCell::default(), code: &mut code });

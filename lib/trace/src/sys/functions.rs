@@ -7,7 +7,7 @@ use core::arch::global_asm;
 use core::ptr;
 use core::slice;
 
-/// An entry of the table as the compiler wrote it, not aligned.
+/// An entry of the compiler's table, not aligned.
 pub(crate) type Entry = [u8; 32];
 
 #[cfg(glass_vm)]
@@ -31,7 +31,7 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    // Made by the linker, which knows the section's name.
+    // The linker defines these from the section's name.
     #[link_name = "__start_xray_instr_map"]
     static TABLE_START: Entry;
     #[link_name = "__stop_xray_instr_map"]
@@ -49,7 +49,7 @@ pub(crate) fn table() -> &'static [Entry] {
     unsafe { slice::from_raw_parts(start, count) }
 }
 
-/// Entries of the recorder for where a function begins, returns and calls in its stead.
+/// Entries of the recorder for function entry, return and exit by a jump.
 pub(crate) fn recorders() -> [usize; 3] {
     let addresses: [unsafe extern "C" fn(); 3] =
         [glass_function_begins, glass_function_returns, glass_function_tail_calls];

@@ -1,11 +1,11 @@
 // The recorder: what the sleds of traced functions call. Included by functions.rs, which defines `load_ring`.
 //
-// It is called where the compiler expects no call, so it keeps every register. Flags are not kept: no
-// function expects any from its caller or of its callee. Nothing below the stack pointer is in use where sleds are, so
+// It is called where the compiler expects no call, so it preserves every register. It does not preserve flags: no
+// function expects any from its caller or its callee. Nothing below the stack pointer is in use at a sled, so
 // there is no red zone to respect. It calls nothing and has no sleds, so it cannot record itself.
 //
-// Each event is written as Ring::push in formats/src/trace/ring.rs does it: words, then the head. Stores are seen in
-// their order on x86, which is all the order that is needed there.
+// Each event is written as in Ring::push in formats/src/trace/ring.rs: words, then the head. On x86, stores are seen in
+// their order, which suffices here.
 
     .set CONTROL_GROUPS, 128        // offset of Control::groups
     .set GROUP_FUNCTIONS, 1 << 6

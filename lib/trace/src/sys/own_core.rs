@@ -14,7 +14,7 @@ pub(crate) fn writer() -> Option<&'static Writer> {
     unsafe {
         asm!("movq %gs:{} + 8, {}", const CORE_WORDS_OFFSET, out(reg) writer, options(att_syntax, pure, readonly, nostack, preserves_flags));
     }
-    // SAFETY: only `set_writer` writes the word, so it is 0 or a reference that lives for ever.
+    // SAFETY: only `set_writer` writes the word, so it is 0 or a `'static` reference.
     unsafe { writer.as_ref() }
 }
 

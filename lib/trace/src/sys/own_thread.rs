@@ -1,12 +1,12 @@
-//! Two words that belong to the thread that runs. `thread_local!` would do the same by a call of the dynamic linker,
-//! or by code that has room for it: 1 to 2 ns of each event.
+//! Two words of the running thread. `thread_local!` would call the dynamic linker, or contain code
+//! that leaves room for that call: 1 to 2 ns of each event.
 
 use crate::writer::Writer;
 use core::arch::{asm, global_asm};
 use core::ptr;
 use glass_formats::trace::RingEntry;
 
-// At a place that the linker knows: this crate is always part of a program, never of a shared library.
+// At an offset that is fixed at link time: this crate is always part of a program, never of a shared library.
 global_asm!(
     ".pushsection .tbss.glass_trace_words, \"awT\", @nobits",
     ".balign 8",
@@ -26,7 +26,7 @@ pub(crate) fn writer() -> Option<&'static Writer> {
     unsafe {
         asm!("movq %fs:glass_trace_words@tpoff + 8, {}", out(reg) writer, options(att_syntax, pure, readonly, nostack, preserves_flags));
     }
-    // SAFETY: only `set_writer` writes the word, so it is 0 or a reference that lives for ever.
+    // SAFETY: only `set_writer` writes the word, so it is 0 or a `'static` reference.
     unsafe { writer.as_ref() }
 }
 

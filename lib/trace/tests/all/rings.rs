@@ -99,11 +99,11 @@ fn what_has_no_room_is_counted() {
         entry.capacity.store(0, Ordering::Relaxed);
         entry.taken.store(0, Ordering::Relaxed);
     }
-    // Memory that is no use to a ring leaves the entry to somebody else.
+    // Memory that is unusable for a ring leaves the entry free.
     assert!(Writer::claim("none", crate::common::memory(3)).is_none());
     assert_eq!(CONTROL.rings_lost.load(Ordering::Relaxed), 1);
 
-    // The other tests need names, too, so this one gives the table back.
+    // The other tests need names, too, so this one frees the table.
     let used = CONTROL.names_used.swap(NAMES_MAX as u32, Ordering::Relaxed);
     static LATE: Name = Name::new("a name that comes too late");
     let lost = CONTROL.names_lost.load(Ordering::Relaxed);

@@ -1,13 +1,13 @@
-//! What the macros of `tracing` leave in a trace.
+//! The events of the macros of `tracing`.
 
-use crate::common::{kind, name, traced};
+use crate::common::{CONSOLE, kind, name, traced};
 use glass_formats::trace::{Event, Group, Kind, ValueType};
 use glass_trace::tracing_subscriber::TEXT_BYTES_MAX;
-use tracing::{Level, debug, error, info, info_span, span, trace_span};
+use tracing::{Level, debug, error, info, info_span, span, trace_span, warn};
 
 const SPANS: u32 = Group::Spans as u32;
 
-/// The text behind event `index`.
+/// The text after event `index`.
 fn text(events: &[Event], index: usize, bytes: u64) -> String {
     let mut all = Vec::new();
     for event in events[index + 1..].iter().take_while(|event| kind(event) == Kind::Text) {
@@ -46,7 +46,7 @@ fn a_span_with_fields_comes_back_whole() {
     assert_eq!(field(4), ("ok".into(), ValueType::Bool as u16, 1, upload));
     assert_eq!(field(5), ("id".into(), ValueType::Signed as u16, -5i64 as u64, upload));
     assert_eq!(field(8), ("ratio".into(), ValueType::Float as u16, 0.5f64.to_bits(), write));
-    // What belongs to the begin has its time: those before `record` was called, and those of the inner span.
+    // Fields of the start have its time: those before `record` was called, and those of the inner span.
     let ticks = |index: usize| events[index].ticks;
     assert!((1..=4).all(|index| ticks(index) == ticks(0)) && ticks(5) > ticks(0));
     assert!(ticks(8) == ticks(7) && ticks(9) > ticks(8));
@@ -84,7 +84,7 @@ fn while_the_group_is_off_macros_evaluate_nothing() {
     let look = || trace_span!("span", value = ask()).in_scope(|| info!(value = ask(), "message"));
     look();
     assert_eq!((asked.get(), traced.told().len()), (0, 0));
-    // The same places know when they are wanted, and when no longer.
+    // The same callsites are enabled and disabled with the group.
     glass_trace::switch(SPANS);
     look();
     assert_eq!(asked.get(), 2);
@@ -104,4 +104,22 @@ fn a_span_ends_with_its_last_handle() {
     second.in_scope(|| ());
     drop(second);
     assert_eq!(ends(), 1);
+}
+
+#[test]
+fn messages_of_the_consoles_level_are_printed_whether_traced_or_not() {
+    let printed = || {
+        let lines = std::mem::take(&mut *CONSOLE.lock().unwrap());
+        let ours = lines.into_iter().filter(|line| line.contains("of the printer"));
+        ours.map(|line| line.replace(module_path!(), "here")).collect::<Vec<_>>()
+    };
+    for groups in [0, SPANS] {
+        let _traced = traced(groups, 64);
+        info!("too low, of the printer");
+        warn!(left = 5, name = "a b", "few {} of the printer", "places");
+        error!(target: "store", "broken, of the printer");
+        let expected =
+            ["WARN here: few places of the printer left=5 name=\"a b\"", "ERROR store: broken, of the printer"];
+        assert_eq!(printed(), expected);
+    }
 }

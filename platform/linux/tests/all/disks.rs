@@ -1,4 +1,4 @@
-//! Disks: what opens, what is refused and how that reads, and that requests do what they say.
+//! Disks: opening, refusals with their messages, and requests.
 
 use glass_api::{Block, BlockError, Buf, Clock, Platform, Spawn};
 use glass_platform_linux::{LinuxPlatform, Options};
@@ -90,7 +90,7 @@ fn is_root() -> bool {
 struct Mount<'f>(&'f Folder);
 
 impl Mount<'_> {
-    /// `None` after saying why there is none.
+    /// `None` after printing why there is none.
     fn new(folder: &Folder) -> Option<Mount<'_>> {
         let is_mounted = mount(&["-t", "tmpfs", "-o", "size=1M", "tmpfs"], folder);
         if !is_mounted {
@@ -185,7 +185,7 @@ fn many_requests_at_once_all_complete_and_dropped_ones_do_no_harm() {
                 let pattern = [number as u8; 1024];
                 disk.write(number * 1024, Buf::copy_of(&pattern).unwrap()).await.0.unwrap();
                 if number % 10 == 0 {
-                    // Begun or not, then forgotten.
+                    // Started or not, then dropped.
                     let mut read = Box::pin(disk.read(0, Buf::zeroed(1 << 20).unwrap()));
                     std::future::poll_fn(|context| {
                         let _ = read.as_mut().poll(context);

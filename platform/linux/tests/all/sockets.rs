@@ -1,6 +1,8 @@
 //! Sockets over loopback, with clients on threads that use the standard library.
 
-use glass_api::{Clock, Listener, Net, NetError, Platform, Random, Spawn, Stream};
+use glass_api::{
+    Clock, Listener, Net, NetError, Platform, Random, ReadHalf, Spawn, Split, Stream, WallSource, WriteHalf,
+};
 use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
 use glass_platform_linux::{HostStream, LinuxPlatform, Options};
 use std::cell::Cell;
@@ -240,5 +242,58 @@ fn clients_that_vanish_or_stand_still_leave_nothing_behind() {
         assert_eq!(sockets(), before + 75);
         drop(hold);
         assert_eq!(join(&platform, thread).await, 75);
+    });
+}
+
+#[test]
+fn two_tasks_use_the_halves_of_a_stream() {
+    let _turn = turn();
+    const BYTES: usize = 8 << 20;
+    run(|platform, mut listener| async move {
+        let echo = client(listener.port(), |mut stream| {
+            let mut back = stream.try_clone().unwrap();
+            std::io::copy(&mut stream, &mut back).unwrap();
+            back.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let (mut reader, mut writer) = listener.accept().await.unwrap().split();
+        assert_eq!(reader.peer(), writer.peer());
+        // More than all buffers on the way hold.
+        let sender = platform.spawn("sender", async move {
+            for _ in 0..BYTES / 65_536 {
+                writer.write_all(&[7; 65_536]).await?;
+            }
+            writer.close().await
+        });
+        let (mut received, mut buf) = (0, vec![0; 100_000]);
+        while let count @ 1.. = reader.read(&mut buf).await.unwrap() {
+            received += count;
+        }
+        assert_eq!((received, sender.unwrap().await), (BYTES, Ok(Ok(()))));
+        echo.join().unwrap();
+    });
+}
+
+#[test]
+fn a_write_half_that_is_dropped_resets_at_once() {
+    let _turn = turn();
+    run(|_, mut listener| async move {
+        let peer = client(listener.port(), |mut stream| stream.read(&mut [0; 10]).unwrap_err().kind());
+        let (mut reader, writer) = listener.accept().await.unwrap().split();
+        drop(writer);
+        assert_eq!(reader.read(&mut [0; 10]).await, Err(NetError::Reset));
+        assert_eq!(peer.join().unwrap(), ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn time_and_memory_are_the_hosts() {
+    let _turn = turn();
+    run(|platform, _| async move {
+        let wall = platform.wall().unwrap();
+        let host = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert!(wall.source == WallSource::Host && host - wall.since_epoch < Duration::from_secs(30), "{wall}");
+        let memory = platform.memory();
+        assert!(0 < memory.used_bytes && memory.used_bytes <= memory.peak_bytes, "{memory:?}");
+        assert!(memory.peak_bytes < memory.total_bytes, "{memory:?}");
     });
 }

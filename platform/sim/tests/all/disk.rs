@@ -1,4 +1,4 @@
-//! What a simulated disk promises and what it does not.
+//! The guarantees of a simulated disk.
 
 use core::cell::Cell;
 use core::pin::pin;
@@ -23,7 +23,7 @@ fn sector(value: u8) -> Buf {
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("a disk on its own made somebody wait"),
+        Poll::Pending => panic!("a disk on its own made a request wait"),
     }
 }
 
@@ -135,7 +135,7 @@ fn a_flush_does_not_cover_a_write_that_completes_after_it_began() {
         node.run("writer", async move { writer.write(0, sector(1)).await.0.unwrap() });
         let flushed = world.complete(&node, MINUTE, async move { flusher.flush().await });
         assert_eq!(flushed.unwrap(), Ok(()));
-        assert_eq!(disk.image()[0], 1, "the write completed while the flush was under way");
+        assert_eq!(disk.image()[0], 1, "the write completed while the flush was in flight");
         disk.power_cut();
         lost += usize::from(disk.image()[0] == 0);
     });
@@ -198,7 +198,7 @@ fn a_machine_dies_with_its_disk() {
     assert_eq!(node.task_count(), 0);
 }
 
-/// Appends sectors that name their number; `flushed` says whether it flushes before it tells.
+/// Appends sectors that contain their number; `flushed`: it flushes before it records them.
 async fn append(node: Node, told: Rc<Cell<u64>>, flushed: bool) {
     let disk = node.block(0).unwrap();
     for number in 0..20 {
@@ -211,7 +211,7 @@ async fn append(node: Node, told: Rc<Cell<u64>>, flushed: bool) {
     }
 }
 
-/// Sectors that were told to be there and are not, over cuts at every operation.
+/// The number of recorded sectors that are missing, over cuts at every operation.
 fn lost(flushed: bool) -> u64 {
     let mut lost = 0;
     for_seeds(0..10, |seed| {

@@ -14,7 +14,7 @@ fn with_link(link: LinkConfig) -> NodeConfig {
     NodeConfig { link, ..NodeConfig::default() }
 }
 
-/// Pushes `bytes` to a node that hands back what it got.
+/// Sends `bytes` to a node that echoes them.
 fn push(world: &mut World, from: &Node, to: &Node, bytes: usize, limit: Duration) -> Vec<u8> {
     let seed = world.seed();
     let received = Rc::new(RefCell::new(None));
@@ -39,7 +39,7 @@ fn push(world: &mut World, from: &Node, to: &Node, bytes: usize, limit: Duration
             place = end;
         }
         stream.close().await?;
-        // The other side closes when it has everything.
+        // The peer closes when it has everything.
         stream.read(&mut [0; 1]).await
     });
     assert_eq!(sent.unwrap(), Ok(0), "seed {seed}");
@@ -101,7 +101,7 @@ fn many_clients_at_once_are_served_beyond_the_backlog() {
     });
 }
 
-/// Acknowledgements of both directions were lost at once and never made good: see `resync.rs` of lib/net.
+/// Acknowledgements of both directions were lost at the same time and never repaired: see `resync.rs` of lib/net.
 #[test]
 fn an_outage_amid_data_in_both_directions_is_overcome() {
     for_seeds(0..40, |seed| {
@@ -218,7 +218,7 @@ fn a_peer_that_still_sends_gets_the_answer_before_it_is_cut_off() {
         .complete(&client, MINUTE, async move {
             let mut stream = net.connect(remote).await.unwrap();
             let mut sent = 0;
-            // More than any buffer on the way holds, less than what the other side drops.
+            // More than any buffer on the path holds, less than the peer drops.
             while sent < 2_000_000 {
                 sent += stream.write(&[1; 10_000]).await.unwrap();
             }
@@ -227,7 +227,7 @@ fn a_peer_that_still_sends_gets_the_answer_before_it_is_cut_off() {
                 let count = stream.read(&mut answer).await.unwrap();
                 answer[..count].to_vec()
             };
-            // For ever is too long.
+            // Without limit is too long.
             while stream.write(&[1; 10_000]).await.is_ok_and(|count| {
                 sent += count;
                 sent < 100_000_000

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::future::{pending, poll_fn};
 use core::task::Poll;
 use core::time::Duration;
-use glass_api::{Clock, Console, Instant, Net, Platform, Random};
+use glass_api::{Cancelled, Clock, Console, Instant, MemoryUse, Net, Platform, Random, TimedOut, WallSource};
 use glass_platform_sim::{NodeConfig, SimBlock, SimFailure, World};
 use std::rc::Rc;
 
@@ -122,4 +122,88 @@ fn randomness_follows_from_the_seed() {
     };
     assert_eq!(draw(1), draw(1));
     assert_ne!(draw(1), draw(2));
+}
+
+#[test]
+fn the_time_of_day_follows_from_the_seed_and_goes_on() {
+    let wall = |seed| {
+        let mut world = World::new(seed);
+        let node = world.node("node", NodeConfig::default());
+        let first = node.wall().unwrap();
+        world.run_for(100 * SECOND).unwrap();
+        assert_eq!(node.wall().unwrap().since_epoch - first.since_epoch, 100 * SECOND);
+        assert_eq!(first.source, WallSource::Simulated);
+        let text = first.to_string();
+        assert!(text.starts_with("20"), "seed {seed}: {text}");
+        text
+    };
+    assert_eq!(wall(1), wall(1));
+    assert_ne!(wall(1), wall(2));
+}
+
+#[test]
+fn a_service_is_asked_to_end() {
+    let mut world = World::new(1);
+    let node = world.node("node", NodeConfig::default());
+    let (early, late) = (node.run("early", node.shutdown()), node.clone());
+    world.run_for(SECOND).unwrap();
+    assert!(!early.is_finished());
+    node.shut_down();
+    assert_eq!(world.complete(&node, SECOND, early).unwrap(), Ok(()));
+    world.complete(&node, SECOND, async move { late.shutdown().await }).unwrap();
+}
+
+#[test]
+fn a_time_limit_drops_what_it_limits() {
+    let mut world = World::new(1);
+    let node = world.node("node", NodeConfig::default());
+    let clock = node.clone();
+    let work = async move {
+        let held = Rc::new(());
+        let in_time = clock.timeout(2 * SECOND, clock.sleep(SECOND)).await;
+        let kept = held.clone();
+        let late = clock.timeout(SECOND, async move {
+            let _kept = kept;
+            pending::<()>().await
+        });
+        let late = late.await;
+        // Both at the same moment: the value wins.
+        let tie = clock.timeout(SECOND, clock.sleep(SECOND)).await;
+        (in_time, late, tie, Rc::strong_count(&held), clock.now())
+    };
+    let ended = world.complete(&node, 10 * SECOND, work).unwrap();
+    assert_eq!(ended, (Ok(()), Err(TimedOut), Ok(()), 1, Instant(3_000_000_000)));
+}
+
+#[test]
+fn a_machine_without_power_takes_its_tasks_with_it() {
+    let mut world = World::new(1);
+    let node = world.node("node", NodeConfig::default());
+    let waits = node.run("waits", pending::<()>());
+    node.power_off();
+    let too_late = node.run("too late", async { unreachable!("the machine is off") });
+    let other = world.node("other", NodeConfig::default());
+    let ends = world.complete(&other, SECOND, async move { (waits.await, too_late.await) });
+    assert_eq!(ends.unwrap(), (Err(Cancelled), Err::<(), _>(Cancelled)));
+}
+
+#[test]
+fn the_memory_of_a_machine_is_what_a_test_says() {
+    let mut world = World::new(1);
+    let node = world.node("node", NodeConfig::default());
+    for (used, peak) in [(100, 100), (300, 300), (200, 300)] {
+        node.set_memory_used(used);
+        assert_eq!(node.memory(), MemoryUse { used_bytes: used, peak_bytes: peak, total_bytes: 64 << 20 });
+    }
+}
+
+#[test]
+fn a_warning_reaches_the_console_of_its_machine() {
+    let mut world = World::new(1);
+    let [first, second] = ["first", "second"].map(|name| world.node(name, NodeConfig::default()));
+    first.run("warns", async { tracing::warn!(left = 2, "few places") });
+    second.run("informs", async { tracing::info!("nothing to see") });
+    world.run_for(SECOND).unwrap();
+    assert_eq!(first.console(), [format!("0.000000 s WARN {}: few places left=2", module_path!())]);
+    assert!(second.console().is_empty());
 }

@@ -1,4 +1,4 @@
-//! What a recording holds of a guest's own trace.
+//! A guest's trace in a recording.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ const RINGS_MAX: usize = 32;
 /// For the name of a ring.
 const NAME_COLUMNS: usize = 40;
 
-/// Events of a ring that were recorded, and that are missing between those.
+/// Events of a ring that were recorded, and events that are missing between those.
 fn counts(ring: &RawRing) -> (u64, u64) {
     let events = ring.chunks.iter().map(|chunk| chunk.events.len() as u64).sum();
     let Some((first, last)) = ring.chunks.first().zip(ring.chunks.last()) else { return (0, 0) };
@@ -26,7 +26,7 @@ fn clock_error_ns(trace: &RawTrace) -> Option<u64> {
     trace.clock.iter().map(|point| point.error_ns).max()
 }
 
-/// A table of the rings, and what else there is, in lines of at most 100 columns.
+/// A table of the rings, and other counts, in lines of at most 100 columns.
 pub fn to_text(out: &mut String, trace: &RawTrace) {
     let _ = writeln!(out, "\n{:<NAME_COLUMNS$}  {:>12}  {:>10}", "Trace", "events", "lost");
     for ring in trace.rings.iter().take(RINGS_MAX) {

@@ -2,12 +2,22 @@
 //! has worked, so that a mistake costs no earlier recording.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use glass_guests::debuginfod::Debuginfod;
+use glass_guests::files::HostFiles;
+use glass_profile::model::Origin;
+use glass_profile::recording::Clocks;
+use glass_session::Recording;
 
-/// A file that can be written. Dropped without [`begin`](Output::begin), it leaves no new file behind.
+use crate::console::say;
+
+/// A recording in a file.
+pub(crate) type FileRecording = Recording<BufWriter<File>, HostFiles>;
+
+/// A file that can be written. Dropped without [`into_recording`](Output::into_recording), it leaves no new file behind.
 pub(crate) struct Output {
     path: PathBuf,
     file: Option<File>,
@@ -24,12 +34,17 @@ impl Output {
         Ok(Output { path: path.to_owned(), file: Some(file), is_new })
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// The recording that is written into it.
+    pub(crate) fn into_recording(self, clocks: Clocks, origin: &Origin) -> Result<FileRecording> {
+        let path = self.path.clone();
+        let debuginfod = Debuginfod::from_environment(|text| say!("glass: {text}"));
+        let files = HostFiles::with_debuginfod(debuginfod);
+        let started = self.begin().and_then(|file| Recording::start(BufWriter::new(file), clocks, origin, files));
+        started.with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// The empty file, to be written.
-    pub(crate) fn begin(mut self) -> io::Result<File> {
+    fn begin(mut self) -> io::Result<File> {
         let file = self.file.take().ok_or_else(|| io::Error::other("the file was begun before"))?;
         // Pipes and devices have no length.
         if file.metadata()?.is_file() {
@@ -37,6 +52,11 @@ impl Output {
         }
         Ok(file)
     }
+}
+
+/// The error for a recording that could be started, and not completed.
+pub(crate) fn cannot_go_on(path: &Path) -> String {
+    format!("cannot write {} any further; what was recorded until then can be reported", path.display())
 }
 
 impl Drop for Output {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use glass_guests::trace::LiveCounts;
 use glass_profile::model::{Cost, Distribution, LOST_PER_FROZEN, Origin};
 use glass_profile::recorder;
+use glass_session::{Status, Written};
 use indicatif::ProgressBar;
 
-use super::pipeline::Written;
 use crate::console::{room, say, spinner};
 use crate::trace::tell;
 
@@ -40,20 +40,20 @@ impl Progress {
         Progress { bar: spinner(), duration }
     }
 
-    pub(super) fn show(&mut self, elapsed: Duration, progress: &recorder::Progress, lost: u64) {
+    pub(super) fn show(&self, status: &Status) {
         let Some(bar) = &self.bar else { return };
-        bar.set_message(line(elapsed, self.duration, progress, lost, room()));
+        bar.set_message(line(status.elapsed, self.duration, &status.progress, status.lost(), room()));
         bar.tick();
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
 }
 
-/// What is told while sampling, most important first: what does not fit into `room` columns is left out.
+/// The line while sampling, most important parts first: parts that do not fit into `room` columns are left out.
 fn line(elapsed: Duration, of: Option<Duration>, progress: &recorder::Progress, lost: u64, room: usize) -> String {
     let seconds = elapsed.as_secs_f64();
     let of = of.map_or(String::new(), |of| format!(" of {:.0}", of.as_secs_f64()));
@@ -101,7 +101,7 @@ pub(crate) fn written(path: &Path, elapsed: Duration) {
 pub(crate) fn samples(recorded: &Written, elapsed: Duration) {
     let cost = &recorded.cost;
     say!(
-        "  samples    {} taken of {} expected, {} lost, {} late",
+        "  samples    {} collected of {} expected, {} lost, {} late",
         cost.samples_taken,
         cost.samples_wanted,
         cost.samples_lost,
@@ -117,7 +117,7 @@ pub(crate) fn samples(recorded: &Written, elapsed: Duration) {
         );
         let time_ns = elapsed.as_nanos() as u64 * u64::from(recorded.tracks.max(1));
         say!(
-            "  guest      stood still for {} of its time, and lost about {} with what follows each pause",
+            "  guest      paused for {} of its time, and lost about {} including the effects of each pause",
             percent(cost.pause.sum_ns, time_ns),
             percent(cost.pause.sum_ns.saturating_mul(LOST_PER_FROZEN), time_ns)
         );

@@ -1,7 +1,7 @@
-//! The disk of a service before it starts: it is there, has the wanted size, and belongs to nobody else.
+//! Checks the disk of a service before the start: it exists, has the requested size, and has no other writer.
 //!
-//! QEMU locks bytes of the file (`platform/linux/src/lock.rs` has the rules), and refuses a disk that is locked in two
-//! lines of its own words. So a lock is looked for before; where it cannot be seen, QEMU's words are translated.
+//! QEMU locks bytes of the file (`platform/linux/src/lock.rs` has the rules), and refuses a locked disk with a message of two
+//! lines. So `glass` checks for a lock first; where it cannot detect one, it replaces QEMU's message.
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -11,12 +11,12 @@ use std::path::Path;
 
 use crate::console::say;
 
-/// The bytes on which QEMU and `platform/linux` lock "I write" and "nobody else may write".
+/// The bytes on which QEMU and `platform/linux` lock "writes" and "denies writes to others".
 const WRITER_BYTES: [u64; 2] = [101, 201];
-/// Files of a VM are whole pages long, which every guest takes.
+/// Files of a VM are whole pages long, which every guest supports.
 const SIZE_UNIT: u64 = 4096;
 
-/// Makes the disk if it is to be made, and checks it otherwise.
+/// Creates the disk if requested, and checks it otherwise.
 pub(super) fn prepare(path: &Path, size: Option<u64>) -> Result<()> {
     let wanted_bytes = size.map(|size| size.next_multiple_of(SIZE_UNIT));
     match (fs::metadata(path), wanted_bytes) {
@@ -34,7 +34,7 @@ pub(super) fn prepare(path: &Path, size: Option<u64>) -> Result<()> {
     }
 }
 
-/// Makes a disk whose name survives a power cut from here on.
+/// Creates a disk whose name survives a power cut after the return.
 fn create(path: &Path, bytes: u64) -> Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     let file = file.with_context(|| format!("cannot make the disk {}", path.display()))?;
@@ -46,7 +46,7 @@ fn create(path: &Path, bytes: u64) -> Result<()> {
 
 fn check_size(path: &Path, wanted_bytes: Option<u64>) -> Result<()> {
     let Some(wanted_bytes) = wanted_bytes else { return Ok(()) };
-    // The metadata of a block device say nothing about its size.
+    // The metadata of a block device do not contain its size.
     let end = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
     let is_bytes = end.with_context(|| format!("cannot open the disk {}", path.display()))?;
     if is_bytes != wanted_bytes {
@@ -67,7 +67,7 @@ pub(super) fn in_use(path: &Path, pid: Option<u32>) -> Error {
     }
 }
 
-/// The process that has locked the file as its writer, among those whose files we may look at.
+/// The process that has locked the file as its writer, among those whose files we may inspect.
 fn writer(disk: &Metadata) -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -81,7 +81,7 @@ fn writer(disk: &Metadata) -> Option<u32> {
     })
 }
 
-/// Whether an open file has a lock that keeps other writers away, by its `/proc/PID/fdinfo`.
+/// Whether an open file has a lock that excludes other writers, from its `/proc/PID/fdinfo`.
 fn is_locked(info: &str) -> bool {
     info.lines().filter_map(|line| line.strip_prefix("lock:")).any(|lock| {
         let mut words = lock.split_whitespace().rev();
@@ -91,7 +91,7 @@ fn is_locked(info: &str) -> bool {
     })
 }
 
-/// Passes QEMU's messages on until it ends, all but those about a lock; true if there was one.
+/// Passes QEMU's messages on until it ends, except those about a lock; returns true if there was one.
 pub(super) fn pass_messages(messages: impl Read) -> bool {
     let mut lines = BufReader::new(messages);
     let mut line = Vec::new();

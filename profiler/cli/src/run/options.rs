@@ -1,4 +1,60 @@
-//! What the options of `glass run` say: sizes, ports, networks.
+//! What the options of `glass run` say: sizes, ports, networks, addresses; and whether the host has what they want.
+
+use super::Args;
+use crate::build::Platform;
+use anyhow::{Result as Checked, bail};
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+
+/// Refuses what QEMU would refuse in words of its own, or what would have no effect.
+pub(super) fn check(args: &Args) -> Checked<()> {
+    if args.platform == Platform::Linux {
+        if !args.port.is_empty() {
+            bail!("--port forwards to a VM: a process listens on the port of its own argument, behind --");
+        }
+        return Ok(());
+    }
+    let host_bytes = host_memory().unwrap_or(u64::MAX);
+    if args.memory > host_bytes {
+        bail!("--memory {}M is more than this host has, {}M: take less", args.memory >> 20, host_bytes >> 20);
+    }
+    if let Network::Tap(name) = &args.net
+        && !Path::new("/sys/class/net").join(name).exists()
+    {
+        bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
+    }
+    if args.net != Network::User && !args.port.is_empty() {
+        bail!("--port needs QEMU's own network: leave out --net, or connect to the address of the VM");
+    }
+    if args.print_command {
+        return Ok(());
+    }
+    for port in &args.port {
+        if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.host)) {
+            let advice = match error.kind() {
+                ErrorKind::AddrInUse => "is in use: take another one".to_owned(),
+                ErrorKind::PermissionDenied => "is for root: take one above 1023".to_owned(),
+                _ => format!("cannot be used: {error}"),
+            };
+            bail!("port {} of 127.0.0.1 {advice}", port.host);
+        }
+    }
+    let mut hosts: Vec<u16> = args.port.iter().map(|port| port.host).collect();
+    hosts.sort_unstable();
+    if let Some(twice) = hosts.windows(2).find(|pair| pair[0] == pair[1]) {
+        bail!("port {} of 127.0.0.1 is forwarded twice: leave one out", twice[0]);
+    }
+    Ok(())
+}
+
+/// Bytes of memory that the host has.
+fn host_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
 
 /// How guest code runs.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -6,6 +62,20 @@ pub(super) enum Accel {
     Auto,
     Kvm,
     Tcg,
+}
+
+/// Which of QEMU's machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Machine {
+    Microvm,
+    Q35,
+}
+
+/// Where the VM's devices are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Bus {
+    Mmio,
+    Pci,
 }
 
 #[derive(Clone, Copy)]
@@ -51,6 +121,22 @@ pub(super) fn parse_port(text: &str) -> Result<Port, String> {
     }
 }
 
+/// `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`, as the image reads it (`platform/vm/src/command_line.rs`).
+pub(super) fn parse_ip(text: &str) -> Result<String, String> {
+    let wrong = || "write dhcp, or an address with its prefix and gateway, such as 10.0.2.15/24,10.0.2.2".to_owned();
+    if text != "dhcp" {
+        let (network, gateway) =
+            text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
+        let (address, prefix) = network.split_once('/').ok_or_else(wrong)?;
+        let is_address = |text: &str| text.parse::<Ipv4Addr>().is_ok();
+        let is_prefix = prefix.parse::<u8>().is_ok_and(|bits| bits <= 32);
+        if !is_address(address) || !is_prefix || !gateway.is_none_or(is_address) {
+            return Err(wrong());
+        }
+    }
+    Ok(text.to_owned())
+}
+
 pub(super) fn parse_network(text: &str) -> Result<Network, String> {
     match text.split_once('=') {
         _ if text == "user" => Ok(Network::User),
@@ -73,5 +159,16 @@ mod tests {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
         assert!(parse_memory("4").is_err());
+    }
+
+    #[test]
+    fn addresses_are_whole() {
+        for good in ["dhcp", "10.0.2.15/24", "10.0.2.15/24,10.0.2.2", "0.0.0.0/0"] {
+            assert_eq!(parse_ip(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "1.2.3", "1.2.3.4", "1.2.3.4/33", "1.2.3.4/24,", "1.2.3.4/24,x", "::1/64", "1.2.3/24", "dhcp6"]
+        {
+            assert!(parse_ip(bad).is_err(), "{bad}");
+        }
     }
 }

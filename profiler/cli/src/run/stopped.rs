@@ -1,4 +1,4 @@
-//! Watches whether QEMU has stopped the VM by itself: it does so when it cannot go on, and prints nothing.
+//! Watches whether QEMU has stopped the VM by itself: it does so when it cannot continue, and prints nothing.
 
 use crate::console::say;
 use glass_guests::SocketAddress;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// Between two questions. A question costs QEMU a few hundred microseconds.
+/// Interval of the queries. A query costs QEMU a few hundred microseconds.
 const ROUND: Duration = Duration::from_secs(2);
 /// The name of the monitor's socket in the folder of the run.
 const SOCKET: &str = "monitor";
@@ -19,7 +19,7 @@ const REASONS: [(&str, &str); 4] = [
     ("watchdog", "its watchdog has fired: start the VM again"),
 ];
 
-/// What QEMU needs on its command line to be watched.
+/// QEMU's options for the monitor.
 pub(super) fn arguments(folder: &Path) -> [String; 4] {
     let socket = super::escape(&folder.join(SOCKET));
     let chardev = format!("socket,path={socket},server=on,wait=off,id=monitor");
@@ -32,7 +32,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch the QEMU whose sockets are in `folder`. Prints one sentence for each time that it stops the VM.
+    /// Starts to watch the QEMU whose sockets are in `folder`. Prints one sentence each time that it stops the VM.
     pub(super) fn start(folder: &Path) -> Watch {
         let (end, ended) = mpsc::channel();
         let socket = folder.join(SOCKET);
@@ -53,12 +53,12 @@ impl Watch {
 /// Why the VM is stopped; `None` also if QEMU does not answer.
 fn reason(socket: &Path) -> Option<(&'static str, &'static str)> {
     let address = MonitorAddress { language: Language::Qmp, socket: SocketAddress::Unix(socket.to_path_buf()) };
-    // A connection of its own for each question: others may want the monitor, which serves one client at a time.
+    // A new connection for each query: the monitor serves one client at a time, and others may need it.
     let status = Monitor::connect(&address).ok()?.ask("info status").ok()?;
     known(&status)
 }
 
-/// The reason in what `info status` prints, `VM status: paused (io-error)`.
+/// The reason in the output of `info status`, `VM status: paused (io-error)`.
 fn known(status: &str) -> Option<(&'static str, &'static str)> {
     let word = status.split_once('(')?.1.split_once(')')?.0;
     REASONS.into_iter().find(|(name, _)| *name == word)

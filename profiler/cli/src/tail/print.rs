@@ -1,4 +1,4 @@
-//! Which events are shown, and how.
+//! Selects and formats events.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -14,14 +14,14 @@ const TASK: usize = 20;
 /// In a terminal of fewer columns than this, cores are left out and tasks get less.
 const COLUMNS_NARROW: usize = 60;
 const TASK_NARROW: usize = 12;
-/// Columns of a line, where nobody says how many there are.
+/// Columns of a line if the width is unknown.
 const COLUMNS_MAX: usize = 500;
 
 /// Kinds of events by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kinds(BTreeSet<u16>);
 
-/// Reads a list of kinds with commas between them; a begin of a name means all that begin so.
+/// Reads a comma-separated list of kinds; the first letters of a name select all kinds that start with them.
 pub(crate) fn parse_kinds(text: &str) -> Result<Kinds, String> {
     let mut kinds = BTreeSet::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -41,7 +41,7 @@ pub(crate) fn parse_kinds(text: &str) -> Result<Kinds, String> {
     Ok(Kinds(kinds))
 }
 
-/// What is asked for; all of it must hold.
+/// The filter; all conditions must hold.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     pub task: Option<String>,
@@ -59,13 +59,13 @@ impl Filter {
             wanted.as_ref().is_none_or(|wanted| text.to_lowercase().contains(wanted.as_str()))
         };
         self.kinds.as_ref().is_none_or(|kinds| kinds.0.contains(&line.kind))
-            // What somebody else does to a task is about it, too.
+            // Events of other tasks about this task are included.
             && (contains(&line.task, &self.task) || contains(&line.text, &self.task))
             && (contains(&line.text, &self.text) || contains(&line.task, &self.text))
     }
 }
 
-/// Where lines go.
+/// The layout of lines.
 pub(crate) struct Printer<W> {
     pub output: W,
     pub has_colours: bool,
@@ -80,7 +80,7 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// `time_ns` is since the begin; `None` if the guest's clock is not known yet.
+    /// `time_ns` is since the start; `None` if the guest's clock is not known yet.
     pub fn line(&mut self, time_ns: Option<i128>, core: &str, line: &Line) -> io::Result<()> {
         let time = time(time_ns);
         let columns = self.columns.unwrap_or(COLUMNS_MAX);
@@ -107,7 +107,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// Seconds since the begin, to the microsecond.
+/// Seconds since the start, to the microsecond.
 fn time(time_ns: Option<i128>) -> String {
     match time_ns {
         Some(ns) => format!("{:>12.6}", ns as f64 / 1e9),
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(lines[0], format!("    0.001500 core 0        connection #4        {}…", "x".repeat(16)));
         assert_eq!(lines[1], "           ? core 0                             looks for work");
         assert_eq!(lines[2], "    2.000000 -- 12,345 events of core 1 are missing here --");
-        // What happened is told in a narrow terminal, too.
+        // A narrow terminal shows the event, too.
         let mut printer = Printer { output: Vec::new(), has_colours: false, columns: Some(40) };
         printer.line(Some(1_500_000), "core 0", &line(Kind::Wake, "connection #4", "wakes listener #1")).unwrap();
         assert_eq!(String::from_utf8(printer.output).unwrap(), "    0.001500 connection … wakes listene…\n");

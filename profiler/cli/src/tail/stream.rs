@@ -1,4 +1,4 @@
-//! From the pieces of several rings to events in order of time.
+//! Merges the pieces of several rings into events in order of time.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use glass_formats::trace::Event;
 use glass_profile::trace::raw::{ClockPoint, Piece};
 use glass_report::words::Names;
 
-/// Events that wait for their turn; more are left out, counted and told.
+/// Events that wait to be printed; further ones are dropped, counted and reported.
 const PENDING_MAX: usize = 1 << 20;
-/// As many as a recording has.
+/// Maximum of rings, as in a recording.
 const NAMES_MAX: usize = 1 << 20;
 const RINGS_MAX: usize = 1 << 12;
 
-/// What a ring says next.
+/// The next entry of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Event(Event),
@@ -20,7 +20,7 @@ pub(crate) enum What {
     Lost(u64),
 }
 
-/// Something of a ring.
+/// An entry of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Item {
     pub ticks: u64,
@@ -45,16 +45,16 @@ pub(crate) struct Stream {
     clock: Option<ClockPoint>,
     pending: Vec<Item>,
     newest: u64,
-    /// Where the newest event was when events were taken last: what is older is complete now.
+    /// Time of the newest event at the last call: older events are complete now.
     complete_until: u64,
-    /// Events that came.
+    /// Received events.
     pub events: u64,
     /// Events that are missing.
     pub lost: u64,
 }
 
 impl Stream {
-    /// Adds a piece; one that cannot be is left out.
+    /// Adds a piece; an invalid one is left out.
     pub fn piece(&mut self, piece: Piece) {
         match piece {
             Piece::Ring { ring, name } if (ring as usize) < RINGS_MAX => {
@@ -102,20 +102,20 @@ impl Stream {
         }
     }
 
-    /// The events up to where the newest one was at the last call, in order of time: rings are read one after the other, so
-    /// what is newer may lack those of other rings. With `all`, everything.
+    /// The events up to the newest one of the last call, in order of time: rings are read one after the other, so
+    /// newer events of other rings may be missing. With `all`, everything.
     pub fn take(&mut self, all: bool) -> Vec<Item> {
         let until = if all { u64::MAX } else { self.complete_until };
         self.complete_until = self.newest;
         let (mut ready, rest) =
             std::mem::take(&mut self.pending).into_iter().partition::<Vec<Item>, _>(|item| item.ticks <= until);
         self.pending = rest;
-        // Stable: what a ring says in one moment keeps its order.
+        // Stable: events of a ring with equal times keep their order.
         ready.sort_by_key(|item| item.ticks);
         ready
     }
 
-    /// How many rings there are.
+    /// The number of rings.
     pub fn rings(&self) -> u32 {
         self.rings.len() as u32
     }
@@ -132,7 +132,7 @@ impl Stream {
         Some(i128::from(point.time_ns) + since)
     }
 
-    /// A number of ticks as nanoseconds; as if a tick were one, while the clock is not known.
+    /// A number of ticks in nanoseconds; one for each tick while the clock is not known.
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         let rate = self.clock.map_or(0, |point| point.ticks_per_second);
         match rate {

@@ -1,4 +1,4 @@
-//! What the screen shows and what keys do to it. Pure: keys and pictures in, state out.
+//! The state of the screen, and its changes by keys. Pure: keys and views in, state out.
 
 use std::sync::Arc;
 
@@ -20,22 +20,22 @@ pub(super) enum Sort {
     Name,
 }
 
-/// What a key asks of others.
+/// The request of a key to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing but another look.
+    /// Only a redraw.
     Draw,
-    /// A picture of something else.
+    /// A view of another selection.
     Query(Query),
-    /// Forget all samples.
+    /// Drop all samples.
     Reset,
     Quit,
 }
 
-/// A row, whatever its shares are by now.
+/// A row, independent of its shares.
 type RowId = (Arc<Function>, Option<(Arc<str>, u32)>);
 
-/// Everything that the screen shows.
+/// The state of the screen.
 #[derive(Debug, Default)]
 pub(super) struct App {
     pub(super) origin: Origin,
@@ -56,10 +56,10 @@ impl App {
         App { origin, ..Default::default() }
     }
 
-    /// Takes a newer picture, unless the display is paused. True if there is something to draw.
+    /// Takes a newer view, unless the display is paused. Returns true if the screen has to be drawn.
     pub(super) fn show(&mut self, picture: Arc<Picture>) -> bool {
         let is_new = !Arc::ptr_eq(&picture, &self.picture);
-        // What was asked for while paused is shown nevertheless.
+        // A view that was requested while paused is shown nevertheless.
         if !is_new || (self.controls.paused && picture.view.query == self.picture.view.query) {
             return false;
         }
@@ -97,7 +97,7 @@ impl App {
         self.selected = rows.get(index).map(|row| id(row, self.lines));
     }
 
-    /// What a key does.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Action {
         match self.controls.key(key) {
             Pressed::Draw => {}

@@ -16,12 +16,12 @@ use super::app::App;
 use super::plain;
 use super::text::{columns, count, cut_end, percent};
 
-/// Below this nothing can be told.
+/// Below this size nothing is drawn.
 const COLUMNS_MIN: u16 = 30;
 const ROWS_MIN: u16 = 8;
 
-/// Colours out of the sixteen that every terminal adapts to its own background. What a colour says is
-/// said by a glyph or a word too.
+/// Colours out of the sixteen that every terminal adapts to its own background. A glyph or a word
+/// repeats the meaning of each colour.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Theme {
     has_colours: bool,
@@ -68,7 +68,7 @@ impl Theme {
         self.colour(Color::Magenta)
     }
 
-    /// A share, by how much it matters.
+    /// The style of a share, by its size.
     fn share(&self, share: f64) -> Style {
         match share {
             share if share >= 0.10 => self.colour(Color::Red).add_modifier(Modifier::BOLD),
@@ -170,10 +170,10 @@ const KEYS: [(&str, &str); 14] = [
     ("/", "show only what contains a text: in the name, image or line"),
     ("c C", "the next, the previous core or thread; then all again"),
     ("i", "count idle time too"),
-    ("p", "pause the display; sampling goes on"),
+    ("p", "pause the display, not the sampling"),
     ("r", "forget all samples so far"),
     ("Esc", "one step back: panel, filter, selection, then quit"),
-    ("q Ctrl-C", "quit: the guest goes on without us"),
+    ("q Ctrl-C", "quit; the guest continues to run"),
     ("", ""),
     ("self", "time in the function itself; old samples fade (--half-life)"),
     ("total", "time in it and in all that it called; recursion counts once"),
@@ -188,7 +188,7 @@ fn bars(theme: &Theme) -> Line<'static> {
     ])
 }
 
-/// What the line at the bottom names, the most useful first.
+/// The hints of the bottom line, the most useful first.
 fn hints(app: &App) -> &'static [(&'static str, &'static str)] {
     match (app.query.focus.is_some(), app.lines) {
         (true, _) => &[("Esc", "back"), ("c", "core"), ("i", "idle"), ("p", "pause")],

@@ -1,4 +1,4 @@
-//! What keys do on both screens: typing a filter, moving through rows, pausing, help and the end.
+//! The keys of both screens: filter, movement through rows, pause, help and quit.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -7,7 +7,7 @@ pub(super) const CHARACTERS_MAX: usize = 100;
 /// Rows that one press of a page key moves by.
 const PAGE_ROWS: isize = 10;
 
-/// What both screens keep of the keys that were pressed.
+/// The state of the keys of both screens.
 #[derive(Debug, Default)]
 pub(super) struct Controls {
     /// Only rows with this text are shown.
@@ -19,10 +19,10 @@ pub(super) struct Controls {
     pub(super) help: Option<u16>,
 }
 
-/// What is left for the screen to do.
+/// The action for the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pressed {
-    /// Nothing but another look.
+    /// Only a redraw.
     Draw,
     /// Move the selection by so many rows.
     Move(isize),
@@ -32,15 +32,15 @@ pub(super) enum Pressed {
     },
     /// One step back.
     Back,
-    /// Forget what there was.
+    /// Drop the past.
     Reset,
     Quit,
-    /// Something of its own.
+    /// An action of the screen itself.
     Own(KeyCode),
 }
 
 impl Controls {
-    /// What a key does.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Pressed {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if key.code == KeyCode::Char('c') { Pressed::Quit } else { Pressed::Draw };
@@ -94,12 +94,12 @@ impl Controls {
     }
 }
 
-/// Where a selection goes that was at `index`, if anywhere, in so many rows; without one, to the first.
+/// The new index of a selection that was at `index`, in so many rows; without one, the first.
 pub(super) fn moved(index: Option<usize>, by: isize, rows: usize) -> usize {
     index.map_or(0, |index| index.saturating_add_signed(by).min(rows.saturating_sub(1)))
 }
 
-/// Whether one of the texts of a row has the text of the filter in it, in capitals or not.
+/// Whether one of the texts of a row contains the text of the filter, ignoring case.
 pub(super) fn passes(filter: &str, texts: &[&str]) -> bool {
     let wanted = filter.to_lowercase();
     wanted.is_empty() || texts.iter().any(|text| text.to_lowercase().contains(&wanted))

@@ -1,4 +1,4 @@
-//! The table as text: for pipes, scripts, and for what is left on the normal screen at the end.
+//! The table as text: for pipes, scripts, and for the normal screen at the end.
 
 use std::fmt::Write as _;
 
@@ -95,7 +95,7 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
     lines
 }
 
-/// How long the guest stands still for a sample, and what part of its time that is.
+/// The pause of the guest for a sample, and its share of the time.
 pub(super) fn pause(picture: &Picture) -> String {
     let pause = &picture.progress.pause;
     if pause.count == 0 {
@@ -105,7 +105,7 @@ pub(super) fn pause(picture: &Picture) -> String {
     format!("pause {} (p99 {}), {share:.1} % of its time", duration(pause.median_ns), duration(pause.p99_ns))
 }
 
-/// How much of its time the guest stood still.
+/// The share of time in which the guest was paused.
 fn share_of_the_guests_time(picture: &Picture) -> f64 {
     let time_ns = picture.covered_ns as f64 * picture.tracks.len().max(1) as f64;
     if time_ns > 0.0 { (picture.progress.pause.sum_ns as f64 / time_ns).min(1.0) } else { 0.0 }

@@ -15,16 +15,15 @@ use ratatui::crossterm::event;
 use super::app::{Action, App};
 use super::draw::{self, Theme};
 use super::work::{Shared, start_painting};
-use crate::target::Target;
 
 /// How long a key or a new picture may wait for the screen.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Takes over the terminal and starts the thread that serves it. It ends at the key to quit, when the
 /// terminal is gone or when `stop` is set, and gives the terminal back. So does a panic.
-pub(super) fn start(shared: Arc<Shared>, target: &Target, stop: Arc<AtomicBool>) -> Result<JoinHandle<Result<()>>> {
+pub(super) fn start(shared: Arc<Shared>, origin: &Origin, stop: Arc<AtomicBool>) -> Result<JoinHandle<Result<()>>> {
     let terminal = ratatui::try_init().context("cannot draw on this terminal; --once prints a table instead")?;
-    let origin = target.origin.clone();
+    let origin = origin.clone();
     let thread = std::thread::Builder::new().name("screen".to_owned()).spawn(move || {
         let result = serve(terminal, &shared, origin, &stop);
         ratatui::restore();
@@ -49,19 +48,19 @@ fn serve(mut terminal: DefaultTerminal, shared: &Arc<Shared>, origin: Origin, st
         is_old = true;
         match action {
             Action::Draw => {}
-            // The painter ends only if it panicked, which has been told then.
+            // The painter ends only if it panicked, which has been reported then.
             Action::Query(query) => drop(queries.send(query)),
             Action::Reset => shared.reset(),
             Action::Quit => break,
         }
     }
     drop(queries);
-    // If it is reading names it may take a while, and nobody needs its picture.
+    // If it is reading names it may take a while, and its view is not needed.
     drop(painter);
     Ok(())
 }
 
-/// What the next key asks for, if there is one soon.
+/// The action of the next key, if there is one soon.
 fn next_action(app: &mut App) -> io::Result<Option<Action>> {
     if !event::poll(LOOK_PERIOD)? {
         return Ok(None);

@@ -24,25 +24,25 @@ use crate::tail::watch_signals;
 use crate::trace::open_any;
 use crate::trace::wanted::Groups;
 
-/// How long events are collected before keys are looked after.
+/// How long events are collected before keys are handled.
 const ROUND: Duration = Duration::from_millis(40);
-/// How often a new picture is made.
+/// Interval of new views.
 const PICTURE_PERIOD: Duration = Duration::from_millis(500);
-/// The rate of events is taken over about this time.
+/// The rate of events is averaged over about this time.
 const RATE_SECONDS: f64 = 2.0;
 
-/// A guest that is followed, and what is known of its tasks.
+/// A traced guest, and its tasks.
 struct Followed {
     live: Live,
     stream: Stream,
     model: Model,
     title: String,
     warnings: Vec<String>,
-    /// When, and how many events there were: for the rate.
+    /// Times and counts of events, for the rate.
     counts: VecDeque<(Instant, u64)>,
 }
 
-/// Shows tables until the user wants no more, the time is over or the guest ends.
+/// Shows tables until the user quits, the time limit or the end of the guest.
 pub(super) fn run(arguments: &Args) -> Result<()> {
     let stop = watch_signals()?;
     let is_live = !arguments.once && console::has_screen();
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Args) -> Result<()> {
     });
     drop(busy);
     let has_ended = matches!(result, Ok(Flow::Ended));
-    // First of all the guest is rid of us; what we hold is shown after that.
+    // Detach from the guest first; the remaining events are shown after that.
     let picture = followed.picture();
     let detached = followed.live.detach(&mut |_| {});
     if !is_live || has_ended {
@@ -134,7 +134,7 @@ impl Followed {
 fn take(stream: &mut Stream, warnings: &mut Vec<String>, event: Event) {
     match event {
         Event::Trace(piece) => stream.piece(piece),
-        // The newest is shown; there are few.
+        // The newest warning is shown; there are few.
         Event::Warning(text) => *warnings = vec![glass_report::names::printable(&text)],
         _ => {}
     }

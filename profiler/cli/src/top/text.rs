@@ -1,4 +1,4 @@
-//! Numbers and names in little room.
+//! Numbers and names in few columns.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -16,7 +16,7 @@ pub(super) fn duration(ns: u64) -> String {
     }
 }
 
-/// A share as a number of percent with one digit after the point; nothing is never `0.0`.
+/// A share as a percentage with one decimal digit: `-` for zero, `<0.1` for small values.
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         percent if percent <= 0.0 => "-".to_owned(),
@@ -50,7 +50,7 @@ pub(super) fn cut_start(text: &str, room: usize) -> String {
 }
 
 /// The text in at most `room` columns, with `…` for what is missing in its middle. Names of functions
-/// say where they belong at their start and what they do at their end; the end says more.
+/// have their module at their start and their purpose at their end; the end is more useful.
 pub(super) fn cut_middle(text: &str, room: usize) -> String {
     cut(text, room, room.saturating_sub(1) / 3)
 }
@@ -145,10 +145,10 @@ pub(super) fn place(place: &Option<(std::sync::Arc<str>, u32)>) -> String {
 }
 
 /// The last two parts of a path of names, without what is in angle brackets: enough to know a function
-/// again in a chain of calls.
+/// again in a call chain.
 pub(super) fn short(name: &str) -> String {
     let plain = without_brackets(&without_trait(name));
-    // The body of an async function is a closure in it; the function says more.
+    // The body of an async function is a closure in it; the function's name is more useful.
     let is_named = |part: &&str| !part.is_empty() && *part != "{{closure}}";
     let parts: Vec<&str> = plain.split("::").map(str::trim).filter(is_named).collect();
     match parts[..] {

@@ -1,6 +1,8 @@
-//! The threads behind the screen: one counts what the sampling thread gets, one makes pictures of it.
+//! What is behind the screen: the sink that counts what is sampled, and the threads that make pictures of it and read
+//! names. Whatever is slow, a parse of a large file first of all, holds no lock that another of them wants.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,20 +16,23 @@ use glass_profile::event::Event;
 use glass_profile::live::activity::Kind;
 use glass_profile::live::names::{Loader, NameCache};
 use glass_profile::live::view::{Query, View};
-use glass_profile::live::{Live, LiveTrack, Settings, Snapshot};
+use glass_profile::live::{Live, LiveTrack, Settings, Snapshot, Unwinder};
+use glass_profile::model::Cost;
 use glass_profile::recorder::Progress;
+use glass_profile::recording::FileSource;
+use glass_session::Sink;
+use glass_session::target::Target;
 
-use crate::queue::{Consumer, Sender, queue};
-use crate::target::Target;
+use super::names::NameReader;
 
 /// How often a new picture is made.
 const PICTURE_PERIOD: Duration = Duration::from_millis(200);
 /// Events that are counted before others get a chance at the counts.
-const BATCH_EVENTS: usize = 64;
+const BATCH_EVENTS: u64 = 64;
 /// The rate is taken over about this time.
 const RATE_NS: u64 = 2_000_000_000;
 
-/// What the sampling thread tells.
+/// What the session counted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Status {
     pub(super) counts: Counts,
@@ -55,7 +60,7 @@ pub(super) struct Shared {
     picture: Mutex<Arc<Picture>>,
 }
 
-/// A thread that panicked has told so; what it left is still good to look at.
+/// A thread that panicked has reported it; what it left can still be shown.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -66,6 +71,10 @@ impl Shared {
             true => Kind::Core,
             false => Kind::Thread { period_ns: 1_000_000_000 / u64::from(target.origin.rate_hz.max(1)) },
         };
+        Shared::of(kind, half_life)
+    }
+
+    fn of(kind: Kind, half_life: Option<Duration>) -> Shared {
         let half_life_ns = half_life.map(|half_life| half_life.as_nanos() as u64);
         Shared {
             live: Mutex::new(Live::new(Settings { half_life_ns, kind })),
@@ -74,8 +83,8 @@ impl Shared {
         }
     }
 
-    pub(super) fn set_status(&self, status: Status) {
-        *lock(&self.status) = status;
+    pub(super) fn set_status(&self, status: &glass_session::Status) {
+        *lock(&self.status) = Status { counts: status.counts, dropped: status.dropped };
     }
 
     /// Forgets all samples.
@@ -93,7 +102,9 @@ impl Shared {
         let query = self.picture().view.query.clone();
         let query = Query { focus: None, ..query };
         let (snapshot, _) = self.snapshot();
-        let mut picture = self.paint(&snapshot, query, &mut NameCache::default());
+        let mut files = HostFiles::default();
+        let mut load = |image: u32| Some(snapshot.images.get(image as usize)?.read(&mut files));
+        let mut picture = self.paint(&snapshot, query, &mut NameCache::default(), &mut load);
         let seconds = picture.covered_ns as f64 / 1e9;
         picture.samples_per_sec = if seconds > 0.0 { picture.progress.samples_taken as f64 / seconds } else { 0.0 };
         picture
@@ -104,10 +115,8 @@ impl Shared {
         (lock(&self.live).snapshot(now_ns), now_ns)
     }
 
-    fn paint(&self, snapshot: &Snapshot, query: Query, names: &mut NameCache) -> Picture {
-        // Reading a file's names can take a second; samples wait in the queue meanwhile.
-        let load: &mut Loader<'_> = &mut |image, files| lock(&self.live).names(image, files);
-        let view = View::build(snapshot, query, names, load, &mut HostFiles::default());
+    fn paint(&self, snapshot: &Snapshot, query: Query, names: &mut NameCache, load: &mut Loader<'_>) -> Picture {
+        let view = View::build(snapshot, query, names, load);
         let mut warnings = snapshot.warnings.clone();
         for warning in names.take_warnings() {
             lock(&self.live).warn(warning.clone());
@@ -125,41 +134,57 @@ impl Shared {
     }
 }
 
-/// Starts the thread that counts, and returns the way of events to it. It ends when that is dropped.
-pub(super) fn start_counting(shared: Arc<Shared>) -> Result<(Sender<Event>, JoinHandle<()>)> {
-    let (sender, consumer) = queue();
-    let thread = std::thread::Builder::new().name("count".to_owned()).spawn(move || count(&consumer, &shared));
-    Ok((sender, thread.context("cannot start a thread")?))
+/// The sink that counts.
+pub(super) struct Counting {
+    shared: Arc<Shared>,
+    unwinder: Unwinder,
+    files: Box<dyn FileSource + Send>,
+    events: u64,
 }
 
-fn count(events: &Consumer<Event>, shared: &Shared) {
-    let mut files = HostFiles::default();
-    while let Some(first) = events.next() {
-        let mut live = lock(&shared.live);
-        live.event(first, &mut files);
-        for _ in 1..BATCH_EVENTS {
-            match events.next_within(Duration::ZERO) {
-                Ok(Some(event)) => live.event(event, &mut files),
-                _ => break,
-            }
-        }
-        drop(live);
-        // A lock that is taken again at once would never be had by others.
-        std::thread::yield_now();
+impl Counting {
+    /// Counts for those who look at what is shared.
+    pub(super) fn new(shared: Arc<Shared>) -> Counting {
+        Counting { shared, unwinder: Unwinder::default(), files: Box::new(HostFiles::default()), events: 0 }
     }
 }
 
-/// Starts the thread that makes pictures, as the queries ask. It ends when their sender is dropped.
+impl Sink for Counting {
+    type Output = ();
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        let Counting { shared, unwinder, files, events } = self;
+        unwinder.event(event, &mut **files, &mut |update| lock(&shared.live).update(update));
+        *events += 1;
+        if events.is_multiple_of(BATCH_EVENTS) {
+            // A lock that is taken again at once would never be had by others.
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> Progress {
+        lock(&self.shared.live).progress()
+    }
+
+    fn finish(self, _cost: &Cost, _end_ns: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts the thread that makes pictures, by the queries. It ends when their sender is dropped.
 pub(super) fn start_painting(
     shared: Arc<Shared>,
     queries: Receiver<Query>,
     stop: Arc<AtomicBool>,
 ) -> Result<JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name("paint".to_owned()).spawn(move || paint(&shared, &queries, &stop));
+    let names = NameReader::start(Box::new(HostFiles::default()))?;
+    let thread =
+        std::thread::Builder::new().name("paint".to_owned()).spawn(move || paint(&shared, names, &queries, &stop));
     thread.context("cannot start a thread")
 }
 
-fn paint(shared: &Shared, queries: &Receiver<Query>, stop: &AtomicBool) {
+fn paint(shared: &Shared, mut reader: NameReader, queries: &Receiver<Query>, stop: &AtomicBool) {
     let mut names = NameCache::default();
     let mut query = Query::default();
     let mut past: VecDeque<(u64, u64)> = VecDeque::new();
@@ -172,7 +197,8 @@ fn paint(shared: &Shared, queries: &Receiver<Query>, stop: &AtomicBool) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let (snapshot, now_ns) = shared.snapshot();
-        let mut picture = shared.paint(&snapshot, query.clone(), &mut names);
+        let mut load = |image| reader.load(image, &snapshot.images);
+        let mut picture = shared.paint(&snapshot, query.clone(), &mut names, &mut load);
         picture.samples_per_sec = rate(&mut past, now_ns, picture.progress.samples_taken);
         *lock(&shared.picture) = Arc::new(picture);
         next = Instant::now() + PICTURE_PERIOD;
@@ -194,23 +220,4 @@ fn rate(past: &mut VecDeque<(u64, u64)>, now_ns: u64, samples: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_is_that_of_the_last_seconds() {
-        let mut past = VecDeque::new();
-        assert_eq!(rate(&mut past, 0, 0), 0.0);
-        for tenth in 1..=50u64 {
-            let got = rate(&mut past, tenth * 100_000_000, tenth * 10);
-            assert!((got - 100.0).abs() < 0.01, "{got}");
-        }
-        assert!(past.len() <= 22);
-        let mut last = 100.0;
-        for tenth in 51..=80u64 {
-            last = rate(&mut past, tenth * 100_000_000, 500);
-        }
-        assert_eq!(last, 0.0);
-        assert_eq!(rate(&mut past, 9_000_000_000, 3), 0.0, "after a reset");
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What `glass trace` prints: a line while it traces, a summary at the end.
+//! The output of `glass trace`: a line while it traces, a summary at the end.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Line {
         Line { bar: spinner(), duration }
     }
 
-    /// Shows what was counted until now.
+    /// Shows the counters.
     pub fn show(&self, elapsed: Duration, counts: &LiveCounts) {
         if let Some(bar) = &self.bar {
             bar.set_message(line(elapsed, self.duration, counts, room()));
@@ -45,7 +45,7 @@ impl Line {
         }
     }
 
-    /// Leaves nothing behind.
+    /// Removes the line.
     pub fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -53,7 +53,7 @@ impl Line {
     }
 }
 
-/// What is told while tracing, most important first.
+/// The parts of the line, most important first.
 fn line(elapsed: Duration, of: Option<Duration>, counts: &LiveCounts, room: usize) -> String {
     let of = of.map_or(String::new(), |of| format!(" of {:.0}", of.as_secs_f64()));
     let mut line = format!("{:.0}{of} s: {} events", elapsed.as_secs_f64(), count(counts.read.events));
@@ -71,7 +71,7 @@ fn line(elapsed: Duration, of: Option<Duration>, counts: &LiveCounts, room: usiz
     line
 }
 
-/// How far a clock may be wrong.
+/// The error of a clock.
 pub fn error(error_ns: u64) -> String {
     match error_ns {
         u64::MAX => "unknown bounds".to_owned(),
@@ -80,7 +80,7 @@ pub fn error(error_ns: u64) -> String {
     }
 }
 
-/// What tracing gave: two lines. `elapsed` is `None` of what was there before.
+/// The summary: two lines. `elapsed` is `None` for past events (`--last`, `--post-mortem`).
 pub fn summary(counts: &LiveCounts, elapsed: Option<Duration>) {
     let rings = if counts.read.rings == 1 { "ring" } else { "rings" };
     let rate = elapsed.map_or(String::new(), |elapsed| format!(", {}/s", per_second(counts.read.events, elapsed)));

@@ -1,4 +1,4 @@
-//! Which groups of events and which functions a person wants, as the guest is asked for them.
+//! The requested groups of events and functions, from the command line to the guest.
 
 use std::fs;
 use std::path::Path;
@@ -15,12 +15,12 @@ use glass_profile::trace::sleds;
 pub struct Groups(pub u32);
 
 impl Groups {
-    /// What a live guest is asked for: these groups from now on.
+    /// The request to a live guest: these groups from now on.
     pub fn live(self) -> LiveSettings {
         LiveSettings { groups: Some(self.0), functions: None, start: Start::Now }
     }
 
-    /// Their names, as one writes them.
+    /// Their names, separated by commas.
     pub fn names(self) -> String {
         let names: Vec<&str> =
             GROUPS.iter().filter(|(group, _)| self.0 & *group as u32 != 0).map(|(_, name)| *name).collect();
@@ -28,7 +28,7 @@ impl Groups {
     }
 }
 
-/// Reads a list of groups with commas between them. Fails with one sentence.
+/// Reads a comma-separated list of groups. Fails with one sentence.
 pub fn parse_groups(text: &str) -> Result<Groups, String> {
     Group::parse_list(text).map(Groups).map_err(|word| {
         let names: Vec<&str> = GROUPS.iter().map(|(_, name)| *name).collect();
@@ -36,11 +36,11 @@ pub fn parse_groups(text: &str) -> Result<Groups, String> {
     })
 }
 
-/// What is to be traced.
+/// The subjects of tracing.
 #[derive(clap::Args)]
 pub struct WantedArgs {
-    /// Groups of events, with commas between them: tasks, cores, devices, net, counters, spans, functions; `all` is
-    /// all but functions; an empty list switches all off.
+    /// Groups of events, separated by commas: tasks, cores, devices, net, counters, spans, functions; `all` is
+    /// all except functions; an empty list switches all off.
     #[arg(long, value_name = "GROUPS", default_value = "all", value_parser = parse_groups)]
     pub groups: Groups,
     /// Trace calls of these functions too, in an image built with --trace-functions: a crate, a part of a path
@@ -50,26 +50,26 @@ pub struct WantedArgs {
     /// More functions to trace.
     #[arg(long, value_name = "PATTERN")]
     pub include: Vec<String>,
-    /// Functions not to trace of those that are.
+    /// Functions to exclude.
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
 }
 
 impl WantedArgs {
-    /// The groups, with that of functions if any are named.
+    /// The groups, including functions if any are named.
     pub fn groups(&self) -> Groups {
         let has_patterns = !(self.functions.is_empty() && self.include.is_empty() && self.exclude.is_empty());
         Groups(self.groups.0 | if has_patterns { Group::Functions as u32 } else { 0 })
     }
 
-    /// What a guest is asked for.
+    /// The request to a guest.
     pub fn settings(&self, guest: &Guest) -> Result<LiveSettings> {
-        // The file of a process may be another by now; what it runs, its link still has.
+        // The file at the path of a process may be another by now; its link still has the running one.
         let path = if guest.is_vm { guest.program.clone() } else { format!("/proc/{}/exe", guest.pid).into() };
         self.settings_of(&path, &guest.title)
     }
 
-    /// What a guest is asked for that runs this program.
+    /// The request to a guest that runs this program.
     pub fn settings_of(&self, program: &Path, title: &str) -> Result<LiveSettings> {
         let groups = self.groups();
         let mut settings = groups.live();

@@ -1,4 +1,4 @@
-//! `glass export`, `info`, `completions` and `man` as a person or a packager uses them.
+//! `glass export`, `info`, `completions` and `man` as a user or a packager uses them.
 
 use glass_tests::programs::skip;
 use std::process::Command;
@@ -90,7 +90,7 @@ fn info_tells_what_is_there_and_what_it_cost() {
         "mind the gap",
         "60.0 \u{b5}s",
         "format version 2, complete",
-        "25.0 % of the wanted",
+        "25.0 % of the expected",
         "distinct stacks",
     ] {
         assert!(text.contains(part), "{part} is not in:\n{text}");
@@ -163,7 +163,7 @@ fn shells_complete_our_commands() {
     }
     let folder = Folder::new("completions");
     let script = folder.write("glass.bash", stdout(&["completions", "bash"]).as_bytes());
-    // What bash itself makes of `glass export --format <Tab>` and of `glass in<Tab>`.
+    // The completions of bash itself for `glass export --format <Tab>` and of `glass in<Tab>`.
     let bash = format!(
         "source {script} && complete -p glass && COMP_WORDS=(glass export --format '') COMP_CWORD=3 && \
          _glass glass '' --format && echo \"${{COMPREPLY[@]}}\" && COMP_WORDS=(glass in) COMP_CWORD=1 && \

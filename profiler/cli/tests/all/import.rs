@@ -64,7 +64,7 @@ fn what_cannot_be_imported_or_exported_is_said_in_a_sentence() {
     let samples = folder.write("samples.pftrace", &recording());
     let to = folder.file("x");
     assert!(complaint(&["export", &samples, "-f", "chrome", "-o", &to]).contains("glass trace"));
-    assert!(complaint(&["import", &samples, "-o", &to]).contains("no trace of mirage-profile"));
+    assert!(complaint(&["import", &samples, "-o", &to]).contains("not a trace of mirage-profile"));
     let mut empty = mirage_file();
     empty.truncate(30);
     let empty = folder.write("empty.ctf", &empty);

@@ -1,4 +1,4 @@
-//! The command as a person uses it: what it records, and what it says when it cannot.
+//! The command as a user runs it: its recordings, and its errors.
 
 use crate::common::{Folder, complaint, glass};
 use glass_tests::programs::skip;
@@ -15,7 +15,7 @@ fn a_command_is_recorded_and_reported() {
         return skip(&text);
     }
     assert!(output.status.success(), "{text}");
-    for word in ["expected", "taken", "lost", "late", "broken", "CPU time"] {
+    for word in ["expected", "collected", "lost", "late", "broken", "CPU time"] {
         assert!(text.contains(word), "{word} is not in: {text}");
     }
     let table = glass(&["report", &recording, "--text"]);
@@ -68,7 +68,7 @@ fn record_busy(prepare: &str, output: &str) -> Option<Output> {
 fn a_full_disk_is_told_and_what_was_recorded_stays() {
     let folder = Folder::new("full");
     let recording = folder.file("cut.pftrace");
-    // In blocks of 512 bytes. Where nobody handles it, the limit's signal kills.
+    // In blocks of 512 bytes. If it is not handled, the limit's signal kills.
     let Some(limited) = record_busy("ulimit -f 16", &recording) else { return };
     let text = String::from_utf8_lossy(&limited.stderr);
     assert_eq!(limited.status.code(), Some(1), "{text}");
@@ -131,7 +131,7 @@ fn ctrl_c_ends_a_recording_well_and_so_do_two() {
         if text.contains("not permitted") {
             return skip(&text);
         }
-        // The second may come when the process is rid of us; then it ends us at once.
+        // The second may arrive after the detach; then it ends the recorder immediately.
         let codes: &[i32] = if signals == 1 { &[0] } else { &[0, 130] };
         assert!(status.code().is_some_and(|code| codes.contains(&code)), "{status}: {text}");
         assert!(still_runs);

@@ -1,4 +1,4 @@
-//! What `glass` does where nobody reads, where there is no room, and where a file would be lost.
+//! `glass` without a reader, without disk space, and where a file would be lost.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
@@ -34,7 +34,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         let output = command(arguments, &file).stdout(writer.try_clone().unwrap()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !said.contains("panicked"), "{arguments:?}: {} {said}", output.status);
-        // Nor is one for whom nobody hears what is said.
+        // Nor is one whose error output is closed.
         let status = command(arguments, &file).stdout(Stdio::null()).stderr(writer).status().unwrap();
         assert!(status.success(), "{arguments:?}: {status}");
     }
@@ -97,7 +97,7 @@ fn a_guest_that_cannot_be_meant_is_told() {
         let said = complaint(&["record", "--pid", "2", "--duration", "1", "-o", "/dev/null"]);
         assert!(said.contains("process 2") && (said.contains("runs no program") || said.contains("permit")), "{said}");
     }
-    // What is no VM, but called so.
+    // A process that is not a VM, but named like one.
     let name = fs::read_to_string("/proc/self/comm").unwrap();
     let said = complaint(&["record", "--name", name.trim_end(), "-o", "/dev/null"]);
     assert!(said.contains("give --pid"), "{said}");

@@ -1,4 +1,4 @@
-//! `glass top` as a person and as a script use it: in a terminal of its own, and in a pipe.
+//! `glass top` as a user and as a script use it: in a terminal, and in a pipe.
 
 use crate::common::Folder;
 use glass_tests::programs::skip;
@@ -74,7 +74,7 @@ fn a_pipe_gets_one_table() {
     assert!(table.contains("busy.c:3") && table.contains("samples"), "{table}");
 }
 
-/// `glass top` of the program in a terminal that shows its functions; `None` after saying why the test is skipped.
+/// `glass top` of the program in a terminal that shows its functions; `None` after printing why the test is skipped.
 fn screen(busy: &Busy) -> Option<Terminal> {
     let line = format!("{} top --pid {}", env!("CARGO_BIN_EXE_glass"), busy.pid());
     let Some(mut terminal) = Terminal::start(&line, 80, 24) else {
@@ -110,7 +110,7 @@ fn the_screen_shows_the_functions_and_a_key_ends_it() {
 fn when_the_guest_ends_the_last_table_stays() {
     let Some(mut busy) = Busy::start("end") else { return };
     let Some(terminal) = screen(&busy) else { return };
-    // The zombie counts as ended, so nobody has to wait for it.
+    // The zombie counts as ended, so the test need not wait for it.
     busy.child.kill().unwrap();
     let (status, shown) = terminal.end();
     assert!(status.success(), "{shown}");

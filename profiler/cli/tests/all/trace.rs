@@ -1,4 +1,4 @@
-//! `glass trace` where it cannot do what it is asked for: one sentence that says what to do, and no file lost.
+//! Errors of `glass trace`: one sentence with what to do, and no file is lost.
 
 use crate::common::{Folder, complaint, glass};
 

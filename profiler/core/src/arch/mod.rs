@@ -1,5 +1,5 @@
-//! What depends on the processor: registers, how they are unwound, how addresses are translated. One module for each
-//! architecture; everything else uses [`Registers`] by its three functions and hands them to the module.
+//! The code that depends on the processor: registers, unwinding, address translation. One module for each
+//! architecture; other code uses [`Registers`] by its three functions and passes them to the module.
 
 pub mod x86_64;
 
@@ -53,7 +53,7 @@ impl Registers {
     }
 }
 
-/// How wide the addresses and registers are that code uses. Only code of 64 bits is unwound.
+/// Width of the addresses and registers of code. Only 64-bit code is unwound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Width {
     /// x86's real mode, and segments of 16 bits.

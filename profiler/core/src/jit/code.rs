@@ -1,4 +1,4 @@
-//! The functions that a process generated: which lay at an address, and when.
+//! The functions that a process generated, by address and time.
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ const NAMES_BYTES_MAX: usize = 256 << 20;
 const NAME_BYTES_MAX: usize = 4096;
 /// The most lines of source of all functions of a file.
 const LINES_MAX: usize = 16 << 20;
-/// The largest function, in bytes. What is larger is no function.
+/// The largest function, in bytes. Larger entries are invalid.
 const FUNCTION_BYTES_MAX: u64 = 256 << 20;
-/// Functions that are compared for one address: what has more of them at one place is no honest file.
+/// Maximum of functions that are compared for one address: only a damaged file has more at one place.
 const COMPARED_MAX: usize = 4096;
 
 /// A line of source of generated code: from this address on.
@@ -30,14 +30,14 @@ pub(super) struct JitLine {
 struct JitFunction {
     start: u64,
     end: u64,
-    /// When it was there: `CLOCK_MONOTONIC` in nanoseconds.
+    /// When it was loaded: `CLOCK_MONOTONIC` in nanoseconds.
     from_ns: u64,
     until_ns: u64,
     name: Box<str>,
     lines: Box<[JitLine]>,
 }
 
-/// What lay at an address from a time on; no location where there was nothing.
+/// The code at an address from a time on; no location if there was none.
 pub(crate) type Change = (u64, Vec<Location>);
 
 /// The functions of one file, sorted by address once [`finish`](JitCode::finish) was called.
@@ -54,8 +54,8 @@ pub(crate) struct JitCode {
 }
 
 impl JitCode {
-    /// Adds a function that was there from `from_ns` on; whatever was at the same addresses no longer is. `false` if
-    /// it can be none.
+    /// Adds a function that was loaded at `from_ns`, replacing code at the same addresses. Returns `false` if
+    /// the entry is invalid.
     pub(super) fn add(&mut self, start: u64, bytes: u64, from_ns: u64, name: &str, lines: Vec<JitLine>) -> bool {
         let end = match start.checked_add(bytes) {
             Some(end) if (1..=FUNCTION_BYTES_MAX).contains(&bytes) && !name.is_empty() => end,
@@ -73,7 +73,7 @@ impl JitCode {
         true
     }
 
-    /// The function of this index is gone from its place, and is at another.
+    /// Moves the function with this index to another address.
     pub(super) fn move_function(&mut self, index: usize, start: u64, at_ns: u64) {
         let Some(old) = self.functions.get_mut(index) else { return };
         old.until_ns = at_ns;
@@ -89,7 +89,7 @@ impl JitCode {
         self.functions.len()
     }
 
-    /// The index of a file of source; one that names no file if there are too many.
+    /// The index of a source file; that of an unknown file if there are too many.
     pub(super) fn file(&mut self, name: &str) -> u32 {
         if let Some(index) = self.file_indices.get(name) {
             return *index;
@@ -105,12 +105,12 @@ impl JitCode {
         index
     }
 
-    /// Whether there was more than can be kept.
+    /// Whether functions were dropped because of a limit.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// Sorts the functions: call it when all are there.
+    /// Sorts the functions: call it after the last one was added.
     pub(super) fn finish(&mut self) {
         // Of those at one address the order stays that of the file.
         self.functions.sort_by_key(|function| function.start);
@@ -122,7 +122,7 @@ impl JitCode {
         self.ends = ends.collect();
     }
 
-    /// Those at an address by the time from which on they were there, the last one last.
+    /// The functions at an address in the order of their times.
     fn at(&self, address: u64) -> Vec<&JitFunction> {
         let after = self.functions.partition_point(|function| function.start <= address);
         let mut found = Vec::new();
@@ -155,7 +155,7 @@ impl JitCode {
         self.at(address).last().map_or_else(Vec::new, |function| self.location(function, address))
     }
 
-    /// What was at an address, one after the other; nothing before the first. Empty if nothing ever was.
+    /// The sequence of code at an address; none before the first entry. Empty if there never was any.
     pub(crate) fn history(&self, address: u64) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         let mut gone_ns = u64::MAX;

@@ -19,18 +19,18 @@ const MOVE: u32 = 1;
 const DEBUG_INFO: u32 = 2;
 const CLOSE: u32 = 3;
 
-/// What a record holds in front of a function's name, and of its lines, in bytes.
+/// Bytes of a record before a function's name, and before its lines.
 const LOAD_BYTES: usize = 40;
 const DEBUG_INFO_BYTES: usize = 16;
 const LINE_BYTES: usize = 16;
 /// The largest part of a record that is kept: a name, or the lines of a function.
 const BODY_BYTES_MAX: u64 = 16 << 20;
-/// perf puts each function behind an ELF header of this size, and some writers (V8) add it to the addresses of lines.
+/// perf puts each function after an ELF header of this size, and some writers (V8) add it to the addresses of lines.
 const ELF_HEADER_BYTES: u64 = 64;
-/// The file of a line is that of the line before.
+/// Means that the file of a line is that of the line before.
 const SAME_FILE: &[u8] = b"\xff";
 
-/// Reads a dump to its end. The second is what is wrong with it, in words that follow its name.
+/// Reads a dump to its end. The second result is a problem with it, as a phrase to follow its name.
 pub(crate) fn read(input: &mut dyn Read) -> (JitCode, Option<String>) {
     let mut dump = Dump {
         input: BufReader::new(input),
@@ -66,7 +66,7 @@ struct Dump<'a> {
     code: JitCode,
     /// Index of a function by its number in the file.
     indices: HashMap<u64, usize>,
-    /// Lines of the next function to be loaded, and where it will be.
+    /// Lines of the next function to be loaded, and its address.
     lines: Vec<(u64, JitLine)>,
     /// Records that contradict themselves.
     foreign: u64,
@@ -87,7 +87,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// A text that a zero ends, and what follows it.
+/// A text that ends with a zero, and the bytes after it.
 fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     Some((&bytes[..end], &bytes[end + 1..]))
@@ -102,7 +102,7 @@ impl Dump<'_> {
                     (record.bytes.min(BODY_BYTES_MAX), record.bytes.saturating_sub(BODY_BYTES_MAX))
                 }
                 CLOSE => return Ok(()),
-                // Unwind tables, and what later versions add.
+                // Unwind tables, and additions of later versions.
                 _ => (0, record.bytes),
             };
             let body = self.bytes(kept)?;
@@ -167,7 +167,7 @@ impl Dump<'_> {
         let Some(bytes) = u64::from(bytes).checked_sub(RECORD_HEADER_BYTES) else {
             return Err(format!("is damaged at byte {}: what follows has no names", self.offset));
         };
-        // With times that cannot be compared only the order counts: all functions are there from the start on.
+        // With times that cannot be compared only the order counts: all functions are loaded from the start on.
         let time_ns = if self.are_times_ticks { 0 } else { word(&header, 8).unwrap_or(0) };
         Ok(Some(Record { kind, bytes, time_ns }))
     }

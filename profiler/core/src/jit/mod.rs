@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use crate::symbols::Location;
 pub(crate) use code::Change;
 use code::JitCode;
-pub(crate) use sources::{Found, Sources};
+pub(crate) use sources::{Found, NamedCode, Sources};
 
 /// The name of generated code that its process did not name.
 const WITHOUT_NAME: &str = "[generated code]";
@@ -36,7 +36,7 @@ pub(crate) fn is_dump(path: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Reads either kind of file to its end, for whoever makes one up; returns the names at an address.
+/// Reads either kind of file to its end, for tests with synthetic files; returns the names at an address.
 #[doc(hidden)]
 pub fn read_any(bytes: &[u8], address: u64) -> Vec<Location> {
     let (of_dump, _) = dump::read(&mut &bytes[..]);

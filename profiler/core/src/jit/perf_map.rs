@@ -8,14 +8,14 @@ use super::code::JitCode;
 /// The longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Reads a map to its end. The second is what is wrong with it, in words that follow its name.
+/// Reads a map to its end. The second result is a problem with it, as a phrase to follow its name.
 pub(crate) fn read(input: &mut dyn Read) -> (JitCode, Option<String>) {
     let mut input = BufReader::new(input);
     let mut code = JitCode::default();
     let (mut lines, mut damaged) = (0u64, 0u64);
     let mut problem = None;
     let mut line = Vec::new();
-    // Each function replaces what the file had before at its addresses.
+    // Each function replaces earlier ones at its addresses.
     loop {
         line.clear();
         match input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
@@ -50,7 +50,7 @@ pub(crate) fn read(input: &mut dyn Read) -> (JitCode, Option<String>) {
     (code, problem)
 }
 
-/// Reads on to the next line.
+/// Skips to the next line.
 fn skip_line(input: &mut impl BufRead) -> std::io::Result<()> {
     loop {
         let buffer = input.fill_buf()?;
@@ -78,7 +78,7 @@ fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn parse_hexadecimal(digits: &[u8]) -> Option<u64> {
     let digits = digits.strip_prefix(b"0x").unwrap_or(digits);
-    // The standard library takes a sign too.
+    // The standard library accepts a sign too.
     let is_plain = digits.iter().all(u8::is_ascii_hexdigit);
     u64::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| is_plain)?, 16).ok()
 }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(code.history(0x1060).len(), 1);
     }
 
-    /// A file may hold anything: what describes a function is used, and one sentence says what is wrong.
+    /// A file may contain any bytes: valid lines are used, and one sentence reports the others.
     #[test]
     fn files_that_lie() {
         let cut = names(b"1000 10 whole\n2000 10 cu", &[0x1000, 0x2000]);

@@ -71,20 +71,37 @@ impl Sources {
         }
     }
 
-    /// The names of what an image stands for, `None` if that is not generated code.
-    pub(crate) fn names(&self, image: u32, files: &mut dyn FileSource) -> Option<JitNames> {
+    /// Where the names are of what an image stands for, `None` if that is not generated code.
+    pub(crate) fn named(&self, image: u32) -> Option<NamedCode> {
         /// One sample in so many is too little for a word about missing names.
         const RARE: u64 = 100;
         let source = self.sources.get(&image)?;
-        let process = source.process;
         let is_rare = source.samples.saturating_mul(RARE) < self.samples;
-        let mut names = JitNames { dump: None, map: None, problems: Vec::new(), is_rare, process };
-        if let Some(mapping) = &source.dump {
+        let Source { process, has_ended, .. } = *source;
+        Some(NamedCode { process, dump: source.dump.clone(), has_ended, is_rare })
+    }
+}
+
+/// Where the names are of the code that a process generated.
+#[derive(Debug, Clone)]
+pub(crate) struct NamedCode {
+    process: u32,
+    dump: Option<Mapping>,
+    has_ended: bool,
+    is_rare: bool,
+}
+
+impl NamedCode {
+    /// Reads them.
+    pub(crate) fn read(&self, files: &mut dyn FileSource) -> JitNames {
+        let process = self.process;
+        let mut names = JitNames { dump: None, map: None, problems: Vec::new(), is_rare: self.is_rare, process };
+        if let Some(mapping) = &self.dump {
             let path = &mapping.path;
             let read = files.open_mapped(process, mapping).map(|mut input| dump::read(&mut input));
             names.dump = names.keep(path, read);
         }
-        if !source.has_ended {
+        if !self.has_ended {
             let path = format!("/tmp/perf-{process}.map");
             let read = match files.open_perf_map(process) {
                 Ok(None) => None,
@@ -93,7 +110,7 @@ impl Sources {
             };
             names.map = read.and_then(|read| names.keep(&path, read));
         }
-        Some(names)
+        names
     }
 }
 

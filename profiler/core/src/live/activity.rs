@@ -1,20 +1,20 @@
-//! What a track did in the last seconds: running, spinning, idle, or off.
+//! The states of a track in the last seconds: running, spinning, idle, or off.
 
 use std::collections::VecDeque;
 
 use crate::model::State;
 
-/// How finely the past is kept.
+/// Length of a bucket.
 pub const BUCKET_NS: u64 = 500_000_000;
-/// How far back the past is kept: 20 s.
+/// Number of buckets: 20 s.
 pub const BUCKETS: usize = 40;
 /// The last two seconds are "now".
 const BUCKETS_NOW: usize = 4;
 
-/// What a track's samples stand for.
+/// The meaning of a track's samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A core that is looked at again and again, whatever it does: samples tell its states.
+    /// A core that is sampled regularly: samples have its states.
     Core,
     /// A thread that is sampled only while it uses a CPU, once in each `period_ns` of its CPU time.
     Thread {
@@ -23,12 +23,12 @@ pub enum Kind {
     },
 }
 
-/// Parts of a time that a track spent in each state, 0 to 1 together. What is missing to 1 is unknown.
+/// Shares of time that a track spent in each state, in total 0 to 1. The rest is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Shares {
     /// Running code.
     pub running: f64,
-    /// Awake, looking for work.
+    /// Awake, polling for work.
     pub spinning: f64,
     /// Asleep.
     pub idle: f64,
@@ -54,12 +54,12 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Nothing known yet.
+    /// No sample yet.
     pub fn new(kind: Kind) -> Activity {
         Activity { kind, newest: 0, buckets: VecDeque::new() }
     }
 
-    /// Counts a sample. One older than what is kept is left out.
+    /// Counts a sample. One older than the oldest bucket is left out.
     pub fn add(&mut self, time_ns: u64, state: State) {
         self.advance(time_ns);
         let back = self.newest.saturating_sub(time_ns / BUCKET_NS) as usize;
@@ -73,7 +73,7 @@ impl Activity {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn advance(&mut self, now_ns: u64) {
         let now = now_ns / BUCKET_NS;
         if self.buckets.is_empty() {
@@ -89,12 +89,12 @@ impl Activity {
         self.newest = self.newest.max(now);
     }
 
-    /// Whether it had no sample for as long as is kept.
+    /// Whether it had no sample in any bucket.
     pub fn is_quiet(&self) -> bool {
         self.buckets.iter().all(|bucket| *bucket == Bucket::default())
     }
 
-    /// Whole buckets, oldest first: not the newest, nor the oldest, in which sampling may have begun.
+    /// Whole buckets, oldest first: not the newest, nor the oldest, in which sampling may have started.
     fn whole(&self) -> impl DoubleEndedIterator<Item = &Bucket> {
         let count = self.buckets.len();
         self.buckets.iter().take(count.saturating_sub(1)).skip(usize::from(count > 2))
@@ -127,7 +127,7 @@ impl Activity {
         self.shares(&last)
     }
 
-    /// The shares of all that is kept, 20 s at most.
+    /// The shares of all buckets, 20 s at most.
     pub fn lately(&self) -> Shares {
         let mut all: Vec<Bucket> = self.whole().copied().collect();
         if all.is_empty() {

@@ -1,24 +1,23 @@
 //! Names of call addresses, looked up once and kept, within bounds.
 
-use std::collections::{HashMap, HashSet};
-use std::io::Read;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::event::Mapping;
 use crate::images::Names;
-use crate::recording::FileSource;
 use crate::text::is_unsafe;
 use crate::unwind::CallAddress;
 
-/// Files whose symbols are kept, in bytes of the files together. Beyond, those that were not needed for
+/// Names that are kept, in bytes of all images together. Beyond, those that were not needed for
 /// the longest time go; they are read again when they are needed.
-const FILES_BYTES_MAX: usize = 256 << 20;
+const NAMES_BYTES_MAX: usize = 256 << 20;
 /// Addresses whose names are kept; beyond, all are looked up again.
 const ADDRESSES_MAX: usize = 256 << 10;
 /// Names of generated code are read again after so many views: there is more of it by then.
 const VIEWS_BETWEEN_READS: u64 = 25;
 /// What stands for code without a name.
 const NO_NAME: &str = "[no name]";
+/// What stands for code whose names are on their way.
+pub const NOT_READ_YET: &str = "[reading names]";
 /// The longest name that is shown, in characters.
 const NAME_CHARACTERS_MAX: usize = 1000;
 
@@ -40,13 +39,21 @@ pub struct Line {
     pub place: Option<(Arc<str>, u32)>,
 }
 
-/// Where the names of an image come from: its index to its names, or why there are none.
-pub type Loader<'a> = dyn FnMut(u32, &mut dyn FileSource) -> Result<Names, String> + 'a;
+/// Where the names of an image come from: its index to its names, or why there are none. `None`: not yet, they are being
+/// read.
+pub type Loader<'a> = dyn FnMut(u32) -> Option<Result<Names, String>> + 'a;
 
 struct Loaded {
     names: Option<Names>,
-    file_bytes: usize,
     used: u64,
+    /// They are to be read again.
+    is_old: bool,
+}
+
+impl Loaded {
+    fn bytes(&self) -> usize {
+        self.names.as_ref().map_or(0, Names::bytes)
+    }
 }
 
 /// The names that were needed lately.
@@ -61,43 +68,11 @@ pub struct NameCache {
     functions: Vec<Arc<Function>>,
     function_ids: HashMap<Arc<Function>, u32>,
     files: HashMap<String, Arc<str>>,
-    /// Why images have no names, until asked for.
+    /// Why images have no names, until taken.
     warnings: Vec<String>,
 }
 
-/// Counts the bytes that pass.
-struct Measured<'a> {
-    files: &'a mut dyn FileSource,
-    bytes: usize,
-}
-
-impl FileSource for Measured<'_> {
-    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
-        let loaded = self.files.load(path);
-        self.bytes += loaded.as_ref().map_or(0, Vec::len);
-        loaded
-    }
-
-    fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
-        let loaded = self.files.load_mapped(process, mapping);
-        self.bytes += loaded.as_ref().map_or(0, Vec::len);
-        loaded
-    }
-
-    fn fetch_debug_file(&mut self, build_id: &[u8]) -> Option<Vec<u8>> {
-        self.files.fetch_debug_file(build_id)
-    }
-
-    fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
-        self.files.open_mapped(process, mapping)
-    }
-
-    fn open_perf_map(&mut self, process: u32) -> Result<Option<Box<dyn Read>>, String> {
-        self.files.open_perf_map(process)
-    }
-}
-
-/// A name from a file that anybody may have made: nothing in it may steer a terminal.
+/// A name from an untrusted file: it must not control the terminal.
 fn printable(text: &str) -> String {
     text.chars().take(NAME_CHARACTERS_MAX).map(|c| if is_unsafe(c) { '?' } else { c }).collect()
 }
@@ -117,29 +92,25 @@ impl NameCache {
 
     /// Has the names of generated code read again.
     fn forget_generated(&mut self) {
-        let is_generated = |loaded: &Loaded| matches!(loaded.names, Some(Names::Generated(_)));
-        let images = self.images.iter().filter(|(_, loaded)| is_generated(loaded));
-        let images: HashSet<u32> = images.map(|(image, _)| *image).collect();
-        self.images.retain(|image, _| !images.contains(image));
-        self.lines_of.retain(|call, _| call.image.is_none_or(|image| !images.contains(&image)));
+        for loaded in self.images.values_mut() {
+            loaded.is_old |= matches!(loaded.names, Some(Names::Generated(_)));
+        }
+        let images = &self.images;
+        let is_old = |image: u32| images.get(&image).is_some_and(|loaded| loaded.is_old);
+        self.lines_of.retain(|call, _| !call.image.is_some_and(is_old));
     }
 
     /// The lines that an address stands for, innermost first: the last is the function itself, those
     /// before it were inlined. Never empty. `path` is that of the address's image.
-    pub fn lines(
-        &mut self,
-        call: CallAddress,
-        path: &str,
-        load: &mut Loader<'_>,
-        files: &mut dyn FileSource,
-    ) -> Arc<[u32]> {
+    pub fn lines(&mut self, call: CallAddress, path: &str, load: &mut Loader<'_>) -> Arc<[u32]> {
         if let Some(lines) = self.lines_of.get(&call) {
             return Arc::clone(lines);
         }
-        let locations = match call.image.and_then(|image| self.names(image, load, files)) {
-            Some(names) => names.locate(call.address),
-            None => Vec::new(),
-        };
+        let is_final = call.image.is_none_or(|image| self.read(image, load));
+        let loaded = call.image.and_then(|image| self.images.get(&image));
+        let locations = loaded.and_then(|loaded| loaded.names.as_ref()).map(|names| names.locate(call.address));
+        let locations = locations.unwrap_or_default();
+        let without = if loaded.is_none() && !is_final { NOT_READ_YET } else { NO_NAME };
         let image = printable(path.rsplit('/').next().unwrap_or_default());
         let mut lines = Vec::with_capacity(locations.len().max(1));
         for location in &locations {
@@ -148,42 +119,44 @@ impl NameCache {
             lines.push(self.line(Line { function, place }));
         }
         if lines.is_empty() {
-            let function = self.function(NO_NAME.to_owned(), image);
+            let function = self.function(without.to_owned(), image);
             lines.push(self.line(Line { function, place: None }));
         }
         let lines: Arc<[u32]> = Arc::from(lines);
-        self.lines_of.insert(call, Arc::clone(&lines));
+        if is_final {
+            self.lines_of.insert(call, Arc::clone(&lines));
+        }
         lines
     }
 
-    fn names(&mut self, image: u32, load: &mut Loader<'_>, files: &mut dyn FileSource) -> Option<&Names> {
+    /// Sees to it that the names of an image are there, if they can be. `false` if newer ones are on their way.
+    fn read(&mut self, image: u32, load: &mut Loader<'_>) -> bool {
         self.clock += 1;
-        if !self.images.contains_key(&image) {
-            let mut measured = Measured { files, bytes: 0 };
-            let names = match load(image, &mut measured) {
-                Ok(names) => Some(names),
-                Err(warning) => {
+        if self.images.get(&image).is_none_or(|loaded| loaded.is_old) {
+            let names = match load(image) {
+                None => return false,
+                Some(Ok(names)) => Some(names),
+                Some(Err(warning)) => {
                     self.warnings.push(printable(&warning));
                     None
                 }
             };
-            // Without names, only the knowledge of that is kept.
-            let file_bytes = if names.is_some() { measured.bytes } else { 0 };
-            self.evict(file_bytes);
-            self.images.insert(image, Loaded { names, file_bytes, used: self.clock });
+            self.evict(names.as_ref().map_or(0, Names::bytes));
+            self.images.insert(image, Loaded { names, used: self.clock, is_old: false });
         }
-        let loaded = self.images.get_mut(&image)?;
-        loaded.used = self.clock;
-        loaded.names.as_ref()
+        if let Some(loaded) = self.images.get_mut(&image) {
+            loaded.used = self.clock;
+        }
+        true
     }
 
     fn evict(&mut self, new_bytes: usize) {
-        let mut bytes: usize = self.images.values().map(|loaded| loaded.file_bytes).sum();
-        while bytes.saturating_add(new_bytes) > FILES_BYTES_MAX {
+        let mut bytes: usize = self.images.values().map(Loaded::bytes).sum();
+        while bytes.saturating_add(new_bytes) > NAMES_BYTES_MAX {
             let with_names = self.images.iter().filter(|(_, loaded)| loaded.names.is_some());
             let Some((oldest, _)) = with_names.min_by_key(|(_, loaded)| loaded.used) else { return };
             let oldest = *oldest;
-            bytes -= self.images.remove(&oldest).map_or(0, |loaded| loaded.file_bytes);
+            bytes -= self.images.remove(&oldest).map_or(0, |loaded| loaded.bytes());
         }
     }
 
@@ -225,7 +198,7 @@ impl NameCache {
         &self.lines
     }
 
-    /// Why images have no names, each told once.
+    /// Why images have no names, each returned once.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

@@ -9,11 +9,11 @@ use crate::unwind::CallAddress;
 
 /// Distinct combinations of stack, track and state; above it the lighter half makes room.
 pub(super) const STACKS_MAX: usize = 32 << 10;
-/// Frames in all distinct stacks together: 8 MiB.
+/// Frames in all distinct stacks in total: 8 MiB.
 const ENTRIES_MAX: usize = 2 << 20;
-/// A stack that weighs less than this part of a sample is forgotten when there is reason to look.
+/// A stack that weighs less than this part of a sample is dropped at the next clean-up.
 const WEIGHT_MIN: f64 = 1.0 / 1024.0;
-/// New samples weigh more and more, old ones stay as they are; before numbers get large, all are
+/// New samples weigh increasingly more, old ones keep their weight; before numbers get large, all are
 /// scaled down.
 const HALF_LIVES_MAX: f64 = 256.0;
 
@@ -103,7 +103,7 @@ impl Stacks {
         stack
     }
 
-    /// Keeps the heavier half and forgets the rest, but not its weight: shares stay right.
+    /// Keeps the heavier half and drops the rest, but not its weight: shares stay right.
     fn make_room(&mut self, now_ns: u64) {
         let mut sorted: Vec<(Key, f64)> = self.weights.iter().map(|(key, weight)| (*key, *weight)).collect();
         sorted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1));
@@ -123,7 +123,7 @@ impl Stacks {
         *self = kept;
     }
 
-    /// Frames, stacks and what was forgotten, in samples of `now_ns`.
+    /// Frames, stacks and the dropped weight, in samples of `now_ns`.
     pub(super) fn copy(&self, now_ns: u64) -> (Vec<CallAddress>, Vec<CountedStack>, f64) {
         let scale = (-self.age(now_ns)).exp2();
         let counted = |(key, weight): (&Key, &f64)| CountedStack {

@@ -3,13 +3,11 @@
 use super::names::{Function, NameCache};
 use super::view::{Query, View};
 use super::*;
-use crate::guest::GuestId;
-use crate::recording::NoFiles;
 
 const MILLISECOND: u64 = 1_000_000;
 
 /// A profile whose stacks are given by letters, outermost first. Without images every address has the
-/// name of nothing, so functions are told apart by image: letter X is in the image /X.
+/// name of nothing, so functions are distinguished by image: letter X is in the image /X.
 struct Fixture {
     live: Live,
     names: NameCache,
@@ -21,8 +19,7 @@ impl Fixture {
         let mut live = Live::new(Settings { half_life_ns, kind: Kind::Core });
         for track in 0..2 {
             let name = format!("vcpu {track}");
-            let event = Event::Track { track, guest: GuestId(0), id: u64::from(track), name };
-            live.event(event, &mut NoFiles);
+            live.update(Update::Track { track, id: u64::from(track), name });
         }
         Fixture { live, names: NameCache::default(), time_ns: 1000 * MILLISECOND }
     }
@@ -31,16 +28,18 @@ impl Fixture {
         for _ in 0..count {
             self.time_ns += MILLISECOND;
             let call = |letter: char| CallAddress { image: Some(letter as u32), address: u64::from(letter as u32) };
-            self.live.chain = stack.chars().rev().map(call).collect();
-            self.live.count(self.time_ns, track, state, false, 50_000);
+            let calls = stack.chars().rev().map(call).collect();
+            let time_ns = self.time_ns;
+            let sample = UnwoundSample { time_ns, track, state, calls, is_broken: false, frozen_ns: 50_000 };
+            self.live.update(Update::Sample(sample));
         }
     }
 
     fn view(&mut self, query: Query) -> View {
         let mut snapshot = self.live.snapshot(self.time_ns);
         snapshot.paths = (0..128u8).map(|letter| format!("/{}", char::from(letter))).collect();
-        let load: &mut super::names::Loader<'_> = &mut |_, _| Err("there are no files".to_owned());
-        View::build(&snapshot, query, &mut self.names, load, &mut NoFiles)
+        let load: &mut super::names::Loader<'_> = &mut |_| Some(Err("there are no files".to_owned()));
+        View::build(&snapshot, query, &mut self.names, load)
     }
 }
 
@@ -153,8 +152,7 @@ fn samples_of_unknown_tracks_and_too_many_tracks_are_counted() {
     fixture.sample(9, State::Running, "a", 3);
     assert_eq!(fixture.live.snapshot(fixture.time_ns).progress.samples_dropped, 3);
     for track in 0..TRACKS_MAX as u32 + 100 {
-        let event = Event::Track { track, guest: GuestId(0), id: 1, name: "t".to_owned() };
-        fixture.live.event(event, &mut NoFiles);
+        fixture.live.update(Update::Track { track, id: 1, name: "t".to_owned() });
         assert!(fixture.live.tracks.len() <= TRACKS_MAX);
     }
     fixture.sample(TRACKS_MAX as u32 + 99, State::Running, "a", 1);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::names::{Function, Line, Loader, NameCache};
 use super::{CountedStack, Snapshot};
 use crate::model::State;
-use crate::recording::FileSource;
 
 /// Stacks that are listed of one function.
 const STACKS_SHOWN_MAX: usize = 32;
@@ -66,7 +65,7 @@ pub struct View {
     pub functions: Vec<Row>,
     /// Lines, heaviest self first.
     pub lines: Vec<Row>,
-    /// What was asked for in [`Query::focus`], if there are samples of it.
+    /// The function of [`Query::focus`], if there are samples of it.
     pub focus: Option<Focus>,
 }
 
@@ -133,21 +132,15 @@ fn heaviest<K: Ord>(weights: HashMap<K, f64>, most: usize) -> Vec<(K, f64)> {
 }
 
 impl View {
-    /// Adds up a snapshot. Names that are not known yet are looked up, which takes time.
-    pub fn build(
-        snapshot: &Snapshot,
-        query: Query,
-        names: &mut NameCache,
-        load: &mut Loader<'_>,
-        files: &mut dyn FileSource,
-    ) -> View {
+    /// Adds up a snapshot. Names that are not known yet are looked up, which takes as long as `load` does.
+    pub fn build(snapshot: &Snapshot, query: Query, names: &mut NameCache, load: &mut Loader<'_>) -> View {
         names.trim();
         let lines_of: Vec<Arc<[u32]>> = snapshot
             .frames
             .iter()
             .map(|call| {
                 let path = call.image.and_then(|image| snapshot.paths.get(image as usize));
-                names.lines(*call, path.map_or("", String::as_str), load, files)
+                names.lines(*call, path.map_or("", String::as_str), load)
             })
             .collect();
         let (functions, lines) = (names.functions(), names.all_lines());

@@ -1,4 +1,4 @@
-//! Names that changed while they were recorded: generated code lies where other code was before.
+//! Names that changed during the recording: generated code replaces other code.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::symbols::Location;
 /// The most changes that are kept.
 const CHANGES_MAX: usize = 4 << 20;
 
-/// What was at places one after the other.
+/// The sequence of names at each place.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// From when on, in nanoseconds since the start, in order of time.
@@ -28,7 +28,7 @@ impl Changes {
         true
     }
 
-    /// Which of those at each of these places was there at a time, for the places that have changed: equal results
+    /// The versions of these places at a time, for the places that have changed: equal results
     /// mean equal names.
     pub fn versions(&self, places: impl Iterator<Item = Place>, time_ns: u64) -> Vec<u32> {
         if self.places.is_empty() {
@@ -43,14 +43,14 @@ impl Changes {
         self.places.get(&place).map_or(0, |changes| version(changes, time_ns))
     }
 
-    /// What is at a place in a version.
+    /// The name at a place in a version.
     pub fn get(&self, place: Place, version: u32) -> Option<&Vec<Location>> {
         let changes = self.places.get(&place)?;
         changes.get((version as usize).checked_sub(1)?).map(|(_, locations)| locations)
     }
 }
 
-/// From 1 on. Before the first one nothing was there that could run, so the clocks differ a little: it counts.
+/// From 1 on. The first one also counts before its time: no other code could run there, so the clocks differ a little.
 fn version(changes: &[(u64, Vec<Location>)], time_ns: u64) -> u32 {
     changes.partition_point(|(from_ns, _)| *from_ns <= time_ns).max(1) as u32
 }

@@ -1,25 +1,25 @@
-//! Why a file cannot be read as a recording, in a sentence that says what to do.
+//! Why a file cannot be read as a recording, in a sentence with what to do.
 
 use std::fmt;
 
 use super::VERSION;
 
-/// Why a file is not a recording that we can read. `Display` goes on after the file's name.
+/// Why a file is not a recording that we can read. `Display` continues after the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadError {
     /// There is nothing in it.
     Empty,
     /// It is not a Perfetto trace.
     NotATrace,
-    /// It is something else that is known: a program, a page, a compressed file.
+    /// It is a file of another known kind: a program, a page, a compressed file.
     OtherKind(OtherKind),
-    /// It is a Perfetto trace, but none of ours.
+    /// It is a Perfetto trace, but not ours.
     NotOurs,
     /// It was written by a newer version of the format.
     TooNew(u32),
 }
 
-/// What a file is instead of a recording.
+/// The kind of a file that is not a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherKind {
     /// An ELF file.
@@ -35,7 +35,7 @@ pub enum OtherKind {
 }
 
 impl OtherKind {
-    /// Looks at the first bytes.
+    /// Detects the kind from the first bytes.
     pub(super) fn of(bytes: &[u8]) -> Option<OtherKind> {
         let known: [(&[u8], OtherKind); 6] = [
             (b"\x7fELF", OtherKind::Program),
@@ -73,7 +73,7 @@ impl fmt::Display for ReadError {
             }
             ReadError::TooNew(version) => write!(
                 f,
-                "has version {version} of the recording format and this glass knows {VERSION}: use the glass that recorded it, or a newer one"
+                "has version {version} of the recording format and this glass supports {VERSION}: use the glass that recorded it, or a newer one"
             ),
         }
     }

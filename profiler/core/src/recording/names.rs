@@ -10,7 +10,7 @@ use crate::model::{Frame, Stack, StackEnd};
 use crate::symbols::{Location, Symbols};
 
 /// Frames of all stacks together, after inlined functions are spelt out. Keeps a small hostile file
-/// from becoming a large profile; the deepest honest recordings have a hundredth of it.
+/// from becoming a large profile; the deepest real recordings have a hundredth of it.
 pub(super) const STACK_ENTRIES_MAX: usize = 32 << 20;
 
 /// Names by address, for each image that the recording has names of: path as Perfetto writes it, and build id.
@@ -126,7 +126,7 @@ impl Builder<'_> {
         let image = self.recording.images.get_mut(index as usize)?;
         // What the kernel gives without a file, `[vdso]`, has a slash in front only for Perfetto.
         let path = image.path.strip_prefix('/').filter(|path| path.starts_with('[')).unwrap_or(&image.path);
-        let found = match self.files.load(path).map(|bytes| Symbols::parse(&bytes)) {
+        let found = match self.files.load(path).map(|file| Symbols::read(&*file)) {
             None => Err("is not there".to_owned()),
             Some(Err(error)) => Err(error.to_string()),
             Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() != image.build_id => {

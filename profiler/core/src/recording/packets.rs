@@ -1,11 +1,11 @@
-//! From bytes to packets, and where a file stops being a sequence of them.
+//! Splits bytes into packets, and finds the place where a file is no longer a sequence of them.
 
 use super::PACKET_BYTES_MAX;
 
-/// Field 1 of the message `Trace`, length-delimited: what each packet begins with.
+/// Field 1 of the message `Trace`, length-delimited: the start of each packet.
 pub(super) const PACKET_TAG: u8 = 0x0a;
 
-/// A varint at the start of `bytes`, and how long it is.
+/// A varint at the start of `bytes`, and its length.
 pub(super) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (index, byte) in bytes.iter().take(10).enumerate() {
@@ -17,9 +17,9 @@ pub(super) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// What follows in a file.
+/// The next part of a file.
 pub(super) enum Next<'a> {
-    /// A packet, and what comes after it.
+    /// A packet, and the rest after it.
     Packet(&'a [u8], &'a [u8]),
     /// Nothing.
     End,
@@ -47,8 +47,8 @@ pub(super) fn next_packet(bytes: &[u8]) -> Next<'_> {
     }
 }
 
-/// Splits the first field off a message: its number, its bytes with tag and all, and what comes after it. `None`
-/// where the message is damaged.
+/// Splits the first field off a message: its number, its bytes including the tag, and the rest. `None`
+/// if the message is damaged.
 pub(super) fn next_field(message: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     let (key, key_bytes) = varint(message)?;
     let rest = &message[key_bytes..];

@@ -41,13 +41,13 @@ pub(super) fn messages(piece: &Piece, timestamp: impl Fn(u64) -> u64) -> Vec<Tra
         Piece::Names { first, names } => (0u32..)
             .zip(names.chunks(NAMES_PER_PACKET))
             .map(|(index, names)| {
-                // A guest may have said anything: what wraps around is refused by the reader.
+                // A guest may have written any value: the reader refuses one that wraps around.
                 let first = first.wrapping_add(index.wrapping_mul(NAMES_PER_PACKET as u32));
                 let names = names.iter().map(|name| bytes_of(name)).collect();
                 TracePiece { names: Some(TraceNames { first: Some(first), names }), ..none() }
             })
             .collect(),
-        // Where reading of a ring began.
+        // Where reading of a ring started.
         Piece::Chunk { ring, first, events } if events.is_empty() => {
             let chunk = TraceChunk { ring: Some(*ring), first: Some(*first), events: Some(Vec::new()) };
             vec![TracePiece { chunk: Some(chunk), ..none() }]
@@ -137,7 +137,7 @@ fn function_of_message(function: TraceFunction) -> Function {
     }
 }
 
-/// `None` if these are no whole events, or none at all.
+/// `None` if these are not whole events, or none at all.
 fn events_of(bytes: &[u8]) -> Option<Vec<Words>> {
     if bytes.is_empty() || !bytes.len().is_multiple_of(EVENT_BYTES) {
         return None;

@@ -1,4 +1,4 @@
-//! A recording as a plain Perfetto trace: without our extension, with all names that can be had.
+//! A recording as a plain Perfetto trace: without our extension, with all available names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -16,15 +16,15 @@ use crate::symbols::Location;
 /// Number of our field in `TracePacket`.
 const EXTENSION: u64 = 60001;
 
-/// What [`write_plain`] keeps.
+/// Options of [`write_plain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlainSettings {
-    /// Leave out samples of tracks that were spinning or idle: Perfetto has no field that tells them apart.
+    /// Leave out samples of tracks that were spinning or idle: Perfetto has no field that distinguishes them.
     pub only_running: bool,
 }
 
-/// Copies the packets of a recording that [`open`](super::open) has read. What is damaged is left out, names that
-/// `recording` has from elsewhere are appended.
+/// Copies the packets of a recording that [`open`](super::open) has read. Damaged packets are left out, names that
+/// `recording` has from files are appended.
 pub fn write_plain<W: Write>(
     bytes: &[u8],
     recording: &Recording,
@@ -72,7 +72,7 @@ fn plain_packet(packet: &[u8], settings: PlainSettings) -> Option<Vec<u8>> {
     rest.is_empty().then_some(plain)
 }
 
-/// Names that are not in the file, in the messages in which the recorder would have written them.
+/// Names that are not in the file, in the same messages as the recorder's.
 fn append_names<W: Write>(recording: &Recording, output: &mut W) -> io::Result<()> {
     let mut by_image: BTreeMap<u32, BTreeMap<u64, Vec<Location>>> = BTreeMap::new();
     let from_files: BTreeSet<u32> = (0u32..)
@@ -83,7 +83,7 @@ fn append_names<W: Write>(recording: &Recording, output: &mut W) -> io::Result<(
     for (frame, place) in recording.profile.frames.iter().zip(&recording.places) {
         let Some(image) = place.image.filter(|image| from_files.contains(image)) else { continue };
         let location = Location { function: frame.function.clone(), file: frame.file.clone(), line: frame.line };
-        // Frames are outermost first, the message wants the innermost first.
+        // Frames are outermost first, the message requires the innermost first.
         by_image.entry(image).or_default().entry(place.address).or_default().insert(0, location);
     }
     for (image, names) in by_image {

@@ -76,7 +76,7 @@ pub(crate) struct ClockReading {
 /// Values of [`ClockReading::clock_id`].
 pub(crate) const CLOCK_REALTIME: u32 = 1;
 pub(crate) const CLOCK_MONOTONIC: u32 = 3;
-/// The clock of [`TracePacket::timestamp`] where nothing else is said.
+/// The default clock of [`TracePacket::timestamp`].
 pub(crate) const CLOCK_BOOTTIME: u32 = 6;
 
 #[derive(Clone, PartialEq, Message)]
@@ -206,7 +206,7 @@ pub(crate) struct Line {
     pub line_number: Option<u32>,
 }
 
-/// Our extension: what Perfetto has no field for.
+/// Our extension: data that Perfetto has no field for.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Glass {
     #[prost(message, optional, tag = "1")]
@@ -231,7 +231,7 @@ pub(crate) struct Glass {
     pub frozen: Option<Frozen>,
 }
 
-/// What was sampled.
+/// A guest.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Guest {
     #[prost(uint32, optional, tag = "1")]
@@ -256,7 +256,7 @@ pub(crate) struct Space {
     pub guest: Option<u32>,
 }
 
-/// A track stood still without a sample.
+/// A pause of a track without a sample.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Frozen {
     #[prost(uint32, optional, tag = "1")]
@@ -274,14 +274,14 @@ pub(crate) struct Segment {
     pub width: Option<u32>,
     #[prost(uint32, optional, tag = "3")]
     pub space: Option<u32>,
-    /// How many of the stack's frames, from the innermost on.
+    /// Its number of the stack's frames, from the innermost on.
     #[prost(uint32, optional, tag = "4")]
     pub frames: Option<u32>,
     #[prost(uint32, optional, tag = "5")]
     pub end: Option<u32>,
 }
 
-/// The functions that were at an address one after the other.
+/// The sequence of functions at an address.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ChangedNames {
     /// As [`Frame::mapping_id`].
@@ -370,7 +370,7 @@ pub(crate) struct Cost {
     pub duration_ns: Option<u64>,
     #[prost(message, optional, tag = "8")]
     pub pause: Option<Pause>,
-    /// The recording ended as it should: nothing follows but this packet.
+    /// The recording is complete: this is the last packet.
     #[prost(bool, optional, tag = "9")]
     pub complete: Option<bool>,
 }
@@ -389,7 +389,7 @@ pub(crate) struct Pause {
     pub sum_ns: Option<u64>,
 }
 
-/// A piece of what the guest traced itself: one of its fields.
+/// A piece of the guest's trace: one of its fields.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TracePiece {
     #[prost(message, optional, tag = "1")]
@@ -428,7 +428,7 @@ pub(crate) struct TraceChunk {
     pub ring: Option<u32>,
     #[prost(uint64, optional, tag = "2")]
     pub first: Option<u64>,
-    /// Events of 32 bytes, as they lay in the ring.
+    /// Events of 32 bytes, unchanged from the ring.
     #[prost(bytes = "vec", optional, tag = "3")]
     pub events: Option<Vec<u8>>,
 }

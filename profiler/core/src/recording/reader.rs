@@ -13,6 +13,7 @@ use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
 use super::{ENDS, MODES, STATES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
 use crate::arch::{Architecture, Width};
+use crate::elf::{ReadAt, read_whole};
 use crate::event::Mapping;
 use crate::guest::{Guest, GuestId, GuestKind, Mode};
 use crate::model::{Cost, Distribution, Frozen, Origin, Profile, Sample, StackEnd, Track};
@@ -27,23 +28,24 @@ const WARNINGS_MAX: usize = 100;
 
 /// Gives the reader the files that the recording names, if it lacks symbols.
 pub trait FileSource {
-    /// The bytes of the file, `None` if there is no such file.
-    fn load(&mut self, path: &str) -> Option<Vec<u8>>;
+    /// The file, `None` if there is no such file.
+    fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>>;
 
-    /// The bytes of the very file that a process has mapped, whatever has its path by now or outside of the
+    /// The very file that a process has mapped, whatever has its path by now or outside of the
     /// process's own view of the file system. Fails with what to say of the path: "was replaced".
-    fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Vec<u8>, String> {
+    fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
         self.load(&mapping.path).ok_or_else(|| "cannot be read".to_owned())
     }
 
     /// The debug information of a program with this build id, from wherever else there may be some.
-    fn fetch_debug_file(&mut self, _build_id: &[u8]) -> Option<Vec<u8>> {
+    fn fetch_debug_file(&mut self, _build_id: &[u8]) -> Option<Box<dyn ReadAt>> {
         None
     }
 
     /// The same file from its start, to be read piece by piece; once opened it stays at hand.
     fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
-        self.load_mapped(process, mapping).map(|bytes| Box::new(Cursor::new(bytes)) as Box<dyn Read>)
+        let whole = read_whole(&*self.load_mapped(process, mapping)?).ok_or("cannot be read")?;
+        Ok(Box::new(Cursor::new(whole)))
     }
 
     /// The perf map of a process (`/tmp/perf-PID.map` as the process sees it) from its start, `None` if there is none;
@@ -58,7 +60,7 @@ pub trait FileSource {
 pub struct NoFiles;
 
 impl FileSource for NoFiles {
-    fn load(&mut self, _path: &str) -> Option<Vec<u8>> {
+    fn load(&mut self, _path: &str) -> Option<Box<dyn ReadAt>> {
         None
     }
 }
@@ -103,7 +105,7 @@ struct Collected {
     dropped: u64,
 }
 
-/// [`open`] for whoever needs the profile alone.
+/// [`open`] for callers that need only the profile.
 pub fn read(bytes: &[u8], files: &mut dyn FileSource) -> Result<Profile, ReadError> {
     open(bytes, files).map(|recording| recording.profile)
 }
@@ -306,7 +308,7 @@ impl Collected {
         }
     }
 
-    /// A track stood still.
+    /// A pause of a track.
     fn frozen(&mut self, number: u32, ns: u64) {
         let index = self.tracks.get(&number).copied();
         match index.and_then(|index| self.recording.profile.tracks.get_mut(index as usize)) {
@@ -435,7 +437,7 @@ impl Collected {
         self.recording
     }
 
-    /// The cost of a recording whose end is missing: what the samples themselves tell.
+    /// The cost of a recording whose end is missing, from the samples themselves.
     fn count_again(&mut self) {
         let profile = &mut self.recording.profile;
         let taken = profile.samples.len() as u64;

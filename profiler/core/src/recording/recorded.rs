@@ -3,20 +3,20 @@
 use crate::model::{Frame, Profile};
 use crate::trace::raw::RawTrace;
 
-/// What [`open`](super::open) reads from a recording.
+/// The result of [`open`](super::open).
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     /// Samples, stacks and names.
     pub profile: Profile,
     /// The files that its code was mapped from.
     pub images: Vec<RecordedImage>,
-    /// Where the code of each of the profile's frames is: as many as there are frames.
+    /// The place of the code of each of the profile's frames: as many as there are frames.
     pub places: Vec<Place>,
-    /// What the guest traced itself; empty if nothing of it was recorded.
+    /// The guest's trace; empty if none was recorded.
     pub trace: RawTrace,
     /// Version of the recording's format.
     pub version: u32,
-    /// The recorder ended as it should: nothing is missing at the end.
+    /// The recorder ended normally: nothing is missing at the end.
     pub is_complete: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct RecordedImage {
     pub build_id: Vec<u8>,
     /// First address of its first mapping, and the one after its end.
     pub range: (u64, u64),
-    /// Where its names come from.
+    /// The source of its names.
     pub names: NameSource,
     /// Distinct addresses of it in stacks.
     pub addresses: u64,
@@ -39,19 +39,19 @@ pub struct RecordedImage {
     pub with_line: u64,
 }
 
-/// Where the names of an image come from.
+/// The source of an image's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NameSource {
-    /// From the recording; or nothing of the image was seen.
+    /// From the recording; or no sample is in the image.
     #[default]
     Recording,
-    /// From the file as it is now, which has the recorded build id, or none as it had none then.
+    /// From the current file, which has the recorded build id, or has none as at the recording.
     File,
-    /// There are none, for this reason.
+    /// It has no names, for this reason.
     Missing(String),
 }
 
-/// Where a frame's code is.
+/// The place of a frame's code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Index into [`Recording::images`].

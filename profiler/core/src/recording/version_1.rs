@@ -1,15 +1,15 @@
-//! Recordings of version 1, of before guests were recorded: one guest, whose kind other fields show.
+//! Recordings of version 1, which have no guests: they have one guest, whose kind follows from other fields.
 
 use super::proto::{MODE_GUEST_KERNEL, TracePacket};
 use crate::arch::Architecture;
 use crate::guest::{Guest, GuestId, GuestKind};
 
-/// Ids of threads that stood for vCPUs began here.
+/// First id of threads that represent vCPUs.
 const VCPU_TID: i32 = 1 << 24;
-/// The process that stood for a VM in a file.
+/// The process that represents a VM in a file.
 const FILE_PID: u32 = 1;
 
-/// What packets of version 1 say of the guest.
+/// The guest, as far as packets of version 1 describe it.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pid: Option<u32>,
@@ -18,7 +18,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Takes note of what a packet says.
+    /// Evaluates a packet.
     pub(super) fn look(&mut self, packet: &TracePacket) {
         if let Some(tree) = &packet.process_tree {
             if let (None, Some(process)) = (self.pid, tree.processes.first()) {

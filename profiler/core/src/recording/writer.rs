@@ -22,15 +22,15 @@ const FLAG_NEEDS_STATE: u32 = 2;
 /// The clocks of the machine, read together when the recording starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Clocks {
-    /// `CLOCK_MONOTONIC`: what samples are stamped with.
+    /// `CLOCK_MONOTONIC`: the clock of samples.
     pub monotonic_ns: u64,
-    /// `CLOCK_BOOTTIME`: what Perfetto counts in.
+    /// `CLOCK_BOOTTIME`: Perfetto's clock.
     pub boottime_ns: u64,
     /// `CLOCK_REALTIME`: nanoseconds since 1970.
     pub realtime_ns: u64,
 }
 
-/// Which file an image is.
+/// The file of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageId {
     /// Path of the file.
@@ -39,7 +39,7 @@ pub struct ImageId {
     pub build_id: Vec<u8>,
 }
 
-/// A track as it is written.
+/// A track to write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrackRecord {
     /// Its number in the recording: they count from 0 without gaps, whatever the source's are.
@@ -52,26 +52,26 @@ pub struct TrackRecord {
     pub name: String,
 }
 
-/// A sample as it is written.
+/// A sample to write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SampleRecord<'a> {
     /// `CLOCK_MONOTONIC` in nanoseconds.
     pub time_ns: u64,
     /// Number of the track.
     pub track: u32,
-    /// What [`Writer::callstack`] returned; `None` if only the state is known.
+    /// The result of [`Writer::callstack`]; `None` if only the state is known.
     pub callstack: Option<u64>,
     /// Why the stack has no more callers.
     pub end: StackEnd,
-    /// What the track was doing.
+    /// State of the track.
     pub state: State,
-    /// How long the track stood still.
+    /// Pause of the track.
     pub frozen_ns: u64,
     /// The segments of the stack, innermost first.
     pub parts: &'a [Part],
 }
 
-/// What a track is to Perfetto.
+/// A track in Perfetto's view.
 #[derive(Debug, Clone, Copy, Default)]
 struct PerfettoTrack {
     pid: u32,
@@ -81,14 +81,14 @@ struct PerfettoTrack {
     is_machine: bool,
 }
 
-/// Appends packets. Each is handed to the underlying writer in one call.
+/// Appends packets. Each is passed to the underlying writer in one call.
 #[derive(Debug)]
 pub struct Writer<W> {
     output: W,
     buffer: Vec<u8>,
     clocks: Clocks,
     last_iid: u64,
-    /// The name of the guest that was asked for, until it is announced.
+    /// The name of the requested guest, until it is announced.
     title: Option<String>,
     guests: BTreeMap<GuestId, GuestKind>,
     /// By number.
@@ -97,7 +97,7 @@ pub struct Writer<W> {
     spaces: BTreeSet<SpaceId>,
 }
 
-/// Thread ids that stand for vCPUs in Perfetto's view start here: above every real one.
+/// First thread id that represents a vCPU in Perfetto's view: above every real one.
 const VCPU_TID: u32 = 1 << 24;
 /// Numbers between the first vCPUs of two guests.
 const VCPU_TIDS: u32 = 4096;
@@ -106,7 +106,7 @@ fn vcpu_tid(guest: GuestId, id: u32) -> u32 {
     VCPU_TID.saturating_add(guest.0.saturating_mul(VCPU_TIDS)).saturating_add(id)
 }
 
-/// The process that stands for a guest in Perfetto's view.
+/// The process that represents a guest in Perfetto's view.
 fn perfetto_pid(kind: GuestKind) -> u32 {
     /// Above every real process.
     const DOMAINS: u32 = 1 << 23;
@@ -127,7 +127,7 @@ fn cpu_mode(mode: Mode, is_machine: bool) -> u32 {
     }
 }
 
-/// Whether a stack is one of which Perfetto's fields say all.
+/// Whether Perfetto's fields describe a stack completely.
 pub(crate) fn is_plain(parts: &[Part]) -> bool {
     match parts {
         [] => true,
@@ -322,17 +322,17 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// There will be no more samples of a track.
+    /// Ends a track: it gets no more samples.
     pub fn forget_track(&mut self, number: u32) {
         self.tracks.remove(&number);
     }
 
-    /// There will be no more samples in an address space.
+    /// Ends an address space: it gets no more samples.
     pub fn forget_space(&mut self, space: SpaceId) {
         self.spaces.remove(&space);
     }
 
-    /// Appends that a track stood still without a sample.
+    /// Appends a pause of a track without a sample.
     pub fn frozen(&mut self, track: u32, ns: u64) -> io::Result<()> {
         let frozen = proto::Frozen { track: Some(track), ns: Some(ns) };
         self.glass(proto::Glass { frozen: Some(frozen), ..Default::default() })
@@ -414,7 +414,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Appends what a reader of the profile should know.
+    /// Appends a warning for the user.
     pub fn warning(&mut self, text: &str) -> io::Result<()> {
         self.glass(proto::Glass { warning: some_bytes(text), ..Default::default() })
     }
@@ -439,15 +439,15 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Appends what was at an address of an image one after the other: each with the time from which on, on the clock of
-    /// samples. Nothing is written if it was always the same.
+    /// Appends the sequence of names at an address of an image: each with its start time on the clock of
+    /// samples. Nothing is written if the name never changed.
     pub fn changes(&mut self, image: Option<u64>, address: u64, changes: &[(u64, Vec<Location>)]) -> io::Result<()> {
         /// Of the names at one address, the last.
         const CHANGES_MAX: usize = 1024;
         if changes.is_empty() {
             return Ok(());
         }
-        // As many as a packet has room for, whatever the names are.
+        // As many as fit into a packet with the longest names.
         let mut bytes = 0;
         let fits = |(_, lines): &&(u64, Vec<Location>)| {
             let room = |text: &str| text.len().min(pieces::NAME_BYTES_MAX);
@@ -467,7 +467,7 @@ impl<W: Write> Writer<W> {
         self.packet(TracePacket { sequence_flags: Some(FLAG_NEEDS_STATE), glass: Some(glass), ..Default::default() })
     }
 
-    /// Appends what the recording has cost so far; the last one in a file counts.
+    /// Appends the cost so far; the last one in a file counts.
     pub fn cost(&mut self, cost: &Cost, duration_ns: u64, complete: bool) -> io::Result<()> {
         let pause = proto::Pause {
             count: Some(cost.pause.count),
@@ -491,7 +491,7 @@ impl<W: Write> Writer<W> {
         self.output.flush()
     }
 
-    /// Hands everything on to the operating system.
+    /// Flushes to the operating system.
     pub fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }

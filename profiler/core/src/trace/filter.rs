@@ -1,7 +1,7 @@
-//! Which functions a person means by a pattern.
+//! The functions that match a user's pattern.
 //!
 //! A pattern with a star matches a whole name, a star stands for any text: `upload_queue::*`, `*poll*`.
-//! A pattern without one is the name of a crate, and means all of it, or else whole segments of a path anywhere in a
+//! A pattern without one is the name of a crate, and matches all of it, or else whole segments of a path anywhere in a
 //! name: `store` means a module or function of that name, `Store::push` a method.
 //!
 //! Names are compared as paths, without generic arguments: `<queue::Store as core::fmt::Debug>::fmt` is
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use super::raw::Function;
 
-/// What is wanted, and what of it is not.
+/// The included patterns, and the excluded ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     include: Vec<String>,
@@ -19,13 +19,13 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// What matches one of `include` (everything, if there is none) and none of `exclude`.
+    /// Functions that match one of `include` (all, if there is none) and none of `exclude`.
     pub fn new<S: AsRef<str>>(include: &[S], exclude: &[S]) -> Filter {
         let own = |patterns: &[S]| patterns.iter().map(|pattern| pattern.as_ref().to_owned()).collect();
         Filter { include: own(include), exclude: own(exclude) }
     }
 
-    /// Tells for each function whether it is wanted. Fails with a pattern that none matches.
+    /// Returns for each function whether it matches. Fails with a pattern that matches none.
     pub fn choose(&self, functions: &[Function]) -> Result<Vec<bool>, &str> {
         let names: Vec<Paths> = functions.iter().map(|function| Paths::of(&function.name)).collect();
         let crates: HashSet<&str> = names.iter().filter_map(Paths::crate_name).collect();
@@ -52,7 +52,7 @@ impl Filter {
     }
 }
 
-/// The paths by which a function can be meant: of the type that it belongs to, then of the trait.
+/// The paths of a function for matching: with the type that it belongs to, then with the trait.
 struct Paths {
     whole: String,
     paths: Vec<String>,
@@ -93,7 +93,7 @@ impl Paths {
     }
 }
 
-/// Walks through text and tells for each character how many angle brackets are open before it; `->` closes none.
+/// Returns for each character how many angle brackets are open before it; `->` closes none.
 fn depths(text: &str) -> impl Iterator<Item = (usize, char, usize)> {
     let mut depth = 0_usize;
     let mut last = ' ';

@@ -1,7 +1,7 @@
-//! What a guest tells of itself: its tasks, waits, requests, counters and calls.
+//! The trace of a guest: tasks, waits, requests, counters and calls.
 //!
-//! [`raw::RawTrace`] is what was copied out of a guest's rings and lies in a recording, byte for byte;
-//! [`model::Trace`] is what it means. Nothing is interpreted while a guest is watched.
+//! [`raw::RawTrace`] is the copy of a guest's rings in a recording, byte for byte;
+//! [`model::Trace`] is its interpretation. Nothing is interpreted while a guest is recorded.
 
 mod build;
 pub mod example;

@@ -237,6 +237,14 @@ pub struct Request {
     pub task: Option<u32>,
 }
 
+impl Request {
+    /// How long it was in the device; `None` if its submission or its completion is not in the trace. (One whose submission is
+    /// not in the trace has the time of its completion for both.)
+    pub fn latency_ns(&self) -> Option<u64> {
+        self.complete_ns.and_then(|complete_ns| complete_ns.checked_sub(self.submit_ns)).filter(|ns| *ns > 0)
+    }
+}
+
 /// A device was told to look at its queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kick {

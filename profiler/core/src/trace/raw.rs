@@ -1,15 +1,15 @@
-//! A trace as it was copied out of a guest.
+//! A trace as copied from a guest.
 
 use glass_formats::trace::EVENT_WORDS;
 
-/// An event as it lay in a ring; `glass_formats::trace::Event::from_words` tells what it means.
+/// An event as in a ring; `glass_formats::trace::Event::from_words` decodes it.
 pub type Words = [u64; EVENT_WORDS];
 
-/// A piece of a trace, as the source delivers it and as it lies in a recording. A ring is announced before its first
+/// A piece of a trace, as delivered by the source and as stored in a recording. A ring is announced before its first
 /// events, a name before or after the events that use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// There is a ring; the first use defines it, a second is a new name.
+    /// A ring; the first use defines it, a second changes its name.
     Ring {
         /// Its index, from 0 on.
         ring: u32,
@@ -23,20 +23,20 @@ pub enum Piece {
         /// The names.
         names: Vec<String>,
     },
-    /// Events that follow each other in a ring. What lies between the last chunk of a ring and this one was lost.
+    /// Consecutive events of a ring. Events between the last chunk of a ring and this one were lost.
     Chunk {
         /// The ring.
         ring: u32,
-        /// Number of the first event, counted since the ring exists.
+        /// Number of the first event, counted from the creation of the ring.
         first: u64,
         /// The events.
         events: Vec<Words>,
     },
-    /// Where the clock of events stood at a moment.
+    /// The clock of events at a moment.
     Clock(ClockPoint),
     /// Functions with these numbers in the image's table of sleds.
     Functions(Vec<Function>),
-    /// What the guest itself could not keep: names and rings that found no room.
+    /// The guest's own losses: names and rings that found no room.
     Shortage {
         /// Names that had no room in the table.
         names_lost: u32,
@@ -50,11 +50,11 @@ pub enum Piece {
 pub struct ClockPoint {
     /// Ticks of the guest's TSC.
     pub ticks: u64,
-    /// `CLOCK_MONOTONIC` of the host in nanoseconds; in what was read from a recording, nanoseconds since its start.
+    /// `CLOCK_MONOTONIC` of the host in nanoseconds; after reading a recording, nanoseconds since its start.
     pub time_ns: u64,
     /// Ticks per second; 0 if the guest did not know it yet.
     pub ticks_per_second: u64,
-    /// How far `time_ns` may be from the truth, in nanoseconds.
+    /// The maximum error of `time_ns`, in nanoseconds.
     pub error_ns: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct Function {
     pub line: Option<u32>,
 }
 
-/// Everything that a recording holds of a trace.
+/// The trace of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawTrace {
     /// The rings, by index.
@@ -88,7 +88,7 @@ pub struct RawTrace {
     pub rings_lost: u32,
 }
 
-/// What was copied of a ring.
+/// The copied events of a ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawRing {
     /// "core 0", or a thread's name.
@@ -97,7 +97,7 @@ pub struct RawRing {
     pub chunks: Vec<RawChunk>,
 }
 
-/// Events that follow each other.
+/// Consecutive events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawChunk {
     /// Number of the first event.
@@ -107,11 +107,11 @@ pub struct RawChunk {
 }
 
 impl RawTrace {
-    /// Names and rings have a bound in the format; what a file says beyond is left out.
+    /// Names and rings have a bound in the format; entries beyond it are left out.
     const NAMES_MAX: usize = 1 << 20;
     const RINGS_MAX: usize = 1 << 12;
 
-    /// Adds a piece. False if it cannot be: a ring that was not announced, or numbers beyond the limits.
+    /// Adds a piece. Returns false if it is invalid: a ring that was not announced, or numbers beyond the limits.
     pub fn add(&mut self, piece: Piece) -> bool {
         match piece {
             Piece::Ring { ring, name } => {
@@ -154,7 +154,7 @@ impl RawTrace {
         true
     }
 
-    /// Whether there is nothing of a trace in the recording.
+    /// Whether the recording has no trace.
     pub fn is_empty(&self) -> bool {
         self.rings.is_empty()
     }

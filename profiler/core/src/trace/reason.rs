@@ -1,15 +1,15 @@
-//! Which of the things that a task waited for ended its wait.
+//! Finds which of several reasons ended a task's wait.
 
 use super::model::{BlockKind, Cause, Reason, Trace, Wait};
 
 impl Trace {
-    /// What a wait is for, any of them.
+    /// The reasons of a wait.
     pub fn reasons_of(&self, wait: &Wait) -> &[Reason] {
         let first = wait.first_reason as usize;
         self.reasons.get(first..first.saturating_add(wait.reason_count as usize)).unwrap_or_default()
     }
 
-    /// What a wait was for: of several things the one that ended it, or the first if that is not known.
+    /// The reason of a wait: of several, the one that ended it, or the first if that is not known.
     pub fn reason_of(&self, wait: &Wait) -> Option<&Reason> {
         let reasons = self.reasons_of(wait);
         let wake = wait.wake.and_then(|wake| self.wakes.get(wake as usize));
@@ -18,7 +18,7 @@ impl Trace {
         reasons.iter().rev().max_by_key(rank)
     }
 
-    /// How well a reason goes with what woke the task: 0 not at all, 1 by its kind, 2 it is the very thing.
+    /// How well a reason matches the cause of the wake-up: 0 not at all, 1 by its kind, 2 by its object.
     fn fit(&self, cause: Cause, reason: &Reason) -> u32 {
         let (is_of_kind, is_it) = match cause {
             Cause::Timer => (reason.kind == BlockKind::Timer, false),

@@ -1,4 +1,4 @@
-//! Which functions of a program can be traced, and which of them somebody wants.
+//! The functions of a program that can be traced, and the user's choice of them.
 //!
 //! A program that `glass build --trace-functions` made has a table of sleds, the section `xray_instr_map`: an entry
 //! of 32 bytes for each place where a function begins or ends, whose first two words are the addresses of the place and of
@@ -12,7 +12,8 @@ use object::{Object, ObjectSection};
 
 use super::filter::Filter;
 use super::raw::Function;
-use crate::image::{ImageError, SECTION_BYTES_MAX, parse_elf};
+use crate::elf::{Parts, SECTION_BYTES_MAX, parse_elf};
+use crate::image::ImageError;
 use crate::symbols::Symbols;
 
 /// The section that has the table.
@@ -69,7 +70,8 @@ impl From<ImageError> for SledError {
 
 /// The functions of an ELF file that can be traced, by number; those beyond [`FUNCTIONS_MAX`] cannot.
 pub fn functions(elf: &[u8]) -> Result<Vec<SledFunction>, SledError> {
-    let file = parse_elf(elf)?;
+    let parts = Parts::of(&elf);
+    let file = parse_elf(&parts)?;
     let section = file.section_by_name(SECTION).ok_or(SledError::NoSleds)?;
     if section.size() > SECTION_BYTES_MAX {
         return Err(SledError::Damaged(section.size()));
@@ -114,7 +116,7 @@ pub fn named(functions: &[SledFunction], symbols: &Symbols) -> Vec<Function> {
     functions.iter().map(name).collect()
 }
 
-/// What the host asks for.
+/// The request to the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The words of `Control::functions_wanted`, as many as are needed; those after them are zero.
@@ -123,7 +125,7 @@ pub struct Choice {
     pub count: usize,
 }
 
-/// Chooses functions. Fails with the pattern that no function matches, because it is a mistake of whoever wrote it.
+/// Chooses functions. Fails with the pattern that no function matches, because it is a mistake of the user.
 pub fn choose<'a>(functions: &[Function], filter: &'a Filter) -> Result<Choice, &'a str> {
     let chosen = filter.choose(functions)?;
     let mut choice = Choice { wanted: Vec::new(), count: 0 };

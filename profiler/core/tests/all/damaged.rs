@@ -1,6 +1,7 @@
 //! Recordings that were cut, changed, or never were recordings: a profile of what is there, or one sentence.
 
 use crate::common::{compile, process, segment, track};
+use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
 use glass_profile::guest::{Mode, SpaceId};
 use glass_profile::image::Image;
@@ -133,7 +134,7 @@ fn what_is_no_recording_is_told_what_it_is() {
         assert_eq!(refusal(bytes), error);
         assert!(error.to_string().contains(part), "{error}");
     }
-    // Somebody else's trace: ours without our fields.
+    // A trace of another program: ours without our fields.
     let mut foreign = Vec::new();
     let whole = small();
     write_plain(&whole, &open(&whole, &mut NoFiles).unwrap(), PlainSettings::default(), &mut foreign).unwrap();
@@ -181,8 +182,8 @@ fn a_long_name_that_many_frames_share_is_cut_and_kept_once() {
 struct Disk;
 
 impl FileSource for Disk {
-    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
-        std::fs::read(path).ok()
+    fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
+        Some(Box::new(std::fs::read(path).ok()?))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{Cursor, Read};
 
 use crate::common::{process, segment};
+use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
 use glass_profile::guest::{GuestId, Mode, SpaceId};
 use glass_profile::model::{Cost, Origin, Profile};
@@ -21,7 +22,7 @@ struct Files {
 }
 
 impl FileSource for Files {
-    fn load(&mut self, _path: &str) -> Option<Vec<u8>> {
+    fn load(&mut self, _path: &str) -> Option<Box<dyn ReadAt>> {
         None
     }
 
@@ -110,7 +111,7 @@ fn what_a_program_wrote_is_not_used_for_the_one_after_it() {
     assert_eq!(names, ["[generated code]", "0x40000000", "of_the_second"]);
 }
 
-/// A file that lies gives one warning, and names nothing that it does not hold.
+/// An invalid file causes one warning, and gives no names that it does not contain.
 #[test]
 fn a_damaged_file_gives_one_warning() {
     let events = || vec![map(CODE, 0x1000, "[anon:v8]"), sample(2_000, CODE)];

@@ -1,4 +1,4 @@
-//! Steps through made-up tables of the three layouts that Linux's have had.
+//! Steps through synthetic tables of Linux's three layouts.
 
 use crate::common::unwind;
 use glass_profile::arch::x86_64::Registers;
@@ -119,7 +119,7 @@ fn registers_that_point_to_where_the_stack_pointer_is() {
     let mut registers = OrcRegisters::new(function(1), STACK, 0);
     assert_eq!(table.step(function(1), &mut registers, &mut read), OrcStep::Caller);
     assert_eq!((registers.ip, registers.sp), (function(0), STACK + 308));
-    // A register that nobody saved.
+    // A register that was not saved.
     assert_eq!(table.step(function(2), &mut registers, &mut read), OrcStep::Unknown);
     // No entry there.
     assert_eq!(table.step(KERNEL - 1, &mut registers, &mut read), OrcStep::Unknown);

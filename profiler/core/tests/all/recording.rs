@@ -2,6 +2,7 @@
 
 use crate::common::{compile, segment, track, vm};
 use glass_profile::arch::{Architecture, Width};
+use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
 use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
 use glass_profile::images::Part;
@@ -214,8 +215,8 @@ fn a_small_file_cannot_ask_for_much_memory() {
 struct Disk;
 
 impl FileSource for Disk {
-    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
-        std::fs::read(path).ok()
+    fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
+        Some(Box::new(std::fs::read(path).ok()?))
     }
 }
 

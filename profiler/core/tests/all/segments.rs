@@ -63,6 +63,19 @@ fn code_that_is_not_of_64_bits_is_never_unwound() {
     assert_eq!((addresses(&stack), stack.end), (vec![0x1008], StackEnd::NoUnwindInfo));
 }
 
+/// A process in a system call: its kernel has unwound itself.
+#[test]
+fn a_chain_that_the_source_unwound_is_taken_as_it_is() {
+    let events = || process().into_iter().chain([kernel()]);
+    let inner = Segment { chain: vec![0x1008, 0x1018, 0x9000], ..segment(Mode::Kernel, 0) };
+    let outer = at(Mode::User, Width::Bits64, 0x40_0000, 0);
+    let joined = join(events(), vec![inner, outer]);
+    assert_eq!(addresses(&joined), [0x1008, 0x1017, 0x8fff, 0x40_0000]);
+    assert!(joined.calls[1].image.is_some() && joined.calls[2].image.is_none(), "{joined:?}");
+    assert_eq!(joined.parts.iter().map(|part| part.calls).collect::<Vec<_>>(), [3, 1]);
+    assert_eq!(joined.parts[0].end, StackEnd::Complete);
+}
+
 #[test]
 fn segments_are_joined_and_a_broken_one_does_not_hide_the_next() {
     let events = || vm().into_iter().chain([kernel()]);

@@ -1,4 +1,4 @@
-//! Samples that an emulator took at the begin of a block belong to the block before.
+//! Samples of an emulator at the start of a block belong to the block before.
 
 use std::sync::Arc;
 
@@ -19,7 +19,9 @@ fn a_block_that_ends_with_a_call_or_a_return_has_its_own_time() {
     let Some(program) = compile(&folder, "calls.c", &flags) else { return };
     let image = Arc::new(Image::parse(&std::fs::read(program).unwrap(), &["caller", "callee"]).unwrap());
     let [caller, callee] = ["caller", "callee"].map(|name| image.symbol(name).unwrap());
-    let call = image.code(caller).unwrap().iter().position(|byte| *byte == CALL).unwrap();
+    let mut code = [0; 64];
+    image.code(caller, &mut code);
+    let call = code.iter().position(|byte| *byte == CALL).unwrap();
     let return_address = caller + call as u64 + 5;
     let mut space = AddressSpace::default();
     space.add(image.linked_range(), 0, 0, image.clone());

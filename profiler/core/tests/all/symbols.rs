@@ -2,6 +2,7 @@
 
 use crate::common::compile;
 use glass_profile::arch::x86_64::Registers;
+use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample, Segment};
 use glass_profile::guest::{GuestId, SpaceId};
 use glass_profile::image::{Image, ImageError};
@@ -13,6 +14,7 @@ use glass_tests::programs::skip;
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 fn symbol(bytes: &[u8], name: &str) -> std::ops::Range<u64> {
     let file = object::File::parse(bytes).unwrap();
@@ -36,13 +38,76 @@ fn inlined_calls_with_their_lines() {
     assert_eq!(symbols.locate(u64::MAX), []);
 }
 
+/// A program, and how many bytes of it were read.
+struct Counted(Vec<u8>, AtomicU64);
+
+impl ReadAt for Counted {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+        self.1.fetch_add(into.len() as u64, Relaxed);
+        self.0.read_at(offset, into)
+    }
+}
+
+/// Files were read whole, so a program with debug information of a gigabyte took as much memory (2026-11-22).
+#[test]
+fn only_what_is_needed_of_a_program_is_read() {
+    let folder = Folder::new("by-section").unwrap();
+    let Some(program) = compile(&folder, "inlined.c", &["-O2", "-g", "-Wl,--build-id"]) else { return };
+    let bytes = std::fs::read(&program).unwrap();
+    // Locations of variables, in a program with many: they are not needed.
+    let variables = folder.file("variables");
+    std::fs::write(&variables, vec![0; 32 << 20]).unwrap();
+    let section = format!(".debug_loc={}", variables.display());
+    let objcopy = Command::new("objcopy").args(["--add-section", &section]).arg(&program).status();
+    assert!(objcopy.unwrap().success());
+    let large = || Counted(std::fs::read(&program).unwrap(), Default::default());
+    assert!(large().bytes() > 32 << 20);
+
+    let file = large();
+    let image = Image::read(&file, &["outer"]).unwrap();
+    assert!(file.1.load(Relaxed) < 1 << 20, "{} bytes for the unwind tables", file.1.load(Relaxed));
+    let whole = Image::parse(&bytes, &["outer"]).unwrap();
+    assert_eq!((&image.build_id, image.symbol("outer")), (&whole.build_id, whole.symbol("outer")));
+    assert_eq!(image.code_segments().collect::<Vec<_>>(), whole.code_segments().collect::<Vec<_>>());
+    let address = image.symbol("outer").unwrap();
+    assert!(image.is_covered(address) && image.function_start(address) == Some(address));
+
+    // A program that runs is not kept in memory, and its code is there all the same.
+    let mapped = Image::of_file(Box::new(large()), true).unwrap();
+    let shut = Image::of_file(Box::new(large()), false).unwrap();
+    let code = |image: &Image, address| {
+        let mut code = [0; 16];
+        let count = image.code(address, &mut code);
+        code[..count].to_vec()
+    };
+    for (start, bytes) in whole.code_segments() {
+        for address in [start, start + 5, start + bytes.len() as u64 - 3, start + bytes.len() as u64, start - 1] {
+            assert_eq!(code(&mapped, address), code(&whole, address), "{address:#x}");
+            assert_eq!(mapped.has_code(address), whole.has_code(address), "{address:#x}");
+            assert!(code(&shut, address).is_empty());
+        }
+        assert_eq!(code(&mapped, start + bytes.len() as u64 - 3).len(), 3);
+    }
+    assert_eq!(mapped.code_segments().count(), 0);
+
+    let file = large();
+    let symbols = Symbols::read(&file).unwrap();
+    assert!(file.1.load(Relaxed) < 1 << 20, "{} bytes for the names", file.1.load(Relaxed));
+    assert!(symbols.bytes() > 0 && symbols.bytes() < 1 << 20, "{}", symbols.bytes());
+    assert_eq!(symbols.locate(address), Symbols::parse(&bytes).unwrap().locate(address));
+}
+
 #[test]
 fn a_build_id_without_a_byte_is_none() {
     let folder = Folder::new("empty-build-id").unwrap();
     let Some(program) = compile(&folder, "inlined.c", &["-O2", "-Wl,--build-id"]) else { return };
     let mut bytes = std::fs::read(program).unwrap();
     assert_eq!(Image::parse(&bytes, &[]).unwrap().build_id.map(|id| id.len()), Some(20));
-    // The note says: a name of 4 bytes, a build id of 20.
+    // The note: a name of 4 bytes, a build id of 20.
     let note = bytes
         .windows(16)
         .position(|window| window.starts_with(&[4, 0, 0, 0, 20, 0, 0, 0]) && window.ends_with(b"GNU\0"));
@@ -145,8 +210,8 @@ fn a_module_of_a_kernel_is_laid_out_as_the_kernel_does() {
 struct OneFile(Vec<u8>);
 
 impl FileSource for OneFile {
-    fn load(&mut self, path: &str) -> Option<Vec<u8>> {
-        (path == "/app/program").then(|| self.0.clone())
+    fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
+        (path == "/app/program").then(|| Box::new(self.0.clone()) as Box<dyn ReadAt>)
     }
 }
 

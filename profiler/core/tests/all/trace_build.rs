@@ -167,7 +167,7 @@ fn a_span_whose_begin_was_lost_begins_at_the_loss_and_counts_for_nothing() {
     let spans: Vec<_> = trace.spans.iter().map(|s| (s.number, s.start_ns, s.end_ns, s.begin_is_lost)).collect();
     assert_eq!(spans, [(3, 10, Some(10), true), (4, 100, Some(150), false), (5, 1_000, Some(1_500), true)]);
     let name = |span: usize| trace.name(trace.spans[span].name);
-    assert_eq!((name(0), name(2)), ("span 3 (it began before the trace)", "span 5 (its begin was lost)"));
+    assert_eq!((name(0), name(2)), ("span 3 (it started before the trace)", "span 5 (its start was lost)"));
     for span in [0, 2] {
         assert_eq!(glass_profile::trace::path::spans_by_duration(&trace, name(span)), [0; 0]);
     }
@@ -186,7 +186,7 @@ fn a_connection_whose_begin_was_lost_is_known_from_the_loss_on() {
     assert_eq!(known, [(1, None, 10), (2, Some(11), 11), (3, None, 1_000)]);
 }
 
-/// A second recorder of a guest said that the oldest events are missing: those before it began (2026-11-22).
+/// A second recorder of a guest reported that the oldest events are missing: those before its start (2026-11-22).
 /// A read whose completion was lost was drawn to the end of the trace, two seconds long (2026-11-22).
 #[test]
 fn what_has_no_end_in_the_trace_is_known_until_events_were_lost() {
@@ -285,7 +285,7 @@ fn the_newest_events_only() {
     let trace = b.build();
     assert_eq!(trace.losses, []);
     assert_eq!((trace.polls[0].start_ns, trace.polls[0].is_cut), (10, true));
-    // Of one whose submit was before nobody knows what it was; the other came unasked.
+    // The operation of a request whose submission is missing is unknown; the other completion was unrequested.
     assert_eq!(trace.requests[0].operation, Operation::Other);
     assert_eq!(trace.requests[1].operation, Operation::Receive);
     said(&trace, "the oldest events are not in the trace, only the newest were kept: 12,345 of core 0");
@@ -404,7 +404,7 @@ fn a_connection_that_was_there_is_not_a_new_one() {
     b.at(0, 20, Kind::Connection, 1, 5, (0x0a00_0003, 8080 | 50_001 << 16));
     b.at(0, 30, Kind::Connection, 2, 4, (0, 0));
     b.at(0, 40, Kind::Connection, 2, 5, (0, 0));
-    // Of a number that is used again, and of something that a newer guest may say.
+    // A reused number, and a value that a newer guest may record.
     b.at(0, 50, Kind::Connection, 3, 4, (0x0a00_0002, 8080 | 50_000 << 16));
     b.at(0, 60, Kind::Connection, 9, 6, (0, 0));
     let trace = b.build();
@@ -482,7 +482,7 @@ proptest! {
     }
 }
 
-/// What holds for every trace.
+/// Invariants of every trace.
 fn check(trace: &Trace) {
     let ordered = |times: Vec<u64>, what: &str| assert!(times.is_sorted(), "{what}: {times:?}");
     ordered(trace.polls.iter().map(|poll| poll.start_ns).collect(), "polls");

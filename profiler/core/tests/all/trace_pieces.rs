@@ -1,4 +1,4 @@
-//! Traces in recordings: what was written comes back, and what was cut or changed gives what is whole.
+//! Traces in recordings: reading returns what was written, and the whole parts of a cut or changed file.
 
 use glass_profile::model::{Cost, Origin};
 use glass_profile::recording::{Clocks, NoFiles, PlainSettings, Recording, Writer, open, write_plain};
@@ -142,7 +142,7 @@ fn no_changed_bit_does_harm() {
         changed[bit / 8] ^= 1 << (bit % 8);
         let Ok(recording) = open(&changed, &mut NoFiles) else { continue };
         if recording.trace.event_count() < 6 {
-            // What is not there any more is told; a field that was turned into an unknown one cannot be.
+            // Missing parts are reported, except a field that was changed into an unknown one.
             fewer += u32::from(!recording.profile.warnings.is_empty());
         }
     }

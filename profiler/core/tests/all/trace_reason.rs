@@ -1,4 +1,4 @@
-//! A task that waits for several things at once waited for the one that ended its wait.
+//! The wait of a task for several events counts for the one that ended it.
 
 use crate::trace_builder::Builder;
 use glass_formats::trace::{BlockKind, Kind, Operation};

@@ -133,7 +133,7 @@ fn neither_is_told_as_such() {
     // ends the chain of those that keep them. Such stacks counted as whole (2026-11-22).
     for rbp in [12, 0] {
         let chain = snapshot.unwind(Registers { rbp, ..snapshot.registers });
-        // c needs no frame (its variables are in the red zone), so the top of the stack tells its caller.
+        // c needs no frame (its variables are in the red zone), so the top of the stack shows its caller.
         assert_eq!(snapshot.names(&chain), ["c", "b"]);
         assert_eq!(chain.end, StackEnd::NoUnwindInfo, "{rbp}");
     }
@@ -145,7 +145,8 @@ fn before_and_after_the_frame_is_set_up() {
     let frame = snapshot.registers.rbp;
     let start = snapshot.image.symbol("c").unwrap();
     let caller = snapshot.word(frame);
-    let code = snapshot.image.code(start).unwrap();
+    let mut code = [0; 256];
+    snapshot.image.code(start, &mut code);
     assert_eq!(code[..4], [0x55, 0x48, 0x89, 0xe5], "c starts with push rbp; mov rbp, rsp");
     let ret = start + code.iter().position(|byte| *byte == 0xc3).unwrap() as u64;
     let moments = [
@@ -181,7 +182,7 @@ fn a_copy_that_is_too_short_keeps_what_it_has() {
 #[test]
 fn a_chain_in_a_circle_and_wild_registers_end() {
     let Some(snapshot) = Snapshot::take("circle", &[FRAME_POINTERS, NO_TABLES].concat()) else { return };
-    // Frames that go up for ever: each points to the next, and all return into a.
+    // Frames without an end: each points to the next, and all return into a.
     let inside = snapshot.image.symbol("a").unwrap() + 12;
     let mut stack = Vec::new();
     for index in 0..4000u64 {

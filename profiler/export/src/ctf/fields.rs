@@ -1,8 +1,8 @@
-//! The fields of each kind of event: where they are in the guest's event, and what type they have in the file.
+//! The fields of each kind of event: their place in the guest's event, and their type in the file.
 
 use glass_formats::trace::{Event, Kind};
 
-/// Where a value is in an event.
+/// The place of a value in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Detail,
@@ -21,7 +21,7 @@ pub(super) enum Source {
     Bytes,
 }
 
-/// A type in the file, by the name that the description gives it.
+/// A type in the file, by its name in the description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Type {
     U16,
@@ -75,7 +75,7 @@ impl Type {
 
 pub(super) type Field = (&'static str, Type, Source);
 
-/// What a kind that we do not know is written as; its number is the class of that event.
+/// The class for unknown kinds; its fields include the number of the kind.
 pub(super) const UNKNOWN: (u16, &str, &[Field]) = (
     0,
     "unknown",
@@ -151,7 +151,7 @@ pub(super) fn encode(field: &Field, event: &Event, output: &mut Vec<u8>) {
     output.extend_from_slice(&value.to_le_bytes()[..field.1.bytes()]);
 }
 
-/// A piece of text as it is, which may begin or end within a character; the format ends it with a zero.
+/// A piece of text, unchanged; it may start or end within a character; the format ends it with a zero.
 fn encode_text(event: &Event, output: &mut Vec<u8>) {
     let words = [&event.a.to_le_bytes()[..], &event.b.to_le_bytes()[..], &event.c.to_le_bytes()[..]].concat();
     let length = usize::from(event.detail).min(words.len());

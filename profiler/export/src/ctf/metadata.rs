@@ -12,10 +12,10 @@ use super::Clock;
 use super::fields::{Field, UNKNOWN, fields};
 use crate::chains::title;
 
-/// Names of one sort that are described; the numbers of others stay numbers.
+/// Maximum of described names of one kind; further numbers stay numbers.
 const NAMES_MAX: usize = 1 << 16;
 
-/// Types that have no names of the guest in them. Everything lies at whole bytes.
+/// Types without names of the guest. All fields are aligned to bytes.
 const TYPES: &str = "\
 typealias integer { size = 8; align = 8; signed = false; } := u8;
 typealias integer { size = 16; align = 8; signed = false; } := u16;
@@ -27,7 +27,7 @@ typealias integer { size = 32; align = 8; signed = false; base = hex; } := hex32
 typealias integer { size = 64; align = 8; signed = false; base = hex; } := hex64;
 ";
 
-/// A number that tells traces apart: made from when and of what the recording is.
+/// A number that identifies a trace: derived from the time and the guest of the recording.
 pub(super) fn uuid(recording: &Recording) -> [u8; 16] {
     let origin = &recording.profile.origin;
     let hash = |seed: u64| {
@@ -38,7 +38,7 @@ pub(super) fn uuid(recording: &Recording) -> [u8; 16] {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&halves[0].to_le_bytes());
     uuid[8..].copy_from_slice(&halves[1].to_le_bytes());
-    // Version 4, variant 1 (RFC 9562): anything but random would be a lie about its structure.
+    // Version 4, variant 1 (RFC 9562): the version for bits without a structure.
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid
@@ -114,13 +114,13 @@ pub(super) fn write(recording: &Recording, clock: Clock, output: &mut dyn Write)
 fn event(output: &mut dyn Write, id: u16, name: &str, fields: &[&[Field]]) -> io::Result<()> {
     write!(output, "\nevent {{\n\tid = {id};\n\tname = \"{name}\";\n\tstream_id = 0;\n\tfields := struct {{\n")?;
     for (name, kind, _) in fields.iter().copied().flatten() {
-        // With an underscore in front no name is a word of the language; readers take it away.
+        // With an underscore in front no name is a keyword of the language; readers remove it.
         writeln!(output, "\t\t{} _{name};", kind.name())?;
     }
     output.write_all(b"\t};\n};\n")
 }
 
-/// Words for numbers that the format of the guest gives.
+/// Names for numbers of the guest's format.
 fn enumerations(output: &mut dyn Write) -> io::Result<()> {
     let write = |output: &mut dyn Write, name: &str, words: &[(&str, u16)]| {
         let words: Vec<String> = words.iter().map(|(word, number)| format!("\"{word}\" = {number}")).collect();
@@ -165,7 +165,7 @@ fn enumerations(output: &mut dyn Write) -> io::Result<()> {
     write(output, "value_type", &types.map(|(word, kind)| (word, kind as u16)))
 }
 
-/// Names that the guest gave to numbers. A name that two numbers have gets its number behind it.
+/// Names that the guest gave to numbers. A name that two numbers share gets its number appended.
 fn names<'a>(output: &mut dyn Write, of: &str, names: impl Iterator<Item = (u32, &'a str)>) -> io::Result<()> {
     let mut known = HashSet::new();
     let mut numbers = HashSet::new();

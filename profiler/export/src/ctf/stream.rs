@@ -1,4 +1,4 @@
-//! The stream of a ring: packets of events, each with what was lost before it.
+//! The stream of a ring: packets of events, each with the number of events lost before it.
 
 use std::io::{self, Write};
 
@@ -11,13 +11,13 @@ use super::fields::{UNKNOWN, encode, fields};
 const MAGIC: u32 = 0xc1fc_1fc1;
 /// Bytes of a packet in front of its events: header and context, as `metadata` describes them.
 const HEAD_BYTES: usize = 24 + 44;
-/// Events of a packet; also how many are held in memory.
+/// Events of a packet, which is also the number in memory.
 const PACKET_EVENTS_MAX: usize = 4096;
 
 pub(super) fn write(index: u32, ring: &RawRing, uuid: [u8; 16], output: &mut dyn Write) -> io::Result<Written> {
     let mut written = Written::default();
     // Numbers of events up to here are in packets, or lost.
-    // What was written before the first chunk was not asked for.
+    // Events before the first chunk were not requested.
     let mut next = ring.chunks.first().map_or(0, |chunk| chunk.first);
     let (mut lost, mut packets, mut last_ticks) = (0u64, 0u64, 0u64);
     let mut body = Vec::new();

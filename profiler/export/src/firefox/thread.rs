@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use glass_profile::images::KERNEL_NAME;
 use glass_profile::model::{Sample, State};
 
 use super::Strings;
@@ -17,7 +18,7 @@ const IDLE: u8 = 4;
 /// Type of a resource: a library.
 const LIBRARY: u8 = 1;
 
-/// A frame: a step, how deep it is inlined, and its category if it does not have its caller's.
+/// A frame: a step, its depth of inlining, and its category if that differs from its caller's.
 type FrameKey = (u32, u32, Option<u8>);
 
 /// The tables of a thread.
@@ -56,7 +57,7 @@ impl Tables {
             let what = &chains.steps[step as usize];
             depth = if what.inlined { depth + 1 } else { 0 };
             let own_category = match stack {
-                _ if what.name == "[kernel]" && sample.state == State::Running => Some(KERNEL),
+                _ if what.image == KERNEL_NAME && sample.state == State::Running => Some(KERNEL),
                 None => Some(category),
                 Some(_) => None,
             };
@@ -153,7 +154,7 @@ fn write_tables(tables: &Tables, output: &mut dyn Write) -> io::Result<()> {
     column(output, "category", frame_list.iter().map(|frame| OrNull(frame.3)))?;
     for (name, value) in [
         ("subcategory", "0"),
-        // An address means something only together with a native symbol, which holds the library.
+        // An address is only valid with a native symbol, which contains the library.
         ("address", "-1"),
         ("nativeSymbol", "null"),
         ("innerWindowID", "0"),

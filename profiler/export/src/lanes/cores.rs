@@ -1,4 +1,4 @@
-//! Lanes of cores: which task each polls, when it is idle, its interrupts, functions and spans, and what is missing.
+//! Tracks of cores: polls of tasks, idle times, interrupts, functions and spans, and missing events.
 
 use std::io;
 
@@ -21,7 +21,7 @@ enum Item {
 
 pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     let trace = board.trace;
-    // In their own order, not in that of their first event.
+    // In the order of the cores, not of their first events.
     for core in 0..trace.cores.len() as u32 {
         board.describe(Lane::Core(core), || core_name(trace, core), false)?;
     }
@@ -73,7 +73,7 @@ fn slice(board: &mut Board<'_>, item: Item) -> io::Result<()> {
         }
         Item::Spin(index) => {
             let spin = &trace.spins[index];
-            (spin.core, spin.start_ns, spin.end_ns, "spin", "looks for work".to_owned(), &[])
+            (spin.core, spin.start_ns, spin.end_ns, "spin", "spinning".to_owned(), &[])
         }
     };
     let mark = Mark::new(Lane::Core(core), mark_start, mark_end, category, &name);

@@ -1,4 +1,4 @@
-//! Lanes of devices, with a slice for each request, and of connections, with their segments.
+//! Tracks of devices, with a slice for each request, and of connections, with their segments.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use super::flows::{Place, Step, Wakes, request_arrow};
 use super::nest::Rows;
 use super::{Board, Lane, Mark, device_name, task_name, text};
 
-/// Requests under way of one device that are followed at a time.
+/// Maximum of requests in flight of one device that are followed.
 const UNDER_WAY_MAX: usize = 1 << 16;
 
 pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
@@ -27,7 +27,7 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     connections(board, &wakes)
 }
 
-/// On the lane of the task that asks: where the arrow to the request begins.
+/// On the track of the submitting task: the start of the arrow to the request.
 fn submissions(board: &mut Board<'_>) -> io::Result<()> {
     let trace = board.trace;
     for (index, request) in (0u32..).zip(&trace.requests) {
@@ -78,7 +78,7 @@ fn requests(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
     Ok(())
 }
 
-/// How many requests each device has at every moment.
+/// The number of requests in flight of each device over time.
 fn under_way(board: &mut Board<'_>) -> io::Result<()> {
     let trace = board.trace;
     for device in 0..trace.devices.len() as u32 {
@@ -86,13 +86,13 @@ fn under_way(board: &mut Board<'_>) -> io::Result<()> {
         let mut ends: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
         for request in trace.requests.iter().filter(|other| other.device == device) {
             let (submit_ns, end_ns) = (request.submit_ns, trace.request_end_ns(request));
-            board.describe(lane, || "requests under way".to_owned(), true)?;
+            board.describe(lane, || "requests in flight".to_owned(), true)?;
             while let Some(end) = ends.peek().copied().filter(|end| end.0 <= submit_ns) {
                 ends.pop();
                 board.viewer.value(lane, end.0, ends.len() as i64)?;
             }
             if ends.len() < UNDER_WAY_MAX {
-                // One that is not complete at the end of the trace stays in the device.
+                // A request that is open at the end of the trace stays in flight.
                 let is_open = request.complete_ns.is_none() && end_ns == trace.end_ns;
                 ends.push(Reverse(if is_open { u64::MAX } else { end_ns }));
             }
@@ -128,7 +128,7 @@ fn connections(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
         let way = match segment.direction {
             Direction::In => "in",
             Direction::Out => "out",
-            Direction::Again => "sent again",
+            Direction::Again => "retransmitted",
         };
         let details = [
             ("bytes", Value::Unsigned(segment.bytes.into())),

@@ -1,8 +1,8 @@
-//! Arrows: from what causes a wake-up to the poll that follows from it, and from a task to its requests.
+//! Arrows: from the cause of a wake-up to the poll that follows, and from a task to its requests.
 
 use glass_profile::trace::model::{Cause, Trace};
 
-/// Where an arrow is.
+/// The position of a point of an arrow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Begin,
@@ -18,7 +18,7 @@ pub(crate) struct Step {
     pub place: Place,
 }
 
-/// The arrow that a wake-up is.
+/// The arrow of a wake-up.
 pub(super) fn wake_arrow(wake: u32) -> u64 {
     1 + u64::from(wake)
 }
@@ -28,7 +28,7 @@ pub(super) fn request_arrow(request: u32) -> u64 {
     1 << 40 | u64::from(request)
 }
 
-/// Which wake-ups are the arrows of which causes.
+/// The wake-ups of each cause, which become arrows.
 pub(super) struct Wakes {
     /// Whether a wake-up ended a wait: only these are arrows.
     is_used: Vec<bool>,
@@ -65,7 +65,7 @@ impl Wakes {
         self.is_used.get(wake as usize).copied().unwrap_or(false)
     }
 
-    /// Arrows that begin at a request.
+    /// Arrows that start at a request.
     pub fn of_request(&self, request: u32, steps: &mut Vec<Step>) {
         arrows_of(&self.requests, request, steps);
     }

@@ -1,6 +1,6 @@
-//! Which lanes there are, and which is in which.
+//! The tracks, and their hierarchy.
 
-/// Lanes that belong together.
+/// Tracks that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Group {
     Cores,
@@ -11,7 +11,7 @@ pub(crate) enum Group {
     Counters,
 }
 
-/// A lane, by what it shows. Numbers are indices into the tables of the trace.
+/// A track, by its subject. Numbers are indices into the tables of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     Group(Group),
@@ -51,7 +51,7 @@ impl Group {
 }
 
 impl Lane {
-    /// The lane that this one is in.
+    /// The parent track.
     pub fn parent(self) -> Option<Lane> {
         match self {
             Lane::Group(_) | Lane::Warnings => None,
@@ -67,7 +67,7 @@ impl Lane {
         }
     }
 
-    /// The outermost lane that this one is in, or itself.
+    /// The outermost parent, or itself.
     pub fn root(self) -> Lane {
         let mut lane = self;
         while let Some(parent) = lane.parent() {
@@ -76,7 +76,7 @@ impl Lane {
         lane
     }
 
-    /// Which of the lanes that are in the same one comes first.
+    /// The order among siblings.
     pub fn rank(self) -> u32 {
         match self {
             Lane::Group(group) => group as u32 + 1,
@@ -95,7 +95,7 @@ impl Lane {
         matches!(self, Lane::Spans { .. } | Lane::Requests { .. })
     }
 
-    /// A number that no other lane has; not 0.
+    /// A number that no other track has; not 0.
     pub fn number(self) -> u64 {
         let number = |kind: u64, row: u16, index: u32| kind << 56 | u64::from(row) << 32 | u64::from(index);
         match self {

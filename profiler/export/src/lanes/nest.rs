@@ -1,7 +1,7 @@
-//! Slices of a lane lie side by side or within each other, never across. Whatever a damaged trace says, viewers are
-//! told nothing else: what would stick out is cut.
+//! Slices of a track are adjacent or nested, and never overlap partly. If a damaged trace has others,
+//! they are cut for viewers.
 
-/// The slices of a lane that are open.
+/// The slices of a track that are open.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Nest {
     /// Their ends, outermost first, so never growing.
@@ -16,12 +16,12 @@ impl Nest {
         start_ns >= self.last_start_ns && around.is_none_or(|around| *around >= end_ns)
     }
 
-    /// Whether nothing is open at a moment.
+    /// Whether no slice is open at a moment.
     pub fn is_free(&self, time_ns: u64) -> bool {
         self.open.iter().all(|end| *end <= time_ns) && time_ns >= self.last_start_ns
     }
 
-    /// Opens a slice and tells its begin and end as they can be; `closed` gets the ends of slices that are over by then,
+    /// Opens a slice and returns its start and end after cutting; `closed` gets the ends of slices that end before its start,
     /// innermost first.
     pub fn open<E>(
         &mut self,
@@ -39,7 +39,7 @@ impl Nest {
         Ok((start_ns, end_ns))
     }
 
-    /// Closes what is open, innermost first.
+    /// Closes the open slices, innermost first.
     pub fn close<E>(&mut self, mut closed: impl FnMut(u64) -> Result<(), E>) -> Result<(), E> {
         while let Some(end) = self.open.pop() {
             closed(end)?;
@@ -54,11 +54,11 @@ pub(crate) struct Rows {
     rows: Vec<Nest>,
 }
 
-/// Rows of a lane; what needs more is cut to fit into the last.
+/// Maximum of rows of a track; further slices are cut to fit into the last.
 const ROWS_MAX: usize = 1024;
 
 impl Rows {
-    /// The row of a slice. `may_nest` says that it may lie within another one.
+    /// The row of a slice. `may_nest`: it may be within another one.
     pub fn place(&mut self, start_ns: u64, end_ns: u64, may_nest: bool) -> u16 {
         let has_room = |row: &Nest| match may_nest {
             true => row.fits(start_ns, end_ns),
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(open(&mut nest, 20, 30), ((20, 30), vec![]));
         // Ends after the one around it.
         assert_eq!(open(&mut nest, 40, 60), ((40, 50), vec![30]));
-        // Begins before one that is known already, ends before it begins.
+        // Starts before one that is already open, ends before its start.
         assert_eq!(open(&mut nest, 5, 1), ((40, 40), vec![]));
         assert_eq!(open(&mut nest, 50, 70), ((50, 70), vec![40, 50, 50]));
     }

@@ -1,4 +1,4 @@
-//! Spans and messages of the `tracing` macros: spans under the task that made them, messages where they were said.
+//! Spans and messages of the `tracing` macros: spans under the task that created them, messages on the task or core that logged them.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,7 +9,7 @@ use glass_report::names::printable;
 use super::nest::Rows;
 use super::{Board, Lane, Mark, core_name, task_name, text};
 
-/// Characters of a message that are its name in a viewer; all of it is in the details.
+/// Characters of a message in its name in a viewer; the details have the whole message.
 const TITLE_CHARS_MAX: usize = 120;
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 

@@ -1,4 +1,4 @@
-//! Lanes of tasks: when each runs, what it waits for in between, and who wakes it.
+//! Tracks of tasks: when each runs, what it waits on in between, and what wakes it.
 
 use std::collections::HashMap;
 use std::io;
@@ -57,7 +57,7 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Moments at which somebody makes a task ready: on the lane of the task that does it, or of the core.
+/// Wake-ups: on the track of the waking task, or of the core.
 fn wakes(board: &mut Board<'_>) -> io::Result<()> {
     let trace = board.trace;
     let wakes = Wakes::new(trace);
@@ -79,7 +79,7 @@ fn wakes(board: &mut Board<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The time until it is woken, then the time until it has its turn.
+/// The wait until the wake-up, then the scheduling delay until the poll.
 fn draw_wait(board: &mut Board<'_>, wait: &Wait) -> io::Result<()> {
     let trace = board.trace;
     let lane = Lane::Task(wait.task);
@@ -101,12 +101,12 @@ fn draw_wait(board: &mut Board<'_>, wait: &Wait) -> io::Result<()> {
         board.slice(&Mark { details: &details, ..mark }, || task_name(trace, wait.task))?;
     }
     if woken_ns < wait.end_ns {
-        board.slice(&Mark::new(lane, woken_ns, wait.end_ns, "ready", "ready"), || task_name(trace, wait.task))?;
+        board.slice(&Mark::new(lane, woken_ns, wait.end_ns, "runnable", "runnable"), || task_name(trace, wait.task))?;
     }
     Ok(())
 }
 
-/// What a task waits for: in short, as many waits have the same, and with what tells it from others.
+/// What a task waits for: a short name that many waits share, and the details that distinguish this one.
 fn reasons(trace: &Trace, wait: &Wait) -> (String, String) {
     let reasons = trace.reasons_of(wait);
     let mut names: Vec<String> = Vec::new();

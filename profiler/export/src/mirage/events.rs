@@ -2,10 +2,10 @@
 
 use super::packets::{HEADER_BYTES, Packet};
 
-/// Some writers leave more room behind the header.
+/// Some writers leave more room after the header.
 const LONG_HEADER_BYTES: usize = 40;
 
-/// An event as the file has it; threads have numbers of 64 bits.
+/// An event of the file; threads have numbers of 64 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileEvent {
     pub time_ns: u64,
@@ -65,7 +65,7 @@ pub(super) enum What {
         value: i64,
         counter: String,
     },
-    /// The thread will be run when this is there.
+    /// The thread will run when this is available.
     ReadLater {
         thread: u64,
         input: u64,
@@ -77,7 +77,7 @@ pub(super) enum What {
     },
 }
 
-/// What is left of a packet.
+/// The rest of a packet.
 struct Cursor<'a> {
     rest: &'a [u8],
 }
@@ -103,7 +103,7 @@ impl Cursor<'_> {
         Some(text)
     }
 
-    /// `None` where the bytes are no event.
+    /// `None` if the bytes are not an event.
     fn event(&mut self) -> Option<FileEvent> {
         let time_ns = self.word()?;
         let what = match self.byte()? {
@@ -133,7 +133,7 @@ impl Cursor<'_> {
     }
 }
 
-/// The events of a packet up to the first that is none, and what is wrong with it.
+/// The events of a packet up to the first invalid one, and a warning about that one.
 pub(super) fn decode(bytes: &[u8], packet: &Packet) -> (Vec<FileEvent>, Option<String>) {
     let from = |header: usize| {
         let mut cursor = Cursor { rest: bytes.get(packet.start + header..packet.end).unwrap_or_default() };
@@ -152,7 +152,7 @@ pub(super) fn decode(bytes: &[u8], packet: &Packet) -> (Vec<FileEvent>, Option<S
     let (events, rest) = if long_rest == 0 { (long, long_rest) } else { (short, short_rest) };
     let damage = (rest > 0).then(|| {
         format!(
-            "packet {}: {} events, then {rest} bytes that are no event and were left out",
+            "packet {}: {} events, then {rest} bytes that are not an event and were left out",
             packet.count,
             events.len()
         )

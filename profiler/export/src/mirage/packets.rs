@@ -1,18 +1,18 @@
-//! Where the packets of a file are, and in which order they were written.
+//! The packets of a file, and the order in which they were written.
 
 use super::events::FileEvent;
 
-/// What each packet begins with: the format's magic number and the UUID of its description.
+/// The start of each packet: the format's magic number and the UUID of its description.
 const START: [u8; 20] = [
     0xc1, 0x1f, 0xfc, 0xc1, 0x05, 0x88, 0x3b, 0x8d, 0x52, 0x1a, 0x48, 0x7b, 0xb3, 0x97, 0x45, 0x6a, 0xb1, 0x50, 0x68,
     0x0c,
 ];
-/// Bytes of the header: behind [`START`] the packet's size in bits (u32), its number (u16), the bits that are used (u32).
+/// Bytes of the header: after [`START`] the packet's size in bits (u32), its number (u16), the bits that are used (u32).
 pub(super) const HEADER_BYTES: usize = 30;
-/// Packets that are read of one file.
+/// Maximum of packets of one file.
 const PACKETS_MAX: usize = 1 << 20;
 
-/// A packet, by the offsets of its begin and of the end of its events.
+/// A packet, by the offsets of its start and of the end of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Packet {
     pub start: usize,
@@ -21,7 +21,7 @@ pub(super) struct Packet {
     pub count: u16,
 }
 
-/// All packets that can be found, in the order of the file, and what is wrong with it.
+/// All packets that can be found, in the order of the file, and warnings about the file.
 pub(super) fn find(bytes: &[u8]) -> (Vec<Packet>, Vec<String>) {
     let mut packets = Vec::new();
     let mut warnings = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn find(bytes: &[u8]) -> (Vec<Packet>, Vec<String>) {
         packets.push(Packet { start: position, end, count });
         position = position.saturating_add(size.max(HEADER_BYTES));
     }
-    // What is too short for a packet.
+    // A rest that is too short for a packet.
     skipped += bytes.len().saturating_sub(position).min(HEADER_BYTES);
     if skipped > 0 {
         warnings.push(format!("{skipped} bytes of the file are in no packet and were left out"));
@@ -58,7 +58,7 @@ pub(super) fn find(bytes: &[u8]) -> (Vec<Packet>, Vec<String>) {
 }
 
 /// The packets that have events, in the order in which they were written, with the number of packets that are missing before
-/// each. The file is a ring of packets: the newest stand before the oldest.
+/// each. The file is a ring of packets: the newest are before the oldest.
 pub(super) fn order(packets: Vec<(u16, Vec<FileEvent>)>, warnings: &mut Vec<String>) -> Vec<(Vec<FileEvent>, u64)> {
     let mut packets: Vec<(u16, Vec<FileEvent>)> =
         packets.into_iter().filter(|(_, events)| !events.is_empty()).collect();
@@ -69,7 +69,7 @@ pub(super) fn order(packets: Vec<(u16, Vec<FileEvent>)>, warnings: &mut Vec<Stri
     for (count, events) in packets {
         let missing = match last.map(|last| count.wrapping_sub(last)) {
             None | Some(1) => 0,
-            // Twice the same number, or numbers that go down, say nothing.
+            // Equal or decreasing numbers do not indicate a loss.
             Some(0 | 0x8000..) => 0,
             Some(step) => u64::from(step) - 1,
         };

@@ -1,7 +1,7 @@
-//! From events of Lwt threads to events of tasks.
+//! Translates events of Lwt threads to events of tasks.
 //!
-//! A thread is a task. Who is switched to is polled; who reads the result of a promise was waiting for it, and was woken
-//! when it was fulfilled. Since the file tells a wait only when it is over, what it was for is put in afterwards.
+//! A thread is a task. A thread that is switched to is polled; a thread that reads the result of a promise was waiting for it, and was woken
+//! when it was fulfilled. Since the file records a wait only at its end, its reason is inserted afterwards.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use glass_profile::trace::raw::Words;
 
 use super::events::{FileEvent, What};
 
-/// The thread that runs while none does.
+/// The number that stands for no running thread.
 const NONE: u64 = u64::MAX;
-/// Distinct names that are kept; a recording has no room for more.
+/// Maximum of distinct names; a recording has no room for more.
 const NAMES_MAX: usize = 1 << 20;
-/// Sorts of threads, by number.
+/// Types of threads, by number.
 const SORTS: [&str; 18] = [
     "wait",
     "task",
@@ -49,13 +49,13 @@ struct Thread {
     task: u32,
     name: u32,
     is_spawned: bool,
-    /// Its result is there: the place of that event, and when.
+    /// Its result is available: the place of that event, and its time.
     resolved: Option<(usize, u64)>,
-    /// The place that is kept for what its last poll ended by waiting for.
+    /// The place reserved for the wait that ended its last poll.
     wait: Option<usize>,
-    /// Where it was spawned, and the places that are kept for what it waited for from then on.
+    /// The place of its spawn, and the places reserved for its first waits.
     birth: Option<(usize, usize)>,
-    /// It has read nothing yet in this poll.
+    /// It has not read a result yet in this poll.
     is_fresh: bool,
 }
 
@@ -68,11 +68,11 @@ pub(super) struct Translator {
     counters: HashMap<u32, i64>,
     /// Events of the threads; `None` is a place that was not needed.
     main: Vec<Option<Event>>,
-    /// Events that belong right after one of `main`, in any order.
+    /// Events to insert right after one of `main`, in any order.
     late: Vec<(usize, Event)>,
-    /// Where events of `main` are missing, and how many.
+    /// The places of missing events in `main`, and their number.
     gaps: Vec<(usize, u64)>,
-    /// Ends of promises, which no core polls, and how threads began to wait before they ever ran.
+    /// Ends of promises, which no core polls, and waits of threads before their first run.
     promises: Vec<Option<Event>>,
     running: u64,
     is_idle: bool,
@@ -87,7 +87,7 @@ fn event(time: u64, kind: Kind, detail: u16, a: u32, b: u64) -> Event {
 }
 
 impl Translator {
-    /// Looks at all events first for the labels.
+    /// Collects the labels of all events first.
     pub fn new<'a>(events: impl Iterator<Item = &'a FileEvent>) -> Translator {
         let mut labels = HashMap::new();
         for event in events {
@@ -169,14 +169,17 @@ impl Translator {
         }
     }
 
-    /// What should be known besides what is missing.
+    /// Warnings in addition to losses.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.earlier > 0 {
-            warnings.push(format!("{} events have a time before that of the one before; they got that", self.earlier));
+            warnings.push(format!(
+                "{} events were earlier than the event before them; they got that event's time",
+                self.earlier
+            ));
         }
         if self.names_lost > 0 {
-            warnings.push(format!("{} names found no room: there are more than {NAMES_MAX}", self.names_lost));
+            warnings.push(format!("{} names were left out: there are more than {NAMES_MAX}", self.names_lost));
         }
         warnings
     }
@@ -228,7 +231,7 @@ impl Translator {
         number
     }
 
-    /// The thread with this number, which is new if nothing of it was seen.
+    /// The thread with this number, which is new at its first event.
     fn thread(&mut self, id: u64) -> &mut Thread {
         if !self.threads.contains_key(&id) {
             let label = self.labels.get(&id).cloned();
@@ -250,7 +253,7 @@ impl Translator {
             name = self.name(sort);
             self.thread(child).name = name;
         }
-        // A thread that is created twice was once all the same.
+        // A thread that is created twice counts once.
         if !is_again {
             let place = self.push(event(self.now, Kind::TaskSpawn, 0, task, u64::from(name) | u64::from(parent) << 32));
             let kept = self.promises.len();
@@ -266,7 +269,7 @@ impl Translator {
         if self.running != NONE {
             let id = self.running;
             let (task, is_over) = (self.thread(id).task, self.thread(id).resolved.is_some());
-            // Room for what it waits for.
+            // Reserves places for its waits.
             self.main.push(None);
             let wait = self.main.len() - 1;
             self.thread(id).wait = (!is_over).then_some(wait);
@@ -288,7 +291,7 @@ impl Translator {
         self.push(event(self.now, Kind::PollBegin, 0, task, name.into()));
     }
 
-    /// A thread has what it was waiting for: that is why it runs, or will.
+    /// The event that a thread was waiting for: the cause of its run, now or later.
     fn read(&mut self, thread: u64, input: u64) {
         let (input_task, input_name, resolved) = {
             let input = self.thread(input);
@@ -313,13 +316,13 @@ impl Translator {
             }
             (None, None) => {}
         }
-        // It was woken when what it waited for was there, unless that was before.
+        // It was woken when the result was available, unless that was before.
         if let Some((at, time)) = resolved.filter(|(at, _)| *at > since) {
             self.late.push((at, event(time, Kind::Wake, 0, task, 0)));
         }
     }
 
-    /// A thread that runs says what it will wait for.
+    /// A running thread announces its next wait.
     fn waits(&mut self, thread: u64, input: u64) {
         let (task, name) = {
             let input = self.thread(input);
@@ -330,7 +333,7 @@ impl Translator {
         }
     }
 
-    /// The result of a promise is there.
+    /// The result of a promise is available.
     fn resolve(&mut self, promise: u64) {
         let (now, running) = (self.now, self.running);
         let (task, name, was) = {
@@ -342,14 +345,14 @@ impl Translator {
         }
         let place = self.push(event(now, Kind::Wake, 0, task, 0));
         self.thread(promise).resolved = Some((place, now));
-        // One that runs ends with its poll.
+        // A running thread ends with its poll.
         if promise != running {
             self.promises.push(Some(event(now, Kind::PollBegin, 0, task, name.into())));
             self.promises.push(Some(event(now, Kind::PollEnd, Outcome::Ready as u16, task, 0)));
         }
     }
 
-    /// The memory was cleaned up, which was over at this moment.
+    /// A garbage collection ended at this moment.
     fn collect(&mut self, duration_ns: u64) {
         self.spans += 1;
         let (span, name) = (self.spans, self.name("garbage collection"));

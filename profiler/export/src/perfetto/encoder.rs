@@ -1,4 +1,4 @@
-//! Lanes as track events: a descriptor for each lane, a packet for each begin, end, moment and value.
+//! Tracks as track events: a descriptor for each track, a packet for each start, end, moment and value.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use crate::lanes::{Description, Lane, Mark, Nest, Place, Viewer};
 
 /// The sequence of our packets; the recording's own is 1.
 const SEQUENCE: u32 = 2;
-/// Names of each sort that get a number; the ones after are written out each time.
+/// Maximum of names of each kind that get a number; further ones are written in full each time.
 const NAMES_MAX: usize = 1 << 16;
 
-/// Names and the numbers that stand for them.
+/// Names and their numbers.
 #[derive(Default)]
 struct Interned {
     numbers: HashMap<String, u64>,
@@ -69,7 +69,7 @@ impl<'a> Encoder<'a> {
         Ok(encoder)
     }
 
-    /// Ends what is still open.
+    /// Ends the open slices.
     pub fn finish(mut self) -> io::Result<()> {
         let mut open: Vec<(Lane, Nest)> = std::mem::take(&mut self.open).into_iter().collect();
         open.sort_by_key(|(lane, _)| lane.number());

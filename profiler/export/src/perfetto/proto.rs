@@ -1,9 +1,9 @@
-//! The messages of track events: a subset of Perfetto's `protos/perfetto/trace/track_event/` and what holds them, with
+//! The messages of track events and of their packets: a subset of Perfetto's `protos/perfetto/trace/track_event/`, with
 //! their field numbers.
 
 use prost::Message;
 
-/// Field 1 of the message `Trace`, length-delimited: what each packet begins with.
+/// Field 1 of the message `Trace`, length-delimited: the start of each packet.
 pub(super) const PACKET_TAG: u8 = 0x0a;
 
 #[derive(Clone, PartialEq, Message)]
@@ -120,7 +120,7 @@ pub(super) struct InternedName {
     pub name: Option<String>,
 }
 
-/// What we need of a packet of the recording.
+/// The fields of a recording's packet that we need.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RecordedPacket {
     #[prost(message, optional, tag = "60001")]

@@ -1,9 +1,9 @@
-//! Colours of boxes: one hue for each crate or library, a shade of it for each function, quiet greys for what is no code.
+//! Colours of boxes: one hue for each crate or library, a shade of it for each function, greys for boxes without code.
 
 use glass_report::names;
 use glass_report::tree::{Function, Kind};
 
-/// Hues that are told apart easily.
+/// Hues that are easy to distinguish.
 const HUES: [u32; 12] = [28, 42, 200, 98, 355, 258, 12, 162, 52, 222, 332, 78];
 /// Lightness in percent: all light enough for dark letters.
 const SHADES: [u32; 4] = [70, 74, 78, 82];

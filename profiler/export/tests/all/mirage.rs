@@ -1,4 +1,4 @@
-//! Files of mirage-profile, made here from the description of their format, and what becomes of them: whole, in another
+//! Imports of files of mirage-profile, generated from the description of their format: whole, in another
 //! order, cut and damaged.
 
 use glass_export::mirage::{Imported, import};
@@ -9,7 +9,7 @@ use glass_profile::trace::raw::{Piece, RawTrace};
 use proptest::prelude::*;
 
 const HEADER: usize = 30;
-/// The thread that runs while none does.
+/// The number that stands for no running thread.
 const NONE: u64 = u64::MAX;
 
 /// Writes a file as mirage-profile does: packets of one size, each with its number.
@@ -108,7 +108,7 @@ fn threads_become_tasks() {
     let (handler, packet, network) = (task("handler"), task("packet"), task("network"));
     let parent = trace.tasks[handler as usize].parent.expect("it has a parent");
     assert_eq!(trace.tasks[parent as usize].number, 1);
-    // The handler waits for the packet from its begin, is woken by the network's thread, and fails.
+    // The handler waits for the packet from its start, is woken by the network's thread, and fails.
     let wait = trace.waits.iter().find(|wait| wait.task == handler && wait.reason_count > 0).expect("a wait");
     assert_eq!((wait.start_ns, wait.woken_ns, wait.end_ns), (20, Some(1_100), 1_200));
     assert_eq!(trace.name(trace.reasons[wait.first_reason as usize].name), "packet");

@@ -1,7 +1,7 @@
 //! Every export is opened by its real reader, and the ten hottest functions are the same in all of them.
 //!
-//! The readers come from their registries, pinned by version and hash (`tests/readers`), into the target directory. Where
-//! one cannot be had, its test is skipped and says so; with `GLASS_TESTS_REQUIRED` that is a failure.
+//! The readers come from their registries, pinned by version and hash (`tests/readers`), into the target directory. If
+//! one cannot be installed, its test is skipped with a message; with `GLASS_TESTS_REQUIRED` that is a failure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn go_tool_pprof_agrees() {
     let folder = Folder::new("pprof").unwrap();
     let bytes = recording(SAMPLES);
     let file = folder.write("profile.pb.gz", &export(Format::Pprof, &bytes, States::Running)).unwrap();
-    // Newer Go compiles its tools when they are first asked for; this prints where the program is.
+    // Newer Go compiles its tools at their first use; this prints the path of the program.
     let program = output(limited("go").args(["tool", "-n", "pprof"]));
     let pprof = |arguments: &[&str], file: &Path| {
         let mut pprof = limited(program.trim());
@@ -73,7 +73,7 @@ fn inferno_agrees() {
     let mut picture = Vec::new();
     inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut picture).unwrap();
     let picture = String::from_utf8(picture).unwrap();
-    // A box: its name, where it begins and how wide it is in samples, and how deep.
+    // A box: its name, its start and width in samples, and its depth.
     let attribute = |text: &str, name: &str| -> u64 {
         let value = text.split(&format!(" {name}=\"")).nth(1).unwrap().split('"').next().unwrap();
         value.parse().unwrap()
@@ -97,8 +97,8 @@ fn inferno_agrees() {
     assert_eq!(top(found), expected);
 }
 
-/// The reader's process that holds a profile and answers commands. Its own `load` starts one in the background and gives it
-/// half a second, so we start it ourselves, and end it.
+/// The reader's process that holds a profile and answers commands. The reader's own `load` starts one in the background and waits
+/// half a second, so the test starts it directly, and ends it.
 struct Daemon<'a> {
     process: std::process::Child,
     program: PathBuf,
@@ -169,7 +169,7 @@ fn the_firefox_profiler_agrees() {
         if states == States::Running {
             assert_eq!(top(found), expected_top(&bytes));
         } else {
-            // It knows idle samples by their category and leaves them out by itself; spinning ones count.
+            // It recognizes idle samples by their category and leaves them out by itself; spinning ones count.
             let samples = daemon.run(&["thread", "samples", "--thread", "t-0", "--include-idle"]);
             for category in ["Running", "Spinning", "Idle"] {
                 assert!(samples.contains(category), "{samples}");
@@ -182,7 +182,7 @@ fn the_firefox_profiler_agrees() {
     }
 }
 
-/// The number of samples in a time as speedscope prints it: `88.00ms (12%)`.
+/// The number of samples in a time of speedscope's output: `88.00ms (12%)`.
 fn samples_of(text: &str) -> u64 {
     let number: String = text.trim().chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
     let unit = &text.trim()[number.len()..];

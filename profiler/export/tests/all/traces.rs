@@ -1,4 +1,4 @@
-//! Exports of what a guest traced are opened by their real readers, and what these see is what the trace says.
+//! Exports of a guest's trace are opened by their real readers, and these show the contents of the trace.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 const EVENTS: usize = 20_000;
 const SAMPLES: u64 = 300;
 
-/// A recording with samples and a trace, its file (which has the samples only), and what the trace means.
+/// A recording with samples and a trace, its file (which has the samples only), and the interpreted trace.
 fn traced(events: usize) -> (Recording, Vec<u8>, Trace) {
     let bytes = recording(SAMPLES);
     let mut recording = read(&bytes);
@@ -35,7 +35,7 @@ fn task_name(trace: &Trace, index: u32) -> String {
     format!("{} #{}", trace.name(task.name), task.number)
 }
 
-/// Number and total time of what is in a list, by a name.
+/// Number and total time of the items of a list, by a name.
 fn sums<T>(items: &[T], of: impl Fn(&T) -> Option<(String, u64)>) -> BTreeMap<String, (u64, u64)> {
     let mut sums = BTreeMap::new();
     for (name, time) in items.iter().filter_map(of) {
@@ -58,7 +58,7 @@ fn the_schema_of_perfetto_sees_the_lanes() {
         let lane = &seen["lanes"][path];
         (lane["slices"][name].as_u64().unwrap_or(0), lane["times"][name].as_u64().unwrap_or(0))
     };
-    // Polls, once on the lanes of the tasks and once on those of the cores.
+    // Polls, once on the tracks of the tasks and once on those of the cores.
     let by_task = sums(&trace.polls, |poll| Some((task_name(&trace, poll.task), poll.end_ns - poll.start_ns)));
     assert!(by_task.len() > 5 && trace.polls.len() > 500, "the example has changed: {by_task:?}");
     for (task, sum) in &by_task {
@@ -77,7 +77,7 @@ fn the_schema_of_perfetto_sees_the_lanes() {
             whole.map(|(_, count)| count.as_u64().unwrap()).sum()
         };
         assert_eq!((total("slices"), total("times")), sum, "{device}");
-        let values = seen["lanes"][format!("Devices / {device} / requests under way")]["values"].as_array().unwrap();
+        let values = seen["lanes"][format!("Devices / {device} / requests in flight")]["values"].as_array().unwrap();
         let deepest = trace.requests.iter().map(|request| request.depth).max().unwrap_or(0);
         assert!(values.iter().all(|value| (0..=i64::from(deepest)).contains(&value[1].as_i64().unwrap())), "{device}");
     }
@@ -91,7 +91,7 @@ fn the_schema_of_perfetto_sees_the_lanes() {
         assert_eq!(functions.values().map(|count| count.as_u64().unwrap()).sum::<u64>(), calls.0, "{core}");
     }
     assert!(seen["depth"].as_u64().unwrap() > 2 && seen["rows"].as_u64().unwrap() > 2);
-    // Every wait that somebody ended is an arrow that ends in a poll, every request of a task one that ends in it.
+    // Every wait that an event ended is an arrow that ends in a poll, every request of a task an arrow that ends in it.
     let arrows: BTreeMap<String, u64> = serde_json::from_value(seen["arrows"].clone()).unwrap();
     let to_requests = trace.requests.iter().filter(|request| request.task.is_some()).count() as u64;
     assert!(to_requests > 100 && arrows["submit -> request"] == to_requests, "{arrows:?}");
@@ -127,13 +127,13 @@ fn chrome_events_are_strict_json_and_complete() {
     let made = written(Format::Chrome, &recording, &bytes);
     let folder = Folder::new("chrome").unwrap();
     let path = folder.write("trace.json", &made).unwrap();
-    // Python's parser, told to refuse what JSON does not have: names twice, NaN.
+    // Python's parser, configured to refuse text that is not valid JSON: duplicate names, NaN.
     let counts = by_python("chrome_strict.py", None, &path);
     let file: Value = serde_json::from_slice(&made).unwrap();
     assert_eq!(counts["B"], counts["E"]);
-    // Whole numbers of nanoseconds come back.
+    // Times are whole numbers of nanoseconds.
     let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1000.0).round() as u64;
-    // As viewers do it: by time, what has the same time in the order of the file, ends to the innermost begin.
+    // As viewers do: by time, equal times in the order of the file, ends match the innermost begin.
     let mut slices: Vec<&Value> = phase(&file, "B").chain(phase(&file, "E")).collect();
     let all = file["traceEvents"].as_array().unwrap();
     let place: BTreeMap<*const Value, usize> =
@@ -165,7 +165,7 @@ fn chrome_events_are_strict_json_and_complete() {
     };
     assert!(names("process_name").contains(&"Tasks".to_owned()), "{:?}", names("process_name"));
     assert!(names("thread_name").contains(&task_name(&trace, 0)), "{:?}", names("thread_name"));
-    // An arrow begins once and ends at most once, not before.
+    // An arrow starts once and ends at most once, not before.
     let mut begun = BTreeMap::new();
     for event in phase(&file, "s") {
         assert!(begun.insert(event["id"].as_u64().unwrap(), nanoseconds(&event["ts"])).is_none());
@@ -179,7 +179,7 @@ fn chrome_events_are_strict_json_and_complete() {
     assert!(ended > 500 && begun.len() < ended, "{ended} {}", begun.len());
 }
 
-/// A time as speedscope prints it.
+/// A time of speedscope's output.
 fn speedscope_ns(text: &str) -> f64 {
     let number: String = text.trim().chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
     let unit = &text.trim()[number.len()..];
@@ -204,7 +204,7 @@ fn speedscope_agrees_on_chrome_events() {
     let profiles: Value = serde_json::from_slice(&json).unwrap();
     let mut found: BTreeMap<String, f64> = BTreeMap::new();
     for row in profiles.as_array().unwrap().iter().flat_map(|rows| rows.as_array().unwrap()) {
-        // Total, self, name; a name has its details behind it.
+        // Total, self, name; the details follow the name.
         let name = row[2].as_str().unwrap().trim();
         *found.entry(name.split(" {").next().unwrap().to_owned()).or_default() +=
             speedscope_ns(row[0].as_str().unwrap());
@@ -229,7 +229,7 @@ fn babeltrace_reads_every_event() {
     recording.trace.names.push("name \"in\" \\ quotes; };".to_owned());
     let twice = recording.trace.names[1].clone();
     recording.trace.names.push(twice.clone());
-    // A gap, and a kind that nobody knows.
+    // A gap, and an unknown kind.
     let ring = &mut recording.trace.rings[0];
     let mut rest = ring.chunks[0].events.split_off(100);
     rest.drain(..40);
@@ -263,7 +263,7 @@ fn babeltrace_reads_every_event() {
         let event = Event::from_words(*words);
         let value = |name: &str| -> Option<u64> {
             let (_, rest) = line.split_once(&format!(" {name} = "))?;
-            // An enumeration has its number behind the name.
+            // An enumeration has its number after the name.
             let rest = rest.strip_prefix("( ").map_or(rest, |rest| rest.split_once("container = ").unwrap().1);
             let digits = rest.split([',', ' ']).next()?;
             digits.strip_prefix("0x").map_or(digits.parse().ok(), |hex| u64::from_str_radix(hex, 16).ok())

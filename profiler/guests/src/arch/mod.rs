@@ -1,3 +1,3 @@
-//! What depends on the guest's processor: where each way of looking finds its registers, and what they say.
+//! The code that depends on the guest's processor: the registers of each backend, and their meaning.
 
 pub(crate) mod x86_64;

@@ -1,4 +1,4 @@
-//! What the command line of a QEMU says about its VM.
+//! Reads the properties of a VM from QEMU's command line.
 
 use std::path::Path;
 
@@ -23,12 +23,12 @@ fn suboption(options: &str, key: &str) -> Option<String> {
     Some(value.replace(MARK, ","))
 }
 
-/// What comes before the first comma, if it has no key.
+/// The text before the first comma, if it has no key.
 fn first(options: &str) -> Option<&str> {
     options.split(',').next().filter(|word| !word.is_empty() && !word.contains('='))
 }
 
-/// A size as QEMU writes it; `unit` is what a number without one counts.
+/// A size in QEMU's syntax; `unit` applies to a number without one.
 fn parse_size(text: &str, unit: u64) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -107,7 +107,7 @@ impl Options<'_> {
     /// The socket of a `-chardev socket,id=...`.
     fn chardev(&self, id: &str) -> Option<SocketAddress> {
         let options = self.values("chardev").find(|text| suboption(text, "id").as_deref() == Some(id))?;
-        // Only sockets that QEMU listens on: one that it has connected to is somebody else's.
+        // Only sockets that QEMU listens on: one that it has connected to belongs to another process.
         let listens = match suboption(options, "server") {
             Some(value) => matches!(value.as_str(), "on" | "yes" | "true"),
             None => options.split(',').any(|word| word == "server"),
@@ -118,7 +118,7 @@ impl Options<'_> {
         match (suboption(options, "path"), suboption(options, "port")) {
             (Some(path), _) => Some(SocketAddress::Unix(self.folder.join(path))),
             (None, Some(port)) => tcp(&suboption(options, "host").unwrap_or_default(), &port),
-            // A descriptor that QEMU was started with (libvirt): not ours to name.
+            // A descriptor that QEMU was started with (libvirt): it has no address for us.
             (None, None) => None,
         }
     }
@@ -146,7 +146,7 @@ impl Options<'_> {
         }
     }
 
-    /// The monitor that is likeliest to have no client: people rarely keep one of HMP open.
+    /// The monitor that is most likely to have no client: users rarely keep one of HMP open.
     fn monitor(&self) -> Option<MonitorAddress> {
         let address = |language, socket| MonitorAddress { language, socket };
         let short = |name: &'static str, language| {
@@ -167,12 +167,12 @@ impl Options<'_> {
 }
 
 fn tcp(host: &str, port: &str) -> Option<SocketAddress> {
-    // What listens on all addresses is reached by that of this machine.
+    // A socket on all addresses is reached by the loopback address.
     let host = if matches!(host, "" | "0.0.0.0" | "::" | "[::]") { "127.0.0.1" } else { host };
     Some(SocketAddress::Tcp(host.to_owned(), port.parse().ok()?))
 }
 
-/// Reads the command line of a process whose working directory is `folder`; `None` if it is no QEMU.
+/// Reads the command line of a process whose working directory is `folder`; `None` if it is not QEMU.
 pub(super) fn parse(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm> {
     let program = Path::new(arguments.first()?).file_name()?.to_string_lossy().into_owned();
     let is_system = program.starts_with("qemu-system-") || matches!(program.as_str(), "qemu-kvm" | "qemu");

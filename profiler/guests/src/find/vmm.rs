@@ -5,15 +5,15 @@ use std::io::Read;
 
 use super::{Vm, program_name};
 
-/// What QEMU's programs say in front of their version, and how much of the text is read.
+/// The text before the version in QEMU's programs, and how much of the text is read.
 const VERSION_TEXT: &[u8] = b"QEMU emulator version ";
 const VERSION_BYTES_MAX: u64 = 80;
-/// How much of a program is searched for it, in pieces of so many bytes.
+/// How much of a program is searched for it, and the size of the pieces.
 const PROGRAM_BYTES_MAX: u64 = 256 << 20;
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Programs by name, what they are called, and by what their guests run. Those of which glass can see
-/// nothing are here too: to say so is better than to sample the VMM as if it were a service.
+/// Programs by name, their display names, and their accelerators. Programs that glass cannot
+/// sample are here too: an error is better than to sample the VMM as if it were a service.
 const KNOWN: &[(&str, &str, &str)] = &[
     ("firecracker", "Firecracker", "kvm"),
     ("cloud-hypervisor", "Cloud Hypervisor", "kvm"),
@@ -49,7 +49,7 @@ pub(super) fn parse(pid: u32, arguments: &[String]) -> Option<Vm> {
     Some(vm(pid, id.filter(|id| !id.is_empty()).unwrap_or(program), (*vmm).to_owned(), accel))
 }
 
-/// A VMM that nobody has told us of.
+/// An unknown VMM.
 pub(super) fn unknown(pid: u32, arguments: &[String]) -> Vm {
     let program = program_name(arguments.first().map_or("", String::as_str));
     let name = if program.is_empty() { "?".to_owned() } else { program };
@@ -58,8 +58,8 @@ pub(super) fn unknown(pid: u32, arguments: &[String]) -> Vm {
 
 /// The version of the QEMU in a process, like "7.2.22".
 ///
-/// It is read out of the program's file: to run a program that anybody may have put there would be to do, as root
-/// perhaps, whatever it does.
+/// It is read from the program's file, because running an untrusted program, perhaps as root, would execute
+/// its code.
 pub fn version(pid: u32) -> Option<String> {
     let mut file = File::open(format!("/proc/{pid}/exe")).ok()?.take(PROGRAM_BYTES_MAX);
     let mut seen = Vec::new();
@@ -75,7 +75,7 @@ pub fn version(pid: u32) -> Option<String> {
     None
 }
 
-/// The first word that looks like one.
+/// The first word in the form of a version.
 fn parse_version(text: &str) -> Option<String> {
     let word =
         text.lines().next()?.split_ascii_whitespace().find(|word| {

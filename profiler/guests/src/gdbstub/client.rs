@@ -1,8 +1,8 @@
 //! The gdb remote serial protocol, as much of it as sampling needs.
 //!
-//! Peculiarities of QEMU (7.2, `gdbstub.c`): while the guest runs, *any* byte stops it and is not
-//! looked at further, so nothing but 0x03 is sent then, and `D` only to a stopped guest. An
-//! acknowledgement may be missing if the next command follows, so none is sent by itself.
+//! Peculiarities of QEMU (7.2, `gdbstub.c`): while the guest runs, *any* byte stops it and is
+//! then ignored, so the client sends only 0x03 then, and `D` only to a stopped guest. An
+//! acknowledgement may be missing if the next command follows, so the client sends none on its own.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -21,15 +21,15 @@ const PACKET_BYTES_MAX: usize = 64 << 10;
 const PACKETS_SKIPPED_MAX: usize = 16;
 /// Packets of a monitor's output: QEMU puts up to 2048 characters into each.
 const OUTPUT_PACKETS_MAX: usize = 1024;
-/// Bytes of memory asked for in one packet: QEMU's packets hold 4096 characters.
+/// Bytes of memory requested in one packet: QEMU's packets hold 4096 characters.
 const MEMORY_BYTES_PER_PACKET: usize = 1024;
 
-/// What became of a request to stop.
+/// The result of a request to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// The guest ran, and stands still because of us.
+    /// The guest ran, and was stopped by the request.
     Yes,
-    /// It stood still before: its owner has paused it, or has not started it.
+    /// It was stopped before: its owner has paused it, or has not started it.
     Before,
     /// The guest is gone.
     Ended,
@@ -54,9 +54,9 @@ fn broken(error: io::Error) -> GuestError {
 }
 
 impl Client {
-    /// Connects, with a watchdog that is there before: QEMU stops the guest as soon as it sees the
-    /// connection, and from then on somebody has to be left who lets it run again. A stub that is off
-    /// is switched on in between, so that the watchdog can switch it off again.
+    /// Starts a watchdog, then connects: QEMU stops the guest when it accepts the
+    /// connection, and from then on a process must remain that resumes it. A stub that is off
+    /// is started in between, so that the watchdog can stop it again.
     pub(super) fn connect(address: &SocketAddress, switch: Option<&Switch>) -> Result<(Client, Watchdog), GuestError> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => GuestError::NotPermitted {
@@ -72,7 +72,7 @@ impl Client {
             let mut watchdog = Watchdog::start(&socket, cleanup.as_ref())
                 .map_err(|error| GuestError::System { action: "start the watchdog".to_owned(), error })?;
             if let Some(Err(error)) = switch.map(Switch::on) {
-                // Who had switched it on instead keeps it.
+                // If another process has started it, it stays on.
                 watchdog.dismiss();
                 return Err(error);
             }
@@ -134,8 +134,8 @@ impl Client {
         Ok(Some(self.received[self.used - 1]))
     }
 
-    /// Whether a packet begins to come, or nothing ever will, waiting for that at most this long. QEMU
-    /// acknowledges each of ours with a byte, which is no answer.
+    /// Whether a packet starts to arrive, or the connection has ended, waiting at most this long. QEMU
+    /// acknowledges each of our packets with a byte, which is not an answer.
     fn has_packet(&mut self, at_most: Duration) -> bool {
         if self.used == self.received.len() {
             if !self.stream.can_read(at_most) {
@@ -198,26 +198,26 @@ impl Client {
         Ok(String::from_utf8_lossy(self.command(command)?).into_owned())
     }
 
-    /// The first words. Connecting has stopped the guest if it ran, and QEMU reports each change from running to
-    /// stopped before it answers what it is asked later. So a guest of which nothing is reported stood still before:
-    /// nothing else shows it, because once it is stopped QEMU's monitor calls both paused.
+    /// The first requests. Connecting has stopped the guest if it ran, and QEMU reports each change from running to
+    /// stopped before it answers later requests. So a guest without a report was stopped before:
+    /// nothing else shows it, because QEMU's monitor calls both states paused.
     pub(super) fn greet(&mut self) -> Result<Stopped, GuestError> {
         self.send("QStartNoAckMode")?;
         let stopped = self.skip_reports()?;
         match &self.packet[..] {
             _ if stopped == Stopped::Ended => Err(protocol("ended the connection")),
             b"OK" => {
-                // The last acknowledgement that it waits for.
+                // The last acknowledgement that QEMU waits for.
                 self.acknowledge = false;
                 self.write(b"+")?;
                 Ok(stopped)
             }
-            // Not supported: acknowledgements go on.
+            // Not supported: acknowledgements continue.
             _ => Ok(stopped),
         }
     }
 
-    /// Receives up to the first packet that is no report of a stop; whether there was one before it.
+    /// Receives up to the first packet that is not a report of a stop; returns whether there was a report before it.
     fn skip_reports(&mut self) -> Result<Stopped, GuestError> {
         let mut stopped = Stopped::Before;
         for _ in 0..PACKETS_SKIPPED_MAX {
@@ -233,22 +233,22 @@ impl Client {
         Err(protocol("reports stops without end"))
     }
 
-    /// Whether a guest that was running has been stopped since, by someone else: it is reported without a request.
-    /// What stops it just after this was looked at is taken for our own doing; nothing in the protocol shows it.
+    /// Whether another client has stopped a running guest since: QEMU reports it without a request.
+    /// A stop just after this check counts as our own; the protocol does not distinguish them.
     pub(super) fn was_stopped(&mut self) -> bool {
         self.has_packet(Duration::ZERO)
     }
 
-    /// Stops a guest of which it is not known whether it runs: one that does not takes no notice of the request, and
-    /// reports no stop before the answer to what follows.
+    /// Stops a guest that may or may not run: one that does not run ignores the request, and
+    /// reports no stop before the answer to the next request.
     pub(super) fn stop_if_it_runs(&mut self) -> Result<Stopped, GuestError> {
         while self.was_stopped() {
             if !self.receive()? {
                 return Ok(Stopped::Ended);
             }
         }
-        // The first byte acknowledges what QEMU may have reported last: until then it takes notice of nothing else. If it
-        // has reported nothing, the byte itself stops a running guest.
+        // The first byte acknowledges QEMU's last report: until then QEMU ignores everything else. Without a
+        // report, the byte itself stops a running guest.
         if self.write(b"+\x03+").and_then(|()| self.send("qAttached")).is_err() {
             return Ok(Stopped::Ended);
         }
@@ -260,15 +260,15 @@ impl Client {
         self.stop_while(|_| Ok(()))
     }
 
-    /// Stops a running guest. Between the request and the wait for its answer `meanwhile` is called, with a way
-    /// to wait for the answer for a limited time.
+    /// Stops a running guest. Between the request and the wait for its answer `meanwhile` is called, with a function
+    /// that waits for the answer for a limited time.
     pub(super) fn stop_while(
         &mut self,
         meanwhile: impl FnOnce(&mut dyn FnMut(Duration) -> bool) -> Result<(), GuestError>,
     ) -> Result<Stopped, GuestError> {
         match self.write(b"\x03") {
             Ok(()) => {}
-            // QEMU ended: whether the write or the read sees it first is a matter of luck.
+            // QEMU has ended: either the write or the read fails first.
             Err(_) => {
                 meanwhile(&mut |_| true)?;
                 return Ok(Stopped::Ended);
@@ -288,13 +288,13 @@ impl Client {
         Err(protocol("does not stop the guest"))
     }
 
-    /// Lets a stopped guest run. Does not wait for anything: there is no answer.
+    /// Resumes a stopped guest. Does not wait: there is no answer.
     pub(super) fn resume(&mut self) -> Result<(), GuestError> {
         self.send("c")
     }
 
-    /// Stops the guest, says good-bye: it runs on. Of one that does not run, whoever stopped it decides: QEMU
-    /// leaves it so when the connection ends without a word.
+    /// Stops the guest and detaches: it resumes. A guest that does not run stays paused: QEMU
+    /// leaves it so when the connection ends without a detach.
     pub(super) fn detach(&mut self, may_be_paused: bool) -> Result<(), GuestError> {
         let stopped = if may_be_paused || self.was_stopped() { self.stop_if_it_runs()? } else { self.stop()? };
         if stopped != Stopped::Yes {
@@ -305,11 +305,11 @@ impl Client {
         if !self.receive()? || !self.packet.starts_with(b"E") {
             return Ok(());
         }
-        // QEMU 7.2 remembers for ever that a debugger before us spoke of several processes, and then
-        // wants to be told which one to let go: the first, as that is what it attaches to.
+        // QEMU 7.2 keeps the multiprocess mode of an earlier debugger, and then requires the process
+        // to detach from: the first, as that is the one that it attaches to.
         self.send("D;1")?;
         if self.receive()? && self.packet.starts_with(b"E") {
-            return Err(protocol("refuses to let the guest go on: continue it by QEMU's monitor (`cont`)"));
+            return Err(protocol("refuses to resume the guest: continue it by QEMU's monitor (`cont`)"));
         }
         Ok(())
     }
@@ -318,11 +318,11 @@ impl Client {
     pub(super) fn select(&mut self, thread: &str) -> Result<(), GuestError> {
         match self.command(&format!("Hg{thread}"))? {
             b"OK" => Ok(()),
-            _ => Err(protocol("does not know a vCPU that it named")),
+            _ => Err(protocol("does not accept a vCPU that it listed")),
         }
     }
 
-    /// The threads of QEMU that run the vCPUs of a stopped guest, each once; none if it does not tell.
+    /// The threads of QEMU that run the vCPUs of a stopped guest, each once; none if QEMU does not list them.
     pub(super) fn vcpu_threads(&mut self) -> Result<Vec<u32>, GuestError> {
         let words: String = b"info cpus".iter().map(|byte| format!("{byte:02x}")).collect();
         self.send(&format!("qRcmd,{words}"))?;
@@ -345,7 +345,7 @@ impl Client {
         self.command("g")
     }
 
-    /// Whether QEMU calls a vCPU halted. Said for people ("CPU#0 [halted ]"), stable for a decade.
+    /// Whether QEMU reports a vCPU as halted, in its text for humans ("CPU#0 [halted ]"), which has been stable for a decade.
     pub(super) fn is_halted(&mut self, thread: &str) -> Result<bool, GuestError> {
         let answer = self.command(&format!("qThreadExtraInfo,{thread}"))?;
         let text: Vec<u8> = bytes_of(answer).collect();
@@ -382,7 +382,7 @@ fn bytes_of(digits: &[u8]) -> impl Iterator<Item = u8> {
     digits.chunks_exact(2).filter_map(|pair| hex_byte(pair[0], pair[1]))
 }
 
-/// The threads in what `info cpus` prints: a line like `* CPU #0: thread_id=4711` for each vCPU. With
+/// The threads in the output of `info cpus`: a line like `* CPU #0: thread_id=4711` for each vCPU. With
 /// `-accel tcg,thread=single` one thread runs them all.
 fn parse_vcpus(text: &str) -> Vec<u32> {
     let id = |line: &str| line.split_once("thread_id=")?.1.split_ascii_whitespace().next()?.parse().ok();

@@ -1,5 +1,5 @@
-//! Where each register is in the answer to `g`: QEMU describes it in XML, which must be read once
-//! before it answers all requests anyway.
+//! The place of each register in the answer to `g`: QEMU describes it in XML, which it requires a client to read
+//! before it answers all requests.
 
 use super::client::Client;
 use crate::arch::x86_64::gdb::Layout;
@@ -7,7 +7,7 @@ use crate::error::GuestError;
 
 /// The longest description, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
-/// The most parts in which a file is asked for; QEMU sends 2 KiB at a time.
+/// The most parts in which a file is requested; QEMU sends 2 KiB at a time.
 const PARTS_MAX: usize = 1024;
 /// The most files of one description.
 const FILES_MAX: usize = 16;
@@ -76,7 +76,7 @@ pub(super) fn read_layout(client: &mut Client) -> Result<Layout, GuestError> {
         registers.extend(registers_of(&without_comments(&read_file(client, &file)?)));
     }
     Layout::of(&registers)
-        .ok_or_else(|| GuestError::Protocol("its guest is no x86-64 machine, or it does not tell CR3".to_owned()))
+        .ok_or_else(|| GuestError::Protocol("its guest is not an x86-64 machine, or it does not send CR3".to_owned()))
 }
 
 #[cfg(test)]

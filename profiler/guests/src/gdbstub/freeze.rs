@@ -1,18 +1,18 @@
 //! Stops the threads of an emulator's vCPUs at the moment of a sample, so that the guest waits until
-//! QEMU's main loop gets round to the request to stop.
+//! QEMU's main loop handles the stop request.
 //!
-//! The main loop serves the devices and the gdbstub. A request that comes while it serves a device is read
-//! when it has done so, and by then the guest has run on: it would be found waiting for that device. So its
+//! The main loop serves the devices and the gdbstub. It reads a request that arrives while it serves a device
+//! only afterwards, and by then the guest would have continued and be waiting for that device. So its
 //! threads are stopped by ptrace, until the main loop waits for them to stop by themselves. Then they
-//! are let go, and stop at the begin of the next block.
+//! are released, and stop at the start of the next block.
 //!
-//! A thread that was stopped with QEMU's lock in its hands is let go until it gives the lock back. That is a
+//! A thread that was stopped while it holds QEMU's lock is resumed until it releases the lock. That is a
 //! system call, since the main loop waits for the lock, and at its end the thread is stopped again.
 //!
-//! It may also hold one that the main loop spins for. While that is busy for long, the threads go on for moments.
+//! It may also hold a lock that the main loop spins for. While the main loop is busy for long, the threads run for short moments.
 //!
-//! The kernel lets all these threads go on when we die, at whatever moment. None is stopped for longer than
-//! [`FROZEN_NS_MAX`] because of what another does; what is sampled then is displaced, and counted.
+//! The kernel resumes all these threads if we die, at any moment. None is stopped for longer than
+//! [`FROZEN_NS_MAX`] because of another one; such a sample is displaced, and counted.
 
 use std::fs::File;
 use std::io;
@@ -22,32 +22,32 @@ use std::time::Duration;
 use crate::error::GuestError;
 use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns, read_process};
 
-/// How long the threads stand still at most for the main loop to get round to us. On a loaded host that
+/// How long the threads are stopped at most until the main loop handles the request. On a loaded host the main loop
 /// has to wait for a CPU.
 const FROZEN_NS_MAX: u64 = 50_000_000;
 /// When the main loop has been busy for so long, a thread may hold a lock that it spins for: QEMU guards its clock by
-/// one, which a guest takes with each look at its time stamp counter.
+/// one, which a guest takes at each read of its time stamp counter.
 const BUSY_NS_MAX: u64 = 400_000;
 /// How long a thread may take to stop: a loaded host may not run it for a while.
 const STOP_NS_MAX: u64 = 5_000_000_000;
-/// Between two looks at the main loop. With 5 us we kept it from running: it needed 2 ms instead of 0.3.
+/// Interval of polling the main loop. An interval of 5 us kept it from running: it needed 2 ms instead of 0.3.
 const LOOK_EVERY: Duration = Duration::from_micros(150);
-/// How long a thread goes on to give back a lock. To be woken takes most of it.
+/// How long a thread runs to release a lock. Waking it takes most of it.
 const NUDGE_NS: u64 = 30_000;
 /// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
 const SLEEP_MAX: Duration = Duration::from_micros(200);
-/// The most stops that are taken note of in one go.
+/// The most stops that are processed at a time.
 const STOPS_MAX: u32 = 64;
-/// Where glibc's mutex keeps the thread that holds it, from the word that others wait on.
+/// Offset of the owner in glibc's mutex, from the word that others wait on.
 const OWNER_OFFSET: u64 = 8;
 
-/// What a thread does, as far as we had to do with it.
+/// The state of a thread, as far as we have changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
     /// It runs to the end of a system call, where it stops.
     Stepping,
-    /// It stands still, by a stop with this signal.
+    /// It is stopped, with this signal.
     Held(i32),
     Ended,
 }
@@ -57,7 +57,7 @@ struct Thread {
     id: u32,
     tracee: Tracee,
     state: State,
-    /// A stop was asked for and has not come yet.
+    /// A stop was requested and has not arrived yet.
     asked: bool,
 }
 
@@ -70,7 +70,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Takes note of at most one stop. Signals are handed on at once.
+    /// Processes at most one stop. Signals are passed on immediately.
     fn look(&mut self) -> io::Result<bool> {
         if matches!(self.state, State::Held(_) | State::Ended) {
             return Ok(false);
@@ -94,17 +94,17 @@ impl Thread {
         Ok(true)
     }
 
-    /// Lets it go on from a stop that is not the one asked for. That has made the kernel forget what was asked.
+    /// Resumes it from a stop that is not the requested one, which has cancelled the request in the kernel.
     fn resume_otherwise(&mut self, signal: i32) -> io::Result<()> {
         self.tracee.resume(signal)?;
         if self.asked { self.tracee.interrupt() } else { Ok(()) }
     }
 
-    /// Lets it go on, if it stands still.
+    /// Resumes it, if it is stopped.
     fn resume(&mut self) -> io::Result<()> {
         match self.state {
             State::Held(libc::SIGTRAP) => self.tracee.resume(0)?,
-            // The whole process was stopped by somebody, and shall stay so.
+            // Another process has stopped the whole process, and it stays so.
             State::Held(_) => self.tracee.listen()?,
             State::Running | State::Stepping | State::Ended => return Ok(()),
         }
@@ -112,7 +112,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Lets it go on to the end of its next system call, if it stands still.
+    /// Resumes it up to the end of its next system call, if it is stopped.
     fn step(&mut self) -> io::Result<()> {
         if self.state == State::Held(libc::SIGTRAP) {
             self.tracee.resume_to_call()?;
@@ -121,7 +121,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Lets it go on for a moment, if it stands still: it gives back a lock in a few instructions.
+    /// Resumes it for a moment, if it is stopped: it releases a lock in a few instructions.
     fn nudge(&mut self) -> io::Result<()> {
         if self.state == State::Held(libc::SIGTRAP) {
             self.resume()?;
@@ -134,7 +134,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Lets it go on for good: what stops it from now on is over as soon as it is looked at.
+    /// Resumes it for good: later stops end as soon as they are processed.
     fn release(&mut self) -> io::Result<()> {
         if self.state == State::Stepping {
             self.state = State::Running;
@@ -143,14 +143,14 @@ impl Thread {
         self.settle()
     }
 
-    /// Lets it go on without us; to be called until it has stopped for that, or ended.
+    /// Detaches from it; call it until it has stopped for that, or ended.
     fn detach(&mut self) -> io::Result<()> {
-        // Refused if it was killed, and then there is an end to look at.
+        // Refused if it was killed, and then its end has to be collected.
         let asked = self.ask();
         self.look()?;
         asked?;
         if let State::Held(signal) = self.state {
-            // Whoever was stopped as part of its process stays so.
+            // A thread that was stopped as part of its process stays so.
             self.tracee.detach(if signal == libc::SIGTRAP { 0 } else { signal })?;
             self.state = State::Ended;
         }
@@ -169,12 +169,12 @@ impl Thread {
     }
 }
 
-/// Linux puts this into `rax` when a system call begins.
+/// Linux puts this into `rax` when a system call starts.
 fn is_begin_of_call(rax: u64) -> bool {
     rax == -i64::from(libc::ENOSYS) as u64
 }
 
-/// What QEMU's main thread does.
+/// The state of QEMU's main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Main {
     /// It waits for a condition: that the vCPUs have stopped.
@@ -185,7 +185,7 @@ enum Main {
 }
 
 /// glibc waits for a lock by FUTEX_WAIT and for a condition by FUTEX_WAIT_BITSET. (musl takes the first for
-/// both. Then nobody has the lock, each vCPU is let go from call to call, and so stops too.)
+/// both. Then no thread has the lock, each vCPU is resumed from call to call, and so stops too.)
 fn parse_main(text: &str) -> Main {
     let mut words = text.split_ascii_whitespace();
     let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
@@ -206,17 +206,17 @@ fn parse_main(text: &str) -> Main {
 pub(super) struct Freezer {
     pid: u32,
     threads: Vec<Thread>,
-    /// Tells what the main thread does.
+    /// Reads the state of the main thread.
     main: File,
-    // Threads that are dropped stopped are let go by the kernel.
+    // The kernel resumes threads that are dropped while stopped.
     signals: ChildSignals,
-    /// Samples for which the main loop did not get round to us in time.
+    /// Samples for which the main loop did not handle the request in time.
     displaced: u64,
 }
 
 fn lost(error: io::Error, thread: &mut Thread) -> Result<(), GuestError> {
     match error.raw_os_error() {
-        // Killed. It has to be looked at until it has ended: before that its VMM cannot go either.
+        // Killed. Its end has to be collected: before that its VMM cannot end either.
         Some(libc::ESRCH) if thread.state != State::Ended => thread.state = State::Running,
         Some(libc::ESRCH) => {}
         Some(libc::ECHILD) => {
@@ -235,7 +235,7 @@ impl Freezer {
         let signals = ChildSignals::block()?;
         let mut threads = Vec::with_capacity(ids.len());
         for id in ids {
-            // In a container it has other names for its threads.
+            // In a container its threads have other ids.
             std::fs::metadata(format!("/proc/{pid}/task/{id}"))?;
             threads.push(Thread { id: *id, tracee: Tracee::seize(*id)?, state: State::Running, asked: false });
         }
@@ -246,13 +246,13 @@ impl Freezer {
         self.threads.iter_mut().try_for_each(|thread| act(thread).or_else(|error| lost(error, thread)))
     }
 
-    /// Has all threads stop, at once if they run.
+    /// Stops all threads, immediately if they run.
     pub(super) fn freeze(&mut self) -> Result<(), GuestError> {
         self.each(Thread::ask)
     }
 
-    /// Keeps them still until the main loop waits for them to stop by themselves, and lets them go. `has_answer`
-    /// says whether that is over already, and waits for it at most the given time.
+    /// Keeps them stopped until the main loop waits for them to stop by themselves, then resumes them. `has_answer`
+    /// returns whether the main loop has answered already, and waits for it at most the given time.
     pub(super) fn release(&mut self, mut has_answer: impl FnMut(Duration) -> bool) -> Result<(), GuestError> {
         let start_ns = monotonic_ns();
         let mut nudged_ns = start_ns;
@@ -262,7 +262,7 @@ impl Freezer {
                 Main::Condition => break,
                 Main::Lock(address) => {
                     let owner = self.owner(address);
-                    // It is nobody's for a moment when it is given back.
+                    // It has no owner for a moment when it is released.
                     self.each(|thread| if owner == 0 || thread.id == owner { thread.step() } else { Ok(()) })?;
                 }
                 Main::Other if monotonic_ns() - nudged_ns > BUSY_NS_MAX => {
@@ -300,7 +300,7 @@ impl Freezer {
         u32::from_ne_bytes(owner)
     }
 
-    /// Waits until `until_ns`, and hands on signals.
+    /// Waits until `until_ns`, and passes signals on.
     pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
         loop {
             self.each(Thread::settle)?;
@@ -312,7 +312,7 @@ impl Freezer {
         }
     }
 
-    /// Samples for which the guest had run on before QEMU stopped it.
+    /// Samples for which the guest continued before QEMU stopped it.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced
     }
@@ -321,7 +321,7 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         let start_ns = monotonic_ns();
-        // What does not stop in time is let go by the kernel when this thread ends.
+        // The kernel resumes threads that do not stop in time when this thread ends.
         while self.threads.iter().any(|thread| thread.state != State::Ended)
             && monotonic_ns() - start_ns < STOP_NS_MAX
             && self.each(Thread::detach).is_ok()

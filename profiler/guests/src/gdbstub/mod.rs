@@ -6,9 +6,9 @@
 //!
 //! A gdbstub stops all vCPUs at once, also those that are not wanted.
 //!
-//! A VM that its owner has paused, or has not started, is looked into where it stands and left so.
+//! A VM that its owner has paused, or has not started, is sampled as it is and stays paused.
 //!
-//! A QEMU that was started without gdbstub is asked for one through its monitor.
+//! In a QEMU that was started without gdbstub, one is started through its monitor.
 
 mod client;
 mod description;
@@ -62,7 +62,7 @@ pub struct QemuVm {
     /// Samples of a VM that did not run.
     paused_samples: u64,
     detached: bool,
-    /// How long it stood still to be attached to.
+    /// The pause of the attach.
     frozen_ns: u64,
     warnings: Vec<String>,
 }
@@ -73,7 +73,7 @@ const BYTES_COMPARED: usize = 64;
 /// A file's bytes beside those that QEMU reads.
 #[derive(Debug, Clone, Copy, Default)]
 struct Comparison {
-    /// How many are the same and not 0, as memory is that nobody has written to.
+    /// How many are the same and not 0 (memory that was never written is 0).
     same: usize,
     differs: bool,
 }
@@ -119,7 +119,7 @@ impl HeldCore for Core<'_> {
 }
 
 impl QemuVm {
-    /// Attaches. The VM stands still for some milliseconds; when this returns it runs.
+    /// Attaches. The VM is stopped for some milliseconds; when this returns it runs.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<QemuVm, GuestError> {
         let vcpus = settings.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
@@ -141,7 +141,7 @@ impl QemuVm {
         };
         let start_ns = monotonic_ns();
         let (mut client, mut watchdog) = Client::connect(&address, switch.as_ref())?;
-        // From here on the VM stands still, whatever happens to us.
+        // From here on the VM is stopped, even if we are killed.
         let is_paused = client.greet()? == Stopped::Before;
         watchdog.note_paused(is_paused);
         let layout = description::read_layout(&mut client)?;
@@ -167,8 +167,8 @@ impl QemuVm {
         };
         attached.choose_memory(files)?;
         attached.prepare_to_freeze()?;
-        let (_, mut core, image) = attached.core(attached.wanted[0])?;
-        let warning = image.check(&mut core)?;
+        let (state, mut core, image) = attached.core(attached.wanted[0])?;
+        let warning = image.check(&state, &mut core)?;
         attached.warnings.extend(warning);
         if is_paused {
             attached.warnings.push("the VM is paused, and stays so until its owner starts it".to_owned());
@@ -180,7 +180,7 @@ impl QemuVm {
         Ok(attached)
     }
 
-    /// Has the VM stand still for a sample.
+    /// Stops the VM for a sample.
     fn stop(&mut self) -> Result<Stopped, GuestError> {
         let may_be_paused = self.is_paused || self.client.was_stopped();
         let stopped = match &mut self.freezer {
@@ -247,7 +247,7 @@ impl QemuVm {
         Ok(())
     }
 
-    /// An emulated VM is sampled where it is when it is asked for, if we may stop its threads.
+    /// An emulated VM is sampled at the moment of the request, if we may stop its threads.
     fn prepare_to_freeze(&mut self) -> Result<(), GuestError> {
         if self.is_exact {
             return Ok(());
@@ -330,7 +330,7 @@ impl Guest for QemuVm {
         } else {
             self.client.resume()?;
         }
-        // From before the request to stop until after the request to go on: the guest stands still for
+        // From before the request to stop until after the request to resume: the guest is stopped for
         // a part of this time, never for more. One that is paused loses nothing, and does not run.
         let frozen_ns = if self.is_paused { 0 } else { monotonic_ns() - start_ns };
         let events = samples.into_iter().map(|mut sample| {

@@ -1,7 +1,7 @@
-//! A gdbstub that QEMU was not started with: its monitor switches it on, and off again.
+//! A gdbstub that QEMU was not started with: its monitor starts it, and stops it again.
 //!
-//! Whoever reaches a gdbstub owns the guest, so its socket lies in a folder that only the user who runs
-//! QEMU can enter, and root.
+//! A client of a gdbstub controls the guest, so its socket is in a folder that only the user who runs
+//! QEMU, and root, can enter.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder};
@@ -16,31 +16,31 @@ use crate::registry;
 use crate::stream::SocketAddress;
 use crate::sys::{Cleanup, RawAddress};
 
-/// How the names of our folders begin.
+/// Prefix of the names of our folders.
 const FOLDER_PREFIX: &str = "glass-stub-";
 const OFF: &str = "gdbserver none";
-/// Old and new versions of QEMU say it so.
+/// The text in old and new versions of QEMU.
 const IS_ON: &str = "Waiting for gdb connection";
 
-/// A gdbstub that can be switched on.
+/// A gdbstub that can be started.
 pub(super) struct Switch {
     monitor: MonitorAddress,
     folder: PathBuf,
 }
 
-/// What a monitor knows of QEMU's gdbstub.
+/// The state of QEMU's gdbstub, from its monitor.
 pub(super) enum Found {
-    /// Switched on by somebody else, who is not connected.
+    /// Started by another process, and without a client.
     On(SocketAddress),
     /// Off; there is a folder for its socket.
     Off(Switch),
 }
 
-/// The line of a gdbstub in what `info chardev` prints: whether a client is connected, and its socket.
+/// The line of a gdbstub in the output of `info chardev`: whether a client is connected, and its socket.
 fn parse_chardev(text: &str) -> Option<(bool, &str)> {
     let name = text.lines().find_map(|line| line.trim().strip_prefix("gdb: filename="))?;
     let is_free = name.strip_prefix("disconnected:");
-    // Nothing that follows a comma is part of the address; then comes who is connected.
+    // The address ends at a comma; the client follows.
     let address = is_free.unwrap_or(name).split([',', ' ']).next()?;
     Some((is_free.is_none(), address))
 }
@@ -55,7 +55,7 @@ fn parse_address(text: &str) -> Option<SocketAddress> {
 }
 
 impl Switch {
-    /// Asks the monitor of a process for its gdbstub, and makes a folder if it has none.
+    /// Queries the monitor of a process for its gdbstub, and creates a folder if it has none.
     pub(super) fn find(pid: u32, address: &MonitorAddress) -> Result<Found, GuestError> {
         let mut monitor = Monitor::connect(address)?;
         let chardevs = monitor.ask("info chardev")?;
@@ -65,7 +65,7 @@ impl Switch {
                     "a debugger is connected to the gdbstub of QEMU {pid} at {at} already; end it first"
                 )));
             }
-            // Left by one of us whose watchdog was killed too.
+            // Left by a glass whose watchdog was killed too.
             Some((false, at)) if at.contains(FOLDER_PREFIX) => drop(monitor.ask(OFF)?),
             Some((false, at)) => {
                 return parse_address(at).map(Found::On).ok_or_else(|| {
@@ -88,9 +88,9 @@ impl Switch {
         SocketAddress::Unix(self.socket())
     }
 
-    /// Has it switched on.
+    /// Starts it.
     pub(super) fn on(&self) -> Result<(), GuestError> {
-        // A comma would end the path; QEMU takes two for one.
+        // A comma would end the path; two commas stand for one.
         let path = self.socket().display().to_string().replace(',', ",,");
         let said = Monitor::connect(&self.monitor)
             .and_then(|mut monitor| monitor.ask(&format!("gdbserver unix:{path},server=on,wait=off")));
@@ -106,7 +106,7 @@ impl Switch {
         Err(error)
     }
 
-    /// Has it switched off.
+    /// Stops it.
     pub(super) fn off(&self) -> Result<(), GuestError> {
         let said = Monitor::connect(&self.monitor).and_then(|mut monitor| monitor.ask(OFF));
         self.remove_folder();
@@ -114,12 +114,12 @@ impl Switch {
     }
 
     fn remove_folder(&self) {
-        // QEMU has removed the socket, as a rule.
+        // Usually QEMU has removed the socket.
         let _ = fs::remove_file(self.socket());
         let _ = fs::remove_dir(&self.folder);
     }
 
-    /// What a watchdog does instead of [`Switch::off`].
+    /// The watchdog's equivalent of [`Switch::off`].
     pub(super) fn cleanup(&self) -> Result<Cleanup, GuestError> {
         let prepare = || {
             let text = |path: PathBuf| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from);
@@ -136,7 +136,7 @@ impl Switch {
     }
 }
 
-/// Removes the folders of those who were killed before they had a watchdog.
+/// Removes the folders of processes that were killed before they had a watchdog.
 fn remove_orphans(pid: u32) {
     let prefix = format!("{FOLDER_PREFIX}{pid}-");
     if let Ok(parent) = registry::folder() {
@@ -148,9 +148,9 @@ fn remove_orphans(pid: u32) {
 fn make_folder(pid: u32) -> io::Result<PathBuf> {
     let owner = fs::metadata(format!("/proc/{pid}"))?.uid();
     let is_foreign = owner != fs::metadata("/proc/self")?.uid();
-    // Another user cannot enter our own folder. Ours to give away it is only as root.
+    // Another user cannot enter our own folder. Only root can change its owner.
     let base = if is_foreign { PathBuf::from("/tmp") } else { registry::folder()? };
-    // One thread may still be at it when another begins.
+    // One thread may still use it when another starts.
     for number in 0..100 {
         let path = base.join(format!("{FOLDER_PREFIX}{pid}-{}-{number}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&path) {

@@ -1,18 +1,18 @@
-//! Keeps us off the CPUs on which the vCPUs run: where the sampling thread shares one with a vCPU, the
-//! scheduler lets one wait for the other, and a stop takes milliseconds; where our other threads do, they
-//! take the guest's time.
+//! Keeps our threads off the CPUs of the vCPUs: if the sampling thread shares one with a vCPU, the
+//! scheduler makes one wait for the other, and a stop takes milliseconds; our other threads
+//! would take the guest's time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::sys::Cpus;
 
-/// Rests between two looks at where the vCPUs are: they move rarely, and a look takes some 10 us.
+/// Rests between two checks of the vCPUs' CPUs: they change rarely, and a check takes some 10 us.
 const EVERY: u32 = 16;
 /// The number of the word after the thread's name in `/proc/PID/task/TID/stat` that is its CPU (proc(5)).
 const PROCESSOR_WORD: usize = 36;
 
-/// Where we were allowed to run, and where we run.
+/// The CPUs that we were allowed, and those that we use.
 pub(super) struct Aside {
     allowed: Option<Cpus>,
     now: Option<Cpus>,
@@ -29,7 +29,7 @@ impl Aside {
     pub(super) fn look<'a>(&mut self, vcpus: impl Iterator<Item = &'a File>) {
         self.rests += 1;
         let Some(allowed) = self.allowed.filter(|_| self.rests % EVERY == 1) else { return };
-        // With a vCPU on every CPU there is no better place than any.
+        // With a vCPU on every CPU no CPU is better.
         let wanted = vcpus.filter_map(cpu).fold(allowed, Cpus::without);
         if self.now != Some(wanted) && wanted.apply().is_ok() {
             self.now = Some(wanted);
@@ -54,7 +54,7 @@ fn cpu(stat: &File) -> Option<usize> {
 }
 
 fn parse(stat: &str) -> Option<usize> {
-    // The name in brackets may itself hold anything.
+    // The name in brackets may contain any characters.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(PROCESSOR_WORD)?.parse().ok()
 }
 

@@ -25,7 +25,7 @@ const FIRST_STOPS_MAX: u32 = 1000;
 /// `KVM_CAP_SYNC_REGS` of `linux/kvm.h`.
 const CAP_SYNC_REGS: i32 = 74;
 
-/// Fails unless KVM writes the registers that are wanted: asking for others would make `KVM_RUN` fail.
+/// Fails unless KVM can write the required registers: requesting others would make `KVM_RUN` fail.
 fn check_kvm(process: &Process, kvm: Option<i32>) -> io::Result<()> {
     let device = match kvm {
         Some(number) => process.descriptor(number)?,
@@ -69,7 +69,7 @@ impl KvmVm {
         let image = VmImage::load(GuestKind::Vm { vmm: pid }, &vm.name, settings)?;
         let process = Process::open(pid).map_err(refused)?;
         let shares = match by {
-            RegistersBy::Calls => Err(io::Error::other("calls were asked for")),
+            RegistersBy::Calls => Err(io::Error::other("calls were requested")),
             RegistersBy::Page => check_kvm(&process, kvm),
         };
         let candidates = Ram::candidates(pid).map_err(refused)?;
@@ -87,12 +87,12 @@ impl KvmVm {
                 Ok(page) => View::Page(page),
                 Err(error) if inject::is_filtered(pid, id) => {
                     return Err(GuestError::Unsupported(format!(
-                        "the registers of the VM {pid} cannot be read: KVM does not share them ({error}), and the VMM's filter of system calls (seccomp) might end it if it were made to ask for them"
+                        "the registers of the VM {pid} cannot be read: KVM does not share them ({error}), and the VMM's filter of system calls (seccomp) might end it if its threads were made to read them"
                     )));
                 }
                 Err(error) => {
                     if vcpus.is_empty() {
-                        warnings.push(format!("KVM does not share registers ({error}), so the VMM's threads are made to ask for them, which makes pauses some times longer"));
+                        warnings.push(format!("KVM does not share registers ({error}), so the VMM's threads are made to read them, which makes pauses some times longer"));
                     }
                     View::Calls(Injector::new(pid, descriptor.number))
                 }
@@ -140,8 +140,8 @@ impl KvmVm {
         Ok(())
     }
 
-    /// Stops a vCPU until its registers are known, and looks while it stands still. `Ok(None)` if they are
-    /// not to be had.
+    /// Stops a vCPU until its registers are known, and inspects it while it is stopped. `Ok(None)` if they are
+    /// not available.
     fn while_held<T>(
         &mut self,
         position: usize,
@@ -177,7 +177,7 @@ fn choose(
     for (index, memory) in candidates.iter().enumerate() {
         let translator = Translator::new(state.paging);
         let mut core = Core { memory, translator, is_halted: false, was_asked: false };
-        match image.check(&mut core) {
+        match image.check(&state, &mut core) {
             Ok(None) => return Ok((index, None)),
             // Other memory than RAM holds no page tables that lead anywhere.
             Ok(Some(warning)) if core.read(state.registers.rip, &mut [0])? == 1 => {

@@ -1,10 +1,10 @@
-//! Registers by calls that a vCPU's stopped thread makes for us, `KVM_GET_REGS` and `KVM_GET_SREGS`: for
-//! a KVM that does not share registers, or a shared page that cannot be reached.
+//! Reads registers by calls that a vCPU's stopped thread makes for us, `KVM_GET_REGS` and `KVM_GET_SREGS`: for
+//! a KVM that does not share registers, or a shared page that cannot be mapped.
 //!
 //! The thread gets other registers, runs one `syscall` instruction that is already there, and gets its
 //! own back; meanwhile it blocks all signals, and the result goes to its stack, below what a function
 //! may use without moving the stack pointer. Unlike the shared page this is not safe at every moment:
-//! if we are killed within these some 50 us, the thread goes on with a call that it did not make.
+//! if we are killed within these some 50 us, the thread resumes in a call that it did not make.
 
 use std::io;
 use std::time::Duration;
@@ -35,11 +35,11 @@ pub(super) struct Injector {
     pid: u32,
     /// The vCPU's descriptor in the VMM.
     descriptor: i32,
-    /// Where a `syscall` instruction is.
+    /// Address of a `syscall` instruction.
     syscall: Option<u64>,
 }
 
-/// Whether a thread stands within a system call that the kernel starts again as it goes on.
+/// Whether a thread is within a system call that the kernel restarts when it resumes.
 fn is_restarted(registers: &user_regs_struct) -> bool {
     // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK of the kernel.
     registers.orig_rax != u64::MAX && matches!((registers.rax as i64).wrapping_neg(), 512 | 513 | 514 | 516)
@@ -66,9 +66,9 @@ impl Injector {
         Injector { pid, descriptor, syscall: None }
     }
 
-    /// The registers of the vCPU of a held thread. `Ok(None)` where it stands within a system call that
-    /// the kernel is about to start again, or as part of a process that is stopped: calls of ours would
-    /// change what comes next.
+    /// The registers of the vCPU of a stopped thread. `Ok(None)` if it is within a system call that
+    /// the kernel is about to restart, or part of a process that is stopped: calls of ours would
+    /// change its next action.
     pub(super) fn registers(
         &mut self,
         thread: &mut Thread,
@@ -90,7 +90,7 @@ impl Injector {
         let parts = call.read(thread, signals, GET_GENERAL).and_then(|general: [u8; GENERAL_BYTES]| {
             call.read(thread, signals, GET_SYSTEM).map(|system: [u8; SYSTEM_BYTES]| (general, system))
         });
-        // Whatever came of it, the thread is as it was before it goes on.
+        // Whatever the result, the thread's state is restored before it resumes.
         if !thread.has_ended() {
             write_process(self.pid, scratch, &stack);
             thread.tracee().set_registers(&saved).map_err(system)?;
@@ -100,7 +100,7 @@ impl Injector {
         Ok(Some(parse_parts(&general, &system)))
     }
 
-    /// Takes note of where a system call was made.
+    /// Records the address of a system call.
     fn learn(&mut self, address: u64) -> Result<(), GuestError> {
         if self.syscall == Some(address) {
             return Ok(());
@@ -140,7 +140,7 @@ impl Call<'_> {
             ..*self.saved
         };
         thread.tracee().set_registers(&registers).map_err(system)?;
-        // Its begin and its end.
+        // Its entry and its exit.
         for _ in 0..2 {
             step(thread, signals)?;
         }
@@ -151,7 +151,7 @@ impl Call<'_> {
         let result = thread.tracee().registers().map_err(system)?.rax as i64;
         if result != 0 {
             let error = io::Error::from_raw_os_error((-result).clamp(0, 4095) as i32);
-            return Err(failed(&format!("KVM says \"{error}\"")));
+            return Err(failed(&format!("KVM returns \"{error}\"")));
         }
         if read_process(self.injector.pid, self.scratch, &mut bytes) < BYTES {
             return Err(failed("its stack cannot be read"));
@@ -160,7 +160,7 @@ impl Call<'_> {
     }
 }
 
-/// Lets a thread go on to the begin or the end of a system call.
+/// Resumes a thread up to the entry or the exit of a system call.
 fn step(thread: &mut Thread, signals: &ChildSignals) -> Result<(), GuestError> {
     let start_ns = monotonic_ns();
     for _ in 0..OTHER_STOPS_MAX {
@@ -180,7 +180,7 @@ fn step(thread: &mut Thread, signals: &ChildSignals) -> Result<(), GuestError> {
                 thread.end();
                 return Ok(());
             }
-            // Only SIGSTOP cannot be blocked. It gets it when it is as it was.
+            // Only SIGSTOP cannot be blocked. The thread gets it when its state is restored.
             Stop::Signal(signal) | Stop::Event(signal) if signal != libc::SIGTRAP => thread.owe(signal),
             Stop::Signal(_) | Stop::Event(_) => {}
         }

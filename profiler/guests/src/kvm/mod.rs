@@ -1,20 +1,20 @@
 //! A VM under KVM, whichever program runs it: each vCPU's thread is stopped by ptrace, its registers
 //! are read from the page that KVM shares with the VMM, its RAM from the file that backs it or out of
-//! the VMM's memory. The VMM is not asked and does not notice.
+//! the VMM's memory. The VMM does not cooperate and is not affected.
 //!
-//! What happens to the guest if we die, at whatever moment (SIGKILL is meant):
-//! - The kernel lets all threads that we trace go on when our thread ends. None stays stopped, and a
+//! What happens to the guest if we die at any moment, also by SIGKILL:
+//! - The kernel resumes all threads that we trace when our thread ends. None stays stopped, and a
 //!   signal that one was about to receive is received.
 //! - A thread that had not been put back in front of `KVM_RUN` sees the call return `EINTR` without a
 //!   signal. That is a result that `KVM_RUN` may have at any time; VMMs enter the guest again (QEMU:
-//!   `kvm_cpu_exec` goes once through its loop). One that had been put back enters it by itself.
+//!   `kvm_cpu_exec` runs its loop once). One that had been put back enters it by itself.
 //! - `kvm_valid_regs` stays set: from then on KVM writes registers into the shared page when `KVM_RUN`
-//!   returns, which nobody reads. The next recording finds it set and leaves it so.
+//!   returns, which is harmless. The next recording finds it set and leaves it so.
 //! - Only where registers are read by injected calls (`inject`) there are moments, some 50 us of each
-//!   sample, at which that is not so.
+//!   sample, at which this does not hold.
 //!
-//! What a VMM could notice while it is sampled: a system call of a vCPU's thread other than `KVM_RUN`
-//! that fails with `EINTR` after any stop (signal(7) lists them) does so.
+//! The only visible effect on a VMM: a system call of a vCPU's thread other than `KVM_RUN` may fail
+//! with `EINTR`, if it is one that does so after any stop (signal(7) lists them).
 
 mod aside;
 mod attach;
@@ -43,14 +43,14 @@ use inject::Injector;
 use page::RunPage;
 use vcpu::{Call, Hold, Thread};
 
-/// How long a vCPU is waited for: it may be stuck in the kernel, or wait for a CPU of a loaded host.
+/// Limit of the wait for a vCPU: it may be stuck in the kernel, or wait for a CPU of a loaded host.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same when letting go for good.
+/// The same for a detach.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A VM that is attached to.
+/// An attached VM.
 pub struct KvmVm {
-    // Threads that are dropped before they are let go need the signals: declared after them.
+    // Threads that are dropped before the detach need the signals: declared after them.
     vcpus: Vec<Vcpu>,
     memory: Ram,
     image: VmImage,
@@ -59,7 +59,7 @@ pub struct KvmVm {
     warnings: Vec<String>,
 }
 
-/// How registers are read.
+/// The method of reading registers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RegistersBy {
     /// From the shared page; where there is none, by calls.
@@ -71,28 +71,28 @@ pub enum RegistersBy {
 
 /// A vCPU and its thread.
 struct Vcpu {
-    /// Its number, which names its track too.
+    /// Its number, which is also that of its track.
     index: u32,
     view: View,
     thread: Thread,
-    /// `KVM_RUN` has returned since registers were asked for.
+    /// `KVM_RUN` has returned since registers were requested.
     is_synced: bool,
-    /// `/proc/PID/task/TID/stat`: where it runs, and for guests that do not say so whether it sleeps.
+    /// `/proc/PID/task/TID/stat`: its CPU, and for guests that do not report it, whether it sleeps.
     stat: Option<File>,
-    /// The guest did not say what this vCPU does, the last time.
+    /// The guest did not report the state of this vCPU, the last time.
     is_silent: bool,
 }
 
-/// Where a vCPU's registers come from.
+/// The source of a vCPU's registers.
 enum View {
     Page(RunPage),
     Calls(Injector),
-    /// Given back, before the thread is let go.
+    /// Restored, before the thread is resumed.
     None,
 }
 
 impl Vcpu {
-    /// The registers of a held vCPU, once they are known.
+    /// The registers of a stopped vCPU, once they are known.
     fn registers(&mut self, call: Call, signals: &ChildSignals) -> Result<Option<CoreState>, GuestError> {
         self.is_synced |= call.interrupted;
         match &mut self.view {
@@ -103,12 +103,12 @@ impl Vcpu {
     }
 }
 
-/// A vCPU that stands still.
+/// A stopped vCPU.
 struct Core<'a> {
     memory: &'a Ram,
     translator: Translator,
     is_halted: bool,
-    /// Whether that was asked for.
+    /// Whether that was requested.
     was_asked: bool,
 }
 
@@ -123,18 +123,18 @@ impl HeldCore for Core<'_> {
     }
 }
 
-/// Whether a process runs a VM by KVM, as far as we may know.
+/// Whether a process runs a VM by KVM, as far as we may inspect it.
 pub fn is_vmm(pid: u32) -> bool {
     vcpu_count(pid).is_ok_and(|count| count > 0)
 }
 
-/// How many vCPUs of KVM a process has; fails if we may not know.
+/// The number of KVM's vCPUs of a process; fails if we may not inspect it.
 pub(crate) fn vcpu_count(pid: u32) -> io::Result<usize> {
     Ok(threads::descriptors(pid)?.0.len())
 }
 
 impl KvmVm {
-    /// One sample of a vCPU; `Ok(None)` if there is none to be had now.
+    /// One sample of a vCPU; `Ok(None)` if none is possible now.
     fn sample_vcpu(&mut self, position: usize) -> Result<Option<RawSample>, GuestError> {
         let vcpu = &mut self.vcpus[position];
         // Allocated while the guest runs.
@@ -153,14 +153,14 @@ impl KvmVm {
             vcpu.is_silent = core.was_asked;
             sample.map(Some)
         });
-        // Whatever came of it, it goes on.
+        // Whatever the result, it resumes.
         vcpu.thread.release()?;
         let frozen_ns = vcpu.thread.take_frozen_ns();
         Ok(sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }))
     }
 
-    /// Stops and lets go each vCPU without reading anything: the floor that samples are measured against.
-    /// Returns, of the one that took longest, the time until it stood still and that until it was let go.
+    /// Stops and resumes each vCPU without reading anything: the lower bound that samples are compared with.
+    /// Returns, for the one that took longest, the time until it was stopped and that until it was resumed.
     pub fn hold_and_release(&mut self) -> Result<Option<(Duration, Duration)>, GuestError> {
         let mut longest = (Duration::ZERO, Duration::ZERO);
         for vcpu in &mut self.vcpus {
@@ -177,12 +177,12 @@ impl KvmVm {
         Ok(Some(longest))
     }
 
-    /// How many signals for the VMM went through our hands.
+    /// The number of signals that were passed on to the VMM.
     pub fn signals_handed_on(&self) -> u64 {
         self.vcpus.iter().map(|vcpu| vcpu.thread.signals()).sum()
     }
 
-    /// A VM goes on while one of its vCPUs does.
+    /// A VM has not ended while one of its vCPUs runs.
     fn has_ended(&self) -> bool {
         self.vcpus.iter().all(|vcpu| vcpu.thread.has_ended())
     }
@@ -199,7 +199,7 @@ impl Guest for KvmVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
         self.image.announce(self.vcpus.iter().map(|vcpu| vcpu.index), sink);
-        // To be attached to has taken some stops.
+        // Attaching has taken some stops.
         let tracks_ns = self.vcpus.iter_mut().map(|vcpu| (vcpu.index, vcpu.thread.take_frozen_ns())).collect();
         sink(Event::Frozen { tracks_ns });
         Ok(())
@@ -207,7 +207,7 @@ impl Guest for KvmVm {
 
     fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
         let mut samples = Vec::with_capacity(self.vcpus.len());
-        // One after the other: each stands still only for its own sample.
+        // One after the other: each is stopped only for its own sample.
         for position in 0..self.vcpus.len() {
             samples.extend(self.sample_vcpu(position)?.map(Event::Sample));
         }
@@ -235,7 +235,7 @@ impl Guest for KvmVm {
     fn detach(&mut self) -> Result<(), GuestError> {
         let mut result = Ok(());
         for vcpu in &mut self.vcpus {
-            // Given back first: the thread runs on as soon as it is let go.
+            // Restored first: the thread runs as soon as it is resumed.
             vcpu.view = View::None;
             let detached = vcpu.thread.detach(&self.signals, DETACH_TIMEOUT);
             result = result.and(detached);

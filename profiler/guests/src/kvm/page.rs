@@ -1,4 +1,4 @@
-//! The page that KVM shares with a VMM for each vCPU (`struct kvm_run` of `linux/kvm.h`): if asked to,
+//! The page that KVM shares with a VMM for each vCPU (`struct kvm_run` of `linux/kvm.h`): on request,
 //! KVM writes the registers there whenever `KVM_RUN` returns (`KVM_CAP_SYNC_REGS`).
 
 use std::io;
@@ -15,12 +15,12 @@ pub(super) const WANTED: u64 = 1 | 2;
 #[derive(Debug)]
 pub(super) struct RunPage {
     map: Map,
-    /// What the VMM itself had asked KVM to write.
+    /// The registers that the VMM itself had requested from KVM.
     previous: u64,
 }
 
 impl RunPage {
-    /// Maps the page of a vCPU and asks for registers.
+    /// Maps the page of a vCPU and requests registers.
     pub(super) fn open(vcpu: &OwnedFd) -> io::Result<RunPage> {
         let map = Map::new(vcpu.as_fd(), 4096, true)?;
         let previous = map.load(VALID_REGISTERS);
@@ -28,7 +28,7 @@ impl RunPage {
         Ok(RunPage { map, previous })
     }
 
-    /// The registers when `KVM_RUN` returned last.
+    /// The registers at the last return of `KVM_RUN`.
     pub(super) fn registers(&self) -> CoreState {
         let mut bytes = [0; END];
         let copied = self.map.read(0, &mut bytes);

@@ -1,14 +1,14 @@
-//! Why the kernel does not let us trace a process, and what would change that.
+//! Why the kernel does not permit us to trace a process, and the remedy.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use crate::error::GuestError;
 
-/// What decides about tracing, as far as it can be seen from outside.
+/// The conditions of tracing that are visible from outside.
 #[derive(Debug, Clone, Default)]
 struct Facts {
-    /// Who traces the process already: its id and name.
+    /// The tracer of the process: its id and name.
     tracer: Option<(u32, String)>,
     /// `kernel.yama.ptrace_scope`, 0 if there is none.
     scope: u32,
@@ -16,7 +16,7 @@ struct Facts {
     is_foreign: bool,
 }
 
-/// Who traces any of the threads of a process: its id and name.
+/// The tracer of any thread of a process: its id and name.
 fn tracer_of(pid: u32) -> Option<(u32, String)> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(65_536);
     let tracers = threads.filter_map(|entry| {
@@ -27,7 +27,7 @@ fn tracer_of(pid: u32) -> Option<(u32, String)> {
     tracers.max().filter(|tracer| *tracer != 0).map(|tracer| (tracer, name_of(tracer)))
 }
 
-/// The error for a VMM whose threads could not be found: while another stops them they look like any.
+/// The error for a VMM whose threads could not be found: while another tracer stops them they cannot be recognized.
 pub(super) fn explain_missing(pid: u32) -> GuestError {
     if tracer_of(pid).is_some() { explain(pid) } else { GuestError::NoVcpu(pid) }
 }
@@ -44,7 +44,7 @@ pub(crate) fn explain(pid: u32) -> GuestError {
     GuestError::NotPermitted { action: format!("trace the VMM {pid} by ptrace"), remedy: remedy(facts) }
 }
 
-/// What a process is called, without what could spoil a terminal.
+/// The name of a process, without control characters.
 fn name_of(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name).trim_end().replace(|letter: char| letter.is_control(), "?");

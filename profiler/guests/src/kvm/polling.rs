@@ -1,27 +1,27 @@
-//! Whether to poll for a stop before sleeping until the kernel tells of it.
+//! Whether to poll for a stop before sleeping until the kernel reports it.
 //!
-//! A vCPU on a CPU of its own stops within some 10 us of being asked, within 45 to 90 us if the host is a
-//! VM itself. To sleep and be woken again takes longer than that, since the CPU that we leave becomes idle
-//! and has to be woken too. But where the vCPU needs our CPU to stop, polling only keeps it from that.
-//! So it is tried, and given up for a while where it has not helped.
+//! A vCPU with a CPU of its own stops within some 10 us after the request, within 45 to 90 us if the host is a
+//! VM itself. Sleeping and waking takes longer than that, since our CPU becomes idle
+//! and has to be woken too. But if the vCPU needs our CPU to stop, polling only delays it.
+//! So polling is tried, and suspended for a while if it has not helped.
 //!
 //! Medians of the pause (2026-11-21, a VM with 2 cores, 997 samples per second) for limits of 0, 20, 60, 120
 //! and 250 us: 133, 132, 122, 71 and 69 us on an idle host; with two other processes that compute all the
 //! time 77, 84, 57 and 52 us for 0, 20, 100 and 200.
 
-/// How long is polled, in nanoseconds.
+/// Duration of polling, in nanoseconds.
 const LIMIT_NS: u64 = 200_000;
 /// Where it does not help, it is tried this rarely.
 const TRY_EVERY: u32 = 32;
 /// How much a success counts for, at most.
 const TRUST_MAX: u32 = 8;
 
-/// What polling has brought so far.
+/// The success of polling so far.
 #[derive(Debug)]
 pub(super) struct Polling {
-    /// Grows by one with each success and is halved by each failure; zero is no trust.
+    /// Grows by one with each success and is halved by each failure; polling is off at zero.
     trust: u32,
-    /// Stops that were waited for without polling since it was given up.
+    /// Stops without polling since it was suspended.
     since: u32,
 }
 
@@ -32,12 +32,12 @@ impl Default for Polling {
 }
 
 impl Polling {
-    /// Whether to look again at once, so long after the stop was asked for.
+    /// Whether to poll again immediately, so long after the stop was requested.
     pub(super) fn goes_on(&self, waited_ns: u64) -> bool {
         waited_ns < LIMIT_NS && (self.trust > 0 || self.since >= TRY_EVERY)
     }
 
-    /// Notes how long a stop has taken.
+    /// Records how long a stop has taken.
     pub(super) fn stopped(&mut self, waited_ns: u64) {
         if self.trust == 0 && self.since < TRY_EVERY {
             self.since += 1;

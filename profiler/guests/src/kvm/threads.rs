@@ -1,7 +1,7 @@
-//! Which threads of a VMM run which vCPU.
+//! Finds the threads that run a VMM's vCPUs.
 //!
 //! A vCPU is a descriptor, `anon_inode:kvm-vcpu:N`; the thread that calls `KVM_RUN` on it runs it. What
-//! a thread calls is in `/proc/PID/task/TID/syscall` unless it is on a CPU just now; then a stop tells.
+//! a thread calls is in `/proc/PID/task/TID/syscall` unless it is on a CPU at the moment; then it has to be stopped.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ use crate::error::GuestError;
 use crate::sys::ChildSignals;
 use crate::vm::VCPUS_MAX;
 
-/// The most descriptors and threads of a process that are looked at.
+/// The most descriptors and threads of a process that are inspected.
 const ENTRIES_MAX: usize = 65_536;
-/// How long threads are looked for: one that handles a device is not in `KVM_RUN`.
+/// Duration of the search for threads: one that handles a device is not in `KVM_RUN`.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long one thread may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Threads that the kernel makes for a process (since 6.4; those of io_uring have the other bit).
+/// Threads that the kernel creates for a process (since 6.4; those of io_uring have the other bit).
 /// "kvm-nx-lpage-re" is one: it seems to be in `KVM_RUN`, but cannot be traced.
 const PF_USER_WORKER: u64 = 0x4000;
 const PF_IO_WORKER: u64 = 0x10;
@@ -57,7 +57,7 @@ pub(super) fn descriptors(pid: u32) -> io::Result<(Vec<Descriptor>, Option<i32>)
     Ok((vcpus, kvm))
 }
 
-/// What is known of a thread without stopping it.
+/// The state of a thread that is visible without stopping it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Glance {
     /// On a CPU, or ready to.
@@ -84,14 +84,14 @@ fn parse_syscall(text: &str) -> Glance {
 
 /// State and flags from `/proc/.../stat`.
 pub(super) fn parse_stat(text: &str) -> Option<(char, u64)> {
-    // The name in brackets may itself hold anything.
+    // The name in brackets may contain any characters.
     let mut words = text.rsplit_once(')')?.1.split_ascii_whitespace();
     Some((words.next()?.chars().next()?, words.nth(5)?.parse().ok()?))
 }
 
 fn glance(pid: u32, thread: u32) -> io::Result<Glance> {
     let folder = format!("/proc/{pid}/task/{thread}");
-    // The name may hold bytes that are no text.
+    // The name may have bytes that are not UTF-8.
     let Ok(stat) = fs::read(format!("{folder}/stat")) else { return Ok(Glance::Other) };
     match parse_stat(&String::from_utf8_lossy(&stat)) {
         Some((state, flags)) if flags & (PF_USER_WORKER | PF_IO_WORKER) == 0 && !"ZXx".contains(state) => {}
@@ -105,7 +105,7 @@ fn glance(pid: u32, thread: u32) -> io::Result<Glance> {
     }
 }
 
-/// The vCPU that a thread's name speaks of: "CPU 3/KVM" (QEMU), "fc_vcpu 3" (Firecracker), "vcpu3".
+/// The vCPU in a thread's name: "CPU 3/KVM" (QEMU), "fc_vcpu 3" (Firecracker), "vcpu3".
 fn named_vcpu(name: &str) -> Option<u32> {
     let name = name.trim_end().trim_end_matches("/KVM");
     let digits = name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
@@ -124,7 +124,7 @@ pub(super) struct Search<'a> {
     pub(super) pid: u32,
     pub(super) vcpus: &'a [Descriptor],
     pub(super) signals: &'a ChildSignals,
-    /// What it means if the kernel refuses.
+    /// The error if the kernel refuses.
     pub(super) refused: &'a dyn Fn(io::Error) -> GuestError,
 }
 
@@ -138,7 +138,7 @@ impl Search<'_> {
                 fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|_| GuestError::NoProcess(self.pid))?;
             for entry in folder.take(ENTRIES_MAX).flatten() {
                 let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-                // Names are only the VMM's word; who is still missing later may have any.
+                // The VMM chooses the names; the thread of a vCPU that is still missing later may have any name.
                 let may_be_wanted = start.elapsed() > PATIENCE / 2 || self.is_wanted_by_name(id);
                 if may_be_wanted && found.iter().all(|known| known.id != id) {
                     found.extend(self.look_at(id, &found)?);
@@ -153,12 +153,12 @@ impl Search<'_> {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        // Those that we trace ourselves are let go first.
+        // Threads that we trace ourselves are detached first.
         drop(found);
         Err(permission::explain_missing(self.pid))
     }
 
-    /// Whether a thread's name does not say that it runs another vCPU: those are not even stopped.
+    /// Whether a thread may run a vCPU: one whose name belongs to another vCPU is not even stopped.
     fn is_wanted_by_name(&self, id: u32) -> bool {
         let name = fs::read(format!("/proc/{}/task/{id}/comm", self.pid)).unwrap_or_default();
         let named = named_vcpu(&String::from_utf8_lossy(&name));

@@ -1,8 +1,8 @@
-//! One vCPU thread under ptrace: stopped for a sample, let go so that the VMM notices nothing.
+//! One vCPU thread under ptrace: stopped for a sample, and resumed without a visible effect on the VMM.
 //!
-//! A stop ends `KVM_RUN` with `EINTR`. Before the thread goes on it is put back in front of its system
-//! call, so that it enters the guest again. If a signal for the VMM comes before it does, that is
-//! undone: then `EINTR` is what the VMM has to see.
+//! A stop ends `KVM_RUN` with `EINTR`. Before the thread resumes it is put back in front of its system
+//! call, so that it enters the guest again. If a signal for the VMM arrives before that, this is
+//! undone: then the VMM has to receive `EINTR`.
 
 use std::io;
 use std::time::Duration;
@@ -19,10 +19,10 @@ pub(super) const KVM_RUN: u64 = 0xae80;
 const SYSCALL_BYTES: u64 = 2;
 /// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
 const SLEEP_NS_MAX: u64 = 1_000_000;
-/// How long a thread that nobody detached from may take to stop.
+/// How long a thread without a detach may take to stop.
 const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The system call from which a stopped thread comes.
+/// The system call of a stopped thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
     /// Its file descriptor, if it is `KVM_RUN`.
@@ -34,7 +34,7 @@ pub(super) struct Call {
 pub(super) const IOCTL: u64 = libc::SYS_ioctl as u64;
 const INTERRUPTED: u64 = -(libc::EINTR as i64) as u64;
 
-/// What the registers of a stopped thread say.
+/// The system call in the registers of a stopped thread.
 pub(super) fn call_of(registers: &user_regs_struct) -> Call {
     // The ioctl's number is an `unsigned int` to the kernel.
     let is_run = registers.orig_rax == IOCTL && registers.rsi & 0xffff_ffff == KVM_RUN;
@@ -45,7 +45,7 @@ pub(super) fn call_of(registers: &user_regs_struct) -> Call {
 fn rewind(registers: &mut user_regs_struct) {
     registers.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
     registers.rax = IOCTL;
-    // No system call is under way: the kernel shall not restart one by itself.
+    // No system call is in progress: the kernel must not restart one by itself.
     registers.orig_rax = u64::MAX;
 }
 
@@ -63,12 +63,12 @@ fn undo_rewind(registers: &mut user_regs_struct) {
     registers.rax = INTERRUPTED;
 }
 
-/// What came of the wish to hold a thread.
+/// The result of a request to stop a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// It stands still.
+    /// It is stopped.
     Yes(Call),
-    /// It did not stop in time. The wish stays, and `settle` lets it go when it does.
+    /// It did not stop in time. The request stays, and `settle` resumes it when it does.
     Late,
     /// It is gone.
     Ended,
@@ -77,21 +77,21 @@ pub(super) enum Hold {
 /// A thread of a VMM.
 pub(super) struct Thread {
     tracee: Tracee,
-    /// A stop was asked for and has not come yet.
+    /// A stop was requested and has not arrived yet.
     asked: bool,
-    /// It stands still, by a stop with this signal.
+    /// It is stopped, with this signal.
     held: Option<(i32, user_regs_struct)>,
-    /// Where it was put back to last.
+    /// The address that it was put back to last.
     rewound: Option<u64>,
     ended: bool,
-    /// A stop signal that came while the thread made a call for us: it gets it when it goes on.
+    /// A stop signal that arrived while the thread made a call for us: it gets the signal when it resumes.
     owed: i32,
-    /// Signals that were handed on.
+    /// Signals that were passed on.
     signals: u64,
     polling: Polling,
-    /// When the stop was asked for by which it stands still.
+    /// When the current stop was requested.
     held_since_ns: Option<u64>,
-    /// How long it was held in all, since that was asked for last.
+    /// The total time for which it was stopped, since the last query.
     frozen_ns: u64,
 }
 
@@ -121,7 +121,7 @@ impl Thread {
         let start_ns = monotonic_ns();
         let mut limit_ns = limit.as_nanos() as u64;
         if self.asked {
-            // It was late before: whoever is stuck in the kernel is not waited for again and again.
+            // It was late before: a thread that is stuck in the kernel is not waited for each time.
             limit_ns = 0;
         } else if !self.ended {
             match self.tracee.interrupt() {
@@ -161,7 +161,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Waits for the end of a thread that was killed: until its tracer has taken note of it, its process can neither end
+    /// Waits for the end of a thread that was killed: until its tracer has collected it, its process can neither end
     /// nor become another program.
     fn reap(&mut self) {
         let start_ns = monotonic_ns();
@@ -176,7 +176,7 @@ impl Thread {
         self.end();
     }
 
-    /// Takes note of at most one stop. Signals are handed on at once.
+    /// Processes at most one stop. Signals are passed on immediately.
     fn look(&mut self) -> Result<bool, GuestError> {
         if self.held.is_some() || self.ended {
             return Ok(false);
@@ -188,7 +188,7 @@ impl Thread {
                 Ok(())
             }
             Ok(Some(Stop::Signal(signal))) => self.hand_on(signal),
-            // Left over from a call that somebody else had it make.
+            // Left over from a call that another process made it execute.
             Ok(Some(Stop::Call)) => self.tracee.resume(0),
             Ok(Some(Stop::Event(signal))) => {
                 self.asked = false;
@@ -212,7 +212,7 @@ impl Thread {
         self.tracee.resume(signal)
     }
 
-    /// Puts a held thread back in front of `KVM_RUN` if our stop has ended that.
+    /// Puts a stopped thread back in front of `KVM_RUN` if our stop has ended that.
     fn mend(&mut self) -> io::Result<Option<i32>> {
         let Some((signal, mut registers)) = self.held.take() else { return Ok(None) };
         if call_of(&registers).interrupted {
@@ -223,21 +223,21 @@ impl Thread {
         Ok(Some(signal))
     }
 
-    /// Lets a held thread go on.
+    /// Resumes a stopped thread.
     pub(super) fn release(&mut self) -> Result<(), GuestError> {
         let resumed = self.mend().and_then(|held| match held {
             None => Ok(()),
             Some(libc::SIGTRAP) => self.tracee.resume(std::mem::take(&mut self.owed)),
-            // The whole process was stopped by somebody, and shall stay so.
+            // Another process has stopped the whole process, and it stays so.
             Some(_) => self.tracee.listen(),
         });
         if let Some(since_ns) = self.held_since_ns.take() {
             self.frozen_ns += monotonic_ns() - since_ns;
         }
-        resumed.or_else(|error| self.lost(error, "let go of"))
+        resumed.or_else(|error| self.lost(error, "release"))
     }
 
-    /// Between samples: hands on signals, and lets go of what has stopped too late.
+    /// Between samples: passes signals on, and resumes a thread that has stopped too late.
     pub(super) fn settle(&mut self) -> Result<(), GuestError> {
         const STOPS_MAX: u32 = 64;
         for _ in 0..STOPS_MAX {
@@ -249,7 +249,7 @@ impl Thread {
         Ok(())
     }
 
-    /// What it stands still by, and its registers, if it is held.
+    /// Its stop and its registers, if it is stopped.
     pub(super) fn held(&self) -> Option<(i32, user_regs_struct)> {
         self.held
     }
@@ -258,18 +258,18 @@ impl Thread {
         &self.tracee
     }
 
-    /// How long it was held since this was asked last: from each request to stop until it was let go.
+    /// How long it was stopped since the last query: from each stop request until it was resumed.
     pub(super) fn take_frozen_ns(&mut self) -> u64 {
         std::mem::take(&mut self.frozen_ns)
     }
 
-    /// Notes that it has ended while somebody else waited for it.
+    /// Records that it has ended while other code waited for it.
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.held = None;
     }
 
-    /// Has it get a signal when it goes on.
+    /// Makes it receive a signal when it resumes.
     pub(super) fn owe(&mut self, signal: i32) {
         self.owed = signal;
         self.signals += 1;
@@ -279,12 +279,12 @@ impl Thread {
         self.ended
     }
 
-    /// How many signals for the VMM went through our hands.
+    /// The number of signals that were passed on to the VMM.
     pub(super) fn signals(&self) -> u64 {
         self.signals
     }
 
-    /// Lets it go on without us; a thread that does not stop within `limit` cannot be let go.
+    /// Detaches from it; fails for a thread that does not stop within `limit`.
     pub(super) fn detach(&mut self, signals: &ChildSignals, limit: Duration) -> Result<(), GuestError> {
         let start_ns = monotonic_ns();
         loop {
@@ -299,7 +299,7 @@ impl Thread {
                     signals.wait(Duration::from_nanos(SLEEP_NS_MAX));
                 }
                 Hold::Late => {
-                    let error = io::Error::other("it does not stop; it goes on when glass ends");
+                    let error = io::Error::other("it does not stop; it resumes when glass ends");
                     return Err(failed("detach from")(error));
                 }
             }
@@ -312,7 +312,7 @@ impl Drop for Thread {
         if !self.ended
             && let Ok(signals) = ChildSignals::block()
         {
-            // What does not stop is let go by the kernel when this thread ends.
+            // The kernel resumes a thread that does not stop when this thread ends.
             let _ = self.detach(&signals, DROP_TIMEOUT);
         }
     }

@@ -1,4 +1,4 @@
-//! Which memory of a VMM may be its guest's RAM: large, writable, not code; a shared file is the best.
+//! Finds memory of a VMM that may be its guest's RAM: large, writable, not code; preferably a shared file.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,18 +6,18 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::process::{MapsLine, parse_maps};
 
-/// The smallest RAM that is looked for: an ordinary VMM has many smaller pieces of memory.
+/// The smallest RAM that is considered: an ordinary VMM has many smaller pieces of memory.
 const RAM_BYTES_MIN: u64 = 4 << 20;
-/// The most descriptors of a process that are looked at.
+/// The most descriptors of a process that are inspected.
 const DESCRIPTORS_MAX: usize = 65_536;
 
 /// A piece of a VMM's memory without gaps.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Where the VMM has it.
+    /// Its address in the VMM.
     pub(super) host: u64,
     pub(super) bytes: u64,
-    /// What it is mapped from, and where in that it begins; none if only the VMM has it.
+    /// The file that it is mapped from, and its offset; none if it is private to the VMM.
     pub(super) file: Option<(File, u64)>,
 }
 
@@ -38,8 +38,8 @@ fn is_shared_file(line: &MapsLine) -> bool {
     line.is_shared && line.inode != 0
 }
 
-/// Neighbours that continue each other, of which the kernel had to make two because something differs
-/// that does not matter here; those that are large enough.
+/// Joins adjacent mappings of the same memory, which the kernel has split because of a difference
+/// that does not matter here; returns those that are large enough.
 fn join(lines: &[MapsLine]) -> Vec<MapsLine> {
     let mut joined: Vec<MapsLine> = Vec::new();
     for line in lines {
@@ -55,7 +55,7 @@ fn join(lines: &[MapsLine]) -> Vec<MapsLine> {
     joined
 }
 
-/// Whether a line goes on with the same memory. A VMM may protect a part of its guest's RAM from being changed.
+/// Whether a line continues the same memory. A VMM may write-protect a part of its guest's RAM.
 fn continues(last: &MapsLine, line: &MapsLine) -> bool {
     is_shared_file(line)
         && is_shared_file(last)
@@ -79,7 +79,7 @@ fn is_device(line: &MapsLine) -> bool {
 fn descriptor(pid: u32, line: &MapsLine) -> io::Result<Option<File>> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.take(DESCRIPTORS_MAX) {
         let path = entry?.path();
-        // Opening a device or a pipe could do something; a plain file's metadata tells first.
+        // Opening a device or a pipe could have side effects; check the metadata for a plain file first.
         let is_it = fs::metadata(&path)
             .is_ok_and(|data| data.is_file() && data.ino() == line.inode && names(&path, &line.path));
         if is_it && let Ok(file) = File::open(&path) {

@@ -1,14 +1,14 @@
-//! Where in a VMM's RAM which physical address is.
+//! Maps physical addresses to offsets in a VMM's RAM.
 //!
-//! RAM begins at address 0 and, if it is large, has a hole below 4 GiB, whose begin depends on the
+//! RAM starts at address 0 and, if it is large, has a hole below 4 GiB, whose start depends on the
 //! machine (QEMU 7.2: q35 at 2 or 2.75 GiB, pc at 3 or 3.5, microvm at 3) and may be configured. QEMU
-//! itself tells it to the guest's firmware, in a table that lies in its heap; that is looked up instead
-//! of guessed. Without it, only what is the same on every machine is read.
+//! itself reports it to the guest's firmware, in a table in its heap, which is read here.
+//! Without the table, only the addresses that are the same on every machine are read.
 
 /// Up to here every machine has its RAM without a hole.
 pub(super) const SAME_EVERYWHERE_BYTES: u64 = 2 << 30;
 const FOUR_GIB: u64 = 4 << 30;
-/// The first MiB of a PC holds devices and firmware from here on.
+/// The first MiB of a PC has devices and firmware from here on.
 const DEVICES_START: u64 = 0xa_0000;
 const DEVICES_END: u64 = 0x10_0000;
 
@@ -19,7 +19,7 @@ pub(super) struct Split {
     pub(super) high: u64,
 }
 
-/// A range of physical addresses and where in RAM, counted without the hole, it lies.
+/// A range of physical addresses and its offset in RAM, not counting the hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) address: u64,
@@ -37,9 +37,9 @@ pub(super) fn ranges(split: Split) -> Vec<Range> {
     all.into_iter().filter(|range| range.bytes > 0).collect()
 }
 
-/// Looks for the firmware's table in QEMU's heap: entries of 20 bytes, address, length and type, of
+/// Searches for the firmware's table in QEMU's heap: entries of 20 bytes, address, length and type, of
 /// which 1 is RAM; the first is the RAM below the hole, the second that above it. Other bytes may look
-/// the same, so all finds are returned; the one whose sum is the size of RAM is believed.
+/// the same, so all finds are returned; the one whose sum is the size of RAM is used.
 pub(super) fn find_splits(heap: &[u8]) -> Vec<Split> {
     const ENTRY_BYTES: usize = 20;
     const SPLITS_MAX: usize = 10_000;

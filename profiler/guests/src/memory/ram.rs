@@ -1,5 +1,5 @@
 //! The RAM of a VM, read while its VMM has it mapped: through our own mapping of the same file, by
-//! reading that file, or out of the VMM's memory.
+//! reading that file, or from the VMM's memory.
 //!
 //! One sample's reads (5 page table entries of some 8 bytes, 2 KiB of stack) take 0.1, 1.6 and 4.7 us
 //! in these ways (2026-11-21, AMD EPYC, medians).
@@ -21,7 +21,7 @@ const CANDIDATES_MAX: usize = 8;
 /// The most bytes of a VMM's heap that are searched: QEMU's has some 15 MiB.
 const HEAP_BYTES_MAX: u64 = 256 << 20;
 
-/// How bytes are got.
+/// The method of reading.
 #[derive(Debug)]
 enum Backing {
     /// Mapped here. Only a file that is sealed against shrinking: reading beyond the end of one that
@@ -29,11 +29,11 @@ enum Backing {
     Mapped(Map, File),
     /// Read from a file at this offset.
     File(File, u64),
-    /// Read out of the VMM.
+    /// Read from the VMM's memory.
     Process { pid: u32, host: u64 },
 }
 
-/// A range of physical addresses and where in a backing it begins.
+/// A range of physical addresses and its offset in a backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Piece {
     address: u64,
@@ -57,7 +57,7 @@ impl Ram {
         Ok(Ram::candidates(pid)?.into_iter().find(|ram| ram.is_file))
     }
 
-    /// What may be the RAM of a process, the most probable first. Which of it is, its content has to tell.
+    /// The candidates for the RAM of a process, the most probable first. Their contents decide.
     pub fn candidates(pid: u32) -> io::Result<Vec<Ram>> {
         let (lines, mut blocks) = blocks::of(pid)?;
         blocks.truncate(CANDIDATES_MAX);
@@ -65,16 +65,16 @@ impl Ram {
         (0..blocks.len()).map(|first| Ram::of(pid, &blocks, first, &splits)).collect()
     }
 
-    /// RAM that begins with the block `first`.
+    /// RAM that starts with the block `first`.
     fn of(pid: u32, blocks: &[Block], first: usize, splits: &[Split]) -> io::Result<Ram> {
         let block = &blocks[first];
-        // Other bytes of the heap may look like the table: two that disagree are not believed.
+        // Other bytes of the heap may look like the table: if two disagree, neither is used.
         let split_of = |bytes: u64| {
             let mut fitting = splits.iter().filter(|split| split.low + split.high == bytes);
             let first = *fitting.next()?;
             fitting.all(|other| *other == first).then_some(first)
         };
-        // Two nodes: the content tells which is the first, so the rest is the other's.
+        // Two nodes: the contents decide which is the first, so the rest belongs to the other.
         let is_other = |index: &usize| *index != first && block.file.is_some() && blocks[*index].file.is_some();
         let pairs = (0..blocks.len()).filter(is_other).find_map(|other| {
             let split = split_of(block.bytes.saturating_add(blocks[other].bytes))?;
@@ -88,12 +88,12 @@ impl Ram {
         Ok(Ram { backings, pieces, is_file: block.file.is_some(), is_whole })
     }
 
-    /// Whether it is a file that the VMM shares; otherwise it is read out of the VMM, which takes longer.
+    /// Whether it is a file that the VMM shares; otherwise it is read from the VMM's memory, which takes longer.
     pub fn is_file(&self) -> bool {
         self.is_file
     }
 
-    /// Whether all of it is known: if the VMM's layout is not, what lies above 2 GiB is not read.
+    /// Whether all of it is known: without the VMM's layout, addresses above 2 GiB are not read.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -111,7 +111,7 @@ impl fmt::Display for Ram {
 }
 
 impl Ram {
-    /// Where these bytes are: in which backing, and at which offset.
+    /// The place of these bytes: the backing and the offset.
     fn place(&self, address: u64, bytes: usize) -> Option<(&Backing, u64)> {
         self.pieces.iter().find_map(|piece| {
             let inside = address.checked_sub(piece.address)?;
@@ -156,7 +156,7 @@ impl Physical for Ram {
 fn backing(pid: u32, block: &Block) -> io::Result<Backing> {
     let Some((file, start)) = &block.file else { return Ok(Backing::Process { pid, host: block.host }) };
     let metadata = file.metadata()?;
-    // Huge pages that nobody has touched may not exist, which raises SIGBUS too: these files are read.
+    // Untouched huge pages may not exist, which raises SIGBUS too: these files are read.
     let is_plain = metadata.blksize() == 4096 && *start == 0 && metadata.len() >= block.bytes;
     if is_plain
         && cannot_shrink(file.as_fd())
@@ -168,7 +168,7 @@ fn backing(pid: u32, block: &Block) -> io::Result<Backing> {
     Ok(Backing::File(file.try_clone()?, *start))
 }
 
-/// The pieces of RAM that lies in blocks of these sizes, one after the other.
+/// The pieces of RAM in blocks of these sizes, one after the other.
 fn pieces(blocks: &[u64], split: Option<Split>) -> Vec<Piece> {
     let known = split.unwrap_or(Split { low: blocks[0].min(SAME_EVERYWHERE_BYTES), high: 0 });
     let mut pieces = Vec::new();
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(as_tuples(&[GIB, 3 * GIB], split), expected);
     }
 
-    /// A VMM may give its memory back, or lie about it: that must not end us by SIGBUS.
+    /// A VMM may free its memory, or report a wrong size: that must not end us by SIGBUS.
     #[test]
     fn a_file_that_shrinks_is_read_up_to_its_end() {
         let path = std::env::temp_dir().join(format!("glass-ram-test-{}", std::process::id()));

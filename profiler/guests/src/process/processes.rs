@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
+use super::kernel::Kernel;
 use super::{has_ended, living};
 use glass_profile::arch::Architecture;
 use glass_profile::event::Event;
@@ -27,6 +28,8 @@ pub(super) struct Processes {
     guests: u32,
     spaces: u32,
     numbered: u32,
+    /// The kernel's, which is one for all of them.
+    kernel: Option<SpaceId>,
 }
 
 fn comm(path: &str) -> Option<String> {
@@ -39,7 +42,7 @@ impl Processes {
         SpaceId(self.spaces - 1)
     }
 
-    /// Announces a process, if it is new; `name` is asked for then.
+    /// Announces a process, if it is new; `name` is called then.
     pub(super) fn announce(
         &mut self,
         pid: u32,
@@ -62,6 +65,21 @@ impl Processes {
     pub(super) fn space(&mut self, pid: u32, sink: &mut dyn FnMut(Event)) -> SpaceId {
         let name = || comm(&format!("/proc/{pid}/comm")).unwrap_or_else(|| format!("process {pid}"));
         self.announce(pid, None, name, sink)
+    }
+
+    /// The address space of the kernel, if its functions are known.
+    pub(super) fn kernel(&self) -> Option<SpaceId> {
+        self.kernel
+    }
+
+    /// Announces the kernel that works for a process, and for all that it starts.
+    pub(super) fn place_kernel(&mut self, pid: u32, kernel: Kernel, sink: &mut dyn FnMut(Event)) {
+        self.space(pid, sink);
+        let Some(guest) = self.known.get(&pid).map(|known| known.guest) else { return };
+        let space = self.new_space();
+        self.kernel = Some(space);
+        sink(Event::Space { space, guest, copy_of: None });
+        sink(Event::Place { space, range: kernel.range, bias: 0, program: kernel.program });
     }
 
     /// A process runs another program.
@@ -178,7 +196,7 @@ mod tests {
         assert_eq!((spaces.len(), tracks.len()), (processes.known.len(), processes.tracks.len()));
         processes.exit(MAKE, MAKE, &mut |_| ());
         assert!(!processes.known.contains_key(&MAKE));
-        // One of which not all threads are known goes on.
+        // A process without all threads known continues.
         let own = std::process::id();
         processes.fork(own, MAKE, own, &mut |_| ());
         processes.exit(own, own, &mut |_| ());

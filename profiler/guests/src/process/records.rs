@@ -22,9 +22,12 @@ const MISC_MODE_KERNEL: u16 = 1;
 /// `PERF_SAMPLE_REGS_ABI_32`: the thread runs code of 32 bits.
 const ABI_32: u64 = 1;
 const MISC_COMM_EXEC: u16 = 1 << 13;
+/// What stands before the calls of the kernel in a call chain, and the least such number.
+const CONTEXT_KERNEL: u64 = -128i64 as u64;
+const CONTEXTS: u64 = -4095i64 as u64;
 const PROTECTION_EXECUTE: u32 = 4;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Without registers if the thread has none outside of the kernel.
@@ -32,6 +35,8 @@ pub(super) enum Kind {
         pid: u32,
         tid: u32,
         in_kernel: bool,
+        /// The calls in the kernel, innermost first, as it has unwound them.
+        chain: Vec<u64>,
         user: Option<(Registers, Width)>,
         stack: Vec<u8>,
     },
@@ -146,6 +151,8 @@ impl Record {
         let _ip = fields.word()?;
         let (pid, tid) = (fields.half()?, fields.half()?);
         let time_ns = fields.word()?;
+        let calls = fields.word()?;
+        let chain = fields.bytes(usize::try_from(calls).ok()?.checked_mul(8)?)?;
         let registers_abi = fields.word()?;
         let mut user = None;
         // A kernel thread, or one that is just ending, has none.
@@ -162,8 +169,16 @@ impl Record {
             stack.extend_from_slice(&copied[..valid]);
         }
         let in_kernel = misc & MISC_MODE_MASK == MISC_MODE_KERNEL;
-        Some(Record { time_ns, kind: Kind::Sample { pid, tid, in_kernel, user, stack } })
+        let chain = calls_in_kernel(chain);
+        Some(Record { time_ns, kind: Kind::Sample { pid, tid, in_kernel, chain, user, stack } })
     }
+}
+
+/// Of a call chain, the part in the kernel. Before each part stands a number for its mode.
+fn calls_in_kernel(chain: &[u8]) -> Vec<u64> {
+    let words = chain.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let of_kernel = words.skip_while(|word| *word != CONTEXT_KERNEL).skip(1);
+    of_kernel.take_while(|word| *word < CONTEXTS).collect()
 }
 
 /// Brings records of several buffers into order and turns them into events.
@@ -211,17 +226,22 @@ impl Sorter {
 
     fn event(&mut self, record: Record, sink: &mut dyn FnMut(Event)) {
         match record.kind {
-            Kind::Sample { pid, tid, in_kernel, user, stack } => {
+            Kind::Sample { pid, tid, in_kernel, chain, user, stack } => {
                 let track = self.processes.track(pid, tid, sink);
                 let space = self.processes.space(pid, sink);
                 self.samples += 1;
                 let mut segments = Vec::with_capacity(2);
                 if in_kernel {
-                    segments.push(Segment { space, mode: Mode::Kernel, ..Default::default() });
+                    // Without names of its functions, one name stands for all of it.
+                    let (space, chain) = match self.processes.kernel() {
+                        Some(kernel) => (kernel, chain),
+                        None => (space, Vec::new()),
+                    };
+                    segments.push(Segment { space, mode: Mode::Kernel, chain, ..Default::default() });
                 }
                 if let Some((registers, width)) = user {
-                    let stack = vec![(registers.rsp, stack)];
-                    segments.push(Segment { space, mode: Mode::User, width, registers: registers.into(), stack });
+                    let (registers, stack) = (registers.into(), vec![(registers.rsp, stack)]);
+                    segments.push(Segment { space, mode: Mode::User, width, registers, stack, ..Default::default() });
                 }
                 let state = State::Running;
                 let time_ns = record.time_ns;
@@ -247,6 +267,7 @@ impl Sorter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kernel::Kernel;
     use super::*;
 
     fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
@@ -262,7 +283,8 @@ mod tests {
         body.extend(0x401000u64.to_le_bytes());
         body.extend(7u32.to_le_bytes());
         body.extend(tid.to_le_bytes());
-        for word in [time_ns, 2, 0xb, 0x7000, 0x401000, 16, 1, 2, 8] {
+        let chain = [4, CONTEXT_KERNEL, 0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108, -512i64 as u64];
+        for word in [time_ns].into_iter().chain(chain).chain([2, 0xb, 0x7000, 0x401000, 16, 1, 2, 8]) {
             body.extend(word.to_le_bytes());
         }
         record(SAMPLE, 1, &body)
@@ -274,7 +296,8 @@ mod tests {
         let user = Some((Registers { rip: 0x401000, rsp: 0x7000, rbp: 0xb }, Width::Bits64));
         let stack = 1u64.to_le_bytes().to_vec();
         assert_eq!(parsed.time_ns, 99);
-        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, in_kernel: true, user, stack });
+        let chain = vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108];
+        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, in_kernel: true, chain, user, stack });
     }
 
     #[test]
@@ -283,6 +306,41 @@ mod tests {
         for bytes in 0..whole.len() {
             assert_eq!(Record::parse(&whole[..bytes]), None, "{bytes} bytes");
         }
+    }
+
+    /// As the kernel of 2026-11-22 gives them (6.18): a sample in a system call, in user mode, and in an interrupt of it.
+    #[test]
+    fn of_a_call_chain_the_part_in_the_kernel_is_taken() {
+        let of = |words: &[i64]| calls_in_kernel(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
+        assert_eq!(of(&[-128, i64::MIN + 5, i64::MIN + 9, -512]), [(1 << 63) + 5, (1 << 63) + 9]);
+        assert_eq!(of(&[-512, 77]), [0u64; 0]);
+        assert_eq!(of(&[]), [0u64; 0]);
+    }
+
+    /// With the names of the kernel's functions a system call is a chain of them, without them it is one name.
+    #[test]
+    fn a_sample_in_a_system_call_is_a_segment_of_the_kernel_and_one_of_the_process() {
+        let segments = |kernel: Option<Kernel>| {
+            let mut sorter = Sorter::default();
+            let mut segments = Vec::new();
+            let mut sink = |event| {
+                if let Event::Sample(sample) = event {
+                    segments = sample.segments
+                }
+            };
+            if let Some(kernel) = kernel {
+                sorter.processes.place_kernel(7, kernel, &mut sink);
+            }
+            sorter.push(Record::parse(&sample(99, 8)).unwrap());
+            sorter.deliver(true, &mut sink);
+            segments
+        };
+        let named = segments(Some(Kernel::parse(b"ffffffff81000000 T work\n", None).unwrap()));
+        assert_eq!(named.iter().map(|segment| segment.mode).collect::<Vec<_>>(), [Mode::Kernel, Mode::User]);
+        assert_eq!(named[0].chain, [0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108]);
+        assert_ne!(named[0].space, named[1].space);
+        let nameless = segments(None);
+        assert_eq!((nameless[0].chain.len(), nameless[0].space), (0, nameless[1].space));
     }
 
     #[test]

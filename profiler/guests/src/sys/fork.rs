@@ -12,7 +12,7 @@ pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
     check(libc::c_long::from(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }))?;
-    // SAFETY: the kernel just made both descriptors and nobody else has them.
+    // SAFETY: the kernel has just created both descriptors, and no other code has them.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
@@ -34,7 +34,7 @@ impl Held {
         let before_exec = move || {
             // SAFETY: only calls that are allowed between fork and exec; the descriptors are open in
             // the child because exec has not closed them yet. Our copy of the writing end is closed
-            // first, so that the child does not wait for ever if its parent is killed.
+            // first, so that the child does not wait forever if its parent is killed.
             unsafe {
                 libc::close(held_end);
                 let pid = libc::getpid() as u32;
@@ -69,7 +69,7 @@ impl Held {
         self.pid
     }
 
-    /// Lets it run its program.
+    /// Starts its program.
     pub(crate) fn release(mut self) -> io::Result<Child> {
         self.release.write_all(&[1])?;
         self.started.recv().map_err(io::Error::other)?

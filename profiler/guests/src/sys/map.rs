@@ -18,7 +18,7 @@ unsafe impl Send for Map {}
 
 impl Map {
     /// Maps the first `bytes` of `file`. It must not shrink later: a read would then raise SIGBUS, which
-    /// ends the process. `cannot_shrink` tells.
+    /// ends the process: check `cannot_shrink`.
     pub(crate) fn new(file: BorrowedFd<'_>, bytes: usize, writable: bool) -> io::Result<Map> {
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice; no existing memory is touched.
@@ -35,8 +35,13 @@ impl Map {
         self.bytes
     }
 
-    /// Copies from the mapping; false if the range is not all inside. What another party writes
-    /// meanwhile may be seen in part.
+    /// The address of the mapping, for requests that name a range.
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// Copies from the mapping; returns false if the range is not all inside. Concurrent writes of another party
+    /// may be copied in part.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> bool {
         let Ok(offset) = usize::try_from(offset) else { return false };
         if offset.checked_add(into.len()).is_none_or(|end| end > self.bytes) {

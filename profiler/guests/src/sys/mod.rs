@@ -9,6 +9,7 @@ mod socket;
 mod ticks;
 mod tracee;
 mod watchdog;
+pub(crate) mod xen;
 
 pub(crate) use affinity::Cpus;
 pub(crate) use fork::Held;
@@ -64,7 +65,7 @@ pub(crate) fn sleep_precisely() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-/// Gives this thread a CPU as soon as it wants one, before all ordinary threads, where that is permitted (CAP_SYS_NICE).
+/// Gives this thread real-time priority over all ordinary threads, if that is permitted (CAP_SYS_NICE).
 /// Threads and processes that it starts are ordinary ones.
 pub(crate) fn run_first() {
     let lowest = libc::sched_param { sched_priority: 1 };
@@ -84,7 +85,7 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// Turns a -1 into the error it stands for.
+/// Converts a -1 to its error.
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -11,6 +11,7 @@ const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 const SAMPLE_IP: u64 = 1 << 0;
 const SAMPLE_TID: u64 = 1 << 1;
 const SAMPLE_TIME: u64 = 1 << 2;
+const SAMPLE_CALLCHAIN: u64 = 1 << 5;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_STACK_USER: u64 = 1 << 13;
 
@@ -23,6 +24,8 @@ const FLAG_COMM: u64 = 1 << 9;
 const FLAG_ENABLE_ON_EXEC: u64 = 1 << 12;
 const FLAG_TASK: u64 = 1 << 13;
 const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
+const FLAG_EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+const FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 const FLAG_MMAP2: u64 = 1 << 23;
 const FLAG_COMM_EXEC: u64 = 1 << 24;
 const FLAG_USE_CLOCKID: u64 = 1 << 25;
@@ -95,11 +98,13 @@ impl PerfEvent {
             | FLAG_COMM
             | FLAG_TASK
             | FLAG_SAMPLE_ID_ALL
+            // Its stack is unwound by us, which is better than by frame pointers.
+            | FLAG_EXCLUDE_CALLCHAIN_USER
             | FLAG_MMAP2
             | FLAG_COMM_EXEC
             | FLAG_USE_CLOCKID;
         if settings.exclude_kernel {
-            flags |= FLAG_EXCLUDE_KERNEL;
+            flags |= FLAG_EXCLUDE_KERNEL | FLAG_EXCLUDE_CALLCHAIN_KERNEL;
         }
         if settings.enable_on_exec {
             flags |= FLAG_ENABLE_ON_EXEC;
@@ -109,7 +114,7 @@ impl PerfEvent {
             size: size_of::<Attributes>() as u32,
             config: PERF_COUNT_SW_CPU_CLOCK,
             sample_period: settings.period_ns,
-            sample_type: SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_REGS_USER | SAMPLE_STACK_USER,
+            sample_type: SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CALLCHAIN | SAMPLE_REGS_USER | SAMPLE_STACK_USER,
             flags,
             sample_regs_user: USER_REGISTERS,
             sample_stack_user: settings.stack_bytes,
@@ -129,7 +134,7 @@ impl PerfEvent {
             )
         };
         let descriptor = check(result)? as i32;
-        // SAFETY: the kernel just made this descriptor and nobody else has it.
+        // SAFETY: the kernel has just created this descriptor, and no other code has it.
         let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
         Ok(PerfEvent { file, ring: None })
     }
@@ -161,7 +166,7 @@ impl PerfEvent {
     /// The nanoseconds that were counted for the thread and all that it started.
     pub(crate) fn count(&self) -> io::Result<u64> {
         let mut value = 0u64;
-        // SAFETY: `value` has the 8 bytes that are asked for.
+        // SAFETY: `value` has the 8 bytes that are requested.
         let result = unsafe { libc::read(self.file.as_raw_fd(), (&raw mut value).cast(), 8) };
         check(result as libc::c_long).map(|_| value)
     }

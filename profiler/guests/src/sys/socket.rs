@@ -26,7 +26,7 @@ pub(crate) fn open_socket(endpoint: &Endpoint) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers only.
     let descriptor = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     let descriptor = check(libc::c_long::from(descriptor))? as i32;
-    // SAFETY: the kernel just made this descriptor and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn connect_socket(socket: &OwnedFd, endpoint: &Endpoint, timeout: Dur
     connect_to(socket, &RawAddress::of(endpoint)?)
 }
 
-/// An address in the form that the kernel takes; made before a fork for use after it.
+/// An address in the kernel's form; created before a fork for use after it.
 pub(crate) struct RawAddress {
     storage: libc::sockaddr_storage,
     size: libc::socklen_t,

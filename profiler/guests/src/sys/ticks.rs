@@ -22,7 +22,7 @@ fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Both clocks: of some looks the one that took least.
+/// Both clocks: of several pairs of reads the fastest.
 pub(crate) fn read_pair() -> ClockPair {
     let look = |_| {
         let before = ticks();

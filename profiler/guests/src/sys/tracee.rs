@@ -1,6 +1,6 @@
 //! ptrace of one thread, and descriptors taken from another process.
 //!
-//! The kernel ties a tracee to the *thread* that seized it, and lets it go when that thread ends,
+//! The kernel attaches a tracee to the *thread* that seized it, and releases it when that thread ends,
 //! however it ends.
 
 use std::io;
@@ -13,21 +13,21 @@ use libc::{c_long, c_void};
 
 use super::check;
 
-/// Why a tracee stands still.
+/// Why a tracee is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// We asked for it, or the state of its process has changed. The signal is SIGTRAP, or that of a
-    /// stop of the whole process (SIGSTOP and its kin), which is to last when we go on.
+    /// We requested it, or the state of its process has changed. The signal is SIGTRAP, or that of a
+    /// stop of the whole process (SIGSTOP and similar), which must stay stopped.
     Event(i32),
-    /// It is about to receive a signal, which is lost unless it is handed back.
+    /// It is about to receive a signal, which is lost unless it is passed back.
     Signal(i32),
-    /// It begins or ends a system call, see [`Tracee::resume_to_call`].
+    /// It enters or exits a system call, see [`Tracee::resume_to_call`].
     Call,
     /// It is gone.
     Ended,
 }
 
-/// By this bit the kernel marks stops at system calls, if asked to.
+/// By this bit the kernel marks stops at system calls, on request.
 const CALL_MARK: i32 = 0x80;
 
 /// A thread that this thread traces.
@@ -39,7 +39,7 @@ pub(crate) struct Tracee {
 }
 
 impl Tracee {
-    /// Traces a thread without stopping it. Stops at system calls, if there are any, are told as such.
+    /// Traces a thread without stopping it. Stops at system calls, if there are any, are reported as such.
     pub(crate) fn seize(thread: u32) -> io::Result<Tracee> {
         let tracee = Tracee { thread: thread as libc::pid_t, _here: PhantomData };
         tracee.request(libc::PTRACE_SEIZE, libc::PTRACE_O_TRACESYSGOOD as usize as *mut c_void)?;
@@ -53,15 +53,15 @@ impl Tracee {
         check(unsafe { libc::ptrace(request, self.thread, null_mut::<c_void>(), data) }).map(|_| ())
     }
 
-    /// Asks it to stop; [`Tracee::stop`] tells when it has.
+    /// Requests a stop; [`Tracee::stop`] returns it.
     pub(crate) fn interrupt(&self) -> io::Result<()> {
         self.request(libc::PTRACE_INTERRUPT, null_mut())
     }
 
-    /// A stop that was not told yet. Does not wait. A stop by a signal is told until the tracee is resumed.
+    /// A stop that was not returned yet. Does not wait. A stop by a signal is returned until the tracee is resumed.
     pub(crate) fn stop(&self) -> io::Result<Option<Stop>> {
-        // Looked at first: once the kernel has told of a signal it leaves it to us, and if we die before
-        // we have handed it on, nobody gets it.
+        // Peek first: once the kernel has reported a signal it leaves it to us, and if we die before
+        // we have passed it on, it is lost.
         // SAFETY: zeros are a valid value of this structure of numbers.
         let mut information: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = libc::WNOHANG | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL;
@@ -118,12 +118,12 @@ impl Tracee {
         .map(|_| ())
     }
 
-    /// Lets a stopped tracee go on, with a signal unless it is 0.
+    /// Resumes a stopped tracee, with a signal unless it is 0.
     pub(crate) fn resume(&self, signal: i32) -> io::Result<()> {
         self.request(libc::PTRACE_CONT, signal as usize as *mut c_void)
     }
 
-    /// Lets a stopped tracee go on until it begins or ends a system call.
+    /// Resumes a stopped tracee up to the entry or exit of a system call.
     pub(crate) fn resume_to_call(&self) -> io::Result<()> {
         self.resume_to_call_with(0)
     }
@@ -136,29 +136,29 @@ impl Tracee {
     /// The signals that a stopped tracee blocks, a bit each.
     pub(crate) fn blocked_signals(&self) -> io::Result<u64> {
         let mut mask = 0u64;
-        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as the third argument says: those of `mask`.
+        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as the third argument: those of `mask`.
         check(unsafe { libc::ptrace(libc::PTRACE_GETSIGMASK, self.thread, 8usize, &raw mut mask) })?;
         Ok(mask)
     }
 
     /// Sets them. SIGKILL and SIGSTOP cannot be blocked.
     pub(crate) fn block_signals(&self, mask: u64) -> io::Result<()> {
-        // SAFETY: PTRACE_SETSIGMASK reads as many bytes as the third argument says: those of `mask`.
+        // SAFETY: PTRACE_SETSIGMASK reads as many bytes as the third argument: those of `mask`.
         check(unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK, self.thread, 8usize, &raw const mask) }).map(|_| ())
     }
 
-    /// Leaves a tracee stopped as part of its process, and has us told when that changes.
+    /// Leaves a tracee stopped as part of its process; the kernel reports when that changes.
     pub(crate) fn listen(&self) -> io::Result<()> {
         self.request(libc::PTRACE_LISTEN, null_mut())
     }
 
-    /// Lets a stopped tracee go on without us, with a signal unless it is 0.
+    /// Detaches from a stopped tracee, with a signal unless it is 0.
     pub(crate) fn detach(&self, signal: i32) -> io::Result<()> {
         self.request(libc::PTRACE_DETACH, signal as usize as *mut c_void)
     }
 }
 
-/// Keeps SIGCHLD, by which the kernel tells of stops, for [`ChildSignals::wait`]. Dropping gives it back.
+/// Keeps SIGCHLD, by which the kernel reports stops, for [`ChildSignals::wait`]. Dropping restores the mask.
 #[derive(Debug)]
 pub(crate) struct ChildSignals {
     previous: libc::sigset_t,
@@ -191,8 +191,8 @@ impl ChildSignals {
             tv_sec: at_most.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(at_most.subsec_nanos() as i32),
         };
-        // SAFETY: set and limit are valid; a null place for details is allowed. Whatever it returns,
-        // the caller looks for itself.
+        // SAFETY: set and limit are valid; a null place for details is allowed. The caller checks
+        // for itself, whatever it returns.
         unsafe { libc::sigtimedwait(&raw const self.set, null_mut(), &raw const limit) };
     }
 }
@@ -212,7 +212,7 @@ impl Process {
     pub(crate) fn open(pid: u32) -> io::Result<Process> {
         // SAFETY: takes two numbers.
         let descriptor = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
-        // SAFETY: the kernel just made this descriptor and nobody else has it.
+        // SAFETY: the kernel has just created this descriptor, and no other code has it.
         Ok(Process(unsafe { OwnedFd::from_raw_fd(descriptor as i32) }))
     }
 
@@ -220,12 +220,12 @@ impl Process {
     pub(crate) fn descriptor(&self, number: i32) -> io::Result<OwnedFd> {
         // SAFETY: takes three numbers.
         let descriptor = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.0.as_raw_fd(), number, 0) })?;
-        // SAFETY: the kernel just made this descriptor and nobody else has it.
+        // SAFETY: the kernel has just created this descriptor, and no other code has it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
     }
 }
 
-/// What `/dev/kvm` says about an extension, a number that is 0 if it is missing.
+/// The answer of `/dev/kvm` about an extension, a number that is 0 if it is missing.
 pub(crate) fn kvm_extension(kvm: &OwnedFd, extension: i32) -> io::Result<u64> {
     /// `KVM_CHECK_EXTENSION` of `linux/kvm.h`.
     const CHECK_EXTENSION: libc::c_ulong = 0xae03;

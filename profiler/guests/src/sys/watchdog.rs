@@ -1,4 +1,4 @@
-//! A process that outlives us to let a guest run on.
+//! A process that outlives us to resume a guest.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -9,8 +9,8 @@ use super::RawAddress;
 use super::check;
 use super::fork::pipe;
 
-/// A process that waits for this one to die and then says good-bye to a gdbstub on our connection,
-/// so that the guest runs on. A guest that its owner has paused is left so.
+/// A process that waits for this one to die and then detaches from a gdbstub on our connection,
+/// so that the guest resumes. A guest that its owner has paused stays paused.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     pid: libc::pid_t,
@@ -18,35 +18,35 @@ pub(crate) struct Watchdog {
     alive: Option<File>,
 }
 
-/// What a watchdog does after its good-bye: it switches off the gdbstub, which was off before us.
+/// A watchdog's action after the detach: it stops the gdbstub, which was off before us.
 pub(crate) struct Cleanup {
-    /// Where the monitor listens.
+    /// The address of the monitor.
     pub(crate) monitor: RawAddress,
-    /// All that is to be said to it; its answers are not understood.
+    /// All bytes to send to it; its answers are not parsed.
     pub(crate) words: Vec<u8>,
-    /// The gdbstub's socket and the folder that was made for it.
+    /// The gdbstub's socket and its folder.
     pub(crate) socket: CString,
     pub(crate) folder: CString,
 }
 
-/// The good-bye was said: there is nothing left to do.
+/// Detached: there is nothing left to do.
 const DISMISSED: u8 = 1;
-/// The guest runs, or would without us: it has to be let go. Until the first word this is what is believed.
+/// The guest runs, or would without us: it has to be resumed. This is the initial state.
 const RUNS: u8 = 2;
-/// The guest's owner has paused it: it is left so.
+/// The guest's owner has paused it: it stays paused.
 const PAUSED: u8 = 3;
 
-/// Stop, in whatever state the conversation was left, then detach. A stopped stub ignores 0x03; a
-/// running one eats any byte and stops.
+/// Stop, in any state of the protocol, then detach. A stopped stub ignores 0x03; a
+/// running one drops any byte and stops.
 const STOP: &[u8] = b"\x03";
 const DETACH: &[u8] = b"$D#44";
-/// The same for a stub that answers with an error, because a debugger before us spoke of several processes.
+/// The same for a stub that answers with an error, because an earlier debugger has switched on the multiprocess mode.
 const DETACH_FIRST: &[u8] = b"$D;1#b0";
-/// How many reads a watchdog spends on answers: a stub that never stops talking does not keep it.
+/// The most reads of answers: a stub that sends without end does not keep the watchdog.
 const READS_MAX: usize = 64;
-/// How long a busy host may take to answer a good-bye. Whoever gives up earlier leaves the guest stopped.
+/// How long a busy host may take to answer a detach. A shorter limit would leave the guest stopped.
 const PATIENCE_MS: i32 = 4_000;
-/// After an answer: the time without another one.
+/// After an answer: how long to wait for another one.
 const QUIET_MS: i32 = 200;
 
 impl Watchdog {
@@ -63,20 +63,20 @@ impl Watchdog {
         Ok(Watchdog { pid, alive: Some(write_end.into()) })
     }
 
-    /// Sends the watchdog home: the good-bye was said.
+    /// Ends the watchdog, after a detach.
     pub(crate) fn dismiss(&mut self) {
         self.note(DISMISSED);
         self.alive = None;
     }
 
-    /// Whether the guest is one that its owner has paused: the watchdog leaves it so.
+    /// Sets whether the guest's owner has paused it: then the watchdog leaves it paused.
     pub(crate) fn note_paused(&mut self, is_paused: bool) {
         self.note(if is_paused { PAUSED } else { RUNS });
     }
 
     fn note(&mut self, word: u8) {
         if let Some(alive) = &mut self.alive {
-            // Fails only if somebody killed the watchdog, and then it is home already.
+            // Fails only if the watchdog was killed, and then it has ended.
             let _ = alive.write_all(&[word]);
         }
     }
@@ -128,7 +128,7 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
             libc::signal(signal, libc::SIG_IGN);
         }
         libc::prctl(libc::PR_SET_NAME, c"glass-watchdog".as_ptr());
-        // Nothing else of our parent is kept open: neither its output nor its end of the pipe.
+        // No other descriptor of our parent is kept open: neither its output nor its end of the pipe.
         let (low, high) = (wait.min(connection) as u32, wait.max(connection) as u32);
         if low > 0 {
             libc::syscall(libc::SYS_close_range, 0u32, low - 1, 0u32);
@@ -148,7 +148,7 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
                 _ => break,
             }
         }
-        // Room in the socket: the stub's answers to what our parent had asked.
+        // Room in the socket: the stub's answers to our parent's requests.
         read_answers(connection, 5, 5);
         if !is_paused {
             libc::write(connection, STOP.as_ptr().cast(), STOP.len());
@@ -166,13 +166,13 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
     }
 }
 
-/// Tells the monitor; if it serves somebody else just now, the stub stays on, in a folder of ours.
+/// Sends the commands to the monitor; if it serves another client at the moment, the stub stays on, in a folder of ours.
 fn switch_off(cleanup: &Cleanup) {
     // SAFETY: plain system calls on numbers, on memory of the parent that was copied by the fork, and
     // on a local structure; the strings end with a zero.
     unsafe {
         let monitor = libc::socket(cleanup.monitor.family(), libc::SOCK_STREAM, 0);
-        // So that a monitor with a full queue of clients does not keep us.
+        // So that a monitor with a full queue of clients does not block us.
         let limit = libc::timeval { tv_sec: 1, tv_usec: 0 };
         let size = size_of_val(&limit) as libc::socklen_t;
         libc::setsockopt(monitor, libc::SOL_SOCKET, libc::SO_SNDTIMEO, (&raw const limit).cast(), size);

@@ -1,9 +1,9 @@
-//! How a guest's clock of events is related to the host's.
+//! Relates a guest's clock of events to the host's.
 //!
-//! A process reads the same TSC as we do. That of a VM is ours plus an offset, which nobody tells; but a request that we
-//! write at host ticks `a`, and of which the guest says that it saw it at guest ticks `t`, bounds the offset from
-//! above, `t - a`, because it cannot see what is not written yet; and an event of guest ticks `t` that we see at host ticks `b`
-//! bounds it from below, `t - b`. QEMU's own clock stands still while it holds the VM, so the offset may jump downwards:
+//! A process reads the same TSC as we do. That of a VM is ours plus an unknown offset. A request that we
+//! write at host ticks `a`, and that the guest sees at its ticks `t`, bounds the offset from
+//! above, `t - a`, because the guest cannot see it before it is written. An event of guest ticks `t` that we see at host ticks `b`
+//! bounds it from below, `t - b`. QEMU's own clock stops while it stops the VM, so the offset may jump downwards:
 //! then the bounds contradict each other, and the older ones are dropped.
 
 use std::collections::VecDeque;
@@ -12,16 +12,16 @@ use glass_profile::trace::raw::ClockPoint;
 
 use crate::sys::ClockPair;
 
-/// Bounds from below are forgotten after this time, as a jump makes them wrong.
+/// Bounds from below are dropped after this time, as a jump makes them wrong.
 const WINDOW_NS: u64 = 2_000_000_000;
 /// Bounds of each kind that are kept at most.
 const BOUNDS_MAX: usize = 256;
-/// After a jump more are expected for this time.
+/// After a jump further ones are expected for this time.
 const RESTLESS_NS: u64 = 1_000_000_000;
 /// Two clocks whose rates differ by more than this share are not the same clock.
 const SAME_RATE: f64 = 0.03;
 
-/// How fast the host's TSC is.
+/// The rate of the host's TSC.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostClock {
     first: ClockPair,
@@ -29,14 +29,14 @@ pub(super) struct HostClock {
 }
 
 impl HostClock {
-    /// From two looks at the clocks, some time apart.
+    /// From two reads of the clocks, some time apart.
     pub(super) fn new(first: ClockPair, second: ClockPair) -> HostClock {
         let mut clock = HostClock { first, hz: 1e9 };
         clock.refine(second);
         clock
     }
 
-    /// The longer the time since the first look, the better.
+    /// The longer the time since the first read, the more precise.
     pub(super) fn refine(&mut self, now: ClockPair) {
         let (ticks, ns) = (now.ticks.saturating_sub(self.first.ticks), now.time_ns.saturating_sub(self.first.time_ns));
         if ticks > 0 && ns > 0 {
@@ -70,13 +70,13 @@ struct Bound {
     time_ns: u64,
 }
 
-/// What is known of the offset of a VM's TSC.
+/// The bounds of the offset of a VM's TSC.
 #[derive(Debug, Default)]
 pub(super) struct Offset {
     lower: VecDeque<Bound>,
     upper: VecDeque<Bound>,
     jumped_ns: Option<u64>,
-    /// The newest answer: guest ticks, and between which host ticks it was given.
+    /// The newest answer: guest ticks, and the host ticks before and after it.
     answer: Option<(u64, ClockPair, ClockPair)>,
 }
 
@@ -99,10 +99,10 @@ impl Offset {
         let before = self.lower.len();
         self.lower.retain(|bound| bound.offset <= upper);
         if self.lower.len() < before {
-            // What was written later cannot be seen earlier: the guest's clock stood still in between.
+            // A later request cannot be seen earlier: the guest's clock was stopped in between.
             self.jumped_ns = Some(seen.time_ns);
         }
-        // Bounds from above hold after a jump downwards too, but this one is nearer to the truth then.
+        // Bounds from above hold after a jump downwards too, but this one is tighter then.
         push(&mut self.upper, Bound { offset: upper, time_ns: seen.time_ns });
         self.seen(ticks, seen);
     }
@@ -116,7 +116,7 @@ impl Offset {
         if self.upper.len() < before {
             self.jumped_ns = Some(time_ns);
         }
-        // One that is followed by a tighter one is of no use any more: it is wrong sooner and looser.
+        // A bound that is followed by a tighter one is useless: it is looser and expires sooner.
         while self.lower.back().is_some_and(|last| last.offset <= offset) {
             self.lower.pop_back();
         }
@@ -128,12 +128,12 @@ impl Offset {
         }
     }
 
-    /// Whether the offset has jumped lately, so that it should be looked at often.
+    /// Whether the offset has jumped recently, so that it should be measured often.
     pub(super) fn is_restless(&self, now_ns: u64) -> bool {
         self.jumped_ns.is_some_and(|jumped| now_ns.saturating_sub(jumped) < RESTLESS_NS)
     }
 
-    /// The offset, and how far from the truth it may be in ticks. `None` while one of the bounds is missing.
+    /// The offset, and its maximum error in ticks. `None` while one of the bounds is missing.
     fn estimate(&self) -> Option<(i64, u64)> {
         let lower = self.lower.iter().map(|bound| bound.offset).max()?;
         let upper = self.upper.iter().map(|bound| bound.offset).min()?;
@@ -141,10 +141,10 @@ impl Offset {
         Some((lower.wrapping_add(width / 2), width as u64 / 2 + 1))
     }
 
-    /// Where the guest's clock stands now; `guest_hz` is what the guest says of its own rate, 0 if nothing.
+    /// The guest's clock now; `guest_hz` is the rate that the guest reports, 0 if none.
     pub(super) fn point(&self, now: ClockPair, host: &HostClock, guest_hz: u64) -> Option<ClockPoint> {
         if guest_hz > 0 && (guest_hz as f64 / host.hz - 1.0).abs() > SAME_RATE {
-            // The VM's TSC is scaled: the offset never stays. What the guest says of a moment is all there is.
+            // The VM's TSC is scaled: the offset is not constant. Only the guest's answers relate the clocks.
             let (ticks, asked, seen) = self.answer?;
             let half = seen.time_ns.saturating_sub(asked.time_ns) / 2;
             let time_ns = asked.time_ns + half;
@@ -159,8 +159,8 @@ impl Offset {
         })
     }
 
-    /// The same of a guest that has not answered yet: it is at least as far as what was seen of it. The error is that
-    /// of a clock that is not related at all, as nothing bounds it from the other side.
+    /// The same for a guest that has not answered yet: its clock is at least at its newest event. The error is that
+    /// of an unrelated clock, as there is no bound from the other side.
     pub(super) fn guess(&self, now: ClockPair, host: &HostClock) -> Option<ClockPoint> {
         let lower = self.lower.iter().map(|bound| bound.offset).max()?;
         let ticks = now.ticks.wrapping_add_signed(lower);
@@ -204,7 +204,7 @@ mod tests {
     fn request_and_answer_bound_the_offset() {
         let mut offset = Offset::default();
         assert_eq!(offset.point(at(MS), &host(), HZ), None);
-        // Asked at 10 ms, seen by the guest at 10.4 ms, its answer seen by us at 11 ms.
+        // Requested at 10 ms, seen by the guest at 10.4 ms, its answer seen by us at 11 ms.
         offset.answered(guest(10 * MS + 400_000, 5_000), at(10 * MS), at(11 * MS));
         let (off, claimed) = error(&offset, 20 * MS, 5_000);
         assert!(off <= claimed && (499_000..501_000).contains(&claimed), "{off} of {claimed}");
@@ -220,7 +220,7 @@ mod tests {
         let mut behind = 0;
         for step in 1..500u64 {
             let now = step * 10 * MS;
-            // The VM is held for 1 ms in every tenth of a second, and for 300 ms once.
+            // The VM is stopped for 1 ms in every tenth of a second, and for 300 ms once.
             if step.is_multiple_of(10) {
                 behind += 2 * if step == 250 { 300 * MS } else { MS };
             }
@@ -235,7 +235,7 @@ mod tests {
     fn the_window_forgets_bounds_from_below() {
         let mut offset = Offset::default();
         offset.answered(guest(10 * MS, 0), at(10 * MS - 1_000), at(10 * MS + 1_000));
-        // A jump by less than the bounds are apart cannot be seen, but is forgotten soon.
+        // A jump smaller than the distance of the bounds cannot be detected, but the old bounds expire soon.
         for step in 2..400u64 {
             offset.seen(guest(step * 10 * MS, 1_500), at(step * 10 * MS + 100));
         }

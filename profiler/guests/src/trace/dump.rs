@@ -1,7 +1,7 @@
-//! The trace in what a guest left behind: a dump of a VM, the core of a process, or a copy of memory.
+//! The trace in a file: a dump of a VM, the core of a process, or a copy of memory.
 //!
-//! Which of these a file is, it tells itself. Where the control pages are, the image's symbol says, or else their
-//! first word, which is looked for at the begin of every page.
+//! The kind of a file follows from its content. The image's symbol gives the address of the control pages; without it, their
+//! first word is searched for at the start of every page.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ use crate::{Counts, Flow, Source};
 /// The most segments of a core.
 const SEGMENTS_MAX: usize = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// The most pages in which control pages are looked for: 64 GiB of them.
+/// The most pages that are searched for control pages: 64 GiB of them.
 const PAGES_MAX: u64 = 16 << 20;
 /// Rounds of reading; each takes a bounded number of events of each ring.
 const ROUNDS_MAX: u32 = 4096;
@@ -45,7 +45,7 @@ struct FileOfMemory {
     file: File,
     /// By address.
     pieces: Vec<Segment>,
-    /// Where in the address space the control pages are.
+    /// Address of the control pages.
     control: u64,
     /// The file is that of a process's trace: the area follows the control pages.
     area_follows: bool,
@@ -57,7 +57,7 @@ impl FileOfMemory {
     }
 }
 
-/// Reads across pieces that follow each other.
+/// Reads across adjacent pieces.
 fn read_pieces(file: &File, pieces: &[Segment], mut address: u64, mut into: &mut [u8]) -> bool {
     while !into.is_empty() {
         let before = pieces.partition_point(|piece| piece.address <= address);
@@ -97,7 +97,7 @@ impl TraceMemory for FileOfMemory {
     }
 }
 
-/// The pieces of an ELF core by virtual and by physical address; `None` if it is none.
+/// The pieces of an ELF core by virtual and by physical address; `None` if it is not one.
 fn segments(file: &File, file_bytes: u64) -> io::Result<Option<[Vec<Segment>; 2]>> {
     let cache = ReadCache::new(file.try_clone()?);
     let Ok(header) = FileHeader64::<Endianness>::parse(&cache) else { return Ok(None) };
@@ -131,7 +131,7 @@ pub struct DumpedTrace {
     is_delivered: bool,
 }
 
-/// Opens the trace in a file. `program` is what the guest ran, whose symbol says where to look in a VM's memory.
+/// Opens the trace in a file. `program` is the guest's program, whose symbol gives the address in a VM's memory.
 pub fn open_dump(path: &Path, program: Option<&Path>) -> Result<DumpedTrace, GuestError> {
     let failed = |error| GuestError::File { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
@@ -185,10 +185,10 @@ pub fn open_dump(path: &Path, program: Option<&Path>) -> Result<DumpedTrace, Gue
     }
 }
 
-/// Where pages begin as control pages do.
+/// Pages that start like control pages.
 fn candidates<'a>(file: &'a File, pieces: &'a [Segment]) -> impl Iterator<Item = u64> + 'a {
     let pages = pieces.iter().flat_map(|piece| {
-        // What begins in the last page of all addresses has no page of its own.
+        // An object that starts in the last page of the address space is not whole.
         let first = piece.address.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let end = piece.address.saturating_add(piece.bytes);
         (first..end).step_by(PAGE_BYTES as usize)
@@ -200,7 +200,7 @@ fn candidates<'a>(file: &'a File, pieces: &'a [Segment]) -> impl Iterator<Item =
 }
 
 impl DumpedTrace {
-    /// What was read.
+    /// The result.
     pub fn read_counts(&self) -> ReadCounts {
         self.reader.counts()
     }
@@ -232,7 +232,7 @@ impl Source for DumpedTrace {
         if lost > 0 {
             sink(Event::Warning(format!("{lost} events of the guest's rings are not in the file: it is cut off")));
         }
-        // Nobody knows when that was; that the newest is now makes a readable picture.
+        // The time of the dump is unknown; the newest event is placed at the present.
         let ticks_per_second = self.reader.page().map_or(0, |page| page.ticks_per_second);
         if let Some(ticks) = newest {
             let point = ClockPoint { ticks, time_ns: monotonic_ns(), ticks_per_second, error_ns: u64::MAX };

@@ -10,7 +10,7 @@ use glass_profile::image::Image;
 use super::memory::{FileMemory, TraceMemory, VmMemory};
 use super::pages::{NoPage, Page};
 use crate::error::GuestError;
-use crate::files::FILE_BYTES_MAX;
+use crate::files::HostFile;
 use crate::find::{self, Found, Vm};
 use crate::memory::Ram;
 
@@ -23,7 +23,7 @@ const DESCRIPTORS_MAX: usize = 65_536;
 pub struct Guest {
     /// Its process, or that of its VMM.
     pub pid: u32,
-    /// For people: "upload-queue (VM, TCG)".
+    /// For display: "upload-queue (VM, TCG)".
     pub title: String,
     /// Whether it is a VM.
     pub is_vm: bool,
@@ -107,13 +107,9 @@ pub fn check_program(program: &Path) -> Result<(), GuestError> {
 /// The address of the control pages in an image.
 pub(super) fn control_address(program: &Path) -> Result<u64, GuestError> {
     let file = |error| GuestError::File { path: program.to_owned(), error };
-    let metadata = fs::metadata(program).map_err(file)?;
-    if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
-        return Err(file(io::Error::other("no plain file of a usual size")));
-    }
-    let bytes = fs::read(program).map_err(file)?;
+    let opened = HostFile::open(program).map_err(file)?;
     let image =
-        Image::parse(&bytes, &[TRACE_SYMBOL]).map_err(|error| GuestError::Image { path: program.to_owned(), error })?;
+        Image::read(&opened, &[TRACE_SYMBOL]).map_err(|error| GuestError::Image { path: program.to_owned(), error })?;
     image.symbol(TRACE_SYMBOL).ok_or_else(|| {
         GuestError::Trace(format!(
             "{} keeps no trace: it has no symbol {TRACE_SYMBOL}, so it is no image of Glasshouse, or was built before there were traces, or was stripped",

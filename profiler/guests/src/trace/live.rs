@@ -15,45 +15,45 @@ use crate::error::GuestError;
 use crate::sys::read_pair;
 use crate::{Counts, Flow, Source};
 
-/// Between two rounds: the least, and the most while little is written.
+/// Interval of rounds: the minimum, and the maximum while few events are written.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_millis(20);
-/// Shares of a ring from which on rounds become more frequent, or need not be as frequent.
+/// Shares of a ring above which rounds become more frequent, and below which less frequent.
 const FILL_HIGH: f64 = 1.0 / 8.0;
 const FILL_LOW: f64 = 1.0 / 64.0;
-/// Between two points of the clock.
+/// Interval of clock points.
 const POINT_PERIOD: Duration = Duration::from_millis(100);
-/// How often a VM is asked for its time, and how often while its clock jumps.
+/// Interval of requests for a VM's time, and the interval while its clock jumps.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
 const ASK_PERIOD_RESTLESS: Duration = Duration::from_millis(20);
-/// How long a guest may take to answer before that is told: it may just sleep.
+/// How long a guest may take to answer before a warning: it may just sleep.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(1500);
-/// How long we wait at the end for the guest to put back what was on before. Ours look within 250 ms while they sleep.
+/// How long we wait at the end for the guest to restore its groups. Our guests poll within 250 ms while they sleep.
 const FAREWELL: Duration = Duration::from_millis(400);
 /// Rounds at the end.
 const LAST_ROUNDS_MAX: u32 = 256;
-/// Between the two looks from which the clock's rate is known at first.
+/// Time between the two reads that give the first rate of the clock.
 const RATE_LOOK: Duration = Duration::from_millis(5);
 
-/// What is wanted of a guest.
+/// The request to a guest.
 #[derive(Debug, Clone)]
 pub struct LiveSettings {
-    /// Groups (`glass_formats::trace::Group`) that are on while we look; `None` leaves them as they are.
+    /// Groups (`glass_formats::trace::Group`) that are on while we record; `None` leaves them unchanged.
     pub groups: Option<u32>,
-    /// The functions that are traced: words of `Control::functions_wanted`, and the names of what they choose.
+    /// The functions that are traced: words of `Control::functions_wanted`, and the names of these functions.
     pub functions: Option<(Vec<u64>, Vec<Function>)>,
-    /// Where reading begins.
+    /// Where reading starts.
     pub start: Start,
 }
 
-/// What was counted so far.
+/// The counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LiveCounts {
     /// Of the rings.
     pub read: ReadCounts,
     /// The error of the last point of the clock.
     pub clock_error_ns: Option<u64>,
-    /// The guest has carried out what it was asked for.
+    /// The guest has handled the request.
     pub has_answered: bool,
     /// Groups that are on in the guest.
     pub groups: u32,
@@ -102,7 +102,7 @@ impl Live {
         &self.guest
     }
 
-    /// What was counted so far.
+    /// The counters.
     pub fn live_counts(&self) -> LiveCounts {
         LiveCounts { read: self.reader.counts(), ..self.counts }
     }
@@ -111,7 +111,7 @@ impl Live {
         !self.reader.memory().has_host_ticks()
     }
 
-    /// One look at everything.
+    /// One round of reading.
     fn round(&mut self, sink: &mut dyn FnMut(Event)) -> Drained {
         self.follow_switch(sink);
         let drained = self.reader.drain(sink);
@@ -172,7 +172,7 @@ impl Live {
         }
     }
 
-    /// The rest, and where the clock stood at the end.
+    /// The last events, and the clock at the end.
     fn finish(&mut self, sink: &mut dyn FnMut(Event)) {
         for _ in 0..LAST_ROUNDS_MAX {
             if !self.round(sink).is_more {
@@ -199,7 +199,7 @@ impl Live {
 }
 
 impl Source for Live {
-    /// Switches groups on. The names and rings that are there already come with the first events.
+    /// Switches groups on. Existing names and rings come with the first events.
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         let page = self.reader.page().map_err(|no| no.about(&self.guest.title))?;
         if self.settings.functions.is_some() && page.functions == 0 {
@@ -217,11 +217,11 @@ impl Source for Live {
                 self.guest.program.display()
             )));
         }
-        // Whatever is there now is older than what is switched on.
+        // Existing events are older than the switch.
         self.reader.drain(sink);
         let functions = self.settings.functions.take();
         let words = functions.as_ref().map(|(words, _)| &words[..]);
-        // Who wants to switch nothing asks a VM for what is on already: the answer tells its time.
+        // Without a switch, request the groups that are on already: the answer contains the VM's time.
         let may_ask = self.is_vm() && page.recorder == 0;
         if let Some(groups) = self.settings.groups.or(may_ask.then_some(page.groups)) {
             let (switch, warning) = Switch::take(self.reader.memory(), &page, groups, words)?;
@@ -252,7 +252,7 @@ impl Source for Live {
                 return Ok(Flow::More);
             }
             if !drained.is_more {
-                // The sooner after its answer we look, the better we know the guest's clock.
+                // The sooner after its answer we read, the more precise is the guest's clock.
                 let is_asked = self.is_vm() && self.switch.as_ref().is_some_and(|switch| switch.waited().is_some());
                 let interval = if is_asked { INTERVAL_MIN } else { self.interval };
                 std::thread::sleep(interval.min(left));
@@ -260,7 +260,7 @@ impl Source for Live {
         }
     }
 
-    /// Of samples, of which there are none; see [`Live::live_counts`].
+    /// There are no samples; see [`Live::live_counts`].
     fn counts(&self) -> Counts {
         Counts::default()
     }
@@ -288,8 +288,8 @@ impl Source for Live {
     }
 }
 
-/// Leaves a guest with these groups on, whatever was before. True if it has done so within `patience`; otherwise it
-/// sleeps, and does when it wakes.
+/// Leaves a guest with these groups on. Returns true if it has switched within `patience`; otherwise it
+/// sleeps, and switches when it wakes.
 pub fn switch(mut guest: Guest, groups: u32, patience: Duration) -> Result<bool, GuestError> {
     let memory = guest.take_memory()?;
     let read = || Page::read(&memory).map_err(|no| no.about(&guest.title));

@@ -1,4 +1,4 @@
-//! Where control pages and rings are read: the RAM of a VM, the memory file of a process, a file.
+//! The memory of control pages and rings: the RAM of a VM, the memory file of a process, a file.
 
 use std::fs::File;
 use std::io;
@@ -10,15 +10,15 @@ use glass_formats::trace::CONTROL_BYTES;
 use crate::memory::{Physical, Ram};
 use crate::sys::{Map, cannot_shrink};
 
-/// The memory of a guest, as far as its trace is concerned. All of it may change at any time.
+/// The memory of a guest's trace. All of it may change at any time.
 pub trait TraceMemory: Send {
-    /// Copies from the control pages; false if they are not all there.
+    /// Copies from the control pages; returns false if they are not complete.
     fn read_control(&self, offset: usize, into: &mut [u8]) -> bool;
 
     /// Writes a word into the control pages, at a multiple of 8; the guest sees all of it or nothing.
     fn write_control(&self, offset: usize, value: u64) -> io::Result<()>;
 
-    /// Copies from an address of the guest within its area of rings, which begins at `area_address`.
+    /// Copies from an address of the guest within its area of rings, which starts at `area_address`.
     fn read_area(&self, area_address: u64, address: u64, into: &mut [u8]) -> bool;
 
     /// Whether the guest counts the same ticks as this machine.
@@ -48,7 +48,7 @@ impl TraceMemory for Box<dyn TraceMemory> {
 /// A VM of ours: its images run at the physical addresses that they were linked for.
 pub(super) struct VmMemory {
     pub(super) ram: Ram,
-    /// Where the control pages are.
+    /// Address of the control pages.
     pub(super) control: u64,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct FileMemory {
 const MAP_BYTES_MAX: u64 = 16 << 30;
 
 impl FileMemory {
-    /// The file, open for reading and writing; for reading alone if it is a copy that nobody writes any more.
+    /// The file, open for reading and writing; only for reading if it is a copy that no longer changes.
     pub(super) fn new(file: File, is_writable: bool) -> io::Result<FileMemory> {
         let bytes = file.metadata()?.len();
         // Reading a mapping beyond the end of a file that has shrunk would end us.

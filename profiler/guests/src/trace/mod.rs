@@ -1,9 +1,9 @@
-//! The trace that a guest keeps of itself, read while it runs or from what it left behind.
+//! The trace of a guest, read while it runs or from a dump.
 //!
-//! [`open`] finds the control pages of a running guest (`glass_formats::trace`) and gives a [`Live`], which is a
+//! [`open`] finds the control pages of a running guest (`glass_formats::trace`) and returns a [`Live`], which is a
 //! [`Source`](crate::Source) of `Event::Trace` pieces: it switches groups on, drains the rings, follows the guest's
-//! clock, and leaves the guest as it was. [`open_dump`] does the same for a file. [`TraceReader`] is the part below both:
-//! it copies what is whole out of rings that are being written, and believes nothing that it has not checked.
+//! clock, and restores the guest's groups. [`open_dump`] does the same for a file. [`TraceReader`] is the part below both:
+//! it copies whole events from rings that are being written, and checks all data of the guest.
 
 mod clock;
 mod dump;

@@ -1,4 +1,4 @@
-//! The first of the control pages as numbers, and what in it can be believed.
+//! The first of the control pages as numbers, and its validation.
 
 use glass_formats::trace::{
     CONTROL_MAGIC, EVENT_BYTES, HOST_LINE_OFFSET, NAME_BYTES, NAME_TEXT_BYTES, NAMES_MAX, NAMES_OFFSET, RING_BYTES,
@@ -16,10 +16,10 @@ pub(super) const REQUEST_OFFSET: usize = HOST_LINE_OFFSET;
 pub(super) const RECORDER_OFFSET: usize = HOST_LINE_OFFSET + 8;
 /// The most events of a ring: 2 GiB of them.
 const CAPACITY_MAX: u64 = 1 << 26;
-/// No guest writes as many events; a head above is a lie, and sums with one below never overflow.
+/// No guest writes as many events; a larger head is invalid, and sums with a smaller one never overflow.
 pub(super) const HEAD_MAX: u64 = 1 << 62;
 
-/// What the page says, not checked yet but for magic and version.
+/// The values of the page; only magic and version are checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) ticks_per_second: u64,
@@ -40,7 +40,7 @@ pub(super) struct Page {
     pub(super) rings: Vec<RingWords>,
 }
 
-/// An entry for a ring as it lies there.
+/// An entry for a ring, unchecked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RingWords {
     pub(super) head: u64,
@@ -49,12 +49,12 @@ pub(super) struct RingWords {
     pub(super) name: u32,
 }
 
-/// Why there is no page.
+/// Why the page cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoPage {
-    /// The memory is not there.
+    /// The memory is missing.
     Unreadable,
-    /// There is no magic: the guest has not started tracing, or is none of ours.
+    /// There is no magic: the guest has not started tracing, or is not ours.
     NoMagic,
     /// Written by a newer guest.
     TooNew(u32),
@@ -65,11 +65,11 @@ impl NoPage {
     pub(super) fn about(self, guest: &str) -> GuestError {
         GuestError::Trace(match self {
             NoPage::Unreadable => format!("the control pages of {guest} cannot be read: its memory is not there"),
-            NoPage::NoMagic => format!(
-                "{guest} has not begun to keep a trace: it does not run the program that was given, or is only just starting"
-            ),
+            NoPage::NoMagic => {
+                format!("{guest} has no trace yet: it does not run the given program, or is only just starting")
+            }
             NoPage::TooNew(version) => format!(
-                "{guest} keeps a trace of version {version} and this glass knows {TRACE_VERSION}: use a newer glass"
+                "{guest} has a trace of version {version} and this glass supports {TRACE_VERSION}: use a newer glass"
             ),
         })
     }
@@ -123,7 +123,7 @@ impl Page {
         })
     }
 
-    /// What is wrong with the words of a ring; `None` if it can be read.
+    /// The problem of a ring's entry; `None` if it is valid.
     pub(super) fn problem(&self, ring: &RingWords) -> Option<String> {
         let RingWords { address, capacity, head, .. } = *ring;
         if !capacity.is_power_of_two() || !(2..=CAPACITY_MAX).contains(&capacity) {

@@ -1,4 +1,4 @@
-//! Copies events out of rings that are being written, and knows which of them are whole.
+//! Copies events from rings that are being written, and determines which of them are whole.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -9,41 +9,41 @@ use glass_profile::trace::raw::{Piece, Words};
 use super::memory::TraceMemory;
 use super::pages::{HEAD_MAX, NoPage, Page, RingWords, read_head, read_names};
 
-/// Events that are copied at once: 256 KiB, which is less than what a busy writer overwrites meanwhile.
+/// Events that are copied at a time: 256 KiB, which takes less time than a busy writer needs to overwrite them.
 const COPY_EVENTS: u64 = 8192;
 /// Events of a ring that one call of [`TraceReader::drain`] copies at most.
 const ROUND_EVENTS: u64 = 256 << 10;
-/// Rings that are announced at most, those counted again that began again.
+/// Rings that are announced at most; a ring that restarts counts again.
 const ANNOUNCED_MAX: u32 = 128;
 
-/// Where in the rings that are there at first reading begins.
+/// The first event to read in the rings that exist at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With the first that was ever written; what is gone already counts as lost.
+    /// The first that was ever written; overwritten events count as lost.
     First,
-    /// With the oldest that is still there.
+    /// The oldest that still exists.
     Oldest,
-    /// With the next that is written.
+    /// The next that is written.
     Now,
 }
 
-/// What was read so far.
+/// The counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     /// Events that were copied whole.
     pub events: u64,
-    /// Events that were written since reading began and overwritten before they could be copied.
+    /// Events that were written since the start of reading and overwritten before they could be copied.
     pub lost: u64,
     /// Rings that were announced.
     pub rings: u32,
 }
 
-/// What one round has found.
+/// The result of one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Drained {
     /// Events that were copied.
     pub events: u64,
-    /// There was more than one round takes.
+    /// There are more events than one round copies.
     pub is_more: bool,
     /// The largest share of a ring that was filled since the round before.
     pub fill: f64,
@@ -51,11 +51,11 @@ pub struct Drained {
     pub newest_ticks: Option<u64>,
 }
 
-/// What is known of the ring in a slot.
+/// The state of the ring in a slot.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     words: RingWords,
-    /// Its index in the recording; `None` if nothing of it can be believed.
+    /// Its index in the recording; `None` if its entry is invalid.
     index: Option<u32>,
     /// Number of the event that is read next.
     next: u64,
@@ -98,13 +98,13 @@ impl<M: TraceMemory> TraceReader<M> {
         Page::read(&self.memory)
     }
 
-    /// What was read so far.
+    /// The counters.
     pub fn counts(&self) -> ReadCounts {
         self.counts
     }
 
-    /// Copies what is new in all rings, up to a bound; names and rings that are new come first. False statements of the
-    /// guest give a warning each, and are left alone.
+    /// Copies the new events of all rings, up to a bound; new names and rings come first. Each invalid value of the
+    /// guest causes one warning, and is ignored.
     pub fn drain(&mut self, sink: &mut dyn FnMut(Event)) -> Drained {
         let Ok(page) = self.page() else { return Drained::default() };
         self.follow_names(&page, sink);
@@ -137,7 +137,7 @@ impl<M: TraceMemory> TraceReader<M> {
         }
     }
 
-    /// The ring in a slot if it can be read, announced if it is new.
+    /// The ring in a slot if it is valid, announced if it is new.
     fn follow_ring(&mut self, slot: usize, page: &Page, sink: &mut dyn FnMut(Event)) -> Option<Known> {
         let words = page.rings[slot];
         let known = self.known[slot];
@@ -166,7 +166,7 @@ impl<M: TraceMemory> TraceReader<M> {
             }
             Some(_) => None,
         };
-        // Said once, and not again while the words stay as wrong as they are.
+        // Reported once, and not again while the words do not change.
         match &problem {
             Some(problem) if known.is_none_or(|known| known.index.is_some()) => {
                 sink(Event::Warning(format!("ring {slot} of the guest is not read: {problem}")));
@@ -223,16 +223,16 @@ impl<M: TraceMemory> TraceReader<M> {
             let address = known.words.address.wrapping_add(position * EVENT_BYTES as u64);
             let bytes = &mut self.buffer[..count as usize * EVENT_BYTES];
             if !self.memory.read_area(page.area_address, address, bytes) {
-                // A dump that was cut: what is not there is lost, the rest may be.
+                // A cut dump: missing events are lost, the others may exist.
                 let end = known.next + count;
                 lost.skip_to(&mut known.next, end);
                 left -= count;
                 continue;
             }
-            // The copies are complete before the head is looked at again, see `Ring::read`.
+            // The copies are complete before the head is read again, see `Ring::read`.
             fence(Ordering::Acquire);
             let Some(after) = read_head(&self.memory, slot).filter(|after| (head..=HEAD_MAX).contains(after)) else {
-                // It has begun again meanwhile; the next round says so.
+                // It has restarted meanwhile; the next round reports it.
                 break;
             };
             let end = known.next + count;
@@ -257,7 +257,7 @@ impl<M: TraceMemory> TraceReader<M> {
     }
 }
 
-/// Counts what is passed over.
+/// Counts skipped events.
 #[derive(Default)]
 struct Lost(u64);
 

@@ -1,4 +1,4 @@
-//! Asking a guest for groups of events, and putting back what was on before.
+//! Requests groups of events from a guest, and restores the previous ones.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -15,11 +15,11 @@ use crate::sys::{ClockPair, read_pair};
 /// Bytes of the map of functions.
 const FUNCTIONS_BYTES: usize = FUNCTIONS_MAX / 8;
 
-/// Questions of one kind that are remembered until the guest has answered one of them.
+/// Maximum of stored requests until the guest has answered one of them.
 const QUESTIONS_MAX: usize = 1024;
 
-/// Questions that were written and not answered yet. A guest that sleeps answers the newest that it finds when it
-/// wakes, so asking again meanwhile tells better when that was.
+/// Requests that were written and not answered yet. A guest that sleeps answers the newest request when it
+/// wakes, so further requests meanwhile determine that moment more precisely.
 #[derive(Debug)]
 struct Pending {
     /// Number and time, in order.
@@ -27,20 +27,20 @@ struct Pending {
     since: Instant,
 }
 
-/// What the guest is asked for.
+/// The requested groups.
 #[derive(Debug)]
 pub(super) struct Switch {
     groups: u32,
-    /// What is to be on when we are gone.
+    /// The groups to restore at the end.
     before: u32,
-    /// The map of functions as it was, if we have changed it.
+    /// The original map of functions, if we have changed it.
     functions_before: Option<Vec<u64>>,
     request: u32,
     pending: Option<Pending>,
     is_ours: bool,
 }
 
-/// An answer: guest ticks, and the host's clocks before the question and now.
+/// An answer: guest ticks, and the host's clocks before the request and now.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
     pub(super) ticks: u64,
@@ -77,7 +77,7 @@ fn read_functions(memory: &impl TraceMemory) -> Option<Vec<u64>> {
 }
 
 impl Switch {
-    /// Takes the guest over, and asks for groups. Says in a sentence if somebody else had left or has groups on.
+    /// Registers as the guest's recorder, and requests groups. Returns a sentence if another recorder had left or has groups on.
     pub(super) fn take(
         memory: &impl TraceMemory,
         page: &Page,
@@ -92,15 +92,14 @@ impl Switch {
                 (page.groups_before, (pid != own && page.groups != page.groups_before).then_some(text))
             }
             pid => {
-                let text =
-                    format!("process {pid} was tracing this guest too: it gets our groups of events from now on");
+                let text = format!("process {pid} traces this guest too: it gets our groups of events from now on");
                 (page.groups_before, Some(text))
             }
         };
         let functions_before = match functions {
             None => None,
             Some(words) => {
-                // Functions that a killed recorder has left on are not put back.
+                // Functions that a killed recorder has left on are not restored.
                 let before = read_functions(memory).filter(|_| page.recorder == 0).unwrap_or_default();
                 write_functions(memory, words).map_err(cannot_write)?;
                 Some(before)
@@ -113,7 +112,7 @@ impl Switch {
         Ok((switch, warning))
     }
 
-    /// Asks for groups that are to stay, and no functions.
+    /// Requests groups that are to stay, and no functions.
     pub(super) fn leave(memory: &impl TraceMemory, page: &Page, groups: u32) -> Result<(), GuestError> {
         let request = page.request.wrapping_add(1);
         write_functions(memory, &[])
@@ -122,7 +121,7 @@ impl Switch {
             .map_err(cannot_write)
     }
 
-    /// Asks for the groups, again if they are on already: the answer tells the guest's time.
+    /// Requests the groups, again if they are on already: the answer contains the guest's time.
     fn ask(&mut self, memory: &impl TraceMemory) -> io::Result<()> {
         self.request = self.request.wrapping_add(1);
         let asked = read_pair();
@@ -135,16 +134,16 @@ impl Switch {
         Ok(())
     }
 
-    /// Asks again, with a new number, unless the guest is somebody else's by now.
+    /// Requests again, with a new number, unless another recorder has registered.
     pub(super) fn ask_again(&mut self, memory: &impl TraceMemory) {
         if self.is_ours {
-            // A guest that has ended cannot be asked, which is seen elsewhere.
+            // A guest that has ended does not answer, which is detected elsewhere.
             let _ = self.ask(memory);
         }
     }
 
-    /// Looks for an answer. If it is to one of the first questions, those after it will be answered too; nobody waits
-    /// for that.
+    /// Polls for an answer. After an answer to an earlier request, the later ones will be answered too, but are not
+    /// waited for.
     pub(super) fn answer(&mut self, page: &Page, seen: ClockPair) -> Option<Answer> {
         let questions = &self.pending.as_ref()?.questions;
         let (_, asked) = questions.iter().find(|(request, _)| *request == page.answered)?;
@@ -158,7 +157,7 @@ impl Switch {
         self.pending.as_ref().map(|pending| pending.since.elapsed())
     }
 
-    /// True once, when another recorder has taken the guest over.
+    /// True once, when another recorder has registered.
     pub(super) fn was_taken_over(&mut self, page: &Page) -> bool {
         let is_taken = self.is_ours && (page.request != self.request || page.recorder != std::process::id());
         if is_taken {
@@ -168,7 +167,7 @@ impl Switch {
         is_taken
     }
 
-    /// Asks for what was on before. False if there is nothing to wait for.
+    /// Requests the previous groups. Returns false if there is nothing to wait for.
     pub(super) fn give_back(&mut self, memory: &impl TraceMemory) -> bool {
         if !self.is_ours {
             return false;
@@ -177,7 +176,7 @@ impl Switch {
             let _ = write_functions(memory, &before);
         }
         self.groups = self.before;
-        // What was asked before says nothing of whether these groups are on.
+        // Earlier answers do not show whether these groups are on.
         self.pending = None;
         let is_asked = self.ask(memory).is_ok();
         let _ = memory.write_control(RECORDER_OFFSET, 0);

@@ -1,4 +1,4 @@
-//! A guest in our own memory that lies, writes while it is read, answers, and is dumped into files.
+//! A guest in our own memory that writes invalid values, writes while it is read, answers, and is dumped into files.
 
 mod dumps;
 mod switching;
@@ -21,10 +21,10 @@ use super::reader::{Start, TraceReader};
 
 const AREA_ADDRESS: u64 = 0x20_0000;
 const CAPACITY: usize = 1024;
-/// Rounds in which a lie is looked at.
+/// Rounds of reading an invalid value.
 const ROUNDS: usize = 6;
 
-/// Control pages and area of a guest, of which it changes what it likes.
+/// Control pages and area of a guest, which a test changes.
 #[derive(Clone)]
 struct Fake {
     control: Arc<Vec<AtomicU64>>,
@@ -58,7 +58,7 @@ impl TraceMemory for Fake {
     }
 
     fn read_area(&self, area_address: u64, address: u64, into: &mut [u8]) -> bool {
-        // Whatever the guest says of its area, there is not more memory than this.
+        // Whatever size the guest reports for its area, there is not more memory than this.
         let place = if self.is_process { address.checked_sub(area_address) } else { address.checked_sub(AREA_ADDRESS) };
         place.is_some_and(|place| copy(&self.area, place as usize, into))
     }
@@ -116,12 +116,12 @@ impl Fake {
     }
 }
 
-/// An event in which each word tells the number.
+/// An event in which each word contains the number.
 fn event(number: u64) -> [u64; EVENT_WORDS] {
     [number, number ^ 0x5555, !number, number.rotate_left(32)]
 }
 
-/// What a round gives; the warnings apart.
+/// The pieces of a round, and separately the warnings.
 fn drain(reader: &mut TraceReader<Fake>, trace: &mut RawTrace) -> Vec<String> {
     let mut warnings = Vec::new();
     reader.drain(&mut |event| match event {
@@ -148,7 +148,7 @@ fn what_is_written_comes_with_names_and_numbers() {
     fake.push(0, 10..3000);
     fake.push(1, 0..5);
     drain(&mut reader, &mut trace);
-    // What the writer may be writing over at the moment is not believed.
+    // Events that the writer may be overwriting at the moment are dropped.
     let expected: Vec<u64> = (0..10).chain(3000 - 1023..3000).collect();
     assert_eq!(numbers(&trace, 0), expected);
     assert_eq!(trace.rings[0].chunks[1].first, 1977);
@@ -230,7 +230,7 @@ fn no_lie_of_any_word_does_harm() {
             fake.set(offset, lie);
             for round in 0..ROUNDS as u64 {
                 fake.push(0, 5 + round..6 + round);
-                // It may also change its mind.
+                // The value may also change.
                 if round == 3 {
                     fake.set(offset, !lie);
                 }
@@ -246,7 +246,7 @@ fn no_lie_of_any_word_does_harm() {
     }
 }
 
-/// Events need not be whole any more, nor the pieces fit together: what does not is left out by who reads the file.
+/// Events need not be whole any more, nor the pieces consistent: the reader of the file leaves invalid ones out.
 fn drain_loosely(reader: &mut TraceReader<Fake>, trace: &mut RawTrace) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut events_seen = 0;

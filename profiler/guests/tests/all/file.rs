@@ -1,4 +1,4 @@
-//! A guest in a file: what QEMU dumps is compared with what its gdbstub says of the same moment, and
+//! A guest in a file: a dump of QEMU is compared with its gdbstub at the same moment, and
 //! files that are cut, damaged or something else.
 
 use std::fs;
@@ -23,7 +23,7 @@ struct Dumped {
     monitor: Monitor,
 }
 
-/// A guest of two cores, of which one was never started, that stands still and is dumped.
+/// A guest of two cores, of which one was never started, that is stopped and dumped.
 fn dump(name: &str, options: &str) -> Option<Dumped> {
     let flags = ["-fno-omit-frame-pointer"];
     let fixture = Fixture::start_with(TCG, name, &flags, true, 2, |qemu, folder| {
@@ -155,7 +155,7 @@ fn a_dump_that_is_cut_or_damaged_gives_what_is_left() {
     let mut bytes = fs::read(&file).unwrap();
     let cut = fixture.folder.file("cut");
     let whole = events(DumpedVm::open(&file, settings(&fixture)).unwrap()).2;
-    // Behind the notes, and in the middle of the guest's image.
+    // After the notes, and half-way through the guest's image.
     for length in [8192, (2 << 20) + 0x2000] {
         fs::write(&cut, &bytes[..length]).unwrap();
         let (warnings, _, samples) = events(DumpedVm::open(&cut, settings(&fixture)).unwrap());

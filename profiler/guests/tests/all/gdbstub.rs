@@ -38,7 +38,7 @@ fn a_core_that_never_started_is_reported_as_such() {
     expect_a_core_that_never_started(&["-fno-omit-frame-pointer"]);
 }
 
-/// An image that says what its cores do says nothing of one that was not started: that was 100 % running (2026-11-22).
+/// An image reports the states of its cores, but not of one that was not started: that was 100 % running (2026-11-22).
 #[test]
 fn a_core_that_never_started_is_reported_as_such_in_a_guest_that_says_what_cores_do() {
     expect_a_core_that_never_started(&["-fno-omit-frame-pointer", "-DSAYS_STATE"]);
@@ -154,7 +154,7 @@ fn a_guest_that_ends_is_no_error() {
     let mut guest = attach_stub(&fixture).unwrap();
     assert!(guest.sample().unwrap().is_some());
     fixture.qemu.kill().unwrap();
-    // Who traces a thread has to take note of its end first.
+    // The tracer of a thread has to collect its end first.
     let start = Instant::now();
     while guest.sample().unwrap().is_some() {
         assert!(start.elapsed() < PATIENCE, "it was killed");
@@ -176,7 +176,7 @@ fn sample_until_killed() {
 fn a_killed_profiler_leaves_the_guest_running() {
     let Some(fixture) = Fixture::start(TCG, "killed", &["-fno-omit-frame-pointer"], true, 1) else { return };
     fixture.assert_survives_kills("gdbstub::sample_until_killed");
-    // Nobody holds the connection any more.
+    // No process holds the connection any more.
     let start = Instant::now();
     while let Err(error) = take_one(&fixture) {
         assert!(start.elapsed() < PATIENCE, "{error}");

@@ -35,7 +35,7 @@ fn innermost(profile: &Profile) -> BTreeMap<String, f64> {
     counts
 }
 
-/// Checks that the two functions have their shares, and that the stacks go on to main.
+/// Checks that the two functions have their shares, and that the stacks continue to main.
 fn check(profile: &Profile) {
     let counts = innermost(profile);
     let (often, rarely) =

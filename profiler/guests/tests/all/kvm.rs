@@ -43,7 +43,7 @@ fn a_core_that_never_started_is_reported_as_such() {
     expect_a_core_that_never_started(&[]);
 }
 
-/// An image that says what its cores do says nothing of one that was not started: that was 100 % running (2026-11-22).
+/// An image reports the states of its cores, but not of one that was not started: that was 100 % running (2026-11-22).
 #[test]
 fn a_core_that_never_started_is_reported_as_such_in_a_guest_that_says_what_cores_do() {
     expect_a_core_that_never_started(&["-DSAYS_STATE"]);
@@ -140,7 +140,7 @@ fn a_vmm_that_was_stopped_stays_so() {
     assert_eq!(fixture.rounds(), before, "a sample let a stopped VMM run");
     signal("-CONT");
     sample_for(Duration::from_millis(200));
-    assert!(fixture.rounds() > before, "the VMM does not go on");
+    assert!(fixture.rounds() > before, "the VMM does not resume");
     guest.detach().unwrap();
     fixture.assert_runs("after detaching");
 }
@@ -174,7 +174,7 @@ fn a_guest_that_ends_is_no_error() {
     while guest.sample().unwrap().is_some() {
         assert!(start.elapsed() < PATIENCE, "the end is not noticed");
     }
-    // Its parent sees the end only when we have taken note of the thread's.
+    // Its parent sees the end only when we have collected the thread's.
     fixture.qemu.wait().unwrap();
     guest.detach().unwrap();
 }

@@ -1,4 +1,4 @@
-//! A gdbstub that lies, hangs or never stops talking: bounded time and one sentence.
+//! A malicious gdbstub: invalid answers, no answers or endless ones must cause one sentence in bounded time.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +10,7 @@ use glass_guests::find::{Found, Vm, by_pid};
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::{Guest, GuestError, SocketAddress, VmSettings};
 
-/// The longest that any of these may take: one wait for an answer, twice with a good-bye.
+/// The longest that any of these may take: one wait for an answer, two with a detach.
 const PATIENCE: Duration = Duration::from_secs(13);
 
 const TARGET: &str = concat!(
@@ -19,7 +19,7 @@ const TARGET: &str = concat!(
     "<reg name=\"cr3\" bitsize=\"64\"/><reg name=\"cr4\" bitsize=\"64\"/></target>"
 );
 
-/// What an honest stub answers; `None` to what it does not know.
+/// The answers of a correct stub; `None` to unknown requests.
 fn honest(request: &str) -> Option<String> {
     Some(match request {
         "QStartNoAckMode" => "OK".to_owned(),
@@ -126,7 +126,7 @@ fn sentence(name: &str, lie: impl FnMut(&str, &mut UnixStream) -> bool + Send + 
     text
 }
 
-/// Lies only about one request.
+/// Answers only one request wrongly.
 fn about(
     wanted: &'static str,
     mut answer: impl FnMut(&mut UnixStream) + Send + 'static,
@@ -160,7 +160,7 @@ fn answers_of_a_wrong_form() {
     assert!(sentence("nothing", about("g", say(String::new()))).contains("too few registers"));
     assert!(sentence("no-xml", about("qXfer", say("E01".to_owned()))).contains("does not describe its registers"));
     let arm = "l<target><reg name=\"pc\" bitsize=\"64\"/></target>";
-    assert!(sentence("arm", about("qXfer", say(arm.to_owned()))).contains("no x86-64 machine"));
+    assert!(sentence("arm", about("qXfer", say(arm.to_owned()))).contains("not an x86-64 machine"));
     assert!(sentence("no-threads", about("qfThread", say("l".to_owned()))).contains("names no vCPU"));
 }
 
@@ -177,7 +177,7 @@ fn what_never_ends_is_cut() {
     assert!(sentence("packet", about("g", packet_without_end)).contains("without end"));
     let empty = |stream: &mut UnixStream| while stream.write_all(b"$T02#b6").is_ok() {};
     assert!(sentence("stops", about("QStart", empty)).contains("reports stops without end"));
-    // A list of vCPUs without end is cut at what is looked at.
+    // An endless list of vCPUs is cut at the limit.
     let mut guest = attach_to("threads", |request, stream| {
         let is_list = request.ends_with("ThreadInfo");
         if is_list {

@@ -8,6 +8,7 @@ mod kvm;
 mod lies;
 mod linux;
 mod monitor;
+mod moved;
 mod paused;
 mod process;
 mod ram;

@@ -1,4 +1,4 @@
-//! A QEMU without gdbstub, in which the monitor switches one on; and monitors that are busy or lie.
+//! A QEMU without gdbstub, in which the monitor starts one; and monitors that are busy or answer wrongly.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -43,7 +43,7 @@ fn sampled_through(option: &str, language: Language) {
     take(&fixture, attach_stub(&fixture).unwrap(), 1500, 150);
     fixture.assert_runs("after detaching");
     assert_eq!(left_behind(&fixture), (false, Vec::new()));
-    // While we look in, nobody else is let in, and nothing of ours is ended by trying.
+    // While we are attached, no other client is accepted, and an attempt does not end our session.
     let mut first = attach_stub(&fixture).unwrap();
     let second = attach_stub(&fixture).err().unwrap();
     assert!(second.to_string().contains("a debugger is connected"), "{second}");
@@ -97,7 +97,7 @@ fn a_killed_profiler_leaves_no_stub_behind() {
         assert!(start.elapsed() < PATIENCE, "the gdbstub stays on");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Whoever was killed before it had a watchdog has left a folder, which the next one removes.
+    // A process that was killed before it had a watchdog has left a folder, which the next one removes.
     take(&fixture, attach_stub(&fixture).unwrap(), 1500, 50);
     assert_eq!(left_behind(&fixture), (false, Vec::new()));
 }
@@ -116,7 +116,7 @@ fn a_monitor_that_serves_somebody_else_costs_a_bounded_wait() {
     take(&fixture, attach_stub(&fixture).unwrap(), 1500, 20);
 }
 
-/// What a monitor that serves one connection by `serve` makes of a request.
+/// The result of a request to a monitor that serves one connection by `serve`.
 fn asked_of(name: &str, language: Language, serve: impl FnOnce(UnixStream) + Send + 'static) -> GuestError {
     let path = std::env::temp_dir().join(format!("glass-monitor-{name}-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
@@ -126,7 +126,7 @@ fn asked_of(name: &str, language: Language, serve: impl FnOnce(UnixStream) + Sen
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     server.join().unwrap();
     std::fs::remove_file(&path).unwrap();
-    result.expect_err("a monitor that lies was believed")
+    result.expect_err("a wrong answer of a monitor was accepted")
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_monitor_that_lies_costs_a_sentence() {
     expect(asked_of("number", Language::Qmp, says(b"7\r\n")), "does not speak QMP");
     expect(asked_of("closed", Language::Qmp, drop), "ended the connection");
     expect(asked_of("line", Language::Qmp, endless(b"xxxxxxxxxxxxxxxx")), "without end");
-    expect(asked_of("events", Language::Qmp, endless(b"{\"event\": \"STOP\"}\r\n")), "nothing to what it was asked");
+    expect(asked_of("events", Language::Qmp, endless(b"{\"event\": \"STOP\"}\r\n")), "no answer to the request");
     expect(asked_of("prompt", Language::Hmp, endless(b"(qemu)")), "without end");
     let refuses = b"{\"QMP\": {}}\r\n{\"return\": {}}\r\n{\"error\": {\"desc\": \"no\\nway\"}}\r\n";
     expect(asked_of("refuses", Language::Qmp, says(refuses)), "refuses: noway");

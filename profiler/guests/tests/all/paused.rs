@@ -1,4 +1,4 @@
-//! A VM that its owner has paused stays paused, whatever looks into it (it was set running, 2026-11-22).
+//! A VM that its owner has paused stays paused, with any backend (it was resumed, 2026-11-22).
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool)
     })
 }
 
-/// Has QEMU's monitor do something.
+/// Sends a command to QEMU's monitor.
 fn ask(fixture: &Fixture, command: &str) -> String {
     ask_at(&fixture.vm().monitor.unwrap(), command)
 }
@@ -170,7 +170,7 @@ fn a_killed_profiler_leaves_it_paused() {
     attach_stub(&fixture).unwrap().detach().unwrap();
 }
 
-/// The threads of a paused VM are not in KVM, so it is looked into through the gdbstub; one that is paused later is not.
+/// The threads of a paused VM are not in KVM, so it is sampled through the gdbstub; one that is paused later is not.
 #[test]
 fn under_kvm() {
     let Some(fixture) = start_kvm() else { return };

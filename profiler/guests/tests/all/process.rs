@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use glass_guests::files::HostFiles;
 use glass_guests::process::{Process, ProcessSettings};
 use glass_guests::{Flow, GuestError, Source, read_clocks};
+use glass_profile::images::KERNEL_NAME;
 use glass_profile::model::{Cost, Origin, Profile};
 use glass_profile::recorder::Recorder;
 use glass_profile::recording;
@@ -125,9 +126,10 @@ fn record_whatever(process: Result<Process, GuestError>) -> Option<Profile> {
     Some(profile)
 }
 
+/// The functions of a stack, outermost first, up to where it entered the kernel.
 pub(crate) fn functions(profile: &Profile, stack: u32) -> Vec<&str> {
-    let frames = &profile.stacks[stack as usize].frames;
-    frames.iter().map(|frame| profile.frames[*frame as usize].function.as_str()).collect()
+    let frames = profile.stacks[stack as usize].frames.iter().map(|frame| &profile.frames[*frame as usize]);
+    frames.filter(|frame| frame.image != KERNEL_NAME).map(|frame| frame.function.as_str()).collect()
 }
 
 /// Checks that the samples whose innermost function is one of a, b and c have the program's shares.
@@ -136,7 +138,7 @@ fn check_shares(profile: &Profile, callers: &[&str]) {
     let mut other = 0;
     for sample in &profile.samples {
         let mut names = functions(profile, sample.stack);
-        names.retain(|name| *name != "spin" && *name != "[kernel]");
+        names.retain(|name| *name != "spin");
         let Some(start) = names.iter().position(|name| *name == "work") else {
             other += 1;
             continue;
@@ -313,8 +315,7 @@ fn functions_of_program(profile: &Profile) -> Vec<(String, u32)> {
     let mut counts = std::collections::BTreeMap::<String, u32>::new();
     for sample in &profile.samples {
         let frames = &profile.stacks[sample.stack as usize].frames;
-        let frame =
-            frames.iter().rev().map(|frame| &profile.frames[*frame as usize]).find(|f| f.function != "[kernel]");
+        let frame = frames.iter().rev().map(|frame| &profile.frames[*frame as usize]).find(|f| f.image != KERNEL_NAME);
         if let Some(frame) = frame.filter(|frame| frame.image == "weights") {
             *counts.entry(frame.function.clone()).or_default() += 1;
         }
@@ -357,4 +358,31 @@ fn names_come_from_a_separate_debug_file() {
     let Some(profile) = program.record(&["1.0"], || ()) else { return };
     assert!(profile.frames.iter().all(|frame| !frame.function.starts_with("wrong")));
     assert!(functions_of_program(&profile)[0].0.starts_with("0x"));
+}
+
+/// Time in system calls had one name, `[kernel]`, where perf has the kernel's functions (2026-11-22).
+#[test]
+fn the_kernels_functions_are_in_the_stack_of_a_system_call() {
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", "of=/dev/null", "bs=1M", "count=6000"]).stderr(Stdio::null());
+    let Some(profile) = record_whatever(Process::spawn(dd, SETTINGS)) else { return };
+    if let Some(why) = profile.warnings.iter().find(|text| text.starts_with("time in the kernel")) {
+        return skip(why);
+    }
+    let kernel = |sample: &glass_profile::model::Sample| -> Vec<String> {
+        let frames = profile.stacks[sample.stack as usize].frames.iter().map(|frame| &profile.frames[*frame as usize]);
+        frames.filter(|frame| frame.image == KERNEL_NAME).map(|frame| frame.function.clone()).collect()
+    };
+    let chains: Vec<Vec<String>> = profile.samples.iter().map(kernel).filter(|names| !names.is_empty()).collect();
+    assert!(chains.len() > 20, "{} of {} samples", chains.len(), profile.samples.len());
+    // Outermost first: the entry, then what reads.
+    let reads = |names: &&Vec<String>| names.len() > 3 && names.iter().any(|name| name.contains("vfs_read"));
+    let reading = chains.iter().filter(reads).count();
+    assert!(reading > chains.len() / 2, "{:?}", &chains[..5]);
+    let is_named = |names: &Vec<String>| names.iter().all(|name| !name.starts_with("0x") && name != KERNEL_NAME);
+    let named = chains.iter().filter(|names| is_named(names)).count();
+    assert!(named * 20 >= chains.len() * 19, "{named} of {}", chains.len());
+    // What called it is there all the same, and the kernel's part ends where its own begins.
+    let whole = profile.samples.iter().filter(|sample| !functions(&profile, sample.stack).is_empty()).count();
+    assert!(whole * 20 >= profile.samples.len() * 19, "{whole} of {}", profile.samples.len());
 }

@@ -1,4 +1,4 @@
-//! Where QEMU's machines have their RAM, above the hole below 4 GiB too: words that QEMU itself writes
+//! The RAM layout of QEMU's machines, also above the hole below 4 GiB: words that QEMU itself writes
 //! at physical addresses have to be found there. The VMs never run.
 
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ impl Drop for Qemu {
     }
 }
 
-/// Starts a VM that stands still, with a word of its own at each address; checks that they are read.
+/// Starts a stopped VM, with a different word at each address; checks that they are read.
 fn expect_words(machine: &str, addresses: &[u64], is_file: bool) {
     let word = |address: u64| address ^ 0x5a5a_1234_5678_a5a5;
     let mut command = Command::new("qemu-system-x86_64");
@@ -56,7 +56,7 @@ fn expect_words(machine: &str, addresses: &[u64], is_file: bool) {
     };
     assert!(ram.is_whole(), "{machine}");
     assert_eq!(ram.is_file(), is_file, "{machine}");
-    // What is no RAM is not read: devices, the hole, what lies behind the end.
+    // Addresses without RAM are not read: devices, the hole, addresses after the end.
     for address in [0xa_0000, 0xf_0000, 4 * GIB - 0x1000, 1 << 40] {
         assert_eq!(read(&ram, address), None, "{machine}: {address:#x}");
     }

@@ -113,7 +113,7 @@ fn an_image_linked_for_another_address() {
     let wrong = settings(&[(&moved, Some(0x20_1000))]);
     let error = take(&fixture, wrong.clone()).unwrap_err().to_string();
     assert!(error.contains("another build id at the load address 0x201000"), "{error}");
-    // Who insists gets what there is, and is told.
+    // With --force-symbols the names are used, with a warning.
     let (right, warnings) = take(&fixture, VmSettings { force: true, ..wrong }).unwrap();
     assert!(right < SAMPLES / 2, "{right}");
     assert!(warnings[0].starts_with("names may be wrong") && warnings[0].contains("build id"), "{warnings:?}");

@@ -12,8 +12,8 @@ const POINTERS: &str = "-fno-omit-frame-pointer";
 /// How the guest is built: with frame pointers and nothing else; without, and tables in one section or
 /// the other; and those where much time goes to a function of two instructions.
 ///
-/// GCC would mix other instructions into the lines that set up a frame pointer. There nothing but tables
-/// can tell the caller, and 3 of 1500 samples lacked one function (2026-11-21); so the first has them in order.
+/// GCC would mix other instructions into the lines that set up a frame pointer. There only tables
+/// show the caller, and 3 of 1500 samples lacked one function (2026-11-21); so the first has them in order.
 const BUILDS: &[(&str, &[&str])] = &[
     ("pointers", &[POINTERS, "-fno-asynchronous-unwind-tables", "-g0", "-fno-schedule-insns2"]),
     ("eh-frame", &["-fomit-frame-pointer", "-fasynchronous-unwind-tables"]),

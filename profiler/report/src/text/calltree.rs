@@ -15,7 +15,7 @@ const PLACE_COLUMNS: usize = 24;
 /// A chain of calls is shown in short from this length on, and then this much of either end.
 const CHAIN_MIN: usize = 24;
 const CHAIN_ENDS_SHOWN: usize = 6;
-/// More lines than this help nobody.
+/// More lines than this are too many to read.
 const LINES_MAX: usize = 500;
 
 /// Writes the nodes with at least `min_percent` of the running samples, each with its own callees below
@@ -40,7 +40,7 @@ pub(super) fn call_tree(out: &mut String, tree: &Tree, min_percent: f64) {
             continue;
         }
         if lines == LINES_MAX {
-            line(out, &format!("... more than {LINES_MAX} lines: ask for a larger --min"));
+            line(out, &format!("... more than {LINES_MAX} lines: give a larger --min"));
             return;
         }
         // Where each only calls the next, the ends say it all: imports of an interpreter are a hundred frames deep.

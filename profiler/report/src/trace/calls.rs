@@ -107,7 +107,7 @@ fn render(trace: &Trace, settings: &Settings, shown: &[Shown], lines: &[(Owner, 
     }
     if lines.len() > LINES_MAX {
         let more = count((lines.len() - LINES_MAX) as u64);
-        out.push_str(&format!("… and {more} more calls: ask for a larger --min, or for one --span\n"));
+        out.push_str(&format!("… and {more} more calls: give a larger --min, or one --span\n"));
     }
     if pruned > 0 {
         out.push_str(&format!("{} shorter calls are left out\n", count(pruned)));

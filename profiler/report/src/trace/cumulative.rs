@@ -4,10 +4,8 @@ use glass_profile::trace::model::{Call, Trace};
 
 use super::Settings;
 use super::calls::hidden;
-use super::label::duration;
-use super::table::Table;
-use crate::format::{count, percent};
-use crate::names::{printable, short};
+use super::sheets;
+use crate::format::count;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Total {
@@ -17,6 +15,8 @@ pub(super) struct Total {
     pub(super) total_ns: u64,
     pub(super) self_ns: u64,
     pub(super) max_ns: u64,
+    /// The longest call: index into `Trace::calls`.
+    pub(super) longest: u32,
 }
 
 /// The functions that are not hidden, with the most own time first. Own time of hidden ones counts for the nearest that
@@ -28,11 +28,12 @@ pub(super) fn totals(trace: &Trace, hide: &[String]) -> Vec<Total> {
     let mut children_ns = vec![0u64; trace.calls.len()];
     let mut counts_for: Vec<Option<u32>> = vec![None; trace.calls.len()];
     for (index, call) in trace.calls.iter().enumerate() {
-        let own = (!hidden[call.function as usize]).then_some(call.function);
-        counts_for[index] = own.or_else(|| call.parent.and_then(|parent| counts_for[parent as usize]));
-        if let Some(parent) = call.parent {
+        let own = hidden.get(call.function as usize).is_some_and(|hidden| !hidden).then_some(call.function);
+        let parent = call.parent.filter(|parent| (*parent as usize) < trace.calls.len());
+        counts_for[index] = own.or_else(|| parent.and_then(|parent| counts_for[parent as usize]));
+        if let Some(parent) = parent {
             let children_ns = &mut children_ns[parent as usize];
-            *children_ns = children_ns.saturating_add(call.end_ns - call.start_ns);
+            *children_ns = children_ns.saturating_add(call.end_ns.saturating_sub(call.start_ns));
         }
     }
     // The calls of one task, or of one core outside of tasks, are in the order of a walk through their tree.
@@ -47,10 +48,12 @@ pub(super) fn totals(trace: &Trace, hide: &[String]) -> Vec<Total> {
             let closed = open.pop().map_or(0, |last| trace.calls[last as usize].function);
             open_count[closed as usize] -= 1;
         }
-        let took_ns = call.end_ns - call.start_ns;
-        let total = &mut totals[call.function as usize];
+        let took_ns = call.end_ns.saturating_sub(call.start_ns);
+        let Some(total) = totals.get_mut(call.function as usize) else { continue };
         total.calls += 1;
-        total.max_ns = total.max_ns.max(took_ns);
+        if total.calls == 1 || took_ns > total.max_ns {
+            (total.max_ns, total.longest) = (took_ns, index);
+        }
         if open_count[call.function as usize] == 0 {
             total.total_ns = total.total_ns.saturating_add(took_ns);
         }
@@ -68,26 +71,13 @@ pub(super) fn totals(trace: &Trace, hide: &[String]) -> Vec<Total> {
 }
 
 pub(super) fn text(trace: &Trace, settings: &Settings) -> String {
-    let totals = totals(trace, &settings.hide);
-    let all_ns = totals.iter().fold(0u64, |sum, total| sum.saturating_add(total.self_ns));
-    let mut out = format!("Functions: {} calls of {}", count(trace.calls.len() as u64), count(totals.len() as u64));
+    let sheet = sheets::functions(trace, &settings.hide, settings.min_ns);
+    let functions = totals(trace, &settings.hide).len();
+    let mut out = format!("Functions: {} calls of {}", count(trace.calls.len() as u64), count(functions as u64));
     if !settings.hide.is_empty() {
         out.push_str(&format!(", time of {} counts for their callers", settings.hide.join(", ")));
     }
     out.push('\n');
-    let mut table = Table::new(&["calls", "self", "self %", "total", "mean", "max", "<function"]);
-    for total in totals.iter().filter(|total| total.total_ns >= settings.min_ns) {
-        let name = trace.functions.get(total.function as usize).map_or("", |function| function.name.as_str());
-        table.row(vec![
-            count(total.calls),
-            duration(total.self_ns),
-            percent(total.self_ns, all_ns),
-            duration(total.total_ns),
-            duration(total.total_ns / total.calls.max(1)),
-            duration(total.max_ns),
-            short(&printable(name)),
-        ]);
-    }
-    out.push_str(&table.lines());
+    out.push_str(&sheet.lines());
     out
 }

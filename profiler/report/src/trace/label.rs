@@ -1,10 +1,10 @@
 //! Names of what is in a trace, as sentences use them: safe to print, in backquotes where they are the guest's own words.
 
-use glass_profile::trace::model::{BlockKind, Cause, NameId, Operation, Reason, Trace};
+use glass_profile::trace::model::{BlockKind, Cause, NameId, Operation, Trace};
 use glass_profile::trace::path::Topic;
 
 use crate::names::printable;
-use crate::words::{operation as operation_word, wait as wait_phrase};
+use crate::words::{operation as operation_word, resource};
 
 /// A name of the guest in backquotes.
 pub(super) fn quoted(trace: &Trace, name: NameId) -> String {
@@ -21,25 +21,12 @@ pub(super) fn task(trace: &Trace, task: u32) -> String {
     }
 }
 
-/// What a task waits for, by kind and name: the guest's own words, or ours where it has none.
+/// What a task waits for, by kind and name.
 pub(super) fn reason(trace: &Trace, kind: BlockKind, name: NameId) -> String {
-    match trace.name(name) {
-        "" => wait_phrase(kind, ""),
-        _ => quoted(trace, name),
-    }
+    resource(kind, trace.name(name))
 }
 
-/// All reasons of a wait, any of which ends it.
-pub(super) fn reasons(trace: &Trace, reasons: &[Reason]) -> String {
-    match reasons {
-        [] => "something that it did not name".into(),
-        [one] => reason(trace, one.kind, one.name),
-        [one, two] => format!("{} or {}", reason(trace, one.kind, one.name), reason(trace, two.kind, two.name)),
-        [one, rest @ ..] => format!("{} or any of {} more", reason(trace, one.kind, one.name), rest.len()),
-    }
-}
-
-/// Who ends waits, in a few words.
+/// What ends waits, in a few words.
 pub(super) fn cause(trace: &Trace, cause: Cause) -> String {
     match cause {
         Cause::Unknown => "unknown".into(),
@@ -48,42 +35,38 @@ pub(super) fn cause(trace: &Trace, cause: Cause) -> String {
         }
         Cause::Request(index) => match trace.requests.get(index as usize) {
             Some(request) => device(trace, request.device, request.operation),
-            None => "a request".into(),
+            None => "a device request".into(),
         },
         Cause::Segment(_) => "segments".into(),
-        Cause::Timer => "deadlines".into(),
+        Cause::Timer => "timers".into(),
         Cause::Interrupt(_) => "interrupts".into(),
     }
 }
 
-/// A device and what it is asked for: "disk 0 write".
+/// A device and an operation: "disk 0 write".
 pub(super) fn device(trace: &Trace, device: u32, operation: Operation) -> String {
     let name = trace.devices.get(device as usize).map_or("", |device| trace.name(device.name));
     format!("{} {}", printable(name), operation_word(operation))
 }
 
-/// What parts of paths are about.
+/// What parts of paths are about. The page's `path.js` has the same words.
 pub(super) fn topic(trace: &Trace, topic: Topic) -> String {
     match topic {
-        Topic::Run(name) => format!("running {}", quoted(trace, name)),
+        Topic::Run(name) => format!("{} running", printable(trace.name(name))),
         Topic::Core => "running outside of any task".into(),
-        Topic::Ready => "ready, waiting for a core".into(),
-        Topic::Device(index, operation) => {
-            let name = trace.devices.get(index as usize).map_or(0, |device| device.name);
-            format!("{} ({})", quoted(trace, name), operation_word(Operation::from_number(operation)))
-        }
-        Topic::Network => "the other side of the connection".into(),
-        Topic::Timer(name) if trace.name(name).is_empty() => "a deadline".into(),
-        Topic::Timer(name) => format!("the deadline of {}", quoted(trace, name)),
+        Topic::Ready => "runnable".into(),
+        Topic::Device(index, operation) => device(trace, index, Operation::from_number(operation)),
+        Topic::Network => "peer".into(),
+        Topic::Timer(name) => reason(trace, BlockKind::Timer, name),
         Topic::Wait(kind, name) => reason(trace, BlockKind::from_number(kind), name),
-        Topic::Unknown => "what the trace does not tell".into(),
+        Topic::Unknown => "unknown".into(),
     }
 }
 
 /// "0.142 s", "3.10 ms": with three digits.
 pub(super) use crate::format::duration;
 
-/// A moment since the begin of the trace: `1.234567 s`.
+/// A moment since the start of the trace: `1.234567 s`.
 pub(super) fn moment(trace: &Trace, time_ns: u64) -> String {
     format!("{:.6} s", time_ns.saturating_sub(trace.start_ns) as f64 / 1e9)
 }

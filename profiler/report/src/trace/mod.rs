@@ -1,15 +1,15 @@
 //! Reports of a trace for a terminal: what is in it, and where the time of calls, tasks, devices and spans went.
 
 mod calls;
-mod cores;
 mod cumulative;
-mod devices;
+pub mod difference;
+pub mod figures;
 mod label;
 pub mod over_time;
 mod path;
+pub mod sheets;
 mod summary;
 mod table;
-mod tasks;
 mod timeline;
 
 pub use calls::HIDDEN_DEFAULT;
@@ -69,20 +69,35 @@ pub struct Settings {
     pub span: Option<String>,
 }
 
-/// One view of a trace, in lines of at most 100 columns; an error says what there is to choose from.
+/// One view of a trace, in lines of at most 100 columns; an error lists what there is to choose from.
 pub fn text(trace: &Trace, view: View, settings: &Settings) -> Result<String, String> {
     match view {
         View::Summary => Ok(summary(trace)),
         View::Calls => calls::text(trace, settings),
-        View::Cumulative if trace.calls.is_empty() => {
-            Ok([tasks::text(trace), tasks::waits(trace), devices::text(trace)].join("\n"))
-        }
+        View::Cumulative if trace.calls.is_empty() => Ok([tasks(trace), waits(trace), devices(trace)].join("\n")),
         View::Cumulative => Ok(cumulative::text(trace, settings)),
-        View::Tasks => Ok([tasks::text(trace), tasks::waits(trace)].join("\n")),
-        View::Waits => Ok(tasks::waits(trace)),
-        View::Devices => Ok(devices::text(trace)),
+        View::Tasks => Ok([tasks(trace), waits(trace)].join("\n")),
+        View::Waits => Ok(waits(trace)),
+        View::Devices => Ok(devices(trace)),
         View::Events => over_time::text(trace, settings.event.as_deref()),
         View::Path => path::text(trace, settings),
         View::Timeline => Ok(timeline::text(trace)),
     }
+}
+
+/// A sheet below a line that counts what it is about.
+fn headed(sheet: &sheets::Sheet, number: usize) -> String {
+    format!("{}: {}\n{}", sheet.name, crate::format::count(number as u64), sheet.lines())
+}
+
+fn tasks(trace: &Trace) -> String {
+    headed(&sheets::tasks(trace), trace.tasks.len())
+}
+
+fn waits(trace: &Trace) -> String {
+    headed(&sheets::waits(trace), trace.waits.len())
+}
+
+fn devices(trace: &Trace) -> String {
+    headed(&sheets::devices(trace), trace.devices.len())
 }

@@ -1,4 +1,4 @@
-//! Where the time of one span went, and of all spans of a name.
+//! The critical path of one span, and of all spans of a name.
 
 use glass_profile::trace::model::Trace;
 use glass_profile::trace::path::{Index, Part, Path, Share, Summary, Topic, What, spans_by_duration, summarise};
@@ -16,7 +16,7 @@ const PARTS_MAX: usize = 200;
 /// Names that an error lists.
 const CHOICES_MAX: usize = 10;
 
-/// The span that `NAME`, `NAME#3` or `NAME#median` means: the longest, the third, the one in the middle by duration.
+/// The span that `NAME`, `NAME#3` or `NAME#median` means: the longest, the third, the median by duration.
 pub(super) fn chosen_span(trace: &Trace, wanted: &str) -> Result<u32, String> {
     let (name, which) = match wanted.rsplit_once('#') {
         Some((name, which)) => (name, which),
@@ -77,14 +77,14 @@ pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
     let mut said = match spans.len() {
         1 => format!("The span `{}` took {}.", printable(span_name), duration(median_ns)),
         number => format!(
-            "The {} spans `{}` took {} in the middle, {} together{}.",
+            "The {} spans `{}` took {} in the median, {} in total{}.",
             count(number as u64),
             printable(span_name),
             duration(median_ns),
             duration(spans.iter().fold(0, |sum: u64, span| sum.saturating_add(span_ns(trace, *span)))),
             match paths.len() < number {
                 true =>
-                    format!(" ({} of them, spread over all durations, are looked at here)", count(paths.len() as u64)),
+                    format!(" ({} of them, spread over all durations, are followed here)", count(paths.len() as u64)),
                 false => String::new(),
             }
         ),
@@ -94,8 +94,8 @@ pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
     match waits.first() {
         Some((place, share)) => {
             said.push_str(&format!(
-                " The wait that dominates is {}, with {} of that time{}.",
-                waited_for(trace, share.topic),
+                " The dominant wait is `{}`, with {} of that time{}.",
+                label::topic(trace, share.topic),
                 percent(share.sum_ns, summary.sum_ns),
                 behind(trace, &summary, *place)
             ));
@@ -104,8 +104,8 @@ pub fn dominating_wait(trace: &Trace, span_name: &str) -> Option<String> {
     }
     for (order, (place, share)) in ["Next is", "Then comes"].iter().zip(waits.iter().skip(1)) {
         said.push_str(&format!(
-            " {order} {}, with {}{}.",
-            waited_for(trace, share.topic),
+            " {order} `{}`, with {}{}.",
+            label::topic(trace, share.topic),
             percent(share.sum_ns, summary.sum_ns),
             behind(trace, &summary, *place)
         ));
@@ -120,14 +120,7 @@ fn span_ns(trace: &Trace, span: u32) -> u64 {
     trace.spans.get(span as usize).and_then(|span| span.duration_ns()).unwrap_or(0)
 }
 
-fn waited_for(trace: &Trace, topic: Topic) -> String {
-    match topic {
-        Topic::Ready => "a core, being ready".into(),
-        topic => label::topic(trace, topic),
-    }
-}
-
-/// What happened during a wait, as far as that is not said already.
+/// What happened during a wait, as far as its name does not have it.
 fn behind(trace: &Trace, summary: &Summary, place: usize) -> String {
     let share = &summary.own[place];
     let behind = summary.behind.get(place).map_or(&[][..], Vec::as_slice);
@@ -136,15 +129,15 @@ fn behind(trace: &Trace, summary: &Summary, place: usize) -> String {
         .filter(|part| part.topic != share.topic && part.sum_ns.saturating_mul(20) >= share.sum_ns)
         .take(3)
         .map(|part| match part.sum_ns == share.sum_ns {
-            true => label::topic(trace, part.topic),
-            false => format!("{} {}", label::topic(trace, part.topic), percent(part.sum_ns, share.sum_ns)),
+            true => format!("`{}`", label::topic(trace, part.topic)),
+            false => format!("`{}` {}", label::topic(trace, part.topic), percent(part.sum_ns, share.sum_ns)),
         })
         .collect();
     let mean = share.sum_ns / share.count.max(1);
-    let often = format!(" ({} in the mean, {} at most", duration(mean), duration(share.max_ns));
+    let often = format!(" (mean {}, max {}", duration(mean), duration(share.max_ns));
     match named.is_empty() {
         true => format!("{often})"),
-        false => format!("{often}; behind it {})", named.join(", ")),
+        false => format!("{often}; behind it: {})", named.join(", ")),
     }
 }
 
@@ -158,7 +151,7 @@ pub(super) fn text(trace: &Trace, settings: &Settings) -> Result<String, String>
     let Some(path) = Path::find(trace, &index, span) else { return Err("there is no such span".into()) };
     let name = trace.name(trace.spans[span as usize].name);
     let head = format!(
-        "Where the time of one span `{}` went: {} from {} on{}",
+        "Critical path of one span `{}`: {} from {} on{}",
         printable(name),
         duration(path.duration_ns()),
         label::moment(trace, path.start_ns),
@@ -166,10 +159,10 @@ pub(super) fn text(trace: &Trace, settings: &Settings) -> Result<String, String>
     );
     let mut out = wrap(0, &head);
     out.push_str(&parts(trace, &path, settings.min_ns));
-    out.push_str("\nBy what its own task did or waited for\n");
+    out.push_str("\nBreakdown by what its own task did or waited for\n");
     let summary = summarise(trace, [&path]);
     out.push_str(&shares(trace, &summary.own, summary.sum_ns));
-    out.push_str("\nBy what was behind it: tasks, devices, waits\n");
+    out.push_str("\nBreakdown by the cause: tasks, devices, waits\n");
     out.push_str(&shares(trace, &summary.followed, summary.sum_ns));
     if let Some(said) = dominating_wait(trace, name) {
         out.push_str(&format!("\n{}", wrap(0, &said)));
@@ -195,7 +188,7 @@ fn fields(trace: &Trace, span: u32) -> String {
 
 fn parts(trace: &Trace, path: &Path, min_ns: u64) -> String {
     let is_long = |part: &&Part| part.end_ns - part.start_ns >= min_ns;
-    let mut table = Table::new(&["at", "took", "<what"]);
+    let mut table = Table::new(&["at", "duration", "<step"]);
     let mut out = String::new();
     let long: Vec<&Part> = path.parts.iter().filter(is_long).collect();
     for chunk in long[..long.len().min(PARTS_MAX)].chunks(super::table::ROWS_MAX) {
@@ -207,7 +200,7 @@ fn parts(trace: &Trace, path: &Path, min_ns: u64) -> String {
                 format!("{indent}{}", what(trace, part)),
             ]);
         }
-        let lines = std::mem::replace(&mut table, Table::new(&["at", "took", "<what"])).lines();
+        let lines = std::mem::replace(&mut table, Table::new(&["at", "duration", "<step"])).lines();
         // One heading is enough.
         let skip = if out.is_empty() { 0 } else { lines.find('\n').map_or(0, |end| end + 1) };
         out.push_str(&lines[skip..]);
@@ -216,70 +209,62 @@ fn parts(trace: &Trace, path: &Path, min_ns: u64) -> String {
     let left_out = path.parts.len() - long.len().min(PARTS_MAX);
     if left_out > 0 {
         out.push_str(&format!(
-            "  {} more parts, {} together\n",
+            "  {} more steps, {} in total\n",
             count(left_out as u64),
             duration(path.duration_ns() - shown)
         ));
     }
     if path.is_cut {
-        out.push_str("  The path has more parts than are followed; the rest is told as not known.\n");
+        out.push_str("  The path has more steps than are followed; the rest is unknown.\n");
     }
     out
 }
 
+/// A step of a path in words. The page's `path.js` has the same.
 fn what(trace: &Trace, part: &Part) -> String {
+    let core_name = |core: u32| printable(trace.cores.get(core as usize).map_or("", |core| &core.name));
     match part.what {
-        What::Run { task, core } => {
-            let core = trace.cores.get(core as usize).map_or("", |core| &core.name);
-            format!("{} runs on {}", label::task(trace, task), printable(core))
-        }
-        What::Core { core } => {
-            format!("runs on {}", printable(trace.cores.get(core as usize).map_or("", |core| &core.name)))
-        }
-        What::Ready { task } => format!("{} is ready and waits for its turn", label::task(trace, task)),
+        What::Run { task, core } => format!("{} running on {}", label::task(trace, task), core_name(core)),
+        What::Core { core } => format!("running on {}", core_name(core)),
+        What::Ready { task } => format!("{} runnable", label::task(trace, task)),
         What::Request { request } => match trace.requests.get(request as usize) {
             Some(request) => format!(
-                "{}: request {}{}{}",
+                "{} {}{}{}",
                 label::device(trace, request.device, request.operation),
                 request.number,
                 match request.bytes {
                     0 => String::new(),
-                    bytes => format!(" of {} bytes", count(bytes.into())),
+                    bytes => format!(", {} bytes", count(bytes.into())),
                 },
                 match request.task {
                     Some(task) => format!(", submitted by {}", label::task(trace, task)),
                     None => String::new(),
                 }
             ),
-            None => "a request".into(),
+            None => "device request".into(),
         },
-        What::Network { wait, .. } => waiting(trace, wait, "until a segment came"),
-        What::Timer { wait } => waiting(trace, wait, "until its deadline"),
-        What::Wait { wait } => waiting(trace, wait, "and nobody knows who ended that"),
-        What::Unknown => "the trace does not tell".into(),
+        What::Network { wait, .. } => waiting(trace, wait, ", ended by a segment"),
+        What::Timer { wait } => waiting(trace, wait, ", ended by a timer"),
+        What::Wait { wait } => waiting(trace, wait, ", ended by an unknown cause"),
+        What::Unknown => "unknown".into(),
     }
 }
 
 fn waiting(trace: &Trace, wait: u32, end: &str) -> String {
-    let Some(wait) = trace.waits.get(wait as usize) else { return "a wait".into() };
-    let reasons = trace.reasons_of(wait);
-    format!("{} waits for {} {end}", label::task(trace, wait.task), label::reasons(trace, reasons))
+    let Some(wait) = trace.waits.get(wait as usize) else { return "unnamed wait".into() };
+    let why = super::figures::why(trace, wait);
+    format!("{} waiting: {}{end}", label::task(trace, wait.task), super::figures::why_text(trace, why))
 }
 
 fn shares(trace: &Trace, shares: &[Share], sum_ns: u64) -> String {
-    let mut table = Table::new(&["share", "together", "times", "longest", "<what"]);
+    let mut table = Table::new(&["share", "total", "count", "max", "<what"]);
     for share in shares {
         table.row(vec![
             percent(share.sum_ns, sum_ns),
             duration(share.sum_ns),
             count(share.count),
             duration(share.max_ns),
-            match share.topic {
-                Topic::Device(..) | Topic::Run(_) | Topic::Core | Topic::Ready | Topic::Unknown => {
-                    label::topic(trace, share.topic)
-                }
-                topic => format!("waiting for {}", label::topic(trace, topic)),
-            },
+            label::topic(trace, share.topic),
         ]);
     }
     table.lines()

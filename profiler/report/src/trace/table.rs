@@ -9,16 +9,16 @@ pub(super) const COLUMNS: usize = 100;
 /// Rows that are shown; the rest is counted.
 pub(super) const ROWS_MAX: usize = 40;
 
-/// A table under way. The last column holds text of any width, which is cut; so does the first if it says so.
+/// A table that is being written. The last column holds text of any width, which is cut; so does the first if it is a text.
 pub(super) struct Table {
-    head: Vec<&'static str>,
+    head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A heading that begins with `<` is that of a text, which stands at the left.
-    pub(super) fn new(head: &[&'static str]) -> Table {
-        Table { head: head.to_vec(), rows: Vec::new() }
+    pub(super) fn new(head: &[impl AsRef<str>]) -> Table {
+        Table { head: head.iter().map(|title| title.as_ref().to_owned()).collect(), rows: Vec::new() }
     }
 
     pub(super) fn row(&mut self, cells: Vec<String>) {

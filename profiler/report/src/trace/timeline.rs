@@ -2,8 +2,8 @@
 
 use glass_profile::trace::model::Trace;
 
+use super::figures::split;
 use super::label::duration;
-use super::tasks::split;
 use crate::format::{count, cut_end, pad};
 use crate::names::printable;
 
@@ -48,7 +48,7 @@ pub(super) fn text(trace: &Trace) -> String {
     let all_ns = (trace.end_ns - trace.start_ns).max(1);
     let lanes = Lanes { trace, slice_ns: all_ns.div_ceil(SLICES as u64) };
     let mut out = format!("A character is {}; what most of it was spent on\n", duration(lanes.slice_ns));
-    out.push_str("\nCores: # in tasks, ~ looking for work, . idle\n");
+    out.push_str("\nCores: # running, ~ spinning, . idle\n");
     let empty = vec![Slice::default(); SLICES];
     let mut cores = vec![empty.clone(); trace.cores.len()];
     for poll in &trace.polls {
@@ -64,7 +64,7 @@ pub(super) fn text(trace: &Trace) -> String {
         out.push_str(&lanes.line(&core.name, slices, ['#', '~', '.']));
     }
     tasks(&lanes, &mut out);
-    out.push_str("\nDevices: requests under way, # at all times, + more than half of the time, - less\n");
+    out.push_str("\nDevices: requests in flight, # at all times, + more than half of the time, - less\n");
     let mut busy = vec![vec![Slice::default(); SLICES]; trace.devices.len()];
     let mut until = vec![0; trace.devices.len()];
     for request in &trace.requests {

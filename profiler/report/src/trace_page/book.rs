@@ -1,5 +1,6 @@
 //! What a page is made of while it is made: names, lanes, packs.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use glass_profile::trace::model::{NameId, Trace, Value};
@@ -17,6 +18,12 @@ const LANES_OF_NAME_MAX: usize = 12;
 
 /// Lanes that may be in sight when a page opens.
 const LANES_NEAR: usize = 160;
+
+/// Rows of the sums of the whole trace.
+const SUMS_MAX: usize = 1_000;
+
+/// Group, name, kind, count, nanoseconds, the longest.
+type SumRow = (u32, u32, u8, u64, u64, (u64, u32, u64));
 
 /// Texts by index; 0 is empty.
 pub struct Names {
@@ -67,6 +74,33 @@ struct Use {
     has_more: bool,
 }
 
+/// What all slices of a name and kind under a heading take.
+#[derive(Default)]
+struct Sum {
+    count: u64,
+    total_ns: u64,
+    /// Duration, lane and start.
+    longest: (u64, u32, u64),
+}
+
+impl Sum {
+    fn add(&mut self, ns: u64, place: (u64, u32, u64)) {
+        if self.count == 0 || place.0 > self.longest.0 {
+            self.longest = place;
+        }
+        self.count += 1;
+        self.total_ns = self.total_ns.saturating_add(ns);
+    }
+
+    fn merge(&mut self, other: &Sum) {
+        if self.count == 0 || other.longest.0 > self.longest.0 {
+            self.longest = other.longest;
+        }
+        self.count += other.count;
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+    }
+}
+
 /// A lane of the page.
 pub struct Entry {
     kind: usize,
@@ -105,6 +139,8 @@ pub struct Book<'a> {
     pub lanes: Vec<Entry>,
     pub groups: Vec<Group>,
     uses: HashMap<(u32, u8), Use>,
+    /// By place in `groups`, name and kind.
+    sums: HashMap<(u32, u32, u8), Sum>,
     pub duration_ns: u64,
 }
 
@@ -118,6 +154,7 @@ impl<'a> Book<'a> {
             lanes: Vec::new(),
             groups: Vec::new(),
             uses: HashMap::new(),
+            sums: HashMap::new(),
             duration_ns: trace.end_ns.saturating_sub(trace.start_ns).max(1),
         }
     }
@@ -143,29 +180,46 @@ impl<'a> Book<'a> {
 
     /// Adds the lane with the next number.
     pub fn add(&mut self, kind: usize, name: &str, parent: Option<u32>, lane: Lane) {
+        self.count(&lane, false);
+        self.write(kind, name, parent, lane);
+    }
+
+    /// Adds a lane that shows once more what stands in others: a search does not count it.
+    pub fn add_again(&mut self, kind: usize, name: &str, parent: Option<u32>, lane: Lane) {
+        self.count(&lane, true);
+        self.write(kind, name, parent, lane);
+    }
+
+    fn write(&mut self, kind: usize, name: &str, parent: Option<u32>, lane: Lane) {
+        let near = self.near();
+        let written = lane.write(&mut self.packer, self.duration_ns, near);
+        self.entry(kind, name, parent, written);
+    }
+
+    fn count(&mut self, lane: &Lane, is_again: bool) {
         let number = self.lanes.len() as u32;
-        let mut counts: HashMap<(u32, u8), (u64, u64)> = HashMap::new();
-        lane.each(|name, slice_kind, ns| {
-            let (count, total) = counts.entry((name, slice_kind)).or_default();
-            *count += 1;
-            *total = total.saturating_add(ns);
+        let mut counts: HashMap<(u32, u8), Sum> = HashMap::new();
+        lane.each(|name, slice_kind, start_ns, ns| {
+            counts.entry((name, slice_kind)).or_default().add(ns, (ns, number, start_ns));
         });
-        for (key, (count, total_ns)) in counts {
-            let entry = self.uses.entry(key).or_default();
-            entry.count += count;
-            entry.total_ns = entry.total_ns.saturating_add(total_ns);
+        let group = self.groups.len() as u32;
+        for ((name, kind), of) in counts {
+            self.sums.entry((group, name, kind)).or_default().merge(&of);
+            if is_again {
+                continue;
+            }
+            let entry = self.uses.entry((name, kind)).or_default();
+            entry.count += of.count;
+            entry.total_ns = entry.total_ns.saturating_add(of.total_ns);
             if entry.lanes.len() < LANES_OF_NAME_MAX {
                 entry.lanes.push(number);
             } else {
                 entry.has_more = true;
             }
         }
-        let near = self.near();
-        let written = lane.write(&mut self.packer, self.duration_ns, near);
-        self.entry(kind, name, parent, written);
     }
 
-    /// When the next lane is looked at.
+    /// When the next lane is needed.
     pub fn near(&self) -> Class {
         if self.lanes.len() < LANES_NEAR { Class::Overview } else { Class::Detail }
     }
@@ -174,6 +228,22 @@ impl<'a> Book<'a> {
         debug_assert!(kind < TYPES.len());
         let Written { levels, count } = written;
         self.lanes.push(Entry { kind, name: printable(name), count, parent, levels });
+    }
+
+    /// Group, name, kind, count, nanoseconds and the longest (duration, lane, start) of everything in the trace, those that take
+    /// most time first, at most [`SUMS_MAX`]; and how many more there are.
+    pub fn sums(&mut self) -> (Vec<SumRow>, usize) {
+        let mut sums: Vec<SumRow> = std::mem::take(&mut self.sums)
+            .into_iter()
+            .map(|((group, name, kind), of)| {
+                let (ns, lane, start_ns) = of.longest;
+                (group, name, kind, of.count, of.total_ns, (ns, lane, start_ns))
+            })
+            .collect();
+        sums.sort_unstable_by_key(|&(group, name, kind, count, ns, _)| (Reverse((ns, count)), group, name, kind));
+        let more = sums.len().saturating_sub(SUMS_MAX);
+        sums.truncate(SUMS_MAX);
+        (sums, more)
     }
 
     /// Name, kind, count, nanoseconds, lanes (none: they are too many) of everything that has a name.

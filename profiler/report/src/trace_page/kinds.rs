@@ -45,20 +45,20 @@ pub const OPEN: u8 = 34;
 pub const SWITCH: u8 = 35;
 
 pub const KINDS: &[KindInfo] = &[
-    kind("runs a task", Weight::Strong, "name"),
-    kind("looks for work", Weight::Middle, "spinning"),
+    kind("poll", Weight::Strong, "name"),
+    kind("spinning", Weight::Middle, "spinning"),
     kind("idle", Weight::Faint, "idle"),
-    kind("runs", Weight::Strong, "running"),
-    kind("woken, waits for its turn", Weight::Middle, "ready"),
-    kind("waits", Weight::Faint, "wait"),
-    kind("waits for a time", Weight::Faint, "waitTimer"),
-    kind("waits for another task", Weight::Faint, "waitNotify"),
-    kind("waits for a device", Weight::Faint, "waitRequest"),
-    kind("waits for bytes", Weight::Faint, "waitReceive"),
-    kind("waits for room to send", Weight::Faint, "waitSend"),
-    kind("waits for a connection", Weight::Faint, "waitAccept"),
-    kind("waits for a resource", Weight::Faint, "waitResource"),
-    kind("lets others have their turn", Weight::Faint, "wait"),
+    kind("running", Weight::Strong, "running"),
+    kind("runnable", Weight::Middle, "ready"),
+    kind("waiting", Weight::Faint, "wait"),
+    kind("waiting for a timer", Weight::Faint, "waitTimer"),
+    kind("waiting for a task", Weight::Faint, "waitNotify"),
+    kind("waiting for I/O", Weight::Faint, "waitRequest"),
+    kind("waiting to receive", Weight::Faint, "waitReceive"),
+    kind("waiting to send", Weight::Faint, "waitSend"),
+    kind("waiting for a connection", Weight::Faint, "waitAccept"),
+    kind("waiting for a resource", Weight::Faint, "waitResource"),
+    kind("yielded", Weight::Faint, "wait"),
     kind("request", Weight::Strong, "other"),
     kind("read", Weight::Strong, "read"),
     kind("write", Weight::Strong, "write"),
@@ -68,9 +68,9 @@ pub const KINDS: &[KindInfo] = &[
     kind("failed request", Weight::Strong, "failed"),
     kind("span", Weight::Strong, "name"),
     kind("call", Weight::Strong, "name"),
-    kind("segment in", Weight::Strong, "receive"),
-    kind("segment out", Weight::Strong, "transmit"),
-    kind("segment out again", Weight::Strong, "failed"),
+    kind("segment received", Weight::Strong, "receive"),
+    kind("segment sent", Weight::Strong, "transmit"),
+    kind("segment retransmitted", Weight::Strong, "failed"),
     kind("message", Weight::Strong, "other"),
     kind("error", Weight::Strong, "failed"),
     kind("warning", Weight::Strong, "warning"),
@@ -78,27 +78,13 @@ pub const KINDS: &[KindInfo] = &[
     kind("debug", Weight::Strong, "other"),
     kind("trace", Weight::Strong, "other"),
     kind("interrupt", Weight::Strong, "interrupt"),
-    kind("device is told to look at its queue", Weight::Strong, "other"),
+    kind("notify", Weight::Strong, "other"),
     kind("open connection", Weight::Faint, "waitAccept"),
-    kind("tracing was switched", Weight::Strong, "warning"),
+    kind("trace on/off", Weight::Strong, "warning"),
 ];
 
 pub fn wait(kind: BlockKind) -> u8 {
     WAIT + kind as u8
-}
-
-pub fn wait_word(kind: BlockKind) -> &'static str {
-    match kind {
-        BlockKind::Other => "",
-        BlockKind::Timer => "timer",
-        BlockKind::Notify => "notify",
-        BlockKind::Request => "request",
-        BlockKind::Receive => "receive",
-        BlockKind::Send => "send",
-        BlockKind::Accept => "accept",
-        BlockKind::Resource => "resource",
-        BlockKind::Yield => "yield",
-    }
 }
 
 pub fn operation(operation: Operation) -> u8 {
@@ -129,12 +115,16 @@ pub enum Show {
     Bytes,
     /// Index of a name, 0 for none.
     Name,
+    /// Index of a task and one, 0 for none. Without a label it is for the page itself.
+    Task,
     /// Number of a lane and one, 0 for none: what it did then is what is meant.
     Row,
     /// As `Row`; the next column has the time.
     Link,
-    /// Zigzag nanoseconds after the slice's begin.
+    /// Zigzag nanoseconds after the slice's start.
     LinkTime,
+    /// One of these, the first of which is not shown.
+    Choice(&'static [&'static str]),
     /// Bits with these names.
     Flags(&'static [&'static str]),
 }
@@ -160,7 +150,12 @@ const fn column(label: &'static str, show: Show) -> Column {
     Column { label, show }
 }
 
-const CUT: Show = Show::Flags(&["its begin or end is missing", "was its last"]);
+const CUT: Show = Show::Flags(&["its start or end is missing", "the task's last poll"]);
+
+/// What ends waits, by number; `path.js` of the page refers to these numbers.
+pub const CAUSES: &[&str] = &["", "a task", "a device request", "a segment", "a timer", "an interrupt"];
+
+const LEVELS: &[&str] = &["", "error", "warn", "info", "debug", "trace"];
 
 pub const CORE: usize = 0;
 pub const TASK: usize = 1;
@@ -177,30 +172,41 @@ pub const SWITCHES: usize = 10;
 pub const TYPES: &[Type] = &[
     Type {
         label: "core",
-        columns: &[column("Task", Show::Row), column("Remarks", CUT), column("Device", Show::Name)],
+        columns: &[
+            column("Task", Show::Task),
+            column("Remarks", CUT),
+            column("Device", Show::Name),
+            column("Span", Show::Link),
+            column("", Show::LinkTime),
+        ],
         has_text: false,
     },
     Type {
         label: "task",
         columns: &[
-            column("Task", Show::Number),
+            column("Task", Show::Task),
             column("Core", Show::Row),
             column("Remarks", CUT),
-            column("Waits for number", Show::Number),
+            column("Resource ID", Show::Number),
             column("Woken by", Show::Link),
             column("", Show::LinkTime),
-            column("Cause", Show::Name),
+            column("Cause", Show::Choice(CAUSES)),
+            column("", Show::Task),
+            column("Any of", Show::Name),
         ],
         has_text: false,
     },
     Type {
         label: "request",
         columns: &[
-            column("Number", Show::Number),
+            column("ID", Show::Number),
             column("Bytes", Show::Bytes),
-            column("Under way then", Show::Count),
-            column("Submitted by", Show::Row),
-            column("Remarks", Show::Flags(&["failed", "its completion is not in the trace"])),
+            column("In flight", Show::Count),
+            column("Submitted by", Show::Task),
+            column(
+                "Remarks",
+                Show::Flags(&["failed", "its completion is not in the trace", "its submission is not in the trace"]),
+            ),
         ],
         has_text: false,
     },
@@ -208,37 +214,38 @@ pub const TYPES: &[Type] = &[
         label: "segment",
         columns: &[
             column("Connection", Show::Number),
-            column("Remote port", Show::Number),
+            column("Peer port", Show::Number),
             column("Payload", Show::Bytes),
             column("Flags", Show::Flags(&["FIN", "SYN", "RST", "PSH", "ACK", "URG"])),
-            column("Sequence", Show::Count),
-            column("Acknowledgement", Show::Count),
+            column("Sequence", Show::Number),
+            column("Acknowledgement", Show::Number),
             column("Window", Show::Bytes),
             column("Core", Show::Row),
-            column("Remarks", Show::Flags(&["began before the trace", "its end is not in the trace"])),
+            column("Remarks", Show::Flags(&["open before the trace", "its end is not in the trace"])),
         ],
         has_text: false,
     },
     Type {
         label: "span",
         columns: &[
-            column("Number", Show::Number),
-            column("Level", Show::Number),
+            column("ID", Show::Number),
+            column("Level", Show::Choice(LEVELS)),
             column("Parent", Show::Link),
             column("", Show::LinkTime),
-            column("Task", Show::Row),
-            column("Remarks", Show::Flags(&["its end is not in the trace", "its begin is not in the trace"])),
+            column("Task", Show::Task),
+            column("", Show::Task),
+            column("Remarks", Show::Flags(&["its end is not in the trace", "its start is not in the trace"])),
         ],
         has_text: true,
     },
     Type {
         label: "call",
         columns: &[
-            column("Task", Show::Row),
+            column("Task", Show::Task),
             column("Core", Show::Row),
             column("Caller", Show::Link),
             column("", Show::LinkTime),
-            column("Remarks", Show::Flags(&["its begin or end is missing", "ended by a tail call"])),
+            column("Remarks", Show::Flags(&["its start or end is missing", "ended by a tail call"])),
             column("Place", Show::Name),
         ],
         has_text: false,
@@ -248,14 +255,14 @@ pub const TYPES: &[Type] = &[
         label: "message",
         columns: &[
             column("Core", Show::Row),
-            column("Task", Show::Row),
+            column("Task", Show::Task),
             column("Span", Show::Link),
             column("", Show::LinkTime),
         ],
         has_text: true,
     },
     Type { label: "interrupt", columns: &[column("Vector", Show::Number)], has_text: false },
-    Type { label: "kick", columns: &[column("Core", Show::Row), column("Task", Show::Row)], has_text: false },
+    Type { label: "notify", columns: &[column("Core", Show::Row), column("Task", Show::Task)], has_text: false },
     Type { label: "switch", columns: &[column("Core", Show::Row)], has_text: false },
 ];
 
@@ -265,14 +272,14 @@ mod tests {
 
     #[test]
     fn numbers_of_kinds_are_places_in_the_table() {
-        assert_eq!(KINDS[wait(BlockKind::Yield) as usize].label, "lets others have their turn");
+        assert_eq!(KINDS[wait(BlockKind::Yield) as usize].label, "yielded");
         assert_eq!(KINDS[operation(Operation::Receive) as usize].label, "receive");
-        assert_eq!(KINDS[segment(Direction::Again) as usize].label, "segment out again");
+        assert_eq!(KINDS[segment(Direction::Again) as usize].label, "segment retransmitted");
         assert_eq!(KINDS[message(1) as usize].label, "error");
         assert_eq!(KINDS[message(200) as usize].label, "message");
         assert_eq!(KINDS[INTERRUPT as usize].label, "interrupt");
         assert_eq!(KINDS[FAILED as usize].label, "failed request");
-        assert_eq!(KINDS[SWITCH as usize].label, "tracing was switched");
+        assert_eq!(KINDS[SWITCH as usize].label, "trace on/off");
         assert_eq!(TYPES[SWITCHES].label, "switch");
     }
 }

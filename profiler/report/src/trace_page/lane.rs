@@ -16,7 +16,7 @@ const COARSE_LEVELS: usize = 2;
 /// Characters of a text that a page keeps.
 const TEXT_BYTES_MAX: usize = 2_000;
 
-/// Slices under construction. Times are from the begin of the trace.
+/// Slices under construction. Times are from the start of the trace.
 pub struct Lane {
     kind: usize,
     slices: Vec<Slice>,
@@ -79,14 +79,14 @@ impl Lane {
         self.texts.push(text);
     }
 
-    /// Names, kinds and lengths of what is in it.
-    pub fn each(&self, mut visit: impl FnMut(u32, u8, u64)) {
+    /// Names, kinds, starts and durations of what is in it.
+    pub fn each(&self, mut visit: impl FnMut(u32, u8, u64, u64)) {
         for slice in &self.slices {
-            visit(slice.name, slice.kind, slice.end_ns - slice.start_ns);
+            visit(slice.name, slice.kind, slice.start_ns, slice.end_ns - slice.start_ns);
         }
     }
 
-    /// Brings slices in order and cuts those that overlap: what a guest says may be anything.
+    /// Brings slices in order and cuts those that overlap: what a guest writes may be anything.
     fn order(&mut self) {
         if !self.slices.is_sorted_by_key(|slice| (slice.start_ns, slice.end_ns)) {
             let width = TYPES[self.kind].columns.len();

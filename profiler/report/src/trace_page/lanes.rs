@@ -1,6 +1,6 @@
 //! Makes the lanes of a trace in the order of their numbers: cores and tasks here, the others in `things`.
 
-use glass_profile::trace::model::{BlockKind, Cause, Wait, WakeSource};
+use glass_profile::trace::model::{BlockKind, Cause, Reason, Wait, WakeSource};
 
 use super::book::Book;
 use super::kinds::{self, *};
@@ -8,9 +8,12 @@ use super::lane::Lane;
 use super::pack::{Class, Piece, varint, zigzag};
 use super::plan::call_level;
 use super::things::{self, Functions, level_name};
+use crate::words::resource;
 
 /// Entries of a piece of wakes.
 const WAKES_OF_PIECE: usize = 16_384;
+/// Things that one task waits for at a time and that a page names.
+const REASONS_SHOWN: usize = 4;
 
 pub fn all(book: &mut Book) {
     book.group("Cores", cores);
@@ -67,19 +70,19 @@ fn cores(book: &mut Book) {
     let interrupts = ByNumber::new(count, trace.interrupts.iter().map(|interrupt| Some(interrupt.core)));
     let idle_names = ["idle", "idle until a deadline", "idle until a device", "idle until another core"]
         .map(|name| book.names.of(name));
-    let spin_name = book.names.of("looks for work");
+    let spin_name = book.names.of("spinning");
     for (index, core) in trace.cores.iter().enumerate() {
         let mut lane = Lane::new(CORE);
         for &poll in polls.of(index) {
             let poll = &trace.polls[poll as usize];
             let name = trace.tasks.get(poll.task as usize).map_or(0, |task| task.name);
             let name = book.names.id(trace, name);
-            let columns = [book.plan.task_link(Some(poll.task)), cut(poll.is_cut, poll.is_last), 0];
+            let columns = [book.plan.task_index(Some(poll.task)), cut(poll.is_cut, poll.is_last), 0, 0, 0];
             lane.push(book.range(poll.start_ns, poll.end_ns), TASK_ON_CORE, name, &columns);
         }
         for &spin in spins.of(index) {
             let spin = &trace.spins[spin as usize];
-            lane.push(book.range(spin.start_ns, spin.end_ns), SPIN, spin_name, &[0, 0, 0]);
+            lane.push(book.range(spin.start_ns, spin.end_ns), SPIN, spin_name, &[0; 5]);
         }
         for &idle in idles.of(index) {
             let idle = &trace.idles[idle as usize];
@@ -90,7 +93,7 @@ fn cores(book: &mut Book) {
                 WakeSource::Core => 3,
             }];
             let device = u64::from(book.names.id(trace, idle.device));
-            lane.push(book.range(idle.interval.start_ns, idle.interval.end_ns), IDLE, name, &[0, 0, device]);
+            lane.push(book.range(idle.interval.start_ns, idle.interval.end_ns), IDLE, name, &[0, 0, device, 0, 0]);
         }
         book.add(CORE, &core.name, None, lane);
         let (first, levels) = book.plan.visits[index];
@@ -101,10 +104,14 @@ fn cores(book: &mut Book) {
                 let name = trace.spans.get(visit.span as usize).map_or(0, |span| span.name);
                 let name = book.names.id(trace, name);
                 let range = book.range(visit.interval.start_ns, visit.interval.end_ns);
-                lane.push(range, SPAN, name, &[book.plan.task_link(visit.task), 0, 0]);
+                let span = trace.spans.get(visit.span as usize).zip(book.plan.span.get(visit.span as usize));
+                let link = span.map_or((0, 0), |(span, lane)| {
+                    (u64::from(*lane) + 1, zigzag(book.time(span.start_ns) as i64 - range.0 as i64))
+                });
+                lane.push(range, SPAN, name, &[book.plan.task_index(visit.task), 0, 0, link.0, link.1]);
             }
-            let name = level_name(&format!("{} in spans", core.name), level);
-            book.add(CORE, &name, (level > 0).then_some(first), lane);
+            let name = level_name(&format!("{} active spans", core.name), level);
+            book.add_again(CORE, &name, (level > 0).then_some(first), lane);
         }
         if book.plan.interrupts[index].is_some() {
             let mut lane = Lane::new(INTERRUPTS);
@@ -120,34 +127,23 @@ fn cores(book: &mut Book) {
     }
 }
 
-/// What a wait is for, as a name.
-fn wait_name(book: &mut Book, wait: &Wait) -> (u8, u32, u64) {
+/// What ended a wait, as kind, name and ID; and, where the task waited for several things, all of them as a name.
+fn wait_name(book: &mut Book, wait: &Wait) -> (u8, u32, u64, u32) {
     let trace = book.trace;
     let reasons = trace.reasons_of(wait);
     let Some(ended_by) = trace.reason_of(wait) else {
-        return (kinds::wait(BlockKind::Other), book.names.of("waits"), 0);
+        return (kinds::wait(BlockKind::Other), book.names.of(&resource(BlockKind::Other, "")), 0, 0);
     };
-    let mut text = String::new();
-    // More than a few say no more.
-    for reason in reasons.iter().take(4) {
-        let (word, name) = (kinds::wait_word(reason.kind), trace.name(reason.name));
-        if !text.is_empty() {
-            text.push_str(" or ");
+    let text = |reason: &Reason| resource(reason.kind, trace.name(reason.name));
+    let all = match reasons.len() {
+        0 | 1 => 0,
+        count => {
+            let mut all = reasons.iter().take(REASONS_SHOWN).map(text).collect::<Vec<_>>().join(", ");
+            all.push_str(if count > REASONS_SHOWN { ", …" } else { "" });
+            book.names.of(&all)
         }
-        text.push_str(word);
-        if !word.is_empty() && !name.is_empty() && word != name {
-            text.push_str(": ");
-        }
-        if word != name {
-            text.push_str(name);
-        }
-    }
-    if reasons.len() > 4 {
-        text.push_str(" or …");
-    }
-    let kind = kinds::wait(ended_by.kind);
-    let name = book.names.of(if text.is_empty() { "waits" } else { &text });
-    (kind, name, ended_by.object)
+    };
+    (kinds::wait(ended_by.kind), book.names.of(&text(ended_by)), ended_by.object, all)
 }
 
 fn tasks(book: &mut Book) {
@@ -158,44 +154,45 @@ fn tasks(book: &mut Book) {
     let waits = ByNumber::new(count, trace.waits.iter().map(|wait| lane_of(wait.task)));
     let calls = ByNumber::new(count, trace.calls.iter().map(|call| call.task.and_then(lane_of)));
     let functions = Functions::new(book);
-    let ready = book.names.of("ready");
-    let causes = ["", "a task", "a request", "a segment", "a deadline", "an interrupt"].map(|name| book.names.of(name));
+    let ready = book.names.of("runnable");
     let core_names: Vec<u32> = trace.cores.iter().map(|core| book.names.of(&core.name)).collect();
     for index in 0..count {
         let mut lane = Lane::new(TASK);
         for &poll in polls.of(index) {
             let poll = &trace.polls[poll as usize];
-            let number = u64::from(trace.tasks[poll.task as usize].number);
-            let columns = [number, book.plan.core_link(poll.core), cut(poll.is_cut, poll.is_last), 0, 0, 0, 0];
+            let task = book.plan.task_index(Some(poll.task));
+            let columns = [task, book.plan.core_link(poll.core), cut(poll.is_cut, poll.is_last), 0, 0, 0, 0, 0, 0];
             let name = core_names.get(poll.core as usize).copied().unwrap_or(0);
             lane.push(book.range(poll.start_ns, poll.end_ns), RUN, name, &columns);
         }
         for &wait in waits.of(index) {
             let wait = &trace.waits[wait as usize];
-            let number = u64::from(trace.tasks[wait.task as usize].number);
-            let (kind, name, object) = wait_name(book, wait);
+            let task = book.plan.task_index(Some(wait.task));
+            let (kind, name, object, all) = wait_name(book, wait);
             let woken_ns = wait.woken_ns.map_or(wait.end_ns, |woken| woken.clamp(wait.start_ns, wait.end_ns));
-            let cause = wait.wake.and_then(|wake| trace.wakes.get(wake as usize)).map_or(0, |wake| match wake.cause {
-                Cause::Unknown => 0,
-                Cause::Task(_) => 1,
-                Cause::Request(_) => 2,
-                Cause::Segment(_) => 3,
-                Cause::Timer => 4,
-                Cause::Interrupt(_) => 5,
+            let wake = wait.wake.and_then(|wake| trace.wakes.get(wake as usize));
+            let (cause, waker) = wake.map_or((0, None), |wake| match wake.cause {
+                Cause::Unknown => (0, None),
+                Cause::Task(task) => (1, Some(task)),
+                Cause::Request(_) => (2, None),
+                Cause::Segment(_) => (3, None),
+                Cause::Timer => (4, None),
+                Cause::Interrupt(_) => (5, None),
             });
+            let waker = book.plan.task_index(waker);
             let by = wait.wake.and_then(|wake| book.plan.cause(trace, wake));
-            let mut push = |(from, to): (u64, u64), kind: u8, name: u32, object: u64| {
+            let mut push = |(from, to): (u64, u64), kind: u8, name: u32, [object, all]: [u64; 2]| {
                 let link = by.map_or((0, 0), |(lane, at)| {
                     (u64::from(lane) + 1, zigzag(book.time(at) as i64 - book.time(from) as i64))
                 });
-                let columns = [number, 0, cut(wait.is_cut, false), object, link.0, link.1, u64::from(causes[cause])];
+                let columns = [task, 0, cut(wait.is_cut, false), object, link.0, link.1, cause, waker, all];
                 lane.push(book.range(from, to), kind, name, &columns);
             };
             if woken_ns > wait.start_ns || wait.woken_ns.is_none() {
-                push((wait.start_ns, woken_ns), kind, name, object);
+                push((wait.start_ns, woken_ns), kind, name, [object, u64::from(all)]);
             }
             if wait.woken_ns.is_some() {
-                push((woken_ns, wait.end_ns), READY, ready, 0);
+                push((woken_ns, wait.end_ns), READY, ready, [0, 0]);
             }
         }
         let (shared, depth) = book.plan.task_lanes[index].clone();
@@ -212,7 +209,7 @@ fn tasks(book: &mut Book) {
             let lane = functions.lane(book, level, calls.of(index), |call| {
                 Some(book.plan.task.get(call.task? as usize)? + 1 + call_level(call.depth) as u32)
             });
-            book.add(CALLS, &format!("{name} calls · {}", level + 1), Some(number), lane);
+            book.add_again(CALLS, &level_name(&format!("{name} calls"), level), Some(number), lane);
         }
     }
 }
@@ -231,7 +228,7 @@ pub fn wakes(book: &mut Book) -> Vec<Piece> {
             // Times that go backwards would be a fault of the trace's maker; the arrows then start together.
             before = before.max(time);
             let from = book.plan.cause(trace, wake).map_or(0, |(lane, _)| u64::from(lane) + 1);
-            rows.push((before, from, book.plan.task_link(Some(trace.wakes[wake as usize].task))));
+            rows.push((before, from, book.plan.task_lane_link(trace.wakes[wake as usize].task)));
         }
         pieces.push(book.packer.add(Class::Detail, rows.len(), (first, before), |bytes| {
             let mut at = first;
@@ -244,4 +241,23 @@ pub fn wakes(book: &mut Book) -> Vec<Piece> {
         }));
     }
     pieces
+}
+
+/// The tasks in the order of their indices: name, number, lane, parent and one, start and one; 0 for what is not known.
+pub fn task_table(book: &mut Book) -> Vec<Piece> {
+    let trace = book.trace;
+    if trace.tasks.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<u32> = trace.tasks.iter().map(|task| book.names.id(trace, task.name)).collect();
+    let Book { plan, packer, trace, duration_ns, .. } = book;
+    let time = |ns: u64| ns.saturating_sub(trace.start_ns).min(*duration_ns);
+    let piece = packer.add(Class::Detail, trace.tasks.len(), (0, 0), |bytes| {
+        names.iter().for_each(|&name| varint(bytes, u64::from(name)));
+        trace.tasks.iter().for_each(|task| varint(bytes, u64::from(task.number)));
+        plan.task.iter().for_each(|&lane| varint(bytes, u64::from(lane)));
+        trace.tasks.iter().for_each(|task| varint(bytes, task.parent.map_or(0, |parent| u64::from(parent) + 1)));
+        trace.tasks.iter().for_each(|task| varint(bytes, task.spawned_ns.map_or(0, |ns| time(ns) + 1)));
+    });
+    vec![piece]
 }

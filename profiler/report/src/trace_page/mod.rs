@@ -9,16 +9,17 @@ mod kinds;
 mod lane;
 mod lanes;
 mod pack;
-mod paths;
 mod plan;
 mod series;
 mod tables;
 mod things;
 
 use glass_profile::trace::model::Trace;
+use glass_profile::trace::path;
 use serde_json::json;
 
 use crate::format::{count, duration};
+use crate::trace::figures;
 use crate::trace::over_time::{Explainer, gaps};
 use book::Book;
 use pack::Packs;
@@ -27,6 +28,9 @@ pub use pack::Class;
 
 /// Losses that a page shows; of more, those of most events.
 const LOSSES_MAX: usize = 2_000;
+
+/// Names of spans that the overview lists.
+const STORY_MAX: usize = 100;
 
 /// Gaps of a series that are explained.
 const GAPS_MAX: usize = 8;
@@ -44,13 +48,14 @@ impl TracePage {
         let mut book = Book::new(trace);
         lanes::all(&mut book);
         let wakes = lanes::wakes(&mut book);
-        let paths = paths::all(&book);
+        let tasks = lanes::task_table(&mut book);
         let explainer = Explainer::new(trace);
         let series = series::all(&mut book, &|times| {
             let long = gaps(times, trace.end_ns, GAPS_MAX);
             long.iter().map(|gap| (gap.start_ns, gap.end_ns, explainer.explain(gap.start_ns, gap.end_ns))).collect()
         });
         let tables = tables::all(&book);
+        let story = story(&mut book);
         let mut losses: Vec<_> = trace.losses.iter().collect();
         losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
         losses.truncate(LOSSES_MAX);
@@ -62,6 +67,7 @@ impl TracePage {
             })
             .collect();
         let uses = book.uses();
+        let (sums, sums_left_out) = book.sums();
         let squeezed = book.plan.squeezed;
         let index = json!({
             "startNs": trace.start_ns,
@@ -74,10 +80,13 @@ impl TracePage {
             "lanes": book.lanes,
             "names": book.names.texts,
             "uses": uses,
+            "sums": sums,
+            "sumsLeftOut": sums_left_out,
             "wakes": wakes,
             "series": series,
             "tables": tables,
-            "paths": paths,
+            "story": story,
+            "tasks": tasks,
             "losses": losses,
             "lossesInAll": trace.losses.len(),
             "squeezed": squeezed,
@@ -101,6 +110,25 @@ impl TracePage {
         }
         into
     }
+}
+
+/// The slowest and the median span of each name, those with most time in total first.
+fn story(book: &mut Book) -> Vec<serde_json::Value> {
+    let trace = book.trace;
+    let known = figures::spans(trace).into_iter().filter(|of| of.durations.count > 0).take(STORY_MAX);
+    known
+        .filter_map(|of| {
+            let by_duration = path::spans_by_duration(trace, trace.name(of.name));
+            let place = |span: u32| {
+                let ns = trace.spans.get(span as usize)?.duration_ns()?;
+                Some(json!([book.plan.span.get(span as usize)?, book.time(trace.spans[span as usize].start_ns), ns]))
+            };
+            let (slowest, median) = (place(*by_duration.first()?)?, place(*by_duration.get(by_duration.len() / 2)?)?);
+            let name = book.names.id(trace, of.name);
+            let total = of.durations.sum_ns;
+            Some(json!({"name": name, "count": of.count, "total": total, "slowest": slowest, "median": median}))
+        })
+        .collect()
 }
 
 /// One line about a trace.

@@ -166,9 +166,14 @@ impl Plan {
         self.core.get(core as usize).map_or(0, |&lane| u64::from(lane) + 1)
     }
 
+    /// Index of a task and one, 0 for none.
+    pub fn task_index(&self, task: Option<u32>) -> u64 {
+        task.filter(|task| (*task as usize) < self.task.len()).map_or(0, |task| u64::from(task) + 1)
+    }
+
     /// Number of a task's lane and one, 0 for none.
-    pub fn task_link(&self, task: Option<u32>) -> u64 {
-        task.and_then(|task| self.task.get(task as usize)).map_or(0, |&lane| u64::from(lane) + 1)
+    pub fn task_lane_link(&self, task: u32) -> u64 {
+        self.task.get(task as usize).map_or(0, |&lane| u64::from(lane) + 1)
     }
 
     /// Lane and moment of what woke a task.

@@ -68,7 +68,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
     add(
         book,
         &mut made,
-        "Requests complete",
+        "Requests completed",
         gaps,
         |see| {
             for request in &trace.requests {
@@ -82,7 +82,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
     add(
         book,
         &mut made,
-        "Devices told to look",
+        "Device notifications",
         gaps,
         |see| {
             for kick in &trace.kicks {
@@ -108,7 +108,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
                 );
             }
         },
-        |way: u8| ["in", "out", "out again"][way as usize].to_string(),
+        |way: u8| ["received", "sent", "retransmitted"][way as usize].to_string(),
     );
     add(
         book,
@@ -143,7 +143,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
             }
         },
         |cause: u8| {
-            ["by nobody known", "by a task", "by a request", "by a segment", "by a deadline", "by an interrupt"]
+            ["by an unknown cause", "by a task", "by a device request", "by a segment", "by a timer", "by an interrupt"]
                 [cause as usize]
                 .to_string()
         },
@@ -189,7 +189,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
     add(
         book,
         &mut made,
-        "Spans begun",
+        "Spans started",
         gaps,
         |see| {
             for span in trace.spans.iter().filter(|span| !span.begin_is_lost) {
@@ -201,7 +201,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
     add(
         book,
         &mut made,
-        "Spans over",
+        "Spans ended",
         gaps,
         |see| {
             for span in &trace.spans {

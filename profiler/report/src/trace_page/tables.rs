@@ -1,313 +1,163 @@
-//! Sums of a trace as tables: tasks, waits by reason, devices, spans, functions.
+//! The tables of a trace as the page has them: those that the text prints too, and one of every task.
 //!
 //! A cell that refers to a moment holds lane and time, so that the page can go there.
 
-use std::collections::HashMap;
-
-use glass_profile::model::Distribution;
-use glass_profile::trace::model::Operation;
+use glass_profile::trace::model::Call;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::book::Book;
-use super::kinds::{self, wait_word};
+use super::plan::call_level;
+use crate::names::printable;
+use crate::trace::figures::split;
+use crate::trace::sheets::{self, Cell, Column, Place, Sheet};
 
 /// Rows of a table; those that took longest are kept.
 const ROWS_MAX: usize = 2_000;
 
-/// How the page shows a column.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cell {
-    Text,
-    Count,
-    Bytes,
-    /// Nanoseconds.
-    Time,
-    /// `[nanoseconds, lane, start]`.
-    Moment,
-}
-
 /// A table.
 #[derive(Debug, Serialize)]
 pub struct Table {
-    pub name: &'static str,
-    pub columns: Vec<(&'static str, Cell)>,
-    pub rows: Vec<Vec<Value>>,
+    name: &'static str,
+    columns: Vec<(&'static str, Column)>,
+    rows: Vec<Vec<Value>>,
     /// Rows that there was no room for.
-    pub rows_left_out: usize,
+    rows_left_out: usize,
     /// The column that it is sorted by at first, the largest on top.
-    pub sort: usize,
-}
-
-impl Table {
-    fn new(name: &'static str, sort: usize, columns: &[(&'static str, Cell)], mut rows: Vec<Vec<Value>>) -> Table {
-        let key = |row: &Vec<Value>| row[sort].as_u64().or_else(|| row[sort][0].as_u64()).unwrap_or(0);
-        rows.sort_by_key(|row| std::cmp::Reverse(key(row)));
-        let rows_left_out = rows.len().saturating_sub(ROWS_MAX);
-        rows.truncate(ROWS_MAX);
-        Table { name, columns: columns.to_vec(), rows, rows_left_out, sort }
-    }
-}
-
-/// The longest of some intervals, and where it is.
-#[derive(Debug, Clone, Copy, Default)]
-struct Longest {
-    ns: u64,
-    lane: u32,
-    start_ns: u64,
-}
-
-impl Longest {
-    fn see(&mut self, ns: u64, lane: u32, start_ns: u64) {
-        if ns >= self.ns {
-            *self = Longest { ns, lane, start_ns };
-        }
-    }
-
-    fn value(&self, book: &Book) -> Value {
-        json!([self.ns, self.lane, book.time(self.start_ns)])
-    }
+    sort: usize,
 }
 
 /// The tables that have rows.
 pub fn all(book: &Book) -> Vec<Table> {
-    let tables = [tasks(book), waits(book), devices(book), spans(book), functions(book)];
-    tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
+    let trace = book.trace;
+    let sheets = [
+        sheets::spans(trace),
+        sheets::waits(trace),
+        sheets::devices(trace),
+        sheets::tasks(trace),
+        every_task(book),
+        sheets::cores(trace),
+        sheets::network(trace),
+        sheets::counters(trace),
+        sheets::functions(trace, &[], 0),
+    ];
+    sheets.into_iter().filter(|sheet| !sheet.rows.is_empty()).map(|sheet| table(book, sheet)).collect()
 }
 
-fn tasks(book: &Book) -> Table {
+fn table(book: &Book, mut sheet: Sheet) -> Table {
+    let key = |row: &Vec<Cell>| match row[sheet.sort] {
+        Cell::Count(value) => u64::try_from(value).unwrap_or(0),
+        Cell::Percent(part, _) => part,
+        Cell::Time(ns) => ns.unwrap_or(0),
+        Cell::Moment(moment) => moment.map_or(0, |(ns, _)| ns),
+        Cell::Text(_) => 0,
+    };
+    sheet.rows.sort_by_key(|row| std::cmp::Reverse(key(row)));
+    let rows_left_out = sheet.rows.len().saturating_sub(ROWS_MAX);
+    sheet.rows.truncate(ROWS_MAX);
+    let rows = sheet.rows.iter().map(|row| row.iter().map(|cell| value(book, cell)).collect()).collect();
+    Table { name: sheet.name, columns: sheet.columns, rows, rows_left_out, sort: sheet.sort }
+}
+
+fn value(book: &Book, cell: &Cell) -> Value {
+    match cell {
+        Cell::Text(text) => json!(text),
+        Cell::Count(value) => json!(value),
+        Cell::Percent(part, whole) => json!([part, whole]),
+        Cell::Time(ns) => json!(ns),
+        Cell::Moment(None) => Value::Null,
+        Cell::Moment(Some((ns, place))) => match lane_and_start(book, *place) {
+            Some((lane, start_ns)) => json!([ns, lane, book.time(start_ns)]),
+            None => json!([ns]),
+        },
+    }
+}
+
+/// Where on the page something is; `None` if it has no lane.
+fn lane_and_start(book: &Book, place: Place) -> Option<(u32, u64)> {
+    let (trace, plan) = (book.trace, &book.plan);
+    let lane = |lanes: &[u32], index: u32| lanes.get(index as usize).copied();
+    match place {
+        Place::Span(span) => Some((lane(&plan.span, span)?, trace.spans.get(span as usize)?.start_ns)),
+        Place::Wait(wait) => {
+            let wait = trace.waits.get(wait as usize)?;
+            Some((lane(&plan.task, wait.task)?, wait.start_ns))
+        }
+        Place::Delay(wait) => {
+            let wait = trace.waits.get(wait as usize)?;
+            Some((lane(&plan.task, wait.task)?, wait.woken_ns?))
+        }
+        Place::Request(request) => {
+            Some((lane(&plan.request, request)?, trace.requests.get(request as usize)?.submit_ns))
+        }
+        Place::Poll(poll) => {
+            let poll = trace.polls.get(poll as usize)?;
+            Some((lane(&plan.task, poll.task)?, poll.start_ns))
+        }
+        Place::Call(call) => {
+            let Call { core, depth, start_ns, .. } = *trace.calls.get(call as usize)?;
+            let (first, _) = plan.calls.get(core as usize)?;
+            Some((first + call_level(depth) as u32, start_ns))
+        }
+    }
+}
+
+/// A row for each task.
+fn every_task(book: &Book) -> Sheet {
     #[derive(Clone, Default)]
     struct Sum {
         polls: u64,
         running_ns: u64,
-        ready_ns: u64,
+        runnable_ns: u64,
         waiting_ns: u64,
-        longest: Longest,
-        longest_ready: Longest,
+        longest_poll: Option<(u64, Place)>,
+        longest_delay: Option<(u64, Place)>,
     }
     let trace = book.trace;
     let mut sums = vec![Sum::default(); trace.tasks.len()];
-    for poll in &trace.polls {
+    let longer = |known: &mut Option<(u64, Place)>, ns: u64, place: Place| {
+        if known.is_none_or(|(longest_ns, _)| ns > longest_ns) {
+            *known = Some((ns, place));
+        }
+    };
+    for (index, poll) in (0u32..).zip(&trace.polls) {
         let Some(sum) = sums.get_mut(poll.task as usize) else { continue };
         let ns = poll.end_ns.saturating_sub(poll.start_ns);
         sum.polls += 1;
         sum.running_ns = sum.running_ns.saturating_add(ns);
-        sum.longest.see(ns, book.plan.task[poll.task as usize], poll.start_ns);
+        longer(&mut sum.longest_poll, ns, Place::Poll(index));
     }
-    for wait in &trace.waits {
+    for (index, wait) in (0u32..).zip(&trace.waits) {
         let Some(sum) = sums.get_mut(wait.task as usize) else { continue };
-        let woken = wait.woken_ns.unwrap_or(wait.end_ns);
-        let ready = wait.end_ns.saturating_sub(woken);
-        sum.ready_ns = sum.ready_ns.saturating_add(ready);
-        sum.waiting_ns = sum.waiting_ns.saturating_add(woken.saturating_sub(wait.start_ns));
-        sum.longest_ready.see(ready, book.plan.task[wait.task as usize], woken);
-    }
-    let row = |(task, sum): (usize, &Sum)| {
-        let of = &trace.tasks[task];
-        vec![
-            json!(crate::names::printable(trace.name(of.name))),
-            json!(of.number),
-            json!(sum.polls),
-            json!(sum.running_ns),
-            json!(sum.ready_ns),
-            json!(sum.waiting_ns),
-            sum.longest.value(book),
-            sum.longest_ready.value(book),
-        ]
-    };
-    let columns = [
-        ("Task", Cell::Text),
-        ("Number", Cell::Count),
-        ("Polls", Cell::Count),
-        ("Runs", Cell::Time),
-        ("Waits for its turn", Cell::Time),
-        ("Waits", Cell::Time),
-        ("Longest poll", Cell::Moment),
-        ("Longest for its turn", Cell::Moment),
-    ];
-    Table::new("Tasks", 3, &columns, sums.iter().enumerate().map(row).collect())
-}
-
-fn waits(book: &Book) -> Table {
-    let trace = book.trace;
-    let mut sums: HashMap<(u8, u32, u32), (u64, u64, Longest)> = HashMap::new();
-    for wait in &trace.waits {
-        let reason = trace.reason_of(wait);
-        if reason.is_none() && wait.woken_ns == Some(wait.start_ns) {
-            // A new task waits for nothing but its turn.
-            continue;
-        }
-        let (kind, name) = reason.map_or((0, 0), |reason| (reason.kind as u8, reason.name));
-        let task_name = trace.tasks.get(wait.task as usize).map_or(0, |task| task.name);
-        let (count, total, longest) = sums.entry((kind, name, task_name)).or_default();
-        let ns = wait.woken_ns.unwrap_or(wait.end_ns).saturating_sub(wait.start_ns);
-        *count += 1;
-        *total = total.saturating_add(ns);
-        longest.see(ns, book.plan.task.get(wait.task as usize).copied().unwrap_or(0), wait.start_ns);
-    }
-    let row = |(&(kind, name, task), &(count, total, longest)): (&(u8, u32, u32), &(u64, u64, Longest))| {
-        let kind = glass_profile::trace::model::BlockKind::from_number(u16::from(kind));
-        let what = kinds::KINDS[kinds::wait(kind) as usize].label;
-        let name = if trace.name(name) == wait_word(kind) { "" } else { trace.name(name) };
-        vec![
-            json!(what),
-            json!(if name.is_empty() { String::new() } else { crate::names::printable(name) }),
-            json!(crate::names::printable(trace.name(task))),
-            json!(count),
-            json!(total),
-            json!(total / count.max(1)),
-            longest.value(book),
-        ]
-    };
-    let columns = [
-        ("Reason", Cell::Text),
-        ("Of", Cell::Text),
-        ("Tasks named", Cell::Text),
-        ("Waits", Cell::Count),
-        ("Total", Cell::Time),
-        ("Mean", Cell::Time),
-        ("Longest", Cell::Moment),
-    ];
-    Table::new("Waits", 4, &columns, sums.iter().map(row).collect())
-}
-
-fn devices(book: &Book) -> Table {
-    #[derive(Default)]
-    struct Sum {
-        bytes: u64,
-        times: Vec<u64>,
-        longest: Longest,
-        depth: u32,
-        failed: u64,
-        open: u64,
-    }
-    let trace = book.trace;
-    let mut sums: HashMap<(u32, Operation), Sum> = HashMap::new();
-    for (index, request) in trace.requests.iter().enumerate() {
-        let sum = sums.entry((request.device, request.operation)).or_default();
-        sum.bytes += u64::from(request.bytes);
-        sum.depth = sum.depth.max(request.depth);
-        sum.failed += u64::from(request.has_failed);
-        let Some(end) = request.complete_ns else {
-            sum.open += 1;
-            continue;
-        };
-        let ns = end.saturating_sub(request.submit_ns);
-        sum.times.push(ns);
-        sum.longest.see(ns, book.plan.request[index], request.submit_ns);
-    }
-    let row = |((device, operation), mut sum): ((u32, Operation), Sum)| {
-        let times = Distribution::of(&mut sum.times);
-        let name = trace.devices.get(device as usize).map_or("", |device| trace.name(device.name));
-        vec![
-            json!(crate::names::printable(name)),
-            json!(kinds::KINDS[kinds::operation(operation) as usize].label),
-            json!(times.count + sum.open),
-            json!(sum.bytes),
-            json!(times.median_ns),
-            json!(times.p99_ns),
-            sum.longest.value(book),
-            json!(times.sum_ns),
-            json!(sum.depth),
-            json!(sum.failed),
-            json!(sum.open),
-        ]
-    };
-    let columns = [
-        ("Device", Cell::Text),
-        ("Operation", Cell::Text),
-        ("Requests", Cell::Count),
-        ("Bytes", Cell::Bytes),
-        ("Median", Cell::Time),
-        ("99 %", Cell::Time),
-        ("Longest", Cell::Moment),
-        ("Total", Cell::Time),
-        ("Most under way", Cell::Count),
-        ("Failed", Cell::Count),
-        ("Not complete", Cell::Count),
-    ];
-    Table::new("Devices", 2, &columns, sums.into_iter().map(row).collect())
-}
-
-fn spans(book: &Book) -> Table {
-    let trace = book.trace;
-    let mut sums: HashMap<u32, (Vec<u64>, Longest)> = HashMap::new();
-    for (index, span) in trace.spans.iter().enumerate() {
-        // The duration of an open span is at least what is known of it; that of a span whose begin was lost is unknown.
-        if span.begin_is_lost {
-            continue;
-        }
-        let (times, longest) = sums.entry(span.name).or_default();
-        let ns = trace.span_end_ns(span) - span.start_ns;
-        times.extend(span.duration_ns());
-        longest.see(ns, book.plan.span[index], span.start_ns);
-    }
-    let row = |(name, (mut times, longest)): (u32, (Vec<u64>, Longest))| {
-        let times = Distribution::of(&mut times);
-        vec![
-            json!(crate::names::printable(trace.name(name))),
-            json!(times.count),
-            json!(times.sum_ns),
-            json!(times.median_ns),
-            json!(times.p99_ns),
-            longest.value(book),
-        ]
-    };
-    let columns = [
-        ("Span", Cell::Text),
-        ("Times", Cell::Count),
-        ("Total", Cell::Time),
-        ("Median", Cell::Time),
-        ("99 %", Cell::Time),
-        ("Longest", Cell::Moment),
-    ];
-    Table::new("Spans", 2, &columns, sums.into_iter().map(row).collect())
-}
-
-fn functions(book: &Book) -> Table {
-    #[derive(Clone, Default)]
-    struct Sum {
-        calls: u64,
-        own_ns: u64,
-        below_ns: u64,
-        longest: Longest,
-    }
-    let trace = book.trace;
-    let mut sums = vec![Sum::default(); trace.functions.len()];
-    for call in &trace.calls {
-        let ns = call.end_ns.saturating_sub(call.start_ns);
-        if let Some(sum) = sums.get_mut(call.function as usize) {
-            sum.calls += 1;
-            sum.own_ns = sum.own_ns.saturating_add(ns);
-            let lane = book.plan.calls.get(call.core as usize).map_or(0, |&(first, _)| first);
-            sum.longest.see(ns, lane + super::plan::call_level(call.depth) as u32, call.start_ns);
-        }
-        let caller = call.parent.and_then(|parent| trace.calls.get(parent as usize));
-        if let Some(sum) = caller.and_then(|caller| sums.get_mut(caller.function as usize)) {
-            sum.below_ns = sum.below_ns.saturating_add(ns);
+        let (waiting_ns, runnable_ns) = split(wait);
+        sum.runnable_ns = sum.runnable_ns.saturating_add(runnable_ns);
+        sum.waiting_ns = sum.waiting_ns.saturating_add(waiting_ns);
+        if wait.woken_ns.is_some() {
+            longer(&mut sum.longest_delay, runnable_ns, Place::Delay(index));
         }
     }
-    let row = |(function, sum): (usize, &Sum)| {
-        let function = &trace.functions[function];
+    let row = |(task, sum): (&glass_profile::trace::model::Task, &Sum)| {
         vec![
-            json!(crate::names::printable(&function.name)),
-            json!(if function.library.is_empty() { String::new() } else { crate::names::printable(&function.library) }),
-            json!(sum.calls),
-            json!(sum.own_ns.saturating_sub(sum.below_ns)),
-            json!(sum.own_ns),
-            json!(sum.own_ns / sum.calls.max(1)),
-            sum.longest.value(book),
+            Cell::Text(printable(trace.name(task.name))),
+            Cell::Text(format!("#{}", task.number)),
+            Cell::Count(sum.polls as i64),
+            Cell::Time(Some(sum.running_ns)),
+            Cell::Time(Some(sum.runnable_ns)),
+            Cell::Time(Some(sum.waiting_ns)),
+            Cell::Moment(sum.longest_poll),
+            Cell::Moment(sum.longest_delay),
         ]
     };
     let columns = [
-        ("Function", Cell::Text),
-        ("Crate", Cell::Text),
-        ("Calls", Cell::Count),
-        ("Self", Cell::Time),
-        ("Total of calls", Cell::Time),
-        ("Mean", Cell::Time),
-        ("Longest", Cell::Moment),
+        ("task", Column::Text),
+        ("ID", Column::Text),
+        ("polls", Column::Count),
+        ("running", Column::Time),
+        ("runnable", Column::Time),
+        ("waiting", Column::Time),
+        ("max poll", Column::Moment),
+        ("max delay", Column::Moment),
     ];
-    Table::new("Functions", 3, &columns, sums.iter().enumerate().filter(|(_, sum)| sum.calls > 0).map(row).collect())
+    let rows = trace.tasks.iter().zip(&sums).map(row).collect();
+    Sheet { name: "Every task", columns: columns.to_vec(), rows, sort: 3 }
 }

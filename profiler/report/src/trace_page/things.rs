@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use glass_profile::trace::model::{Call, Direction, Function, GROUPS, Trace};
+use glass_profile::trace::path::{Index, path_task};
 
 use super::book::Book;
 use super::kinds::{self, *};
@@ -21,7 +22,7 @@ pub fn devices(book: &mut Book) {
     let end = book.plan.device.last().map_or(first, |&(from, count)| from + count);
     let lanes = ByNumber::new((end - first) as usize, book.plan.request.iter().map(|lane| lane.checked_sub(first)));
     let kicks = ByNumber::new(trace.devices.len(), trace.kicks.iter().map(|kick| Some(kick.device)));
-    let kick_name = book.names.of("told to look");
+    let kick_name = book.names.of("notify");
     let words = ["request", "read", "write", "flush", "transmit", "receive"].map(|word| book.names.of(word));
     for (index, device) in trace.devices.iter().enumerate() {
         let (from, count) = book.plan.device[index];
@@ -35,8 +36,10 @@ pub fn devices(book: &mut Book) {
                     request.number,
                     u64::from(request.bytes),
                     u64::from(request.depth),
-                    book.plan.task_link(request.task),
-                    u64::from(request.has_failed) | u64::from(request.complete_ns.is_none()) << 1,
+                    book.plan.task_index(request.task),
+                    u64::from(request.has_failed)
+                        | u64::from(request.complete_ns.is_none()) << 1
+                        | u64::from(request.complete_ns.is_some() && request.latency_ns().is_none()) << 2,
                 ];
                 let range = book.range(request.submit_ns, trace.request_end_ns(request));
                 lane.push(range, kind, words[request.operation as usize], &columns);
@@ -49,17 +52,17 @@ pub fn devices(book: &mut Book) {
             for &kick in kicks.of(index) {
                 let kick = &trace.kicks[kick as usize];
                 let at = book.time(kick.time_ns);
-                let columns = [book.plan.core_link(kick.core), book.plan.task_link(kick.task)];
+                let columns = [book.plan.core_link(kick.core), book.plan.task_index(kick.task)];
                 lane.push((at, at), KICK, kick_name, &columns);
             }
-            book.add(KICKS, &format!("{name} is told to look"), None, lane);
+            book.add(KICKS, &format!("{name} notify"), None, lane);
         }
     }
 }
 
-/// Lanes of one stack: the first has the name, the others count.
+/// Rows of one track: the first has its name, the others their depth, from 2 on.
 pub fn level_name(name: &str, level: u32) -> String {
-    if level == 0 { name.to_string() } else { format!("{name} · {}", level + 1) }
+    if level == 0 { name.to_string() } else { format!("{name} · depth {}", level + 1) }
 }
 
 fn printable_or(trace: &Trace, name: u32, other: &str) -> String {
@@ -69,7 +72,7 @@ fn printable_or(trace: &Trace, name: u32, other: &str) -> String {
     }
 }
 
-/// Each connection from its begin to its end, with its segments as marks.
+/// Each connection from its start to its end, with its segments as marks.
 pub fn connections(book: &mut Book) {
     let trace = book.trace;
     let first = book.lanes.len() as u32;
@@ -78,8 +81,8 @@ pub fn connections(book: &mut Book) {
     let all = ByNumber::new(count, (0..trace.connections.len() as u32).map(lane_of));
     let of_connection = trace.segments.iter().map(|segment| Some(segment.connection));
     let segments = ByNumber::new(trace.connections.len(), of_connection);
-    let words = ["in", "out", "out again"].map(|word| book.names.of(word));
-    let open = ["open", "was open before"].map(|word| book.names.of(word));
+    let words = ["received", "sent", "retransmitted"].map(|word| book.names.of(word));
+    let open = ["open", "open before the trace"].map(|word| book.names.of(word));
     for index in 0..count {
         let mut lane = Lane::new(CONNECTION);
         for &connection in all.of(index) {
@@ -131,10 +134,11 @@ pub fn spans(book: &mut Book) {
     let trace = book.trace;
     let (first, count) = book.plan.span_lanes;
     let lanes = ByNumber::new(count as usize, book.plan.span.iter().map(|lane| lane.checked_sub(first)));
+    let index = Index::new(trace);
     for level in 0..count {
         let mut lane = Lane::new(SPAN_LANE);
-        for &index in lanes.of(level as usize) {
-            let span = &trace.spans[index as usize];
+        for &of in lanes.of(level as usize) {
+            let span = &trace.spans[of as usize];
             let parent = span.parent.and_then(|parent| {
                 Some((*book.plan.span.get(parent as usize)?, trace.spans.get(parent as usize)?.start_ns))
             });
@@ -146,7 +150,8 @@ pub fn spans(book: &mut Book) {
                 u64::from(span.level),
                 link.0,
                 link.1,
-                book.plan.task_link(span.task),
+                book.plan.task_index(span.task),
+                book.plan.task_index(path_task(trace, &index, of)),
                 u64::from(span.end_ns.is_none()) | u64::from(span.begin_is_lost) << 1,
             ];
             let name = book.names.id(trace, span.name);
@@ -175,7 +180,7 @@ impl Functions {
         Functions { names, places: functions.iter().map(place).collect() }
     }
 
-    /// Those of some calls that are on a level; `lane_of` tells in which lane another one is.
+    /// Those of some calls that are on a level; `lane_of` returns the lane of another one.
     pub fn lane(&self, book: &Book, level: u32, calls: &[u32], lane_of: impl Fn(&Call) -> Option<u32>) -> Lane {
         let trace = book.trace;
         let mut lane = Lane::new(CALLS);
@@ -192,7 +197,7 @@ impl Functions {
             let (link, at) = link.unwrap_or((0, 0));
             let of = |list: &[u32]| list.get(call.function as usize).copied().unwrap_or(0);
             let columns = [
-                book.plan.task_link(call.task),
+                book.plan.task_index(call.task),
                 book.plan.core_link(call.core),
                 link,
                 at,
@@ -244,7 +249,7 @@ pub fn messages(book: &mut Book) {
             .and_then(|span| Some((*book.plan.span.get(span as usize)?, trace.spans.get(span as usize)?.start_ns)));
         let link =
             span.map_or((0, 0), |(lane, start)| (u64::from(lane) + 1, zigzag(book.time(start) as i64 - at as i64)));
-        let columns = [book.plan.core_link(message.core), book.plan.task_link(message.task), link.0, link.1];
+        let columns = [book.plan.core_link(message.core), book.plan.task_index(message.task), link.0, link.1];
         let name = book.names.id(trace, message.place);
         lane.push((at, at), kinds::message(message.level), name, &columns);
         let fields = book.fields(&message.fields);
@@ -255,7 +260,7 @@ pub fn messages(book: &mut Book) {
     book.add(MESSAGES, "messages", None, lane);
 }
 
-/// What was traced from when on: it says why lanes are empty.
+/// What was traced from when on: it explains why lanes are empty.
 pub fn switches(book: &mut Book) {
     let trace = book.trace;
     if trace.switches.is_empty() {
@@ -270,5 +275,5 @@ pub fn switches(book: &mut Book) {
         let at = book.time(switch.time_ns);
         lane.push((at, at), SWITCH, name, &[book.plan.core_link(switch.core)]);
     }
-    book.add(SWITCHES, "switched", None, lane);
+    book.add(SWITCHES, "trace on/off", None, lane);
 }

@@ -131,7 +131,7 @@ impl Names {
     }
 }
 
-/// What one node has in common: a function, and a location plus 1 where lines are told apart.
+/// What one node has in common: a function, and a location plus 1 where lines are distinguished.
 type Key = (usize, usize);
 
 /// The ways from the root to the innermost functions, one after the other.

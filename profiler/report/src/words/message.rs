@@ -35,7 +35,7 @@ fn text_bytes(event: &Event) -> ([u8; TEXT_BYTES], usize) {
     (bytes, usize::from(event.detail).min(TEXT_BYTES))
 }
 
-/// A message or span that is still being told on a core.
+/// A message or span whose fields a core is still writing.
 #[derive(Debug, Clone)]
 pub(super) struct Told {
     pub event: Event,

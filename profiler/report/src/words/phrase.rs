@@ -1,4 +1,4 @@
-//! Parts of sentences: what a task waits for, what a device is asked for, flags of a segment.
+//! Parts of sentences: what a task waits for, what is requested from a device, flags of a segment.
 
 use glass_formats::trace::{BlockKind, Kind, Operation};
 
@@ -8,7 +8,7 @@ use crate::names::printable;
 /// Bits of a TCP header and their names.
 const FLAGS: [(u16, &str); 5] = [(1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK")];
 
-/// What a task waits for, without what tells this wait from others of its kind: "the disk", "a timer".
+/// What a task waits for, without what distinguishes this wait from others of its kind: "the disk", "a timer".
 pub fn wait(kind: BlockKind, name: &str) -> String {
     let named = |text: &str| match name {
         "" => text.to_owned(),
@@ -28,14 +28,41 @@ pub fn wait(kind: BlockKind, name: &str) -> String {
     }
 }
 
-/// What tells a wait from others of its kind: "request 17", "connection 3"; empty if nothing does.
+/// The resource that a task waits for, by its own name where it has one: `disk 0 I/O`, `wait on "change to commit"`, `timer "tick"`.
+pub fn resource(kind: BlockKind, name: &str) -> String {
+    let word = match kind {
+        BlockKind::Timer => "timer",
+        BlockKind::Notify => "notify",
+        BlockKind::Request => "request",
+        BlockKind::Receive => "receive",
+        BlockKind::Send => "send",
+        BlockKind::Accept => "accept",
+        BlockKind::Resource => "resource",
+        BlockKind::Yield => "yield",
+        BlockKind::Other => "",
+    };
+    // A platform that has no better name gives the kind.
+    let name = if name == word { String::new() } else { printable(name) };
+    match (kind, name.as_str()) {
+        (BlockKind::Notify, "") => "wait on another task".to_owned(),
+        (BlockKind::Notify, name) => format!("wait on \"{name}\""),
+        (BlockKind::Request, "") => "device I/O".to_owned(),
+        (BlockKind::Request, name) => format!("{name} I/O"),
+        (BlockKind::Other, "") => "unnamed wait".to_owned(),
+        (BlockKind::Other | BlockKind::Resource, name) if !name.is_empty() => name.to_owned(),
+        (_, "") => word.to_owned(),
+        (_, name) => format!("{word} \"{name}\""),
+    }
+}
+
+/// What distinguishes a wait from others of its kind: "request 17", "connection 3"; empty if nothing does.
 pub fn wait_object(kind: BlockKind, object: u64) -> String {
     match kind {
         BlockKind::Timer => format!("until {} of the guest's clock", duration(object)),
         BlockKind::Request => format!("request {object}"),
         BlockKind::Receive | BlockKind::Send => format!("connection {object}"),
         BlockKind::Accept => format!("port {object}"),
-        // A larger one is an address, which tells nobody anything.
+        // A larger one is an address, which does not help a reader.
         BlockKind::Notify | BlockKind::Resource | BlockKind::Other if (1..=u64::from(u32::MAX)).contains(&object) => {
             format!("number {object}")
         }
@@ -43,7 +70,7 @@ pub fn wait_object(kind: BlockKind, object: u64) -> String {
     }
 }
 
-/// What a device is asked for.
+/// What is requested from a device.
 pub fn operation(operation: Operation) -> &'static str {
     match operation {
         Operation::Other => "request",
@@ -105,6 +132,10 @@ mod tests {
     fn waits_are_told_apart() {
         assert_eq!(wait(BlockKind::Request, "disk"), "a device (disk)");
         assert_eq!(wait(BlockKind::Other, ""), "something");
+        assert_eq!(resource(BlockKind::Request, "disk 0"), "disk 0 I/O");
+        assert_eq!(resource(BlockKind::Notify, "change to commit"), "wait on \"change to commit\"");
+        assert_eq!(resource(BlockKind::Timer, "timer"), "timer");
+        assert_eq!(resource(BlockKind::Resource, "index"), "index");
         assert_eq!(wait(BlockKind::Other, "a\x1b[2Jb"), "a\u{fffd}[2Jb");
         assert_eq!(wait_object(BlockKind::Accept, 8080), "port 8080");
         assert_eq!(wait_object(BlockKind::Notify, 0), "");

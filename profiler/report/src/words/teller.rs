@@ -94,13 +94,13 @@ impl Teller {
         let Some(told) = self.rings.get_mut(&ring).and_then(|state| state.told.take()) else { return };
         let event = told.event;
         let task = self.running(ring, names);
-        let place = shown(names.name(event.a), "somebody");
+        let place = shown(names.name(event.a), "unnamed");
         let words = told.words();
         let text = match (event.kind == Kind::Message as u16, words.is_empty()) {
             (true, true) => place,
             (true, false) => format!("{place}: {words}"),
-            (false, true) => format!("span {} begins: {place}", event.b),
-            (false, false) => format!("span {} begins: {place} {words}", event.b),
+            (false, true) => format!("span {} starts: {place}", event.b),
+            (false, false) => format!("span {} starts: {place} {words}", event.b),
         };
         let level = event.detail.min(u16::from(u8::MAX)) as u8;
         line(Line { ticks: event.ticks, ring, kind: event.kind, task, level, text });
@@ -149,23 +149,23 @@ impl Teller {
             Kind::IdleBegin if event.b == u64::MAX => "idle".to_owned(),
             Kind::IdleBegin => format!("idle until {} of the guest's clock", duration(event.b)),
             Kind::IdleEnd => match WakeSource::from_number(event.detail) {
-                WakeSource::Timer => "goes on: a deadline".to_owned(),
-                WakeSource::Device => format!("goes on: {}", device()),
-                WakeSource::Core => "goes on: another core".to_owned(),
-                WakeSource::Other => "goes on".to_owned(),
+                WakeSource::Timer => "woken: timer".to_owned(),
+                WakeSource::Device => format!("woken: {}", device()),
+                WakeSource::Core => "woken: another core".to_owned(),
+                WakeSource::Other => "woken".to_owned(),
             },
             Kind::Interrupt => format!("interrupt {}: {}", event.b, shown(names.name(event.a), "timer")),
-            Kind::SpinBegin => "looks for work".to_owned(),
-            Kind::SpinEnd => "looks no longer".to_owned(),
-            Kind::TimersFire => format!("{} deadlines reached", event.a),
+            Kind::SpinBegin => "spinning".to_owned(),
+            Kind::SpinEnd => "stops spinning".to_owned(),
+            Kind::TimersFire => format!("{} timers fired", event.a),
             Kind::Submit | Kind::Complete => request_words(kind, event, &device()),
-            Kind::Kick => format!("{} is told to look at its queue", device()),
+            Kind::Kick => format!("{} notify", device()),
             Kind::SegmentIn | Kind::SegmentOut | Kind::Retransmit | Kind::Connection => net_words(kind, event),
             Kind::Counter => format!("{} = {}", shown(names.name(event.a), "a counter"), event.b as i64),
             Kind::SpanEnter => format!("enters span {}", self.span(event.b, names)),
             Kind::SpanExit => format!("leaves span {}", self.span(event.b, names)),
-            Kind::SpanEnd => format!("span {} is over", self.span(event.b, names)),
-            Kind::FunctionEnter => format!("{} begins", function()),
+            Kind::SpanEnd => format!("span {} ended", self.span(event.b, names)),
+            Kind::FunctionEnter => format!("{} starts", function()),
             Kind::FunctionExit => format!("{} returns", function()),
             Kind::FunctionTailExit => format!("{} ends by a jump", function()),
             Kind::Groups => format!("groups on now: {}", groups(event.b)),
@@ -185,15 +185,15 @@ impl Teller {
                 let was_there = if event.detail == 1 { " (before the trace)" } else { "" };
                 format!("spawned: {task}{by}{was_there}")
             }
-            Kind::PollBegin => "runs".to_owned(),
-            Kind::PollEnd if event.detail == Outcome::Ready as u16 => "is over".to_owned(),
-            Kind::PollEnd => "waits".to_owned(),
+            Kind::PollBegin => "running".to_owned(),
+            Kind::PollEnd if event.detail == Outcome::Ready as u16 => "ended".to_owned(),
+            Kind::PollEnd => "waiting".to_owned(),
             Kind::Block => {
                 let kind = BlockKind::from_number(event.detail);
                 let what = wait(kind, names.name(event.a).unwrap_or_default());
                 match wait_object(kind, event.b) {
-                    object if object.is_empty() => format!("will wait for {what}"),
-                    object => format!("will wait for {what}, {object}"),
+                    object if object.is_empty() => format!("waits for {what}"),
+                    object => format!("waits for {what}, {object}"),
                 }
             }
             _ => format!("wakes {}", self.task(event.a, names)),
@@ -217,13 +217,13 @@ fn request_words(kind: Kind, event: &Event, device: &str) -> String {
     let number = event.b;
     if kind == Kind::Submit {
         let what = operation(Operation::from_number(event.detail));
-        return format!("{device}: {what} {number} of {} bytes, {under_way} under way", count(bytes));
+        return format!("{device}: {what} {number} of {} bytes, {under_way} in flight", count(bytes));
     }
     if number >= UNASKED_MIN {
-        return format!("{device}: {} bytes came, {under_way} buffers left", count(bytes));
+        return format!("{device}: {} bytes received, {under_way} buffers left", count(bytes));
     }
-    let how = if event.detail == 0 { "done" } else { "failed" };
-    format!("{device}: {number} {how}, {} bytes, {under_way} under way", count(bytes))
+    let how = if event.detail == 0 { "completed" } else { "failed" };
+    format!("{device}: {number} {how}, {} bytes, {under_way} in flight", count(bytes))
 }
 
 fn net_words(kind: Kind, event: &Event) -> String {
@@ -233,15 +233,15 @@ fn net_words(kind: Kind, event: &Event) -> String {
         let (local, remote) = (event.c as u16, (event.c >> 16) as u16);
         let ends = format!("{a}.{b}.{c}.{d}:{remote} to port {local}");
         return match Presence::from_number(event.detail) {
-            Presence::Begins => format!("connection {connection} begins: {ends}"),
-            Presence::Ends => format!("connection {connection} ends"),
-            Presence::WasThere => format!("connection {connection} was there before: {ends}"),
+            Presence::Begins => format!("connection {connection} opened: {ends}"),
+            Presence::Ends => format!("connection {connection} closed"),
+            Presence::WasThere => format!("connection {connection} open before the trace: {ends}"),
         };
     }
     let what = match kind {
-        Kind::SegmentIn => "in",
-        Kind::SegmentOut => "out",
-        _ => "sent again",
+        Kind::SegmentIn => "received",
+        Kind::SegmentOut => "sent",
+        _ => "retransmitted",
     };
     let (bytes, window) = (u64::from(event.c as u32), event.c >> 32);
     let (sequence, acknowledgement) = (event.b as u32, (event.b >> 32) as u32);

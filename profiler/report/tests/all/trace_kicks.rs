@@ -1,4 +1,4 @@
-//! Several devices that are told to look at their queues: each has a lane for that between its own and the next one's.
+//! Several devices whose queues are notified: each has a track for that between its own and the next one's.
 
 use glass_formats::trace::{Event, Kind};
 use glass_profile::model::Profile;
@@ -6,7 +6,7 @@ use glass_profile::trace::build;
 use glass_profile::trace::raw::{RawChunk, RawRing, RawTrace};
 
 #[test]
-fn each_of_several_devices_that_are_kicked_has_its_lanes() {
+fn each_of_several_devices_that_are_notified_has_its_tracks() {
     let names = ["", "disk 0", "disk 1", "network 0"];
     let mut events = Vec::new();
     for device in 1..=3u32 {

@@ -18,9 +18,12 @@ fn a_click_says_everything_and_links_lead_on() {
     click(&mut browser, 0.3, READER);
     browser.wait_for("document.querySelector('#trace-details h3')");
     let said = details(&mut browser);
-    assert!(said.contains("request: disk 0"), "{said}");
-    assert!(said.contains("waits for a device") && said.contains("460.00 µs") && said.contains("a request"), "{said}");
-    assert!(said.contains("7"), "the task's number: {said}");
+    assert!(said.contains("disk 0 I/O"), "{said}");
+    assert!(
+        said.contains("waiting for I/O") && said.contains("460.00 µs") && said.contains("a device request"),
+        "{said}"
+    );
+    assert!(said.contains("reader #7"), "the task's number: {said}");
     browser.eval("[...document.querySelectorAll('#trace-details dt')].find((dt) => dt.textContent === 'Woken by').nextSibling.querySelector('button').click()");
     browser.wait_for("document.querySelector('#trace-details h3').textContent === 'read'");
     let said = details(&mut browser);
@@ -92,19 +95,74 @@ fn two_fingers_zoom() {
 }
 
 #[test]
+fn the_minimap_is_dragged_and_resized() {
+    let Some(mut browser) = open(&traces::two_tasks()) else { return };
+    browser.eval("void (location.hash = '#t=400000-600000')");
+    browser.wait_for("document.querySelector('#trace-window').dataset.ns === '400000-600000'");
+    let [left, top, width, _] = browser.place("#trace-box canvas");
+    let at = |part: f64| (left + NAMES_PX + (width - NAMES_PX) * part, top + 13.0);
+    browser.drag(at(0.5), at(0.7));
+    let (from, to) = window(&mut browser);
+    assert!((from - 600e3).abs() < 3e3 && (to - 800e3).abs() < 3e3, "{from} {to}");
+    // Its right edge.
+    browser.drag(at(0.8), at(0.9));
+    let (from, to) = window(&mut browser);
+    assert!((from - 600e3).abs() < 3e3 && (to - 900e3).abs() < 5e3, "{from} {to}");
+    // A press outside of it.
+    browser.drag(at(0.15), at(0.15));
+    let (from, to) = window(&mut browser);
+    assert!(from < 10e3 && (to - 300e3).abs() < 10e3, "{from} {to}");
+    browser.assert_quiet();
+}
+
+#[test]
+fn a_pinned_track_stays_at_the_top_and_colours_have_a_legend() {
+    let Some(mut browser) = open(&traces::two_tasks()) else { return };
+    click(&mut browser, 0.3, DISK);
+    browser.wait_for("document.querySelector('#trace-details h3')?.textContent === 'read'");
+    browser.key("i");
+    // The disk's track of 18 pixels, a line, and then the others.
+    click(&mut browser, 0.3, 9.0);
+    browser.wait_for("document.querySelector('#trace-details h3')?.textContent === 'read'");
+    click(&mut browser, 0.3, 22.0 + READER);
+    browser.wait_for("document.querySelector('#trace-details h3').textContent === 'disk 0 I/O'");
+    browser.wait_for("location.hash.includes('pinned=')");
+    // Its pin gives it back.
+    let (_, y) = place(&mut browser, 0.0, 9.0);
+    let [left, ..] = browser.place("#trace-box canvas");
+    browser.click_at(left + NAMES_PX - 8.0, y);
+    browser.wait_for("!location.hash.includes('pinned=')");
+    click(&mut browser, 0.3, DISK);
+    browser.wait_for("document.querySelector('#trace-details h3').textContent === 'read'");
+    browser.click("#legend-button");
+    let legend = browser.text("#trace-legend");
+    for kind in ["running", "runnable", "waiting for I/O", "read"] {
+        assert!(legend.contains(kind), "{legend}");
+    }
+    browser.assert_quiet();
+}
+
+#[test]
 fn a_search_lists_marks_and_jumps() {
     let Some(mut browser) = open(&traces::two_tasks()) else { return };
     browser.key("/");
     browser.type_text("TIMER|disk");
-    assert!(browser.text("#trace-matches").contains("matches"), "{}", browser.text("#trace-matches"));
+    let matches = "document.querySelector('#trace-matches').textContent";
+    browser.wait_for(&format!("{matches} === '2 matches'"));
     let found = browser.text("#trace-found");
-    assert!(found.contains("request: disk 0") && found.contains("timer: tick"), "{found}");
+    assert!(found.contains("disk 0 I/O") && found.contains("timer \"tick\""), "{found}");
     browser.key("Enter");
-    browser.wait_for("document.querySelector('#trace-details h3')");
-    // From the middle on, the next is the writer's wait for its timer at 700 us.
-    assert!(details(&mut browser).contains("timer: tick"), "{}", details(&mut browser));
+    // From the start on, the first is the reader's wait at 100 us, then comes the writer's for its timer at 700 us.
+    browser.wait_for("document.querySelector('#trace-details h3')?.textContent === 'disk 0 I/O'");
+    browser.key("n");
+    browser.wait_for("document.querySelector('#trace-details h3').textContent === 'timer \"tick\"'");
+    // After the last comes the first, and the other way round.
+    browser.key("n");
+    browser.wait_for("document.querySelector('#trace-details h3').textContent === 'disk 0 I/O'");
+    browser.wait_for(&format!("{matches} === '2 matches, from the start again'"));
     browser.key("N");
-    browser.wait_for("document.querySelector('#trace-details h3').textContent.includes('disk 0')");
+    browser.wait_for("document.querySelector('#trace-details h3').textContent === 'timer \"tick\"'");
+    browser.wait_for(&format!("{matches} === '2 matches, from the end again'"));
     // Text of messages is found as well.
     browser.key("/");
     browser.eval("document.querySelector('#trace-search').select()");
@@ -124,13 +182,13 @@ fn two_clicks_and_a_ruler_measure() {
     let (x, y) = place(&mut browser, 0.8, WRITER);
     browser.shift_click_at(x, y);
     browser.wait_for("document.querySelector('.trace-distance')");
-    // From the request's begin at 120 us to that of the wait at 700 us.
+    // From the request's start at 120 us to that of the wait at 700 us.
     let said = browser.text(".trace-distance");
-    assert!(said.contains("Begin to begin580.00 µs") && said.contains("End to begin140.00 µs"), "{said}");
+    assert!(said.contains("Start to start580.00 µs") && said.contains("End to start140.00 µs"), "{said}");
     let (from, to) = (place(&mut browser, 0.25, -10.0), place(&mut browser, 0.5, -10.0));
     browser.drag(from, to);
     let said = browser.text("#trace-ruler output");
-    assert!(said.starts_with("Ruler: 25") || said.starts_with("Ruler: 249"), "{said}");
+    assert!(said.starts_with("Selection: 25") || said.starts_with("Selection: 249"), "{said}");
     browser.click("#ruler-zoom");
     let (from, to) = window(&mut browser);
     assert!((from - 250e3).abs() < 3e3 && (to - 500e3).abs() < 3e3, "{from} {to}");
@@ -169,7 +227,7 @@ fn lanes_are_filtered_hidden_and_folded() {
 }
 
 #[test]
-fn panels_show_series_paths_and_sums() {
+fn panels_show_series_and_tables() {
     let trace = build(&example::queue(30_000, 3));
     let Some(mut browser) = open(&trace) else { return };
     browser.click("#trace-tabs [aria-controls=trace-series]");
@@ -183,26 +241,20 @@ fn panels_show_series_paths_and_sums() {
     let note = browser.text(".series-note");
     assert!(note.starts_with(&format!("{total} events in ")), "{note}");
     browser.click("input[value=rate] + span");
-    browser.click("#trace-tabs [aria-controls=trace-paths]");
-    browser.wait_for("document.querySelectorAll('.path-bar button').length > 2");
-    // The parts of a path are all of its time.
-    let whole = browser.eval(
-        "(() => { const path = JSON.parse(document.querySelector('#trace-index').textContent).paths[0]; \
-         return [path.parts.reduce((sum, part) => sum + part.end_ns - part.start_ns, 0), path.end_ns - path.start_ns]; })()",
-    );
-    assert_eq!(whole[0], whole[1]);
     let tables: Value =
-        browser.eval("[...document.querySelectorAll('#trace-tabs button')].slice(5).map((tab) => tab.textContent)");
-    assert_eq!(tables, json!(["Tasks", "Waits", "Devices", "Spans", "Functions"]));
-    browser.click("#trace-tabs [aria-controls=trace-table-0]");
+        browser.eval("[...document.querySelectorAll('#trace-tables option')].map((option) => option.textContent)");
+    let names = ["Spans", "Waits", "Devices", "Tasks", "Every task", "Cores", "Network", "Counters", "Functions"];
+    assert_eq!(tables, json!(names));
+    browser.click("#trace-tabs [aria-controls=trace-tables]");
+    browser.eval("(() => { const e = document.querySelector('#trace-tables select'); e.value = '4'; e.dispatchEvent(new Event('change')); })()");
     let polls = trace.polls.len().to_string();
-    browser.click("#trace-table-0 th:nth-child(3) button");
-    let column = "[...document.querySelectorAll('#trace-table-0 tbody tr')].map((row) => Number(row.cells[2].textContent.replaceAll(',', '')))";
+    browser.click("#trace-tables th:nth-child(3) button");
+    let column = "[...document.querySelectorAll('#trace-tables tbody tr')].map((row) => Number(row.cells[2].textContent.replaceAll(',', '')))";
     let shown: Vec<u64> = serde_json::from_value(browser.eval(column)).expect("numbers");
     assert!(shown.is_sorted_by(|a, b| a >= b) && shown.len() > 3, "{shown:?}");
     assert!(shown.iter().sum::<u64>() <= polls.parse().expect("a number"));
     // The longest poll of a task can be seen.
-    browser.click("#trace-table-0 tbody .link");
+    browser.click("#trace-tables tbody .link");
     browser.wait_for("document.querySelector('#trace-details h3')");
     browser.assert_quiet();
 }
@@ -307,7 +359,7 @@ fn pictures() {
     browser.picture(&folder, "trace-details.png");
     browser.click("#theme");
     browser.picture(&folder, "trace-dark.png");
-    for (tab, name) in [("trace-series", "series"), ("trace-paths", "path"), ("trace-table-1", "waits")] {
+    for (tab, name) in [("trace-series", "series"), ("trace-spans", "spans"), ("trace-tables", "tables")] {
         browser.click(&format!("#trace-tabs [aria-controls={tab}]"));
         browser.picture(&folder, &format!("trace-{name}.png"));
     }

@@ -93,3 +93,14 @@ fn what_is_not_there_is_said_with_what_there_is() {
         assert!(text(&empty, view, &Settings::default()).is_err(), "{view:?}");
     }
 }
+
+#[test]
+fn a_latency_that_was_not_measured_is_no_number() {
+    let mut trace = trace();
+    for request in &mut trace.requests {
+        request.complete_ns = Some(request.submit_ns);
+    }
+    let said = text(&trace, View::Devices, &Settings::default()).expect("there is such a report");
+    let row = said.lines().find(|line| line.contains("disk 0 write")).expect("a row").to_owned();
+    assert!(row.contains("     -  ") && !row.contains("0 ns"), "{row}");
+}

@@ -1,4 +1,4 @@
-//! A program whose functions can be traced, and what is seen of it from outside: offsets of `docs/formats/trace.md`.
+//! A program whose functions can be traced, read from outside: offsets of `docs/formats/trace.md`.
 
 mod pages;
 
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a machine that has much else to do.
+/// How long an operation may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 const MAGIC: &[u8; 8] = b"GLASSTRC";
@@ -32,7 +32,7 @@ const GROUP_FUNCTIONS: u32 = 64;
 const EVENT_BYTES: u64 = 32;
 const SLED_BYTES: usize = 11;
 
-/// What an event of a function says.
+/// An event of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     Begin,
@@ -46,21 +46,21 @@ struct Sled {
     is_return: bool,
 }
 
-/// What is at an address.
+/// Reads memory at an address.
 struct Memory {
-    /// Holds the control pages from `control` on.
+    /// Contains the control pages from `control` on.
     file: File,
     control: u64,
-    /// What is added to a ring's address to find it in the file.
+    /// Added to a ring's address, gives its offset in the file.
     ring_distance: u64,
-    /// Holds the code, `code_distance` behind its linked address.
+    /// Contains the code, `code_distance` after its linked address.
     code: File,
     code_distance: u64,
 }
 
 /// A running program.
 pub struct Traced {
-    /// `busy --calls`, if that is what it is.
+    /// The running `busy --calls`, if there is one.
     busy: Option<Process>,
     pid: u32,
     world: World,
@@ -70,12 +70,12 @@ pub struct Traced {
     names: HashMap<u32, String>,
     text: (u64, usize),
     request: Cell<u32>,
-    /// Events that were there when something else was chosen.
+    /// The head at the last change of the choice.
     first: Cell<u64>,
 }
 
 impl Traced {
-    /// Starts `busy --calls`; `None` after saying why it cannot be had here.
+    /// Starts `busy --calls`; `None` after printing why it cannot run here.
     pub fn start(world: World, folder: &Folder) -> Option<Traced> {
         if let Some(reason) = world.obstacle() {
             programs::skip(reason);
@@ -96,7 +96,7 @@ impl Traced {
         Some(guest)
     }
 
-    /// Looks at what `pid` runs, or a process that it started.
+    /// Opens the program of `pid`, or of a process that it started.
     pub fn attach(world: World, pid: u32, program: &Path) -> Traced {
         let elf = fs::read(program).unwrap();
         let (sleds, names) = sleds(&elf);
@@ -136,7 +136,7 @@ impl Traced {
         self.names.keys().copied().collect()
     }
 
-    /// Traces these functions, or none and switches the group off; their numbers.
+    /// Traces these functions, or, without any, switches the group off; returns their numbers.
     pub fn choose(&self, names: &[&str]) -> Vec<u32> {
         let mut numbers: Vec<u32> = Vec::new();
         for name in names {
@@ -163,7 +163,7 @@ impl Traced {
         self.first.set(self.event_count());
     }
 
-    /// How many it says are traced.
+    /// The number of traced functions, from the guest.
     pub fn functions_on(&self) -> usize {
         self.number(FUNCTIONS_ON) as usize
     }
@@ -190,7 +190,7 @@ impl Traced {
         self.wait("it prints nothing", || self.lines() >= count);
     }
 
-    /// Events that the first ring has had, that of the core or the main thread.
+    /// The head of the first ring, that of the core or the main thread.
     pub fn event_count(&self) -> u64 {
         read_u64(&self.memory.file, self.memory.control + RINGS)
     }
@@ -204,7 +204,7 @@ impl Traced {
         let capacity = read_u64(&self.memory.file, ring + 16);
         assert!(
             end - self.first.get() < capacity / 2,
-            "{} events are too many to be read at leisure",
+            "{} events are more than the ring holds",
             end - self.first.get()
         );
         let mut calls = Vec::new();
@@ -250,7 +250,7 @@ impl Traced {
         text
     }
 
-    /// Of each sled what is run while it is at rest.
+    /// The bytes of each sled that run while it is at rest.
     pub fn leads(&self, text: &[u8]) -> Vec<Vec<u8>> {
         let lead = |sled: &Sled| {
             let start = self.sled_start(sled);
@@ -266,7 +266,8 @@ impl Traced {
             let is_both = |line: &&str| line.split(' ').nth(1).is_some_and(|rights| rights.starts_with("rwx"));
             return maps.lines().filter(is_both).map(start_of).collect();
         }
-        let tables = symbol(&self.elf, |name| name.contains("start13TABLES_MEMORY"));
+        let root = symbol(&self.elf, |name| name.contains("memory11PAGE_TABLES"));
+        let tables = read_u64(&self.memory.file, root);
         let mapped = pages::mapped(tables, |place| read_u64(&self.memory.file, place));
         let is_code = |page: &&pages::Page| !page.is_writable && !page.is_no_execute;
         let code: Vec<u64> = mapped.iter().filter(is_code).map(|page| page.address).collect();
@@ -303,7 +304,7 @@ fn find_memory(pid: u32, world: World, program: &Path, elf: &[u8]) -> Option<Mem
         return None;
     }
     if world != World::Process {
-        // A VM's memory is where it is linked.
+        // A VM's memory is at its linked address.
         let code = file.try_clone().ok()?;
         return Some(Memory { file, control, ring_distance: 0, code, code_distance: 0 });
     }

@@ -1,4 +1,4 @@
-//! What a VM's page tables map, read from its memory.
+//! The mappings of a VM's page tables, read from its memory.
 
 /// A mapped page of any size.
 pub struct Page {
@@ -13,7 +13,7 @@ const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Everything that the tables map whose root is at `root`, by address.
+/// All mappings of the tables with the root at `root`, by address.
 pub fn mapped(root: u64, read: impl Fn(u64) -> u64) -> Vec<Page> {
     let mut pages = Vec::new();
     let mut tables = vec![(root, 4, 0)];

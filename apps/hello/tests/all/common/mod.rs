@@ -1,4 +1,4 @@
-//! A service that runs, and what can be read of its trace.
+//! A running service, and a reader of its trace.
 
 use glass_formats::trace::{
     CONTROL_BYTES, CONTROL_MAGIC, Control, EVENT_BYTES, EVENT_WORDS, Event, NAME_BYTES, NAMES_OFFSET, RING_BYTES,
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Service {
     child: Child,
     pub port: u16,
-    /// What it printed until it said where it listens.
+    /// The lines that it printed until it listened.
     pub first_lines: String,
     _stdout: BufReader<ChildStdout>,
 }
@@ -68,7 +68,7 @@ impl Service {
         Seen::read(&self.file().unwrap())
     }
 
-    /// Looks until what is wanted is there.
+    /// Reads until `wanted` returns true.
     pub fn wait_for(&self, wanted: impl Fn(&Seen) -> bool) -> Seen {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
@@ -93,7 +93,7 @@ impl Drop for Service {
     }
 }
 
-/// Runs the service with a variable of the environment until it ends: its exit code and what it says.
+/// Runs the service with an environment variable until it ends; returns its exit code and output.
 pub fn run(variable: &str) -> (Option<i32>, String) {
     let (name, value) = variable.split_once('=').unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_hello"));
@@ -135,10 +135,10 @@ impl Seen {
         seen
     }
 
-    /// What a ring holds, without the times.
+    /// The events of a ring, without the times.
     pub fn events(&self, ring: &str) -> Vec<Event> {
         let (_, events) = self.rings.iter().find(|(name, _)| name == ring).unwrap();
-        assert!(events.is_sorted_by_key(|event| event.ticks), "time goes on");
+        assert!(events.is_sorted_by_key(|event| event.ticks), "time advances");
         events.clone()
     }
 

@@ -1,4 +1,4 @@
-//! A disk that records every write and flush, and what may be on it after a power cut at any moment.
+//! A disk that records every write and flush, and its possible contents after a power cut at any moment.
 
 pub mod site;
 
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use upload_queue::{Download, Store, StoreError};
 
-/// What a cut can tear apart, whatever the disk's sector size.
+/// The unit that a power cut leaves whole, whatever the disk's sector size.
 const TEAR_BYTES: usize = 512;
 
 /// A small generator (splitmix64), so that a seed in a message is all it takes to repeat a failure.
@@ -45,21 +45,21 @@ pub fn content(tag: u64, length: usize) -> Vec<u8> {
 /// What happened on a disk, in order.
 #[derive(Clone)]
 pub enum Event {
-    /// A write began; it may reach the medium from now on.
+    /// A write started; it may reach the medium from now on.
     Write { id: u64, offset: usize, data: Rc<Vec<u8>> },
     /// The write was reported complete.
     Written { id: u64 },
-    /// A flush began: it covers what was complete by now.
+    /// A flush started: it covers the writes completed by now.
     Flush { id: u64 },
     /// The flush was reported complete.
     Flushed { id: u64 },
-    /// A flush failed: what was complete by then may be on the medium, and no later flush covers it.
+    /// A flush failed: the writes completed before it may be on the medium, and no later flush covers them.
     FlushFailed,
     /// A note of the test.
     Note(Note),
 }
 
-/// What a client of the queue did and was told.
+/// The requests of a client of the queue, and their answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The client sent the last byte of an upload, or is about to.
@@ -104,7 +104,7 @@ impl RecordingDisk {
         RecordingDisk::with(image, sector_bytes, seed, latency_max, true)
     }
 
-    /// A disk that answers at once and keeps no record.
+    /// A disk that completes immediately and keeps no record.
     pub fn plain(image: Vec<u8>) -> RecordingDisk {
         RecordingDisk::with(image, 512, 0, 0, false)
     }
@@ -234,12 +234,12 @@ impl Block for RecordingDisk {
     }
 }
 
-/// Follows a log and tells what may be on the disk at each moment.
+/// Replays a log and returns what may be on the disk at each moment.
 pub struct Cutter {
     durable: Vec<u8>,
     /// Writes that no flush has made durable, oldest first, and whether they are complete.
     pending: Vec<(u64, usize, Rc<Vec<u8>>, bool)>,
-    /// For each flush under way the writes that it covers.
+    /// For each flush in flight the writes that it covers.
     flushes: Vec<(u64, Vec<u64>)>,
     /// Decides what a failed flush wrote.
     rng: Rng,
@@ -281,7 +281,7 @@ impl Cutter {
         }
     }
 
-    /// The disk after a cut now: of what was not flushed, each write is there, is not there, or is
+    /// The disk after a power cut now: each write that was not flushed is there, is not there, or is
     /// there in part.
     pub fn cut(&self, rng: &mut Rng) -> Vec<u8> {
         let mut image = self.durable.clone();
@@ -303,7 +303,7 @@ impl Unpark for NoUnpark {
     fn unpark(&self) {}
 }
 
-/// Runs `test` beside the store's own task until it ends; fails if everything waits for ever.
+/// Runs `test` beside the store's own task until it ends; fails on a deadlock.
 pub fn run<T: 'static>(test: impl AsyncFnOnce(Executor) -> T + 'static) -> T {
     let executor = Executor::new(Arc::new(NoUnpark));
     let result = Rc::new(RefCell::new(None));
@@ -344,7 +344,7 @@ pub async fn put<B: Block>(store: &Store<B>, data: &[u8], piece: usize) -> Resul
     upload.finish().await
 }
 
-/// Everything that `download` gives.
+/// All data of `download`.
 pub async fn drain<B: Block>(mut download: Download<B>) -> Result<Vec<u8>, StoreError> {
     let mut data = Vec::new();
     while let Some(chunk) = download.next().await? {

@@ -65,7 +65,7 @@ impl Site {
     }
 }
 
-/// Makes connections to the service.
+/// Connects to the service.
 #[derive(Clone)]
 pub struct Client {
     pub node: Node,
@@ -101,7 +101,7 @@ impl Client {
         self.delete_matching(item.header("ETag").expect("an item has a tag")).await
     }
 
-    /// Removes the oldest item if this says so: its tag, or `*`.
+    /// Removes the oldest item if it matches: its tag, or `*`.
     pub async fn delete_matching(&self, tag: &str) -> Reply {
         self.ask(format!("DELETE /downloader HTTP/1.1\r\nHost: q\r\nIf-Match: {tag}\r\n\r\n")).await
     }
@@ -189,7 +189,7 @@ impl Peer {
         Some(reply)
     }
 
-    /// Whether the server ends the connection without another word.
+    /// Whether the server ends the connection without another byte.
     pub async fn ends(&mut self) -> bool {
         self.received.is_empty() && !self.receive().await
     }

@@ -1,4 +1,4 @@
-//! A world for one connection: a stream in memory and a clock that jumps when nothing is left to do.
+//! A simulation of one connection: a stream in memory and a clock that jumps when no task is runnable.
 
 // Each test program uses a part of it.
 
@@ -43,20 +43,20 @@ impl World {
         self.executor.spawn("test", task).expect("few tasks");
     }
 
-    /// Runs until nothing can happen any more; panics when that takes too many steps.
+    /// Runs until no task is runnable and no timer is set; panics when that takes too many steps.
     pub fn run(&self) {
         for _ in 0..1_000_000 {
             if self.executor.run_ready() > 0 {
                 continue;
             }
             let Some(deadline) = self.executor.next_deadline() else {
-                assert_eq!(self.executor.task_count(), 0, "a task waits for something that never comes");
+                assert_eq!(self.executor.task_count(), 0, "a task waits for an event that never happens");
                 return;
             };
             self.now.set(self.now.get().max(deadline));
             self.executor.fire_timers(self.now.get());
         }
-        panic!("the world does not come to rest");
+        panic!("the simulation does not become idle");
     }
 }
 
@@ -139,7 +139,7 @@ pub fn pair(piece: usize) -> (End, End) {
 }
 
 impl End {
-    /// Bounds what can be under way to this end.
+    /// Bounds the bytes in flight to this end.
     pub fn bound_incoming(&self, bytes: usize) {
         self.incoming.capacity.set(bytes);
     }
@@ -180,7 +180,7 @@ impl Stream for End {
 impl Drop for End {
     fn drop(&mut self) {
         self.incoming.reset.set(true);
-        // As with TCP, data that nobody read turn an orderly end into a reset, which overtakes.
+        // As with TCP, unread data turns an orderly end into a reset, which overtakes.
         let unread = !self.incoming.bytes.borrow().is_empty();
         self.outgoing.reset.set(!self.outgoing.ended.get() || unread);
         self.incoming.changed.notify_all();
@@ -190,7 +190,7 @@ impl Drop for End {
 
 pub type Server = Connection<End, World>;
 
-/// The service of the tests: tells what it was asked, and gives a PUT's body back.
+/// The service of the tests: returns the request's method and target, and a PUT's body.
 pub async fn echo(connection: &mut Server, request: Request) -> Result<(), HttpError> {
     let mut body = vec![0; usize::try_from(connection.body_left().min(1 << 20)).unwrap()];
     let count = connection.fill_from_body(&mut body).await?;
@@ -201,9 +201,9 @@ pub async fn echo(connection: &mut Server, request: Request) -> Result<(), HttpE
     connection.respond_text(glass_http::Status::OK, &text).await
 }
 
-/// What a server with `handler` did with a client's bytes.
+/// The outcome of a client's bytes at a server with `handler`.
 pub struct Outcome {
-    /// What the client got.
+    /// What the client received.
     pub text: String,
     /// How the stream ended for the client.
     pub end: Result<(), NetError>,
@@ -213,8 +213,8 @@ pub struct Outcome {
     pub took: Duration,
 }
 
-/// Sends `request` in pieces of `piece` bytes to a server with `handler`; closes the client's half
-/// behind it if `ends`.
+/// Sends `request` in pieces of `piece` bytes to a server with `handler`; then closes the client's half
+/// if `ends`.
 pub fn exchange(
     request: impl Into<Vec<u8>>,
     piece: usize,
@@ -248,7 +248,7 @@ pub fn exchange(
     });
     world.run();
     outcome.borrow_mut().took = world.now().since(Instant(0));
-    Rc::into_inner(outcome).expect("the tasks are over").into_inner()
+    Rc::into_inner(outcome).expect("the tasks have ended").into_inner()
 }
 
 /// [`exchange`] with the echo service and a client that closes its half.

@@ -1,4 +1,4 @@
-//! A wire between two stacks, with a clock that the test turns.
+//! A wire between two stacks, with a clock that the test advances.
 
 pub mod peer;
 
@@ -21,7 +21,7 @@ type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
 pub struct End {
     pub incoming: Queue,
     pub outgoing: Queue,
-    /// Frames of 64 KiB pass, and nobody computes checksums.
+    /// Frames of 64 KiB pass, without checksums.
     pub offloads: bool,
     /// Frames that the device takes before it has to be emptied.
     pub room: usize,
@@ -130,7 +130,7 @@ impl Wire {
         self.executor.spawn("test", task).unwrap();
     }
 
-    /// Runs until nothing happens any more at this moment.
+    /// Runs until nothing more happens at this time.
     pub fn settle(&mut self) {
         for _ in 0..1_000_000 {
             let fired = self.executor.fire_timers(self.now);
@@ -141,7 +141,7 @@ impl Wire {
                 return;
             }
         }
-        panic!("never comes to rest at {}", self.now);
+        panic!("never becomes idle at {}", self.now);
     }
 
     fn step(&mut self, until: Instant) {
@@ -161,7 +161,7 @@ impl Wire {
     }
 }
 
-/// Runs `task` to its end and returns what it returned.
+/// Runs `task` to its end and returns its result.
 pub fn run<T: 'static>(wire: &mut Wire, limit: Duration, task: impl Future<Output = T> + 'static) -> T {
     let result = Rc::new(RefCell::new(None));
     let slot = result.clone();

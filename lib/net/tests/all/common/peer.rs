@@ -1,4 +1,4 @@
-//! A peer made by hand, which sends what no honest stack would.
+//! A hand-made peer, which sends segments that no correct stack would.
 
 use super::{RIGHT_MAC, Wire};
 use glass_net::smoltcp::phy::ChecksumCapabilities;
@@ -9,7 +9,7 @@ pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const ADDRESS: Ipv4Address = Ipv4Address::new(10, 0, 0, 9);
 const RIGHT: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
 
-/// A segment as far as the tests care.
+/// A segment, as far as the tests need it.
 #[derive(Debug, Clone)]
 pub struct Segment {
     pub control: TcpControl,

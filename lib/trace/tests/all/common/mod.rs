@@ -1,12 +1,15 @@
-//! A program whose threads have rings, and what is read from them.
+//! A program whose threads have rings, and a reader of them.
 
 use glass_formats::trace::{EVENT_WORDS, Event, Kind, NAMES_OFFSET, Ring};
-use glass_trace::{CONTROL, Writer};
+use glass_trace::{CONTROL, ConsoleLog, LevelFilter, Writer};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// The groups are those of the whole process, so one test at a time switches them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What was printed.
+pub static CONSOLE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// A thread that is traced, until this is dropped.
 pub struct Traced {
@@ -24,7 +27,8 @@ pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         glass_trace::start(true, memory(2), 0, 1_000_000_000);
-        glass_trace::tracing_subscriber::install();
+        let print = |line: std::fmt::Arguments| CONSOLE.lock().unwrap().push(line.to_string());
+        glass_trace::tracing_subscriber::install(ConsoleLog { level: LevelFilter::WARN, print });
     });
 }
 
@@ -50,7 +54,7 @@ impl Traced {
         events
     }
 
-    /// The same without the times and the switch at the begin.
+    /// The same without the times and the switch at the start.
     pub fn told(&self) -> Vec<(Kind, u16, u32, u64, u64)> {
         let events = self.events().into_iter().filter(|event| event.kind != Kind::Groups as u16);
         events.map(|event| (kind(&event), event.detail, event.a, event.b, event.c)).collect()
@@ -72,7 +76,7 @@ pub fn kind(event: &Event) -> Kind {
     Kind::from_number(event.kind).unwrap()
 }
 
-/// A name as it lies in the table.
+/// A name as in the table.
 pub fn name(number: u32) -> String {
     assert_eq!(std::mem::offset_of!(glass_formats::trace::Control, names), NAMES_OFFSET);
     let bytes: Vec<u8> =

@@ -1,11 +1,11 @@
-//! What the tests of the simulated network share.
+//! Helpers of the tests of the simulated network.
 
 use glass_api::{Listener, Net, NetError, Platform, Stream};
 use glass_platform_sim::Node;
 
 pub const PORT: u16 = 80;
 
-/// Bytes that name their place, so that a lost, doubled or exchanged piece shows.
+/// Bytes that depend on their place, so that a lost, repeated or exchanged piece is detected.
 pub fn pattern(seed: u64, range: core::ops::Range<usize>) -> Vec<u8> {
     let byte = |place: usize| {
         let word = (place as u64 / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed;
@@ -25,7 +25,7 @@ pub async fn read_to_end(stream: &mut impl Stream, buf_bytes: usize) -> Result<V
     }
 }
 
-/// Serves each connection with `serve`, in a task of its own.
+/// Serves each connection with `serve`, in a separate task.
 pub fn listen<S, F>(node: &Node, serve: S)
 where
     S: Fn(<<Node as Platform>::Net as Net>::Stream) -> F + Clone + 'static,
@@ -41,7 +41,7 @@ where
     });
 }
 
-/// Sends back what comes, with a pause of nobody's choosing in between.
+/// Echoes the received bytes, with random pauses.
 pub async fn echo(mut stream: impl Stream) {
     let mut buf = vec![0; 5000];
     loop {

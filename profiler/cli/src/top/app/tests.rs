@@ -1,4 +1,4 @@
-//! Keys and what they do, on a picture that is known.
+//! Effects of keys on a fixed view.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn track(track: u32, states: &[State]) -> LiveTrack {
     LiveTrack { track, id: track.into(), name: format!("vcpu {track}"), activity }
 }
 
-/// A picture of a VM with two cores.
+/// A view of a VM with two cores.
 pub(in super::super) fn picture() -> Picture {
     let poll = "smoltcp::iface::interface::Interface::poll";
     let put = "<upload_queue::service::Service<platform::Vm> as core::future::future::Future>::poll";

@@ -1,4 +1,4 @@
-//! What surrounds one function: who calls it, whom it calls, and its heaviest stacks.
+//! The surroundings of one function: callers, callees and heaviest stacks.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::Theme;
 use crate::top::app::App;
 use crate::top::text::{columns, cut_start, pad, percent, short, squeeze};
 
-/// Columns of a share with what is around it.
+/// Columns of a share with its spaces.
 const SHARE: usize = 7;
 /// Between functions of a stack.
 const CALLS: &str = " › ";
@@ -79,7 +79,7 @@ fn draw_stacks(frame: &mut Frame<'_>, area: Rect, focus: &Focus, theme: &Theme) 
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// Rows of a stack at most; what is further out is left out.
+/// Maximum of rows of a stack; outer functions beyond it are left out.
 const CHAIN_ROWS_MAX: usize = 3;
 
 /// A stack in short names, broken into rows. Its inner end is what matters: if it does not fit, the

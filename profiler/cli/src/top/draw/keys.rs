@@ -9,10 +9,10 @@ use super::Theme;
 use crate::top::keys::Controls;
 use crate::top::text::{columns, pad, wrap};
 
-/// Columns of a key on its page, with what is before it.
+/// Columns of a key on its page, with the indentation.
 const KEY: usize = 16;
 
-/// Draws the page of keys from line `first` on. What does not fit is broken into lines.
+/// Draws the page of keys from line `first` on. Long lines are wrapped.
 pub(super) fn help(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -45,8 +45,8 @@ pub(super) fn help(
     frame.render_widget(Paragraph::new(text).style(theme.quiet()), foot);
 }
 
-/// Draws the line at the bottom: the filter while it is typed, else as many hints as fit; how to get
-/// help and how to get out are always among them.
+/// Draws the bottom line: the filter while it is typed, otherwise as many hints as fit, always including
+/// those for help and quit.
 pub(super) fn foot(
     frame: &mut Frame<'_>,
     area: Rect,

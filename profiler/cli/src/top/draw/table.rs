@@ -35,7 +35,7 @@ impl Widths {
     fn of(rows: &[&Row], shown: &[&Row], width: u16) -> Widths {
         let room = usize::from(width).saturating_sub(2 * SHARE + GAP);
         let longest = |text: &dyn Fn(&Row) -> usize| shown.iter().map(|row| text(row)).max().unwrap_or(0);
-        // One image in a narrow window goes without saying, and in a very narrow one all do.
+        // In a narrow window a single image is left out, and in a very narrow one all images.
         let is_one = shown.windows(2).all(|pair| pair[0].function.image == pair[1].function.image);
         let image = match (is_one && width < COLUMNS_WIDE) || width < COLUMNS_PLACES {
             true => 0,

@@ -36,8 +36,8 @@ struct Widths {
 }
 
 impl Widths {
-    /// Names get what they need within bounds, waits the rest as far as they need it. Where there is not enough
-    /// for both, numbers are left out, the least telling first.
+    /// Names get the width that they need within bounds, waits the rest. If there is not enough
+    /// for both, numbers are left out, the least useful first.
     fn of(rows: &[&Row], width: usize) -> Widths {
         let longest = |text: &dyn Fn(&Row) -> usize| rows.iter().map(|row| text(row)).max().unwrap_or(0);
         let name = longest(&|row| columns(&row.name)).clamp(NAME.0, NAME.1);
@@ -89,7 +89,7 @@ pub(in crate::top) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
     keys::foot(frame, foot, &app.controls, &HINTS, theme);
 }
 
-/// What the selected task waits for, if its row has not said it.
+/// What the selected task waits for, if its row does not show it completely.
 fn detail(app: &App, area: Rect) -> Vec<Line<'static>> {
     let rows = app.rows();
     let Some(row) = app.selected(&rows).map(|index| rows[index]) else { return Vec::new() };
@@ -120,7 +120,7 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     vec![ends(first, "tasks".to_owned(), theme.quiet(), width), ends(second, summary(app), Style::new(), width)]
 }
 
-/// How many tasks do what.
+/// The number of tasks in each state.
 fn summary(app: &App) -> String {
     let in_state = |state: State| app.picture.rows.iter().filter(|row| row.state == state).count() as u64;
     let unknown = match in_state(State::Unknown) {
@@ -164,7 +164,7 @@ fn titles(app: &App, rows: usize, widths: &Widths) -> String {
     )
 }
 
-/// The columns of a row, as they are pieced together.
+/// The columns of a row, joined one by one.
 fn cells(row: &Row, widths: &Widths) -> [String; 4] {
     let polls = match row.polls_per_sec {
         rate if rate < 0.05 => "-".to_owned(),
@@ -220,7 +220,7 @@ fn nothing(app: &App) -> String {
     }
 }
 
-/// What the line at the bottom names.
+/// The hints of the bottom line.
 const HINTS: [(&str, &str); 4] = [("n s w o u l", "sort"), ("/", "filter"), ("p", "pause"), ("r", "reset")];
 
 /// The page of keys.
@@ -236,10 +236,10 @@ const KEYS: [(&str, &str); 12] = [
     ("/", "show only tasks with a text in their name or wait"),
     ("p r", "pause the display; forget longest polls and ended tasks"),
     ("Esc", "one step back: filter, selection, then quit"),
-    ("q Ctrl-C", "quit: the guest goes on without us"),
+    ("q Ctrl-C", "quit; the guest continues to run"),
 ];
 
-/// The table as text, for pipes and for what is left on the normal screen.
+/// The table as text, for pipes and for the normal screen at the end.
 pub(in crate::top) fn text(app: &App, rows_max: usize, columns_max: Option<u16>) -> String {
     let picture = &app.picture;
     let rows = app.rows();

@@ -1,4 +1,4 @@
-//! A bar for each core or thread: what it does now, and what it did in the last seconds.
+//! A bar for each core or thread: its current state, and its history of the last seconds.
 
 use glass_profile::live::LiveTrack;
 use glass_profile::live::activity::Shares;
@@ -13,7 +13,7 @@ use crate::top::text::{count, cut_end, pad};
 
 /// Columns of a track's name.
 const NAME: usize = 14;
-/// The part of the window's rows that tracks may take is one in this.
+/// Tracks may take one in this many of the window's rows.
 const WINDOW_PART: u16 = 4;
 /// Columns of the bar and of the history, at least and at most.
 const BAR: (usize, usize) = (10, 40);
@@ -93,7 +93,7 @@ fn numbers(now: Shares) -> String {
 fn sparkline(history: &[Shares], columns: usize) -> String {
     let last = &history[history.len().saturating_sub(columns)..];
     let height = |shares: &Shares| {
-        // Something is never shown as nothing.
+        // A non-zero value is never shown as nothing.
         let busy = shares.running + shares.spinning;
         let height = (busy * 8.0).round() as usize;
         HEIGHTS[if busy > 0.0 { height.clamp(1, 8) } else { 0 }]

@@ -1,4 +1,4 @@
-//! What the screen of tasks shows and what keys do to it. Pure: keys and pictures in, state out.
+//! The state of the screen of tasks, and its changes by keys. Pure: keys and views in, state out.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
@@ -21,17 +21,17 @@ pub(crate) enum Sort {
 /// In the order of the columns.
 const SORTS: [Sort; 6] = [Sort::Name, Sort::State, Sort::Since, Sort::Polls, Sort::Run, Sort::Longest];
 
-/// What a key asks of others.
+/// The request of a key to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing but another look.
+    /// Only a redraw.
     Draw,
-    /// Forget what was longest.
+    /// Reset the longest polls.
     Reset,
     Quit,
 }
 
-/// Everything that the screen shows.
+/// The state of the screen.
 #[derive(Debug, Default)]
 pub(crate) struct App {
     pub picture: Picture,
@@ -41,7 +41,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Takes a newer picture, unless the display is paused. True if there is something to draw.
+    /// Takes a newer view, unless the display is paused. Returns true if the screen has to be drawn.
     pub fn show(&mut self, picture: Picture) -> bool {
         if self.controls.paused {
             return false;
@@ -53,7 +53,7 @@ impl App {
     /// The rows that pass the filter, sorted.
     pub fn rows(&self) -> Vec<&Row> {
         let matches = |row: &&Row| keys::passes(&self.controls.filter, &[&row.name, &row.waits_for]);
-        // They come sorted by name, which decides where all else is equal.
+        // They come sorted by name, which is the last criterion.
         let mut rows: Vec<&Row> = self.picture.rows.iter().filter(matches).collect();
         match self.sort {
             Sort::Name => {}
@@ -84,7 +84,7 @@ impl App {
         self.sort = SORTS[(index + step) % SORTS.len()];
     }
 
-    /// What a key does.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Action {
         match self.controls.key(key) {
             Pressed::Draw => {}

@@ -1,4 +1,4 @@
-//! What each task does, from the events as they come. Pure: events and times in, pictures out.
+//! The state of each task, from live events. Pure: events and times in, views out.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,23 @@ use crate::tail::stream::Stream;
 
 /// Tasks that are followed at a time; events of others are counted only.
 const TASKS_MAX: usize = 1 << 16;
-/// Things that one wait may be for, and of these the ones that are named.
+/// Maximum of reasons of one wait, and of those that are named.
 const REASONS_MAX: usize = 8;
 const REASONS_SHOWN: usize = 2;
-/// How much of the newest rate counts: the rest is what was shown before.
+/// Weight of the newest rate; the rest is the rate shown before.
 const NEWEST: f64 = 0.5;
 
-/// What is told of a task that has not run since we look, or since events of it were lost.
+/// The text for a task that has not run since the start, or since events of it were lost.
 const NOT_SEEN: &str = "(has not run since we look)";
 
-/// What a task does.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum State {
     Running,
-    /// Woken, and waits for its turn.
+    /// Runnable: woken, and not polled yet.
     Ready,
     Waiting,
-    /// Nothing was seen of it yet, or what was seen is too old.
+    /// No events of it yet, or only too old ones.
     #[default]
     Unknown,
 }
@@ -41,7 +41,7 @@ struct Task {
     polls: u64,
     run_ticks: u64,
     longest_ticks: u64,
-    /// What the last picture had seen, and its smoothed rates.
+    /// The counts at the last view, and its smoothed rates.
     before: (u64, u64),
     polls_per_sec: f64,
     run_share: f64,
@@ -58,7 +58,7 @@ pub(crate) struct Model {
     picture_ticks: Option<u64>,
 }
 
-/// A task as it is shown.
+/// A row of the table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Row {
     /// "connection #4".
@@ -72,7 +72,7 @@ pub(crate) struct Row {
     pub longest_ns: u64,
 }
 
-/// Everything that the screen shows, at one moment.
+/// The view at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Picture {
     pub title: String,
@@ -93,7 +93,7 @@ impl Model {
                 let state = if event.detail == 0 { State::Ready } else { State::Unknown };
                 if let Some(task) = self.task(event.a) {
                     task.name = event.b as u32;
-                    // One that was there before may be known already.
+                    // A task that existed before may be in the table already.
                     if task.since_ticks == 0 || state == State::Ready {
                         (task.state, task.since_ticks) = (state, ticks);
                     }
@@ -148,7 +148,7 @@ impl Model {
         task.since_ticks = ticks;
     }
 
-    /// Events of a ring are missing: nobody knows what they did to which task.
+    /// Events of a ring are missing: the states of tasks are unknown.
     pub fn lost(&mut self, ticks: u64, ring: u32) {
         self.running.remove(&ring);
         for task in self.tasks.values_mut() {
@@ -157,7 +157,7 @@ impl Model {
         }
     }
 
-    /// Forgets what was longest.
+    /// Resets the longest polls.
     pub fn reset(&mut self) {
         self.ended = 0;
         self.tasks.values_mut().for_each(|task| task.longest_ticks = 0);
@@ -171,7 +171,7 @@ impl Model {
         Some(self.tasks.entry(number).or_default())
     }
 
-    /// The tasks at a moment of the guest's clock; rates are since the picture before.
+    /// The tasks at a moment of the guest's clock; rates are since the previous view.
     pub fn picture(&mut self, now_ticks: u64, stream: &Stream) -> Picture {
         let period_ns = self.picture_ticks.map(|before| stream.nanoseconds(now_ticks.saturating_sub(before)));
         self.picture_ticks = Some(now_ticks);
@@ -255,7 +255,7 @@ mod tests {
         events(&mut model, &[(90, Kind::Wake, 0, 4, 0)]);
         let row = now(&mut model, 95);
         assert_eq!((row.state, row.since_ns, row.waits_for.as_str()), (State::Ready, 5, ""));
-        // Woken while it runs, it is ready at once.
+        // Woken while it runs, it is runnable immediately.
         events(
             &mut model,
             &[(100, Kind::PollBegin, 0, 4, 1), (101, Kind::Wake, 0, 4, 0), (102, Kind::PollEnd, 0, 4, 0)],
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(model.picture(30, &stream).rows[0].state, State::Unknown);
         events(&mut model, &[(40, Kind::PollEnd, 0, 4, 0)]);
         let row = model.picture(50, &stream).rows.remove(0);
-        assert_eq!((row.state, row.longest_ns), (State::Waiting, 0), "a poll that began nobody knows when");
+        assert_eq!((row.state, row.longest_ns), (State::Waiting, 0), "a poll with an unknown start");
     }
 
     #[test]

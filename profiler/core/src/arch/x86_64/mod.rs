@@ -1,4 +1,4 @@
-//! x86-64: its registers and modes, how its stacks are unwound and its page tables walked.
+//! x86-64: registers, modes, unwinding and page tables.
 
 pub mod mode;
 pub mod orc;
@@ -22,7 +22,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// The same as addresses in memory, where they count from the bases of the code's and the stack's segment.
+    /// The same as linear addresses: with the bases of the code's and the stack's segment added.
     #[must_use]
     pub fn in_segments(self, code: u64, stack: u64) -> Registers {
         let Registers { rip, rsp, rbp } = self;
@@ -30,7 +30,7 @@ impl Registers {
     }
 }
 
-/// Where the direct call goes that ends in front of `address`, if there is one.
+/// The target of the direct call that ends at `address`, if there is one.
 pub fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> {
     const CALL: u8 = 0xe8;
     const CALL_BYTES: usize = 5;

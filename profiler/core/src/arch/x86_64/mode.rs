@@ -1,28 +1,28 @@
-//! The mode in which a core runs, as its registers say.
+//! The mode of a core, from its registers.
 
 use super::paging::Paging;
 use crate::arch::Width;
 
-/// The bit of CR0 that says that the core is in protected mode.
+/// The bit of CR0 for protected mode.
 pub const CR0_PROTECTION: u64 = 1;
-/// Where a core begins after a reset, and waits if it is not the first one.
+/// The address at which a core starts after a reset, and waits if it is not the first one.
 const RESET_SELECTOR: u16 = 0xf000;
 const RESET_POINTER: u64 = 0xfff0;
 
-/// The code segment, as far as the source sees it.
+/// The code segment, as far as the source can read it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CodeSegment {
     /// The selector.
     pub selector: u16,
-    /// Its descriptor's bit L, the code is of 64 bits; `None` if the source cannot see it.
+    /// Its descriptor's bit L, 64-bit code; `None` if the source cannot read it.
     pub is_long: Option<bool>,
-    /// Its descriptor's bit D, the code is of 32 and not of 16 bits.
+    /// Its descriptor's bit D, 32-bit and not 16-bit code.
     pub is_32_bit: Option<bool>,
 }
 
 impl CodeSegment {
-    /// The width of the code that runs. What cannot be seen is taken for what is usual: code of 64 bits in long mode,
-    /// of 32 bits in protected mode.
+    /// The width of the code that runs. Without a descriptor the usual case is assumed: 64-bit code in long mode,
+    /// 32-bit code in protected mode.
     #[must_use]
     pub fn width(&self, paging: &Paging) -> Width {
         if paging.cr0 & CR0_PROTECTION == 0 {
@@ -34,7 +34,7 @@ impl CodeSegment {
         if self.is_32_bit.unwrap_or(true) { Width::Bits32 } else { Width::Bits16 }
     }
 
-    /// Whether a core waits to be started: it has not moved since its reset. `instruction_pointer` counts from the
+    /// Whether a core waits to be started: it has not run since its reset. `instruction_pointer` counts from the
     /// segment's base.
     #[must_use]
     pub fn is_at_reset(&self, paging: &Paging, instruction_pointer: u64) -> bool {

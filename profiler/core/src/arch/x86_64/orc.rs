@@ -3,7 +3,7 @@
 //!
 //! A kernel keeps them in its memory whether or not it has debug information: an array of addresses,
 //! relative to themselves and sorted, and one of entries of six bytes. The entry's last byte has had
-//! three layouts since Linux 4.14. Which one is seen in the table itself, so that a distribution's
+//! three layouts since Linux 4.14. The layout is detected from the table itself, so a distribution's
 //! backports do not matter.
 
 use std::fmt;
@@ -15,7 +15,7 @@ pub const ADDRESS_BYTES: usize = 4;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 6;
 
-/// Where things are in `struct pt_regs`.
+/// Offsets in `struct pt_regs`.
 mod saved {
     pub const R13: u64 = 2 * 8;
     pub const BP: u64 = 4 * 8;
@@ -29,7 +29,7 @@ mod saved {
 /// Why tables cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrcError {
-    /// The two arrays have different lengths, none, or absurd ones.
+    /// The two arrays have different, zero or implausible lengths.
     Lengths,
     /// The addresses are not sorted.
     NotSorted,
@@ -63,7 +63,7 @@ enum Kind {
     InterruptFrame,
 }
 
-/// The registers that an entry can name; of some only an interrupted function's are known.
+/// The registers that an entry can name; some are known only for an interrupted function.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OrcRegisters {
     /// Instruction pointer.
@@ -77,13 +77,13 @@ pub struct OrcRegisters {
 }
 
 impl OrcRegisters {
-    /// Those of a core that is looked at.
+    /// Those of a sampled core.
     pub fn new(ip: u64, sp: u64, bp: u64) -> OrcRegisters {
         OrcRegisters { ip, sp, bp, saved_at: None }
     }
 }
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrcStep {
     /// The registers are the caller's; `ip` is a return address.
@@ -94,7 +94,7 @@ pub enum OrcStep {
     Start,
     /// The stack could not be read there.
     CannotRead(u64),
-    /// The tables say nothing of this address, or name a register whose value is not known.
+    /// The tables have no entry for this address, or name a register whose value is not known.
     Unknown,
 }
 
@@ -115,8 +115,8 @@ impl fmt::Debug for OrcTable {
 }
 
 impl OrcTable {
-    /// Takes the two arrays as they lie in memory; the first is at `address`. Addresses that are asked
-    /// for later are in the same terms as this one.
+    /// Decodes the two arrays from memory; the first is at `address`. Addresses in later calls
+    /// are relative to the same origin.
     pub fn parse(address: u64, addresses: &[u8], entries: &[u8]) -> Result<OrcTable, OrcError> {
         let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
         let (addresses, other_rest) = addresses.as_chunks::<ADDRESS_BYTES>();
@@ -172,7 +172,7 @@ impl OrcTable {
     }
 
     /// Goes from a function to its caller. `address` is within the calling instruction, in the terms of
-    /// the table; `read` gives a word of the stack.
+    /// the table; `read` returns a word of the stack.
     pub fn step(
         &self,
         address: u64,
@@ -225,7 +225,7 @@ impl OrcTable {
                 caller.sp = sp;
                 caller.saved_at = None;
                 if caller.sp <= registers.sp && entry[4] & 15 == 5 {
-                    // A stack that does not go up cannot be one.
+                    // The addresses of a stack must increase.
                     return Err(OrcStep::Unknown);
                 }
             }

@@ -11,7 +11,7 @@ const ENTRY_LARGE: u64 = 1 << 7;
 const ENTRY_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const PAGE_BYTES: u64 = 4096;
 
-/// The registers that say how addresses are translated.
+/// The registers that control address translation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Paging {
     /// CR0.
@@ -25,22 +25,22 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// Whether the core is in long mode, as far as one can see.
+    /// Whether the core is in long mode, as far as the registers show.
     pub(super) fn is_long(&self) -> bool {
         self.cr0 & CR0_PAGING != 0 && !self.is_legacy()
     }
 
-    /// Paging of another mode than the 64-bit one: a guest that still boots, or one of 32 bits. Its
-    /// tables have other entries, so they are not walked.
+    /// Paging of another mode than the 64-bit one: a guest that still boots, or a 32-bit one. Its
+    /// tables have another format, so they are not walked.
     fn is_legacy(&self) -> bool {
         self.cr4 & CR4_PHYSICAL_EXTENSION == 0 || self.efer.is_some_and(|efer| efer & EFER_LONG_MODE_ACTIVE == 0)
     }
 }
 
-/// Translates and reads virtual addresses while a guest is held. The cache is good for one stop of one
-/// address space only: the guest may change its page tables whenever it runs, and what is kept longer
+/// Translates and reads virtual addresses while a guest is stopped. The cache is valid for one stop of one
+/// address space only: the guest may change its page tables whenever it runs, and older entries
 /// would have to be read again at every level to be trusted. With RAM that is mapped here, keeping
-/// translations without looking again would save 0.05 us of a sample, 1.7 us with a file that is read
+/// translations without this check would save 0.05 us of a sample, 1.7 us with a file that is read
 /// and 5 us with the memory of the VMM (2026-11-21, examples/memory_cost.rs): not worth a wrong byte.
 #[derive(Debug)]
 pub struct Translator {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(Translator::new(paging).read(&fake, 1 << 57, &mut [0; 8]), 0);
     }
 
-    /// Whatever the tables say, a copy takes a bounded number of reads.
+    /// For any tables, a copy takes a bounded number of reads.
     #[test]
     fn tables_that_lie_cost_no_more_than_honest_ones() {
         const STACK_BYTES: usize = 16 << 10;

@@ -1,16 +1,16 @@
-//! Where a sample belongs whose registers are late: an emulator that translates whole blocks can stop
-//! only between two of them, and stands at the begin of the next one while the time went into the
+//! Corrects samples whose registers are late: an emulator that translates whole blocks can stop
+//! only between two of them, and is at the start of the next one while the time went into the
 //! one before.
 //!
 //! Within a function the difference is some instructions. It matters at calls and returns: without
-//! this, the time of a function that is one block (a write to a device and its return) would all be
-//! its caller's.
+//! this, all the time of a function that is one block (a write to a device and its return) would count
+//! for its caller.
 
 use super::{Registers, target_of_call_before};
 use crate::event::Skid;
 use crate::unwind::{AddressSpace, CallChain, StackMemory, UnwindCache};
 
-/// Unwinds from where the time went.
+/// Unwinds from the corrected registers.
 pub(crate) fn unwind(
     space: &AddressSpace,
     cache: &mut UnwindCache,
@@ -30,7 +30,7 @@ pub(crate) fn unwind(
     }
 }
 
-/// What a sample's registers have to be corrected to.
+/// The correction of a sample's registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Correction {
     /// They are right.
@@ -45,7 +45,7 @@ pub enum Correction {
 pub fn correction(space: &AddressSpace, registers: Registers, stack: &[u8], skid: Skid) -> Correction {
     let Skid::NextBlock { has_returned } = skid else { return Correction::None };
     if has_returned {
-        // An indirect call does not say what it called.
+        // The target of an indirect call is unknown.
         let callee = target_of_call_before(space, registers.rip).filter(|target| space.code::<1>(*target).is_some());
         return callee.map_or(Correction::None, Correction::InCallee);
     }
@@ -55,7 +55,7 @@ pub fn correction(space: &AddressSpace, registers: Registers, stack: &[u8], skid
     if target_of_call_before(space, return_address) != Some(registers.rip) || space.code::<1>(registers.rip).is_none() {
         return Correction::None;
     }
-    // Within the call, so that what is looked up is the line of the call and not the one after it.
+    // Within the call, so that the lookup finds the line of the call and not the one after it.
     let rip = return_address.wrapping_sub(1);
     Correction::InCaller(Registers { rip, rsp: registers.rsp.wrapping_add(8), ..registers })
 }

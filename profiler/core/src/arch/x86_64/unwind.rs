@@ -1,8 +1,8 @@
 //! Unwinding of 64-bit code.
 //!
 //! Unwind tables (`.eh_frame`, `.debug_frame`, Linux's ORC) first; where there is no entry for an address, frame
-//! pointers, with a look at the instruction in the innermost function: before `push rbp`, after it
-//! and at `ret` the frame pointer still or already belongs to the caller; in assembly that needs no
+//! pointers, with a check of the instruction in the innermost function: before `push rbp`, after it
+//! and at `ret` the frame pointer still or already belongs to the caller; in assembly without a
 //! frame it always does.
 
 use std::ops::Range;
@@ -24,13 +24,13 @@ pub(crate) struct Cache(Box<CacheX86_64>);
 /// The unwind tables of the images of an address space.
 #[derive(Clone, Default)]
 pub(crate) struct Unwinders {
-    /// By `.eh_frame`, and by `.debug_frame`: framehop looks into one table of an image only.
+    /// By `.eh_frame`, and by `.debug_frame`: framehop uses only one table of an image.
     eh: UnwinderX86_64<Arc<[u8]>>,
     debug: UnwinderX86_64<Arc<[u8]>>,
 }
 
 impl Unwinders {
-    /// Forgets the image that begins at `start`.
+    /// Removes the image that starts at `start`.
     pub(crate) fn remove(&mut self, start: u64) {
         self.eh.remove_module(start);
         self.debug.remove_module(start);
@@ -67,9 +67,9 @@ impl Unwinders {
         stack: StackMemory<'_>,
     ) -> CallChain {
         let mut read = |address: u64| stack.word(address).ok_or(());
-        // Other registers are known only of a function that was interrupted.
+        // Other registers are known only for a function that was interrupted.
         let mut interrupted = None;
-        // The frame pointer is one that a function has saved, and not whatever the innermost keeps in that register.
+        // The frame pointer was saved by a function; it is not an arbitrary value of the innermost one.
         let mut is_saved = false;
         let mut calls = Vec::new();
         let mut frame = FrameAddress::from_instruction_pointer(registers.rip);
@@ -162,14 +162,15 @@ fn caller_by_instruction(
     const RET: u8 = 0xc3;
     const MOV_RBP_RSP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
     let address = registers.ip();
-    let code = placed.image.code(address.wrapping_sub(placed.bias))?;
+    let mut code = [0; ENDBR64.len()];
+    let count = placed.image.code(address.wrapping_sub(placed.bias), &mut code);
+    let code = &code[..count];
     let stack_pointer = registers.get(Reg::RSP);
     let saved = MOV_RBP_RSP.iter().any(|instruction| code.starts_with(instruction));
     let at = if saved { stack_pointer.checked_add(8)? } else { stack_pointer };
     let return_address = read(at).ok()?;
     let frameless = saved
-        || code[0] == PUSH_RBP
-        || code[0] == RET
+        || matches!(code, [PUSH_RBP | RET, ..])
         || code.starts_with(&ENDBR64)
         || is_called_from(space, address, return_address);
     if !frameless {
@@ -191,11 +192,11 @@ fn is_called_from(space: &AddressSpace, address: u64, return_address: u64) -> bo
 }
 
 /// The return address beside the saved frame pointer; `None` at the chain's end. framehop's own rule
-/// for an address without table takes the innermost function for one without frame, which is right
+/// for an address without table treats the innermost function as one without frame, which is right
 /// for hand-written assembly and wrong for a compiler's code.
 ///
-/// A frame pointer that was saved as 0 is the one with which a thread starts. Not so that of the innermost function,
-/// if that keeps none: there the register may hold anything.
+/// A frame pointer that was saved as 0 marks the start of a thread. In an innermost function without a frame pointer,
+/// the register may have any value.
 fn caller_by_frame_pointer(
     registers: &mut UnwindRegsX86_64,
     read: &mut impl FnMut(u64) -> Result<u64, ()>,

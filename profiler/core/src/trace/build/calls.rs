@@ -1,4 +1,4 @@
-//! Function calls: from entries, exits and tail exits to a forest of calls on each core.
+//! Function calls: builds a forest of calls on each core from entries, exits and tail exits.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,11 @@ use super::At;
 use crate::trace::model::{Call, Function, Trace};
 use crate::trace::raw;
 
-/// How far down the stack the frame of an exit is looked for. Above it are calls whose exits are missing.
+/// How far down the stack the frame of an exit is searched for. Above it are calls whose exits are missing.
 const SEARCH_MAX: usize = 64;
 const NONE: u32 = u32::MAX;
 
-/// What is under way on the cores, and the functions by number.
+/// The open calls of the cores, and the functions by number.
 #[derive(Debug)]
 pub(super) struct Calls<'a> {
     known: HashMap<u32, &'a raw::Function>,
@@ -20,23 +20,23 @@ pub(super) struct Calls<'a> {
     low: Vec<u32>,
     high: HashMap<u32, u32>,
     cores: Vec<CoreState>,
-    /// Calls are not in the order of their begin: some became known by their exits only.
+    /// Calls are not in the order of their start: some were found by their exits only.
     needs_sort: bool,
-    /// Exits without entry and entries without exit where nothing was lost.
+    /// Exits without entry and entries without exit in places without losses.
     pub(super) unmatched_exits: u64,
     pub(super) unmatched_entries: u64,
     /// Functions without a name.
     pub(super) nameless: u64,
 }
 
-/// A part of a core's stack: what runs in a poll, or what runs outside of any.
+/// A part of a core's stack: the calls within a poll, or those outside of any.
 #[derive(Debug, Default)]
 struct Part {
     /// Open calls, outermost first.
     stack: Vec<u32>,
-    /// Calls without a caller since `since_ns`, which a call may turn out to be around.
+    /// Calls without a caller since `since_ns`; a later exit may enclose them.
     roots: Vec<u32>,
-    /// From when on nothing is missing.
+    /// The end of the last loss.
     since_ns: u64,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// A call that is known by its exit only: it is around all calls since the events are known.
+    /// A call that is known by its exit only: it encloses all calls since the last loss.
     fn add_around(&mut self, at: At, function: u32, is_tail: bool, task: Option<u32>, trace: &mut Trace) {
         let part = self.cores[at.core as usize].part();
         let index = trace.calls.len() as u32;
@@ -168,13 +168,13 @@ impl<'a> Calls<'a> {
         self.needs_sort = true;
     }
 
-    /// A task's poll begins: what it calls is its own.
+    /// A task's poll starts: its calls belong to the task.
     pub(super) fn poll_begin(&mut self, at: At, trace: &mut Trace) {
         self.end_poll(at, true, trace);
         self.cores[at.core as usize].poll = Some(Part { since_ns: at.time_ns, ..Part::default() });
     }
 
-    /// It is over.
+    /// The poll ends.
     pub(super) fn poll_end(&mut self, at: At, trace: &mut Trace) {
         self.end_poll(at, true, trace);
     }
@@ -186,7 +186,7 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Nothing is known of a core from `from_ns` to `to_ns`. How many calls were open.
+    /// Cuts the open calls of a core, whose events from `from_ns` to `to_ns` are missing; returns how many were open.
     pub(super) fn cut(&mut self, core: u32, from_ns: u64, to_ns: u64, trace: &mut Trace) -> u64 {
         let state = &mut self.cores[core as usize];
         let in_poll = state.poll.take().map_or(0, |mut part| part.close(from_ns, trace));
@@ -195,7 +195,7 @@ impl<'a> Calls<'a> {
         in_poll + outside
     }
 
-    /// [`Calls::cut`] of all cores. Polls go on, unless those are not known any more either.
+    /// [`Calls::cut`] of all cores. Polls continue, unless their events are missing, too.
     pub(super) fn stop(&mut self, time_ns: u64, has_polls: bool, trace: &mut Trace) -> u64 {
         let mut open = 0;
         for core in 0..self.cores.len() as u32 {
@@ -206,7 +206,7 @@ impl<'a> Calls<'a> {
         open
     }
 
-    /// Ends what is under way at the end of the trace; how many calls were.
+    /// Ends the open calls at the end of the trace; returns how many there were.
     pub(super) fn finish(&mut self, trace: &mut Trace) -> u64 {
         let open = self.stop(trace.end_ns, false, trace);
         if self.needs_sort {
@@ -218,7 +218,7 @@ impl<'a> Calls<'a> {
 }
 
 impl Part {
-    /// Ends all open calls; how many there were.
+    /// Ends all open calls; returns how many there were.
     fn close(&mut self, time_ns: u64, trace: &mut Trace) -> u64 {
         let open = self.stack.len() as u64;
         for call in self.stack.drain(..) {
@@ -265,7 +265,7 @@ fn sort(calls: &mut Vec<Call>) {
     *calls = order.iter().map(moved).collect();
 }
 
-/// The crate or namespace that a function belongs to, as far as its name tells; empty if it does not.
+/// The crate or namespace of a function, from its name; empty if the name has none.
 ///
 /// `<a::Type as b::Trait>::f` belongs to `a`; where the type has no path of its own, as in
 /// `<&T as core::fmt::Debug>::fmt`, to the trait's crate.
@@ -277,7 +277,7 @@ fn library(name: &str) -> String {
         let path = ["mut ", "dyn ", "const "].iter().find_map(|word| path.strip_prefix(word)).unwrap_or(path);
         let end = path.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
         let (word, rest) = path.split_at(end);
-        // A crate's name may carry a number that tells it from others of the same name: `alloc[4f3a]::vec`.
+        // A crate's name may have a number that distinguishes it from others of the same name: `alloc[4f3a]::vec`.
         let rest = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(rest, |(_, after)| after);
         (!word.is_empty() && rest.starts_with("::")).then(|| word.to_owned())
     };

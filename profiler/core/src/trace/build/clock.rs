@@ -1,13 +1,13 @@
-//! From ticks of the guest's clock to nanoseconds since the start of the recording.
+//! Converts ticks of the guest's clock to nanoseconds since the start of the recording.
 
 use crate::trace::raw::ClockPoint;
 
-/// What is assumed where nobody knows: a tick is a nanosecond.
+/// Assumed without a known rate: a tick is a nanosecond.
 const TICKS_PER_SECOND_ASSUMED: u64 = 1_000_000_000;
-/// Two points are used together if they are this many times further apart than they may be wrong: the rate between
+/// Two points are used together if their distance is this many times their error: the rate between
 /// them is then right to a thousandth.
 const ERRORS_APART: u64 = 1_000;
-/// Points that are further from the truth are worth a warning.
+/// Points with a larger error cause a warning.
 const ERROR_MAX_NS: u64 = 1_000_000;
 
 /// The clock of one trace: straight lines between points.
@@ -15,11 +15,11 @@ const ERROR_MAX_NS: u64 = 1_000_000;
 pub(super) struct Clock {
     /// In order, at least one.
     pieces: Vec<Piece>,
-    /// What a reader should know, if anything.
+    /// A warning, if there is one.
     pub(super) warning: Option<String>,
 }
 
-/// Holds from its ticks to those of the next; the first also before, the last also after.
+/// Valid from its ticks to those of the next; the first also before, the last also after.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     ticks: u64,
@@ -40,7 +40,7 @@ impl Clock {
         let error_ns = kept.iter().map(|point| point.error_ns).max().unwrap_or(0);
         let warning = if kept.is_empty() {
             Some(
-                "nobody compared the guest's clock with the host's, and its rate is not known: times are its ticks \
+                "the guest's clock was not compared with the host's, and its rate is not known: times are its ticks \
                  since the first event, taken for nanoseconds"
                     .into(),
             )
@@ -63,7 +63,7 @@ impl Clock {
         Clock { pieces: pieces(&kept, 1e9 / rate, first_ticks), warning }
     }
 
-    /// The time of `ticks`. `hint` is the reader's place in the table, for its next call.
+    /// The time of `ticks`. `hint` is the caller's position in the table, for its next call.
     pub(super) fn time_ns(&self, ticks: u64, hint: &mut usize) -> i64 {
         let after = |index: usize| self.pieces.get(index + 1).map_or(u64::MAX, |next| next.ticks);
         let is_here = self.pieces.get(*hint).is_some_and(|piece| piece.ticks <= ticks) && ticks < after(*hint);
@@ -76,12 +76,12 @@ impl Clock {
             false => -((piece.ticks - ticks) as f64),
         };
         let time_ns = piece.time_ns.saturating_add((distance * piece.ns_per_tick).round() as i64);
-        // Rounding must not lead beyond the next piece's begin.
+        // Rounding must not exceed the next piece's start.
         self.pieces.get(*hint + 1).map_or(time_ns, |next| time_ns.min(next.time_ns))
     }
 }
 
-/// The points in order, without those that go back and those too close to others for what they may be wrong.
+/// The points in order, without those that go back and those too close to others for their error.
 fn usable(points: &[ClockPoint]) -> Vec<ClockPoint> {
     let mut sorted = points.to_vec();
     sorted.sort_by_key(|point| point.ticks);
@@ -96,7 +96,7 @@ fn usable(points: &[ClockPoint]) -> Vec<ClockPoint> {
         if is_forward && point.time_ns - last.time_ns >= error_ns.saturating_mul(ERRORS_APART) {
             kept.push(point);
         } else if is_forward && kept.len() == 1 && point.error_ns < last.error_ns / 2 {
-            // A much better beginning.
+            // A much more precise start.
             kept[0] = point;
         }
     }
@@ -111,7 +111,7 @@ fn pieces(kept: &[ClockPoint], ns_per_tick: f64, first_ticks: u64) -> Vec<Piece>
     for (index, point) in kept.iter().enumerate() {
         let slope = match kept.get(index + 1) {
             Some(next) => (next.time_ns - point.time_ns) as f64 / (next.ticks - point.ticks) as f64,
-            // After the last point as before it, where the rate was measured rather than said.
+            // After the last point the same rate as before it, if that was measured rather than reported.
             None => pieces.last().map_or(ns_per_tick, |before| before.ns_per_tick),
         };
         let time_ns = i64::try_from(point.time_ns).unwrap_or(i64::MAX);
@@ -155,7 +155,7 @@ mod tests {
     fn what_is_not_known_is_said() {
         let none = Clock::new(&[], 7);
         assert_eq!(times(&none, &[7, 1_007, u64::MAX, 0]), [0, 1_000, i64::MAX, -7]);
-        assert!(none.warning.is_some_and(|warning| warning.contains("nobody compared")));
+        assert!(none.warning.is_some_and(|warning| warning.contains("was not compared")));
         let no_rate = Clock::new(&[point(5, 5, 0, 0)], 0);
         assert!(no_rate.warning.is_some_and(|warning| warning.contains("rate of the guest's clock is not known")));
         let vague = Clock::new(&[point(5, 5, 1_000_000_000, 2_500_000)], 0);

@@ -1,11 +1,11 @@
-//! Cores: idle, looking for work, interrupts, and what may be the cause of the next wake.
+//! Cores: idle times, spinning, interrupts, and the possible cause of the next wake-up.
 
 use glass_formats::trace::WakeSource;
 
 use super::At;
 use crate::trace::model::{Cause, Idle, Interval, NameId, Trace};
 
-/// What is under way on the cores.
+/// The open intervals of the cores.
 #[derive(Debug, Default)]
 pub(super) struct Cores {
     states: Vec<CoreState>,
@@ -27,12 +27,12 @@ impl Cores {
         &mut self.states[core as usize]
     }
 
-    /// What woke a task on this core while none was polled.
+    /// The cause of a wake-up on this core while no task was polled.
     pub(super) fn cause(&self, core: u32) -> Cause {
         self.states[core as usize].cause
     }
 
-    /// Something happened that may be the cause of wakes.
+    /// An event that may be the cause of wake-ups.
     pub(super) fn set_cause(&mut self, core: u32, cause: Cause) {
         self.state(core).cause = cause;
     }
@@ -40,7 +40,7 @@ impl Cores {
     pub(super) fn idle_begin(&mut self, at: At, trace: &mut Trace) {
         self.idle_end(at, WakeSource::Other, 0, trace);
         let state = self.state(at.core);
-        // What happened before the core halted wakes nobody after it.
+        // An event before the core halted is not the cause of a wake-up after it.
         state.cause = Cause::Unknown;
         state.idle = Some(trace.idles.len() as u32);
         trace.idles.push(Idle { interval: interval(at), source: WakeSource::Other, device: 0 });
@@ -65,7 +65,7 @@ impl Cores {
         }
     }
 
-    /// Nothing of a core is known after this moment.
+    /// Ends the open intervals of a core at this moment: later events are missing.
     pub(super) fn cut(&mut self, core: u32, time_ns: u64, trace: &mut Trace) {
         let at = At { time_ns, core };
         self.idle_end(at, WakeSource::Other, 0, trace);

@@ -1,4 +1,4 @@
-//! Requests to devices, from submit to complete.
+//! Requests to devices, from submission to completion.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use glass_formats::trace::{Operation, UNASKED_MIN};
 use super::At;
 use crate::trace::model::{Device, NameId, Request, Trace};
 
-/// What is under way in the devices.
+/// The requests in flight.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     by_name: HashMap<NameId, u32>,
@@ -21,7 +21,7 @@ pub(super) struct RequestEvent {
     pub(super) device: NameId,
     pub(super) number: u64,
     pub(super) detail: u16,
-    /// Bytes (low 32) and requests under way.
+    /// Bytes (low 32) and requests in flight.
     pub(super) size: u64,
 }
 
@@ -78,12 +78,12 @@ impl Devices {
         }
     }
 
-    /// Nothing of devices is known after this moment, until there is something again.
+    /// Ends the requests in flight at this moment: later events are missing.
     pub(super) fn stop(&mut self) {
         self.under_way.clear();
     }
 
-    /// Puts the devices in the order of their names; how many requests are under way.
+    /// Puts the devices in the order of their names; returns how many requests are in flight.
     pub(super) fn finish(&mut self, names: &[String], trace: &mut Trace) -> u64 {
         let mut order: Vec<u32> = (0..trace.devices.len() as u32).collect();
         order.sort_by_key(|index| &names[trace.devices[*index as usize].name as usize]);

@@ -8,10 +8,10 @@ use glass_formats::trace::Event;
 use super::clock::Clock;
 use crate::trace::raw::{RawRing, RawTrace};
 
-/// An event, when and where.
+/// An event with its time and ring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Merged {
-    /// Nanoseconds since the start of the recording; negative for what was in the ring before.
+    /// Nanoseconds since the start of the recording; negative for events that were in the ring before.
     pub(super) time_ns: i64,
     /// Index of the ring.
     pub(super) ring: u32,
@@ -34,7 +34,7 @@ struct Reader<'a> {
     last_ns: Option<i64>,
 }
 
-/// What [`merge`] found besides the events.
+/// Results of [`merge`] in addition to the events.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Oddities {
     /// Events for each ring whose clock was behind that of the event before.
@@ -72,7 +72,7 @@ pub(super) fn first_ticks(raw: &RawTrace) -> u64 {
     firsts.map(|words| words[0]).min().unwrap_or(0)
 }
 
-/// Calls `each` with every event. The events of a ring keep their order whatever their clock says.
+/// Calls `each` with every event. The events of a ring keep their order regardless of their clock.
 pub(super) fn merge(raw: &RawTrace, clock: &Clock, mut each: impl FnMut(Merged)) -> Oddities {
     let mut oddities = Oddities { backwards: vec![0; raw.rings.len()] };
     let mut readers: Vec<Reader> = raw
@@ -89,7 +89,7 @@ pub(super) fn merge(raw: &RawTrace, clock: &Clock, mut each: impl FnMut(Merged))
     }
     while let Some(Reverse((_, index))) = heap.pop() {
         let limit = heap.peek().map(|Reverse(key)| *key);
-        // As long as this ring is the earliest there is no need to look at the others.
+        // As long as this ring is the earliest, the others need not be checked.
         while let Some(merged) = next[index].take() {
             if limit.is_some_and(|limit| limit < (merged.time_ns, index)) {
                 heap.push(Reverse((merged.time_ns, index)));

@@ -1,7 +1,7 @@
-//! From what was copied out of a guest to what it means.
+//! Interprets the events that were copied from a guest.
 //!
 //! One pass over the events of all rings in the order of their times. Each group of events has a module
-//! that knows what is under way; where events are missing, what is under way on their core is cut.
+//! that tracks the open intervals; where events are missing, the open intervals of their core are cut.
 
 mod calls;
 mod clock;
@@ -33,20 +33,20 @@ use super::raw::RawTrace;
 
 /// Numbers of kinds that have an entry in the table; all known ones are below.
 const KINDS: usize = 128;
-/// Longest trace, some 52 days; what is later by its clock is moved there. Sums over many intervals stay far from the
-/// limits of a number.
+/// Longest trace, some 52 days; later events are moved to its end. So sums over many intervals do not
+/// overflow.
 const RANGE_MAX_NS: u64 = 1 << 52;
-/// Different unknown kinds that are told apart.
+/// Maximum of different unknown kinds that are listed.
 const UNKNOWN_KINDS_MAX: usize = 16;
 
-/// When and where.
+/// Time and place of an event.
 #[derive(Debug, Clone, Copy)]
 struct At {
     time_ns: u64,
     core: u32,
 }
 
-/// Makes the tables of a trace. Takes time and memory in proportion to the events: some 0.2 µs and 60 bytes for each.
+/// Builds the tables of a trace. Takes time and memory in proportion to the events: some 0.2 µs and 60 bytes for each.
 pub fn build(raw: &RawTrace) -> Trace {
     let clock = Clock::new(&raw.clock, merge::first_ticks(raw));
     let mut builder = Builder::new(raw, &clock);
@@ -266,7 +266,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Groups were switched: what is under way in those that are off now is not seen to end.
+    /// Groups were switched: the ends of open intervals in groups that are off now are not recorded.
     fn groups(&mut self, at: At, groups: u32) {
         let gone = |group: Group| self.groups & group as u32 != 0 && groups & group as u32 == 0;
         let (tasks, cores, devices) = (gone(Group::Tasks), gone(Group::Cores), gone(Group::Devices));
@@ -290,7 +290,7 @@ impl<'a> Builder<'a> {
     fn finish(mut self, raw: &RawTrace, clock: &Clock, backwards: Vec<u64>) -> Trace {
         let trace = &mut self.trace;
         if let Some(last) = raw.clock.last().filter(|_| raw.clock.len() > 1 && trace.event_count > 0) {
-            // Nothing may have happened for a while.
+            // There may have been no events for a while.
             let last_ns = clock.time_ns(last.ticks, &mut 0).saturating_sub(self.shift_ns);
             let last_ns = u64::try_from(last_ns).unwrap_or(0).min(trace.start_ns.saturating_add(RANGE_MAX_NS));
             trace.end_ns = trace.end_ns.max(last_ns);

@@ -1,13 +1,13 @@
-//! The names of a trace, and what stands in for those that are missing.
+//! The names of a trace, and generated names for missing ones.
 
 use std::collections::HashMap;
 
 use crate::trace::model::NameId;
 
-/// Names that are made up, for numbers that the recording has no name for; beyond, they share one.
+/// Maximum of generated names, for numbers that the recording has no name for; further numbers share one.
 const MADE_UP_MAX: usize = 1 << 16;
 
-/// What a name is for, so that one can be made up.
+/// The subject of a name, from which one can be generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     /// Of the task with this number.
@@ -18,15 +18,15 @@ pub(super) enum Role {
     Counter,
     /// Of the span with this number.
     Span(u64),
-    /// Of a span that began before the trace.
+    /// Of a span that started before the trace.
     OldSpan(u64),
-    /// Of a span whose begin may be among events that were lost.
+    /// Of a span whose start may be among lost events.
     LostSpan(u64),
     /// Anything else.
     Other,
 }
 
-/// Names by number, as the guest gave them, with others after them.
+/// Names by number, from the guest, with generated ones after them.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) texts: Vec<String>,
@@ -48,7 +48,7 @@ impl Names {
         Names { texts, known, made_up: HashMap::new(), overflow: None, were_lost: names_lost > 0 }
     }
 
-    /// The name with the guest's number, or one that is made up for `role`. Without a number and a role there is none.
+    /// The name with the guest's number, or one generated for `role`. Without a number and a role there is none.
     pub(super) fn id(&mut self, number: u32, role: Role) -> NameId {
         let is_known = number < self.known && !self.texts[number as usize].is_empty();
         if is_known || (number == 0 && role == Role::Other) {
@@ -78,8 +78,8 @@ impl Names {
     fn make_up(&self, number: u32, role: Role) -> String {
         let said = match (role, number) {
             (Role::Task(task), _) => return format!("task {task}"),
-            (Role::OldSpan(span), _) => return format!("span {span} (it began before the trace)"),
-            (Role::LostSpan(span), _) => return format!("span {span} (its begin was lost)"),
+            (Role::OldSpan(span), _) => return format!("span {span} (it started before the trace)"),
+            (Role::LostSpan(span), _) => return format!("span {span} (its start was lost)"),
             (Role::Span(span), 0) => format!("span {span}"),
             (Role::Device, 0) => "device without a name".into(),
             (Role::Counter, 0) => "counter without a name".into(),

@@ -25,14 +25,14 @@ impl Net {
         index
     }
 
-    /// It begins, ends or was there.
+    /// It opens, closes or was open before.
     pub(super) fn event(&mut self, at: At, number: u32, detail: u16, remote: u64, ports: u64, trace: &mut Trace) {
         let presence = Presence::from_number(detail);
         let known = self.by_number.get(&number).map(|index| &trace.connections[*index as usize]);
         let has_ended = known.is_some_and(|known| known.end_ns.is_some());
         let has_begun = known.is_some_and(|known| known.start_ns.is_some());
         if presence != Presence::Ends && (has_ended || has_begun && presence == Presence::Begins) {
-            // A number that is used again is another connection.
+            // A reused number is another connection.
             self.by_number.remove(&number);
         }
         let index = self.connection(at, number, trace);

@@ -8,10 +8,10 @@ use super::At;
 use super::names::{Names, Role};
 use crate::trace::model::{Interval, Message, NameId, Span, SpanVisit, Trace, Value};
 
-/// Visits of one core that can be under way at once; more are not seen to begin.
+/// Maximum of open visits of one core; the starts of further ones are not recorded.
 const VISITS_MAX: usize = 256;
 
-/// What is under way.
+/// The open visits.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     by_number: HashMap<u64, u32>,
@@ -21,7 +21,7 @@ pub(super) struct Spans {
 
 #[derive(Debug, Default)]
 struct CoreState {
-    /// Visits that are under way, outermost first.
+    /// Open visits, outermost first.
     visits: Vec<u32>,
     /// The last message, to which fields belong.
     message: Option<u32>,
@@ -36,7 +36,7 @@ struct Text {
     bytes: Vec<u8>,
 }
 
-/// Whose text or field it is.
+/// The span or message that the text or field belongs to.
 #[derive(Debug, Clone, Copy)]
 enum Owner {
     Message(u32),
@@ -75,7 +75,7 @@ impl Spans {
         });
     }
 
-    /// The span with this number, which is added if its begin was not seen.
+    /// The span with this number, which is added if its start was not recorded.
     fn index(&mut self, at: At, number: u64, names: &mut Names, trace: &mut Trace) -> u32 {
         if let Some(index) = self.by_number.get(&number) {
             trace.spans[*index as usize].last_ns = at.time_ns;
@@ -208,7 +208,7 @@ impl Spans {
         }
     }
 
-    /// The poll in which spans were entered is over.
+    /// The poll in which spans were entered has ended.
     pub(super) fn leave_all(&mut self, core: u32, time_ns: u64, trace: &mut Trace) {
         for visit in self.cores[core as usize].visits.drain(..) {
             let interval = &mut trace.span_visits[visit as usize].interval;
@@ -216,14 +216,14 @@ impl Spans {
         }
     }
 
-    /// Nothing of a core is known after this moment.
+    /// Ends the open visits of a core at this moment: later events are missing.
     pub(super) fn cut(&mut self, core: u32, time_ns: u64, trace: &mut Trace) {
         self.leave_all(core, time_ns, trace);
         self.finish_text(core, trace);
         self.cores[core as usize].message = None;
     }
 
-    /// Ends what is under way at the end of the trace; how many spans are.
+    /// Ends the open visits at the end of the trace; returns how many spans are open.
     pub(super) fn finish(&mut self, trace: &mut Trace) -> u64 {
         for core in 0..self.cores.len() as u32 {
             self.cut(core, trace.end_ns, trace);

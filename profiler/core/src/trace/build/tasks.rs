@@ -1,4 +1,4 @@
-//! Tasks: their polls, the waits between them, and who ends these.
+//! Tasks: their polls, the waits between them, and the causes that end these.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::trace::model::{Cause, NameId, Poll, Reason, Task, Trace, Wait, Wake};
 /// Reasons of one poll that are kept; a poll that waits for more has the first ones.
 const REASONS_MAX: usize = 64;
 
-/// What is under way in the tasks and on the cores.
+/// The open polls and waits.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     by_number: HashMap<u32, u32>,
@@ -19,13 +19,13 @@ pub(super) struct Tasks {
     cores: Vec<CoreState>,
     /// Tasks that may be in a wait.
     waiting: Vec<u32>,
-    /// Polls are not in the order of their begin.
+    /// Polls are not in the order of their start.
     needs_sort: bool,
-    /// Events that say something of a poll where none was.
+    /// Events of a poll where none was open.
     pub(super) misplaced: u64,
 }
 
-/// What is known of a task besides its entry in the table.
+/// State of a task in addition to its entry in the table.
 #[derive(Debug, Clone, Copy, Default)]
 struct TaskState {
     /// Index of the wait that it is in.
@@ -41,11 +41,11 @@ struct TaskState {
 
 #[derive(Debug, Default)]
 struct CoreState {
-    /// Index of the poll that is under way.
+    /// Index of the open poll.
     poll: Option<u32>,
-    /// What it has said that it waits for.
+    /// The reasons of its next wait.
     reasons: Vec<Reason>,
-    /// From when on the events are known.
+    /// The end of the last loss.
     known_since_ns: u64,
     /// How often events were missing.
     cuts: u32,
@@ -107,7 +107,7 @@ impl Tasks {
             trace.tasks[index as usize].spawned_ns.get_or_insert(at.time_ns);
         }
         if !is_known {
-            // A new task has its turn next; one that was there waits for nobody knows what.
+            // A new task is polled next; what an older one waits for is unknown.
             let wake = (!was_there).then_some(at.time_ns);
             self.begin_wait(at, index, Wait { woken_ns: wake, is_cut: was_there, ..Wait::default() }, trace);
         }
@@ -137,7 +137,7 @@ impl Tasks {
         let Some(wait) = state.wait.take() else { return };
         let wait = &mut trace.waits[wait as usize];
         wait.end_ns = time_ns.max(wait.start_ns);
-        // A poll whose begin is missing may have begun before the wake that was seen.
+        // A poll whose start is missing may have started before the recorded wake-up.
         wait.woken_ns = wait.woken_ns.map(|woken_ns| woken_ns.min(wait.end_ns));
         // Where events are missing there may have been polls.
         wait.is_cut |= is_cut || self.cores[state.core as usize].cuts != state.cuts;
@@ -168,7 +168,7 @@ impl Tasks {
                 (poll.end_ns, poll.is_last) = (at.time_ns, is_last);
             }
             other => {
-                // Its begin is missing: it ran at least since the events of the core are known, or since the
+                // Its start is missing: it ran at least since the last loss on the core, or since the
                 // other poll that is still open.
                 let start_ns = match other {
                     Some(_) => at.time_ns,
@@ -228,7 +228,7 @@ impl Tasks {
         }
     }
 
-    /// Ends the poll that is under way on a core, without an end of its own.
+    /// Ends the open poll of a core, which has no end event.
     fn cut_poll(&mut self, core: u32, time_ns: u64, trace: &mut Trace) {
         let core = &mut self.cores[core as usize];
         core.reasons.clear();
@@ -251,7 +251,7 @@ impl Tasks {
         self.cores[at.core as usize].known_since_ns = at.time_ns;
     }
 
-    /// Nothing of tasks is known after this moment, until there is something again.
+    /// Ends the open polls and waits at this moment: later events are missing.
     pub(super) fn stop(&mut self, time_ns: u64, trace: &mut Trace) -> u64 {
         let polls = self.cores.iter().filter(|core| core.poll.is_some()).count() as u64;
         for core in 0..self.cores.len() as u32 {
@@ -264,13 +264,13 @@ impl Tasks {
         polls
     }
 
-    /// Ends what is under way at the end of the trace; how many polls were.
+    /// Ends the open polls and waits at the end of the trace; returns how many polls were open.
     pub(super) fn finish(&mut self, trace: &mut Trace) -> u64 {
         let polls = self.stop(trace.end_ns, trace);
         if self.needs_sort {
             trace.polls.sort_by_key(|poll| poll.start_ns);
         }
-        // A wait may begin where a poll without begin ended, so it is never before the last one: they are in order.
+        // A wait may start where a poll without a start ended, so it is never before the last one: they are in order.
         polls
     }
 }

@@ -1,27 +1,27 @@
-//! What a reader should know before trusting a trace, one sentence for each.
+//! Warnings about a trace, one sentence each.
 
 use std::collections::BTreeMap;
 
 use crate::trace::model::{Loss, Trace};
 use crate::trace::raw::RawTrace;
 
-/// What was odd about the events.
+/// Irregularities of the events.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Events of unknown kinds.
     pub(super) unknown: u64,
     /// Some of these kinds.
     pub(super) unknown_kinds: BTreeMap<u16, u64>,
-    /// Under way at the end.
+    /// Open at the end.
     pub(super) open_polls: u64,
     pub(super) open_requests: u64,
     pub(super) open_spans: u64,
     pub(super) open_calls: u64,
-    /// Events of polls where they cannot be.
+    /// Events of polls in impossible places.
     pub(super) misplaced: u64,
     /// Exits without entry, entries without exit, functions without name.
     pub(super) calls: (u64, u64, u64),
-    /// The last that the guest said is that all groups are off.
+    /// The guest's last event records that all groups are off.
     pub(super) is_off: bool,
     /// Events of each ring whose clock was behind.
     pub(super) backwards: Vec<u64>,
@@ -113,7 +113,7 @@ impl Findings {
     }
 }
 
-/// How much is missing, and where most of it is.
+/// How much is missing, and the place of most of it.
 fn lost(trace: &Trace) -> Option<String> {
     let lost = trace.losses.iter().fold(0u64, |sum, loss| sum.saturating_add(loss.events));
     let worst: &Loss = trace.losses.iter().max_by_key(|loss| loss.events)?;
@@ -133,9 +133,9 @@ fn lost(trace: &Trace) -> Option<String> {
     ))
 }
 
-/// Rings whose beginning is gone.
+/// Rings whose start was overwritten.
 fn late_rings(raw: &RawTrace, trace: &Trace) -> Option<String> {
-    // A chunk without events says where reading began: what was before was not wanted.
+    // A chunk without events marks where reading started: earlier events were not requested.
     let late = |ring: &crate::trace::raw::RawRing| {
         let began = ring.chunks.first().filter(|chunk| chunk.events.is_empty()).map_or(0, |chunk| chunk.first);
         let first = ring.chunks.iter().find(|chunk| !chunk.events.is_empty()).map_or(0, |chunk| chunk.first);

@@ -1,5 +1,4 @@
-//! A trace that was not recorded but made up: an upload queue at work, for tests and benchmarks of whatever
-//! reads traces.
+//! A synthetic trace: an upload queue under load, for tests and benchmarks of readers of traces.
 
 mod ring;
 mod upload;
@@ -52,7 +51,7 @@ const FUNCTIONS: [(&str, &str); 14] = [
 ];
 
 /// An upload queue on two cores under load, recorded from a moment at which it was already running: `events` events,
-/// and up to a thousand more until its core is done with the round. The same seed makes the same trace. Eight clients
+/// and up to a thousand more until its core has completed the round. The same seed gives the same trace. Eight clients
 /// upload at a time; an upload is a span that receives, writes to the disk, waits for the index, writes that, flushes
 /// and answers.
 ///

@@ -1,4 +1,4 @@
-//! Where the events of the example go, with the time at which they happen.
+//! The rings of the example, with the clock of their events.
 
 use glass_formats::trace::{Event, Kind};
 
@@ -9,7 +9,7 @@ const TICKS_AT_START: u64 = 7_000_000_000;
 const TICKS_PER_MICROSECOND: u64 = 2_596;
 /// Events that are copied at a time.
 const CHUNK_EVENTS: usize = 8_192;
-/// What an event costs the guest.
+/// The cost of an event for the guest.
 const EVENT_NS: u64 = 16;
 
 /// Numbers that look random and are not.
@@ -44,7 +44,7 @@ impl Core {
         Core { name, chunks: Vec::new(), count: 0, now_ns: 1_000 }
     }
 
-    /// Something happens after `after_ns`.
+    /// An event `after_ns` later.
     pub(super) fn emit(&mut self, after_ns: u64, kind: Kind, detail: u16, a: u32, (b, c): (u64, u64)) {
         self.now_ns += after_ns + EVENT_NS;
         if self.chunks.last().is_none_or(|chunk| chunk.events.len() == CHUNK_EVENTS) {
@@ -66,7 +66,7 @@ fn ticks(time_ns: u64) -> u64 {
     TICKS_AT_START + time_ns * TICKS_PER_MICROSECOND / 1_000
 }
 
-/// What a recorder would have noted of the clock.
+/// The clock point that a recorder would have recorded.
 pub(super) fn clock_point(time_ns: u64) -> ClockPoint {
     let ticks_per_second = TICKS_PER_MICROSECOND * 1_000_000;
     ClockPoint { ticks: ticks(time_ns), time_ns, ticks_per_second, error_ns: 40 }

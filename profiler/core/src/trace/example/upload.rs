@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// Writes of an upload that are under way at once.
+/// Maximum of writes in flight of an upload.
 pub(super) const WRITES_MAX: usize = 4;
 
-/// Where an upload is.
+/// The state of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Before its first bytes.
@@ -14,7 +14,7 @@ pub(super) enum Step {
     Body,
     /// It waits for its writes.
     Drain,
-    /// It waits until nobody else changes the index.
+    /// It waits until no other upload changes the index.
     Index,
     /// The index is being written.
     IndexWrite,
@@ -22,7 +22,7 @@ pub(super) enum Step {
     Flush,
 }
 
-/// What an upload waits for.
+/// The resource that an upload waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// More bytes.
@@ -46,7 +46,7 @@ pub(super) struct Upload {
     pub(super) has_bytes: bool,
     pub(super) need: Need,
     pub(super) sequence: u32,
-    /// Requests under way, oldest first.
+    /// Requests in flight, oldest first.
     pub(super) writes: VecDeque<u64>,
 }
 

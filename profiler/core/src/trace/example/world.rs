@@ -1,4 +1,4 @@
-//! The queue, its clients and its disk: what happens when.
+//! The simulation of the queue, its clients and its disk.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -22,7 +22,7 @@ const GROUPS: u64 = 127;
 const ENTER: Kind = Kind::FunctionEnter;
 const EXIT: Kind = Kind::FunctionExit;
 
-/// What comes from outside of core 0.
+/// Events from outside of core 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outside {
     Client,
@@ -91,7 +91,7 @@ impl World {
         self.outside.push(Reverse((self.core.now_ns + after_ns, self.order, what)));
     }
 
-    /// Looks at the devices, then lets everybody run who is ready, then sleeps if there is nothing to do.
+    /// Polls the devices, then runs the runnable tasks, then halts if there is no work.
     fn round(&mut self) {
         let is_due =
             |world: &World| world.outside.peek().is_some_and(|Reverse((time_ns, ..))| *time_ns <= world.core.now_ns);
@@ -260,7 +260,7 @@ impl World {
         self.core.emit(10, Kind::Text, 8, text as u32, (text >> 32, 0));
     }
 
-    /// Goes on as far as it can; what it needs then, `None` if it is done.
+    /// Continues as far as possible; returns the next wait, `None` if it has ended.
     fn advance(&mut self, upload: &mut Upload) -> Option<Need> {
         loop {
             match upload.step {

@@ -1,8 +1,8 @@
-//! Polls, waits and visits of each task and span, so that they are found without a search through all.
+//! Indices of the polls, waits and visits of each task and span.
 
 use crate::trace::model::Trace;
 
-/// Made once for a trace, used for many paths.
+/// Built once for a trace, used for many paths.
 #[derive(Debug, Clone, Default)]
 pub struct Index {
     polls: Lists,

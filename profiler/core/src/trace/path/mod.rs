@@ -106,6 +106,14 @@ impl Path {
     }
 }
 
+/// The task whose way a span's path follows: the last that ran in it, or the one that made it. `None` for a span outside of
+/// tasks, whose path follows the cores that were in it.
+pub fn path_task(trace: &Trace, index: &Index, span: u32) -> Option<u32> {
+    let visits = index.visits(span).iter().rev();
+    let visited = visits.filter_map(|visit| trace.span_visits.get(*visit as usize)).find_map(|visit| visit.task);
+    visited.or(trace.spans.get(span as usize)?.task)
+}
+
 /// Spans with this name whose begin and end are known, the longest first.
 pub fn spans_by_duration(trace: &Trace, name: &str) -> Vec<u32> {
     let is_it = |span: &Span| span.duration_ns().is_some() && trace.name(span.name) == name;

@@ -132,11 +132,7 @@ fn followed_topic(trace: &Trace, what: What) -> Topic {
             request.map_or(Topic::Unknown, |request| Topic::Device(request.device, request.operation as u16))
         }
         What::Network { .. } => Topic::Network,
-        What::Timer { wait } => match wait_topic(trace, wait) {
-            Topic::Wait(_, name) => Topic::Timer(name),
-            topic => topic,
-        },
-        What::Wait { wait } => wait_topic(trace, wait),
+        What::Timer { wait } | What::Wait { wait } => wait_topic(trace, wait),
         What::Unknown => Topic::Unknown,
     }
 }

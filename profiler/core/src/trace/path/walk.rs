@@ -1,6 +1,6 @@
 //! The walk back from the end of a span.
 
-use super::{Index, Part, What};
+use super::{Index, Part, What, path_task};
 use crate::trace::model::{Cause, Trace, Wait};
 
 /// Parts of a path that are followed.
@@ -39,11 +39,9 @@ impl<'a> Walk<'a> {
 
     /// Goes from the end of a span back to its begin.
     pub(super) fn through(&mut self, span: u32, start_ns: u64, end_ns: u64) {
-        let visits = self.index.visits(span);
-        let of_visits = visits.iter().rev().find_map(|visit| self.trace.span_visits[*visit as usize].task);
-        match of_visits.or(self.trace.spans[span as usize].task) {
+        match path_task(self.trace, self.index, span) {
             Some(task) => self.of_task(task, start_ns, end_ns, 0),
-            None => self.of_cores(visits, start_ns, end_ns),
+            None => self.of_cores(self.index.visits(span), start_ns, end_ns),
         }
     }
 

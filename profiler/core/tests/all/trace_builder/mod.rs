@@ -5,7 +5,7 @@ use glass_profile::trace::build;
 use glass_profile::trace::model::Trace;
 use glass_profile::trace::raw::{ClockPoint, Function, RawChunk, RawRing, RawTrace, Words};
 
-/// A trace under way. Its clock has a tick a nanosecond, and starts with the recording.
+/// A trace in construction. Its clock has a tick a nanosecond, and starts with the recording.
 pub struct Builder {
     raw: RawTrace,
     /// Number of the next event of each ring.

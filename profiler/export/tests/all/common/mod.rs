@@ -1,4 +1,4 @@
-//! A recording with everything that makes exports disagree: inlined functions, recursion, names with punctuation, one
+//! A recording with everything that can make exports disagree: inlined functions, recursion, names with punctuation, one
 //! function at many addresses, broken stacks, states, several tracks, gaps in time.
 
 use std::collections::BTreeMap;
@@ -159,7 +159,7 @@ pub fn export(format: Format, bytes: &[u8], states: States) -> Vec<u8> {
 /// Function and own samples, most first.
 pub type Top = Vec<(String, u64)>;
 
-/// The ten that our own table begins with.
+/// The first ten of our own table.
 pub fn expected_top(bytes: &[u8]) -> Top {
     let recording = read(bytes);
     let tree = Tree::build(&recording.profile);
@@ -167,7 +167,7 @@ pub fn expected_top(bytes: &[u8]) -> Top {
     let top: Top =
         totals.iter().take(10).map(|total| (tree.functions[total.function].name.clone(), total.self_samples)).collect();
     assert!(top.len() == 10 && top.windows(2).all(|pair| pair[0].1 > pair[1].1), "the order is not clear: {top:?}");
-    // What the terminal shows is the same table.
+    // The terminal shows the same table.
     let text = glass_report::text(&recording.profile, 10);
     let counts: Vec<u64> = text
         .lines()
@@ -179,7 +179,7 @@ pub fn expected_top(bytes: &[u8]) -> Top {
     top
 }
 
-/// The ten largest of a reader's counts, without the roots of ours that are no functions.
+/// The ten largest of a reader's counts, without our roots, which are not functions.
 pub fn top(counts: BTreeMap<String, u64>) -> Top {
     let mut top: Top = counts.into_iter().filter(|(name, _)| !name.starts_with('[')).collect();
     top.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

@@ -1,4 +1,4 @@
-//! The real readers of our exports: where they come from, and how they are run.
+//! The real readers of our exports: their installation, and how to run them.
 
 use anyhow::ensure;
 use glass_tests::cache;
@@ -25,7 +25,7 @@ pub fn limited(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// What it prints; it must succeed.
+/// Its output; it must succeed.
 pub fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -36,13 +36,13 @@ pub fn readers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers")
 }
 
-/// Whether a program is there.
+/// Whether a program is installed.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// The folder of what `list` pins, installed once for each state of the list.
+/// The folder of the packages in `list`, installed once for each state of the list.
 fn installed(list: &str, install: impl FnOnce(&Path) -> Command) -> Result<PathBuf, String> {
     let key = format!("readers-{}", cache::digest(&std::fs::read(readers().join(list)).unwrap()));
     let fill = |folder: &Path| {
@@ -57,20 +57,8 @@ fn installed(list: &str, install: impl FnOnce(&Path) -> Command) -> Result<PathB
 /// Folder of the packages from npm.
 pub fn node_modules() -> Option<PathBuf> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    if !has("node") || !has("npm") {
-        return skipped("there is no node and npm (apt-get install nodejs npm)");
-    }
-    let folder = FOLDER.get_or_init(|| {
-        installed("package-lock.json", |folder| {
-            for name in ["package.json", "package-lock.json"] {
-                std::fs::copy(readers().join(name), folder.join(name)).unwrap();
-            }
-            let mut npm = limited("npm");
-            npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(folder);
-            npm
-        })
-    });
-    folder.as_ref().map_or_else(|reason| skipped(reason), |folder| Some(folder.join("node_modules")))
+    let install = || glass_tests::npm::modules(&readers()).map_err(|error| format!("{error:#}"));
+    FOLDER.get_or_init(install).as_ref().map_or_else(|reason| skipped(reason), |folder| Some(folder.clone()))
 }
 
 /// Folder of the packages from PyPI.
@@ -91,7 +79,7 @@ pub fn python_packages() -> Option<PathBuf> {
 /// Runs one of our scripts that print counts.
 pub fn by_python(script: &str, packages: Option<&Path>, file: &Path) -> Value {
     let mut python = limited("python3");
-    // Nothing is written beside the sources.
+    // No files are written beside the sources.
     python.arg("-B").arg(readers().join(script)).arg(file);
     if let Some(packages) = packages {
         python.env("PYTHONPATH", packages);

@@ -1,4 +1,4 @@
-//! Registers as a gdbstub sends them.
+//! Registers from a gdbstub.
 
 use glass_profile::arch::x86_64::Registers;
 use glass_profile::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
@@ -7,7 +7,7 @@ use glass_profile::arch::x86_64::paging::Paging;
 use super::CoreState;
 use crate::gdbstub::hex_byte;
 
-/// Offsets of registers in bytes. Each is 8 bytes long, but `cs`, which has 4.
+/// Offsets of registers in bytes. Each is 8 bytes long, except `cs`, which has 4.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     rip: usize,
@@ -54,13 +54,13 @@ impl Layout {
         let registers = Registers { rip: word(self.rip)?, rsp: word(self.rsp)?, rbp: word(self.rbp)? };
         let efer = self.efer.and_then(word);
         let paging = Paging { cr0: word(self.cr0)?, cr3: word(self.cr3)?, cr4: word(self.cr4)?, efer };
-        // QEMU shows no descriptors.
+        // QEMU does not send descriptors.
         let selector = value(self.cs, 4)? as u16;
         let code = CodeSegment { selector, is_long: None, is_32_bit: None };
         let is_real = paging.cr0 & CR0_PROTECTION == 0;
         let level = if is_real { 0 } else { (selector & 3) as u8 };
         let state = CoreState::new(registers, paging, code, level);
-        // In real mode a selector tells its segment's base. QEMU does not name that of the stack in all versions, and
+        // In real mode a selector determines its segment's base. QEMU does not name that of the stack in all versions, and
         // nothing in real mode can be unwound.
         Some(if is_real { state.in_segments(u64::from(selector) << 4, 0) } else { state })
     }

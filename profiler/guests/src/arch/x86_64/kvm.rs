@@ -25,6 +25,8 @@ const CS_SELECTOR: usize = SYSTEM + 12;
 const CS_DB: usize = SYSTEM + 17;
 const CS_LONG: usize = SYSTEM + 19;
 const SS_BASE: usize = SYSTEM + 5 * 24;
+/// After the segments and the place of the table of segments.
+const IDT_BASE: usize = SYSTEM + 8 * 24 + 16;
 const CR0: usize = SYSTEM + 8 * 24 + 2 * 16;
 const CR3: usize = CR0 + 16;
 const CR4: usize = CR0 + 24;
@@ -49,7 +51,8 @@ pub(crate) fn parse(bytes: &[u8; END]) -> CoreState {
         is_32_bit: Some(bytes[CS_DB] != 0),
     };
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { bytes[CS_SELECTOR] & 3 };
-    CoreState::new(registers, paging, code, level).in_segments(word(CS_BASE), word(SS_BASE))
+    let state = CoreState::new(registers, paging, code, level).in_segments(word(CS_BASE), word(SS_BASE));
+    CoreState { interrupt_table: Some(word(IDT_BASE)), ..state }
 }
 
 #[cfg(test)]
@@ -63,13 +66,16 @@ mod tests {
         assert_eq!((VALID_REGISTERS, GENERAL, SYSTEM, END), (288, 304, 448, 760));
         let mut bytes = [0u8; END];
         // CR0 with paging and protection, CR4 with extensions of addresses, EFER with long mode.
-        for (at, value) in [(352, 1), (360, 2), (432, 3), (672, 1), (675, 0x80), (688, 5), (696, 1 << 5), (713, 4)] {
+        for (at, value) in
+            [(352, 1), (360, 2), (432, 3), (656, 6), (672, 1), (675, 0x80), (688, 5), (696, 1 << 5), (713, 4)]
+        {
             bytes[at] = value;
         }
         // A selector of level 3, the descriptor's bit L.
         (bytes[460], bytes[467]) = (0x33, 1);
         let core = parse(&bytes);
         assert_eq!(core.registers, Registers { rsp: 1, rbp: 2, rip: 3 });
+        assert_eq!(core.interrupt_table, Some(6));
         assert_eq!(core.paging, Paging { cr0: 0x8000_0001, cr3: 5, cr4: 1 << 5, efer: Some(1 << 10) });
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits64, false, false));
         // Code of 32 bits within long mode.

@@ -3,6 +3,7 @@
 pub(crate) mod gdb;
 pub(crate) mod kvm;
 pub(crate) mod note;
+pub(crate) mod xen;
 
 use glass_profile::arch::Width;
 use glass_profile::arch::x86_64::Registers;
@@ -24,6 +25,8 @@ pub(crate) struct CoreState {
     pub(crate) is_privileged: bool,
     /// The core has not been started since its reset.
     pub(crate) is_at_reset: bool,
+    /// Where its interrupt table is, if that is known.
+    pub(crate) interrupt_table: Option<u64>,
 }
 
 impl CoreState {
@@ -35,6 +38,7 @@ impl CoreState {
             width: code.width(&paging),
             is_privileged: level != LEVEL_USER,
             is_at_reset: code.is_at_reset(&paging, registers.rip),
+            interrupt_table: None,
         }
     }
 

@@ -7,7 +7,7 @@
 //! | 8 | 16 x 8 | rax, rbx, rcx, rdx, rsi, rdi, rsp, rbp, r8 to r15 |
 //! | 136 | 8 | rip |
 //! | 144 | 8 | rflags |
-//! | 152 | 10 x 24 | segments: cs, ds, es, fs, gs, ss, ...; selector, limit and flags (the descriptor's upper half) of 4 bytes, 4 of nothing, a base of 8 bytes |
+//! | 152 | 10 x 24 | segments: cs, ds, es, fs, gs, ss, ldt, tr, gdt, idt; selector, limit and flags (the descriptor's upper half) of 4 bytes, 4 of nothing, a base of 8 bytes |
 //! | 392 | 5 x 8 | cr0 to cr4 |
 
 use glass_profile::arch::x86_64::Registers;
@@ -18,6 +18,7 @@ use super::CoreState;
 
 const CODE_SEGMENT: usize = 152;
 const STACK_SEGMENT: usize = 152 + 5 * 24;
+const INTERRUPT_TABLE: usize = 152 + 9 * 24;
 /// Bits of a descriptor's upper half.
 const DESCRIPTOR_LONG: u32 = 1 << 21;
 const DESCRIPTOR_32_BIT: u32 = 1 << 22;
@@ -39,7 +40,8 @@ pub(crate) fn parse_state(bytes: &[u8]) -> Option<CoreState> {
     };
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { (selector & 3) as u8 };
     let state = CoreState::new(registers, paging, code, level);
-    Some(state.in_segments(word(CODE_SEGMENT + 16)?, word(STACK_SEGMENT + 16)?))
+    let state = state.in_segments(word(CODE_SEGMENT + 16)?, word(STACK_SEGMENT + 16)?);
+    Some(CoreState { interrupt_table: Some(word(INTERRUPT_TABLE + 16)?), ..state })
 }
 
 #[cfg(test)]

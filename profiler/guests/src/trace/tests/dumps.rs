@@ -1,4 +1,4 @@
-//! What a guest left behind in files of each kind.
+//! Traces in files of each kind.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -68,7 +68,7 @@ fn check(name: &str, file: &[u8]) {
 fn ram() -> Vec<u8> {
     let fake = fake();
     let mut ram = vec![0; 4 << 20];
-    // What looks like control pages and is none.
+    // A page that only looks like control pages.
     ram[0x5000..0x5008].copy_from_slice(b"GLASSTRC");
     ram[0x5008] = 77;
     let control = bytes(&fake.control);
@@ -126,7 +126,7 @@ fn what_was_cut_gives_what_is_there() {
     let cut = AREA_ADDRESS as usize + 700 * 32;
     let (trace, warnings) = read(&Scrap::new("cut", &ram[..cut])).unwrap();
     assert!(warnings.iter().any(|text| text.contains("cut off")), "{warnings:?}");
-    // Of a piece that is copied at once, and of which a part is missing, nothing is believed.
+    // A piece that is copied at a time, and of which a part is missing, is dropped.
     assert_eq!(numbers(&trace, 0), (1024..1500).collect::<Vec<_>>());
 
     let newer = read(&Scrap::new("newer", &ram[..1 << 20])).unwrap_err();

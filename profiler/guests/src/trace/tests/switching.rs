@@ -1,4 +1,4 @@
-//! Groups are switched on and put back, whoever else was there.
+//! Groups are switched on and restored, also with another recorder.
 
 use glass_formats::trace::{FUNCTIONS_OFFSET, HOST_LINE_OFFSET};
 
@@ -58,7 +58,7 @@ fn a_guest_that_sleeps_answers_the_newest_question() {
     assert_eq!(fake.get(HOST_LINE_OFFSET) >> 32, first + 2000);
     let (asked, seen) = (answer.asked.time_ns - begun.time_ns, answer.seen.time_ns - begun.time_ns);
     assert!(asked * 10 > seen * 9, "{asked} of {seen} ns: the last question was long before");
-    // An answer to a question that was never asked is none.
+    // An answer to a request that was never made is ignored.
     switch.ask_again(&fake);
     fake.set(128, 5 | 12_345 << 32);
     assert!(switch.answer(&page(&fake), read_pair()).is_none());
@@ -90,7 +90,7 @@ fn of_two_recorders_the_last_wins_and_both_say_so() {
     let (mut second, warning) = Switch::take(&fake, &page(&fake), 8, None).unwrap();
     assert!(warning.unwrap().contains("process 1"));
     follow(&fake, 2);
-    assert!(first.was_taken_over(&page(&fake)) && !first.was_taken_over(&page(&fake)), "told once");
+    assert!(first.was_taken_over(&page(&fake)) && !first.was_taken_over(&page(&fake)), "reported once");
     assert!(!first.give_back(&fake), "it is not ours any more");
     first.ask_again(&fake);
     assert_eq!(page(&fake).groups, 8);

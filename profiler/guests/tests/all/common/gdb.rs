@@ -1,4 +1,4 @@
-//! The gdb protocol as far as a test speaks it itself, on either side.
+//! The gdb protocol for tests, client and server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ pub fn packet(body: &str) -> String {
     format!("${body}#{sum:02x}")
 }
 
-/// A debugger of a guest, which stands still when it connects.
+/// A debugger of a guest, which stops when it connects.
 pub struct Gdb(UnixStream);
 
 impl Gdb {
@@ -23,7 +23,7 @@ impl Gdb {
         Gdb(stream)
     }
 
-    /// Does as gdb does: speaks of several processes, looks, and lets the guest go on.
+    /// Does as gdb does: uses the multiprocess mode, reads, and resumes the guest.
     pub fn visit(&mut self) {
         self.ask("qSupported:multiprocess+");
         self.registers();
@@ -33,7 +33,7 @@ impl Gdb {
     fn ask(&mut self, body: &str) -> String {
         self.0.write_all(format!("+{}", packet(body)).as_bytes()).unwrap();
         let answer = self.receive();
-        // That the guest has stopped may be told at any moment.
+        // The report of the stop may arrive at any moment.
         if answer.starts_with('T') { self.receive() } else { answer }
     }
 

@@ -26,7 +26,7 @@ use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 
 pub const QEMU: &str = "qemu-system-x86_64";
-/// Time until the guest has started, and for anything that it is waited for.
+/// Time until the guest has started, and limit of all other waits.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Guests never sleep, so one at a time has a core for itself.
@@ -37,13 +37,13 @@ pub struct Fixture {
     pub folder: Folder,
     pub elf: PathBuf,
     pub qemu: Child,
-    /// A round takes longer than the time between samples, so that seeing one again says nothing.
+    /// A round takes longer than the time between samples, so that a repeated round is no evidence.
     pub rounds_are_long: bool,
     ram: Option<RamFile>,
     rounds: u64,
 }
 
-/// Whether full sizes and counts are wanted.
+/// Whether full sizes and counts are requested.
 pub fn is_long() -> bool {
     std::env::var_os("GLASS_TESTS_LONG").is_some()
 }
@@ -258,7 +258,7 @@ pub fn assert_survives_kills(vmm: u32, elf: &Path, profiler: &str, assert_runs: 
 /// Unwinds samples of the guest and checks them against what it is known to do.
 pub struct Judge {
     images: Images,
-    /// What the guest runs, until a sample tells its process.
+    /// The guest's program, until a sample contains its process.
     unmapped: Option<Mapping>,
     symbols: Symbols,
     pub counts: [u32; 4],

@@ -17,7 +17,7 @@ use super::{ONE_AT_A_TIME, PATIENCE, build};
 /// More rounds a second than a host can do that emulates ring 0.
 const EMULATED_ROUNDS_PER_SEC_MAX: u64 = 3_000;
 
-/// What the VMM may be told to do.
+/// A command for the VMM.
 #[derive(Debug, Clone, Copy)]
 pub enum Order {
     ShrinkRam = 1,
@@ -46,7 +46,7 @@ pub struct Vmm {
 }
 
 impl Vmm {
-    /// Starts one; `None` after saying why the test is skipped.
+    /// Starts one; `None` after printing why the test is skipped.
     pub fn start(name: &str, options: &[&str]) -> Option<Vmm> {
         if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
             skip(&format!("/dev/kvm cannot be used ({error})"));
@@ -89,7 +89,7 @@ impl Vmm {
     pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Vmm) -> bool) {
         let start = Instant::now();
         while !condition(self) {
-            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+            assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}");
             assert!(self.child.try_wait().unwrap().is_none(), "the VMM ended");
             std::thread::sleep(Duration::from_millis(2));
         }

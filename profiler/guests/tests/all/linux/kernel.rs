@@ -1,6 +1,7 @@
 //! A kernel of Debian's and a shell for it, from the machine's package mirror, and a VM that runs them.
 
 use anyhow::{Context as _, Result, bail};
+use glass_tests::archive::Archive;
 use glass_tests::cache;
 use glass_tests::folder::Folder;
 use std::fs::{self, File};
@@ -73,26 +74,6 @@ fn find_files(folder: &Path) -> Option<Kernel> {
     [&kernel.image, &kernel.shell, &kernel.module].iter().all(|file| file.exists()).then_some(kernel)
 }
 
-/// An archive that a kernel unpacks as its first file system: `cpio`'s format `newc`.
-#[derive(Default)]
-struct Archive(Vec<u8>);
-
-impl Archive {
-    fn add(&mut self, name: &str, mode: u32, data: &[u8]) {
-        let number = self.0.len() as u32 + 1;
-        let fields = [number, mode, 0, 0, 1, 0, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
-        let header: String = fields.iter().map(|field| format!("{field:08x}")).collect();
-        self.0.extend(format!("070701{header}{name}\0").into_bytes());
-        self.align();
-        self.0.extend(data);
-        self.align();
-    }
-
-    fn align(&mut self) {
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-    }
-}
-
 /// A running Linux.
 pub struct Linux {
     pub folder: Folder,
@@ -100,17 +81,16 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// Boots, and waits until the script has said `DONE`.
+    /// Boots, and waits until the script has printed `DONE`.
     pub fn boot(kernel: &Kernel, name: &str, options: &str, vcpus: u32, script: &str) -> Option<Linux> {
         let folder = Folder::new(name).unwrap();
         let mut archive = Archive::default();
-        ["proc", "dev"].into_iter().for_each(|folder| archive.add(folder, 0o040_755, b""));
-        archive.add("busybox", 0o100_755, &fs::read(&kernel.shell).unwrap());
-        archive.add("module.ko", 0o100_644, &fs::read(&kernel.module).unwrap());
+        ["proc", "dev"].into_iter().for_each(|folder| archive.folder(folder));
+        archive.file("busybox", true, &fs::read(&kernel.shell).unwrap());
+        archive.file("module.ko", false, &fs::read(&kernel.module).unwrap());
         let head = "#!/busybox sh\n/busybox mount -t proc proc /proc\n/busybox mount -t devtmpfs dev /dev\n";
-        archive.add("init", 0o100_755, format!("{head}{script}").as_bytes());
-        archive.add("TRAILER!!!", 0, b"");
-        fs::write(folder.file("files"), archive.0).unwrap();
+        archive.file("init", true, format!("{head}{script}").as_bytes());
+        fs::write(folder.file("files"), archive.finish()).unwrap();
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.current_dir(folder.path()).args([
             "-M",

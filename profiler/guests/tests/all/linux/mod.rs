@@ -22,7 +22,7 @@ const RATE_HZ: u32 = 500;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SYSCALL: &str = "entry_SYSCALL_64_after_hwframe";
 
-/// Functions, the tables of those and of a module, as the kernel itself tells them to root.
+/// Functions, the tables of those and of a module, as the kernel lists them for root.
 const MAP: &str = "/busybox insmod /module.ko
 /busybox grep -E ' [tTwW] |orc_unwind|linux_banner' /proc/kallsyms
 ";
@@ -111,7 +111,7 @@ impl Seen {
             "{} of {total} samples are interrupts",
             interrupts.len()
         );
-        // A process has one frame; what it asks of the kernel begins at the one entry.
+        // A process has one frame; its system calls start at the one entry.
         assert!(self.count(|functions| functions == ["[guest user space]"]) > 0);
         let syscalls = self.count(|functions| functions.ends_with(&["do_syscall_64".into(), SYSCALL.into()]));
         let entries = self.count(|functions| functions.iter().any(|name| name == SYSCALL));
@@ -187,7 +187,7 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
     let wrong = SymbolFile { path: map.clone(), address: Some(0xffff_ffff_9000_0000) };
     let refused = QemuVm::attach(&linux.vm(), VmSettings { symbols: vec![wrong], ..settings(&map) });
     let error = refused.err().unwrap().to_string();
-    assert!(error.contains("not where") && error.contains("said to be loaded"), "{error}");
+    assert!(error.contains("not at the load address"), "{error}");
     drop(linux);
 
     // The kernel is elsewhere with each boot, and one core has nothing to do.
@@ -203,12 +203,12 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
     assert!(idle.len() * 5 >= seen.stacks.len(), "{} of {} samples are idle", idle.len(), seen.stacks.len());
     assert!(idle.iter().all(|(functions, ..)| functions.iter().any(|name| name == "do_idle")), "{:?}", idle[0]);
 
-    // A map that does not tell where the kernel could be found is refused with what to do.
+    // A map without the kernel's landmarks is refused with what to do.
     std::fs::write(&map, system_map.replace(" asm_exc_divide_error\n", " other\n")).unwrap();
     let error = QemuVm::attach(&linux.vm(), settings(&map)).err().unwrap().to_string();
     assert!(error.contains("once it has booted") && error.contains("--load-address"), "{error}");
 
-    // Without any symbols addresses are recorded, and a sentence says what to give.
+    // Without any symbols addresses are recorded, and a sentence advises what to give.
     let vm = linux.vm();
     assert!(is_boot_image(vm.elf.as_ref().unwrap()));
     let nameless = VmSettings { symbols: Vec::new(), boot_image: vm.elf.clone(), ..settings(&map) };

@@ -8,10 +8,10 @@ use super::overlap::Overlap;
 use crate::format::{count, percent};
 use crate::trace::label::{self, duration};
 
-/// A wait is told if, together with others for the same, it is like the gap at least to this part: 0.5 means that gap
+/// A wait is reported if, together with others for the same, it is like the gap at least to this part: 0.5 means that gap
 /// and wait overlap in half of the time that either takes.
 const LIKENESS_MIN: f64 = 0.5;
-/// Waits that are told.
+/// Waits that are reported.
 const WAITS_MAX: usize = 3;
 
 /// Explains gaps of one trace.
@@ -70,9 +70,9 @@ impl<'a> Explainer<'a> {
             .map(|place| self.trace.losses[*place as usize].events)
             .fold(0, u64::saturating_add);
         if lost > 0 {
-            said.push(format!("{} events of this time are missing", count(lost)));
+            said.push(format!("{} events of this time are lost", count(lost)));
         }
-        if said.is_empty() { "the trace does not tell what happened".into() } else { said.join("; ") }
+        if said.is_empty() { "unknown".into() } else { said.join("; ") }
     }
 
     /// The waits that are most like the gap.
@@ -116,7 +116,7 @@ impl<'a> Explainer<'a> {
                 };
                 let times = if sum.times > 1 { format!(" ({} times)", count(sum.times)) } else { String::new() };
                 format!(
-                    "task `{}` waited for {reason}{share}{times}{}",
+                    "task `{}` waited for `{reason}`{share}{times}{}",
                     label::task(trace, *task),
                     self.ended(sum, end_ns)
                 )
@@ -144,8 +144,8 @@ impl<'a> Explainer<'a> {
             let reason = label::reason(trace, BlockKind::from_number(*kind), *name);
             let task = label::quoted(trace, *task);
             match number {
-                1 => format!("a task {task} waited for {reason}"),
-                number => format!("{} tasks {task} waited for {reason}", count(*number)),
+                1 => format!("a task {task} waited for `{reason}`"),
+                number => format!("{} tasks {task} waited for `{reason}`", count(*number)),
             }
         });
         said.collect()
@@ -161,10 +161,10 @@ impl<'a> Explainer<'a> {
             Cause::Request(index) => {
                 let Some(request) = self.trace.requests.get(index as usize) else { return String::new() };
                 let device = label::device(self.trace, request.device, request.operation);
-                format!(" until {} request {} was complete", device.trim_end_matches(" request"), request.number)
+                format!(" until {} request {} completed", device.trim_end_matches(" request"), request.number)
             }
-            Cause::Segment(_) => " until a segment came".into(),
-            Cause::Timer => " until a deadline".into(),
+            Cause::Segment(_) => " until a segment was received".into(),
+            Cause::Timer => " until a timer".into(),
             Cause::Interrupt(index) => {
                 let device = self.trace.interrupts.get(index as usize).map_or(0, |interrupt| interrupt.device);
                 let of = if device == 0 { "the timer".into() } else { label::quoted(self.trace, device) };
@@ -191,7 +191,7 @@ impl<'a> Explainer<'a> {
             .then(|| format!("task `{}` ran for {}", label::task(self.trace, task), percent(ns.min(gap_ns), gap_ns)))
     }
 
-    /// Devices that had requests under way.
+    /// Devices that had requests in flight.
     fn devices(&self, start_ns: u64, end_ns: u64) -> Vec<String> {
         let trace = self.trace;
         let mut devices: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
@@ -208,7 +208,7 @@ impl<'a> Explainer<'a> {
                 number => format!(", {} all the time", count(*number)),
             };
             let plural = if *requests == 1 { "request" } else { "requests" };
-            format!("{} had {} {plural} under way{through}", label::quoted(trace, name), count(*requests))
+            format!("{} had {} {plural} in flight{through}", label::quoted(trace, name), count(*requests))
         });
         said.collect()
     }

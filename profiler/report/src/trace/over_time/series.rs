@@ -28,7 +28,7 @@ pub struct Gap {
 
 /// A gap is at least this many times as long as most distances.
 const TIMES_MEDIAN: u64 = 8;
-/// Of fewer distances nobody can say what most are.
+/// Of fewer distances the usual one is unknown.
 const DISTANCES_MIN: usize = 3;
 /// And at least this part of the whole.
 const PART_OF_ALL: u64 = 100;
@@ -110,15 +110,15 @@ fn each(trace: &Trace, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(Str
             }
         }
     }
-    if is_wanted("kick") {
-        trace.kicks.iter().for_each(|kick| see(format!("kick {}", device(kick.device)), kick.time_ns));
+    if is_wanted("notify") {
+        trace.kicks.iter().for_each(|kick| see(format!("notify {}", device(kick.device)), kick.time_ns));
     }
     if is_wanted("segment") {
         for segment in &trace.segments {
             let way = match segment.direction {
-                Direction::In => "in",
-                Direction::Out => "out",
-                Direction::Again => "out again",
+                Direction::In => "received",
+                Direction::Out => "sent",
+                Direction::Again => "retransmitted",
             };
             see(format!("segment {way}"), segment.time_ns);
         }

@@ -56,11 +56,11 @@ fn a_poll_and_what_happens_in_it() {
         lines,
         [
             ": spawned: connection #4 by #3",
-            "connection #4: runs",
-            "connection #4: disk: write 17 of 65,536 bytes, 3 under way",
-            "connection #4: will wait for a device (disk), request 17",
-            "connection #4: waits",
-            ": disk: 17 failed, 65,536 bytes, 2 under way",
+            "connection #4: running",
+            "connection #4: disk: write 17 of 65,536 bytes, 3 in flight",
+            "connection #4: waits for a device (disk), request 17",
+            "connection #4: waiting",
+            ": disk: 17 failed, 65,536 bytes, 2 in flight",
             ": wakes connection #4",
         ]
     );
@@ -82,10 +82,10 @@ fn a_message_is_told_with_its_text_and_fields() {
     assert_eq!(
         lines,
         [
-            ": span 9 begins: store",
+            ": span 9 starts: store",
             ": enters span 9 (store)",
             ": store: twenty bytes are allhere bytes=-17 queued=a\u{fffd}b",
-            ": looks for work",
+            ": spinning",
         ]
     );
 }
@@ -98,10 +98,13 @@ fn the_network_in_words() {
         event(Kind::Connection, 2, 3, 0, 0),
         event(Kind::Connection, 3, 4, 0x0a00_0002, 8080 | 50_001 << 16),
     ]);
-    assert_eq!(lines[0], ": connection 3 begins: 10.0.0.2:50000 to port 8080");
-    assert_eq!(lines[1], ": connection 3 in: PSH ACK 1,460 bytes, sequence 1000, acknowledges 2000, window 65,535");
-    assert_eq!(lines[2], ": connection 3 ends");
-    assert_eq!(lines[3], ": connection 4 was there before: 10.0.0.2:50001 to port 8080");
+    assert_eq!(lines[0], ": connection 3 opened: 10.0.0.2:50000 to port 8080");
+    assert_eq!(
+        lines[1],
+        ": connection 3 received: PSH ACK 1,460 bytes, sequence 1000, acknowledges 2000, window 65,535"
+    );
+    assert_eq!(lines[2], ": connection 3 closed");
+    assert_eq!(lines[3], ": connection 4 open before the trace: 10.0.0.2:50001 to port 8080");
 }
 
 #[test]

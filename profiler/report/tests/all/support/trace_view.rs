@@ -5,9 +5,9 @@ use glass_profile::trace::model::Trace;
 
 use super::browser::Browser;
 
-/// Left of the time, and above the lanes.
+/// Left of the time, and above the lanes: minimap and axis.
 pub const NAMES_PX: f64 = 210.0;
-pub const AXIS_PX: f64 = 34.0;
+pub const AXIS_PX: f64 = 56.0;
 
 pub fn open(trace: &Trace) -> Option<Browser> {
     let mut browser = Browser::open(&glass_report::trace_html(&Profile::default(), trace))?;

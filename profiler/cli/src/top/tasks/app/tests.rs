@@ -1,4 +1,4 @@
-//! Keys and what they do, on a picture that is known.
+//! Effects of keys on a fixed view.
 
 use super::super::model::State;
 use super::*;
@@ -8,7 +8,7 @@ fn row(name: &str, state: State, since_ns: u64, waits_for: &str, polls: f64, run
     Row { name, state, since_ns, waits_for, polls_per_sec: polls, run_share: run, longest_ns }
 }
 
-/// A picture of a queue with four tasks.
+/// A view of a queue with four tasks.
 pub(crate) fn app() -> App {
     let mut app = App::default();
     let disk = "a device (disk 0), request 1742";

@@ -1,0 +1,105 @@
+//! Tasks that run beside each other on one core.
+
+use alloc::rc::Rc;
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+/// Starts tasks.
+pub trait Spawn {
+    /// Runs `task` until it ends. `name` is what traces and profiles call it.
+    ///
+    /// The handle may be dropped: the task goes on without it. A panic in a task ends the whole service.
+    ///
+    /// ```
+    /// # use glass_api::{Cancelled, Spawn, SpawnError};
+    /// async fn sum(platform: impl Spawn, numbers: Vec<u64>) -> Result<Option<u64>, SpawnError> {
+    ///     let task = platform.spawn("sum", async move { numbers.iter().sum() })?;
+    ///     match task.await {
+    ///         Ok(sum) => Ok(Some(sum)),
+    ///         Err(Cancelled) => Ok(None),
+    ///     }
+    /// }
+    /// ```
+    fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError>;
+}
+
+/// A task that was spawned: await it for its value, or [`JoinHandle::cancel`] it. Dropping it does neither.
+pub struct JoinHandle<T> {
+    task: Rc<dyn JoinTask<T>>,
+}
+
+/// The executor's side of a [`JoinHandle`]; not for services.
+pub trait JoinTask<T> {
+    /// The task's value, once; [`Cancelled`] if it was dropped before it ended. One task waits at a time.
+    fn poll_join(&self, context: &mut Context) -> Poll<Result<T, Cancelled>>;
+
+    /// Has the task dropped at its next turn.
+    fn cancel(&self);
+
+    /// Whether the task has ended, by itself or cancelled.
+    fn is_finished(&self) -> bool;
+}
+
+impl<T> JoinHandle<T> {
+    /// For executors: the handle of `task`.
+    pub fn new(task: Rc<dyn JoinTask<T>>) -> JoinHandle<T> {
+        JoinHandle { task }
+    }
+
+    /// Ends the task: it is dropped at its next turn instead of being polled, with everything that it holds. No effect
+    /// on a task that has ended. Await the handle to wait until it is dropped.
+    pub fn cancel(&self) {
+        self.task.cancel();
+    }
+
+    /// Whether the task has ended, by itself or cancelled.
+    pub fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, Cancelled>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context) -> Poll<Result<T, Cancelled>> {
+        self.task.poll_join(context)
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("is_finished", &self.is_finished()).finish()
+    }
+}
+
+/// The task was dropped before it ended: by [`JoinHandle::cancel`], or with its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cancelled;
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "the task was cancelled")
+    }
+}
+
+impl core::error::Error for Cancelled {}
+
+/// There are as many tasks as the executor can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpawnError {
+    /// The bound that was reached.
+    pub tasks_max: usize,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} tasks are running already, which is the limit", self.tasks_max)
+    }
+}
+
+impl core::error::Error for SpawnError {}

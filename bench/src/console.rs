@@ -1,0 +1,70 @@
+//! `console`: how fast a service prints while the host reads without delay, as defined in the article on MirageOS's console, which
+//! printed 45 KB a second on Xen.
+
+use crate::figure::Figure;
+use crate::outcome::{Outcome, Progress};
+use crate::statistics::{Summary, turn};
+use anyhow::{Context, Result, bail};
+use glass_tests::programs;
+use glass_tests::queue::World;
+use serde_json::Value;
+use std::process::Command;
+
+/// Runs on each platform.
+const ROUNDS: usize = 7;
+/// More than the article's lines, so that a run is not too short.
+const LINES: &str = "100000";
+/// The article's figure.
+const ARTICLE_KB_S: f64 = 45.0;
+
+/// Measures; platforms that this machine does not have are left out with a note.
+pub fn run(progress: Progress) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let mut worlds = Vec::new();
+    for world in [World::Process, World::Kvm, World::Tcg] {
+        match world.obstacle() {
+            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
+            None => worlds.push((world, Vec::new())),
+        }
+    }
+    for round in 0..ROUNDS {
+        for index in turn(worlds.len(), round) {
+            let (world, samples) = &mut worlds[index];
+            samples.push(kb_s(*world).with_context(|| format!("{world}"))?);
+        }
+        progress(round as u64 + 1, ROUNDS as u64);
+    }
+    let process = worlds.iter().find(|(world, _)| *world == World::Process);
+    let floor = process.and_then(|(_, samples)| Summary::of(samples)).map(|summary| summary.median);
+    for (world, samples) in &worlds {
+        let name = if *world == World::Kvm { "console.kb_s".to_owned() } else { format!("console.{world}.kb_s") };
+        let figure = Figure::of(&name, "KB/s", samples);
+        let peer = floor.filter(|_| *world != World::Process);
+        outcome.add(figure.map(|figure| peer.map_or(figure.clone(), |peer| figure.against("process", peer))));
+        if let Some(median) = Summary::of(samples).map(|summary| summary.median) {
+            outcome.note(format!("{world}: {:.0} times the article's {ARTICLE_KB_S} KB/s", median / ARTICLE_KB_S));
+        }
+    }
+    outcome.note(format!("{LINES} lines of 6 bytes, after 1,000 to warm up; the host reads from a pipe as fast as it can; console.kb_s is the VM under KVM"));
+    Ok(outcome)
+}
+
+/// Runs the service, reads its whole output and returns its figure.
+fn kb_s(world: World) -> Result<f64> {
+    let mut command = match world {
+        World::Process => Command::new(programs::built("bench-console").context("bench-console is not built")?),
+        World::Kvm | World::Tcg => {
+            let image = programs::image("bench-console").context("the image of bench-console is not built")?;
+            let mut command = Command::new(programs::built("glass").context("glass is not built")?);
+            command.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", "none"]);
+            command
+        }
+    };
+    let output = command.args(["--", "--lines", LINES]).output().context("cannot start it")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let Some(line) = text.lines().find(|line| line.starts_with('{')) else {
+        bail!("no result: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let result: Value = serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))?;
+    result["kb_s"].as_f64().context("no kb_s")
+}

@@ -1,0 +1,142 @@
+//! `xen`: the pause of a domain for one stack trace, beside the hypercalls of uniprof and beside xenctx.
+
+use crate::figure::Figure;
+use crate::outcome::{Outcome, Progress};
+use crate::statistics::Summary;
+use anyhow::{Context, Result, bail};
+use glass_tests::folder::Folder;
+use glass_tests::programs;
+use glass_tests::xen::guests::{self, Guest, judge};
+use glass_tests::xen::{SHARED, World};
+use std::process::Command;
+use std::time::Duration;
+
+/// Traces by each way and turn, and how many of them begin in a second.
+const SAMPLES: usize = 1000;
+const RATE_HZ: u32 = 250;
+/// Parts into which the traces of each guest are divided, so that all see the same noise.
+const TURNS: usize = 3;
+/// Runs of xenctx in a turn; one makes one trace.
+const XENCTX_RUNS: usize = 10;
+/// Samples that are looked through for torn stacks, of each guest.
+const JUDGED: u64 = 10_000;
+/// The rate that `glass record` has without another one.
+const USUAL_RATE_HZ: f64 = 199.0;
+const LIMIT: Duration = Duration::from_secs(300);
+
+const GUESTS: [(&str, Guest); 3] = [("pv", guests::PV), ("pvh", guests::PVH_4K), ("pvh_2m", guests::PVH_2M)];
+
+/// Microseconds, by who has looked.
+#[derive(Default)]
+struct Times {
+    ours: Vec<f64>,
+    cpu: Vec<f64>,
+    uniprof: Vec<f64>,
+    null: Vec<f64>,
+    xenctx: Vec<f64>,
+}
+
+/// Measures guest after guest, each alone with dom0.
+pub fn run(progress: Progress) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    outcome.note("Xen runs in QEMU's emulation (TCG), where a hypercall takes some 16 us and memory is as slow as code: ratios of ways that make the same kinds of calls are meaningful, microseconds are not those of hardware");
+    let mut world = World::boot()?;
+    for file in ["glass", "examples/xen_looks"] {
+        world.bring(&programs::built_static(file, true).with_context(|| format!("{file} is not built for dom0"))?)?;
+    }
+    world.expect(&format!("cp {SHARED}/glass {SHARED}/xen_looks /usr/bin/"), LIMIT)?;
+    let (mut torn, mut judged) = (0, 0);
+    for (index, (name, guest)) in GUESTS.iter().enumerate() {
+        world.start(guest)?;
+        let mut times = Times::default();
+        for turn in 0..TURNS {
+            look(&mut world, guest, &mut times)?;
+            xenctx(&mut world, guest, &mut times)?;
+            progress((index * (TURNS + 1) + turn + 1) as u64, (GUESTS.len() * (TURNS + 1)) as u64);
+        }
+        add(&mut outcome, name, &times);
+        let (of_guest, samples) = torn_stacks(&mut world, guest)?;
+        torn += of_guest;
+        judged += samples;
+        progress(((index + 1) * (TURNS + 1)) as u64, (GUESTS.len() * (TURNS + 1)) as u64);
+        world.destroy(guest.name)?;
+    }
+    outcome.add(Figure::of("xen.torn_stacks", "stacks", &[torn as f64]));
+    outcome.note(format!("torn: {torn} of {judged} stacks of guests whose call chains show it"));
+    outcome.note("trace_us: pause, registers, 16 KiB of stack, end of the pause; uniprof_sequence: pause, registers, end of the pause as three hypercalls, nothing of the stack; xenctx: a process for each trace (-f -S), less the time of one that only prints its help");
+    outcome.note("uniprof's own figures are 12 us for a trace on its authors' hardware, and 3 ms for xenctx (2017)");
+    world.power_off()?;
+    Ok(outcome)
+}
+
+fn add(outcome: &mut Outcome, guest: &str, times: &Times) {
+    let median = |samples: &[f64]| Summary::of(samples).map_or(0.0, |summary| summary.median);
+    let figure = |what: &str, samples: &[f64]| Figure::of(&format!("xen.{guest}.{what}_us"), "us", samples);
+    for (name, peer) in [("uniprof_sequence", &times.uniprof), ("xenctx", &times.xenctx)] {
+        outcome.add(figure("trace", &times.ours).map(|figure| figure.against(name, median(peer))));
+    }
+    let null = median(&times.null);
+    outcome.add(figure("uniprof_sequence", &times.uniprof).map(|figure| figure.against("null_hypercall", null)));
+    outcome.add(figure("xenctx", &times.xenctx));
+    outcome.add(figure("null_hypercall", &times.null));
+    outcome.add(figure("cpu", &times.cpu));
+    let share = median(&times.cpu) * USUAL_RATE_HZ / 1e4;
+    outcome.note(format!(
+        "{guest}: at {USUAL_RATE_HZ} samples a second the profiler takes {share:.1} % of dom0's CPU to look"
+    ));
+}
+
+/// One turn of ours, of uniprof's hypercalls and of one that does nothing.
+fn look(world: &mut World, guest: &Guest, times: &mut Times) -> Result<()> {
+    let name = guest.name;
+    let text = world.expect(&format!("xen_looks {name} {SHARED}/{name}.elf {} {RATE_HZ}", SAMPLES / TURNS), LIMIT)?;
+    for line in text.lines() {
+        let (what, value) = line.split_once(' ').with_context(|| format!("xen_looks printed {line:?}"))?;
+        let value = value.parse()?;
+        match what {
+            "sample" => times.ours.push(value),
+            "uniprof" => times.uniprof.push(value),
+            "null" => times.null.push(value),
+            "cpu" => times.cpu.push(value),
+            _ => bail!("xen_looks printed {line:?}"),
+        }
+    }
+    Ok(())
+}
+
+/// One turn of xenctx: the mean of some runs, since the shell's clock has steps of 10 ms.
+fn xenctx(world: &mut World, guest: &Guest, times: &mut Times) -> Result<()> {
+    let script = format!(
+        "id=$(xl domid {})
+        now() {{ cut -d' ' -f1 /proc/uptime; }}
+        echo $(now); for run in $(seq {XENCTX_RUNS}); do xenctx -f -S $id >/tmp/xenctx; done
+        echo $(now); for run in $(seq {XENCTX_RUNS}); do xenctx -h >/dev/null 2>&1; done
+        echo $(now); grep -q . /tmp/xenctx",
+        guest.name
+    );
+    let text = world.expect(&script, LIMIT)?;
+    let moments: Vec<f64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    let [start, traced, helped] = moments[..] else { bail!("xenctx printed {text}") };
+    times.xenctx.push(((traced - start) - (helped - traced)) * 1e6 / XENCTX_RUNS as f64);
+    Ok(())
+}
+
+/// How many stacks of a recording are torn, and how many there are.
+fn torn_stacks(world: &mut World, guest: &Guest) -> Result<(u64, u64)> {
+    let glass = programs::built("glass").context("glass is not built")?;
+    let folder = Folder::new("bench-xen")?;
+    let name = guest.name;
+    let record =
+        format!("glass record --domain {name} --symbols {SHARED}/{name}.elf --rate 1000 --output /tmp/torn.pftrace");
+    let seconds = JUDGED / 500;
+    world.expect(&format!("{record} --duration {seconds} && mv /tmp/torn.pftrace {SHARED}/"), LIMIT)?;
+    let recording = folder.file("torn.pftrace");
+    std::fs::rename(world.folder().join("torn.pftrace"), &recording)?;
+    let output =
+        Command::new(glass).arg("export").arg(&recording).args(["--format", "folded", "--output", "-"]).output()?;
+    if !output.status.success() {
+        bail!("glass export: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let judged = judge(&String::from_utf8_lossy(&output.stdout));
+    Ok((judged.torn + judged.broken, judged.samples))
+}

@@ -1,0 +1,201 @@
+//! The socket driver against a device in memory, honest or not.
+
+use crate::Driver;
+use crate::error::{Lie, SetupError};
+use crate::fake::{DAMAGED, Fake, GuardedDma};
+use crate::transport::{device, feature, status};
+use crate::vsock::{VSOCK_HEADER_BYTES, Vsock, VsockConfig};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use glass_api::Buf;
+
+const CID: [u8; 8] = [3, 0, 0, 0, 0, 0, 0, 0];
+const BYTES: usize = 4096;
+
+fn vsock() -> (Fake, Vsock<Fake, GuardedDma>) {
+    let fake = Fake::new(device::VSOCK, feature::EVENT_IDX, &CID);
+    let config = VsockConfig { receive_buffers: 8, receive_bytes: BYTES };
+    (fake.clone(), Vsock::new(fake, GuardedDma, config).unwrap())
+}
+
+/// The device hands over a packet, with the length that it claims. Whether it may interrupt.
+fn deliver(fake: &Fake, header: u8, data: &[u8], claimed: Option<u32>) -> bool {
+    fake.with(0, |queue| {
+        let chain = queue.take().expect("the driver posts buffers");
+        assert_eq!(chain.segments.iter().map(|segment| segment.bytes).collect::<Vec<_>>(), [44, BYTES as u32]);
+        let written = chain.write(&[&[header; VSOCK_HEADER_BYTES][..], data].concat());
+        queue.complete(chain.head, claimed.unwrap_or(written))
+    })
+}
+
+fn posted(fake: &Fake) -> usize {
+    let mut count = 0;
+    while fake.with(0, |queue| queue.take()).is_some() {
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn packets_are_received_and_their_buffers_go_back() {
+    let (fake, mut vsock) = vsock();
+    assert_eq!(vsock.cid(), 3);
+    for round in 0..100u8 {
+        deliver(&fake, round, &vec![round; usize::from(round)], None);
+        assert!(vsock.poll());
+        let packet = vsock.receive().unwrap();
+        assert_eq!((packet.header, packet.bytes), ([round; 44], usize::from(round)));
+        assert!(packet.buffer[..packet.bytes].iter().all(|byte| *byte == round));
+        match round % 3 {
+            0 => vsock.give(packet.buffer),
+            // Somebody keeps the data: another buffer takes its place.
+            1 => {
+                let kept = packet.buffer.clone();
+                vsock.give(packet.buffer);
+                assert_eq!(kept[..packet.bytes], vec![round; packet.bytes]);
+            }
+            _ => vsock.give_new(),
+        }
+        assert!(!vsock.poll() && vsock.receive().is_none());
+    }
+    assert_eq!(posted(&fake), 8);
+}
+
+#[test]
+fn packets_are_sent_with_one_kick_and_their_data_is_not_copied() {
+    let (fake, mut vsock) = vsock();
+    fake.notifications();
+    let data = Buf::copy_of(&[7; 3000]).unwrap();
+    assert!(vsock.send(&[1; 44], None) && vsock.send(&[2; 44], Some(data.clone())));
+    vsock.kick();
+    assert_eq!(fake.notifications(), [1]);
+    fake.with(1, |queue| {
+        let head = queue.take().unwrap();
+        assert_eq!(head.read(), [1; 44]);
+        let chain = queue.take().unwrap();
+        assert_eq!(chain.read(), [&[2; 44][..], &data].concat());
+        assert_eq!(chain.segments[1].address, data.as_ptr().expose_provenance() as u64);
+        queue.complete(head.head, 0);
+        queue.complete(chain.head, 0);
+    });
+    // The queue holds 64 of two descriptors; what was sent makes room when it is needed.
+    let mut count = 0;
+    while vsock.has_room() {
+        assert!(vsock.send(&[3; 44], Some(data.slice(0..1))));
+        count += 1;
+    }
+    assert_eq!(count, 64);
+    assert!(!vsock.send(&[3; 44], None));
+    // Only a sender without room wants to hear of what was sent, when half of it was.
+    assert!(!vsock.arm());
+    let wishes: Vec<bool> = (0..64)
+        .map(|_| {
+            fake.with(1, |queue| {
+                let chain = queue.take().unwrap();
+                queue.complete(chain.head, 0)
+            })
+        })
+        .collect();
+    assert_eq!(wishes.iter().position(|wanted| *wanted), Some(32));
+    assert!(vsock.arm() && vsock.poll() && vsock.has_room());
+}
+
+#[test]
+fn interrupts_come_only_while_it_is_armed() {
+    let (fake, mut vsock) = vsock();
+    for is_armed in [true, false, true] {
+        if is_armed {
+            assert!(!vsock.arm());
+        } else {
+            vsock.arm();
+            vsock.disarm();
+        }
+        assert_eq!(deliver(&fake, 1, b"x", None), is_armed);
+        assert!(vsock.arm(), "a packet waits");
+        let packet = vsock.receive().unwrap();
+        vsock.give(packet.buffer);
+    }
+}
+
+#[test]
+fn a_machine_that_was_moved_has_another_identifier() {
+    let (fake, mut vsock) = vsock();
+    assert!(!vsock.take_reset());
+    let happen = |number: u32| {
+        fake.with(2, |queue| {
+            let chain = queue.take().unwrap();
+            let written = chain.write(&number.to_le_bytes());
+            queue.complete(chain.head, written);
+        });
+    };
+    fake.state().config[0] = 9;
+    happen(1);
+    assert!(vsock.poll() && !vsock.take_reset(), "an event that means something else");
+    for _ in 0..20 {
+        happen(0);
+        assert!(vsock.arm() && vsock.take_reset() && !vsock.take_reset());
+    }
+    assert_eq!(vsock.cid(), 9);
+}
+
+#[test]
+fn impossible_identifiers_are_refused() {
+    for cid in [0, 1, 2, u64::from(u32::MAX), 1 << 32, u64::MAX] {
+        let fake = Fake::new(device::VSOCK, feature::EVENT_IDX, &cid.to_le_bytes());
+        let error = Vsock::new(fake, GuardedDma, VsockConfig::default()).err();
+        assert!(matches!(error, Some(SetupError::BadConfig(_))), "{cid}: {error:?}");
+    }
+}
+
+#[test]
+fn packets_without_a_header_are_dropped() {
+    let (fake, mut vsock) = vsock();
+    for claimed in [0, 1, 43] {
+        deliver(&fake, 1, b"", Some(claimed));
+    }
+    deliver(&fake, 2, b"", Some(44));
+    let packet = vsock.receive().unwrap();
+    assert_eq!((packet.header[0], packet.bytes), (2, 0));
+    vsock.give(packet.buffer);
+    assert_eq!(posted(&fake), 8);
+}
+
+#[test]
+fn a_liar_is_reset_and_can_be_started_again() {
+    let (fake, mut vsock) = vsock();
+    let data = Buf::copy_of(&[7; 100]).unwrap();
+    assert!(vsock.send(&[1; 44], Some(data.clone())));
+    deliver(&fake, 1, b"", Some(44 + BYTES as u32 + 1));
+    assert!(vsock.receive().is_none());
+    let resets = fake.state().resets;
+    assert!(!vsock.poll() && !vsock.arm());
+    assert_eq!(vsock.lie(), Some(Lie::LengthTooLong { bytes: 4141, writable: 4140 }));
+    assert_eq!(fake.state().resets, resets + 1);
+    assert!(!vsock.send(&[1; 44], None) && vsock.receive().is_none());
+    // The data is its owner's alone again.
+    let mut data = data;
+    assert!(data.as_mut().is_some());
+    vsock.restart().unwrap();
+    assert_eq!(vsock.lie(), None);
+    assert!(vsock.send(&[1; 44], Some(data)));
+    deliver(&fake, 4, b"again", None);
+    assert_eq!(vsock.receive().unwrap().bytes, 5);
+    assert_eq!(posted(&fake), 7);
+    drop(vsock);
+    assert_eq!(fake.state().status, 0);
+    assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_device_that_does_not_reset_keeps_what_it_has() {
+    let (fake, mut vsock) = vsock();
+    let mut data = Buf::copy_of(&[7; 100]).unwrap();
+    assert!(vsock.send(&[1; 44], Some(data.clone())));
+    fake.state().stuck = true;
+    fake.state().status |= status::NEEDS_RESET;
+    vsock.acknowledge();
+    assert!(!vsock.arm() && vsock.lie() == Some(Lie::NeedsReset));
+    drop(vsock);
+    assert!(data.as_mut().is_none(), "the device may still read it");
+}

@@ -1,0 +1,91 @@
+//! Waiting for each other among tasks of one core.
+//!
+//! | type | for |
+//! |---|---|
+//! | [`Notify`] | a state that changes: a condition variable |
+//! | [`Semaphore`], [`Mutex`] | a bounded number of holders, one holder |
+//! | [`channel`], [`oneshot`] | values from task to task, in order or once |
+//! | [`Watch`] | the latest value of something, such as a configuration |
+//! | [`Latch`] | something that happens once, such as the start or the end of a service |
+//!
+//! All of them are fair: who waits longest goes first, and a newcomer never overtakes. A wake-up costs a logarithm of the
+//! number of waiting tasks. A future that is dropped leaves nothing behind, and a turn that was given to it goes to the next.
+//! Each wait has a name in the trace; the functions `named` choose it.
+//!
+//! Everything here belongs to one core, as tasks do. [`channel`], [`oneshot`] and [`Latch`] are what will cross cores once
+//! a service has several: values sent through them will have to be `Send` then. The others stay on their core.
+//!
+//! ```
+//! use glass_executor::sync::{Mutex, channel};
+//! use std::rc::Rc;
+//!
+//! # async fn example() {
+//! let (sender, mut receiver) = channel(8);
+//! let total = Rc::new(Mutex::new(0));
+//! sender.send(5).await.unwrap();
+//! drop(sender);
+//! while let Some(number) = receiver.recv().await {
+//!     *total.lock().await += number;
+//! }
+//! # }
+//! ```
+
+mod channel;
+mod latch;
+mod mutex;
+mod notify;
+mod oneshot;
+mod semaphore;
+mod watch;
+
+pub use channel::{Receiver, SendError, Sender, TrySendError, channel, channel_named};
+pub use latch::{Latch, Opened};
+pub use mutex::{Mutex, MutexGuard};
+pub use notify::{Notified, Notify};
+pub use oneshot::{Closed, OneReceiver, OneSender, oneshot, oneshot_named};
+pub use semaphore::{Acquire, Permit, Semaphore};
+pub use watch::{Watch, Watcher};
+
+use core::future::poll_fn;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Poll;
+use glass_trace::{BlockKind, Name, block};
+
+/// Numbers that were given to [`Reason`]s.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
+static TURN: Name = Name::new("turn");
+
+/// What a trace calls a wait.
+struct Reason {
+    kind: BlockKind,
+    name: &'static Name,
+    /// Tells it from others that have the same name.
+    number: u64,
+}
+
+impl Reason {
+    fn new(kind: BlockKind, name: &'static Name) -> Reason {
+        // Relaxed: numbers only have to differ.
+        Reason { kind, name, number: NUMBERS.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+
+    /// The task that is being polled waits.
+    fn block(&self) {
+        block(self.kind, self.name, self.number);
+    }
+}
+
+/// Lets every other task that is ready have its turn first.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if core::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        block(BlockKind::Yield, &TURN, 0);
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,171 @@
+//! The state of this rank's MPI: the engine, and the objects behind the handles.
+//!
+//! They are apart because a function of the program that an operation calls may look at objects while the engine runs.
+
+use crate::attributes::Attributes;
+use crate::handles::{COMM_SELF, COMM_WORLD, Handle, Kind, handle_of, id_of};
+use crate::requests::Pending;
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use glass_mpi::{Communicator, Error, Fabric, Group, Id, Message, Segment, Slab, World};
+
+/// What the C functions need of the place where they run.
+pub trait Host: Sync {
+    /// Joins the job: called once.
+    fn join(&self) -> Result<(Box<dyn Fabric>, Segment), String>;
+
+    /// Prints a line for the user.
+    fn print(&self, line: &str);
+
+    /// Ends this rank.
+    fn exit(&self, code: i32) -> !;
+
+    /// The name of the machine.
+    fn machine(&self) -> String;
+
+    /// A number for this process.
+    fn process(&self) -> u32;
+
+    /// Nanoseconds from a fixed moment on.
+    fn now_ns(&self) -> u64;
+}
+
+unsafe extern "Rust" {
+    /// The crate that links this one defines it.
+    safe fn glass_mpi_host() -> &'static dyn Host;
+}
+
+/// The host.
+pub fn host() -> &'static dyn Host {
+    glass_mpi_host()
+}
+
+/// A communicator and what C attaches to it.
+pub struct Comm {
+    pub core: Rc<Communicator>,
+    pub errhandler: Handle,
+    pub name: Vec<u8>,
+    pub attributes: Attributes,
+    pub info: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Memory that the program attached for buffered sends.
+    pub buffer: (usize, i64),
+}
+
+/// An error handler of the program.
+pub type Handler = unsafe extern "C" fn(*mut Handle, *mut c_int, ...);
+
+/// A key of attributes.
+pub struct Keyval {
+    pub copy: usize,
+    pub delete: usize,
+    pub extra: *mut c_void,
+    pub is_freed: bool,
+}
+
+/// The objects behind the handles.
+#[derive(Default)]
+pub struct Objects {
+    pub comms: Slab<Comm>,
+    pub groups: Slab<Rc<Group>>,
+    pub types: Slab<crate::datatypes::Type>,
+    pub predefined: Vec<Option<crate::datatypes::Type>>,
+    pub operations: Slab<glass_mpi::Operation>,
+    pub requests: Slab<Pending>,
+    pub handlers: Slab<Handler>,
+    pub keyvals: Vec<Keyval>,
+    pub infos: Slab<Vec<(Vec<u8>, Vec<u8>)>>,
+    pub messages: Slab<(Message, Rc<Communicator>)>,
+    /// Error codes of the program: class and text, or nothing where one was removed.
+    pub codes: Vec<Option<(c_int, Vec<u8>)>>,
+    pub buffer: (usize, i64),
+    /// Handles that have a number for Fortran.
+    pub numbered: Vec<Handle>,
+}
+
+/// Where the life of MPI stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    Before,
+    Inside,
+    After,
+}
+
+struct Global {
+    world: UnsafeCell<Option<World>>,
+    objects: UnsafeCell<Option<Objects>>,
+    life: UnsafeCell<Life>,
+}
+
+// SAFETY: one thread calls at a time, which is what `MPI_Init_thread` reports.
+unsafe impl Sync for Global {}
+
+static GLOBAL: Global =
+    Global { world: UnsafeCell::new(None), objects: UnsafeCell::new(None), life: UnsafeCell::new(Life::Before) };
+
+/// Where the life of MPI stands.
+pub fn life() -> Life {
+    // SAFETY: one thread calls at a time.
+    unsafe { *GLOBAL.life.get() }
+}
+
+/// Sets it.
+pub fn set_life(life: Life) {
+    // SAFETY: one thread calls at a time.
+    unsafe { *GLOBAL.life.get() = life };
+}
+
+/// The engine. A function of the program that the engine calls must not communicate, as the standard says, so it does not get here.
+#[inline]
+pub fn world() -> Result<&'static mut World, Error> {
+    // SAFETY: one thread calls at a time, and no caller keeps the reference over a call that gets another.
+    unsafe { (*GLOBAL.world.get()).as_mut() }.ok_or(Error::Other)
+}
+
+/// The objects. No caller keeps the reference while the engine or a function of the program runs.
+#[inline]
+pub fn objects() -> &'static mut Objects {
+    // SAFETY: as for `world`.
+    unsafe { (*GLOBAL.objects.get()).get_or_insert_default() }
+}
+
+/// Sets or removes the engine.
+pub fn set_world(world: Option<World>) {
+    // SAFETY: as for `world`.
+    unsafe { *GLOBAL.world.get() = world };
+}
+
+/// What a handle of a slab means.
+pub fn find<T>(slab: &mut Slab<T>, kind: Kind, handle: Handle) -> Option<(Id, &mut T)> {
+    let (index, generation) = id_of(kind, handle)?;
+    let id = slab.id_at(index).filter(|id| id.generation as u16 == generation)?;
+    slab.get_mut(id).map(|value| (id, value))
+}
+
+/// The communicator of a handle.
+#[inline]
+pub fn comm(handle: Handle) -> Result<&'static mut Comm, Error> {
+    let comms = &mut objects().comms;
+    let found = match handle {
+        COMM_WORLD => comms.at_mut(0),
+        COMM_SELF => comms.at_mut(1),
+        other => find(comms, Kind::Communicator, other).map(|(_, comm)| comm),
+    };
+    found.ok_or(Error::Comm)
+}
+
+/// The core of the communicator of a handle, which the engine may use while objects change.
+#[inline]
+pub fn core_of(handle: Handle) -> Result<Rc<Communicator>, Error> {
+    comm(handle).map(|comm| Rc::clone(&comm.core))
+}
+
+/// Keeps a new communicator with the handler of its parent.
+pub fn add_comm(core: Rc<Communicator>, errhandler: Handle) -> Handle {
+    let (name, attributes, info, buffer) = Default::default();
+    let comm = Comm { core, errhandler, name, attributes, info, buffer };
+    handle_of(Kind::Communicator, objects().comms.insert(comm))
+}

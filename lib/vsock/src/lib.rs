@@ -1,0 +1,33 @@
+//! Streams between a VM and its host: the connections of virtio-vsock (virtio 1.2, section 5.10), over whatever moves packets.
+//!
+//! [`Stack`] is the state of all connections, without a device, a clock or tasks:
+//! * a driver hands it each packet that was received ([`Stack::receive`]) and takes the packets to send
+//!   ([`Stack::next_packet`]);
+//! * a service's streams and listeners call its `poll_` functions.
+//!
+//! # Copies
+//! A received packet stays in the device's buffer until it is read, so its bytes are copied once, into the reader's memory, and not at
+//! all by [`Stack::poll_read_buf`]. Small packets are the exception: they are copied out at once, because a peer that sends
+//! single bytes would otherwise hold a whole device buffer with each. A byte that is written is copied once, into the packet.
+//!
+//! # Credit
+//! Each side grants the other a window of [`Config::buffer_bytes`] for each connection; both count all bytes ever sent and consumed,
+//! modulo 2^32 (section 5.10.6.3). A peer that sends more than it was granted is reset.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod config;
+mod connection;
+mod header;
+mod received;
+mod stack;
+#[cfg(test)]
+mod stack_tests;
+
+pub use config::Config;
+pub use header::{Ends, HEADER_BYTES, Header, Operation, Type};
+pub use stack::{ConnectionId, Counters, ListenerId, Packet, Stack};

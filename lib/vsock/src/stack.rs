@@ -1,0 +1,675 @@
+//! All connections of one machine.
+
+use crate::config::Config;
+use crate::connection::{Connection, End, Owner, State};
+use crate::header::{Ends, Header, Operation, SHUTDOWN_RECEIVE, SHUTDOWN_SEND, Type};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::task::{Poll, Waker};
+use glass_api::{Buf, Instant, NetError};
+
+/// Resets for packets of no connection that wait to be sent; more are dropped, and their peers run into time-outs.
+const REPLIES_MAX: usize = 1024;
+/// Ports from here on are chosen for connections that we open.
+const FIRST_FREE_PORT: u32 = 49_152;
+/// Both halves.
+const SHUTDOWN_BOTH: u32 = SHUTDOWN_RECEIVE | SHUTDOWN_SEND;
+
+/// Names a connection until it is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(usize);
+
+/// Names an open port until it is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(u64);
+
+/// A packet to send.
+#[derive(Debug, Clone)]
+pub struct Packet {
+    /// Its header.
+    pub header: Header,
+    /// Its data, which must not change until the device has sent it.
+    pub data: Option<Buf>,
+}
+
+/// What happened since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections that were opened, by either side.
+    pub opened: u64,
+    /// Requests that were refused, because no port is open there or a bound was reached.
+    pub refused: u64,
+    /// Connections that the peer has reset.
+    pub reset_by_peer: u64,
+    /// Connections that were reset because the peer broke a rule of the protocol.
+    pub violations: u64,
+    /// Packets for another machine, or cut.
+    pub malformed: u64,
+    /// Connections that were reset because the peer did not answer.
+    pub timed_out: u64,
+}
+
+struct Listener {
+    id: ListenerId,
+    backlog: VecDeque<ConnectionId>,
+    waker: Option<Waker>,
+}
+
+/// All connections of one machine; see the crate's documentation.
+pub struct Stack {
+    cid: u64,
+    config: Config,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Those that have not ended.
+    by_ends: BTreeMap<Ends, ConnectionId>,
+    listeners: BTreeMap<u32, Listener>,
+    listeners_made: u64,
+    /// Resets that belong to no connection any more.
+    replies: VecDeque<Header>,
+    /// Connections that have something to send, each once.
+    queued: VecDeque<ConnectionId>,
+    /// Data of all connections that waits to be sent.
+    queued_bytes: usize,
+    /// Writers that wait for that to become less.
+    starved: Vec<ConnectionId>,
+    deadlines: BTreeSet<(Instant, ConnectionId)>,
+    next_port: u32,
+    now: Instant,
+    counters: Counters,
+}
+
+impl Stack {
+    /// The state of a machine with the context identifier `cid` and no connections. `seed` chooses the first free port.
+    pub fn new(cid: u64, config: Config, seed: u64) -> Stack {
+        let next_port = FIRST_FREE_PORT + (seed % (1 << 30)) as u32;
+        Stack {
+            cid,
+            config,
+            connections: Vec::new(),
+            free: Vec::new(),
+            by_ends: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            listeners_made: 0,
+            replies: VecDeque::new(),
+            queued: VecDeque::new(),
+            queued_bytes: 0,
+            starved: Vec::new(),
+            deadlines: BTreeSet::new(),
+            next_port,
+            now: Instant(0),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Our context identifier.
+    pub fn cid(&self) -> u64 {
+        self.cid
+    }
+
+    /// What happened since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Connections that exist, those included that end by themselves.
+    pub fn connection_count(&self) -> usize {
+        self.connections.len() - self.free.len()
+    }
+
+    /// Opens `port`, or a free one if it is 0; returns which.
+    pub fn listen(&mut self, port: u32) -> Result<(ListenerId, u32), NetError> {
+        let port = if port == 0 { self.free_port() } else { port };
+        if self.listeners.contains_key(&port) {
+            return Err(NetError::PortInUse(u16::try_from(port).unwrap_or(u16::MAX)));
+        }
+        self.listeners_made += 1;
+        let id = ListenerId(self.listeners_made);
+        self.listeners.insert(port, Listener { id, backlog: VecDeque::new(), waker: None });
+        Ok((id, port))
+    }
+
+    /// Closes a port. What was not accepted is reset.
+    pub fn close_listener(&mut self, id: ListenerId) {
+        let port = self.listeners.iter().find(|(_, listener)| listener.id == id).map(|(port, _)| *port);
+        let Some(listener) = port.and_then(|port| self.listeners.remove(&port)) else { return };
+        for id in listener.backlog {
+            self.get(id).owner = Owner::Nobody;
+            self.reset(id, End::Reset);
+        }
+    }
+
+    /// The next connection of a port and its other end.
+    pub fn poll_accept(&mut self, id: ListenerId, waker: &Waker) -> Poll<(ConnectionId, Ends)> {
+        let Some(listener) = self.listeners.values_mut().find(|listener| listener.id == id) else {
+            return Poll::Pending;
+        };
+        let Some(connection) = listener.backlog.pop_front() else {
+            listener.waker = Some(waker.clone());
+            return Poll::Pending;
+        };
+        let state = self.get(connection);
+        state.owner = Owner::Service;
+        Poll::Ready((connection, state.ends))
+    }
+
+    /// Starts to open a connection; [`Stack::poll_connected`] returns how it went.
+    pub fn connect(&mut self, now: Instant, peer_cid: u64, peer_port: u32) -> Result<ConnectionId, NetError> {
+        self.now = now;
+        if self.by_ends.len() >= self.config.connections_max {
+            return Err(NetError::TooMany);
+        }
+        let ends = Ends { local_port: self.free_port(), peer_cid, peer_port };
+        let until = now + self.config.connect_timeout;
+        let id = self.insert(Connection::new(ends, State::Connecting(until), Owner::Service));
+        self.deadlines.insert((until, id));
+        self.get(id).wanted.request = true;
+        self.queue(id);
+        Ok(id)
+    }
+
+    /// Whether a connection that we open is open.
+    pub fn poll_connected(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<(), NetError>> {
+        let connection = self.get(id);
+        match connection.state {
+            State::Connecting(_) => {
+                connection.writer = Some(waker.clone());
+                Poll::Pending
+            }
+            State::Ended(end) => Poll::Ready(Err(error(end))),
+            State::Open | State::Closing(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Reads into `into`; 0 after the peer's end.
+    pub fn poll_read(&mut self, id: ConnectionId, into: &mut [u8], waker: &Waker) -> Poll<Result<usize, NetError>> {
+        if into.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let count = self.get(id).received.read(into);
+        if count == 0 {
+            return self.poll_end(id, waker).map_ok(|()| 0);
+        }
+        self.note_read(id, count);
+        Poll::Ready(Ok(count))
+    }
+
+    /// Reads the next piece that was received, without a copy if it is large; an empty one after the peer's end.
+    pub fn poll_read_buf(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<Buf, NetError>> {
+        let no_memory = |_| NetError::TooMany;
+        match self.get(id).received.read_buf() {
+            None => match self.poll_end(id, waker) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(())) => Poll::Ready(Buf::zeroed(0).map_err(no_memory)),
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            },
+            Some(Err(error)) => Poll::Ready(Err(no_memory(error))),
+            Some(Ok(buf)) => {
+                self.note_read(id, buf.len());
+                Poll::Ready(Ok(buf))
+            }
+        }
+    }
+
+    /// Whether a connection from which there is nothing to read has ended.
+    fn poll_end(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<(), NetError>> {
+        let connection = self.get(id);
+        match connection.state {
+            State::Ended(End::Closed) => Poll::Ready(Ok(())),
+            _ if connection.peer_sends_no_more => Poll::Ready(Ok(())),
+            State::Ended(end) => Poll::Ready(Err(error(end))),
+            _ => {
+                connection.reader = Some(waker.clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn note_read(&mut self, id: ConnectionId, bytes: usize) {
+        let connection = self.connections[id.0].as_mut().expect("the connection exists");
+        connection.note_read(bytes, &self.config);
+        self.queue(id);
+        self.finish(id);
+    }
+
+    /// Takes the start of `data` for sending, a packet at most, and returns how much. Pending while the peer gives no credit.
+    pub fn poll_write(&mut self, id: ConnectionId, data: &[u8], waker: &Waker) -> Poll<Result<usize, NetError>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let room = match self.poll_room(id, waker) {
+            Poll::Ready(Ok(room)) => room.min(data.len()),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        };
+        let Ok(buf) = Buf::copy_of(&data[..room]) else { return Poll::Ready(Err(NetError::TooMany)) };
+        self.take(id, buf);
+        Poll::Ready(Ok(room))
+    }
+
+    /// Takes the start of `data` for sending, without a copy, and returns how much. It must not change until it was sent.
+    pub fn poll_write_buf(&mut self, id: ConnectionId, data: &Buf, waker: &Waker) -> Poll<Result<usize, NetError>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.poll_room(id, waker).map_ok(|room| {
+            let count = room.min(data.len());
+            self.take(id, data.slice(0..count));
+            count
+        })
+    }
+
+    /// How long a packet may be that is written now.
+    fn poll_room(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<usize, NetError>> {
+        let is_full = self.queued_bytes >= self.config.queued_bytes_max;
+        let packet_bytes_max = self.config.packet_bytes_max;
+        let connection = self.get(id);
+        match connection.state {
+            State::Ended(End::TimedOut) => return Poll::Ready(Err(NetError::TimedOut)),
+            State::Open if !connection.closed && !connection.peer_receives_no_more => {}
+            _ => return Poll::Ready(Err(NetError::Reset)),
+        }
+        let credit_bytes = connection.credit_bytes() as usize;
+        if credit_bytes > 0 && !is_full {
+            return Poll::Ready(Ok(credit_bytes.min(packet_bytes_max)));
+        }
+        connection.writer = Some(waker.clone());
+        if credit_bytes == 0 {
+            connection.wanted.credit_request = true;
+            self.queue(id);
+        } else {
+            self.starved.push(id);
+        }
+        Poll::Pending
+    }
+
+    fn take(&mut self, id: ConnectionId, data: Buf) {
+        let bytes = data.len();
+        let connection = self.get(id);
+        connection.note_taken(bytes);
+        connection.unsent.push_back(data);
+        connection.unsent_bytes += bytes;
+        self.queued_bytes += bytes;
+        self.queue(id);
+    }
+
+    /// Ends our half of a connection, after what was written. The other half stays readable.
+    pub fn close(&mut self, now: Instant, id: ConnectionId) -> Result<(), NetError> {
+        self.now = now;
+        let connection = self.get(id);
+        match connection.state {
+            State::Ended(End::Closed) => return Ok(()),
+            State::Ended(end) => return Err(error(end)),
+            _ => {}
+        }
+        connection.closed = true;
+        connection.wanted.shutdown |= SHUTDOWN_SEND;
+        self.queue(id);
+        self.finish(id);
+        Ok(())
+    }
+
+    /// The service releases a connection: one that it has closed is ended in order, any other is reset.
+    pub fn release(&mut self, now: Instant, id: ConnectionId) {
+        self.now = now;
+        let until = now + self.config.close_timeout;
+        let connection = self.get(id);
+        connection.owner = Owner::Nobody;
+        connection.reader = None;
+        connection.writer = None;
+        match connection.state {
+            State::Ended(_) => self.remove(id),
+            _ if !connection.closed => self.reset(id, End::Reset),
+            _ => {
+                connection.wanted.shutdown |= SHUTDOWN_BOTH;
+                connection.state = State::Closing(until);
+                self.deadlines.insert((until, id));
+                self.queue(id);
+                self.finish(id);
+            }
+        }
+    }
+
+    /// Takes a packet that was received in the first `bytes` bytes of `buffer`, without its header. Returns the buffer if it can be
+    /// used again at once.
+    pub fn receive(&mut self, now: Instant, header: Header, buffer: Buf, bytes: usize) -> Option<Buf> {
+        self.now = now;
+        if header.destination_cid != self.cid || bytes > buffer.len() {
+            self.counters.malformed += 1;
+            return Some(buffer);
+        }
+        let ends = header.ends_of_receiver();
+        let id = self.by_ends.get(&ends).copied();
+        let is_whole = header.data_bytes as usize == bytes && (bytes == 0 || header.operation == Some(Operation::Data));
+        match (id, header.operation) {
+            (None, Some(Operation::Reset)) => {}
+            (None, Some(Operation::Request)) if is_whole && header.kind == Some(Type::Stream) => {
+                self.admit(ends, &header)
+            }
+            (None, _) => self.refuse(&header),
+            (Some(id), _) if !is_whole || header.kind != Some(Type::Stream) => {
+                self.counters.malformed += 1;
+                self.reset(id, End::Reset);
+            }
+            (Some(id), Some(operation)) => return self.receive_for(id, operation, &header, buffer, bytes),
+            (Some(id), None) => self.violate(id),
+        }
+        Some(buffer)
+    }
+
+    fn admit(&mut self, ends: Ends, header: &Header) {
+        let has_room = self.by_ends.len() < self.config.connections_max;
+        let backlog_max = self.config.backlog_max;
+        let listener = self.listeners.get_mut(&ends.local_port);
+        let Some(listener) = listener.filter(|listener| has_room && listener.backlog.len() < backlog_max) else {
+            return self.refuse(header);
+        };
+        let owner = Owner::Listener(listener.id);
+        let id = self.insert(Connection::new(ends, State::Open, owner));
+        let connection = self.get(id);
+        connection.take_credit(header.window_bytes, header.consumed);
+        connection.wanted.response = true;
+        self.queue(id);
+        self.counters.opened += 1;
+        if let Some(listener) = self.listeners.get_mut(&ends.local_port) {
+            listener.backlog.push_back(id);
+            if let Some(waker) = listener.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Answers a packet of no connection.
+    fn refuse(&mut self, header: &Header) {
+        self.counters.refused += 1;
+        self.reply_reset(header.ends_of_receiver());
+    }
+
+    fn reply_reset(&mut self, ends: Ends) {
+        if self.replies.len() < REPLIES_MAX {
+            self.replies.push_back(self.header(ends, Operation::Reset));
+        }
+    }
+
+    fn receive_for(
+        &mut self,
+        id: ConnectionId,
+        operation: Operation,
+        header: &Header,
+        buffer: Buf,
+        bytes: usize,
+    ) -> Option<Buf> {
+        let connection = self.connections[id.0].as_mut().expect("the connection exists");
+        if operation == Operation::Reset {
+            // Its credit may be all zeros.
+            self.end_by_peer(id);
+            return Some(buffer);
+        }
+        let is_connecting = matches!(connection.state, State::Connecting(_));
+        let is_answer = operation == Operation::Response;
+        if is_connecting != is_answer || !connection.take_credit(header.window_bytes, header.consumed) {
+            self.violate(id);
+            return Some(buffer);
+        }
+        match operation {
+            Operation::Response => {
+                if let State::Connecting(until) = connection.state {
+                    self.deadlines.remove(&(until, id));
+                }
+                connection.state = State::Open;
+                connection.wake_writer();
+                self.counters.opened += 1;
+            }
+            Operation::Shutdown => {
+                connection.peer_receives_no_more |= header.flags & SHUTDOWN_RECEIVE != 0;
+                connection.peer_sends_no_more |= header.flags & SHUTDOWN_SEND != 0;
+                connection.wake_reader();
+                connection.wake_writer();
+                self.finish(id);
+            }
+            Operation::CreditUpdate => {}
+            Operation::CreditRequest => {
+                connection.wanted.credit_update = true;
+                self.queue(id);
+            }
+            Operation::Request | Operation::Reset => self.violate(id),
+            Operation::Data
+                if connection.peer_sends_no_more || bytes as u32 > connection.granted_bytes(&self.config) =>
+            {
+                self.violate(id);
+            }
+            // The service has released it; what is still in flight is dropped.
+            Operation::Data if connection.owner == Owner::Nobody => {}
+            Operation::Data => match connection.received.push(buffer, bytes) {
+                Ok(buffer) => {
+                    connection.note_received(bytes as u32);
+                    return buffer;
+                }
+                Err(_) => {
+                    self.reset(id, End::Reset);
+                    return None;
+                }
+            },
+        }
+        Some(buffer)
+    }
+
+    fn end_by_peer(&mut self, id: ConnectionId) {
+        let connection = self.get(id);
+        // After both have closed their halves a reset is the regular end.
+        let is_regular = connection.peer_sends_no_more && (connection.closed || connection.peer_receives_no_more)
+            || matches!(connection.state, State::Closing(_));
+        if !is_regular {
+            self.counters.reset_by_peer += 1;
+        }
+        self.end(id, if is_regular { End::Closed } else { End::Reset });
+    }
+
+    /// The peer has broken a rule.
+    fn violate(&mut self, id: ConnectionId) {
+        self.counters.violations += 1;
+        self.reset(id, End::Reset);
+    }
+
+    /// Ends a connection with a reset to the peer.
+    fn reset(&mut self, id: ConnectionId, end: End) {
+        let ends = self.get(id).ends;
+        self.reply_reset(ends);
+        self.end(id, end);
+    }
+
+    /// Ends a connection that neither side uses any more. What was written to a peer that receives no more is dropped.
+    fn finish(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections[id.0].as_mut() else { return };
+        if matches!(connection.state, State::Ended(_)) || !connection.peer_sends_no_more {
+            return;
+        }
+        let has_sent = connection.unsent.is_empty() && connection.wanted.shutdown == 0;
+        let writes_no_more = connection.peer_receives_no_more || connection.closed && has_sent;
+        let reads_no_more = connection.received.bytes() == 0 || connection.owner == Owner::Nobody;
+        if writes_no_more && reads_no_more {
+            self.reset(id, End::Closed);
+        }
+    }
+
+    fn end(&mut self, id: ConnectionId, end: End) {
+        let connection = self.connections[id.0].as_mut().expect("the connection exists");
+        let ends = connection.ends;
+        self.queued_bytes -= connection.unsent_bytes;
+        if let State::Connecting(until) | State::Closing(until) = connection.state {
+            self.deadlines.remove(&(until, id));
+        }
+        connection.end(end);
+        let owner = connection.owner;
+        self.by_ends.remove(&ends);
+        match owner {
+            Owner::Service => {}
+            Owner::Nobody => self.remove(id),
+            // It can be accepted while there is something to read.
+            Owner::Listener(_) if self.get(id).received.bytes() > 0 => {}
+            Owner::Listener(_) => {
+                if let Some(listener) = self.listeners.get_mut(&ends.local_port) {
+                    listener.backlog.retain(|waiting| *waiting != id);
+                }
+                self.remove(id);
+            }
+        }
+        self.feed_starved();
+    }
+
+    /// The next packet to send, one of each connection in turn.
+    pub fn next_packet(&mut self) -> Option<Packet> {
+        if let Some(header) = self.replies.pop_front() {
+            return Some(Packet { header, data: None });
+        }
+        while let Some(id) = self.queued.pop_front() {
+            let Some(connection) = self.connections[id.0].as_mut() else { continue };
+            connection.is_queued = false;
+            let packet = self.packet_of(id);
+            if packet.is_some() {
+                self.queue(id);
+                self.finish(id);
+                return packet;
+            }
+        }
+        None
+    }
+
+    fn packet_of(&mut self, id: ConnectionId) -> Option<Packet> {
+        let connection = self.connections[id.0].as_mut().expect("the connection exists");
+        let ends = connection.ends;
+        let wanted = &mut connection.wanted;
+        let (operation, flags) = if core::mem::take(&mut wanted.request) {
+            (Operation::Request, 0)
+        } else if core::mem::take(&mut wanted.response) {
+            (Operation::Response, 0)
+        } else if let Some(data) = connection.unsent.pop_front() {
+            connection.unsent_bytes -= data.len();
+            self.queued_bytes -= data.len();
+            let mut header = self.header(ends, Operation::Data);
+            header.data_bytes = data.len() as u32;
+            header.consumed = self.get(id).grant();
+            self.feed_starved();
+            return Some(Packet { header, data: Some(data) });
+        } else if core::mem::take(&mut wanted.credit_request) {
+            (Operation::CreditRequest, 0)
+        } else if wanted.credit_update {
+            (Operation::CreditUpdate, 0)
+        } else if wanted.shutdown != 0 {
+            (Operation::Shutdown, core::mem::take(&mut wanted.shutdown))
+        } else {
+            return None;
+        };
+        let consumed = connection.grant();
+        let header = Header { flags, consumed, ..self.header(ends, operation) };
+        Some(Packet { header, data: None })
+    }
+
+    fn feed_starved(&mut self) {
+        if self.queued_bytes < self.config.queued_bytes_max {
+            for id in core::mem::take(&mut self.starved) {
+                if let Some(connection) = &mut self.connections[id.0] {
+                    connection.wake_writer();
+                }
+            }
+        }
+    }
+
+    /// Ends what has waited for its peer too long.
+    pub fn poll(&mut self, now: Instant) {
+        self.now = now;
+        while let Some(&(until, id)) = self.deadlines.first() {
+            if until > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            self.counters.timed_out += 1;
+            self.reset(id, End::TimedOut);
+        }
+    }
+
+    /// When [`Stack::poll`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(until, _)| *until)
+    }
+
+    /// Whether [`Stack::next_packet`] may have one.
+    pub fn has_packets(&self) -> bool {
+        !self.replies.is_empty() || !self.queued.is_empty()
+    }
+
+    /// The device has forgotten all connections, because the VM was moved, and has perhaps another context identifier (virtio 1.2,
+    /// section 5.10.6.7). Ports stay open.
+    pub fn reset_all(&mut self, cid: u64) {
+        self.cid = cid;
+        let ids: Vec<ConnectionId> = self.by_ends.values().copied().collect();
+        ids.into_iter().for_each(|id| self.end(id, End::Reset));
+        self.replies.clear();
+    }
+
+    fn header(&self, ends: Ends, operation: Operation) -> Header {
+        Header {
+            source_cid: self.cid,
+            destination_cid: ends.peer_cid,
+            source_port: ends.local_port,
+            destination_port: ends.peer_port,
+            data_bytes: 0,
+            kind: Some(Type::Stream),
+            operation: Some(operation),
+            flags: 0,
+            window_bytes: self.config.buffer_bytes,
+            consumed: 0,
+        }
+    }
+
+    fn queue(&mut self, id: ConnectionId) {
+        let connection = self.connections[id.0].as_mut().expect("the connection exists");
+        let has_something = connection.wanted.is_any() || !connection.unsent.is_empty();
+        if has_something && !connection.is_queued && !matches!(connection.state, State::Ended(_)) {
+            connection.is_queued = true;
+            self.queued.push_back(id);
+        }
+    }
+
+    fn insert(&mut self, connection: Connection) -> ConnectionId {
+        let ends = connection.ends;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        self.connections[index] = Some(connection);
+        self.by_ends.insert(ends, ConnectionId(index));
+        ConnectionId(index)
+    }
+
+    /// Forgets a connection that has ended.
+    fn remove(&mut self, id: ConnectionId) {
+        self.connections[id.0] = None;
+        self.free.push(id.0);
+        self.starved.retain(|starved| *starved != id);
+        self.queued.retain(|queued| *queued != id);
+    }
+
+    fn get(&mut self, id: ConnectionId) -> &mut Connection {
+        self.connections[id.0].as_mut().expect("the connection exists")
+    }
+
+    /// A port that neither a listener nor a connection of ours has.
+    fn free_port(&mut self) -> u32 {
+        loop {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).filter(|port| *port < u32::MAX).unwrap_or(FIRST_FREE_PORT);
+            let is_used = self.listeners.contains_key(&port) || self.by_ends.keys().any(|ends| ends.local_port == port);
+            if !is_used {
+                return port;
+            }
+        }
+    }
+}
+
+fn error(end: End) -> NetError {
+    match end {
+        End::TimedOut => NetError::TimedOut,
+        End::Closed | End::Reset => NetError::Reset,
+    }
+}

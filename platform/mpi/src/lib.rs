@@ -1,0 +1,13 @@
+//! Ranks as processes of one host: they share a file of memory that `glass run --ranks` made, or a process is the only rank.
+//!
+//! Built as `libmpi_abi.so.0`, this is the library that programs of the MPI 5.0 standard ABI load.
+#![deny(unsafe_code)]
+
+mod fabric;
+mod host;
+mod job;
+#[allow(unsafe_code)] // System calls, and the function by which the C interface finds this crate.
+mod sys;
+
+pub use fabric::ProcessFabric;
+pub use job::join;

@@ -1,0 +1,124 @@
+//! The console: one handle prints, another is driven by the core's loop.
+
+use super::{Devices, EndRequests, Settings, Started};
+use crate::bus::VmTransport;
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::string::ToString;
+use core::cell::RefCell;
+use glass_executor::sync::Notify;
+use glass_trace::Name;
+use glass_virtio::{Console, ConsoleConfig, Driver, IdentityDma, Lie, SetupError};
+
+/// What a task waits for that prints more than the host reads.
+static CONSOLE_ROOM: Name = Name::new("console: no room until the host reads");
+
+/// The character that requests the end of the service: what a terminal sends for Ctrl-C.
+const INTERRUPT: u8 = 3;
+
+/// The console. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct SharedConsole {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    console: RefCell<Console<VmTransport, IdentityDma>>,
+    /// Notified when the host has read something.
+    room: Notify,
+    end_requests: Rc<EndRequests>,
+}
+
+pub fn start(
+    transport: VmTransport,
+    settings: &Settings,
+    devices: &mut Devices,
+) -> Result<Option<Started>, SetupError> {
+    if devices.console.is_some() {
+        return Ok(None);
+    }
+    let config = ConsoleConfig { port: settings.console_port, receive: true, ..ConsoleConfig::default() };
+    let console = RefCell::new(Console::new(transport, IdentityDma, config)?);
+    let (room, end_requests) = (Notify::of_resource(&CONSOLE_ROOM), devices.end_requests.clone());
+    let console = SharedConsole { shared: Rc::new(Shared { console, room, end_requests }) };
+    devices.console = Some(console.clone());
+    Ok(Some(("console".to_string(), Box::new(console))))
+}
+
+impl SharedConsole {
+    /// Gives the host a line at once.
+    pub fn print(&self, line: &[u8]) {
+        let mut console = self.shared.console.borrow_mut();
+        console.write(line);
+        console.kick();
+    }
+
+    /// Completes when there is room for `bytes` bytes.
+    pub async fn room(&self, bytes: usize) {
+        loop {
+            let read = self.shared.room.notified();
+            {
+                let mut console = self.shared.console.borrow_mut();
+                if console.has_room(bytes) {
+                    return;
+                }
+                console.want_room();
+            }
+            read.await;
+        }
+    }
+
+    /// Counts the interrupt characters that the host has written. Other input is dropped.
+    fn read_requests(&self) {
+        let mut input = [0; 64];
+        // What is not read now is there in the next round.
+        let count = self.shared.console.borrow_mut().read(&mut input);
+        let interrupts = input[..count].iter().filter(|byte| **byte == INTERRUPT).count() as u32;
+        let before = &self.shared.end_requests.interrupts;
+        before.set(before.get().saturating_add(interrupts));
+    }
+
+    /// Looks up to `looks` times whether the host has taken everything.
+    pub fn drain(&self, looks: usize) {
+        self.shared.console.borrow_mut().drain(looks);
+    }
+}
+
+impl Driver for SharedConsole {
+    fn poll(&mut self) -> bool {
+        let progress = self.shared.console.borrow_mut().poll();
+        if self.shared.console.borrow_mut().take_room() {
+            self.shared.room.notify_all();
+        }
+        self.read_requests();
+        progress
+    }
+
+    fn kick(&mut self) -> bool {
+        self.shared.console.borrow_mut().kick()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.shared.console.borrow_mut().arm()
+    }
+
+    fn disarm(&mut self) {
+        self.shared.console.borrow_mut().disarm();
+    }
+
+    fn acknowledge(&mut self) {
+        self.shared.console.borrow_mut().acknowledge();
+    }
+
+    fn lie(&self) -> Option<Lie> {
+        self.shared.console.borrow().lie()
+    }
+
+    fn restart(&mut self) -> Result<(), SetupError> {
+        self.shared.console.borrow_mut().restart()
+    }
+
+    fn set_trace_name(&mut self, name: u32) {
+        self.shared.console.borrow_mut().set_trace_name(name);
+    }
+}

@@ -1,0 +1,175 @@
+//! The network: a TCP/IP stack over a card, driven by the core's loop as one.
+
+#[cfg(test)]
+#[path = "net_tests.rs"]
+mod tests;
+
+use super::{Devices, Settings, Started};
+use crate::bus::VmTransport;
+use crate::command_line::Addressing;
+use crate::cores::this_core;
+use crate::serial::print_line;
+use crate::{clock, random};
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use core::fmt;
+use core::num::NonZeroU16;
+use glass_api::Instant;
+use glass_net::{Address, Card, CardLimits, CardTransmit, Config, FrameDevice, Stack};
+use glass_trace::Group;
+use glass_virtio::{Dma, Driver, IdentityDma, Lie, Net, NetConfig, NetTransmit, SetupError, Transport};
+
+/// One part in so many of the memory holds frames.
+const RECEIVE_SHARE: usize = 6;
+
+/// A virtio network card, as a stack sees it.
+struct VirtioCard<T: Transport, D: Dma>(Net<T, D>);
+
+/// The right to send a frame through it.
+struct VirtioTransmit<'a>(NetTransmit<'a>);
+
+impl<T: Transport, D: Dma> Card for VirtioCard<T, D> {
+    type Transmit<'a>
+        = VirtioTransmit<'a>
+    where
+        Self: 'a;
+
+    fn limits(&self) -> CardLimits {
+        let limits = self.0.limits();
+        CardLimits {
+            mtu: limits.mtu,
+            completes_checksums: limits.completes_checksums,
+            verifies_checksums: limits.verifies_checksums,
+            segment_bytes_max: limits.segment_bytes_max,
+        }
+    }
+
+    fn receive(&mut self) -> Option<(&[u8], VirtioTransmit<'_>)> {
+        let (frame, transmit) = self.0.receive()?;
+        Some((frame, VirtioTransmit(transmit)))
+    }
+
+    fn transmit(&mut self) -> Option<VirtioTransmit<'_>> {
+        self.0.transmit().map(VirtioTransmit)
+    }
+}
+
+impl CardTransmit for VirtioTransmit<'_> {
+    fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.0.send(bytes, segment_bytes, fill)
+    }
+}
+
+/// A stack and its card.
+struct Network<T: Transport, D: Dma> {
+    stack: Stack<FrameDevice<VirtioCard<T, D>>>,
+    now: fn() -> Instant,
+}
+
+pub fn start(
+    transport: VmTransport,
+    settings: &Settings,
+    devices: &mut Devices,
+) -> Result<Option<Started>, SetupError> {
+    if devices.sockets.is_some() {
+        return Ok(None);
+    }
+    let config = NetConfig { memory_bytes: settings.memory_bytes / RECEIVE_SHARE, ..NetConfig::default() };
+    let card = Net::new(transport, IdentityDma, config)?;
+    let address = match settings.address {
+        Addressing::Dhcp => Address::Dhcp,
+        Addressing::Static { address, prefix_bits, gateway } => {
+            Address::Static { address: address.into(), prefix_bits, gateway: gateway.map(Into::into) }
+        }
+    };
+    let (mac, config) = (card.mac(), Config::for_memory(address, settings.memory_bytes));
+    match Stack::new(FrameDevice(VirtioCard(card)), mac, config, random::next(), clock::now()) {
+        Ok(stack) => {
+            devices.sockets = Some(stack.sockets());
+            Ok(Some(("net".to_string(), Box::new(Network { stack, now: clock::now }))))
+        }
+        Err(error) => {
+            print_line(format_args!("no network: {error}"));
+            Err(SetupError::BadConfig("its network has no usable address"))
+        }
+    }
+}
+
+impl<T: Transport, D: Dma> Network<T, D> {
+    fn card(&mut self) -> &mut Net<T, D> {
+        &mut self.stack.device_mut().0.0
+    }
+}
+
+impl<T: Transport, D: Dma> Driver for Network<T, D> {
+    fn poll(&mut self) -> bool {
+        self.card().poll()
+    }
+
+    /// Comes after the tasks: what they have queued leaves in this round, together with acknowledgements, and with one kick.
+    fn kick(&mut self) -> bool {
+        let moved = self.stack.poll((self.now)());
+        if let Some((port, open)) = self.stack.take_missed_port() {
+            report_missed_port(port, &open);
+        }
+        self.card().kick();
+        moved
+    }
+
+    fn arm(&mut self) -> bool {
+        self.card().arm()
+    }
+
+    fn disarm(&mut self) {
+        self.card().disarm();
+    }
+
+    fn deadline(&mut self) -> Option<Instant> {
+        self.stack.next_deadline((self.now)())
+    }
+
+    fn has_work(&self) -> bool {
+        self.stack.has_work()
+    }
+
+    fn is_delivering(&self) -> bool {
+        self.stack.is_delivering()
+    }
+
+    fn acknowledge(&mut self) {
+        self.card().acknowledge();
+    }
+
+    fn lie(&self) -> Option<Lie> {
+        self.stack.device().0.0.lie()
+    }
+
+    fn restart(&mut self) -> Result<(), SetupError> {
+        self.card().restart()
+    }
+
+    fn set_trace_name(&mut self, name: u32) {
+        self.card().set_trace_name(name);
+    }
+
+    fn announce(&self, groups: u32) {
+        if groups & Group::Net as u32 != 0 {
+            self.stack.announce();
+        }
+    }
+}
+
+/// A port that is forwarded to no listener resets each connection, which a client cannot tell from a service that fails.
+fn report_missed_port(port: u16, open: &[u16]) {
+    let print = |line: fmt::Arguments| match this_core().print.get() {
+        Some(print) => print(line),
+        None => print_line(line),
+    };
+    match open {
+        [only] => print(format_args!(
+            "a client wants to reach port {port}, but the service listens on port {only}: forward that one \
+             (glass run --port {port}:{only})"
+        )),
+        _ => print(format_args!("a client wants to reach port {port}, but the service listens on {open:?}")),
+    }
+}

@@ -1,0 +1,146 @@
+//! The QEMU that runs a service: machine, bus, devices and the command line of the image.
+
+use super::options::{Accel, Bus, Machine, Network};
+use super::{Args, LOG_DEFAULT, stopped};
+use anyhow::{Result, bail};
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::Command;
+
+pub(super) const QEMU: &str = "qemu-system-x86_64";
+/// How QEMU treats the disk. An error of the host, a full file system above all, reaches the guest: QEMU's default stops
+/// the VM without a word.
+const DRIVE: &str = "cache=writeback,discard=unmap,werror=report,rerror=report";
+/// What QEMU's own network gives the first guest, and where its gateway is.
+const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
+
+/// KVM or TCG, and a word on why if that was ours to choose.
+pub(super) fn choose_accel(accel: Accel) -> Result<(&'static str, Option<String>)> {
+    let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    match (accel, kvm) {
+        (Accel::Kvm | Accel::Auto, Ok(_)) => Ok(("kvm", None)),
+        (Accel::Tcg, _) => Ok(("tcg", None)),
+        (Accel::Kvm, Err(error)) => bail!("cannot use KVM: /dev/kvm: {error}; use --accel tcg, or join the group kvm"),
+        (Accel::Auto, Err(error)) => Ok(("tcg", Some(format!("no KVM here (/dev/kvm: {error}): emulating with TCG")))),
+    }
+}
+
+/// The bus of the devices on a machine.
+pub(super) fn choose_bus(machine: Machine, bus: Option<Bus>) -> Result<Bus> {
+    match (machine, bus) {
+        (Machine::Q35, Some(Bus::Mmio)) => bail!("the machine q35 has no virtio-mmio: use --bus pci, or leave it out"),
+        (Machine::Q35, _) => Ok(Bus::Pci),
+        (Machine::Microvm, bus) => Ok(bus.unwrap_or(Bus::Pci)),
+    }
+}
+
+/// The percent-encoding that the image's command line undoes (platform/vm/src/command_line.rs).
+fn encode(arg: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%' && byte != b'"' && byte != b',';
+    arg.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") }).collect()
+}
+
+/// A file name inside a QEMU option: commas are doubled.
+pub(super) fn escape(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// What `-M` gets. Each lacks what no image of ours uses; of the PC's timer all do without KVM.
+fn machine(machine: Machine, bus: Bus) -> &'static str {
+    match (machine, bus) {
+        (Machine::Microvm, Bus::Mmio) => {
+            "microvm,acpi=off,pic=off,rtc=on,pit=on,auto-kernel-cmdline=on,memory-backend=ram"
+        }
+        // Where the buses are is in ACPI's tables.
+        (Machine::Microvm, Bus::Pci) => {
+            "microvm,acpi=on,pcie=on,pic=off,rtc=on,pit=on,auto-kernel-cmdline=off,memory-backend=ram"
+        }
+        (Machine::Q35, _) => "q35,sata=off,smbus=off,vmport=off,hpet=off,memory-backend=ram",
+    }
+}
+
+/// The option for a virtio device of kind `kind` on `bus`.
+fn device(bus: Bus, kind: &str, options: &str) -> String {
+    match bus {
+        Bus::Mmio => format!("virtio-{kind}-device{options}"),
+        // Virtio 1.0 and later only. A card's program for booting from the network is not wanted.
+        Bus::Pci => {
+            let rom = if kind == "net" { ",romfile=" } else { "" };
+            format!("virtio-{kind}-pci,disable-legacy=on{rom}{options}")
+        }
+    }
+}
+
+/// QEMU with everything that the VM needs; `folder` is for its sockets.
+pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: &Path) -> Command {
+    let memory = args.memory;
+    let mut qemu = super::ends_with_us(Path::new(QEMU));
+    qemu.args(["-M", machine(args.machine, bus), "-accel", accel]);
+    qemu.args(["-cpu", if accel == "kvm" { "host,-arch-capabilities" } else { "max" }]);
+    qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
+    qemu.args(["-m", &format!("{}K", memory / 1024), "-nodefaults", "-no-user-config"]);
+    qemu.args(["-display", "none", "-no-reboot"]);
+    qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+    if bus == Bus::Mmio {
+        qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
+    }
+    qemu.args(["-chardev", "stdio,id=console,mux=on,signal=on", "-serial", "chardev:console"]);
+    qemu.args(["-device", &device(bus, "serial", ""), "-device", "virtconsole,chardev=console"]);
+    let gdb = escape(&folder.join("gdb"));
+    qemu.args(["-chardev", &format!("socket,path={gdb},server=on,wait=off,id=gdb"), "-gdb", "chardev:gdb"]);
+    qemu.args(stopped::arguments(folder));
+    if let Some(disk) = &args.disk {
+        let file = escape(disk);
+        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},{DRIVE}")]);
+        qemu.args(["-device", &device(bus, "blk", ",drive=disk")]);
+    }
+    network(args, bus, &mut qemu);
+    qemu.arg("-kernel").arg(image).args(["-append", &kernel_command_line(args)]);
+    qemu
+}
+
+fn network(args: &Args, bus: Bus, qemu: &mut Command) {
+    let backend = match &args.net {
+        Network::None => return,
+        Network::User => {
+            let forwards = args.port.iter().map(|port| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", port.host, port.guest));
+            format!("user,id=net{}", forwards.collect::<String>())
+        }
+        Network::Tap(name) => format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on"),
+    };
+    qemu.args(["-netdev", &backend, "-device", &device(bus, "net", ",netdev=net")]);
+}
+
+/// Words for the platform, and behind `--` the service's.
+fn kernel_command_line(args: &Args) -> String {
+    let ip = match (&args.ip, &args.net) {
+        (Some(ip), _) => format!("ip={ip} "),
+        (None, Network::User) => format!("ip={USER_NETWORK_IP} "),
+        (None, _) => String::new(),
+    };
+    let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
+    let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
+    let words: Vec<String> = args.args.iter().map(|arg| encode(arg)).collect();
+    format!("{trace}{log}{ip}-- {}", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_survive_the_kernel_command_line() {
+        assert_eq!(encode("a b%\"ü"), "a%20b%25%22%c3%bc");
+    }
+
+    #[test]
+    fn a_machine_has_the_bus_that_it_can_have() {
+        assert!(choose_bus(Machine::Q35, None).is_ok_and(|bus| bus == Bus::Pci));
+        assert!(choose_bus(Machine::Microvm, None).is_ok_and(|bus| bus == Bus::Pci));
+        assert!(choose_bus(Machine::Microvm, Some(Bus::Mmio)).is_ok_and(|bus| bus == Bus::Mmio));
+        let refusal = choose_bus(Machine::Q35, Some(Bus::Mmio)).unwrap_err().to_string();
+        assert!(refusal.contains("use --bus pci"), "{refusal}");
+        assert_eq!(device(Bus::Mmio, "blk", ",drive=d"), "virtio-blk-device,drive=d");
+        assert_eq!(device(Bus::Pci, "blk", ",drive=d"), "virtio-blk-pci,disable-legacy=on,drive=d");
+    }
+}

@@ -1,0 +1,289 @@
+//! ELF files, of which only the parts are read that are needed: a program with its debug information can be larger than
+//! what it is good for.
+
+use std::cell::OnceCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use object::read::{CompressedData, CompressionFormat, ReadRef};
+use object::{Object, ObjectSection};
+
+use crate::image::ImageError;
+
+/// The largest section that is decompressed, in bytes.
+pub(crate) const SECTION_BYTES_MAX: u64 = 4 << 30;
+/// The largest file that is read as a whole, in bytes: a map of symbols.
+const WHOLE_BYTES_MAX: u64 = 1 << 30;
+/// The least that is read of a file at once.
+const PART_BYTES_MIN: u64 = 64 << 10;
+/// The longest text in a table of strings, in bytes.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+/// Parts that are kept of a file. A valid one has a dozen: its headers, tables of symbols, their names, notes.
+const PARTS_MAX: usize = 1024;
+
+/// A file that can be read at any place.
+pub trait ReadAt: Send + Sync {
+    /// Its length in bytes, at the time that it was opened.
+    fn bytes(&self) -> u64;
+
+    /// Fills `into` with what is at `offset`; false if that is not all there, or cannot be read.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> bool;
+
+    /// All of it, where that is in memory anyway.
+    fn in_memory(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+impl ReadAt for &[u8] {
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.get(offset..));
+        let found = rest.and_then(|rest| rest.get(..into.len()));
+        found.map(|found| into.copy_from_slice(found)).is_some()
+    }
+
+    fn in_memory(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+}
+
+impl ReadAt for Vec<u8> {
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+        ReadAt::read_at(&self.as_slice(), offset, into)
+    }
+
+    fn in_memory(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+}
+
+/// All of a file, unless it is absurdly large or cannot be read.
+pub(crate) fn read_whole(file: &dyn ReadAt) -> Option<Vec<u8>> {
+    let bytes = usize::try_from(file.bytes()).ok().filter(|_| file.bytes() <= WHOLE_BYTES_MAX)?;
+    let mut whole = vec![0; bytes];
+    file.read_at(0, &mut whole).then_some(whole)
+}
+
+/// Whether a file begins as ELF files do.
+pub(crate) fn is_elf(file: &dyn ReadAt) -> bool {
+    let mut magic = [0; 4];
+    file.read_at(0, &mut magic) && magic == *b"\x7fELF"
+}
+
+/// The parts of a file that were needed so far. They stay until all of it goes, so that what was parsed can refer to them.
+pub(crate) struct Parts<'f> {
+    file: &'f dyn ReadAt,
+    first: OnceCell<Box<Part>>,
+}
+
+struct Part {
+    start: u64,
+    bytes: Vec<u8>,
+    next: OnceCell<Box<Part>>,
+}
+
+impl Part {
+    fn range(&self) -> Range<u64> {
+        self.start..self.start + self.bytes.len() as u64
+    }
+}
+
+impl<'f> Parts<'f> {
+    /// Nothing read yet.
+    pub(crate) fn of(file: &'f dyn ReadAt) -> Parts<'f> {
+        Parts { file, first: OnceCell::new() }
+    }
+
+    /// Reads a range for itself alone; `None` if it is not all in the file.
+    pub(crate) fn read(&self, offset: u64, bytes: u64) -> Option<Arc<[u8]>> {
+        if bytes == 0 {
+            return Some(Arc::from([]));
+        }
+        offset.checked_add(bytes).filter(|end| *end <= self.file.bytes())?;
+        let mut data: Arc<[u8]> = std::iter::repeat_n(0, usize::try_from(bytes).ok()?).collect();
+        let read = self.file.read_at(offset, Arc::get_mut(&mut data)?);
+        read.then_some(data)
+    }
+
+    /// A part with all of a range in it.
+    fn part(&self, range: Range<u64>) -> Option<&Part> {
+        let (mut place, mut count, mut held) = (&self.first, 0, 0);
+        while let Some(part) = place.get() {
+            if part.start <= range.start && range.end <= part.range().end {
+                return Some(part);
+            }
+            (place, count, held) = (&part.next, count + 1, held + part.bytes.len() as u64);
+        }
+        let length = self.file.bytes();
+        let end = range.end.max(range.start.saturating_add(PART_BYTES_MIN)).min(length);
+        let size = end.checked_sub(range.start).filter(|_| range.end <= end)?;
+        // Parts of a valid file do not overlap that often.
+        if count >= PARTS_MAX || held + size > length.saturating_mul(2) + PART_BYTES_MIN * PARTS_MAX as u64 {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(size).ok()?];
+        if !self.file.read_at(range.start, &mut bytes) {
+            return None;
+        }
+        Some(place.get_or_init(|| Box::new(Part { start: range.start, bytes, next: OnceCell::new() })))
+    }
+
+    /// The bytes of a range that is all in the file.
+    fn slice(&self, range: Range<u64>) -> Option<&[u8]> {
+        if range.end > self.file.bytes() {
+            return None;
+        }
+        if let Some(all) = self.file.in_memory() {
+            return all.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?);
+        }
+        let part = self.part(range.clone())?;
+        let inside = (range.start - part.start) as usize;
+        part.bytes.get(inside..)?.get(..(range.end - range.start) as usize)
+    }
+}
+
+impl<'a> ReadRef<'a> for &'a Parts<'_> {
+    fn len(self) -> Result<u64, ()> {
+        Ok(self.file.bytes())
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        if size == 0 {
+            return Ok(&[]);
+        }
+        self.slice(offset..offset.checked_add(size).ok_or(())?).ok_or(())
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        if range.end > self.file.bytes() {
+            return Err(());
+        }
+        // Most names are in a part that is there.
+        for bytes in [1, TEXT_BYTES_MAX] {
+            let end = range.start.saturating_add(bytes).min(range.end);
+            if end <= range.start {
+                return Err(());
+            }
+            let found = self.text(range.start..end, range.end, delimiter).ok_or(())?;
+            if let Some(text) = found {
+                return Ok(text);
+            }
+        }
+        Err(())
+    }
+}
+
+impl Parts<'_> {
+    /// The bytes up to a delimiter, of what is at hand or has to be read to have `range`; looks no further than `until`.
+    fn text(&self, range: Range<u64>, until: u64, delimiter: u8) -> Option<Option<&[u8]>> {
+        let bytes = match self.file.in_memory() {
+            Some(all) => all.get(usize::try_from(range.start).ok()?..usize::try_from(until).ok()?)?,
+            None => {
+                let part = self.part(range.clone())?;
+                let bytes = part.bytes.get((range.start - part.start) as usize..)?;
+                &bytes[..bytes.len().min(usize::try_from(until - range.start).ok()?)]
+            }
+        };
+        Some(bytes.iter().position(|byte| *byte == delimiter).map(|length| &bytes[..length]))
+    }
+}
+
+/// A parsed ELF file.
+pub(crate) type Elf<'a> = object::File<'a, &'a Parts<'a>>;
+
+/// Parses the headers, by which everything else is found.
+pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError> {
+    if !is_elf(parts.file) {
+        return Err(ImageError::NotElf);
+    }
+    let file = object::File::parse(parts)?;
+    if file.architecture() != object::Architecture::X86_64 {
+        return Err(ImageError::WrongMachine);
+    }
+    // Read at once: one name after the other would take a system call each.
+    for name in [".strtab", ".dynstr"] {
+        if let Some((offset, bytes)) = file.section_by_name(name).and_then(|section| section.file_range()) {
+            let _ = parts.read_bytes_at(offset, bytes);
+        }
+    }
+    Ok(file)
+}
+
+/// The bytes of a section, decompressed if it is compressed and not absurdly large. `None` if there is none, or it is not
+/// all in the file.
+pub(crate) fn section_bytes(parts: &Parts<'_>, file: &Elf<'_>, name: &str) -> Option<Arc<[u8]>> {
+    let range = file.section_by_name(name)?.compressed_file_range().ok()?;
+    if range.uncompressed_size > SECTION_BYTES_MAX {
+        return None;
+    }
+    let data = parts.read(range.offset, range.compressed_size)?;
+    if range.format == CompressionFormat::None {
+        return Some(data);
+    }
+    let compressed = CompressedData { format: range.format, data: &data, uncompressed_size: range.uncompressed_size };
+    Some(Arc::from(compressed.decompress().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// A file that counts what is read of it.
+    struct Counted(Vec<u8>, AtomicU64);
+
+    impl ReadAt for Counted {
+        fn bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+            self.1.fetch_add(into.len() as u64, Relaxed);
+            self.0.read_at(offset, into)
+        }
+    }
+
+    #[test]
+    fn a_part_is_read_once_and_only_what_is_needed() {
+        let mut bytes = vec![7; 10 << 20];
+        bytes[5_000_005] = 0;
+        let file = Counted(bytes, AtomicU64::new(0));
+        let parts = Parts::of(&file);
+        for offset in [0, 10, 60_000] {
+            assert_eq!((&parts).read_bytes_at(offset, 100), Ok(&[7; 100][..]));
+        }
+        assert_eq!(file.1.load(Relaxed), PART_BYTES_MIN);
+        // At its very end there is less than that.
+        assert_eq!((&parts).read_bytes_at((10 << 20) - 8, 8), Ok(&[7; 8][..]));
+        assert_eq!(file.1.load(Relaxed), PART_BYTES_MIN + 8);
+        assert_eq!((&parts).read_bytes_at((10 << 20) - 8, 9), Err(()));
+        assert_eq!((&parts).read_bytes_at(u64::MAX, 2), Err(()));
+        // A text that is not in the part where it begins, one that is, one that never ends, one beyond the end.
+        assert_eq!((&parts).read_bytes_at_until(4_900_000..10 << 20, 0), Ok(&[7; 100_005][..]));
+        let before = file.1.load(Relaxed);
+        assert_eq!((&parts).read_bytes_at_until(5_000_000..10 << 20, 0), Ok(&[7; 5][..]));
+        assert_eq!(file.1.load(Relaxed), before);
+        assert_eq!((&parts).read_bytes_at_until(0..10 << 20, 0), Err(()));
+        assert_eq!((&parts).read_bytes_at_until(5_000_000..5_000_003, 0), Err(()));
+        assert_eq!((&parts).read_bytes_at_until(5_000_000..20 << 20, 0), Err(()));
+        let (start, end) = (9, 3);
+        assert_eq!((&parts).read_bytes_at_until(start..end, 0), Err(()));
+    }
+
+    #[test]
+    fn parts_that_overlap_for_ever_are_refused() {
+        let file = Counted(vec![0; 2 << 20], AtomicU64::new(0));
+        let parts = Parts::of(&file);
+        let read = (0..1000u64).rev().take_while(|offset| (&parts).read_bytes_at(*offset, 1_000_000).is_ok()).count();
+        assert!((50..100).contains(&read), "{read}");
+        assert_eq!(file.1.load(Relaxed), read as u64 * 1_000_000);
+    }
+}

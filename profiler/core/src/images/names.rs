@@ -1,0 +1,135 @@
+//! The names in an image: where they are, and reading them, which can take its time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Loaded, MappedFile};
+use crate::debug_files;
+use crate::elf::ReadAt;
+use crate::image::Image;
+use crate::jit::{JitNames, NamedCode};
+use crate::program::NamesFrom;
+use crate::recording::FileSource;
+use crate::symbols::{Location, Symbols};
+
+/// An image and where its names are, which need no [`Images`](super::Images) to be read.
+#[derive(Debug, Clone)]
+pub struct NamedImage {
+    pub(super) loaded: Arc<Loaded>,
+    pub(super) generated: Option<NamedCode>,
+}
+
+impl NamedImage {
+    /// The path of its file, or the name in brackets of what it stands for.
+    pub fn path(&self) -> &str {
+        &self.loaded.file.path
+    }
+
+    /// Reads its names; fails with one sentence why there are none. Slow: reads the file and its debug information.
+    pub fn read(&self, files: &mut dyn FileSource) -> Result<Names, String> {
+        if let Some(name) = self.loaded.stand_in {
+            return Ok(Names::Fixed(name));
+        }
+        if let Some(generated) = &self.generated {
+            return Ok(Names::Generated(Box::new(generated.read(files))));
+        }
+        let MappedFile { path, build_id, .. } = &self.loaded.file;
+        let image = self.loaded.image.clone();
+        if let Some((process, mapping)) = &self.loaded.mapped {
+            let file = files.load_mapped(*process, mapping);
+            return Ok(Names::Symbols { symbols: names_in(path, build_id, Some(*process), file, files)?, image });
+        }
+        let mut symbols = Vec::new();
+        for from in &self.loaded.names {
+            match from {
+                NamesFrom::Map(map) => symbols.push(Symbols::of_map(map.clone())),
+                NamesFrom::File(path) => symbols.extend(names_of_file(path, build_id, files)?),
+            }
+        }
+        if self.loaded.names.is_empty() {
+            symbols = names_of_file(path, build_id, files)?;
+        }
+        Ok(Names::Symbols { symbols, image })
+    }
+}
+
+fn names_of_file(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Result<Vec<Symbols>, String> {
+    let file = files.load(path).ok_or_else(|| "cannot be read".to_owned());
+    names_in(path, build_id, None, file, files)
+}
+
+/// The names in a file, and before them those in the file that its debug information was moved to.
+fn names_in(
+    path: &str,
+    build_id: &[u8],
+    process: Option<u32>,
+    file: Result<Box<dyn ReadAt>, String>,
+    files: &mut dyn FileSource,
+) -> Result<Vec<Symbols>, String> {
+    let without = |reason: &str| format!("{path} {reason}: its functions have no names");
+    let file = file.map_err(|reason| without(&reason))?;
+    let own = Symbols::read(&*file);
+    if let Ok(own) = &own
+        && own.build_id.as_deref().unwrap_or_default() != build_id
+    {
+        return Err(without("was replaced by another build while it ran"));
+    }
+    let debug = match &own {
+        Ok(own) if own.has_debug_information() => None,
+        _ => debug_files::find(path, &*file, build_id, process, files).or_else(|| debug_files::embedded(&*file)),
+    };
+    match (debug, own) {
+        (None, Err(error)) => Err(without(&error.to_string())),
+        (debug, own) => Ok(debug.into_iter().chain(own).collect()),
+    }
+}
+
+/// The names in one image.
+pub enum Names {
+    /// One name for all.
+    Fixed(&'static str),
+    /// Those of files and maps, the first with a name wins; and the starts of functions without a name.
+    Symbols {
+        /// Files and maps.
+        symbols: Vec<Symbols>,
+        /// The image, with its unwind tables.
+        image: Option<Arc<Image>>,
+    },
+    /// Those that a process gave to the code that it generated.
+    Generated(Box<JitNames>),
+}
+
+impl Names {
+    /// The memory that they take, in bytes, as [`Symbols::bytes`] gives it.
+    pub(crate) fn bytes(&self) -> usize {
+        if let Names::Symbols { symbols, .. } = self { symbols.iter().map(Symbols::bytes).sum() } else { 0 }
+    }
+
+    /// The functions at a linked address, as [`Symbols::locate`] gives them.
+    pub fn locate(&self, address: u64) -> Vec<Location> {
+        match self {
+            Names::Symbols { symbols, image } => {
+                let mut found = symbols.iter().map(|symbols| symbols.locate(address));
+                found.find(|found| !found.is_empty()).unwrap_or_else(|| {
+                    // One row for a function, and not one for each address in it.
+                    let start = image.as_ref().and_then(|image| image.function_start(address));
+                    let named = |start| Location { function: format!("{start:#x}"), file: None, line: None };
+                    start.map(named).into_iter().collect()
+                })
+            }
+            Names::Generated(names) => names.locate(address),
+            Names::Fixed(name) => vec![Location { function: (*name).to_owned(), file: None, line: None }],
+        }
+    }
+
+    /// What was at a linked address one after the other, and from when on (`CLOCK_MONOTONIC` in nanoseconds), if that
+    /// is not always the same.
+    pub fn changes(&self, address: u64) -> Vec<(u64, Vec<Location>)> {
+        if let Names::Generated(names) = self { names.changes(address) } else { Vec::new() }
+    }
+
+    /// What a reader of the profile should know of the names at these addresses, one sentence each.
+    pub fn warnings(&self, addresses: &BTreeSet<u64>) -> Vec<String> {
+        if let Names::Generated(names) = self { names.warnings(addresses) } else { Vec::new() }
+    }
+}

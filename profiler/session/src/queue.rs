@@ -1,0 +1,196 @@
+//! The queue between the thread that samples and the one that works on what it got: bounded in
+//! messages and in bytes, so that a slow consumer costs samples, which are counted, and not memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use glass_profile::event::Event;
+use glass_profile::trace::raw::{Piece, Words};
+
+/// Messages that may wait.
+const MESSAGES_MAX: usize = 8192;
+/// Bytes of samples that may wait: at 16 KiB a sample, two seconds of them at 1000 a second.
+const BYTES_MAX: usize = 32 << 20;
+
+/// How long a piece of a trace waits before it looks for room again.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
+
+/// What an event takes while it waits.
+fn event_bytes(event: &Event) -> usize {
+    match event {
+        Event::Sample(sample) => {
+            let pieces = sample.segments.iter().flat_map(|segment| &segment.stack);
+            let chains = sample.segments.iter().map(|segment| segment.chain.capacity() * size_of::<u64>());
+            pieces.map(|(_, bytes)| bytes.capacity()).chain(chains).sum::<usize>() + size_of::<Event>()
+        }
+        Event::Trace(Piece::Chunk { events, .. }) => events.capacity() * size_of::<Words>() + size_of::<Event>(),
+        _ => size_of::<Event>(),
+    }
+}
+
+/// Something that was queued, and what it takes.
+struct Queued<M> {
+    message: M,
+    bytes: usize,
+}
+
+/// The end that samples.
+pub(crate) struct Sender<M> {
+    queue: SyncSender<Queued<M>>,
+    bytes: Arc<AtomicUsize>,
+    has_ended: Arc<AtomicBool>,
+    dropped: u64,
+}
+
+/// The end that works.
+pub(crate) struct Consumer<M> {
+    queue: Receiver<Queued<M>>,
+    bytes: Arc<AtomicUsize>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl<M> Drop for Consumer<M> {
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A queue of messages that events turn into.
+pub(crate) fn queue<M: From<Event>>() -> (Sender<M>, Consumer<M>) {
+    let (sender, receiver) = sync_channel(MESSAGES_MAX);
+    let bytes = Arc::new(AtomicUsize::new(0));
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let consumer = Consumer { queue: receiver, bytes: bytes.clone(), has_ended: has_ended.clone() };
+    (Sender { queue: sender, bytes, has_ended, dropped: 0 }, consumer)
+}
+
+impl<M: From<Event>> Sender<M> {
+    /// Queues an event. Samples never wait: one that finds no room is dropped and counted. Tracks and
+    /// mappings do wait, since what follows needs them; and so do pieces of a trace, whose guest meanwhile keeps what
+    /// it writes, as far as its rings reach.
+    pub(crate) fn event(&mut self, event: Event) {
+        let bytes = event_bytes(&event);
+        match event {
+            Event::Sample(_) => {}
+            Event::Trace(_) => {
+                while self.bytes.load(Ordering::Relaxed) > BYTES_MAX && !self.has_ended.load(Ordering::Relaxed) {
+                    std::thread::sleep(ROOM_LOOK);
+                }
+                self.bytes.fetch_add(bytes, Ordering::Relaxed);
+                // As in `send`.
+                let _ = self.queue.send(Queued { message: event.into(), bytes });
+                return;
+            }
+            _ => return self.send(event.into()),
+        }
+        // Relaxed: the count only bounds memory; the channel orders everything else.
+        let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let queued = Queued { message: event.into(), bytes };
+        if waiting + bytes > BYTES_MAX || self.queue.try_send(queued).is_err() {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.dropped += 1;
+        }
+    }
+
+    /// Another end for another thread, which counts for itself.
+    pub(crate) fn another(&self) -> Sender<M> {
+        let (bytes, has_ended) = (self.bytes.clone(), self.has_ended.clone());
+        Sender { queue: self.queue.clone(), bytes, has_ended, dropped: 0 }
+    }
+
+    /// Queues something else; waits for room.
+    pub(crate) fn send(&mut self, message: M) {
+        // Fails only if the consumer has ended, which its thread's result reports.
+        let _ = self.queue.send(Queued { message, bytes: 0 });
+    }
+
+    /// Queues something that may as well be left out.
+    pub(crate) fn offer(&self, message: M) {
+        let _ = self.queue.try_send(Queued { message, bytes: 0 });
+    }
+
+    /// Samples that found no room.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl<M> Consumer<M> {
+    /// The next message; `None` when there will be no more.
+    pub(crate) fn next(&self) -> Option<M> {
+        self.queue.recv().ok().map(|queued| self.taken(queued))
+    }
+
+    fn taken(&self, queued: Queued<M>) -> M {
+        self.bytes.fetch_sub(queued.bytes, Ordering::Relaxed);
+        queued.message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_profile::event::{RawSample, Segment};
+
+    fn sample(stack_bytes: usize) -> Event {
+        let segment = Segment { stack: vec![(0, vec![0; stack_bytes])], ..Default::default() };
+        Event::Sample(RawSample { segments: vec![segment], ..Default::default() })
+    }
+
+    #[test]
+    fn samples_beyond_the_bytes_are_dropped_and_counted() {
+        let (mut sender, consumer) = queue::<Event>();
+        for _ in 0..4000 {
+            sender.event(sample(16 << 10));
+        }
+        let kept = 4000 - sender.dropped();
+        assert!((1900..=2048).contains(&kept), "{kept}");
+        assert!(sender.bytes.load(Ordering::Relaxed) <= BYTES_MAX);
+        for _ in 0..kept {
+            assert!(matches!(consumer.next(), Some(Event::Sample(_))));
+        }
+        assert_eq!(sender.bytes.load(Ordering::Relaxed), 0);
+        sender.event(sample(16 << 10));
+        assert_eq!(sender.dropped(), 4000 - kept, "there is room again");
+    }
+
+    #[test]
+    fn pieces_of_a_trace_wait_for_room_and_are_not_dropped() {
+        let (sender, consumer) = queue::<Event>();
+        let mut other = sender.another();
+        let count = 200;
+        let writer = std::thread::spawn(move || {
+            for first in 0..count {
+                let events = vec![[first; 4]; 8192];
+                other.event(Event::Trace(Piece::Chunk { ring: 0, first, events }));
+            }
+        });
+        drop(sender);
+        for number in 0..count {
+            assert!(consumer.bytes.load(Ordering::Relaxed) <= BYTES_MAX + (256 << 10) + size_of::<Event>());
+            let Some(Event::Trace(Piece::Chunk { first, .. })) = consumer.next() else { panic!("one is missing") };
+            assert_eq!(first, number);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        writer.join().unwrap();
+        assert!(consumer.next().is_none());
+
+        // A sender does not wait for room that will never be.
+        let (mut sender, consumer) = queue::<Event>();
+        drop(consumer);
+        for first in 0..count {
+            sender.event(Event::Trace(Piece::Chunk { ring: 0, first, events: vec![[0; 4]; 8192] }));
+        }
+    }
+
+    #[test]
+    fn samples_beyond_the_count_are_dropped_and_counted() {
+        let (mut sender, consumer) = queue::<Event>();
+        (0..MESSAGES_MAX + 5).for_each(|_| sender.event(sample(0)));
+        assert_eq!(sender.dropped(), 5);
+        drop(sender);
+        assert_eq!(std::iter::from_fn(|| consumer.next()).count(), MESSAGES_MAX);
+    }
+}

@@ -1,0 +1,57 @@
+//! The sink that writes a recording.
+
+use std::io::{self, Write};
+
+use glass_guests::cpu_time_ns;
+use glass_profile::event::Event;
+use glass_profile::model::{Cost, Origin};
+use glass_profile::recorder::{Progress, Recorder};
+use glass_profile::recording::{Clocks, FileSource};
+
+use crate::sink::Sink;
+
+/// What is in a recording that is complete.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// What it cost, and what it missed.
+    pub cost: Cost,
+    /// How many vCPUs or threads were sampled.
+    pub tracks: u32,
+}
+
+/// A recording that is being written.
+pub struct Recording<W, F> {
+    recorder: Recorder<W>,
+    files: F,
+}
+
+impl<W: Write, F: FileSource> Recording<W, F> {
+    /// Writes the start of a recording. `clocks` are those of the session; `files` gives the programs that the guest runs.
+    pub fn start(output: W, clocks: Clocks, origin: &Origin, files: F) -> io::Result<Recording<W, F>> {
+        let origin = Origin { start_unix_ns: clocks.realtime_ns, ..origin.clone() };
+        Ok(Recording { recorder: Recorder::start(output, clocks, &origin)?, files })
+    }
+}
+
+impl<W: Write + Send + 'static, F: FileSource + Send + 'static> Sink for Recording<W, F> {
+    type Output = Written;
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        self.recorder.event(event, &mut self.files)
+    }
+
+    fn progress(&self) -> Progress {
+        self.recorder.progress()
+    }
+
+    fn checkpoint(&mut self, cost: &Cost) -> io::Result<()> {
+        self.recorder.checkpoint(cost)
+    }
+
+    fn finish(mut self, cost: &Cost, end_ns: u64) -> io::Result<Written> {
+        let tracks = self.recorder.tracks();
+        let (cost, mut output) = self.recorder.finish(cost, end_ns, &mut self.files, cpu_time_ns)?;
+        output.flush()?;
+        Ok(Written { cost, tracks })
+    }
+}

@@ -1,0 +1,359 @@
+//! What is to be sampled and how: from what a user names to something that can be sampled.
+
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind::NotFound;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use glass_guests::choose::{self, Attached, Wanted, Way};
+use glass_guests::file::DumpedVm;
+use glass_guests::find::{self, Found, Vm};
+use glass_guests::paced::Paced;
+use glass_guests::process::{Process, ProcessSettings};
+use glass_guests::xen::{self, XenDomain};
+use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image};
+use glass_profile::model::Origin;
+
+/// How long after an attempt that did not find a guest's kernel the next one is made.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(7);
+/// What is copied of a stack. The upload queue needs 17 KiB as a process (2026-11-22).
+const PROCESS_STACK_BYTES: u32 = 24 << 10;
+const VM_STACK_BYTES: u32 = 16 << 10;
+/// Samples per second of a process, which is not stopped for them.
+const PROCESS_RATE_HZ: u32 = 997;
+
+/// What is sampled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// A command that is started for it.
+    Command {
+        /// Its program.
+        program: String,
+        /// What follows it.
+        arguments: Vec<String>,
+        /// It may not use our terminal.
+        is_quiet: bool,
+    },
+    /// What QEMU's `dump-guest-memory` wrote.
+    Dump(PathBuf),
+    /// A process, or the VM in it.
+    Process(u32),
+    /// A VM, by the name that `glass run` gave it.
+    Named(String),
+    /// A domain of Xen.
+    Domain {
+        /// Its name or its number.
+        name: String,
+        /// An unknown version of Xen is taken for the newest known one.
+        force: bool,
+    },
+}
+
+/// The way in which a guest is sampled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// The one with the shortest pauses that works: KVM for a VM under KVM, else QEMU's gdbstub; `perf_event_open` for a process.
+    #[default]
+    Auto,
+    /// ptrace, and the registers where KVM keeps them.
+    Kvm,
+    /// QEMU's gdbstub.
+    Gdbstub,
+    /// The process itself, also if it is a VMM.
+    Process,
+}
+
+/// What is sampled, and how.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What.
+    pub subject: Subject,
+    /// What a VM runs, if that cannot be known.
+    pub symbols: Vec<SymbolFile>,
+    /// Where the first of the symbol files is loaded.
+    pub load_address: Option<u64>,
+    /// Symbols are used that do not fit what the VM runs.
+    pub force_symbols: bool,
+    /// Samples per second; `None`: what costs little.
+    pub rate_hz: Option<u32>,
+    /// Only these vCPUs; none: all.
+    pub vcpus: Vec<u32>,
+    /// How much of a stack is copied.
+    pub stack_bytes: Option<u32>,
+    /// By which way.
+    pub backend: Backend,
+}
+
+/// A guest that can be sampled.
+pub struct Target {
+    /// Its samples.
+    pub source: Box<dyn Source>,
+    /// Where a recording of it comes from.
+    pub origin: Origin,
+    /// It is a VM.
+    pub is_guest: bool,
+    /// Its process, or that of its VMM; 0 if it is a file or a domain of Xen.
+    pub pid: u32,
+    /// What the user should know, one sentence each: why another way was chosen.
+    pub remarks: Vec<String>,
+}
+
+/// Why nothing can be sampled.
+#[derive(Debug)]
+pub enum TargetError {
+    /// The guest cannot be sampled.
+    Guest(GuestError),
+    /// The request contradicts itself or the guest: one sentence.
+    Request(String),
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetError::Guest(error) => error.fmt(f),
+            TargetError::Request(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+impl From<GuestError> for TargetError {
+    fn from(error: GuestError) -> TargetError {
+        TargetError::Guest(error)
+    }
+}
+
+impl Request {
+    /// A guest, by the defaults.
+    pub fn new(subject: Subject) -> Request {
+        Request {
+            subject,
+            symbols: Vec::new(),
+            load_address: None,
+            force_symbols: false,
+            rate_hz: None,
+            vcpus: Vec::new(),
+            stack_bytes: None,
+            backend: Backend::Auto,
+        }
+    }
+
+    fn process_settings(&self) -> ProcessSettings {
+        ProcessSettings {
+            rate_hz: self.rate_hz.unwrap_or(PROCESS_RATE_HZ),
+            stack_bytes: self.stack_bytes.unwrap_or(PROCESS_STACK_BYTES),
+        }
+    }
+
+    fn wanted(&self) -> Wanted {
+        match self.backend {
+            Backend::Auto | Backend::Process => Wanted::Any,
+            Backend::Kvm => Wanted::Kvm,
+            Backend::Gdbstub => Wanted::Gdbstub,
+        }
+    }
+}
+
+/// The VM with a name.
+pub fn find_vm(name: &str) -> Result<Vm, TargetError> {
+    find::by_name(name).map_err(|error| match process_called(name) {
+        Some(pid) => TargetError::Request(format!("{error}; process {pid} is called so: give --pid {pid}")),
+        None => error.into(),
+    })
+}
+
+/// A process that has this name for the kernel, by its first 15 bytes.
+fn process_called(name: &str) -> Option<u32> {
+    const KERNEL_BYTES: usize = 15;
+    let known = name.as_bytes().get(..KERNEL_BYTES).unwrap_or(name.as_bytes());
+    let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_called = |pid: &u32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|own| own.trim_ascii_end() == known);
+    pids.into_iter().find(is_called)
+}
+
+/// Where a recording comes from; `rate_hz` is 0 if nothing is sampled.
+pub fn origin(rate_hz: u32, guest: String, backend: &str, symbols: String) -> Origin {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Origin {
+        guest,
+        backend: backend.to_owned(),
+        symbols,
+        host: host.trim_end().to_owned(),
+        rate_hz,
+        recorder: concat!("glass ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ..Default::default()
+    }
+}
+
+/// Finds a guest and attaches to it.
+pub fn open(request: &Request) -> Result<Target, TargetError> {
+    let refuse = |sentence: String| Err(TargetError::Request(sentence));
+    let found = match &request.subject {
+        Subject::Command { program, arguments, is_quiet } => return command(request, program, arguments, *is_quiet),
+        Subject::Dump(file) => return dump(request, file),
+        Subject::Domain { name, force } => return domain(request, name, *force),
+        Subject::Named(name) => Found::Vm(find_vm(name)?),
+        Subject::Process(pid) => find::by_pid(*pid)?,
+    };
+    let pid = match (&found, &request.subject) {
+        (Found::Vm(vm), _) => vm.pid,
+        (Found::Process, Subject::Process(pid)) => *pid,
+        (Found::Process, _) => 0,
+    };
+    match (found, request.backend) {
+        (Found::Vm(_), Backend::Process) => process(request, pid),
+        (Found::Vm(vm), _) => vm_target(request, &vm),
+        (Found::Process, _) if !(request.symbols.is_empty() && request.vcpus.is_empty()) => refuse(format!(
+            "process {pid} is not a VM that glass supports: leave out --symbols and --vcpu, a process has its own symbols"
+        )),
+        (Found::Process, Backend::Auto | Backend::Process) => process(request, pid),
+        (Found::Process, _) => refuse(format!(
+            "process {pid} is not a VM that glass supports: leave out --backend to sample the process itself"
+        )),
+    }
+}
+
+fn process_target(request: &Request, process: Process, name: &str) -> Target {
+    let pid = process.pid();
+    let backend = "perf_event_open (cpu-clock: time on a CPU, waiting threads are not sampled)";
+    let rate_hz = request.process_settings().rate_hz;
+    let origin = origin(rate_hz, format!("{name} (process {pid})"), backend, String::new());
+    Target { source: Box::new(process), origin, is_guest: false, pid, remarks: Vec::new() }
+}
+
+fn command(request: &Request, program: &str, arguments: &[String], is_quiet: bool) -> Result<Target, TargetError> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if is_quiet {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    }
+    let process = Process::spawn(command, request.process_settings())?;
+    let name = program.rsplit('/').next().unwrap_or(program);
+    Ok(process_target(request, process, name))
+}
+
+fn process(request: &Request, pid: u32) -> Result<Target, TargetError> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let has_no_program = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.kind() == NotFound);
+    let process = Process::attach(pid, request.process_settings())?;
+    if has_no_program {
+        return Err(TargetError::Request(format!(
+            "process {pid} ({}) runs no program that could be sampled: it has ended, or is a part of the kernel",
+            name.trim_end()
+        )));
+    }
+    Ok(process_target(request, process, name.trim_end()))
+}
+
+/// How a VM is sampled, and the names of its symbol files; `known` is one that needs not be given.
+fn vm_settings(request: &Request, known: Option<&Path>, what: &str) -> Result<(VmSettings, String), TargetError> {
+    let refuse = |sentence: String| Err(TargetError::Request(sentence));
+    let mut symbols = request.symbols.clone();
+    let boot_image = known.filter(|file| symbols.is_empty() && is_boot_image(file)).map(Path::to_owned);
+    match (symbols.first_mut(), known, request.load_address) {
+        (Some(first), _, Some(_)) if first.address.is_some() => {
+            return refuse(format!("{} has two load addresses: leave out --load-address", first.path.display()));
+        }
+        (Some(first), _, Some(address)) => first.address = Some(address),
+        (Some(_), _, None) => {}
+        (None, Some(_), _) if boot_image.is_some() => {}
+        (None, Some(elf), _) => symbols.push(elf.to_owned().into()),
+        (None, None, _) => {
+            return refuse(format!(
+                "what {what} runs is unknown: give the guest's ELF file or System.map with --symbols"
+            ));
+        }
+    }
+    let files: Vec<String> = symbols.iter().map(|file| file.path.display().to_string()).collect();
+    let settings = VmSettings {
+        stack_bytes: request.stack_bytes.unwrap_or(VM_STACK_BYTES),
+        symbols,
+        boot_image,
+        vcpus: request.vcpus.clone(),
+        force: request.force_symbols,
+    };
+    Ok((settings, files.join(", ")))
+}
+
+/// A guest in a file.
+fn dump(request: &Request, file: &Path) -> Result<Target, TargetError> {
+    let (settings, files) = vm_settings(request, None, &format!("the guest in {}", file.display()))?;
+    let source = Box::new(DumpedVm::open(file, settings)?);
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let rate_hz = request.rate_hz.unwrap_or(PROCESS_RATE_HZ);
+    let origin = origin(rate_hz, format!("{name} (dump of a VM)"), "a file, one sample of each vCPU", files);
+    Ok(Target { source, origin, is_guest: true, pid: 0, remarks: Vec::new() })
+}
+
+/// A domain of Xen.
+fn domain(request: &Request, name: &str, force: bool) -> Result<Target, TargetError> {
+    let domain = xen::find(name, force)?;
+    let (settings, files) = vm_settings(request, domain.kernel.as_deref(), &format!("domain {}", domain.name))?;
+    let guest = until_kernel_is_found(|| XenDomain::attach(&domain, settings.clone(), force))?;
+    let rate_hz = request.rate_hz.unwrap_or(xen::DEFAULT_RATE_HZ);
+    let title = format!("{} (domain {} of Xen, {})", domain.name, domain.id, domain.kind);
+    let origin = origin(rate_hz, title, "Xen's hypercalls and mappings", files);
+    let source = Box::new(Paced::new(guest, rate_hz));
+    Ok(Target { source, origin, is_guest: true, pid: 0, remarks: Vec::new() })
+}
+
+fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
+    // A user should not have to look for symbols that cannot be used.
+    if let Some(error) = choose::plan(vm, request.wanted()).refusal() {
+        return Err(error.into());
+    }
+    let (settings, files) = vm_settings(request, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
+    let Attached { source, way, rate_hz, passed_over } =
+        until_kernel_is_found(|| choose::attach(vm, request.wanted(), &settings, request.rate_hz))?;
+    let backend = match way {
+        Way::Kvm => "ptrace and KVM's shared registers",
+        Way::Gdbstub => "QEMU's gdbstub",
+        Way::Monitor => "QEMU's gdbstub, switched on through its monitor",
+    };
+    let accel = match vm.accel.as_str() {
+        "" => String::new(),
+        accel => format!(", {}", accel.to_uppercase()),
+    };
+    let origin = origin(rate_hz, format!("{} (VM{accel})", vm.name), backend, files);
+    let remark = |error: &GuestError| format!("{error}; using QEMU's gdbstub, which holds the VM longer");
+    let remarks = passed_over.iter().map(remark).collect();
+    Ok(Target { source, origin, is_guest: true, pid: vm.pid, remarks })
+}
+
+/// Attaches until a core is found in the guest's kernel: half of the attempts find a busy guest there; one that is never
+/// there has nothing to show of it.
+fn until_kernel_is_found<T>(mut attach: impl FnMut() -> Result<T, GuestError>) -> Result<T, GuestError> {
+    const ATTEMPTS_MAX: u32 = 20;
+    for _ in 1..ATTEMPTS_MAX {
+        match attach() {
+            Err(GuestError::KernelNotFound(_)) => std::thread::sleep(BETWEEN_ATTEMPTS),
+            attached => return attached,
+        }
+    }
+    attach()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A QEMU that was started with `-kernel vmlinuz`, as most are, was refused (2026-11-22).
+    #[test]
+    fn a_compressed_kernel_needs_no_symbols_to_be_sampled() {
+        let path = std::env::temp_dir().join(format!("glass-target-{}", std::process::id()));
+        let mut bytes = vec![0; 0x202];
+        bytes.extend(b"HdrS");
+        fs::write(&path, bytes).unwrap();
+        let mut request = Request::new(Subject::Process(7));
+        let settings = |request: &Request| vm_settings(request, Some(&path), "the VM").unwrap();
+        let (nameless, files) = settings(&request);
+        assert_eq!((nameless.symbols.len(), nameless.boot_image.as_ref(), files.as_str()), (0, Some(&path), ""));
+        request.symbols = vec![SymbolFile::parse("System.map").unwrap()];
+        let (named, files) = settings(&request);
+        assert_eq!((named.symbols.len(), named.boot_image, files.as_str()), (1, None, "System.map"));
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,32 @@
+#!/bin/sh
+# The first process of the dom0 of the Xen tests: starts what `xl` needs, then runs scripts N.sh of the folder that it shares
+# with the host, one for each line N that the console brings.
+export PATH=/usr/bin:/bin HOME=/root TERM=dumb
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts
+mount -t devpts pts /dev/pts
+# Twice, because some need others that come after them.
+for module in $(cat /modules/list /modules/list); do
+    insmod "/modules/$module" 2>/dev/null
+done
+mount -t xenfs xenfs /proc/xen
+ip link set lo up
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 host /mnt || echo "no folder"
+xenstored --pid-file /run/xen/xenstored.pid
+looks=0
+until xenstore-read -s / >/dev/null 2>&1 || [ $looks = 200 ]; do
+    looks=$((looks + 1))
+    usleep 50000
+done
+xen-init-dom0
+xenconsoled --pid-file=/run/xen/xenconsoled.pid --log=all --timestamp=none --log-dir=/var/log/xen
+echo "DOM0 READY after $(cut -d' ' -f1 /proc/uptime) s"
+while read -r number; do
+    [ -f "/mnt/$number.sh" ] || continue
+    sh "/mnt/$number.sh" >"/mnt/$number.out" 2>&1 </dev/null
+    echo $? >"/mnt/$number.part"
+    mv "/mnt/$number.part" "/mnt/$number.code"
+done
+poweroff -f

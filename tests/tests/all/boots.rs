@@ -1,0 +1,103 @@
+//! One image on every machine: mmio and PCI, microvm and q35, little memory and more than fits below 4 GiB. `cargo xtask test --long`
+//! boots each one more often.
+
+use glass_tests::content::Content;
+use glass_tests::folder::Folder;
+use glass_tests::process::Process;
+use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, World};
+use std::process::Command;
+use std::time::Duration;
+
+glass_tests::in_worlds!(kvm Kvm: every_machine_runs_the_queue within 1800; all_memory_is_used within 300; power_button_ends_a_service within 300;);
+glass_tests::in_worlds!(tcg Tcg: every_machine_runs_the_queue within 1800; all_memory_is_used within 300; power_button_ends_a_service within 300;);
+
+/// The machines with the buses that each has. Firmware of q35 takes seconds where a host emulates its code.
+const MACHINES: [&[&str]; 3] =
+    [&["--machine", "microvm", "--bus", "mmio"], &["--machine", "microvm", "--bus", "pci"], &["--machine", "q35"]];
+const MEMORY_MIB: [u32; 2] = [32, 6144];
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn every_machine_runs_the_queue(world: World) {
+    let boots = if programs::is_long() { 10 } else { 1 };
+    for machine in MACHINES {
+        for memory_mib in MEMORY_MIB {
+            for _ in 0..boots {
+                let folder = Folder::new("boots").unwrap();
+                let options =
+                    Options { disk_size: "64M".into(), memory_mib, vm: machine.to_vec(), ..Options::default() };
+                let Some(queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
+                // Through the network card, onto the disk and back.
+                let content = Content { seed: memory_mib.into(), length_bytes: 3_000_001 };
+                let response = queue.put(content).unwrap();
+                assert_eq!(response.status(), 200, "{machine:?} {memory_mib} MiB: {}", response.text());
+                queue.take(content).unwrap();
+                // Of its devices, none was refused.
+                let output = queue.output();
+                assert!(!output.contains("virtio device"), "{machine:?} {memory_mib} MiB: {output}");
+            }
+        }
+    }
+}
+
+fn faults(world: World, folder: &Folder, options: &[&str]) -> Option<Process> {
+    if let Some(reason) = world.obstacle() {
+        programs::skip(reason);
+        return None;
+    }
+    let (glass, image) = (programs::built("glass")?, programs::image("faults")?);
+    let mut command = Command::new(glass);
+    command.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", "none"]).args(options);
+    Some(Process::spawn(&mut command, &folder.file("log")).unwrap())
+}
+
+/// A VM of 6 GiB hands out nearly all of it, most of it at addresses above 4 GiB on one machine and the rest on the other.
+fn all_memory_is_used(world: World) {
+    for machine in MACHINES {
+        let folder = Folder::new("memory").unwrap();
+        let options = [machine, &["--memory", "6G", "--", "large-memory"]].concat();
+        let Some(mut process) = faults(world, &folder, &options) else { return };
+        let status = process.wait(LIMIT).expect("it ends");
+        let output = process.output();
+        assert!(status.success(), "{machine:?}: {output}");
+        let (mib, last) = output.split_once(" MiB are usable, up to 0x").expect("it prints what it has");
+        let mib: u32 = mib.lines().last().and_then(|line| line.parse().ok()).expect("a number");
+        let last = u64::from_str_radix(last.lines().next().unwrap_or_default(), 16).expect("an address");
+        assert!(mib > 5900 && last > 6 << 30, "{machine:?}: {output}");
+    }
+}
+
+/// The machines that have a power button, by the monitor of QEMU.
+fn power_button_ends_a_service(world: World) {
+    for machine in &MACHINES[1..] {
+        let folder = Folder::new("button").unwrap();
+        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("hello")) else { return };
+        if let Some(reason) = world.obstacle() {
+            return programs::skip(reason);
+        }
+        let mut run = Command::new(glass);
+        run.arg("run").arg(image).args(["--accel", &world.to_string(), "--memory", "32"]).args(*machine);
+        let socket = folder.file("human");
+        let options = ["-monitor".to_owned(), format!("unix:{},server=on,wait=off", socket.display())];
+        let mut vm = glass_tests::qemu::Qemu::start(&mut run, &[], &options, &folder).unwrap();
+        let begun = std::time::Instant::now();
+        while !vm.process.output().contains("hello listens") {
+            assert!(begun.elapsed() < LIMIT && vm.process.ended().is_none(), "{}", vm.process.output());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        press(&socket);
+        let status = vm.process.wait(LIMIT).expect("a press ends the service");
+        // The guest's exit code 16, as QEMU's device for it returns it.
+        assert_eq!(status.code(), Some(33), "{machine:?}: {}", vm.process.output());
+    }
+}
+
+/// The monitor must stay open until the command was read.
+fn press(socket: &std::path::Path) {
+    use std::io::{Read, Write};
+    let mut monitor = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    monitor.set_read_timeout(Some(LIMIT)).unwrap();
+    monitor.write_all(b"system_powerdown\n").unwrap();
+    // The VM ends, and the monitor with it.
+    let _ = monitor.read_to_end(&mut Vec::new());
+}

@@ -1,0 +1,182 @@
+//! The prose of a file: its comments, its string literals, or all of it, as pieces that keep their line numbers.
+
+/// A run of text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The line of its first character, from 1 on.
+    pub line: usize,
+    /// Comment markers and code spans are spaces here, line breaks stay.
+    pub text: String,
+    /// Whether it is a string literal; otherwise a comment.
+    pub is_string: bool,
+}
+
+/// A whole document, without what is in code spans.
+pub fn of_document(text: &str) -> Piece {
+    Piece { line: 1, text: without_code_spans(text), is_string: false }
+}
+
+/// The comments and string literals of a Rust file. Comments on consecutive lines are one piece.
+pub fn of_rust(text: &str) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let (mut rest, mut line) = (text, 1);
+    while let Some(start) = rest.find(['/', '"', '\'', 'r']) {
+        line += lines_in(&rest[..start]);
+        let identifier_before = rest[..start].ends_with(|c: char| c.is_alphanumeric() && c != 'b' || c == '_');
+        rest = &rest[start..];
+        let length = if rest.starts_with("//") {
+            let length = rest.find('\n').unwrap_or(rest.len());
+            add_comment(&mut pieces, line, &rest[..length]);
+            length
+        } else if let Some(hashes) = raw_string(rest).filter(|_| !identifier_before) {
+            let open = hashes + 2;
+            let end = rest[open..].find(&format!("\"{}", "#".repeat(hashes))).map_or(rest.len(), |end| open + end);
+            pieces.push(Piece { line, text: rest[open..end].to_owned(), is_string: true });
+            (end + 1 + hashes).min(rest.len())
+        } else if rest.starts_with('"') {
+            let end = string_end(rest);
+            pieces.push(Piece { line, text: unescaped(&rest[1..end]), is_string: true });
+            (end + 1).min(rest.len())
+        } else if rest.starts_with('\'') {
+            character_length(rest)
+        } else {
+            1
+        };
+        line += lines_in(&rest[..length]);
+        rest = &rest[length..];
+    }
+    for piece in pieces.iter_mut().filter(|piece| !piece.is_string) {
+        piece.text = without_code_spans(&piece.text);
+    }
+    pieces
+}
+
+/// The part of a Rust file before its module of tests.
+pub fn before_tests(text: &str) -> &str {
+    let Some((before, after)) = text.split_once("\n#[cfg(test)]\nmod ") else { return text };
+    // A module in a file of its own has no tests here.
+    let has_body = after.find(['{', ';']).is_some_and(|end| after[end..].starts_with('{'));
+    if has_body { before } else { text }
+}
+
+fn lines_in(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b'\n').count()
+}
+
+/// Appends a comment, to the piece before if that is a comment that ends on the line before.
+fn add_comment(pieces: &mut Vec<Piece>, line: usize, comment: &str) {
+    let text = comment.trim_start_matches('/').trim_start_matches('!');
+    match pieces.last_mut() {
+        Some(last) if !last.is_string && last.line + lines_in(&last.text) + 1 == line => {
+            last.text.push('\n');
+            last.text.push_str(text);
+        }
+        _ => pieces.push(Piece { line, text: text.to_owned(), is_string: false }),
+    }
+}
+
+/// The number of `#` of a raw string that starts here.
+fn raw_string(text: &str) -> Option<usize> {
+    let after = text.strip_prefix('r')?;
+    let hashes = after.bytes().take_while(|byte| *byte == b'#').count();
+    after[hashes..].starts_with('"').then_some(hashes)
+}
+
+/// Index of the quote that ends the string literal at the start of `text`.
+fn string_end(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let mut index = 1;
+    while index < bytes.len() && bytes[index] != b'"' {
+        index += if bytes[index] == b'\\' { 2 } else { 1 };
+    }
+    index.min(bytes.len())
+}
+
+/// A string literal's text: escapes and names of formatted values are spaces, an escaped line break is a line break.
+fn unescaped(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => plain.push(if characters.next() == Some('\n') { '\n' } else { ' ' }),
+            '{' => {
+                let rest = characters.as_str();
+                let name = rest.find('}').filter(|end| !rest[..*end].contains(char::is_whitespace));
+                characters = rest[name.map_or(0, |end| end + 1)..].chars();
+                plain.push(' ');
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+/// Length of the character literal at the start of `text`; 1 if it is a lifetime.
+fn character_length(text: &str) -> usize {
+    let mut characters = text.char_indices().skip(1);
+    match characters.next() {
+        Some((_, '\\')) => text[3..].find('\'').map_or(1, |end| end + 4),
+        Some(_) => characters.next().filter(|(_, close)| *close == '\'').map_or(1, |(index, _)| index + 1),
+        None => 1,
+    }
+}
+
+/// Replaces each code span by spaces: a name in it may be any.
+fn without_code_spans(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        if line.trim_start().starts_with("```") {
+            plain.push_str(line);
+            continue;
+        }
+        let parts: Vec<&str> = line.split('`').collect();
+        for (index, part) in parts.iter().enumerate() {
+            let is_code = index % 2 == 1 && index + 1 < parts.len();
+            plain.push_str(if is_code { " ` " } else { part });
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(text: &str) -> Vec<(usize, String)> {
+        of_rust(text).into_iter().map(|piece| (piece.line, piece.text.trim().to_owned())).collect()
+    }
+
+    #[test]
+    fn comments_on_consecutive_lines_are_one_piece() {
+        let text = "//! One\n//! two.\nfn f() {} // three\n\n    /// four\n    /// `code` five\nstruct S;\n";
+        let found = pieces(text);
+        assert_eq!(found[0], (1, "One\n two.\n three".to_owned()));
+        assert_eq!(found[1].0, 5);
+        assert_eq!(found[1].1.split_whitespace().collect::<Vec<_>>(), ["four", "`", "five"]);
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn strings_are_found_among_what_looks_like_them() {
+        let text = "let x = ('\"', '\\'', 'a', b'\\\\', \"one // \\\" \\\n   two\", r#\"three \" \"#, for_\"\", br\"four\");\n\
+                    fn f<'a>(x: &'a str) -> &'a str { \"five\" }";
+        let strings: Vec<_> = of_rust(text).into_iter().filter(|piece| piece.is_string).collect();
+        let texts: Vec<_> =
+            strings.iter().map(|piece| piece.text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(texts, ["one // two", "three \"", "", "four", "five"]);
+        assert_eq!(strings.last().unwrap().line, 3);
+    }
+
+    #[test]
+    fn names_of_values_are_not_prose() {
+        assert_eq!(pieces("f(\"{told} a { told {:?}\")"), [(1, "a   told".to_owned())]);
+    }
+
+    #[test]
+    fn the_module_of_tests_is_cut_off() {
+        assert_eq!(before_tests("a\n#[cfg(test)]\nmod tests {\n b\n}\n"), "a");
+        let elsewhere = "a\n#[cfg(test)]\nmod tests;\nfn b() {}\n";
+        assert_eq!(before_tests(elsewhere), elsewhere);
+        assert_eq!(before_tests("a\n"), "a\n");
+    }
+}
