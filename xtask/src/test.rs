@@ -96,7 +96,7 @@ impl Part {
     }
 
     fn step_count(&self) -> usize {
-        let kinds = [self.has_host(), self.has_docs(), self.has_ring(), self.has_end_to_end()];
+        let kinds = [self.has_host(), self.has_docs(), self.has_scripts(), self.has_ring(), self.has_end_to_end()];
         // The products are built first.
         usize::from(!self.selection().is_empty())
             + usize::from(self.has_end_to_end())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use glass_profile::live::names::Function;
+use glass_profile::live::names::{Function, NOT_READ_YET};
 use glass_profile::live::view::{Query, Row};
 use glass_profile::model::Origin;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
@@ -148,15 +148,19 @@ impl App {
         Action::Draw
     }
 
-    /// The surroundings of the selected function, or of the first.
+    /// The surroundings of the selected function, or of the first one. Code whose names are still being read has none:
+    /// it is another function soon.
     fn open(&mut self) -> Action {
         if self.query.focus.is_some() {
             return self.back();
         }
         let rows = self.rows();
-        let Some(row) = self.selected(&rows).or(Some(0)).and_then(|index| rows.get(index)) else {
-            return Action::Draw;
+        let is_function = |row: &&&Row| row.function.name != NOT_READ_YET;
+        let row = match self.selected(&rows) {
+            Some(index) => rows.get(index).filter(is_function),
+            None => rows.iter().find(is_function),
         };
+        let Some(row) = row else { return Action::Draw };
         let (selected, function) = (id(row, self.lines), (*row.function).clone());
         self.selected = Some(selected);
         self.query.focus = Some(function);

@@ -162,6 +162,20 @@ fn enter_asks_for_the_surroundings_and_escape_goes_back() {
     assert_eq!(press_code(&mut app, KeyCode::Esc), Action::Quit);
 }
 
+/// A panel of "[reading names]" stayed empty for ever (2026-11-22).
+#[test]
+fn enter_waits_for_names() {
+    let mut app = app();
+    let mut picture = picture();
+    picture.view.functions.insert(0, row(NOT_READ_YET, "libc.so.6", None, 0.5, 0.5));
+    app.show(Arc::new(picture));
+    let Action::Query(query) = press_code(&mut app, KeyCode::Enter) else { panic!("no query") };
+    assert_eq!(query.focus.unwrap().name, "memcpy");
+    press_code(&mut app, KeyCode::Esc);
+    press_code(&mut app, KeyCode::Home);
+    assert_eq!((app.selected(&app.rows()), press_code(&mut app, KeyCode::Enter)), (Some(0), Action::Draw));
+}
+
 #[test]
 fn tracks_are_gone_through_in_both_directions() {
     let mut app = app();
