@@ -162,7 +162,7 @@ fn enter_asks_for_the_surroundings_and_escape_goes_back() {
     assert_eq!(press_code(&mut app, KeyCode::Esc), Action::Quit);
 }
 
-/// A panel of "[reading names]" stayed empty for ever (2026-11-22).
+/// A panel of "[reading names]" stayed empty (2026-11-22).
 #[test]
 fn enter_waits_for_names() {
     let mut app = app();
