@@ -44,8 +44,10 @@ const LIBC_NAMES: Package = Package {
     purpose: "profiles with the names of libc's functions",
 };
 
+const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug information that programs share" };
+
 /// What `cargo xtask test` needs.
-pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, GO, NODE, NPM, PIP, BABELTRACE];
+pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, GO, NODE, NPM, PIP, BABELTRACE, DWZ];
 /// What `cargo xtask demo` needs as a VM.
 pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.

@@ -7,6 +7,7 @@ use lzma_rust2::XzReader;
 use object::Object;
 
 use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
+use crate::image::ImageError;
 use crate::recording::FileSource;
 use crate::symbols::Symbols;
 
@@ -39,16 +40,63 @@ pub(crate) fn find(
     };
     for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
         let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
-        for place in inside.into_iter().chain([candidate]) {
+        for place in inside.into_iter().chain([candidate.clone()]) {
             let Some(file) = files.load(&place) else { continue };
-            let Ok(symbols) = Symbols::read(&*file) else { continue };
+            let Ok(symbols) = read(&candidate, &*file, process, files) else { continue };
             if belongs(&symbols, &*file) {
                 return Some(symbols);
             }
         }
     }
     let file = if build_id.len() < BUILD_ID_BYTES_MIN { None } else { files.fetch_debug_file(build_id) }?;
-    Symbols::read(&*file).ok().filter(|symbols| belongs(symbols, &*file))
+    read("", &*file, process, files).ok().filter(|symbols| belongs(symbols, &*file))
+}
+
+/// The symbols of a file at `path`, with the part of its debug information that it shares with other files.
+pub(crate) fn read(
+    path: &str,
+    file: &dyn ReadAt,
+    process: Option<u32>,
+    files: &mut dyn FileSource,
+) -> Result<Symbols, ImageError> {
+    Symbols::read_with(file, &mut |shared, build_id| shared_part(path, shared, build_id, process, files))
+}
+
+/// The file with the part of debug information that `dwz` has moved out of several, so that it is there once (GDB manual,
+/// "Debugging Information in Separate Files"): `shared` is its path, which may be relative to the folder of `path`.
+fn shared_part(
+    path: &str,
+    shared: &str,
+    build_id: &[u8],
+    process: Option<u32>,
+    files: &mut dyn FileSource,
+) -> Option<Box<dyn ReadAt>> {
+    if shared.is_empty() || build_id.len() < BUILD_ID_BYTES_MIN {
+        return None;
+    }
+    let by_path = match (shared.starts_with('/'), path.rsplit_once('/')) {
+        (true, _) => Some(shared.to_owned()),
+        (false, Some((folder, _))) => Some(format!("{folder}/{shared}")),
+        (false, None) => None,
+    };
+    let is_it = |file: &dyn ReadAt| {
+        let parts = Parts::of(file);
+        parse_elf(&parts).is_ok_and(|file| file.build_id() == Ok(Some(build_id)))
+    };
+    for candidate in by_path.into_iter().chain([by_build_id(build_id)]) {
+        let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
+        let found = inside.into_iter().chain([candidate]).find_map(|place| files.load(&place));
+        if let Some(file) = found.filter(|file| is_it(&**file)) {
+            return Some(file);
+        }
+    }
+    files.fetch_debug_file(build_id).filter(|file| is_it(&**file))
+}
+
+/// Where distributions keep the debug information of a build id. It has at least [`BUILD_ID_BYTES_MIN`] bytes.
+fn by_build_id(build_id: &[u8]) -> String {
+    let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{ROOT}/.build-id/{}/{}.debug", &digits[..2], &digits[2..])
 }
 
 /// The functions that a stripped program names in a table of its own (`.gnu_debugdata`, "MiniDebugInfo"): those that are
@@ -66,8 +114,7 @@ pub(crate) fn embedded(program: &dyn ReadAt) -> Option<Symbols> {
 fn paths(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<String> {
     let mut paths = Vec::new();
     if build_id.len() >= BUILD_ID_BYTES_MIN {
-        let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        paths.push(format!("{ROOT}/.build-id/{}/{}.debug", &digits[..2], &digits[2..]));
+        paths.push(by_build_id(build_id));
     }
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     // A name, not a way to somewhere else.

@@ -48,6 +48,10 @@ struct Symbol {
     name: String,
 }
 
+/// Finds the file with the part of debug information that several programs share, by the path (absolute, or relative to the
+/// file that names it) and the build id in `.gnu_debugaltlink`. It returns no file with another build id.
+pub type SharedPart<'a> = dyn FnMut(&str, &[u8]) -> Option<Box<dyn ReadAt>> + 'a;
+
 /// The names in one ELF file or map. Addresses are those for which the file was linked.
 pub struct Symbols {
     /// The GNU build id.
@@ -69,6 +73,12 @@ impl Symbols {
     /// Reads the names and lines of an ELF file or a map. Fails with [`ImageError::Stripped`] if there is not one name in
     /// it.
     pub fn read(file: &dyn ReadAt) -> Result<Symbols, ImageError> {
+        Symbols::read_with(file, &mut |_, _| None)
+    }
+
+    /// The same for a file whose debug information may have a part in another file. Without that part it gives lines, and the
+    /// names of functions are those of the symbol table.
+    pub fn read_with(file: &dyn ReadAt, shared: &mut SharedPart<'_>) -> Result<Symbols, ImageError> {
         if !is_elf(file) {
             let bytes = read_whole(file).ok_or(ImageError::NotSymbols)?;
             let symbols = Symbols::of_map(Arc::new(SymbolMap::parse(&bytes, &[])?));
@@ -82,13 +92,12 @@ impl Symbols {
             && file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
         let mut bytes = 0;
         let context = if has_debug {
-            let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-                let data = SECTIONS.contains(&id).then(|| section_bytes(&parts, &file, id.name())).flatten();
-                let data = data.unwrap_or_else(|| Arc::from(&[][..]));
-                bytes += data.len();
-                Ok(Reader::new(data, gimli::LittleEndian))
-            };
-            let dwarf = gimli::Dwarf::load(load).map_err(|error| ImageError::Damaged(error.to_string()))?;
+            let mut dwarf = dwarf(&parts, &file, &mut bytes)?;
+            if let Ok(Some((path, build_id))) = file.gnu_debugaltlink() {
+                let part = std::str::from_utf8(path).ok().and_then(|path| shared(path, build_id));
+                let part = part.and_then(|part| shared_dwarf(&*part, &mut bytes));
+                part.into_iter().for_each(|part| dwarf.set_sup(part));
+            }
             addr2line::Context::from_dwarf(dwarf).ok()
         } else {
             None
@@ -175,6 +184,23 @@ impl Symbols {
         let after = self.table.partition_point(|symbol| symbol.start <= address);
         self.table[..after].last().filter(|symbol| address < symbol.end)
     }
+}
+
+/// The debug information in a file. Adds to `bytes` what it takes.
+fn dwarf(parts: &Parts<'_>, file: &Elf<'_>, bytes: &mut usize) -> Result<gimli::Dwarf<Reader>, ImageError> {
+    let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
+        let data = SECTIONS.contains(&id).then(|| section_bytes(parts, file, id.name())).flatten();
+        let data = data.unwrap_or_else(|| Arc::from(&[][..]));
+        *bytes += data.len();
+        Ok(Reader::new(data, gimli::LittleEndian))
+    };
+    gimli::Dwarf::load(load).map_err(|error| ImageError::Damaged(error.to_string()))
+}
+
+/// The debug information in the file that several programs share.
+fn shared_dwarf(file: &dyn ReadAt, bytes: &mut usize) -> Option<gimli::Dwarf<Reader>> {
+    let parts = Parts::of(file);
+    dwarf(&parts, &parse_elf(&parts).ok()?, bytes).ok()
 }
 
 /// Whether there are names in an ELF file: fails with [`ImageError::Stripped`] if not. Reads none of

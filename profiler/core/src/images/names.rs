@@ -68,7 +68,7 @@ fn names_in(
 ) -> Result<Vec<Symbols>, String> {
     let without = |reason: &str| format!("{path} {reason}: its functions have no names");
     let file = file.map_err(|reason| without(&reason))?;
-    let own = Symbols::read(&*file);
+    let own = debug_files::read(path, &*file, process, files);
     if let Ok(own) = &own
         && own.build_id.as_deref().unwrap_or_default() != build_id
     {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::FileSource;
 use super::changes::Changes;
 use super::recorded::{NameSource, Place, Recording};
+use crate::debug_files;
 use crate::images::STAND_INS;
 use crate::model::{Frame, Stack, StackEnd};
 use crate::symbols::{Location, Symbols};
@@ -126,7 +127,7 @@ impl Builder<'_> {
         let image = self.recording.images.get_mut(index as usize)?;
         // What the kernel gives without a file, `[vdso]`, has a slash in front only for Perfetto.
         let path = image.path.strip_prefix('/').filter(|path| path.starts_with('[')).unwrap_or(&image.path);
-        let found = match self.files.load(path).map(|file| Symbols::read(&*file)) {
+        let found = match self.files.load(path).map(|file| debug_files::read(path, &*file, None, self.files)) {
             None => Err("is not there".to_owned()),
             Some(Err(error)) => Err(error.to_string()),
             Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() != image.build_id => {

@@ -149,26 +149,9 @@ fn a_compressed_table_of_symbols_in_a_stripped_program() {
     assert!(run("objcopy", &[path("--strip-all"), path("--add-section"), path(&section), &program]));
     let stripped = std::fs::read(&program).unwrap();
     assert!(matches!(Symbols::parse(&stripped), Err(ImageError::Stripped)));
+    let outer = symbol(&bytes, "outer").start;
     let name = |stripped: Vec<u8>| {
-        let outer = symbol(&bytes, "outer").start;
-        let mapping = Mapping {
-            start: 0,
-            end: 1 << 40,
-            path: "/app/program".to_owned(),
-            placement: Placement::Biased(0),
-            file: None,
-        };
-        let mut files = OneFile(stripped);
-        let mut images = Images::default();
-        let space = SpaceId(7);
-        images.learn(&Event::Space { space, guest: GuestId(1), copy_of: None }, &mut files);
-        images.learn(&Event::Map { space, mapping }, &mut files);
-        let registers = Registers { rip: outer, ..Default::default() }.into();
-        let segments = vec![Segment { space, registers, ..Default::default() }];
-        let sample = RawSample { segments, ..Default::default() };
-        let call = images.unwind(&sample).calls[0];
-        let names = images.names(call.image.unwrap(), &mut files);
-        names.ok().and_then(|names| names.locate(call.address).pop()).map(|location| location.function)
+        located(&mut Files(vec![("/app/program", stripped)]), outer).pop().map(|location| location.function)
     };
     assert_eq!(name(stripped.clone()).as_deref(), Some("outer"));
     // A damaged one is none.
@@ -177,6 +160,52 @@ fn a_compressed_table_of_symbols_in_a_stripped_program() {
         let mut damaged = stripped.clone();
         damaged[at + offset] ^= 0xff;
         assert_eq!(name(damaged), None, "{offset}");
+    }
+}
+
+/// What `dwz` has moved to a file that several programs share was missing, and inlined functions had addresses as names
+/// (2026-11-22).
+#[test]
+fn a_part_of_the_debug_information_that_programs_share() {
+    let (folder, other) = (Folder::new("shared").unwrap(), Folder::new("shared-other").unwrap());
+    let flags = ["-O2", "-g", "-Wl,--build-id"];
+    let Some(program) = compile(&folder, "inlined.c", &flags) else { return };
+    let second = compile(&other, "inlined.c", &flags).unwrap();
+    let whole = std::fs::read(&program).unwrap();
+    let shared = folder.file("shared.debug");
+    match Command::new("dwz")
+        .arg("-m")
+        .arg(&shared)
+        .args(["-M", "parts/shared.debug"])
+        .args([&program, &second])
+        .status()
+    {
+        Ok(status) => assert!(status.success()),
+        Err(_) => return skip("there is no dwz"),
+    }
+    let (rest, shared) = (std::fs::read(&program).unwrap(), std::fs::read(shared).unwrap());
+    let range = symbol(&whole, "outer");
+    let deepest = |files: Vec<(&'static str, Vec<u8>)>| {
+        let mut files = Files(files);
+        range.clone().map(|address| located(&mut files, address)).max_by_key(Vec::len).unwrap()
+    };
+    let expected = deepest(vec![("/app/program", whole.clone())]);
+    assert!(expected.len() > 2, "{expected:?}");
+    let (program, part) = (("/app/program", rest), "/app/parts/shared.debug");
+    assert_eq!(deepest(vec![program.clone(), (part, shared.clone())]), expected);
+    // By its build id.
+    let id = Image::parse(&shared, &[]).unwrap().build_id.unwrap();
+    let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let by_id: &'static str = format!("/usr/lib/debug/.build-id/{}/{}.debug", &digits[..2], &digits[2..]).leak();
+    assert_eq!(deepest(vec![program.clone(), (by_id, shared.clone())]), expected);
+    // Without it, or with that of another build, there are the names of the symbol table, and lines.
+    let mut of_another = shared;
+    let place = of_another.windows(id.len()).position(|bytes| bytes == id).unwrap();
+    of_another[place] ^= 1;
+    for files in [vec![program.clone()], vec![program, (part, of_another)]] {
+        let found = deepest(files);
+        assert_eq!((found.len(), found[0].function.as_str()), (1, "outer"));
+        assert!(found[0].line.is_some());
     }
 }
 
@@ -207,12 +236,35 @@ fn a_module_of_a_kernel_is_laid_out_as_the_kernel_does() {
     assert!(range.contains(&image.symbol("outer").unwrap()));
 }
 
-struct OneFile(Vec<u8>);
+/// Files by their paths.
+struct Files(Vec<(&'static str, Vec<u8>)>);
 
-impl FileSource for OneFile {
+impl FileSource for Files {
     fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
-        (path == "/app/program").then(|| Box::new(self.0.clone()) as Box<dyn ReadAt>)
+        let (_, bytes) = self.0.iter().find(|(known, _)| *known == path)?;
+        Some(Box::new(bytes.clone()))
     }
+}
+
+/// What the names of the program `/app/program`, mapped at 0, are at an address.
+fn located(files: &mut Files, address: u64) -> Vec<Location> {
+    let mapping = Mapping {
+        start: 0,
+        end: 1 << 40,
+        path: "/app/program".to_owned(),
+        placement: Placement::Biased(0),
+        file: None,
+    };
+    let mut images = Images::default();
+    let space = SpaceId(7);
+    images.learn(&Event::Space { space, guest: GuestId(1), copy_of: None }, files);
+    images.learn(&Event::Map { space, mapping }, files);
+    let registers = Registers { rip: address, ..Default::default() }.into();
+    let segments = vec![Segment { space, registers, ..Default::default() }];
+    let sample = RawSample { segments, ..Default::default() };
+    let call = images.unwind(&sample).calls[0];
+    let names = images.names(call.image.unwrap(), files);
+    names.map_or_else(|_| Vec::new(), |names| names.locate(call.address))
 }
 
 #[test]
