@@ -14,6 +14,7 @@ mod mpi;
 mod nginx;
 pub mod outcome;
 mod perf;
+mod platform;
 mod sampling;
 mod size;
 pub mod statistics;
@@ -25,14 +26,15 @@ use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 11] =
-    ["boot", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "xen"];
+pub const NAMES: [&str; 12] =
+    ["boot", "platform", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "xen"];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
 pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {
     match (name, part) {
         ("sampling", part) => run_parts(&sampling::PARTS, part, progress),
         ("tracing", part) => run_parts(&tracing::PARTS, part, progress),
+        ("platform", part) => run_parts(&platform::PARTS, part, progress),
         (_, Some(part)) => bail!("{name} has no part {part:?}: it is measured as a whole"),
         ("boot", None) => boot::run(progress),
         ("queue", None) => transfer::run(progress),

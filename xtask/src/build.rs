@@ -93,6 +93,10 @@ pub fn measured(name: &str) -> Result<String> {
     if let "disk" | "console" = name {
         return image(&format!("bench-{name}"));
     }
+    if name == "platform" {
+        image("bench-tcp")?;
+        return image("bench-platform");
+    }
     if name == "xen" {
         static_glass()?;
         run::shown(without_libraries(&XEN_LOOKS).arg("--release"))?;

@@ -419,8 +419,8 @@ impl<T: Transport, D: Dma> Blk<T, D> {
 
     /// As [`Driver::kick`](crate::Driver::kick).
     pub fn kick(&mut self) {
-        if self.queue.kick(&mut self.session.transport) {
-            glass_trace::kick(self.name);
+        if let Some(ticks) = self.queue.kick(&mut self.session.transport) {
+            glass_trace::kick(self.name, ticks);
         }
     }
 

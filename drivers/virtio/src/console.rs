@@ -11,7 +11,7 @@ use crate::console_output::Output;
 use crate::console_port::{self, Control};
 use crate::dma::Dma;
 use crate::error::{Lie, SetupError};
-use crate::queue::QueueOptions;
+use crate::queue::{QueueOptions, kick_all};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 
@@ -147,9 +147,9 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
 
     fn kick(&mut self) -> bool {
         self.port.output.send_current();
-        let is_notified = self.port.output.queue.kick(&mut self.session.transport);
-        if self.port.input.queue.kick(&mut self.session.transport) | is_notified {
-            glass_trace::kick(self.port.output.name);
+        let queues = [&mut self.port.output.queue, &mut self.port.input.queue];
+        if let Some(ticks) = kick_all(queues, &mut self.session.transport) {
+            glass_trace::kick(self.port.output.name, ticks);
         }
         false
     }

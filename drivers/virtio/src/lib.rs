@@ -86,8 +86,10 @@ pub trait Driver {
     fn poll(&mut self) -> bool;
 
     /// Hands over everything that tasks have queued, and notifies the device, once, if it wants to know. Returns whether
-    /// that has made work: run the tasks before sleeping.
-    fn kick(&mut self) -> bool;
+    /// that has made work: run the tasks before sleeping. A device that requests everything at its start has nothing to hand over.
+    fn kick(&mut self) -> bool {
+        false
+    }
 
     /// Requests an interrupt when there is work. Returns true when work is there already: do not
     /// sleep then. No completion is lost between the question and the sleep.
@@ -122,8 +124,8 @@ pub trait Driver {
     /// Starts a device that has a [`Driver::lie`] once more, with its memory and interrupts as before. After an error it is as broken as before.
     fn restart(&mut self) -> Result<(), SetupError>;
 
-    /// What the trace calls the device: a number of `glass_trace::intern`.
-    fn set_trace_name(&mut self, name: u32);
+    /// What the trace calls the device: a number of `glass_trace::intern`. Without effect on a device whose requests are not traced.
+    fn set_trace_name(&mut self, _name: u32) {}
 
     /// Reports to the trace what is there already: groups of events were switched on (bits of `glass_trace::Group`).
     fn announce(&self, _groups: u32) {}

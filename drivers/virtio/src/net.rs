@@ -9,7 +9,7 @@ use crate::dma::{Dma, Users};
 use crate::error::{Lie, SetupError};
 use crate::net_buffers::{BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Sent, Transmitter};
 use crate::offload::HEADER_BYTES;
-use crate::queue::{Queue, QueueOptions};
+use crate::queue::{Queue, QueueOptions, kick_all};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use core::num::{NonZeroU16, NonZeroUsize};
@@ -255,11 +255,12 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
     }
 
     fn kick(&mut self) -> bool {
-        let is_notified = self.card.transmitter.queue.kick(&mut self.session.transport);
-        let is_notified = self.card.receiver.queue.kick(&mut self.session.transport) | is_notified;
+        let queues = [&mut self.card.transmitter.queue, &mut self.card.receiver.queue];
         // The first kick is that of a card that has no name yet.
-        if is_notified && self.card.transmitter.name != 0 {
-            glass_trace::kick(self.card.transmitter.name);
+        if let Some(ticks) = kick_all(queues, &mut self.session.transport)
+            && self.card.transmitter.name != 0
+        {
+            glass_trace::kick(self.card.transmitter.name, ticks);
         }
         if glass_trace::is_on(Group::Counters) {
             self.trace_gauges();

@@ -335,10 +335,11 @@ impl Queue {
     /// section 2.7.10). A device may leave any number in its field; a wrong one costs a
     /// notification too many or delays the device's own work, and cannot be distinguished from an old one.
     ///
-    /// Returns whether the device was notified.
-    pub fn kick(&mut self, transport: &mut impl Transport) -> bool {
+    /// Returns the ticks of the trace's clock that the notification took, if there was one: the time in which the core executed nothing but
+    /// the write to the device's register.
+    pub fn kick(&mut self, transport: &mut impl Transport) -> Option<u64> {
         if self.added_since_kick == 0 || self.lie.is_some() {
-            return false;
+            return None;
         }
         let added = core::mem::take(&mut self.added_since_kick);
         // The index was stored, the device's wish is loaded: only a full fence keeps them in order.
@@ -350,10 +351,11 @@ impl Queue {
         } else {
             self.rings.load_u16(self.used, Ordering::Relaxed) & NO_NOTIFY == 0
         };
-        if wanted {
+        wanted.then(|| {
+            let start = glass_trace::ticks();
             transport.notify(self.number);
-        }
-        wanted
+            glass_trace::ticks().saturating_sub(start)
+        })
     }
 
     /// Requests an interrupt at the next completion. Returns true if one waits already: an interrupt
@@ -392,6 +394,11 @@ impl Queue {
     fn used_event(&self) -> usize {
         self.available + RING_ENTRIES + 2 * usize::from(self.size)
     }
+}
+
+/// [`Queue::kick`] of each in turn; the ticks of all notifications together, if there was one.
+pub fn kick_all<'a>(queues: impl IntoIterator<Item = &'a mut Queue>, transport: &mut impl Transport) -> Option<u64> {
+    queues.into_iter().filter_map(|queue| queue.kick(transport)).reduce(|sum, ticks| sum + ticks)
 }
 
 /// Whether `event` is among the `added` indices below `new`: the device requested a notification at one of them.

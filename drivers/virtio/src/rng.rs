@@ -46,24 +46,15 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Rng<T, D, F> {
 
 impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
     fn poll(&mut self) -> bool {
-        match self.queue.pop() {
-            Ok(Some(used)) => {
-                let mut bytes = [0; BYTES];
-                let bytes = &mut bytes[..used.bytes_written as usize];
-                self.memory.copy_to(0, bytes);
-                (self.deliver)(bytes);
-                true
-            }
-            Ok(None) => false,
-            Err(_) => {
-                self.session.end();
-                false
-            }
+        let popped = self.queue.pop();
+        if popped.is_err() {
+            self.session.end();
         }
-    }
-
-    fn kick(&mut self) -> bool {
-        false
+        let Ok(Some(used)) = popped else { return false };
+        let mut bytes = [0; BYTES];
+        self.memory.copy_to(0, &mut bytes);
+        (self.deliver)(&bytes[..used.bytes_written as usize]);
+        true
     }
 
     fn arm(&mut self) -> bool {
@@ -89,8 +80,6 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
         (self.queue, self.memory) = start(&mut self.session, &self.dma)?;
         Ok(())
     }
-
-    fn set_trace_name(&mut self, _: u32) {}
 }
 
 #[cfg(test)]

@@ -118,7 +118,10 @@ fn a_request_is_submitted_and_completes_under_one_number() {
     let blocks = of(&events, Kind::Block);
     assert_eq!(blocks.iter().map(|block| block.b).collect::<Vec<_>>(), [submits[0].b, submits[1].b]);
     assert!(blocks.iter().all(|block| block.a == name && block.detail == BlockKind::Request as u16));
-    assert_eq!(of(&events, Kind::Kick).len(), 1);
+    let kicks = of(&events, Kind::Kick);
+    assert_eq!(kicks.len(), 1);
+    // It has its duration, all of it after the requests.
+    assert!(kicks[0].b > 0 && kicks[0].ticks - kicks[0].b >= submits[1].ticks);
     // Who is woken stands behind what woke him.
     let order: Vec<u16> = events.iter().map(|event| event.kind).filter(|kind| matches!(kind, 5 | 33)).collect();
     assert_eq!(order, [33, 5, 33, 5]);

@@ -6,7 +6,7 @@
 use crate::Driver;
 use crate::dma::{Dma, DmaMemory, Loan, Users};
 use crate::error::{Lie, SetupError};
-use crate::queue::{AddError, Queue, QueueOptions, Segment, Token};
+use crate::queue::{AddError, Queue, QueueOptions, Segment, Token, kick_all};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use alloc::vec::Vec;
@@ -399,10 +399,11 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
 
     fn kick(&mut self) -> bool {
         let Card { receive, transmit, events, .. } = &mut self.card;
-        let queues = [transmit, receive, events];
-        let is_notified = queues.into_iter().fold(false, |any, queue| queue.kick(&mut self.session.transport) | any);
-        if is_notified && self.name != 0 {
-            glass_trace::kick(self.name);
+        // The first kick is that of a device that has no name yet.
+        if let Some(ticks) = kick_all([transmit, receive, events], &mut self.session.transport)
+            && self.name != 0
+        {
+            glass_trace::kick(self.name, ticks);
         }
         false
     }

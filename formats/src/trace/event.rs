@@ -94,7 +94,8 @@ pub enum Kind {
     /// An unrequested completion, such as a received frame, has no submit: `b` is [`UNASKED_MIN`] or more, and the requests in
     /// flight are the buffers that remain in the device.
     Complete = 33,
-    /// The driver notifies the device. `a` name of the device.
+    /// The driver has notified the device. `a` name of the device, `b` ticks that the write to its register took, 0 if that was not
+    /// measured.
     Kick = 34,
     /// A TCP segment is received. `a` connection number, `detail` flags as in the header (FIN 1, SYN 2, RST 4, PSH 8, ACK 16),
     /// `b` sequence number | acknowledgement << 32, `c` payload bytes | window in bytes << 32.

@@ -150,10 +150,10 @@ pub fn complete(device: u32, request: u64, bytes: u32, in_flight: u32, has_faile
     emit(Group::Devices, event(Kind::Complete, has_failed.into(), device, request, request_size(bytes, in_flight)));
 }
 
-/// [`Kind::Kick`].
+/// [`Kind::Kick`], after a notification that took `ticks` of the clock of events.
 #[inline]
-pub fn kick(device: u32) {
-    emit(Group::Devices, event(Kind::Kick, 0, device, 0, 0));
+pub fn kick(device: u32, ticks: u64) {
+    emit(Group::Devices, event(Kind::Kick, 0, device, ticks, 0));
 }
 
 fn segment(kind: Kind, connection: u32, flags: u16, sequence: (u32, u32), bytes: u32, window: u32) {

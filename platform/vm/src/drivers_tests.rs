@@ -164,8 +164,6 @@ impl Driver for FakeDriver {
     fn restart(&mut self) -> Result<(), SetupError> {
         Ok(())
     }
-
-    fn set_trace_name(&mut self, _: u32) {}
 }
 
 struct FakeCore<'a> {
@@ -329,7 +327,6 @@ impl Driver for Fragile {
         }
         self.restart
     }
-    fn set_trace_name(&mut self, _: u32) {}
 }
 
 #[test]

@@ -85,10 +85,6 @@ impl Driver for Button {
         false
     }
 
-    fn kick(&mut self) -> bool {
-        false
-    }
-
     fn arm(&mut self) -> bool {
         false
     }
@@ -117,6 +113,4 @@ impl Driver for Button {
     fn restart(&mut self) -> Result<(), SetupError> {
         Ok(())
     }
-
-    fn set_trace_name(&mut self, _: u32) {}
 }

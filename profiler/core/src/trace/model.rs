@@ -245,11 +245,13 @@ impl Request {
     }
 }
 
-/// A device was told to look at its queue.
+/// A device was notified.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kick {
-    /// When.
+    /// When the notification had ended.
     pub time_ns: u64,
+    /// How long the write to the device's register took, if that was measured.
+    pub took_ns: Option<u64>,
     /// Index into [`Trace::cores`].
     pub core: u32,
     /// Index into [`Trace::devices`].

@@ -116,7 +116,7 @@ pub(super) fn fields(kind: Kind) -> &'static [Field] {
         Kind::TimersFire => &[("count", U32, A)],
         Kind::Submit => &[DEVICE, ("operation", Operation, Detail), REQUEST[0], REQUEST[1], REQUEST[2]],
         Kind::Complete => &[DEVICE, ("has_failed", U16, Detail), REQUEST[0], REQUEST[1], REQUEST[2]],
-        Kind::Kick => &[DEVICE],
+        Kind::Kick => &[DEVICE, ("ticks", U64, B)],
         Kind::SegmentIn | Kind::SegmentOut | Kind::Retransmit => SEGMENT,
         Kind::Connection => &[
             ("connection", U32, A),

@@ -23,6 +23,7 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     let wakes = Wakes::new(trace);
     submissions(board)?;
     requests(board, &wakes)?;
+    notifications(board)?;
     under_way(board)?;
     connections(board, &wakes)
 }
@@ -74,6 +75,18 @@ fn requests(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
         let lane = Lane::Requests { device: request.device, row };
         let mark = Mark::new(lane, request.submit_ns, end_ns, "request", &name);
         board.slice(&Mark { steps: &steps, details: &details, ..mark }, || "requests".to_owned())?;
+    }
+    Ok(())
+}
+
+/// On the track of the device: its notifications, with their costs.
+fn notifications(board: &mut Board<'_>) -> io::Result<()> {
+    let trace = board.trace;
+    for kick in &trace.kicks {
+        let mut details = vec![("device", text(device_name(trace, kick.device)))];
+        details.extend(kick.took_ns.map(|ns| ("took_ns", Value::Unsigned(ns))));
+        let mark = Mark::moment(Lane::Device(kick.device), kick.time_ns, "notify", "notify");
+        board.instant(&Mark { details: &details, ..mark }, || device_name(trace, kick.device))?;
     }
     Ok(())
 }

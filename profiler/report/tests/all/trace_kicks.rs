@@ -12,7 +12,8 @@ fn each_of_several_devices_that_are_notified_has_its_tracks() {
     for device in 1..=3u32 {
         for (offset, kind) in [(0, Kind::Submit), (1, Kind::Kick), (2, Kind::Complete)] {
             let ticks = u64::from(device) * 10 + offset;
-            let (b, c) = if kind == Kind::Kick { (0, 0) } else { (7, 512) };
+            // The first notification was not measured; without a clock, a tick is a nanosecond.
+            let (b, c) = if kind == Kind::Kick { (u64::from(device) - 1, 0) } else { (7, 512) };
             events.push(Event { ticks, kind: kind as u16, a: device, b, c, ..Event::default() }.to_words());
         }
     }
@@ -23,6 +24,8 @@ fn each_of_several_devices_that_are_notified_has_its_tracks() {
     };
     let trace = build(&raw);
     assert_eq!((trace.devices.len(), trace.requests.len()), (3, 3));
+    let took_ns: Vec<Option<u64>> = trace.kicks.iter().map(|kick| kick.took_ns).collect();
+    assert_eq!(took_ns, [None, Some(1), Some(2)]);
     let page = glass_report::trace_html(&Profile::default(), &trace);
     assert!(names[1..].iter().all(|name| page.contains(name)));
 }

@@ -63,6 +63,12 @@ impl Clock {
         Clock { pieces: pieces(&kept, 1e9 / rate, first_ticks), warning }
     }
 
+    /// How long the `ticks` before `end_ticks` are.
+    pub(super) fn duration_ns(&self, end_ticks: u64, ticks: u64) -> u64 {
+        let [start_ns, end_ns] = [end_ticks.saturating_sub(ticks), end_ticks].map(|ticks| self.time_ns(ticks, &mut 0));
+        u64::try_from(end_ns.saturating_sub(start_ns)).unwrap_or(0)
+    }
+
     /// The time of `ticks`. `hint` is the caller's position in the table, for its next call.
     pub(super) fn time_ns(&self, ticks: u64, hint: &mut usize) -> i64 {
         let after = |index: usize| self.pieces.get(index + 1).map_or(u64::MAX, |next| next.ticks);

@@ -56,6 +56,7 @@ pub fn build(raw: &RawTrace) -> Trace {
 
 struct Builder<'a> {
     trace: Trace,
+    clock: &'a Clock,
     names: Names,
     /// The earliest event, if it is before the recording's start.
     shift_ns: i64,
@@ -73,7 +74,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(raw: &'a RawTrace, clock: &Clock) -> Builder<'a> {
+    fn new(raw: &'a RawTrace, clock: &'a Clock) -> Builder<'a> {
         let cores = raw.rings.len();
         let first_ns = first_ns(raw, clock);
         let shift_ns = first_ns.unwrap_or(0).min(0);
@@ -91,6 +92,7 @@ impl<'a> Builder<'a> {
         };
         Builder {
             trace,
+            clock,
             names: Names::new(&raw.names, raw.names_lost),
             shift_ns,
             kinds: std::array::from_fn(|number| Kind::from_number(number as u16)),
@@ -195,7 +197,8 @@ impl<'a> Builder<'a> {
                 let device = self.names.id(a, Role::Device);
                 let device = self.devices.device(device, trace);
                 let task = self.tasks.current(at.core, trace);
-                trace.kicks.push(Kick { time_ns: at.time_ns, core: at.core, device, task });
+                let took_ns = (b > 0).then(|| self.clock.duration_ns(event.ticks, b));
+                trace.kicks.push(Kick { time_ns: at.time_ns, took_ns, core: at.core, device, task });
             }
             Kind::SegmentIn => {
                 let segment = self.net.segment(at, Direction::In, (a, detail), (b, c), trace);

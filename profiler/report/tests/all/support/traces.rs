@@ -110,7 +110,7 @@ pub fn with_calls() -> Trace {
         complete_ns: Some(140 * us),
         ..trace.requests[0]
     });
-    trace.kicks = vec![Kick { time_ns: 121 * us, core: 0, device: 0, task: Some(1) }];
+    trace.kicks = vec![Kick { time_ns: 121 * us, took_ns: None, core: 0, device: 0, task: Some(1) }];
     let connection = |number, start_ns, end_ns| Connection {
         known_ns: Option::unwrap_or(start_ns, 0),
         number,
