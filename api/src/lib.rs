@@ -1,8 +1,8 @@
 //! The traits that a Glasshouse service is written against.
 //!
 //! A service is one async function over an `impl` [`Platform`]. The same function runs as a Linux
-//! process, as a virtual machine and inside a simulated world; it never learns which. Everything
-//! here runs on one core: futures are never sent between threads, so no trait asks for `Send`.
+//! process, as a virtual machine and inside a simulated world; it never learns which. A task stays on
+//! its core: futures are never sent between threads, so no trait asks for `Send`. [`Cores`] starts tasks on other cores.
 //!
 //! Start with [`Platform`], then the concept you need: [`Block`], [`Net`], [`Clock`], [`Console`],
 //! [`Random`], [`Spawn`]. Memory that a device may touch is a [`Buf`].
@@ -16,6 +16,7 @@ extern crate alloc;
 mod block;
 mod buf;
 mod clock;
+mod cores;
 mod net;
 mod platform;
 mod spawn;
@@ -24,6 +25,7 @@ mod wall;
 pub use block::{Block, BlockError, BlockInfo, check_request};
 pub use buf::{Buf, OutOfMemory};
 pub use clock::{Clock, Instant, TimedOut};
+pub use cores::{CoreHandle, Cores, SpawnOnError};
 pub use net::{Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
 pub use platform::{Console, MemoryUse, Platform, Random};
 pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};

@@ -1,11 +1,11 @@
 //! The world a service runs in.
 
-use crate::{Block, Clock, Net, Spawn};
+use crate::{Block, Cores, Net};
 use alloc::string::String;
 use core::fmt;
 
-/// Everything that a service can ask of the world. Handles are cheap to clone.
-pub trait Platform: Clock + Console + Random + Spawn + Clone + 'static {
+/// Everything that a service can ask of the world: the first core, with its devices. Handles are cheap to clone.
+pub trait Platform: Cores {
     /// The disks' type.
     type Block: Block;
     /// The network's type.

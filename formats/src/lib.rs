@@ -20,7 +20,7 @@ pub const CONTRACT_VERSION: u32 = 1;
 /// The symbol of the array of [`CoreState`], one entry a core.
 pub const CORES_SYMBOL: &str = "GLASS_CORES";
 /// Entries of that array.
-pub const CORES_MAX: usize = 8;
+pub const CORES_MAX: usize = 64;
 /// First word of each entry that is in use.
 pub const CORE_MAGIC: u32 = 0x434c_4753; // "SGLC"
 

@@ -26,6 +26,33 @@ pub use glass_http as http;
 pub use glass_platform_linux as platform_linux;
 #[cfg(glass_vm)]
 pub use glass_platform_vm as platform_vm;
+/// Values from one core to another, for tasks that [`Cores::spawn_on`] has started there.
+///
+/// ```
+/// use glasshouse::cores::channel;
+/// use glasshouse::{Cores, SpawnOnError};
+///
+/// /// Adds numbers up on the last core, while this one goes on.
+/// async fn sum(platform: impl Cores, numbers: Vec<u64>) -> Result<u64, SpawnOnError> {
+///     let (mut sender, mut receiver) = channel(16);
+///     let sum = platform.spawn_on(platform.cores() - 1, "sum", move |_core| async move {
+///         let mut sum = 0;
+///         while let Some(number) = receiver.recv().await {
+///             sum += number;
+///         }
+///         sum
+///     })?;
+///     for number in numbers {
+///         let _ = sender.send(number).await;
+///     }
+///     drop(sender);
+///     Ok(sum.await.unwrap_or(0))
+/// }
+/// ```
+pub mod cores {
+    pub use glass_cores::{Receiver, Sender, channel, channel_named};
+}
+
 /// Several futures at once, in one task: `select` completes with the first and drops the others, `join` with all of them.
 /// A time limit is [`Clock::timeout`].
 ///

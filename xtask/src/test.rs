@@ -317,7 +317,7 @@ fn examples(part: &Part, names: &[String]) -> Tally {
 }
 
 /// The packages with a ring that loom checks.
-const WITH_RING: [&str; 2] = ["glass-formats", "glass-mpi"];
+const WITH_RING: [&str; 3] = ["glass-formats", "glass-cores", "glass-mpi"];
 
 /// The crate `loom` replaces the atomics in a separate build.
 fn check_ring() -> Result<Tally> {

@@ -4,6 +4,7 @@
 
 extern crate alloc;
 
+mod many;
 mod wrong;
 
 use alloc::string::String;
@@ -39,6 +40,10 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         Some("run-data") => Err(alloc::format!("{}", wrong::run_data()).into()),
         Some("invalid") => Err(alloc::format!("{}", wrong::invalid_instruction()).into()),
         Some("privileged") => Err(alloc::format!("{}", wrong::privileged_instruction()).into()),
+        Some("cores") => many::all_cores(&platform).await,
+        Some("panic-there") => many::fail_there(&platform, || panic!("on purpose, elsewhere")).await,
+        Some("null-there") => many::fail_there(&platform, wrong::read_null).await,
+        Some("stack-there") => many::fail_there(&platform, || wrong::recurse(1)).await,
         Some("facts") => facts(&platform),
         Some("messages") => {
             messages();

@@ -164,9 +164,15 @@ impl Executor {
 
     /// Polls every task that is ready, each at most once, and tells how many were polled.
     pub fn run_ready(&self) -> usize {
+        self.run_ready_up_to(usize::MAX)
+    }
+
+    /// Polls the first tasks that are ready, at most `count_max`, and returns how many were polled: for a simulation that chooses.
+    pub fn run_ready_up_to(&self, count_max: usize) -> usize {
         let mut polled = 0;
         self.inner.ready.take(|slot| {
             polled += usize::from(self.poll_slot(slot));
+            polled < count_max
         });
         polled
     }

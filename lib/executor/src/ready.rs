@@ -46,9 +46,9 @@ impl ReadySet {
         self.summary.load(Ordering::Acquire) == 0
     }
 
-    /// Takes every set bit and passes its slot to `run`, in ascending order. A bit that is set
+    /// Takes every set bit and passes its slot to `run`, in ascending order, until that returns false. A bit that is set
     /// meanwhile may wait for the next call, so a task that wakes itself cannot starve the rest.
-    pub(crate) fn take(&self, mut run: impl FnMut(usize)) {
+    pub(crate) fn take(&self, mut run: impl FnMut(usize) -> bool) {
         // The summary is taken first: a waker that sets a word afterwards sets its bit again.
         let mut summary = self.summary.swap(0, Ordering::Acquire);
         while summary != 0 {
@@ -56,8 +56,13 @@ impl ReadySet {
             summary &= summary - 1;
             let mut word = self.words[index].swap(0, Ordering::Acquire);
             while word != 0 {
-                run(index * WORD_BITS + word.trailing_zeros() as usize);
+                let goes_on = run(index * WORD_BITS + word.trailing_zeros() as usize);
                 word &= word - 1;
+                if !goes_on {
+                    self.words[index].fetch_or(word, Ordering::Release);
+                    self.summary.fetch_or(summary | u64::from(word != 0) << index, Ordering::Release);
+                    return;
+                }
             }
         }
     }
@@ -122,10 +127,20 @@ mod tests {
             if slot == 0 {
                 set.set(0);
             }
+            true
         });
         assert_eq!(taken, [0, 63, 64, 4095]);
         assert!(!set.is_empty());
-        set.take(|slot| assert_eq!(slot, 0));
+        set.take(|slot| slot == 0);
+        assert!(set.is_empty());
+        // What is left is taken later.
+        [5, 6, 4000].into_iter().for_each(|slot| set.set(slot));
+        for expected in [5, 6, 4000] {
+            set.take(|slot| {
+                assert_eq!(slot, expected);
+                false
+            });
+        }
         assert!(set.is_empty());
     }
 }

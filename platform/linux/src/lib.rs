@@ -1,7 +1,7 @@
-//! The api on a Linux process: the host's sockets, files or devices as disks, one thread of tasks.
+//! The api on a Linux process: the host's sockets, files or devices as disks, a thread of tasks for each core.
 //!
-//! A service becomes a process through [`main`]. Everything it does runs on the thread that called
-//! it; disk requests are carried out by a few threads, because Linux has no other way to wait for a
+//! A service becomes a process through [`main`]. What it does runs on the thread that called it, the first core, unless it
+//! starts tasks on others; disk requests are carried out by a few threads, because Linux has no other way to wait for a
 //! file that always works, and the console has a thread because a terminal may stop reading.
 //!
 //! ```text
@@ -18,6 +18,7 @@
 #![allow(async_fn_in_trait)]
 
 mod console;
+mod cores;
 mod disk;
 mod functions;
 mod lock;
@@ -35,6 +36,7 @@ mod sys;
 mod trace;
 mod workers;
 
+pub use cores::LinuxCore;
 pub use disk::{Disk, DiskError};
 pub use net::{HostListener, HostNet, HostReadHalf, HostStream, HostWriteHalf};
 pub use options::{DiskOption, Options, OptionsError, parse_bytes};

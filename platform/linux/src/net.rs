@@ -2,7 +2,7 @@
 
 use crate::platform::Host;
 use crate::reactor::{Interest, Role, Watched};
-use glass_api::{Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
+use glass_api::{Clock, Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
 use glass_trace::Presence;
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -79,7 +79,7 @@ impl HostNet {
         rustix::net::bind(&socket, &address)?;
         rustix::net::listen(&socket, BACKLOG)?;
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-        let socket = self.host.reactor.watch(socket, Role::Listener(address.port()), false)?;
+        let socket = self.host.core.reactor().watch(socket, Role::Listener(address.port()), false)?;
         Ok(HostListener { host: self.host.clone(), socket, address })
     }
 
@@ -92,7 +92,7 @@ impl HostNet {
             Err(Errno::INPROGRESS | Errno::INTR) => false,
             Err(error) => return Err(error),
         };
-        let socket = self.host.reactor.watch(socket, Role::Connection, connected)?;
+        let socket = self.host.core.reactor().watch(socket, Role::Connection, connected)?;
         let established = |socket: &Watched| sockopt::socket_error(socket.fd())?;
         poll_fn(|context| socket.poll(Interest::Write, context, || established(&socket))).await?;
         let local = rustix::net::getsockname(socket.fd()).ok().and_then(|local| SocketAddr::try_from(local).ok());
@@ -135,7 +135,7 @@ impl HostListener {
         let (socket, peer) = poll_fn(|context| self.socket.poll(Interest::Read, context, accept)).await?;
         let unknown = SocketAddr::new(self.address.ip(), 0);
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).unwrap_or(unknown);
-        let socket = self.host.reactor.watch(socket, Role::Connection, true)?;
+        let socket = self.host.core.reactor().watch(socket, Role::Connection, true)?;
         Ok(HostStream::new(socket, self.address.port(), peer))
     }
 }
@@ -147,7 +147,7 @@ impl Listener for HostListener {
         match self.accept_one().await.map_err(net_error) {
             Err(NetError::TooMany) => {
                 // Without a pause we would fail again at once, for as long as the connection waits.
-                self.host.executor.sleep_until(self.host.now() + EXHAUSTED_PAUSE).await;
+                self.host.core.sleep(EXHAUSTED_PAUSE).await;
                 Err(NetError::TooMany)
             }
             outcome => outcome,

@@ -6,6 +6,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
+/// The most threads with tasks, as many as cores of a VM.
+pub const CORES_MAX: usize = glass_formats::CORES_MAX;
+
 /// What the platform was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -15,6 +18,8 @@ pub struct Options {
     pub bind: IpAddr,
     /// Messages of the macros of `tracing` that are printed.
     pub log: LevelFilter,
+    /// Cores: threads with tasks.
+    pub cores: usize,
     /// The service's own arguments.
     pub service_args: Vec<String>,
 }
@@ -81,6 +86,7 @@ Options:
   --disk-size SIZE   create that disk with this size if it is missing: 1G, 512M, 64K or bytes
   --bind ADDRESS     the address to listen on (default 0.0.0.0, every one)
   --log LEVEL        print messages of this level and worse: off, error, warn (default), info, debug or trace
+  --cores COUNT      threads that run tasks of the service, if it uses them (default 1, at most {CORES_MAX})
   --help             this text
 
 Example: {name} --disk {name}.img --disk-size 1G --bind 127.0.0.1 -- --port 8080
@@ -92,7 +98,7 @@ impl Options {
     /// Reads a command line without its program name.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, OptionsError> {
         let bind = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let mut options = Options { disks: Vec::new(), bind, log: LevelFilter::WARN, service_args: Vec::new() };
+        let mut options = Options { disks: Vec::new(), bind, log: LevelFilter::WARN, cores: 1, service_args: Vec::new() };
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             let Some(arg) = arg.to_str() else { return Err(OptionsError::NotText(arg)) };
@@ -130,6 +136,14 @@ impl Options {
                         return Err(OptionsError::BadValue { option: "--log", value, wanted: LEVELS });
                     };
                     options.log = level;
+                }
+                "--cores" => {
+                    let value = text(value("--cores")?)?;
+                    let wanted = "a number of threads from 1 to 64";
+                    let Some(cores) = value.parse().ok().filter(|cores| (1..=CORES_MAX).contains(cores)) else {
+                        return Err(OptionsError::BadValue { option: "--cores", value, wanted });
+                    };
+                    options.cores = cores;
                 }
                 "--" => {
                     options.service_args = args.map(text).collect::<Result<_, _>>()?;
@@ -191,6 +205,7 @@ mod tests {
             ("--disk", "--disk needs a value: --help shows an example"),
             ("--disk-size 1G", "--disk-size belongs behind the --disk that it is about"),
             ("--bind localhost", "--bind localhost is not an IP address, such as 127.0.0.1"),
+            ("--cores 0", "--cores 0 is not a number of threads from 1 to 64"),
             ("--log loud", "--log loud is not off, error, warn, info, debug or trace"),
         ] {
             assert_eq!(parse(line).unwrap_err().to_string(), sentence);

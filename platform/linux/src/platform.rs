@@ -1,17 +1,14 @@
 //! The pieces put together, and the loop.
 
 use crate::console::Lines;
+use crate::cores::{Duties, LinuxCore};
 use crate::disk::{Disk, DiskError};
 use crate::net::HostNet;
 use crate::options::Options;
-use crate::reactor::{Deadline, Reactor};
 use crate::trace::{self, Rate};
 use crate::workers::Workers;
 use crate::{log, memory, signals};
-use glass_api::{
-    Clock, Console, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError, WallSource, WallTime,
-};
-use glass_executor::Executor;
+use glass_api::{Console, MemoryUse, Platform};
 use glass_executor::sync::Latch;
 use glass_trace::Name;
 use std::cell::{Cell, RefCell};
@@ -20,7 +17,6 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 /// What a task waits for until the service is to end.
 static SHUTDOWN: Name = Name::new("shutdown");
@@ -33,22 +29,34 @@ pub struct LinuxPlatform {
 
 /// What everything here shares.
 pub(crate) struct Host {
-    pub(crate) executor: Executor,
-    pub(crate) reactor: Reactor,
+    pub(crate) core: LinuxCore,
     pub(crate) bind: IpAddr,
     rate: Rate,
     args: Vec<String>,
     disks: Vec<Disk>,
-    lines: Arc<Lines>,
     /// Opened by a signal, once signals are watched.
     pub(crate) shutdown: Latch,
     watches_signals: Cell<bool>,
 }
 
-impl Host {
-    pub(crate) fn now(&self) -> Instant {
-        Instant(u64::try_from(self.rate.origin().elapsed().as_nanos()).unwrap_or(u64::MAX))
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.core.end();
     }
+}
+
+/// The first core follows the host of a trace. A service that has nothing to do measures too: otherwise its trace has no clock until its first
+/// client.
+impl Duties for Host {
+    fn awake(&self) {
+        trace::follow_host(&self.core);
+    }
+
+    fn look(&self) {
+        self.rate.refine();
+    }
+
+    const LOOKS: bool = true;
 }
 
 /// Why a process cannot become a platform.
@@ -79,19 +87,17 @@ impl LinuxPlatform {
         let disks = options.disks.iter().enumerate();
         let disks = disks.map(|(index, disk)| Disk::open(index, disk, workers.clone()).map_err(StartError::Disk));
         let disks = disks.collect::<Result<_, _>>()?;
-        let reactor = Reactor::new().map_err(|errno| host(errno.into()))?;
         let lines = Arc::new(Lines::new(io::stdout()).map_err(host)?);
         let rate = Rate::begin();
         log::start(options.log, rate.origin(), &lines);
+        let core = LinuxCore::first(options.cores, rate.origin(), lines).map_err(host)?;
         Ok(LinuxPlatform {
             host: Rc::new(Host {
-                executor: Executor::new(reactor.bell()),
-                reactor,
+                core,
                 bind: options.bind,
                 rate,
                 args: options.service_args.clone(),
                 disks,
-                lines,
                 shutdown: Latch::named(&SHUTDOWN),
                 watches_signals: Cell::new(false),
             }),
@@ -107,26 +113,14 @@ impl LinuxPlatform {
             let output = task.await;
             *result.borrow_mut() = Some(output);
         };
-        let Host { executor, reactor, rate, .. } = &*self.host;
-        executor.spawn("main", main).map_err(io::Error::other)?;
-        loop {
-            executor.run_ready();
-            if let Some(output) = outcome.borrow_mut().take() {
-                return Ok(output);
-            }
-            let deadline = executor.next_deadline().map(|deadline| {
-                let now = self.now();
-                let timeout = if executor.fire_timers(now) > 0 { Duration::ZERO } else { deadline.since(now) };
-                Deadline { timeout, clock_ns: deadline.0 }
-            });
-            // A service that has nothing to do measures too: otherwise its trace has no clock until its first client.
-            reactor.turn(deadline, || executor.has_ready(), || trace::follow_host(executor), || rate.refine())?;
-        }
+        let Host { core, .. } = &*self.host;
+        core.executor().spawn("main", main).map_err(io::Error::other)?;
+        core.run_until(&*self.host, || outcome.borrow_mut().take())
     }
 
     /// Waits a moment until the console's lines are written.
     pub(crate) fn drain_console(&self) {
-        self.host.lines.drain();
+        self.host.core.lines().drain();
     }
 }
 
@@ -160,51 +154,4 @@ impl Platform for LinuxPlatform {
     }
 }
 
-impl Clock for LinuxPlatform {
-    fn now(&self) -> Instant {
-        self.host.now()
-    }
-
-    fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
-        self.host.executor.sleep_until(deadline)
-    }
-
-    fn wall(&self) -> Option<WallTime> {
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        Some(WallTime { since_epoch, source: WallSource::Host })
-    }
-}
-
-impl Console for LinuxPlatform {
-    fn print(&self, line: fmt::Arguments) {
-        self.host.lines.print(line);
-    }
-
-    async fn room(&self, bytes: usize) {
-        self.host.lines.room(bytes).await;
-    }
-}
-
-impl Random for LinuxPlatform {
-    fn fill_random(&self, bytes: &mut [u8]) {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-                Ok(count) => filled += count,
-                Err(rustix::io::Errno::INTR) => (),
-                // A service must not go on with predictable bytes. Linux has the call since 3.17.
-                Err(error) => panic!("the host has no random bytes: {error}"),
-            }
-        }
-    }
-}
-
-impl Spawn for LinuxPlatform {
-    fn spawn<T: 'static>(
-        &self,
-        name: &'static str,
-        task: impl Future<Output = T> + 'static,
-    ) -> Result<JoinHandle<T>, SpawnError> {
-        self.host.executor.spawn(name, task)
-    }
-}
+glass_cores::forward_to_core!(LinuxPlatform, LinuxCore, |platform| &platform.host.core);

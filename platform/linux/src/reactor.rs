@@ -74,6 +74,11 @@ impl Unpark for Bell {
 }
 
 impl Bell {
+    pub(crate) fn new() -> Result<Bell, Errno> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Bell { fd, asleep: AtomicBool::new(false) })
+    }
+
     fn fall_asleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -128,11 +133,10 @@ pub(crate) struct Watched {
 }
 
 impl Reactor {
-    pub(crate) fn new() -> Result<Reactor, Errno> {
+    /// One that `bell` wakes, which is no other one's.
+    pub(crate) fn new(bell: Arc<Bell>) -> Result<Reactor, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &fd, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        let bell = Arc::new(Bell { fd, asleep: AtomicBool::new(false) });
+        epoll::add(&epoll, &bell.fd, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         let events = RefCell::new(Vec::with_capacity(EVENTS_MAX));
         Ok(Reactor { inner: Rc::new(Inner { epoll, bell, slots: RefCell::default(), events }) })
     }
@@ -154,10 +158,11 @@ impl Reactor {
 
     /// Waits until a source is ready, the bell rings or the deadline is there, and wakes whoever waits. `has_work` is
     /// asked when every later wake is certain to ring the bell, `awake` is called before the first wake, `each_look` whenever the
-    /// thread looks for requests of the trace's host.
+    /// thread looks for requests of the trace's host, if it `looks`.
     pub(crate) fn turn(
         &self,
         deadline: Option<Deadline>,
+        looks: bool,
         has_work: impl FnOnce() -> bool,
         awake: impl FnOnce(),
         each_look: impl Fn(),
@@ -171,12 +176,12 @@ impl Reactor {
         if is_idle {
             idle_begin(deadline.map(|deadline| deadline.clock_ns));
         }
-        let waited = self.wait(&mut events, timeout, each_look);
+        let waited = self.wait(&mut events, timeout, looks && trace::is_shared(), each_look);
         bell.asleep.store(false, Ordering::Relaxed);
         let source = match (waited, &events[..]) {
             (Err(Errno::INTR), _) => WakeSource::Other,
             (Err(error), _) => return Err(error),
-            (Ok(_), []) if is_asked() => WakeSource::Other,
+            (Ok(_), []) if looks && is_asked() => WakeSource::Other,
             (Ok(_), []) => WakeSource::Timer,
             (Ok(_), [event]) if event.data.u64() == BELL => WakeSource::Core,
             (Ok(_), _) => WakeSource::Device,
@@ -200,9 +205,10 @@ impl Reactor {
         &self,
         events: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
+        looks: bool,
         each_look: impl Fn(),
     ) -> Result<(), Errno> {
-        let piece = if trace::is_shared() { LOOK_PERIOD } else { SLEEP_MAX };
+        let piece = if looks { LOOK_PERIOD } else { SLEEP_MAX };
         let end = timeout.filter(|timeout| *timeout > piece).map(|timeout| Instant::now() + timeout);
         let mut left = timeout;
         loop {
@@ -210,7 +216,7 @@ impl Reactor {
             let timespec = Timespec { tv_sec: part.as_secs() as i64, tv_nsec: part.subsec_nanos().into() };
             epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(events), Some(&timespec))?;
             each_look();
-            if !events.is_empty() || is_asked() || left == Some(part) {
+            if !events.is_empty() || looks && is_asked() || left == Some(part) {
                 return Ok(());
             }
             left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -364,14 +370,18 @@ mod tests {
         (reactor.watch(ours.into(), Role::Connection, true).unwrap(), theirs)
     }
 
+    fn new_reactor() -> Reactor {
+        Reactor::new(Arc::new(Bell::new().unwrap())).unwrap()
+    }
+
     fn turn(reactor: &Reactor) {
         let deadline = Deadline { timeout: Duration::from_secs(10), clock_ns: 0 };
-        reactor.turn(Some(deadline), || false, || (), || ()).unwrap();
+        reactor.turn(Some(deadline), false, || false, || (), || ()).unwrap();
     }
 
     #[test]
     fn a_source_that_is_always_ready_lets_others_have_their_turn() {
-        let reactor = Reactor::new().unwrap();
+        let reactor = new_reactor();
         let (watched, _peer) = watched(&reactor);
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());
@@ -387,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_late_event_of_a_slots_last_user_does_not_reach_the_next() {
-        let reactor = Reactor::new().unwrap();
+        let reactor = new_reactor();
         let (first, _peer) = watched(&reactor);
         let stale = u64::from(first.index) | u64::from(first.source.generation) << 32;
         drop(first);
@@ -401,7 +411,7 @@ mod tests {
 
     #[test]
     fn an_end_behind_data_is_not_lost() {
-        let reactor = Reactor::new().unwrap();
+        let reactor = new_reactor();
         let (watched, mut peer) = watched(&reactor);
         std::io::Write::write_all(&mut peer, b"data").unwrap();
         drop(peer);
@@ -416,7 +426,7 @@ mod tests {
 
     #[test]
     fn the_bell_wakes_a_sleeper_and_is_silent_for_one_awake() {
-        let reactor = Reactor::new().unwrap();
+        let reactor = new_reactor();
         let bell = reactor.bell();
         bell.unpark();
         assert_eq!(rustix::io::read(&bell.fd, &mut [0; 8]), Err(Errno::AGAIN));

@@ -18,7 +18,7 @@ const SIGNALS: [(i32, i32); 2] = [(SIGTERM, 128 + SIGTERM), (SIGINT, 128 + SIGIN
 pub(crate) fn watch(host: &Rc<Host>) -> io::Result<()> {
     let (reader, writer) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
-    let reader = host.reactor.watch(reader.into(), Role::Signals, false)?;
+    let reader = host.core.reactor().watch(reader.into(), Role::Signals, false)?;
     let latch = host.shutdown.clone();
     let task = async move {
         let mut byte = [0];
@@ -27,7 +27,7 @@ pub(crate) fn watch(host: &Rc<Host>) -> io::Result<()> {
         let _ = poll_fn(|context| reader.poll(Interest::Read, context, &mut read)).await;
         latch.open();
     };
-    host.executor.spawn("signals", task).map_err(io::Error::other)?;
+    host.core.executor().spawn("signals", task).map_err(io::Error::other)?;
     let is_asked = Arc::new(AtomicBool::new(false));
     for (signal, code) in SIGNALS {
         // They run in this order.

@@ -1,7 +1,7 @@
 //! The trace of this process: its memory, a ring for each thread, its clock.
 
+use crate::cores::LinuxCore;
 use crate::{functions, sys};
-use glass_executor::Executor;
 use glass_formats::trace::{EVENT_WORDS, GROUPS, Group, RINGS_MAX};
 use glass_trace::{CONTROL, Writer, ticks};
 use std::arch::x86_64::__cpuid;
@@ -75,10 +75,10 @@ fn attach_with(name: &str, word_count: usize) {
 }
 
 /// Carries out what the host asks for.
-pub(crate) fn follow_host(executor: &Executor) {
+pub(crate) fn follow_host(core: &LinuxCore) {
     let change = glass_trace::follow_host(functions::switch);
     if change.is_some_and(|change| change.begun & Group::Tasks as u32 != 0) {
-        executor.announce();
+        core.announce_all();
     }
 }
 

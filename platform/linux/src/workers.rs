@@ -1,5 +1,6 @@
 //! A few threads for calls that block, with a bounded queue before them.
 
+use crate::cores;
 use crate::requests::Request;
 use crate::trace;
 use glass_trace::{BlockKind, Name, WakeSource, block};
@@ -117,6 +118,7 @@ impl Shared {
     }
 
     fn work(&self, number: usize) {
+        cores::unpin();
         trace::attach(&format!("disk thread {number}"));
         let mut state = lock(&self.state);
         loop {

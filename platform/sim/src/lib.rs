@@ -54,5 +54,5 @@ mod world;
 pub use chance::{Chance, for_seeds};
 pub use disk::{DiskConfig, DiskCounters, Faults, SimBlock};
 pub use network::{LinkConfig, NetworkCounters};
-pub use node::{Node, NodeConfig};
+pub use node::{Node, NodeConfig, SimCore};
 pub use world::{SimError, SimFailure, World};

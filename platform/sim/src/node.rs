@@ -9,15 +9,22 @@ use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use glass_api::{
-    Clock, Console, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError, WallSource, WallTime,
+    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
+    SpawnOnError, WallSource, WallTime,
 };
-use glass_executor::Executor;
+use glass_cores::Mailboxes;
 use glass_executor::sync::Latch;
+use glass_executor::{Executor, Unpark};
 use glass_net::{Address, Config, Sockets};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Lines that a machine's console keeps; the rest is counted.
 const CONSOLE_LINES_MAX: usize = 100_000;
+/// Cores that a machine can have.
+const CORES_MAX: usize = 64;
+/// Tasks that a core of a machine with several runs in a round at most.
+const TASKS_A_ROUND_MAX: u64 = 4;
 /// Memory that the default network buffers are sized for.
 const MEMORY_BYTES: usize = 64 << 20;
 
@@ -28,6 +35,8 @@ pub struct NodeConfig {
     pub disks: Vec<SimBlock>,
     /// The service's arguments.
     pub args: Vec<String>,
+    /// Its cores, from 1 to 64. The seed chooses which of them run in each round, and how many tasks of each.
+    pub cores: usize,
     /// The cable to the network.
     pub link: LinkConfig,
     /// Sizes, bounds and times of its network stack. The world chooses the address.
@@ -39,6 +48,7 @@ impl Default for NodeConfig {
         NodeConfig {
             disks: Vec::new(),
             args: Vec::new(),
+            cores: 1,
             link: LinkConfig::default(),
             network: Config::for_memory(Address::Dhcp, MEMORY_BYTES),
         }
@@ -49,6 +59,21 @@ impl Default for NodeConfig {
 #[derive(Clone)]
 pub struct Node {
     machine: Rc<Machine>,
+    first: SimCore,
+}
+
+/// A core of a machine, for the tasks on it. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct SimCore {
+    machine: Rc<Machine>,
+    number: usize,
+}
+
+/// No core of a simulated machine sleeps.
+struct Awake;
+
+impl Unpark for Awake {
+    fn unpark(&self) {}
 }
 
 struct Machine {
@@ -58,10 +83,14 @@ struct Machine {
     args: Vec<String>,
     disks: Vec<SimBlock>,
     clock: SimClock,
-    executor: Executor,
+    /// One for each core.
+    executors: Vec<Executor>,
+    mailboxes: Mailboxes<SimCore>,
     sockets: Sockets,
     network: Rc<RefCell<Network>>,
     chance: RefCell<Chance>,
+    /// Chooses which cores run.
+    schedule: RefCell<Chance>,
     console: RefCell<Vec<String>>,
     console_dropped: Cell<u64>,
     is_dead: Cell<bool>,
@@ -78,7 +107,8 @@ pub(crate) struct Parts {
     pub(crate) args: Vec<String>,
     pub(crate) disks: Vec<SimBlock>,
     pub(crate) clock: SimClock,
-    pub(crate) executor: Executor,
+    pub(crate) cores: usize,
+    pub(crate) schedule: Chance,
     pub(crate) sockets: Sockets,
     pub(crate) network: Rc<RefCell<Network>>,
     pub(crate) chance: Chance,
@@ -87,10 +117,14 @@ pub(crate) struct Parts {
 
 impl Node {
     pub(crate) fn new(parts: Parts) -> Node {
+        assert!((1..=CORES_MAX).contains(&parts.cores), "a machine has from 1 to {CORES_MAX} cores");
+        let awake: Arc<dyn Unpark> = Arc::new(Awake);
+        let executors: Vec<Executor> = (0..parts.cores).map(|_| Executor::new(awake.clone())).collect();
         for disk in &parts.disks {
-            disk.attach(parts.clock.clone(), parts.executor.clone(), parts.trace.clone());
+            disk.attach(parts.clock.clone(), executors[0].clone(), parts.trace.clone());
         }
-        let Parts { name, port, address, args, disks, clock, executor, sockets, network, chance, trace } = parts;
+        let mailboxes = Mailboxes::new((0..parts.cores).map(|_| awake.clone()));
+        let Parts { name, port, address, args, disks, clock, sockets, network, chance, trace, schedule, .. } = parts;
         let machine = Machine {
             name,
             port,
@@ -98,10 +132,12 @@ impl Node {
             args,
             disks,
             clock,
-            executor,
+            executors,
+            mailboxes,
             sockets,
             network,
             chance: RefCell::new(chance),
+            schedule: RefCell::new(schedule),
             console: RefCell::default(),
             console_dropped: Cell::new(0),
             is_dead: Cell::new(false),
@@ -109,7 +145,8 @@ impl Node {
             memory: Cell::new(MemoryUse { total_bytes: MEMORY_BYTES as u64, ..MemoryUse::default() }),
             trace,
         };
-        Node { machine: Rc::new(machine) }
+        let machine = Rc::new(machine);
+        Node { first: SimCore { machine: machine.clone(), number: 0 }, machine }
     }
 
     /// Its name.
@@ -178,11 +215,57 @@ impl Node {
 
     /// Tasks that have not ended.
     pub fn task_count(&self) -> usize {
-        self.machine.executor.task_count()
+        self.machine.executors.iter().map(Executor::task_count).sum()
     }
 
-    pub(crate) fn executor(&self) -> &Executor {
-        &self.machine.executor
+    /// Lets the cores run, and returns whether one did anything.
+    pub(crate) fn run_cores(&self, now: Instant) -> bool {
+        let Machine { executors, schedule, .. } = &*self.machine;
+        if let [only] = &executors[..] {
+            only.fire_timers(now);
+            let has_delivered = self.deliver(0);
+            return only.run_ready() > 0 || has_delivered;
+        }
+        let mut order: Vec<usize> = (0..executors.len()).collect();
+        let mut schedule = schedule.borrow_mut();
+        for index in (1..order.len()).rev() {
+            order.swap(index, schedule.below(index as u64 + 1) as usize);
+        }
+        // At least one runs, and what the others have to do waits for a later round.
+        let running = schedule.below(order.len() as u64) as usize + 1;
+        let tasks = schedule.below(TASKS_A_ROUND_MAX) as usize + 1;
+        drop(schedule);
+        for core in &order[..running] {
+            executors[*core].fire_timers(now);
+            self.deliver(*core);
+            executors[*core].run_ready_up_to(tasks);
+        }
+        running < order.len() && self.is_due(now) || self.has_ready()
+    }
+
+    /// Runs tasks until none is ready: for a machine that has died.
+    pub(crate) fn run_to_the_end(&self) {
+        while self.machine.executors.iter().any(|executor| executor.run_ready() > 0) {}
+    }
+
+    fn deliver(&self, number: usize) -> bool {
+        self.machine.mailboxes.deliver(&SimCore { machine: self.machine.clone(), number }) > 0
+    }
+
+    /// Whether a core has something to do now.
+    pub(crate) fn has_ready(&self) -> bool {
+        let Machine { executors, mailboxes, .. } = &*self.machine;
+        executors.iter().any(Executor::has_ready) || (0..executors.len()).any(|core| mailboxes.has_mail(core))
+    }
+
+    /// Whether a timer of a core should have fired.
+    fn is_due(&self, now: Instant) -> bool {
+        self.next_deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// The earliest deadline of a task.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.machine.executors.iter().filter_map(Executor::next_deadline).min()
     }
 
     pub(crate) fn disks(&self) -> &[SimBlock] {
@@ -193,18 +276,18 @@ impl Node {
     pub(crate) fn die(&self) {
         if !self.machine.is_dead.replace(true) {
             self.machine.trace.add(self.machine.clock.now(), "death", &[self.machine.port as u64], &[]);
-            self.machine.executor.cancel_all();
+            self.machine.executors.iter().for_each(Executor::cancel_all);
         }
     }
 }
 
-impl Clock for Node {
+impl Clock for SimCore {
     fn now(&self) -> Instant {
         self.machine.clock.now()
     }
 
     fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
-        self.machine.executor.sleep_until(deadline)
+        self.executor().sleep_until(deadline)
     }
 
     fn wall(&self) -> Option<WallTime> {
@@ -212,7 +295,7 @@ impl Clock for Node {
     }
 }
 
-impl Console for Node {
+impl Console for SimCore {
     fn print(&self, line: fmt::Arguments) {
         let line = line.to_string();
         self.machine.trace.add(self.now(), "console", &[self.machine.port as u64], line.as_bytes());
@@ -225,25 +308,58 @@ impl Console for Node {
     }
 }
 
-impl Random for Node {
+impl Random for SimCore {
     fn fill_random(&self, bytes: &mut [u8]) {
         self.machine.chance.borrow_mut().fill(bytes);
     }
 }
 
-impl Spawn for Node {
+impl Spawn for SimCore {
     fn spawn<T: 'static>(
         &self,
         name: &'static str,
         task: impl Future<Output = T> + 'static,
     ) -> Result<JoinHandle<T>, SpawnError> {
-        let task = self.machine.executor.spawn(name, task)?;
-        if !self.is_alive() {
+        let task = self.executor().spawn(name, task)?;
+        if self.machine.is_dead.get() {
             task.cancel();
         }
         Ok(task)
     }
 }
+
+impl SimCore {
+    fn executor(&self) -> &Executor {
+        &self.machine.executors[self.number]
+    }
+}
+
+impl Cores for SimCore {
+    type Core = SimCore;
+
+    fn cores(&self) -> usize {
+        self.machine.executors.len()
+    }
+
+    fn core(&self) -> usize {
+        self.number
+    }
+
+    fn spawn_on<T, F>(
+        &self,
+        core: usize,
+        name: &'static str,
+        start: impl FnOnce(SimCore) -> F + Send + 'static,
+    ) -> Result<CoreHandle<T>, SpawnOnError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        self.machine.mailboxes.spawn_on(core, name, start)
+    }
+}
+
+glass_cores::forward_to_core!(Node, SimCore, |node| &node.first);
 
 impl Platform for Node {
     type Block = SimBlock;

@@ -11,10 +11,8 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use glass_api::Instant;
-use glass_executor::{Executor, Unpark};
 use glass_net::{Address, Counters, Stack};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Machines that a world can have: the hosts of 10.0.0.0/24.
 const NODES_MAX: usize = 254;
@@ -72,13 +70,6 @@ impl fmt::Display for SimError {
 
 impl std::error::Error for SimError {}
 
-/// Nobody sleeps in a simulated world.
-struct Awake;
-
-impl Unpark for Awake {
-    fn unpark(&self) {}
-}
-
 impl World {
     /// A world without machines in which everything follows from `seed`.
     pub fn new(seed: u64) -> World {
@@ -112,7 +103,9 @@ impl World {
             args: config.args,
             disks: config.disks,
             clock: self.clock.clone(),
-            executor: Executor::new(Arc::new(Awake)),
+            cores: config.cores,
+            // A source of its own, so that machines of one core do not depend on it.
+            schedule: Chance::new(self.seed ^ (port as u64 + 1) << 40),
             sockets: stack.sockets(),
             network: self.network.clone(),
             chance: self.chance.fork(),
@@ -233,17 +226,15 @@ impl World {
         let now = self.clock.now();
         let mut busy = self.network.borrow_mut().deliver(now);
         for (port, (node, stack)) in self.machines.iter_mut().enumerate() {
-            let executor = node.executor();
             bury_if_powerless(node);
-            executor.fire_timers(now);
-            busy |= log::on(node, || executor.run_ready()) > 0;
+            busy |= log::on(node, || node.run_cores(now));
             // A task may have cut the power.
             bury_if_powerless(node);
             if node.is_alive() {
                 busy |= stack.poll(now) || stack.has_work();
                 self.network.borrow_mut().collect(port, now);
             }
-            busy |= executor.has_ready();
+            busy |= node.has_ready();
         }
         busy
     }
@@ -253,7 +244,7 @@ impl World {
         let mut next = self.network.borrow().next_arrival();
         let mut consider = |at: Option<Instant>| next = next.into_iter().chain(at).min();
         for (node, stack) in self.machines.iter_mut().filter(|(node, _)| node.is_alive()) {
-            consider(node.executor().next_deadline());
+            consider(node.next_deadline());
             consider(stack.next_deadline(now));
             for disk in node.disks() {
                 consider(disk.cut_deadline());
@@ -284,7 +275,7 @@ impl Drop for World {
         // Tasks hold their machine and machines their tasks: this unties the knot.
         for (node, _) in &self.machines {
             node.die();
-            while node.executor().run_ready() > 0 {}
+            node.run_to_the_end();
         }
     }
 }

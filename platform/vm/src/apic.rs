@@ -1,4 +1,4 @@
-//! The local APIC: its timer and the end of interrupts, by memory-mapped registers.
+//! The local APIC: its timer, the end of interrupts, and interrupts to other cores, by memory-mapped registers.
 //!
 //! (x2APIC would need the wrmsr service for each access, 10 us on hosts that emulate ring 0.)
 
@@ -10,6 +10,8 @@ use glass_api::Instant;
 /// Local APIC registers, an architectural address.
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
 const TIMER_VECTOR: u8 = 0x40;
+/// Another core has work for this one.
+const DOORBELL_VECTOR: u8 = 0x41;
 const SPURIOUS_VECTOR: u8 = 0xff;
 
 /// Registers of the local APIC (Intel SDM volume 3, table 11-1).
@@ -18,6 +20,8 @@ mod register {
     pub const TASK_PRIORITY: u64 = 0x80;
     pub const END_OF_INTERRUPT: u64 = 0xb0;
     pub const SPURIOUS: u64 = 0xf0;
+    pub const COMMAND: u64 = 0x300;
+    pub const COMMAND_TARGET: u64 = 0x310;
     pub const TIMER: u64 = 0x320;
     pub const LINT0: u64 = 0x350;
     pub const LINT1: u64 = 0x360;
@@ -28,6 +32,14 @@ mod register {
 const MASKED: u32 = 1 << 16;
 const ENABLED: u32 = 1 << 8;
 const DIVIDE_BY_1: u32 = 0xb;
+/// Fields of the command register (figure 11-12 there).
+const SENDING: u32 = 1 << 12;
+const ASSERT: u32 = 1 << 14;
+const NON_MASKABLE: u32 = 4 << 8;
+const INIT: u32 = 5 << 8;
+const START_UP: u32 = 6 << 8;
+/// Reads of the command register while an interrupt is being sent. Hypervisors send at once.
+const SENDING_READS_MAX: u32 = 100_000;
 
 fn read(register: u64) -> u32 {
     // SAFETY: the local APIC's page is mapped as a device; its registers touch no memory.
@@ -39,20 +51,30 @@ fn write(register: u64, value: u32) {
     unsafe { ((LOCAL_APIC + register) as *mut u32).write_volatile(value) }
 }
 
-/// Enables this core's APIC, masks what we do not use and measures the timer.
+/// Enables the boot core's APIC, masks what we do not use and measures the timer.
 pub fn initialize() {
     // The two 8259s, if there are any, stay silent.
     write_port8(0x21, 0xff);
     write_port8(0xa1, 0xff);
+    enable();
+    this_core().apic_timer_hz.set(measure_timer());
+    write(register::TIMER, u32::from(TIMER_VECTOR));
+}
+
+/// Enables the APIC of a further core, whose timer is as fast as the boot core's.
+pub fn initialize_further(timer_hz: u64) {
+    enable();
+    this_core().apic_timer_hz.set(timer_hz);
+    write(register::TIMER, u32::from(TIMER_VECTOR));
+}
+
+fn enable() {
     write(register::SPURIOUS, ENABLED | u32::from(SPURIOUS_VECTOR));
     write(register::TASK_PRIORITY, 0);
     write(register::LINT0, MASKED);
     write(register::LINT1, MASKED);
     write(register::TIMER_DIVIDE, DIVIDE_BY_1);
     write(register::TIMER, MASKED | u32::from(TIMER_VECTOR));
-    let timer_hz = measure_timer();
-    this_core().apic_timer_hz.set(timer_hz);
-    write(register::TIMER, u32::from(TIMER_VECTOR));
 }
 
 /// Timer ticks per second, measured against the TSC for 250 us.
@@ -67,6 +89,32 @@ fn measure_timer() -> u64 {
     (u64::from(first.wrapping_sub(last)) * 1_000_000_000 / elapsed_ns).max(1)
 }
 
+/// Makes the core with this APIC wait for [`start_up`].
+pub fn init(apic: u8) {
+    send(apic, INIT | ASSERT);
+}
+
+/// Makes a core that waits for it start at the page with this number, below 256, in 16-bit mode. Others ignore it.
+pub fn start_up(apic: u8, page: u8) {
+    send(apic, START_UP | ASSERT | u32::from(page));
+}
+
+/// Ends a halt of the core with this APIC, or its next one.
+pub fn ring(apic: u8) {
+    send(apic, ASSERT | u32::from(DOORBELL_VECTOR));
+}
+
+/// Stops the core with this APIC wherever it is: see `report.rs`.
+pub fn interrupt_unmaskably(apic: u8) {
+    send(apic, NON_MASKABLE | ASSERT);
+}
+
+fn send(apic: u8, command: u32) {
+    write(register::COMMAND_TARGET, u32::from(apic) << 24);
+    write(register::COMMAND, command);
+    let _ = (0..SENDING_READS_MAX).find(|_| read(register::COMMAND) & SENDING == 0);
+}
+
 /// This core's identifier, for who routes interrupts to it.
 pub fn identifier() -> u8 {
     (read(register::IDENTIFIER) >> 24) as u8
@@ -79,6 +127,8 @@ pub enum Wake {
     Timer,
     /// An interrupt with this vector: call [`end_of_interrupt`] when its device has been acknowledged.
     Interrupt(u8),
+    /// Another core has rung.
+    Core,
     /// Something else; look at everything.
     Other,
 }
@@ -89,6 +139,7 @@ impl Wake {
         match self {
             Wake::Timer => TIMER_VECTOR,
             Wake::Interrupt(vector) => vector,
+            Wake::Core => DOORBELL_VECTOR,
             Wake::Other => SPURIOUS_VECTOR,
         }
     }
@@ -99,7 +150,7 @@ pub fn end_of_interrupt() {
     write(register::END_OF_INTERRUPT, 0);
 }
 
-/// Halts the core until a device needs attention or `deadline` is reached.
+/// Halts the core until a device or another core needs attention or `deadline` is reached.
 ///
 /// An interrupt raised since the caller last looked ends the halt at once, so arming the devices,
 /// looking once more and then calling this loses no wake-up.
@@ -117,6 +168,10 @@ pub fn idle(deadline: Option<Instant>) -> Wake {
         TIMER_VECTOR => {
             end_of_interrupt();
             Wake::Timer
+        }
+        DOORBELL_VECTOR => {
+            end_of_interrupt();
+            Wake::Core
         }
         SPURIOUS_VECTOR => Wake::Other,
         vector => Wake::Interrupt(vector),

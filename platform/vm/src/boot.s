@@ -9,6 +9,16 @@
     .set USER_CODE, 0x33
     .set MSR_EFER, 0xc0000080
     .set MSR_GS_BASE, 0xc0000101
+    .set KERNEL_DATA, 0x10
+    .set KERNEL_CODE_32, 0x18
+    .set TASK_STATE, 0x38
+
+// Offsets in a core's block, at %gs: cores.rs, Core.
+    .set CORE_RING0_STACK_TOP, 24
+    .set CORE_STACK_TOP, 32
+    .set CORE_FAULT_STACK_TOP, 40
+    .set CORE_SEGMENTS_POINTER, 48
+    .set CORE_FAULT, 64
 
 // PVH: an ELF note of type 18 (XEN_ELFNOTE_PHYS32_ENTRY) names the entry point.
     .section .note.pvh, "a", @note
@@ -88,31 +98,33 @@ glass_idle_halt:
 // An exception: save what the report needs (layout: report.rs, Fault), go on in ring 3 on a stack of its own.
     .type exception, @function
 exception:                          // stack: vector, error code, rip, cs, rflags, rsp, ss
-    movq %rax, glass_fault+0
-    movq %rbx, glass_fault+8
-    movq %rcx, glass_fault+16
-    movq %rdx, glass_fault+24
-    movq %rsi, glass_fault+32
-    movq %rdi, glass_fault+40
-    movq %rbp, glass_fault+48
-    movq %r8, glass_fault+56
-    movq %r9, glass_fault+64
-    movq %r10, glass_fault+72
-    movq %r11, glass_fault+80
-    movq %r12, glass_fault+88
-    movq %r13, glass_fault+96
-    movq %r14, glass_fault+104
-    movq %r15, glass_fault+112
-    popq glass_fault+120            // vector
-    popq glass_fault+128            // error code
-    popq glass_fault+136            // rip
-    popq glass_fault+144            // cs
-    popq glass_fault+152            // rflags
-    popq glass_fault+160            // rsp
+    movq %rax, %gs:CORE_FAULT+0
+    movq %rbx, %gs:CORE_FAULT+8
+    movq %rcx, %gs:CORE_FAULT+16
+    movq %rdx, %gs:CORE_FAULT+24
+    movq %rsi, %gs:CORE_FAULT+32
+    movq %rdi, %gs:CORE_FAULT+40
+    movq %rbp, %gs:CORE_FAULT+48
+    movq %r8, %gs:CORE_FAULT+56
+    movq %r9, %gs:CORE_FAULT+64
+    movq %r10, %gs:CORE_FAULT+72
+    movq %r11, %gs:CORE_FAULT+80
+    movq %r12, %gs:CORE_FAULT+88
+    movq %r13, %gs:CORE_FAULT+96
+    movq %r14, %gs:CORE_FAULT+104
+    movq %r15, %gs:CORE_FAULT+112
+    popq %gs:CORE_FAULT+120         // vector
+    popq %gs:CORE_FAULT+128         // error code
+    popq %gs:CORE_FAULT+136         // rip
+    popq %gs:CORE_FAULT+144         // cs
+    popq %gs:CORE_FAULT+152         // rflags
+    popq %gs:CORE_FAULT+160         // rsp
     movq %cr2, %rax
-    movq %rax, glass_fault+168
+    movq %rax, %gs:CORE_FAULT+168
+    movq %gs:CORE_FAULT_STACK_TOP, %rax
+    subq $8, %rax
     pushq $USER_DATA
-    pushq $glass_fault_stack_top - 8
+    pushq %rax
     pushq $2
     pushq $USER_CODE
     pushq $glass_exception
@@ -165,7 +177,7 @@ enter64:
     ltr %ax
     lidt idt_pointer
     movl $MSR_GS_BASE, %ecx         // %gs:0 is this core's block
-    movl $GLASS_CORE_BLOCKS, %eax
+    movl $GLASS_BOOT_CORE, %eax
     xorl %edx, %edx
     wrmsr
     pushq $USER_DATA
@@ -183,6 +195,85 @@ enter_ring3:
     pushq $0                        // return address 0 ends every call chain
     jmp glass_start
     .size enter_ring3, . - enter_ring3
+
+// A further core comes from the trampoline, in 32-bit mode without paging: the same, with what smp.rs has prepared for it.
+    .code32
+    .type core_enter32, @function
+core_enter32:
+    movl $KERNEL_DATA, %eax
+    movl %eax, %ds
+    movl %eax, %ss
+    movl $0x620, %eax
+    movl %eax, %cr4
+    movl glass_page_tables, %eax
+    movl %eax, %cr3
+    movl $MSR_EFER, %ecx
+    xorl %edx, %edx
+    movl $0x900, %eax
+    wrmsr
+    movl $0x80050033, %eax
+    movl %eax, %cr0
+    ljmpl $KERNEL_CODE, $core_enter64
+    .size core_enter32, . - core_enter32
+
+    .code64
+    .type core_enter64, @function
+core_enter64:
+    xorl %eax, %eax
+    movl %eax, %ds
+    movl %eax, %es
+    movl %eax, %ss
+    movl %eax, %fs
+    movl %eax, %gs
+    movl $1, %eax
+    cpuid                           // ebx: bits 24 to 31 identify the local APIC
+    shrl $24, %ebx
+    movzbl glass_core_numbers(%rbx), %ebx
+    movq GLASS_CORE_BLOCKS(,%rbx,8), %rdi
+    testl %ebx, %ebx
+    jz 1f
+    movq CORE_RING0_STACK_TOP(%rdi), %rsp
+    lgdt CORE_SEGMENTS_POINTER(%rdi)
+    movl $TASK_STATE, %eax
+    ltr %ax
+    lidt idt_pointer
+    movl $MSR_GS_BASE, %ecx
+    movl %edi, %eax
+    movq %rdi, %rdx
+    shrq $32, %rdx
+    wrmsr
+    pushq $USER_DATA
+    pushq CORE_STACK_TOP(%rdi)
+    pushq $2
+    pushq $USER_CODE
+    pushq $core_enter_ring3
+    iretq
+1:  hlt                             // a core that smp.rs did not request
+    jmp 1b
+    .size core_enter64, . - core_enter64
+
+    .type core_enter_ring3, @function
+core_enter_ring3:
+    xorl %ebp, %ebp
+    pushq $0
+    jmp glass_core_start
+    .size core_enter_ring3, . - core_enter_ring3
+
+// Copied to a page of low memory, where a core starts in 16-bit mode with CS there.
+    .section .rodata.trampoline, "a"
+    .globl glass_trampoline, glass_trampoline_end
+    .code16
+glass_trampoline:
+    cli
+    lgdtl %cs:(trampoline_gdt - glass_trampoline)
+    movl $0x11, %eax                // CR0: ET PE
+    movl %eax, %cr0
+    ljmpl $KERNEL_CODE_32, $core_enter32
+trampoline_gdt:
+    .word gdt_end - gdt - 1
+    .long gdt
+glass_trampoline_end:
+    .code64
 
 // Tables for the time until paging.rs has built the real ones: 4 GiB one to one, all writable.
     .section .data.boot, "aw"
@@ -215,7 +306,8 @@ gdt:
     .quad 0
     .quad 0x00af9b000000ffff        // 08: ring-0 code
     .quad 0x00cf93000000ffff        // 10: ring-0 data
-    .quad 0, 0
+    .quad 0x00cf9b000000ffff        // 18: ring-0 code of 32 bits, on the way of a further core
+    .quad 0
     .quad 0x00cff3000000ffff        // 28: ring-3 data
     .quad 0x00affb000000ffff        // 30: ring-3 code
 gdt_tss:
@@ -233,7 +325,8 @@ glass_entry_tsc: .quad 0
 
     .section .bss.boot, "aw", @nobits
     .align 4096
-    .globl glass_stack_guard, glass_stack_top, glass_fault_stack_guard, glass_fault_stack_top, glass_fault
+    .globl glass_stack_guard, glass_stack_top, glass_fault_stack_guard, glass_fault_stack_top
+    .globl glass_page_tables, glass_core_numbers
 glass_stack_guard: .skip 4096       // unmapped by paging.rs
     .skip 262144
 glass_stack_top:
@@ -243,6 +336,6 @@ glass_fault_stack_top:
     .skip 4096
 ring0_stack_top:
 tss: .skip 104 + 8192 + 8
-    .align 16
-glass_fault: .skip 176
+glass_page_tables: .skip 8          // of further cores, written by smp.rs
+glass_core_numbers: .skip 256       // by identifier of the local APIC, 0 for none
     .text

@@ -1,42 +1,54 @@
 //! What belongs to one core, reached through %gs in one instruction.
 //!
-//! Nothing here is shared: each core finds its own block and no other, so plain cells do.
+//! Each core finds its own block, so plain cells do. What other cores may touch is in [`Public`] and [`Mail`], on lines of memory of their own.
 
 use crate::random::Generator;
+use crate::fault::Fault;
 use crate::wall;
 use alloc::boxed::Box;
 use core::arch::asm;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::fmt;
 use core::mem::offset_of;
-use core::ptr;
-use core::sync::atomic::AtomicU64;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use glass_cores::List;
 use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
 use glass_trace::Writer;
 use talc::{TalcCell, source::Manual};
 
-/// Cores that this version starts.
-pub const CORES: usize = 1;
-
 /// Prints one line.
 pub type Print = dyn Fn(fmt::Arguments);
 
-/// One core's block. `this` comes first: boot.s points %gs at it.
+/// Entries of a core's table of segments: those of boot.s, and the core's own task state segment, which takes two.
+pub const SEGMENTS: usize = 9;
+
+/// One core's block. `this` comes first: boot.s points %gs at it. The offsets of the fields up to `fault` are in boot.s too.
 #[repr(C, align(64))]
 pub struct Core {
     this: Cell<*const Core>,
     /// Written by `glass_trace` alone, see `CORE_WORDS_OFFSET` there.
     trace_words: [Cell<usize>; 2],
+    /// Where the CPU puts what it saves when it enters ring 0.
+    pub ring0_stack_top: Cell<u64>,
+    /// The ends of the stack of Rust code, and of the one on which it reports a fault. Below each is a page that is not mapped.
+    pub stack_top: Cell<u64>,
+    pub fault_stack_top: Cell<u64>,
+    /// What LGDT loads: the table's last byte, then its address.
+    pub segments_pointer: Cell<[u16; 5]>,
+    /// What boot.s saves at an exception.
+    pub fault: Cell<Fault>,
+    /// The table of segments of a core that is not the boot core.
+    pub segments: [Cell<u64>; SEGMENTS],
     index: Cell<usize>,
+    /// The lowest bytes of those stacks.
+    pub stack_bottom: Cell<u64>,
+    pub fault_stack_bottom: Cell<u64>,
     /// Memory for everything allocated on this core.
     pub heap: TalcCell<Manual>,
-    /// Bytes given to the heap at boot.
-    pub heap_bytes: Cell<usize>,
-    /// Bytes of the heap that are in use.
-    pub heap_used_bytes: Cell<usize>,
-    /// The most that were in use.
-    pub heap_peak_bytes: Cell<usize>,
+    /// The end of the part of the heap that was added last.
+    pub heap_end: Cell<Option<NonNull<u8>>>,
     /// TSC at the 32-bit entry, the zero of the clock.
     pub clock_origin: Cell<u64>,
     /// Nanoseconds a TSC tick, times 2^32.
@@ -59,26 +71,147 @@ pub struct Core {
     pub steps: Cell<u64>,
     /// The step that is being done, 0 for none.
     pub step: Cell<u64>,
+    /// The task that ran when a crash of another core stopped this one.
+    pub stopped_task: Cell<&'static str>,
+    pub public: Public,
+    pub mail: Mail,
 }
 
 const _: () = assert!(offset_of!(Core, trace_words) == glass_trace::CORE_WORDS_OFFSET);
+/// The offsets that boot.s has.
+const _: () = assert!(offset_of!(Core, ring0_stack_top) == 24 && offset_of!(Core, stack_top) == 32);
+const _: () = assert!(offset_of!(Core, fault_stack_top) == 40 && offset_of!(Core, segments_pointer) == 48);
+const _: () = assert!(offset_of!(Core, fault) == 64);
 
-struct Blocks([Core; CORES]);
+/// What this core writes and others read, seldom.
+#[repr(align(64))]
+pub struct Public {
+    /// Identifier of its local APIC.
+    pub apic: AtomicU32,
+    /// A [`Presence`].
+    presence: AtomicU32,
+    /// A crash of another core has stopped it for good; `Core::fault` is valid.
+    pub is_stopped: AtomicBool,
+    /// Bytes of its heap that are in use, and the most that were.
+    pub heap_used_bytes: AtomicUsize,
+    pub heap_peak_bytes: AtomicUsize,
+}
 
-// SAFETY: `this_core` is the only way to a block, and gives each core its own.
-unsafe impl Sync for Blocks {}
+/// What other cores write.
+#[repr(align(64))]
+pub struct Mail {
+    /// The core halts, or is about to: it needs an interrupt.
+    pub is_asleep: AtomicBool,
+    /// Memory of this core that others have freed.
+    pub freed: List,
+}
 
+/// How far a core is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Presence {
+    /// It was requested to start.
+    Starting = 0,
+    /// It runs Rust.
+    Up = 1,
+    /// It was too late, and halts if it comes.
+    GivenUp = 2,
+}
+
+impl Public {
+    /// Changes the state from `Starting`; whether it was that.
+    pub fn settle(&self, to: Presence) -> bool {
+        let starting = Presence::Starting as u32;
+        // AcqRel: what the core has written before it came up is seen by who sees it up.
+        self.presence.compare_exchange(starting, to as u32, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Whether the core is up.
+    pub fn is_up(&self) -> bool {
+        self.presence.load(Ordering::Acquire) == Presence::Up as u32
+    }
+}
+
+/// The boot core's block, which boot.s finds before there is any memory.
+struct BootCore(Core);
+
+// SAFETY: `this_core` gives the block to its core alone. Others get only `public` and `mail`, which are `Sync`.
+unsafe impl Sync for BootCore {}
+
+#[unsafe(export_name = "GLASS_BOOT_CORE")]
+static BOOT_CORE: BootCore = BootCore(Core::new());
+
+/// The blocks by core number. boot.s reads it.
 #[unsafe(export_name = "GLASS_CORE_BLOCKS")]
-static BLOCKS: Blocks = Blocks(
-    [const {
+static BLOCKS: [AtomicPtr<Core>; CORES_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; CORES_MAX];
+
+/// What the profiler reads from outside; the symbol is `glass_formats::CORES_SYMBOL`.
+#[unsafe(export_name = "GLASS_CORES")]
+static STATES: [CoreState; CORES_MAX] = [const { CoreState::new() }; CORES_MAX];
+
+/// Must run first on the boot core, before [`this_core`].
+pub fn initialize_boot_core() {
+    let core = &BOOT_CORE.0;
+    core.this.set(core);
+    core.public.settle(Presence::Up);
+    BLOCKS[0].store(ptr::from_ref(core).cast_mut(), Ordering::Relaxed);
+    core.announce();
+}
+
+/// Makes the block of core number `index`, which never ends.
+pub fn add(index: usize) -> &'static Core {
+    let core: &'static Core = Box::leak(Box::new(Core::new()));
+    core.this.set(core);
+    core.index.set(index);
+    // Release: the block is whole for who finds it.
+    BLOCKS[index].store(ptr::from_ref(core).cast_mut(), Ordering::Release);
+    core
+}
+
+/// The block of the core that runs this.
+#[inline(always)]
+pub fn this_core() -> &'static Core {
+    let core: *const Core;
+    // SAFETY: boot.s pointed GS at this core's block, whose first word is its own address.
+    unsafe { asm!("mov {}, gs:[0]", out(reg) core, options(pure, readonly, nostack, preserves_flags)) };
+    // SAFETY: the block is never freed, and only this core uses it.
+    unsafe { &*core }
+}
+
+/// What may be known of core number `index`; `None` if there is no such core.
+pub fn public(index: usize) -> Option<(&'static Public, &'static Mail)> {
+    // SAFETY: both parts are `Sync`.
+    block(index).map(|core| (&core.public, &core.mail))
+}
+
+/// The block of core number `index`, of which only `public` and `mail` may be used while that core runs.
+pub fn block(index: usize) -> Option<&'static Core> {
+    let block = BLOCKS.get(index)?.load(Ordering::Acquire);
+    // SAFETY: the table has pointers to blocks that are never freed, or null.
+    unsafe { block.as_ref() }
+}
+
+/// Ticks of the TSC per second, 0 while unknown.
+pub fn frequency() -> u64 {
+    STATES[0].tsc_hz.load(Ordering::Relaxed)
+}
+
+impl Core {
+    const fn new() -> Core {
         Core {
             this: Cell::new(ptr::null()),
             trace_words: [const { Cell::new(0) }; 2],
+            ring0_stack_top: Cell::new(0),
+            stack_top: Cell::new(0),
+            fault_stack_top: Cell::new(0),
+            segments_pointer: Cell::new([0; 5]),
+            fault: Cell::new(Fault::NONE),
+            segments: [const { Cell::new(0) }; SEGMENTS],
             index: Cell::new(0),
+            stack_bottom: Cell::new(0),
+            fault_stack_bottom: Cell::new(0),
             heap: TalcCell::new(Manual),
-            heap_bytes: Cell::new(0),
-            heap_used_bytes: Cell::new(0),
-            heap_peak_bytes: Cell::new(0),
+            heap_end: Cell::new(None),
             clock_origin: Cell::new(0),
             clock_scale: Cell::new(0),
             apic_timer_hz: Cell::new(0),
@@ -90,35 +223,20 @@ static BLOCKS: Blocks = Blocks(
             trace_memory: Cell::new(&[]),
             steps: Cell::new(0),
             step: Cell::new(0),
+            stopped_task: Cell::new("none"),
+            public: Public {
+                apic: AtomicU32::new(0),
+                presence: AtomicU32::new(Presence::Starting as u32),
+                is_stopped: AtomicBool::new(false),
+                heap_used_bytes: AtomicUsize::new(0),
+                heap_peak_bytes: AtomicUsize::new(0),
+            },
+            mail: Mail { is_asleep: AtomicBool::new(false), freed: List::new() },
         }
-    }; CORES],
-);
+    }
 
-/// What the profiler reads from outside; the symbol is `glass_formats::CORES_SYMBOL`.
-#[unsafe(export_name = "GLASS_CORES")]
-static STATES: [CoreState; CORES_MAX] = [const { CoreState::new() }; CORES_MAX];
-
-/// Must run first on the boot core, before [`this_core`].
-pub fn initialize_boot_core() {
-    let core = &BLOCKS.0[0];
-    core.this.set(core);
-    core.index.set(0);
-    let state = core.state();
-    state.magic.store(CORE_MAGIC, core::sync::atomic::Ordering::Relaxed);
-    state.set_activity(Activity::Running);
-}
-
-/// The block of the core that runs this.
-pub fn this_core() -> &'static Core {
-    let core: *const Core;
-    // SAFETY: boot.s pointed GS at this core's block, whose first word is its own address.
-    unsafe { asm!("mov {}, gs:[0]", out(reg) core, options(pure, readonly, nostack, preserves_flags)) };
-    // SAFETY: the block is a static, and only this core uses it.
-    unsafe { &*core }
-}
-
-impl Core {
     /// Number of the core, from 0 on.
+    #[inline(always)]
     pub fn index(&self) -> usize {
         self.index.get()
     }
@@ -126,5 +244,12 @@ impl Core {
     /// The core's state as the profiler sees it.
     pub fn state(&self) -> &'static CoreState {
         &STATES[self.index.get()]
+    }
+
+    /// Shows the profiler that the core runs.
+    pub fn announce(&self) {
+        let state = self.state();
+        state.magic.store(CORE_MAGIC, Ordering::Relaxed);
+        state.set_activity(Activity::Running);
     }
 }

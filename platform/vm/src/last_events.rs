@@ -6,7 +6,7 @@ use crate::cores::this_core;
 use core::fmt;
 use core::str;
 use core::sync::atomic::Ordering;
-use glass_formats::trace::{NAME_BYTES, NAME_TEXT_BYTES, NAMES_MAX, Ring};
+use glass_formats::trace::{NAME_BYTES, NAME_TEXT_BYTES, NAMES_MAX, Ring, RingEntry};
 use glass_trace::{BlockKind, CONTROL, Event, Kind, Operation, WakeSource};
 
 /// Events of a report.
@@ -15,7 +15,9 @@ const EVENTS_MAX: u64 = 12;
 /// Calls `print` with a line for each of the last events of this core, the oldest first.
 pub fn for_each(mut print: impl FnMut(fmt::Arguments)) {
     let core = this_core();
-    let Some(entry) = CONTROL.rings.get(core.index()) else { return };
+    let address = core.trace_memory.get().as_ptr().addr() as u64;
+    let own = |entry: &&RingEntry| entry.address.load(Ordering::Relaxed) == address;
+    let Some(entry) = CONTROL.rings.iter().find(own) else { return };
     let Some(ring) = Ring::new(&entry.head, core.trace_memory.get()) else { return };
     let first = entry.head.load(Ordering::Relaxed).saturating_sub(EVENTS_MAX);
     ring.read(first, |_, words| {

@@ -20,12 +20,14 @@ mod devices;
 mod drivers;
 #[cfg(test)]
 mod drivers_tests;
+mod fault;
 mod heap;
 mod interrupts;
 mod last_events;
 mod machine;
 mod memory;
 mod paging;
+mod pool;
 mod ports;
 mod random;
 mod serial;
@@ -42,6 +44,8 @@ mod report;
 #[cfg(not(test))]
 mod run;
 #[cfg(not(test))]
+mod smp;
+#[cfg(not(test))]
 mod start;
 #[cfg(not(test))]
 core::arch::global_asm!(include_str!("boot.s"), include_str!("mem.s"), options(att_syntax));
@@ -49,7 +53,7 @@ core::arch::global_asm!(include_str!("boot.s"), include_str!("mem.s"), options(a
 #[cfg(not(test))]
 pub use devices::VmDisk;
 #[cfg(not(test))]
-pub use platform::VmPlatform;
+pub use platform::{VmCore, VmPlatform};
 
 /// What [`entry!`] refers to; not for services.
 #[doc(hidden)]

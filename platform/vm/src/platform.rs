@@ -8,7 +8,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
-use glass_api::{Clock, Console, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError, WallTime};
+use glass_api::{
+    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
+    SpawnOnError, WallTime,
+};
+use glass_cores::Mailboxes;
 use glass_executor::Executor;
 use glass_executor::sync::Latch;
 use glass_net::Sockets;
@@ -25,10 +29,9 @@ pub struct VmPlatform {
 
 pub(crate) struct World {
     pub args: Vec<String>,
-    pub executor: Executor,
+    pub core: VmCore,
     pub disks: Vec<VmDisk>,
     pub sockets: Sockets,
-    pub console: Option<SharedConsole>,
     /// Opened when the host requests the end of the service.
     pub shutdown: Latch,
     /// The service waits for that request.
@@ -61,13 +64,58 @@ impl Platform for VmPlatform {
     }
 }
 
-impl Clock for VmPlatform {
+/// A core, for the tasks on it. Clones are handles.
+#[derive(Clone)]
+pub struct VmCore {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    number: usize,
+    executor: Executor,
+    mailboxes: &'static Mailboxes<VmCore>,
+    /// The console's device; another core prints through the first one.
+    console: Option<SharedConsole>,
+}
+
+impl VmCore {
+    pub(crate) fn new(
+        number: usize,
+        executor: Executor,
+        mailboxes: &'static Mailboxes<VmCore>,
+        console: Option<SharedConsole>,
+    ) -> VmCore {
+        VmCore { inner: Rc::new(Inner { number, executor, mailboxes, console }) }
+    }
+
+    pub(crate) fn executor(&self) -> &Executor {
+        &self.inner.executor
+    }
+
+    pub(crate) fn mailboxes(&self) -> &'static Mailboxes<VmCore> {
+        self.inner.mailboxes
+    }
+
+    pub(crate) fn console(&self) -> Option<&SharedConsole> {
+        self.inner.console.as_ref()
+    }
+
+    /// `text` ends with a line end.
+    fn print_text(&self, text: &str) {
+        match self.console() {
+            Some(console) => console.print(text.as_bytes()),
+            None => serial::print_line(format_args!("{}", text.trim_end_matches('\n'))),
+        }
+    }
+}
+
+impl Clock for VmCore {
     fn now(&self) -> Instant {
         clock::now()
     }
 
     fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
-        self.world.executor.sleep_until(deadline)
+        self.executor().sleep_until(deadline)
     }
 
     fn wall(&self) -> Option<WallTime> {
@@ -75,38 +123,71 @@ impl Clock for VmPlatform {
     }
 }
 
-impl Console for VmPlatform {
+impl Console for VmCore {
     /// Through the virtio console if there is one: the host gets the line at once, without an exit
     /// for each character.
     fn print(&self, line: fmt::Arguments) {
         // Before the console is borrowed: what is printed may print itself.
         let text = format!("{line}\n");
-        match &self.world.console {
-            Some(console) => console.print(text.as_bytes()),
-            None => serial::print_line(format_args!("{}", text.trim_end_matches('\n'))),
+        match self.core() {
+            0 => self.print_text(&text),
+            // A line of a core that prints more than the first core takes is dropped, as the console's own are.
+            _ => _ = self.mailboxes().post(0, move |first| first.print_text(&text)),
         }
     }
 
     /// The serial port takes each line at once, one exit after the other.
     async fn room(&self, bytes: usize) {
-        if let Some(console) = &self.world.console {
+        if self.core() != 0 {
+            let room = self.spawn_on(0, "room on the console", move |first| async move { first.room(bytes).await });
+            if let Ok(room) = room {
+                let _ = room.await;
+            }
+        } else if let Some(console) = self.console() {
             console.room(bytes).await;
         }
     }
 }
 
-impl Random for VmPlatform {
+impl Random for VmCore {
     fn fill_random(&self, bytes: &mut [u8]) {
         random::fill(bytes);
     }
 }
 
-impl Spawn for VmPlatform {
+impl Spawn for VmCore {
     fn spawn<T: 'static>(
         &self,
         name: &'static str,
         task: impl Future<Output = T> + 'static,
     ) -> Result<JoinHandle<T>, SpawnError> {
-        self.world.executor.spawn(name, task)
+        self.executor().spawn(name, task)
     }
 }
+
+impl Cores for VmCore {
+    type Core = VmCore;
+
+    fn cores(&self) -> usize {
+        self.mailboxes().cores()
+    }
+
+    fn core(&self) -> usize {
+        self.inner.number
+    }
+
+    fn spawn_on<T, F>(
+        &self,
+        core: usize,
+        name: &'static str,
+        start: impl FnOnce(VmCore) -> F + Send + 'static,
+    ) -> Result<CoreHandle<T>, SpawnOnError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        self.mailboxes().spawn_on(core, name, start)
+    }
+}
+
+glass_cores::forward_to_core!(VmPlatform, VmCore, |platform| &platform.world.core);

@@ -3,52 +3,34 @@
 //! It goes to the serial port, allocates nothing and takes no lock. Addresses are printed as
 //! `#N 0x...`, which `glass run` resolves to functions and lines.
 
-use crate::cores::this_core;
+use crate::cores::{self, Core, this_core};
+use crate::fault::{Cause, Fault, NON_MASKABLE, REGISTER_NAMES};
 use crate::ports::{halt, write_port8, write_port32};
 use crate::serial::print_line;
-use crate::{clock, last_events};
+use crate::{apic, clock, heap, last_events};
 use core::arch::asm;
-use core::fmt;
+use core::hint::spin_loop;
 use core::panic::PanicInfo;
-use core::sync::atomic::{AtomicU32, Ordering};
-use glass_formats::Exit;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use glass_formats::{CORES_MAX, Exit};
 
 const DEBUG_EXIT_PORT: u16 = 0xf4;
-/// Lines of a call chain printed at most.
+/// Lines of a call chain printed at most, and of one of another core.
 const FRAMES_MAX: usize = 32;
+const OTHER_FRAMES_MAX: usize = 8;
 /// Words of the stack printed at most.
 const STACK_WORDS_MAX: u64 = 16;
-
-/// The registers that boot.s saves at an exception, in its order.
-#[repr(C)]
-struct Fault {
-    /// rax rbx rcx rdx rsi rdi rbp r8..r15
-    registers: [u64; 15],
-    vector: u64,
-    error_code: u64,
-    rip: u64,
-    cs: u64,
-    rflags: u64,
-    rsp: u64,
-    cr2: u64,
-}
-
-const REGISTER_NAMES: [&str; 15] =
-    ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
-const RBP: usize = 6;
+/// How long the report waits for the other cores to stop.
+const STOP_WAIT: Duration = Duration::from_millis(200);
 
 unsafe extern "C" {
-    static glass_fault: Fault;
-    static glass_stack_guard: u8;
-    static glass_stack_top: u8;
-    static glass_fault_stack_guard: u8;
-    static glass_fault_stack_top: u8;
     static glass_text_start: u8;
     static glass_text_end: u8;
 }
 
-/// Reports that were started. A report that fails itself must not start another.
-static REPORTS: AtomicU32 = AtomicU32::new(0);
+/// The core that reports, plus one; 0 while there is no report. A report that fails itself must not start another.
+static REPORTER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ends the VM.
 pub fn exit(how: Exit) -> ! {
@@ -72,85 +54,97 @@ pub fn panicked(info: &PanicInfo) -> ! {
     }
     print_context();
     print_line(format_args!("call chain:"));
-    print_callers(rbp, 0);
+    print_callers(this_core(), rbp, 0, FRAMES_MAX);
     print_last_events();
+    print_others();
     exit(Exit::Panic)
 }
 
 /// boot.s jumps here after an exception, on a separate stack.
 #[unsafe(no_mangle)]
 extern "C" fn glass_exception() -> ! {
+    let core = this_core();
+    let fault = core.fault.get();
+    let reporter = REPORTER.load(Ordering::Acquire);
+    if fault.vector == NON_MASKABLE && reporter != 0 && reporter != core.index() + 1 {
+        stay_stopped();
+    }
     begin(Exit::Exception);
-    // SAFETY: boot.s filled it before the jump, and no code writes it meanwhile.
-    let fault = unsafe { &glass_fault };
-    print_line(format_args!("EXCEPTION {}", Cause(fault)));
+    let stack = (core.stack_bottom.get(), core.stack_top.get());
+    print_line(format_args!("EXCEPTION {}", Cause { fault, stack }));
     print_context();
-    print_registers(fault);
-    print_stack(fault.rsp);
+    print_registers(&fault);
+    print_stack(core, fault.rsp);
     print_line(format_args!("call chain:"));
     print_line(format_args!("  #0 {:#018x}", fault.rip));
-    print_callers(fault.registers[RBP], 1);
+    print_callers(core, fault.rbp(), 1, FRAMES_MAX);
     print_last_events();
+    print_others();
     exit(Exit::Exception)
 }
 
-/// Ends immediately if a report was started already: then the report itself has failed.
+/// Makes this core the one that reports. Ends the VM if it does already: then the report itself has failed. Of two cores that crash at once one reports,
+/// and the other is what it was doing.
 fn begin(how: Exit) {
-    if REPORTS.fetch_add(1, Ordering::Relaxed) > 0 {
-        print_line(format_args!("(the report failed too)"));
-        exit(how);
-    }
-}
-
-struct Cause<'a>(&'a Fault);
-
-impl fmt::Display for Cause<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let fault = self.0;
-        let name = match fault.vector {
-            0 => "division error",
-            2 => "non-maskable interrupt",
-            3 => "breakpoint",
-            6 => "invalid instruction",
-            8 => "double fault",
-            12 => "stack segment fault",
-            13 => "general protection fault",
-            14 => return self.page_fault(f),
-            16 | 19 => "floating-point error",
-            17 => "misaligned access",
-            18 => "machine check",
-            _ => "unexpected exception",
-        };
-        write!(f, "{name} (vector {}, error code {:#x})", fault.vector, fault.error_code)
-    }
-}
-
-impl Cause<'_> {
-    fn page_fault(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let fault = self.0;
-        let guard = &raw const glass_stack_guard as u64;
-        if (guard..guard + 4096).contains(&fault.cr2) {
-            return write!(f, "stack overflow: the stack of {} KiB is used up", (stack().1 - stack().0) / 1024);
+    let own = this_core().index() + 1;
+    match REPORTER.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => (),
+        Err(reporter) if reporter == own => {
+            print_line(format_args!("(the report failed too)"));
+            exit(how);
         }
-        let what = match (fault.error_code & 0x10 != 0, fault.error_code & 2 != 0) {
-            (true, _) => "execution of",
-            (false, true) => "write to",
-            (false, false) => "read of",
-        };
-        let state = if fault.error_code & 1 != 0 { "protected" } else { "unmapped" };
-        write!(f, "page fault: {what} {state} address {:#x}", fault.cr2)
+        Err(_) => stay_stopped(),
+    }
+}
+
+/// Another core reports a crash: shows it what ran here, and halts for good.
+fn stay_stopped() -> ! {
+    let core = this_core();
+    core.stopped_task.set(task_of_this_core());
+    // Release: pairs with the Acquire in `print_others`.
+    core.public.is_stopped.store(true, Ordering::Release);
+    loop {
+        halt();
+    }
+}
+
+fn task_of_this_core() -> &'static str {
+    let task = this_core().executor.get().and_then(|executor| executor.current_task());
+    task.unwrap_or("none")
+}
+
+/// Stops the other cores and prints what each did.
+fn print_others() {
+    let own = this_core().index();
+    let others = || (0..CORES_MAX).map_while(cores::block).filter(|core| core.index() != own && core.public.is_up());
+    for core in others() {
+        apic::interrupt_unmaskably(core.public.apic.load(Ordering::Relaxed) as u8);
+    }
+    let end = clock::now() + STOP_WAIT;
+    for core in others() {
+        // Acquire: pairs with the Release in `stay_stopped`.
+        while !core.public.is_stopped.load(Ordering::Acquire) && clock::now() < end {
+            spin_loop();
+        }
+        if !core.public.is_stopped.load(Ordering::Acquire) {
+            print_line(format_args!("core {} does not stop", core.index()));
+            continue;
+        }
+        // The core has stopped for good, so its block can be read.
+        let fault = core.fault.get();
+        print_line(format_args!("core {}, task {}:", core.index(), core.stopped_task.get()));
+        print_line(format_args!("  #0 {:#018x}", fault.rip));
+        print_callers(core, fault.rbp(), 1, OTHER_FRAMES_MAX);
     }
 }
 
 fn print_context() {
-    let core = this_core();
-    let task = core.executor.get().and_then(|executor| executor.current_task());
     print_line(format_args!(
         "core {}, task {}, {} after start, heap of {} KiB",
-        core.index(),
-        task.unwrap_or("none"),
+        this_core().index(),
+        task_of_this_core(),
         clock::now(),
-        core.heap_bytes.get() / 1024
+        heap::total_bytes() / 1024
     ));
 }
 
@@ -184,22 +178,17 @@ fn print_registers(fault: &Fault) {
     (0..15).step_by(3).for_each(row);
 }
 
-/// The service's stack: its lowest usable byte and its end.
-fn stack() -> (u64, u64) {
-    (&raw const glass_stack_guard as u64 + 4096, &raw const glass_stack_top as u64)
+/// Whether the 16 bytes at `address` are on one of the core's stacks.
+fn is_on_a_stack(core: &Core, address: u64) -> bool {
+    let stack = (core.stack_bottom.get(), core.stack_top.get());
+    let fault_stack = (core.fault_stack_bottom.get(), core.fault_stack_top.get());
+    address.is_multiple_of(8) && [stack, fault_stack].iter().any(|(low, high)| *low <= address && address.saturating_add(16) <= *high)
 }
 
-/// Whether the 16 bytes at `address` are on one of our stacks.
-fn is_on_a_stack(address: u64) -> bool {
-    let fault_stack = (&raw const glass_fault_stack_guard as u64 + 4096, &raw const glass_fault_stack_top as u64);
-    address.is_multiple_of(8)
-        && [stack(), fault_stack].iter().any(|(low, high)| *low <= address && address + 16 <= *high)
-}
-
-fn print_stack(rsp: u64) {
+fn print_stack(core: &Core, rsp: u64) {
     for word in 0..STACK_WORDS_MAX / 2 {
         let address = (rsp & !7) + word * 16;
-        if is_on_a_stack(address) {
+        if is_on_a_stack(core, address) {
             // SAFETY: `is_on_a_stack` says that these 16 bytes are mapped.
             let words = unsafe { (address as *const [u64; 2]).read() };
             print_line(format_args!("stack {address:#x}: {:016x} {:016x}", words[0], words[1]));
@@ -208,7 +197,7 @@ fn print_stack(rsp: u64) {
 }
 
 /// Prints the callers by the chain of frame pointers from `rbp` on; a run of one address is one line.
-fn print_callers(mut rbp: u64, first: usize) {
+fn print_callers(core: &Core, mut rbp: u64, first: usize, frames_max: usize) {
     let text = &raw const glass_text_start as u64..&raw const glass_text_end as u64;
     let mut number = first;
     let mut previous = 0;
@@ -219,7 +208,7 @@ fn print_callers(mut rbp: u64, first: usize) {
         }
     };
     // The addresses of the chain only increase, so it ends at the stack's end.
-    while is_on_a_stack(rbp) && number < FRAMES_MAX {
+    while is_on_a_stack(core, rbp) && number < frames_max {
         // SAFETY: `is_on_a_stack` says that these 16 bytes are mapped.
         let [caller_rbp, return_address] = unsafe { (rbp as *const [u64; 2]).read() };
         if !text.contains(&return_address) {

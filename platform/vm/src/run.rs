@@ -5,24 +5,25 @@ use crate::cores::this_core;
 use crate::devices::{self, EndRequests, Settings};
 use crate::drivers::{Drivers, Halt};
 use crate::interrupts::Vectors;
-use crate::platform::{SHUTDOWN, VmPlatform, World};
+use crate::platform::{SHUTDOWN, VmCore, VmPlatform, World};
 use crate::ports::read_tsc;
 use crate::report::exit;
 use crate::serial::print_line;
+use crate::smp::{self, Work};
 use crate::start::Boot;
 use crate::trace::step;
-use crate::{clock, functions};
+use crate::{clock, functions, heap, random};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
-use alloc::sync::Arc;
 use core::cell::Cell;
+use core::convert::Infallible;
 use core::fmt::Display;
 use core::hint::spin_loop;
 use core::mem;
 use core::time::Duration;
-use glass_api::{Console, Instant};
+use glass_api::{Console, Cores, Instant};
+use glass_executor::Executor;
 use glass_executor::sync::Latch;
-use glass_executor::{Executor, Unpark};
 use glass_formats::{Activity, CoreState, Exit};
 use glass_net::Sockets;
 use glass_trace::{Group, WakeSource};
@@ -42,12 +43,6 @@ const DELIVERY: Duration = Duration::from_secs(2);
 /// Looks at the console that the last lines of a service that has ended get: tens of milliseconds.
 const FAREWELL_LOOKS: usize = 5_000_000;
 
-/// One core needs no wake from elsewhere: all code that wakes a task runs on it, and it is awake.
-struct AlwaysAwake;
-impl Unpark for AlwaysAwake {
-    fn unpark(&self) {}
-}
-
 /// Starts the devices, runs `serve` until it returns and ends the VM. `entry!` calls it.
 pub fn run<S, F, E>(boot: Boot, serve: S) -> !
 where
@@ -55,13 +50,13 @@ where
     F: Future<Output = Result<(), E>> + 'static,
     E: Display + 'static,
 {
-    let executor = Executor::new(Arc::new(AlwaysAwake));
+    let executor = Executor::new(smp::bell(this_core()));
     let _ = this_core().executor.set(executor.clone());
-    let Boot { machine, command_line } = boot;
+    let Boot { machine, command_line, further } = boot;
     let settings = Settings {
         address: command_line.address,
         console_port: command_line.console_port,
-        memory_bytes: this_core().heap_bytes.get(),
+        memory_bytes: heap::total_bytes() as usize,
     };
     let (mut vectors, mut drivers) = (Vectors::new(apic::identifier()), Drivers::default());
     let devices = step("boot: devices", || devices::start(&machine, &settings, &mut vectors, &mut drivers));
@@ -72,12 +67,13 @@ where
     for word in &command_line.unknown {
         print_line(format_args!("the command line's `{word}` is unknown to this image"));
     }
+    let mailboxes = step("boot: arrival of further cores", || smp::put_to_work(&further.arrived()));
+    let core = VmCore::new(0, executor, mailboxes, devices.console);
     let world = Rc::new(World {
         args: command_line.args,
-        executor,
+        core: core.clone(),
         disks: devices.disks,
         sockets: devices.sockets.unwrap_or_else(Sockets::without_device),
-        console: devices.console,
         shutdown: Latch::named(&SHUTDOWN),
         watches_shutdown: Cell::new(false),
     });
@@ -86,10 +82,11 @@ where
     let _ = this_core().print.set(Box::new(move |line| printer.print(line)));
     let result = Rc::new(Cell::new(None));
     let (future, slot) = (serve(platform.clone()), result.clone());
-    world.executor.spawn("main", async move { slot.set(Some(future.await)) }).expect("the first task has room");
-    let mut core = Loop { world, drivers, vectors, end_requests: devices.end_requests, spin: SPIN_MIN };
-    let result = core.run_until(|| result.take());
-    core.deliver();
+    core.executor().spawn("main", async move { slot.set(Some(future.await)) }).expect("the first task has room");
+    let first = First { world, end_requests: devices.end_requests };
+    let mut running = Loop { core, drivers, vectors, spin: SPIN_MIN, first: Some(first) };
+    let result = running.run_until(|| result.take());
+    running.deliver();
     let how = match result {
         Ok(()) => Exit::Success,
         Err(error) => {
@@ -100,20 +97,39 @@ where
     end(&platform.world, how)
 }
 
+/// Runs what others start on this core, which is not the first one, until the VM ends.
+pub fn run_further(work: Work) -> ! {
+    random::add(&work.seed);
+    let executor = Executor::new(smp::bell(this_core()));
+    let _ = this_core().executor.set(executor.clone());
+    let core = VmCore::new(work.number, executor, work.mailboxes, None);
+    let printer = core.clone();
+    let _ = this_core().print.set(Box::new(move |line| printer.print(line)));
+    let vectors = Vectors::new(apic::identifier());
+    let mut running = Loop { core, drivers: Drivers::default(), vectors, spin: SPIN_MIN, first: None };
+    match running.run_until(|| None::<Infallible>) {}
+}
+
 /// Ends the VM once the host has the last lines.
 fn end(world: &World, how: Exit) -> ! {
-    if let Some(console) = &world.console {
+    if let Some(console) = world.core.console() {
         console.drain(FAREWELL_LOOKS);
     }
     exit(how)
 }
 
 struct Loop {
-    world: Rc<World>,
+    core: VmCore,
     drivers: Drivers,
     vectors: Vectors,
-    end_requests: Rc<EndRequests>,
     spin: Duration,
+    first: Option<First>,
+}
+
+/// What only the first core has: the service's world, and the host's requests.
+struct First {
+    world: Rc<World>,
+    end_requests: Rc<EndRequests>,
 }
 
 impl Loop {
@@ -140,29 +156,34 @@ impl Loop {
     /// Passes on the host's requests to end. A service that does not wait for the first one, and any service at the second, ends
     /// at once, as a signal ends a process; a power button that is pressed again changes nothing.
     fn follow_end_requests(&self) {
-        let World { shutdown, watches_shutdown, .. } = &*self.world;
-        for _ in 0..self.end_requests.interrupts.take() {
+        let Some(First { world, end_requests }) = &self.first else { return };
+        let World { shutdown, watches_shutdown, .. } = &**world;
+        for _ in 0..end_requests.interrupts.take() {
             if !watches_shutdown.get() || shutdown.is_open() {
-                end(&self.world, Exit::Error);
+                end(world, Exit::Error);
             }
             shutdown.open();
         }
-        if self.end_requests.power_button.take() {
+        if end_requests.power_button.take() {
             if !watches_shutdown.get() {
-                end(&self.world, Exit::Success);
+                end(world, Exit::Success);
             }
             shutdown.open();
         }
     }
 
-    /// Everything once: timers, devices, tasks, one kick a device. Returns whether there is more to do.
+    /// Everything once: timers, what other cores request, devices, tasks, one kick a device. Returns whether there is more to do.
     fn round(&mut self) -> bool {
         self.follow_host();
-        let executor = &self.world.executor;
+        heap::take_freed();
+        let executor = self.core.executor();
         let mut progress = executor.fire_timers(clock::now()) > 0;
+        if self.has_mail() {
+            progress |= self.core.mailboxes().deliver(&self.core) > 0;
+        }
         progress |= self.drivers.poll();
         self.follow_end_requests();
-        let polled = executor.run_ready();
+        let polled = self.core.executor().run_ready();
         CoreState::add(&this_core().state().polls, polled as u64);
         // After the tasks: what they have queued leaves in this round, and with one notification a device.
         progress |= self.drivers.kick();
@@ -173,23 +194,34 @@ impl Loop {
         progress || polled > 0 || self.has_work()
     }
 
-    /// Switches the events on and off that the host requests.
+    /// Switches the events on and off that the host requests, which the first core does for all.
     fn follow_host(&mut self) {
+        if self.first.is_none() {
+            return;
+        }
         let Some(change) = glass_trace::follow_host(functions::switch) else { return };
         // A trace that has just begun gets what is there already.
         if change.begun & Group::Tasks as u32 != 0 {
-            self.world.executor.announce();
+            self.core.executor().announce();
+            for core in 1..self.core.cores() {
+                // One that takes no message has its tasks recorded from their next polls on.
+                let _ = self.core.mailboxes().post(core, |core| core.executor().announce());
+            }
         }
         self.drivers.announce(change.begun);
     }
 
+    fn has_mail(&self) -> bool {
+        self.core.mailboxes().has_mail(self.core.core())
+    }
+
     /// Whether the next round has something to do, whatever the devices say.
     fn has_work(&self) -> bool {
-        self.world.executor.has_ready() || self.drivers.has_work()
+        self.core.executor().has_ready() || self.has_mail() || self.drivers.has_work()
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        self.drivers.deadline().into_iter().chain(self.world.executor.next_deadline()).min()
+        self.drivers.deadline().into_iter().chain(self.core.executor().next_deadline()).min()
     }
 
     /// Waits a moment for a device or a deadline. True when there is work.
@@ -221,20 +253,28 @@ impl Loop {
         found
     }
 
-    /// Halts until a device or a deadline needs the core. Every device is armed and looked at once
-    /// more first; an interrupt after that look ends the halt at once.
+    /// Halts until a device, another core or a deadline needs this one. Every device is armed and looked at once
+    /// more first, and so is what other cores have sent; an interrupt after that look ends the halt at once.
     fn sleep(&mut self) {
         let deadline = self.next_deadline();
-        let mut core = Halting { deadline, vectors: &self.vectors, wake: Wake::Other, halted: Duration::ZERO };
-        if self.drivers.sleep(&mut core) {
-            let is_device = matches!(core.wake, Wake::Interrupt(_));
-            let halted = core.halted;
-            self.adapt_spin(is_device, halted);
+        let core = this_core();
+        smp::fall_asleep(core);
+        if !self.has_work() {
+            let looks_for_host = self.first.is_some();
+            let vectors = &self.vectors;
+            let mut halting =
+                Halting { deadline, looks_for_host, vectors, wake: Wake::Other, halted: Duration::ZERO };
+            if self.drivers.sleep(&mut halting) {
+                let is_worth_waiting = matches!(halting.wake, Wake::Interrupt(_) | Wake::Core);
+                let halted = halting.halted;
+                self.adapt_spin(is_worth_waiting, halted);
+            }
         }
+        smp::awake(core);
     }
 
-    fn adapt_spin(&mut self, is_device: bool, halted: Duration) {
-        let wanted = if is_device && halted < SHORT_HALT { self.spin * 2 } else { self.spin / 2 };
+    fn adapt_spin(&mut self, is_worth_waiting: bool, halted: Duration) {
+        let wanted = if is_worth_waiting && halted < SHORT_HALT { self.spin * 2 } else { self.spin / 2 };
         self.spin = wanted.clamp(SPIN_MIN, SPIN_MAX);
     }
 }
@@ -242,6 +282,8 @@ impl Loop {
 /// One halt of this core.
 struct Halting<'a> {
     deadline: Option<Instant>,
+    /// The core wakes every now and then for requests of the host.
+    looks_for_host: bool,
     vectors: &'a Vectors,
     /// What ended it.
     wake: Wake,
@@ -255,14 +297,14 @@ impl Halt for Halting<'_> {
         let start = read_tsc();
         state.set_activity(Activity::Idle);
         glass_trace::idle_begin(self.deadline.map(|deadline| deadline.0));
-        self.wake = halt(self.deadline);
+        self.wake = halt(self.deadline, self.looks_for_host);
         let end = read_tsc();
         self.halted = clock::instant(end).since(clock::instant(start));
         CoreState::add(&state.halts, 1);
         CoreState::add(&state.idle_ticks, end.saturating_sub(start));
         match self.wake {
             Wake::Interrupt(vector) => self.vectors.owner(vector),
-            Wake::Timer | Wake::Other => None,
+            Wake::Timer | Wake::Core | Wake::Other => None,
         }
     }
 
@@ -270,6 +312,7 @@ impl Halt for Halting<'_> {
         let source = match (self.wake, device) {
             (Wake::Timer, _) => WakeSource::Timer,
             (Wake::Interrupt(_), Some(_)) => WakeSource::Device,
+            (Wake::Core, _) => WakeSource::Core,
             (Wake::Interrupt(_) | Wake::Other, _) => WakeSource::Other,
         };
         let device = device.unwrap_or(0);
@@ -288,17 +331,17 @@ impl Halt for Halting<'_> {
     }
 }
 
-/// Halts until a device or `deadline` needs the core, or the host requests something.
-fn halt(deadline: Option<Instant>) -> Wake {
+/// Halts until a device, another core or `deadline` needs the core, or the host requests something.
+fn halt(deadline: Option<Instant>, looks_for_host: bool) -> Wake {
     loop {
-        let look = clock::now() + HOST_LOOK;
-        let wake = apic::idle(Some(deadline.map_or(look, |deadline| deadline.min(look))));
+        let look = looks_for_host.then(|| clock::now() + HOST_LOOK);
+        let wake = apic::idle(deadline.into_iter().chain(look).min());
         let is_early = wake == Wake::Timer && deadline.is_none_or(|deadline| clock::now() < deadline);
         // An interrupt that came meanwhile ends the next halt at once.
         if !is_early {
             return wake;
         }
-        if glass_trace::is_asked() {
+        if looks_for_host && glass_trace::is_asked() {
             return Wake::Other;
         }
     }

@@ -4,8 +4,9 @@ use crate::command_line::CommandLine;
 use crate::cores::{initialize_boot_core, this_core};
 use crate::machine::{Machine, Ram, StartInfo, usable};
 use crate::memory::{HeapTables, PAGE_TABLES};
-use crate::paging::{AddressSpace, OutOfTables, Protection};
+use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
 use crate::ports::load_page_tables;
+use crate::smp::{self, Further};
 use crate::trace::{self, step};
 use crate::{apic, clock, command_line, functions, heap, random, serial};
 use core::fmt;
@@ -24,7 +25,9 @@ unsafe extern "C" {
     static glass_rodata_end: u8;
     static glass_image_end: u8;
     static glass_stack_guard: u8;
+    static glass_stack_top: u8;
     static glass_fault_stack_guard: u8;
+    static glass_fault_stack_top: u8;
 }
 
 unsafe extern "Rust" {
@@ -36,12 +39,14 @@ unsafe extern "Rust" {
 pub struct Boot {
     pub(crate) machine: Machine,
     pub(crate) command_line: CommandLine,
+    pub(crate) further: Further,
 }
 
 /// boot.s comes here, in ring 3, on the boot core's stack, with the address of the PVH start info.
 #[unsafe(no_mangle)]
 extern "C" fn glass_start(start_info: u64) -> ! {
     initialize_boot_core();
+    place_stacks();
     serial::initialize();
     // SAFETY: the address is what the VMM passed; memory below the image is never written.
     let info = unsafe { StartInfo::read(start_info) };
@@ -53,23 +58,38 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     // SAFETY: boot.s has mapped this memory for reading and writing, and so will `build_page_tables`; it starts after everything
     // the image uses itself, and the ring is left out.
     step("boot: heap", || unsafe { heap::add(low) });
-    assert!(this_core().heap_bytes.get() > 0, "the VMM's memory map has no RAM after the image");
+    assert!(heap::total_bytes() > 0, "the VMM's memory map has no RAM after the image");
     let command_line = CommandLine::parse(info.command_line);
     // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
     let machine =
         step("boot: description of the machine", || Machine::read(&info, &command_line.devices, read_physical));
-    let built = step("boot: page tables", || build_page_tables(&machine));
+    let further = step("boot: further cores", || smp::prepare(&machine));
+    let built = step("boot: page tables", || build_page_tables(&machine, &further));
     assert!(built.is_ok(), "the VM has too little memory for page tables: give it more");
     let high = usable(&machine.ram, image_end, (MAPPED_AT_FIRST.1, u64::MAX));
     // SAFETY: `build_page_tables` has mapped this memory, of which nothing was used before.
     unsafe { heap::add(high) };
+    if further.are_none() {
+        heap::take_all();
+    }
     tracing_subscriber::install(ConsoleLog { level: command_line.log, print: print_message });
     step("boot: clock", || clock::initialize(entry_ticks));
     step("boot: local APIC", apic::initialize);
+    // They come up while the devices are started.
+    step("boot: start of further cores", || further.start());
     random::initialize();
-    let boot = Boot { machine, command_line };
+    let boot = Boot { machine, command_line, further };
     // SAFETY: `entry!` defines it with this signature.
     unsafe { glass_main(boot) }
+}
+
+/// Notes where boot.s has put the boot core's stacks.
+fn place_stacks() {
+    let core = this_core();
+    core.stack_bottom.set(address_of(&raw const glass_stack_guard) + PAGE_BYTES);
+    core.stack_top.set(address_of(&raw const glass_stack_top));
+    core.fault_stack_bottom.set(address_of(&raw const glass_fault_stack_guard) + PAGE_BYTES);
+    core.fault_stack_top.set(address_of(&raw const glass_fault_stack_top));
 }
 
 /// Prints a message of the macros of `tracing`.
@@ -111,7 +131,7 @@ fn read_physical(address: u64) -> Option<u8> {
 
 /// Replaces boot.s's tables by ones in which nothing is writable and executable at once, page 0 and
 /// the pages below the stacks are unmapped, and only RAM exists, all of it, and the local APIC. Windows of devices come later.
-fn build_page_tables(machine: &Machine) -> Result<(), OutOfTables> {
+fn build_page_tables(machine: &Machine, further: &Further) -> Result<(), OutOfTables> {
     let text = address_of(&raw const glass_text_start);
     let constants = address_of(&raw const glass_text_end);
     let data = address_of(&raw const glass_rodata_end);
@@ -130,6 +150,7 @@ fn build_page_tables(machine: &Machine) -> Result<(), OutOfTables> {
     space.map(LOCAL_APIC.0, LOCAL_APIC.1, Protection::Device)?;
     space.unmap(address_of(&raw const glass_stack_guard))?;
     space.unmap(address_of(&raw const glass_fault_stack_guard))?;
+    further.guards().try_for_each(|guard| space.unmap(guard))?;
     PAGE_TABLES.store(space.root(), Ordering::Relaxed);
     // SAFETY: all that runs or is used lies in the ranges mapped above, at the same addresses.
     unsafe { load_page_tables(space.root()) };

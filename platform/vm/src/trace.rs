@@ -1,7 +1,10 @@
 //! Tracing in a VM: the ring of a core, the groups that the command line switches on, the steps of the boot.
 
-use crate::cores::this_core;
+use crate::cores::{Core, this_core};
 use crate::machine::Ram;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
 use core::fmt;
 use core::slice;
 use core::sync::atomic::AtomicU64;
@@ -18,12 +21,11 @@ const OWN_SPAN: u64 = 1 << 63;
 /// Level of the boot's steps: 3 is information.
 const LEVEL: u16 = 3;
 
-/// Where in `ram` the ring of the only core goes: whole pages, at the start of the first range that has room for much
+/// Where in `ram` the ring of the boot core goes: whole pages, at the start of the first range that has room for much
 /// more than that. `None` where memory is too short for tracing.
 pub fn place(ram: impl Iterator<Item = Ram> + Clone) -> Option<Ram> {
     let total: u64 = ram.clone().map(|(start, end)| end - start).sum();
-    let share = (total / RING_SHARE).clamp(RING_BYTES_MIN, RING_BYTES_MAX);
-    let bytes = 1 << share.ilog2();
+    let bytes = ring_bytes(total);
     let mut starts = ram.map(|(start, end)| (start.next_multiple_of(PAGE_BYTES), end));
     starts.find(|(start, end)| start + 4 * bytes <= *end).map(|(start, _)| (start, start + bytes))
 }
@@ -43,6 +45,24 @@ pub unsafe fn start(ring: Ram, origin_ticks: u64, groups: u32) {
     }
     if groups != 0 {
         glass_trace::switch(groups);
+    }
+}
+
+/// Bytes of a ring where there are `memory` bytes for a core.
+fn ring_bytes(memory: u64) -> u64 {
+    1 << (memory / RING_SHARE).clamp(RING_BYTES_MIN, RING_BYTES_MAX).ilog2()
+}
+
+/// Memory for the ring of a further core, of which each has `bytes` bytes of memory.
+pub fn further_ring(bytes: u64) -> &'static [AtomicU64] {
+    let words: Vec<AtomicU64> = (0..ring_bytes(bytes) / 8).map(|_| AtomicU64::new(0)).collect();
+    Box::leak(words.into_boxed_slice())
+}
+
+/// Makes tracing possible on a further core, which calls this.
+pub fn start_further(core: &'static Core) {
+    if let Some(writer) = Writer::claim(&format!("core {}", core.index()), core.trace_memory.get()) {
+        glass_trace::set_current(Some(core.trace.get_or_init(|| writer)));
     }
 }
 

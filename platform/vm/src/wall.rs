@@ -3,6 +3,8 @@
 use crate::clock;
 use crate::cores::this_core;
 use crate::ports::{read_port8, write_port8};
+use core::hint::spin_loop;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use glass_api::{Instant, WallSource, WallTime};
 
@@ -45,7 +47,19 @@ fn agree(read: WallTime, expected: Option<WallTime>) -> WallTime {
     WallTime { since_epoch, ..read }
 }
 
+/// One core at a time reads: KVM's structures and the clock's registers are the machine's.
+static IS_READING: AtomicBool = AtomicBool::new(false);
+
 fn read() -> Option<WallTime> {
+    while IS_READING.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        spin_loop();
+    }
+    let wall = read_alone();
+    IS_READING.store(false, Ordering::Release);
+    wall
+}
+
+fn read_alone() -> Option<WallTime> {
     if let Some(since_epoch) = clock::wall_from_kvm() {
         return Some(WallTime { since_epoch, source: WallSource::Kvm });
     }

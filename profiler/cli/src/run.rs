@@ -52,6 +52,9 @@ pub struct Args {
     /// Memory of the VM, in MiB if it has no unit
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = parse_memory)]
     memory: u64,
+    /// Cores of the service: of its VM, or threads of its process
+    #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=CORES_MAX))]
+    cores: u32,
     /// Disk of the service: a raw file or a block device
     #[arg(long, value_name = "PATH")]
     disk: Option<PathBuf>,
@@ -88,6 +91,8 @@ pub struct Args {
     args: Vec<String>,
 }
 
+/// The cores that an image can use.
+const CORES_MAX: i64 = glass_formats::CORES_MAX as i64;
 /// The `log=` of an image without one on its command line.
 const LOG_DEFAULT: &str = "warn";
 
@@ -160,6 +165,9 @@ fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Re
     if args.log != LOG_DEFAULT {
         command.args(["--log", &args.log]);
     }
+    if args.cores > 1 {
+        command.args(["--cores", &args.cores.to_string()]);
+    }
     command.arg("--").args(&args.args);
     let recording = Recording::prepare(args, program)?;
     if let Some(groups) = args.trace {
@@ -201,8 +209,9 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     let folder = SocketFolder::make()?;
     let mut command = qemu::command(args, bus, image, accel, &folder.0);
     say!(
-        "glass: booting {name} with {accel}, {} MiB{}",
+        "glass: booting {name} with {accel}, {} MiB{}{}",
         args.memory >> 20,
+        if args.cores > 1 { format!(", {} cores", args.cores) } else { String::new() },
         remark.map(|r| format!("; {r}")).unwrap_or_default()
     );
     if args.net == Network::User {
@@ -226,7 +235,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
         gdb: folder.0.join("gdb"),
         name: name.to_owned(),
         accel: accel.to_owned(),
-        vcpus: 1,
+        vcpus: args.cores,
     };
     let registered = registry::register(&registered).context("cannot announce the VM to `glass record`")?;
     let _watch = stopped::Watch::start(&folder.0);

@@ -46,8 +46,12 @@ pub(super) fn escape(path: &Path) -> String {
 }
 
 /// What `-M` gets. Each lacks what no image of ours uses; of the PC's timer all do without KVM.
-fn machine(machine: Machine, bus: Bus) -> &'static str {
+fn machine(machine: Machine, bus: Bus, cores: u32) -> &'static str {
     match (machine, bus) {
+        // Where the cores are is in ACPI's tables.
+        (Machine::Microvm, Bus::Mmio) if cores > 1 => {
+            "microvm,acpi=on,pic=off,rtc=on,pit=on,auto-kernel-cmdline=on,memory-backend=ram"
+        }
         (Machine::Microvm, Bus::Mmio) => {
             "microvm,acpi=off,pic=off,rtc=on,pit=on,auto-kernel-cmdline=on,memory-backend=ram"
         }
@@ -75,7 +79,10 @@ fn device(bus: Bus, kind: &str, options: &str) -> String {
 pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: &Path) -> Command {
     let memory = args.memory;
     let mut qemu = super::ends_with_us(Path::new(QEMU));
-    qemu.args(["-M", machine(args.machine, bus), "-accel", accel]);
+    qemu.args(["-M", machine(args.machine, bus, args.cores), "-accel", accel]);
+    if args.cores > 1 {
+        qemu.args(["-smp", &args.cores.to_string()]);
+    }
     qemu.args(["-cpu", if accel == "kvm" { "host,-arch-capabilities" } else { "max" }]);
     qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
     qemu.args(["-m", &format!("{}K", memory / 1024), "-nodefaults", "-no-user-config"]);
