@@ -7,6 +7,7 @@
 mod block;
 mod boot;
 mod console;
+mod cores;
 mod disk;
 pub mod figure;
 mod idle;
@@ -26,8 +27,8 @@ use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 12] =
-    ["boot", "platform", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "xen"];
+pub const NAMES: [&str; 13] =
+    ["boot", "platform", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "cores", "xen"];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
 pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {
@@ -44,6 +45,7 @@ pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome
         ("size", None) => size::run(),
         ("perf", None) => perf::run(progress),
         ("mpi", None) => mpi::run(progress),
+        ("cores", None) => cores::run(progress),
         ("xen", None) => xen::run(progress),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }

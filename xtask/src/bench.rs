@@ -8,7 +8,7 @@ use glass_bench::figure;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure: boot, platform, queue, disk, console, idle, sampling, tracing, size, mpi or xen; perf compares profiles with those of perf
+    /// What to measure: boot, platform, queue, disk, console, idle, sampling, tracing, size, mpi, cores or xen; perf compares profiles with those of perf
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
     /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of platform wakes or tx-blocked
@@ -20,7 +20,7 @@ pub fn run(options: &Options) -> Result<()> {
     let (name, part) = (options.name.as_str(), options.part.as_deref());
     packages::ensure(match name {
         "perf" => packages::FOR_BENCH_PERF,
-        "disk" | "console" => packages::FOR_BENCH_DISK,
+        "disk" | "console" | "cores" => packages::FOR_BENCH_DISK,
         _ => packages::FOR_BENCH,
     })?;
     let mut steps = Steps::new(3);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 
 /// The services that are run as processes.
-const PROCESSES: [&str; 5] = ["upload-queue", "busy", "bench-tcp", "bench-console", "bench-disk"];
+const PROCESSES: [&str; 6] = ["upload-queue", "busy", "bench-tcp", "bench-console", "bench-disk", "bench-cores"];
 /// The services that are booted; `faults` goes wrong on purpose.
 const IMAGES: [&str; 7] = ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-console", "bench-disk"];
 /// The services that are built for the tracing of functions too, as both.
@@ -90,7 +90,7 @@ pub fn measured(name: &str) -> Result<String> {
     if name == "perf" {
         return Ok("none is needed".to_owned());
     }
-    if let "disk" | "console" = name {
+    if let "disk" | "console" | "cores" = name {
         return image(&format!("bench-{name}"));
     }
     if name == "platform" {

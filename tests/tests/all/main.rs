@@ -5,6 +5,7 @@ mod addresses;
 mod boots;
 mod build;
 mod console;
+mod cores;
 mod crash;
 mod disk;
 mod entropy;

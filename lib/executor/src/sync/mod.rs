@@ -12,8 +12,8 @@
 //! number of waiting tasks. A future that is dropped leaves nothing behind, and a turn that was given to it goes to the next.
 //! Each wait has a name in the trace; the functions `named` choose it.
 //!
-//! Everything here belongs to one core, as tasks do. [`channel`], [`oneshot`] and [`Latch`] are what will cross cores once
-//! a service has several: values sent through them will have to be `Send` then. The others stay on their core.
+//! Everything here belongs to one core, as tasks do, which the compiler checks: nothing of it is `Send`. Values cross from one core to another
+//! through the channels of `glasshouse::cores`.
 //!
 //! ```
 //! use glass_executor::sync::{Mutex, channel};

@@ -1,0 +1,95 @@
+//! `cores`: what cores cost each other, beside two cores that do nothing but spin on flags, measured in the same run.
+
+use crate::figure::Figure;
+use crate::outcome::{Outcome, Progress};
+use crate::statistics::{Summary, turn};
+use anyhow::{Context, Result, bail};
+use glass_tests::programs;
+use glass_tests::queue::World;
+use serde_json::Value;
+use std::process::Command;
+
+/// Runs on each platform.
+const ROUNDS: usize = 5;
+
+/// The figures: the name, its part in the program's output, nanoseconds in its unit, and the part that it is compared with.
+const FIGURES: [(&str, &str, &str, f64, Option<&str>); 7] = [
+    ("gs_ns", "gs", "ns", 1.0, Some("apic_id")),
+    ("ping_pong_ns", "ping_pong", "ns", 1.0, Some("floor")),
+    ("wake_asleep_us", "wake", "us", 1000.0, None),
+    ("spawn_us", "spawn", "us", 1000.0, None),
+    ("allocation_1_core_ns", "alloc_1", "ns", 1.0, None),
+    ("allocation_2_cores_ns", "alloc_2", "ns", 1.0, Some("alloc_1")),
+    ("release_elsewhere_ns", "alloc_away", "ns", 1.0, Some("alloc_1")),
+];
+
+/// Measures; platforms that this machine does not have are left out with a note.
+pub fn run(progress: Progress) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let mut worlds = Vec::new();
+    for world in [World::Process, World::Kvm, World::Tcg] {
+        match world.obstacle() {
+            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
+            None => worlds.push((world, Vec::new())),
+        }
+    }
+    for round in 0..ROUNDS {
+        for index in turn(worlds.len(), round) {
+            let (world, results) = &mut worlds[index];
+            results.push(measure(*world).with_context(|| format!("{world}"))?);
+        }
+        progress(round as u64 + 1, ROUNDS as u64);
+    }
+    for (world, results) in &worlds {
+        let samples = |part: &str| -> Vec<f64> {
+            results.iter().filter_map(|result| result[format!("{part}_ns")].as_f64()).collect()
+        };
+        for (name, part, unit, divisor, peer) in FIGURES {
+            // A process has no register of its own for the data of a core.
+            if part == "gs" && *world == World::Process {
+                continue;
+            }
+            let name = match world {
+                World::Kvm => format!("cores.{name}"),
+                _ => format!("cores.{world}.{name}"),
+            };
+            let values: Vec<f64> = samples(part).iter().map(|value| value / divisor).collect();
+            let figure = Figure::of(&name, unit, &values);
+            let peer = peer.and_then(|peer| Some((peer, Summary::of(&samples(peer))?.median / divisor)));
+            outcome.add(figure.map(|figure| match peer {
+                Some((peer, median)) => figure.against(peer, median),
+                None => figure,
+            }));
+        }
+    }
+    outcome.note(
+        "two cores; cores.NAME is the VM under KVM; apic_id reads the number of the core from its local APIC; floor is a round trip of \
+         two cores that only spin on flags; wake_asleep is from the send until a halted core (a process: a thread in epoll_wait) has the value"
+            .to_owned(),
+    );
+    Ok(outcome)
+}
+
+/// Runs the service and returns its line.
+fn measure(world: World) -> Result<Value> {
+    let mut command = match world {
+        World::Process => {
+            let mut command = Command::new(programs::built("bench-cores").context("bench-cores is not built")?);
+            command.args(["--cores", "2", "--"]);
+            command
+        }
+        World::Kvm | World::Tcg => {
+            let image = programs::image("bench-cores").context("the image of bench-cores is not built")?;
+            let mut command = Command::new(programs::built("glass").context("glass is not built")?);
+            command.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", "none", "--cores", "2"]);
+            command.args(["--", "--registers"]);
+            command
+        }
+    };
+    let output = command.output().context("cannot start it")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let Some(line) = text.lines().find(|line| line.starts_with('{')) else {
+        bail!("no result: {text}{}", String::from_utf8_lossy(&output.stderr));
+    };
+    serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))
+}

@@ -1,0 +1,84 @@
+//! VMs with several cores: all of them come up and work for each other, one that is missing is reported, and a crash on one shows what the
+//! others did.
+
+use glass_tests::folder::Folder;
+use glass_tests::process::Process;
+use glass_tests::programs;
+use glass_tests::queue::World;
+use std::process::Command;
+use std::time::Duration;
+
+glass_tests::in_worlds!(kvm Kvm:
+    cores_work_for_each_other within 900;
+    a_crash_shows_all_cores within 300;
+    the_queue_does_not_mind_more_cores within 300;
+);
+glass_tests::in_worlds!(tcg Tcg:
+    cores_work_for_each_other within 900;
+    a_crash_shows_all_cores within 300;
+    the_queue_does_not_mind_more_cores within 300;
+);
+
+/// How long a loaded machine may take for anything.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs the service `faults` with `options`; what it prints until it ends by itself, and its exit code.
+fn faults(world: World, options: &[&str], argument: &str) -> Option<(String, Option<i32>)> {
+    if let Some(reason) = world.obstacle() {
+        programs::skip(reason);
+        return None;
+    }
+    let (glass, image) = (programs::built("glass")?, programs::image("faults")?);
+    let folder = Folder::new("cores").unwrap();
+    let mut command = Command::new(glass);
+    command.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", "none"]);
+    let mut process = Process::spawn(command.args(options).args(["--", argument]), &folder.file("log")).unwrap();
+    let status = process.wait(LIMIT).unwrap_or_else(|| panic!("{options:?} does not end: {}", process.output()));
+    Some((process.output(), status.code()))
+}
+
+/// Each core takes messages, frees memory of another, sleeps and is woken; also with little memory, on each bus, and on a PC.
+fn cores_work_for_each_other(world: World) {
+    let counts: &[&str] = if world == World::Tcg { &["1", "2", "4", "8"] } else { &["1", "2", "4"] };
+    let machines = [&[][..], &["--memory", "16"], &["--bus", "mmio"], &["--machine", "q35"], &["--memory", "6G"]];
+    let all = counts.iter().map(|count| (*count, &[][..])).chain(machines.map(|machine| ("2", machine)));
+    for (count, machine) in all {
+        let Some((output, code)) = faults(world, &[&["--cores", count], machine].concat(), "cores") else { return };
+        assert_eq!(code, Some(0), "{count} cores, {machine:?}: {output}");
+        let line = format!("cores={count} cancelled=true none=true back=Some(0)");
+        assert!(output.contains(&line), "{count} cores, {machine:?}: {output}");
+        for core in 0..count.parse::<usize>().unwrap() {
+            assert!(output.contains(&format!("core {core} runs")), "{count} cores, {machine:?}: {output}");
+        }
+    }
+}
+
+/// The culprit is the last core; one spins without giving way, and the first is idle or spins.
+fn a_crash_shows_all_cores(world: World) {
+    for (fault, expected, code) in [
+        ("panic-there", "on purpose, elsewhere", 101),
+        ("null-there", "read of unmapped address 0x8", 102),
+        ("stack-there", "stack overflow: the stack of 256 KiB is used up", 102),
+    ] {
+        let Some((output, status)) = faults(world, &["--cores", "3"], fault) else { return };
+        assert_eq!(status, Some(code), "{fault}: {output}");
+        for words in [expected, "core 2, task culprit,", "core 0, task none:", "core 1, task busy:", "many::busy"] {
+            assert!(output.contains(words), "{fault} does not print `{words}`: {output}");
+        }
+    }
+}
+
+/// A service that uses one core runs as on a machine with one.
+fn the_queue_does_not_mind_more_cores(world: World) {
+    use glass_tests::content::Content;
+    use glass_tests::queue::{Options, Queue};
+    let folder = Folder::new("queue").unwrap();
+    let options = Options { disk_size: "64M".into(), vm: vec!["--cores", "3"], ..Options::default() };
+    let Some(queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
+    for seed in 0..3 {
+        let content = Content { seed, length_bytes: 3_000_001 };
+        let response = queue.put(content).unwrap();
+        assert_eq!(response.status(), 200, "{}", response.text());
+        queue.take(content).unwrap();
+    }
+}
