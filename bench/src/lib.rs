@@ -27,8 +27,10 @@ use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 13] =
-    ["boot", "platform", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "cores", "xen"];
+pub const NAMES: [&str; 13] = [
+    "boot", "platform", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "cores",
+    "xen",
+];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
 pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {

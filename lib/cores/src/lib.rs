@@ -23,8 +23,8 @@ mod sys;
 mod task;
 
 pub use channel::{Receiver, Sender, channel, channel_named};
-pub use mailboxes::{Mailboxes, WAITING_MAX};
-pub use sys::{Full, Inbox, Link, List, Once, WakerCell};
 /// For [`forward_to_core`].
 #[doc(hidden)]
 pub use glass_api as api;
+pub use mailboxes::{Mailboxes, WAITING_MAX};
+pub use sys::{Full, Inbox, Link, List, Once, WakerCell};

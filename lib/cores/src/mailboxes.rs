@@ -5,7 +5,7 @@ use crate::task::{self, Message};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use glass_api::{Cores, CoreHandle, SpawnOnError};
+use glass_api::{CoreHandle, Cores, SpawnOnError};
 use glass_executor::Unpark;
 
 /// Closures that wait for one core at most.

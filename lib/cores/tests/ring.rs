@@ -139,7 +139,8 @@ fn everything_that_two_cores_put_in_is_taken_in_order() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         taken.extend(inbox.take());
         for start in [10, 20] {
-            let of_one: Vec<usize> = taken.iter().map(|value| **value).filter(|value| value / 10 * 10 == start).collect();
+            let of_one: Vec<usize> =
+                taken.iter().map(|value| **value).filter(|value| value / 10 * 10 == start).collect();
             assert_eq!(of_one, [start, start + 1]);
         }
         assert_eq!(taken.len(), 4);

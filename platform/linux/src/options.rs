@@ -98,7 +98,8 @@ impl Options {
     /// Reads a command line without its program name.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, OptionsError> {
         let bind = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let mut options = Options { disks: Vec::new(), bind, log: LevelFilter::WARN, cores: 1, service_args: Vec::new() };
+        let mut options =
+            Options { disks: Vec::new(), bind, log: LevelFilter::WARN, cores: 1, service_args: Vec::new() };
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             let Some(arg) = arg.to_str() else { return Err(OptionsError::NotText(arg)) };

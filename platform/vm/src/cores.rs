@@ -2,8 +2,8 @@
 //!
 //! Each core finds its own block, so plain cells do. What other cores may touch is in [`Public`] and [`Mail`], on lines of memory of their own.
 
-use crate::random::Generator;
 use crate::fault::Fault;
+use crate::random::Generator;
 use crate::wall;
 use alloc::boxed::Box;
 use core::arch::asm;

@@ -34,7 +34,8 @@ impl Pool {
 
     /// Takes at least `bytes_min` bytes in a row, and `bytes` if there are so many; the lowest that there are.
     pub fn take(&mut self, bytes_min: u64, bytes: u64) -> Option<Ram> {
-        let range = self.ranges[..self.count].iter_mut().find(|(start, end)| end - start >= bytes_min && start < end)?;
+        let range =
+            self.ranges[..self.count].iter_mut().find(|(start, end)| end - start >= bytes_min && start < end)?;
         let (start, end) = *range;
         let bytes = bytes.max(bytes_min).checked_next_multiple_of(PART_BYTES)?.min(end - start);
         range.0 += bytes;
@@ -50,7 +51,10 @@ mod tests {
     fn whole_parts_are_handed_out_and_the_ends_come_back() {
         let mut pool = Pool::new();
         assert_eq!(pool.add((0x28_1000, 0x1_0000_0000 - 4096)), [(0x28_1000, 0x30_0000), (0xfff0_0000, 0xffff_f000)]);
-        assert_eq!(pool.add((0x1_0010_0800, 0x1_0010_1000)), [(0x1_0010_0800, 0x1_0010_1000), (0x1_0010_1000, 0x1_0010_1000)]);
+        assert_eq!(
+            pool.add((0x1_0010_0800, 0x1_0010_1000)),
+            [(0x1_0010_0800, 0x1_0010_1000), (0x1_0010_1000, 0x1_0010_1000)]
+        );
         assert_eq!(pool.add((4 << 30, 5 << 30)), [(4 << 30, 4 << 30), (5 << 30, 5 << 30)]);
         assert_eq!(pool.take(1, 3 << 20), Some((0x30_0000, 0x60_0000)));
         assert_eq!(pool.take(100, 0), Some((0x60_0000, 0x70_0000)));

@@ -182,7 +182,8 @@ fn print_registers(fault: &Fault) {
 fn is_on_a_stack(core: &Core, address: u64) -> bool {
     let stack = (core.stack_bottom.get(), core.stack_top.get());
     let fault_stack = (core.fault_stack_bottom.get(), core.fault_stack_top.get());
-    address.is_multiple_of(8) && [stack, fault_stack].iter().any(|(low, high)| *low <= address && address.saturating_add(16) <= *high)
+    address.is_multiple_of(8)
+        && [stack, fault_stack].iter().any(|(low, high)| *low <= address && address.saturating_add(16) <= *high)
 }
 
 fn print_stack(core: &Core, rsp: u64) {

@@ -262,8 +262,7 @@ impl Loop {
         if !self.has_work() {
             let looks_for_host = self.first.is_some();
             let vectors = &self.vectors;
-            let mut halting =
-                Halting { deadline, looks_for_host, vectors, wake: Wake::Other, halted: Duration::ZERO };
+            let mut halting = Halting { deadline, looks_for_host, vectors, wake: Wake::Other, halted: Duration::ZERO };
             if self.drivers.sleep(&mut halting) {
                 let is_worth_waiting = matches!(halting.wake, Wake::Interrupt(_) | Wake::Core);
                 let halted = halting.halted;

@@ -140,9 +140,8 @@ impl Further {
 
     /// Pages that must not be mapped, so that a stack that grows too far is found.
     pub fn guards(&self) -> impl Iterator<Item = u64> {
-        let pages = |core: &&'static Core| {
-            [core.stack_bottom.get() - PAGE_BYTES, core.fault_stack_bottom.get() - PAGE_BYTES]
-        };
+        let pages =
+            |core: &&'static Core| [core.stack_bottom.get() - PAGE_BYTES, core.fault_stack_bottom.get() - PAGE_BYTES];
         self.cores.iter().flat_map(pages)
     }
 

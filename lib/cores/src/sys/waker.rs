@@ -36,8 +36,8 @@ impl WakerCell {
     pub fn register(&self, waker: &Waker) {
         let state = self.state.load(Ordering::Relaxed);
         // Acquire: pairs with the Release of who had the waker last.
-        let is_ours = state < BUSY
-            && self.state.compare_exchange(state, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let is_ours =
+            state < BUSY && self.state.compare_exchange(state, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if !is_ours {
             // A wake-up happens now, or another thread registers: poll again.
             waker.wake_by_ref();
