@@ -1,12 +1,11 @@
 //! Values from one task to one on another core, in order.
 
 use crate::sys::{AtomicBool, Consumer, Ordering, Producer, WakerCell, ring};
+use crate::wait::{BlockKind, Name, SendError, TrySendError, block};
 use alloc::sync::Arc;
 use core::future::poll_fn;
 use core::hint::spin_loop;
 use core::task::{Context, Poll};
-use glass_executor::sync::{SendError, TrySendError};
-use glass_trace::{BlockKind, Name, block};
 
 static CHANNEL: Name = Name::new("channel between cores");
 

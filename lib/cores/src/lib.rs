@@ -16,15 +16,21 @@
 extern crate alloc;
 
 mod channel;
+#[cfg(not(loom))]
 mod forward;
+#[cfg(not(loom))]
 mod mailboxes;
 #[allow(unsafe_code)]
 mod sys;
+#[cfg(not(loom))]
 mod task;
+mod wait;
 
 pub use channel::{Receiver, Sender, channel, channel_named};
 /// For [`forward_to_core`].
 #[doc(hidden)]
+#[cfg(not(loom))]
 pub use glass_api as api;
+#[cfg(not(loom))]
 pub use mailboxes::{Mailboxes, WAITING_MAX};
 pub use sys::{Full, Inbox, Link, List, Once, WakerCell};

@@ -32,6 +32,8 @@ fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return value;
         }
+        // The other core continues first: a task may be woken because a wake-up of it is being made.
+        thread::yield_now();
         while bell.rings.load(loom::sync::atomic::Ordering::Acquire) == heard {
             thread::yield_now();
         }
@@ -147,7 +149,7 @@ fn everything_that_two_cores_put_in_is_taken_in_order() {
     });
 }
 
-/// A block of memory on its way home: its owner reads what the other core has written, and nobody else has it.
+/// A block of memory on its way home: its owner reads what the other core has written, and no other core has it.
 #[test]
 fn freed_memory_goes_home() {
     #[repr(C)]

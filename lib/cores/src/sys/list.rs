@@ -42,7 +42,7 @@ impl List {
     pub unsafe fn push(&self, link: NonNull<Link>) -> bool {
         let mut newest = self.newest.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the caller says that the link is there and its own; it is not in the list yet.
+            // SAFETY: the caller vouches that the link is there and its own; it is not in the list yet.
             unsafe { link.as_ref() }.next.with_mut(|next| {
                 // SAFETY: as above.
                 unsafe { *next = newest }

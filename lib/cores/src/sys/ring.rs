@@ -16,7 +16,7 @@ struct Slot<T> {
 
 struct Slots<T>(Box<[Slot<T>]>);
 
-// SAFETY: a slot's flag says which end may touch its value, and there is one producer and one consumer.
+// SAFETY: a slot's flag shows which end may touch its value, and there is one producer and one consumer.
 unsafe impl<T: Send> Send for Slots<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Slots<T> {}
@@ -61,7 +61,7 @@ impl<T> Producer<T> {
             return Err(value);
         }
         let slot = &self.slots.0[self.at];
-        // SAFETY: the flag says that the slot is the producer's, of which there is one, borrowed mutably.
+        // SAFETY: the flag shows that the slot is the producer's, of which there is one, borrowed mutably.
         slot.value.with_mut(|place| unsafe { (*place).write(value) });
         // Release: pairs with the Acquire in `has_value`.
         slot.is_full.store(true, Ordering::Release);
@@ -85,7 +85,7 @@ impl<T> Consumer<T> {
             return None;
         }
         let slot = &self.slots.0[self.at];
-        // SAFETY: the flag says that the slot has a value and is the consumer's, of which there is one, borrowed mutably.
+        // SAFETY: the flag shows that the slot has a value and is the consumer's, of which there is one, borrowed mutably.
         let value = slot.value.with_mut(|place| unsafe { (*place).assume_init_read() });
         // Release: pairs with the Acquire in `has_room`.
         slot.is_full.store(false, Ordering::Release);
@@ -99,7 +99,7 @@ impl<T> Drop for Slots<T> {
         for slot in &self.0 {
             // Both ends are gone, and `Arc` has ordered their last accesses before this.
             if slot.is_full.load(Ordering::Relaxed) {
-                // SAFETY: the flag says that there is a value, which is dropped once.
+                // SAFETY: the flag shows that there is a value, which is dropped once.
                 slot.value.with_mut(|place| unsafe { (*place).assume_init_drop() });
             }
         }

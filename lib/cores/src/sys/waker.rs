@@ -86,9 +86,9 @@ impl WakerCell {
 
     /// The state is BUSY or NOTIFIED, by this thread.
     fn take_and_wake(&self) {
-        // SAFETY: so nobody else touches the waker.
+        // SAFETY: so no other thread touches the waker.
         let waker = self.waker.with_mut(|place| unsafe { (*place).take() });
-        // Who has asked meanwhile for a wake-up gets it with this one. Release: pairs with the Acquire of the next one.
+        // A wake-up that was requested meanwhile is this one. Release: pairs with the Acquire of the next one.
         self.state.swap(EMPTY, Ordering::Release);
         if let Some(waker) = waker {
             waker.wake();
