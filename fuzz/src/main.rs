@@ -12,7 +12,7 @@ use glass_fuzz::worker::{self, Order};
 use glass_fuzz::{engine, scratch, supervisor};
 
 #[derive(Parser)]
-#[command(about = "Gives changed input to every parser of untrusted input")]
+#[command(about = "Feeds mutated inputs to every parser of untrusted input")]
 struct Arguments {
     /// The parser to fuzz; all by default
     target: Option<String>,

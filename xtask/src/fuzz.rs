@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: changed input for every parser of untrusted input, optimized and with every check on.
+//! `cargo xtask fuzz`: mutated inputs for every parser of untrusted input, optimized and with every check on.
 
 use crate::progress::Steps;
 use crate::run;

@@ -37,7 +37,7 @@ enum Command {
     },
     /// All tests: on the host, then end to end against built programs and booted images
     Test(test::Options),
-    /// Gives changed input to every parser of untrusted input, for a given time
+    /// Feeds mutated inputs to every parser of untrusted input, for a given time
     Fuzz(fuzz::Options),
     /// Changes the code in one place at a time and counts how often a test fails
     Mutants(mutants::Options),
@@ -45,7 +45,7 @@ enum Command {
     Miri,
     /// Runs the queue as a VM under load, with the profiler attached
     Demo(demo::Options),
-    /// Measures, and prints the peers measured in the same run
+    /// Measures, and prints comparable programs measured in the same run
     Bench(bench::Options),
     /// Builds glass as one file without shared libraries, for a dom0 of Xen or any other system; prints where it is
     Static,

@@ -64,7 +64,7 @@ fn one(outcome: &mut Outcome, name: &str, pid: u32, folder: &Folder) -> Result<(
     }
     let cost = cost(&recording)?;
     let number = |key: &str| cost[key].as_f64().with_context(|| format!("glass info has no {key}"));
-    let (wanted, taken, lost) = (number("samples_wanted")?, number("samples_taken")?, number("samples_lost")?);
+    let (wanted, taken, lost) = (number("samples_expected")?, number("samples_collected")?, number("samples_lost")?);
     let due = RATE_HZ as f64 * SECONDS as f64;
     if (wanted - due).abs() > due * 0.02 || taken + lost < wanted * 0.99 {
         bail!("{name}: of {due} samples {wanted} are reported as expected, {taken} as collected and {lost} as lost");

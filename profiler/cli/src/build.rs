@@ -5,21 +5,21 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes a bootable VM image of a service
+/// Makes a bootable VM image of a service.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Package of the service; the one around the current folder, or the only one, if it is left out
+    /// Package of the service [default: the package of the current folder, or the only one of the workspace].
     package: Option<String>,
-    /// What to build for
+    /// What to build for.
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
-    /// Also write PACKAGE.stripped, without symbols
+    /// Also write PACKAGE.stripped, without symbols.
     #[arg(long)]
     stripped: bool,
-    /// Make its functions traceable by `glass trace --functions`; needs a compiler's unstable flag
+    /// Make its functions traceable by `glass trace --functions`; sets an unstable flag of the stable compiler (RUSTC_BOOTSTRAP).
     #[arg(long)]
     trace_functions: bool,
-    /// Leave all trace events out of the code, to compare with
+    /// Leave all trace events out of the code, to compare with.
     #[arg(long, hide = true, conflicts_with = "trace_functions")]
     without_trace: bool,
 }
@@ -53,7 +53,7 @@ const IMAGE_FLAGS: [&str; 6] = [
 ];
 
 /// Linker flags of an image: nothing of the host, our linker script (found through platform/vm's
-/// build script), a build id by which the profiler knows the symbol file.
+/// build script), a build id by which the profiler recognizes the symbol file.
 const IMAGE_LINK_FLAGS: [&str; 9] = [
     "-nostartfiles",
     "-nostdlib",

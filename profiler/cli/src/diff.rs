@@ -17,8 +17,8 @@ const ROWS_DEFAULT: usize = 30;
 
 /// Compares two recordings: where B spends more of its time than A, and where less.
 ///
-/// Shares are of running samples, each recording is 100 %, so neither length nor rate matters. Traces are compared by the median and
-/// p99 of their spans, waits and device requests. Each change comes with the noise that two recordings of the same thing would show.
+/// Shares are relative to the running samples of each recording, so duration and rate do not matter. Traces are compared by the median and
+/// p99 of their spans, waits and device requests. Each change comes with its statistical noise (two standard errors).
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording from before the change.

@@ -25,7 +25,7 @@ pub struct Args {
     /// Which samples to write: those of running tracks, or also those of spinning and idle ones, under separate roots.
     #[arg(long, value_enum, default_value_t = StatesArg::Running)]
     states: StatesArg,
-    /// Distinguish functions by file and line; only for folded, the other formats have lines anyway.
+    /// Append file and line to function names. Only for folded; pprof, firefox and perfetto contain lines, svg and speedscope do not.
     #[arg(long)]
     lines: bool,
 }
@@ -46,7 +46,10 @@ fn formats() -> impl clap::builder::TypedValueParser<Value = Format> {
 /// Writes the file.
 pub fn run(arguments: Args) -> Result<()> {
     let Args { file, format, output, states, lines } = arguments;
-    ensure!(!lines || format == Format::Folded, "--lines is for --format folded: {} has lines anyway", format.name());
+    ensure!(
+        !lines || format == Format::Folded,
+        "--lines is for --format folded only: for lines use that, pprof, firefox or perfetto"
+    );
     let states = match states {
         StatesArg::Running => States::Running,
         StatesArg::All => States::All,

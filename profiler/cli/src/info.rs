@@ -115,7 +115,7 @@ fn to_text(file: &str, file_bytes: u64, recording: &Recording) -> String {
 
 /// The samples, in words and numbers.
 fn about_samples(out: &mut String, profile: &Profile, file_bytes: u64) {
-    let _ = writeln!(out, "\nIn words");
+    let _ = writeln!(out, "\nInterpretation");
     for sentence in in_words(profile) {
         let _ = writeln!(out, "  {sentence}");
     }
@@ -146,7 +146,7 @@ fn in_words(profile: &Profile) -> Vec<String> {
     let lost = share(cost.samples_lost, cost.samples_wanted);
     said.push(match (cost.samples_lost, lost > 1.0) {
         (0, _) => "No sample was lost.".to_owned(),
-        (_, false) => format!("{lost:.2} % of the expected samples are missing, too few to change a share."),
+        (_, false) => format!("{lost:.2} % of the expected samples are missing: a share changes by at most that."),
         (_, true) => format!("{lost:.1} % of the expected samples are missing: busy moments may be under-represented."),
     });
     let broken = share(cost.stacks_broken, cost.samples_taken);
@@ -154,7 +154,7 @@ fn in_words(profile: &Profile) -> Vec<String> {
         broken if broken > 1.0 => {
             format!("{broken:.1} % of the stacks are broken: totals of outer functions are too low by up to that.")
         }
-        _ => "Almost every stack reaches its start: total is as reliable as self.".to_owned(),
+        _ => "Almost every stack is whole: total is as reliable as self.".to_owned(),
     });
     said
 }
@@ -228,7 +228,7 @@ fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
         "samples": profile.samples.len(), "stacks": profile.stacks.len(), "functions": profile.frames.len(),
         "tracks": tracks, "images": images, "trace": traced::to_json(&recording.trace),
         "cost": {
-            "samples_wanted": cost.samples_wanted, "samples_taken": cost.samples_taken,
+            "samples_expected": cost.samples_wanted, "samples_collected": cost.samples_taken,
             "samples_lost": cost.samples_lost, "samples_late": cost.samples_late,
             "stacks_broken": cost.stacks_broken, "profiler_cpu_ns": cost.profiler_cpu_ns,
             "pause": {

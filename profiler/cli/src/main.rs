@@ -1,6 +1,6 @@
 //! The command `glass`: one module for each subcommand.
 #![forbid(unsafe_code)]
-// They panic where nobody reads: `console` has what does not.
+// They panic when the reader is gone: `console` has what does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod build;
@@ -11,13 +11,13 @@ mod export;
 mod files;
 mod import;
 mod info;
-mod last_words;
 mod man;
 mod new;
 mod ps;
 mod record;
 mod report;
 mod run;
+mod symbolizer;
 mod tail;
 mod target;
 mod top;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use console::say;
 
-/// Runs services as processes or VMs, and looks into any guest to see where its time goes.
+/// Runs services as processes or VMs, and profiles and traces VMs and processes from outside.
 #[derive(Parser)]
 #[command(name = "glass", version)]
 struct Arguments {

@@ -5,12 +5,12 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Makes the crate of a new service, which runs as a process and as a VM, with a test and a README
+/// Creates the crate of a new service, which runs as a process and as a VM, with a test and a README.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Name of the service and of the folder that is made: small letters, digits and hyphens
+    /// Name of the service and of its folder: lower-case letters, digits and hyphens.
     name: String,
-    /// Folder of the Glasshouse repository; the one that this `glass` was built from if it is left out
+    /// Folder of the Glasshouse repository [default: the one that this `glass` was built from].
     #[arg(long, value_name = "PATH")]
     glasshouse: Option<PathBuf>,
 }
@@ -70,7 +70,7 @@ fn check_name(name: &str) -> Result<()> {
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
         && !name.ends_with('-');
     if !is_word || name.len() > 60 {
-        bail!("`{name}` is no name for a service: use small letters, digits and hyphens, such as my-service");
+        bail!("`{name}` is no name for a service: use lower-case letters, digits and hyphens, such as my-service");
     }
     if RESERVED.contains(&name) {
         bail!("`{name}` has a meaning for Rust: choose another name");

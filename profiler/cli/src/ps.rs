@@ -20,10 +20,10 @@ const VMM_WIDTH_MAX: usize = 20;
 /// Indentation of the remarks under a row.
 const REMARK_INDENT: usize = 9;
 
-/// Lists the VMs on this machine, in a dom0 the domains of Xen, and how each would be sampled
+/// Lists the VMs of this machine, in dom0 the Xen domains, and the backend for each.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print JSON, for scripts
+    /// Print JSON, for scripts.
     #[arg(long)]
     json: bool,
 }
@@ -151,7 +151,7 @@ fn table(rows: &[Row], hidden: usize) -> String {
     const IS_NUMBER: [bool; 7] = [true, false, false, false, true, true, false];
     let mut out = String::new();
     if rows.is_empty() {
-        out.push_str("no VM runs here that glass can see\n");
+        out.push_str("no VM found\n");
     } else {
         let cells: Vec<[String; 7]> = rows.iter().map(cells).collect();
         let width = |column: usize| {
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn nothing_to_show() {
-        assert_eq!(table(&[], 0), "no VM runs here that glass can see\n");
+        assert_eq!(table(&[], 0), "no VM found\n");
     }
 
     #[test]

@@ -23,10 +23,10 @@ use progress::Progress;
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Stop after this time; without it, at Ctrl-C or when the guest ends.
+    /// Stop after this time; without it, at Ctrl-C or when the guest ends. A command continues to run.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
-    /// Also trace these groups of events of a service of Glasshouse, into the same recording: see `glass trace`.
+    /// Also trace these groups of events of a Glasshouse service, into the same recording: see `glass trace`.
     #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
         require_equals = true, conflicts_with_all = ["post_mortem", "domain"])]
     trace: Option<Groups>,

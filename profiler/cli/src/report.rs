@@ -35,8 +35,8 @@ pub struct Args {
     /// View of a trace; by default a summary of the recording.
     #[arg(long, requires = "text")]
     view: Option<ViewName>,
-    /// For samples: print the call tree too, nodes with at least this share of the running samples in percent ("2"). For a trace:
-    /// leave out shorter calls and parts ("10us"; by default, calls below 10 us are left out).
+    /// Smallest item to print. For samples a share in percent (`--min 2`): also prints the call tree, without nodes below it. For a
+    /// trace a time (`--min 10us`, the default for calls): leaves out shorter calls and parts.
     #[arg(long, value_name = "PERCENT|TIME", value_parser = parse_min, requires = "text")]
     min: Option<Min>,
     /// Event to count over time: a counter, "submit disk 0 write", or a part of such a name; without it, a list of events.
@@ -45,7 +45,8 @@ pub struct Args {
     /// Span for the critical path or the calls: NAME (the longest), NAME#3 (the third) or NAME#median.
     #[arg(long, value_name = "NAME[#N]", requires = "text")]
     span: Option<String>,
-    /// Libraries whose functions are left out of the calls, while their callees stay; "none" for none.
+    /// Crates whose functions are hidden in the calls, while their callees stay [default: core,alloc,std,smoltcp]; none: hide
+    /// nothing.
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',', requires = "text")]
     hide: Option<Vec<String>>,
 }
@@ -55,9 +56,9 @@ pub struct Args {
 enum ViewName {
     /// Contents of the trace, dominant waits, losses.
     Summary,
-    /// Every call: start, nested function, duration.
+    /// Calls: start, nested function, duration; at least --min.
     Calls,
-    /// Functions; without function tracing tasks, waits and devices.
+    /// Cumulative time of functions, or of tasks, waits and devices if no functions were traced.
     Cumulative,
     /// Tasks: runs and waits.
     Tasks,
@@ -69,7 +70,7 @@ enum ViewName {
     Events,
     /// Critical path of one span.
     Path,
-    /// Tracks of characters for cores, tasks and devices.
+    /// Timeline of cores, tasks and devices as text.
     Timeline,
 }
 

@@ -11,7 +11,7 @@ mod traced;
 
 use crate::build::{Package, Platform};
 use crate::console::{self, say};
-use crate::last_words::Symbolizer;
+use crate::symbolizer::Symbolizer;
 use crate::trace::wanted::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
@@ -30,63 +30,65 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use traced::Recording;
 
-/// Boots a service as a VM, or starts it as a process
+/// Boots a service as a VM, or starts it as a process.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Package to build and run, or the path of an image that exists; by default the only package
+    /// Package to build and run, or the path of an existing image [default: the package of the current folder, or the only one of
+    /// the workspace].
     app: Option<String>,
     #[command(flatten)]
     ranks: ranks::Options,
-    /// Where to run it
+    /// Where to run it.
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
-    /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened
+    /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened.
     #[arg(long, value_enum, default_value_t = Accel::Auto)]
     accel: Accel,
-    /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC
+    /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC.
     #[arg(long, value_enum, default_value_t = Machine::Microvm)]
     machine: Machine,
-    /// Bus of the VM's devices: `pci`, or `mmio` where the machine has it, which starts faster and transfers less
+    /// Bus of the VM's devices [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput.
     #[arg(long, value_enum)]
     bus: Option<Bus>,
-    /// Memory of the VM, in MiB if it has no unit
+    /// Memory of the VM, in MiB if it has no unit.
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = parse_memory)]
     memory: u64,
-    /// Cores of the service: of its VM, or threads of its process
+    /// Cores of the service: of its VM, or threads of its process.
     #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=CORES_MAX))]
     cores: u32,
-    /// Disk of the service: a raw file or a block device
+    /// Disk 0 of the service, the only one: a raw file or a block device.
     #[arg(long, value_name = "PATH")]
     disk: Option<PathBuf>,
-    /// Make the disk file with this size if it does not exist
+    /// Create the disk file with this size if it does not exist.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "disk")]
     disk_size: Option<u64>,
-    /// Forward a TCP port of 127.0.0.1 to the VM; several times for several ports
+    /// Forward a TCP port of 127.0.0.1 to the VM; may be given several times.
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
     port: Vec<Port>,
-    /// Network of the VM: `user` (QEMU's own, no rights needed), `none`, or `tap=NAME` of a TAP device that exists
+    /// Network of the VM: `user` (QEMU's user-mode network, needs no privileges), `none`, or `tap=NAME` of an existing TAP device.
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
-    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`; fits QEMU's own network by itself
+    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of QEMU's user-mode network; with a TAP device
+    /// DHCP].
     #[arg(long, value_parser = parse_ip)]
     ip: Option<String>,
-    /// Print messages of this level and worse
+    /// Print messages of this level and more severe ones.
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"], default_value = LOG_DEFAULT)]
     log: String,
-    /// Start the service again when it fails, after a pause that grows from half a second to a minute
+    /// Restart the service after a failure, with a pause that grows from half a second to a minute.
     #[arg(long, conflicts_with_all = ["trace", "print_command"])]
     restart: bool,
-    /// Trace the service from its first instruction on: all groups of events but functions, or those named here
+    /// Trace the service from its first instruction: all groups of events except functions, or those named here.
     #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
         require_equals = true)]
     trace: Option<Groups>,
-    /// Where to write what is traced
+    /// Output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
-    /// Print QEMU's command line and do not run it
+    /// Print QEMU's command line and do not run it.
     #[arg(long)]
     print_command: bool,
-    /// The service's own arguments
+    /// The service's own arguments.
     #[arg(last = true)]
     args: Vec<String>,
 }
@@ -200,7 +202,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     let (accel, remark) = qemu::choose_accel(args.accel)?;
     let bus = qemu::choose_bus(args.machine, args.bus)?;
     if args.print_command {
-        // Whoever runs it has the sockets beside it.
+        // Run by hand, it has the sockets in the current folder.
         let command = qemu::command(args, bus, image, accel, Path::new("."));
         let words = command.get_args().skip(3).map(|word| shell_word(&word.to_string_lossy()));
         console::print(&(words.collect::<Vec<_>>().join(" ") + "\n"))?;
@@ -216,7 +218,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     );
     if args.net == Network::User {
         for port in &args.port {
-            say!("glass: 127.0.0.1:{} leads to port {} of the VM", port.host, port.guest);
+            say!("glass: 127.0.0.1:{} is forwarded to port {} of the VM", port.host, port.guest);
         }
     }
     let recording = Recording::prepare(args, image)?;
@@ -272,7 +274,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     }
 }
 
-/// Prints what the VM prints until it ends, and what came of printing. Nobody there to read ends the VM, as it
+/// Prints what the VM prints until it ends, and what came of printing. A closed standard output ends the VM, as it
 /// ends other programs.
 fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
     let output = child.stdout.take().context("QEMU has no output")?;
@@ -304,7 +306,7 @@ fn copy_console(output: impl Read + AsFd, symbolizer: &Symbolizer) -> io::Result
     }
 }
 
-/// The guest's console. To read it fails once nobody reads our standard output, though nothing may be printed for hours.
+/// The guest's console. A read fails once our standard output is closed, though nothing may be printed for hours.
 struct Watched<R>(R);
 
 impl<R: Read + AsFd> Read for Watched<R> {
@@ -327,11 +329,11 @@ fn explain(status: ExitStatus, name: &str) -> Result<u8> {
         Some(Exit::Success) => Ok(0),
         Some(Exit::Error) => Ok(1),
         Some(Exit::Panic) => {
-            say!("glass: {name} panicked; its report is above");
+            say!("glass: {name} panicked; see the crash report above");
             Ok(101)
         }
         Some(Exit::Exception) => {
-            say!("glass: {name} hit a CPU exception; its report is above");
+            say!("glass: {name} hit a CPU exception; see the crash report above");
             Ok(102)
         }
         None if status.success() => Ok(0),

@@ -27,7 +27,7 @@ use stream::{Item, Stream, What};
 /// How long to wait for more events before printing.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// Prints the events of a service of Glasshouse live, one line for each event.
+/// Prints the events of a Glasshouse service live, one line for each event.
 ///
 /// A line shows the time since the start, the core, the task and the event. Lost events are a line, too.
 #[derive(clap::Args)]

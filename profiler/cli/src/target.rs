@@ -15,10 +15,10 @@ const RATE_HZ_MAX: i64 = 100_000;
 /// A running guest.
 #[derive(clap::Args, Clone, Default)]
 pub struct GuestArgs {
-    /// Process to observe; the VM in it, if it is a VMM.
+    /// Process, by its id. If it is a VMM, its VM.
     #[arg(long, value_parser = parse_pid, conflicts_with_all = ["name", "command"])]
     pub pid: Option<u32>,
-    /// VM to observe, by its name from `glass run`.
+    /// VM, by its name from `glass run`.
     #[arg(long, conflicts_with = "command")]
     pub name: Option<String>,
 }
@@ -38,17 +38,17 @@ pub fn is_running(pid: u32) -> bool {
 pub struct TargetArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Guest in a file: a dump of QEMU's `dump-guest-memory` or of `virsh dump --memory-only`. Gives one
-    /// sample of each vCPU.
+    /// Read the guest from a memory dump (QEMU `dump-guest-memory`, `virsh dump --memory-only`): one sample per vCPU. For the
+    /// trace in a dump use `glass trace --post-mortem`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "backend"])]
     pub post_mortem: Option<PathBuf>,
-    /// Domain of Xen to observe, by its name or its number; in dom0.
+    /// Xen domain to profile, by name or ID; run in dom0. Experimental.
     #[arg(long, value_name = "NAME|ID", conflicts_with_all = ["pid", "name", "post_mortem", "command", "backend"])]
     pub domain: Option<String>,
-    /// Observe domains of an unknown version of Xen as if it were the newest known one.
+    /// Use the structures of the newest known version of Xen if the version is unknown.
     #[arg(long, requires = "domain")]
     pub force_xen: bool,
-    /// Program of the VM, if glass cannot find it: an ELF file or a map (nm -n, System.map, a copy of
+    /// Symbol file of the code in the VM, if glass cannot find it: an ELF file or a map (nm -n, System.map, a copy of
     /// the guest's /proc/kallsyms). @0xADDRESS is its load address, if that differs from the link
     /// address; may be given several times.
     #[arg(long, value_name = "FILE[@0xADDRESS]", value_parser = SymbolFile::parse, conflicts_with = "command")]
@@ -59,8 +59,8 @@ pub struct TargetArgs {
     /// Use symbols that do not match the VM's program, with a warning.
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
-    /// Samples per second; by default 997 for a process, 199 for a VM by KVM or a domain of Xen and 79 through a gdbstub, which cost a VM
-    /// about 2 % of its time and do not divide usual timer rates.
+    /// Samples per second and vCPU or thread [default: 997 for a process (no divisor of usual timer rates), 199 for KVM and Xen, 79
+    /// for a gdbstub].
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: Option<u32>,
     /// Sample only this vCPU, by its number; may be given several times.

@@ -36,7 +36,7 @@ pub struct Args {
     /// Stop after this time; for a single table, 5 s if not given.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
-    /// Show tasks instead of functions, for a service of Glasshouse: what each does, what it waits for and since when.
+    /// Show tasks instead of functions, for a Glasshouse service: what each does, what it waits on and since when.
     #[arg(long, conflicts_with_all = ["post_mortem", "domain", "backend", "vcpus"])]
     tasks: bool,
     /// Print one table at the end instead of a live screen.
@@ -45,7 +45,7 @@ pub struct Args {
     /// Functions or tasks in a printed table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     rows: usize,
-    /// On the live screen, a sample counts half after this time.
+    /// Live screen: the weight of a sample halves in this time.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     half_life: Duration,
 }

@@ -1,4 +1,4 @@
-//! `glass trace`: records the trace of a service of Glasshouse.
+//! `glass trace`: records the trace of a Glasshouse service.
 
 pub mod tell;
 pub mod wanted;
@@ -34,12 +34,13 @@ const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(400);
 /// How long to wait for groups to be switched off.
 const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Records tasks, waits, device requests, segments, counters, spans and calls of a service of Glasshouse.
+/// Records tasks, waits, device requests, segments, counters, spans and calls of a Glasshouse service.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     guest: GuestArgs,
-    /// File with the trace: a dump of the service's VM (`dump-guest-memory`), the core of its process, a copy of memory.
+    /// Read the trace from a file: a dump of the VM (`dump-guest-memory`), a core dump of the process, or a raw copy of guest memory
+    /// (with --symbols). For call stacks use `glass record --post-mortem`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "sample", "last", "duration"])]
     post_mortem: Option<PathBuf>,
     /// The image of the VM, if glass cannot find it.
@@ -47,8 +48,8 @@ pub struct Args {
     symbols: Option<PathBuf>,
     #[command(flatten)]
     wanted: WantedArgs,
-    /// Switch no groups, and take the newest existing events.
-    #[arg(long, conflicts_with_all = ["duration", "sample", "command", "functions", "include", "exclude"])]
+    /// Read the events that the service has already recorded, without switching groups.
+    #[arg(long, conflicts_with_all = ["duration", "sample", "command", "functions", "exclude"])]
     last: bool,
     /// Also sample call stacks, with this rate per second, as `glass record` does.
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -119,7 +120,7 @@ pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(Trace
     };
     let _ = child.kill();
     let _ = child.wait();
-    bail!("{error}; it was started to be traced, so it was ended")
+    bail!("{error}; the command was killed")
 }
 
 /// The selected running guest, or a command that is started for it.
@@ -254,7 +255,7 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
 fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
     let mut dump = trace::open_dump(file, arguments.symbols.as_deref())?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let origin = origin(arguments, format!("{name} (what a guest left behind)"), "its own trace, from a file");
+    let origin = origin(arguments, format!("{name} (dump)"), "its own trace, from a file");
     let guest = Guest { id: GuestId(0), kind: GuestKind::File, name, architecture: Architecture::X86_64 };
     let sources = Sources { samples: Some(&mut dump), trace: None, guest: Some(guest) };
     let session = Session::announce(sources)?;
@@ -276,8 +277,8 @@ fn switch_off(arguments: &Args) -> Result<()> {
     let title = guest.title.clone();
     let has_answered = trace::switch(guest, 0, OFF_PATIENCE)?;
     match has_answered {
-        true => say!("glass: {title} traces nothing any more"),
-        false => say!("glass: {title} will trace nothing from its next round on; it sleeps"),
+        true => say!("glass: all event groups of {title} are off"),
+        false => say!("glass: all event groups of {title} will be off when it wakes up"),
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The service in a simulated world, over a network that loses and reorders.
+//! The service in a simulation, over a network that loses and reorders.
 
 use core::time::Duration;
 use glass_platform_sim::{NodeConfig, World, for_seeds};

@@ -139,7 +139,8 @@ pub enum States {
 pub struct Options {
     /// Which samples.
     pub states: States,
-    /// Distinguish functions by file and line. Only [`Format::Folded`] needs it: the others have fields for lines.
+    /// Distinguish functions by file and line, in [`Format::Folded`]. pprof, Firefox and Perfetto have fields for lines; SVG and
+    /// speedscope have functions only.
     pub lines: bool,
 }
 

@@ -114,11 +114,11 @@ fn the_tasks_are_a_table_in_a_pipe(world: World) {
         row.unwrap_or_else(|| panic!("{name} is not in the table:\n{table}")).to_owned()
     };
     // The table is of one moment, in which the task that accepts may be at work.
-    let is_at_work = |row: &str| ["running", "ready"].iter().any(|state| row.contains(state));
+    let is_at_work = |row: &str| ["running", "runnable"].iter().any(|state| row.contains(state));
     let (main, commit) = (row("main #"), row("commit #"));
     assert!(main.contains("a new connection (") || is_at_work(&main), "{table}");
     assert!(commit.contains("waiting") || is_at_work(&commit), "{table}");
-    for title in ["task (", "state", "since", "waits for", "polls/s", "run %", "longest"] {
+    for title in ["task (", "state", "since", "waits on", "polls/s", "run %", "longest"] {
         assert!(row("task (").contains(title), "{table}");
     }
     live.work();

@@ -163,7 +163,7 @@ impl Dom0 {
 }
 
 fn domains_are_listed(dom0: &mut Dom0) {
-    assert!(dom0.run("glass ps").contains("no VM runs here"));
+    assert!(dom0.run("glass ps").contains("no VM found"));
     dom0.world.start(&guests::WAITS_PV).unwrap();
     dom0.world.start(&guests::WAITS_PVH).unwrap();
     let text = dom0.run("glass ps");

@@ -32,10 +32,10 @@ const INSIDE: u32 = 1;
 /// Options of a job of ranks.
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// Start the program after `--` this many times, as the ranks of an MPI job
+    /// Start the program after `--` this many times, as the ranks of an MPI job: processes, not VMs.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
     pub ranks: Option<u32>,
-    /// Print each line of a rank with its number before it
+    /// Print each line of a rank with its number before it.
     #[arg(long, requires = "ranks")]
     prefix: bool,
 }

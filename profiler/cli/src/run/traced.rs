@@ -33,7 +33,7 @@ impl Recording {
     pub(super) fn prepare(args: &Args, program: &Path) -> Result<Option<Recording>> {
         let Some(groups) = args.trace else { return Ok(None) };
         trace::check_program(program)?;
-        let wanted = WantedArgs { groups, functions: Vec::new(), include: Vec::new(), exclude: Vec::new() };
+        let wanted = WantedArgs { groups, functions: Vec::new(), exclude: Vec::new() };
         let settings = wanted.settings_of(program, &program.display().to_string())?;
         // A pipe may wait for its reader here, which Ctrl-C ends.
         let output = Output::prepare(&args.output)?;
@@ -41,7 +41,7 @@ impl Recording {
             output,
             path: args.output.clone(),
             program: program.to_owned(),
-            // What the ring held before we looked counts, or is told as lost.
+            // What the ring held before the first read counts, or is reported as lost.
             settings: LiveSettings { start: Start::First, ..settings },
         }))
     }

@@ -1,4 +1,4 @@
-//! `glass top --tasks`: a live table of tasks, what each waits for and how much it runs.
+//! `glass top --tasks`: a live table of tasks, what each waits on and how much it runs.
 
 pub(super) mod app;
 pub(super) mod model;

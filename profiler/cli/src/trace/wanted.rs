@@ -39,17 +39,14 @@ pub fn parse_groups(text: &str) -> Result<Groups, String> {
 /// The subjects of tracing.
 #[derive(clap::Args)]
 pub struct WantedArgs {
-    /// Groups of events, separated by commas: tasks, cores, devices, net, counters, spans, functions; `all` is
-    /// all except functions; an empty list switches all off.
+    /// Groups of events, separated by commas: tasks, cores, devices, net, counters, spans, functions; `all`: every group except
+    /// functions, which need --functions. For `glass trace` an empty list switches all off.
     #[arg(long, value_name = "GROUPS", default_value = "all", value_parser = parse_groups)]
     pub groups: Groups,
     /// Trace calls of these functions too, in an image built with --trace-functions: a crate, a part of a path
     /// (`store`, `Store::push`), or a pattern with stars; may be given several times.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, alias = "include", value_name = "PATTERN")]
     pub functions: Vec<String>,
-    /// More functions to trace.
-    #[arg(long, value_name = "PATTERN")]
-    pub include: Vec<String>,
     /// Functions to exclude.
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
@@ -58,7 +55,7 @@ pub struct WantedArgs {
 impl WantedArgs {
     /// The groups, including functions if any are named.
     pub fn groups(&self) -> Groups {
-        let has_patterns = !(self.functions.is_empty() && self.include.is_empty() && self.exclude.is_empty());
+        let has_patterns = !(self.functions.is_empty() && self.exclude.is_empty());
         Groups(self.groups.0 | if has_patterns { Group::Functions as u32 } else { 0 })
     }
 
@@ -81,8 +78,7 @@ impl WantedArgs {
         let table = sleds::functions(&bytes).map_err(|error| about(error.to_string()))?;
         let symbols = Symbols::parse(&bytes).map_err(|error| about(format!("its program {error}")))?;
         let named = sleds::named(&table, &symbols);
-        let include = [&self.functions[..], &self.include].concat();
-        let choice = sleds::choose(&named, &Filter::new(&include, &self.exclude)).map_err(|pattern| {
+        let choice = sleds::choose(&named, &Filter::new(&self.functions, &self.exclude)).map_err(|pattern| {
             anyhow!("no function that could be traced matches `{pattern}`: there are {} of them", named.len())
         })?;
         let is_chosen = |number: u32| {

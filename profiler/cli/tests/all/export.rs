@@ -50,7 +50,7 @@ fn what_cannot_be_exported_is_said_in_one_sentence() {
     let folder = Folder::new("export-errors");
     let file = folder.write("a.pftrace", &recording());
     let export = |arguments: &[&str]| complaint(&[&["export"], arguments].concat());
-    assert!(export(&["-f", "svg", "--lines", &file]).contains("svg has lines anyway"));
+    assert!(export(&["-f", "svg", "--lines", &file]).contains("--lines is for --format folded"));
     assert!(export(&["-f", "svg", "-o", &file, &file]).contains("is the recording itself"));
     assert_eq!(std::fs::read(&file).unwrap(), recording(), "the recording was overwritten");
     assert!(

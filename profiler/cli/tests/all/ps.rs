@@ -7,7 +7,7 @@ fn vms_are_listed_in_lines_that_fit_a_screen() {
     let output = glass(&["ps"]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("    PID  NAME") || text.starts_with("no VM runs here"), "{text}");
+    assert!(text.starts_with("    PID  NAME") || text.starts_with("no VM found"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100 || !line.contains(' ')), "{text}");
 }
 

@@ -124,7 +124,7 @@ fn reasons(trace: &Trace, wait: &Wait) -> (String, String) {
     }
     match names.is_empty() {
         true => ("waits".to_owned(), String::new()),
-        false => (format!("waits for {}", names.join(" or ")), objects.join("; or ")),
+        false => (format!("waits on {}", names.join(" or ")), objects.join("; or ")),
     }
 }
 

@@ -23,7 +23,7 @@ type Durations = BTreeMap<Vec<String>, Vec<u64>>;
 pub fn sheets(a: &Trace, b: &Trace) -> Vec<Sheet> {
     let sheets = [
         compared("Spans", &["span"], spans(a), spans(b)),
-        compared("Waits", &["task", "waits for"], waits(a), waits(b)),
+        compared("Waits", &["task", "waits on"], waits(a), waits(b)),
         compared("Device requests", &["device"], devices(a), devices(b)),
     ];
     sheets.into_iter().filter(|sheet| !sheet.rows.is_empty()).collect()

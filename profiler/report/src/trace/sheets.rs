@@ -200,7 +200,7 @@ pub fn waits(trace: &Trace) -> Sheet {
     };
     let columns = [
         ("task", Column::Text),
-        ("waits for", Column::Text),
+        ("waits on", Column::Text),
         ("count", Column::Count),
         ("total", Column::Time),
         ("median", Column::Time),

@@ -103,7 +103,7 @@ fn tasks(lanes: &Lanes, out: &mut String) {
     chosen.truncate(TASKS_MAX);
     chosen.sort_unstable();
     out.push_str(&format!(
-        "\nTasks: # running, = ready, . waiting ({} of {}, those that ran longest)\n",
+        "\nTasks: # running, = runnable, . waiting ({} of {}, those that ran longest)\n",
         count(chosen.len() as u64),
         count(trace.tasks.len() as u64)
     ));

@@ -13,8 +13,8 @@ use crate::top::tasks::app::{App, Sort};
 use crate::top::tasks::model::{Row, State};
 use crate::top::text::{columns, count, cut_end, duration, pad, percent, wrap};
 
-/// Columns of a state, of how long it lasts, of what is waited for at least.
-const STATE: usize = 7;
+/// Columns of a state, of how long it lasts, of what is waited on at least.
+const STATE: usize = 8;
 const SINCE: usize = 6;
 const WAIT_MIN: usize = 12;
 /// Columns of a rate, a share and a time with what is before them.
@@ -23,7 +23,7 @@ const SHARE: usize = 7;
 const LONGEST: usize = 9;
 /// The least and the most columns of a name.
 const NAME: (usize, usize) = (14, 32);
-/// Lines for what the selected task waits for.
+/// Lines for what the selected task waits on.
 const DETAIL_ROWS_MAX: usize = 3;
 
 /// Columns of the table: of its two texts, and which numbers there is room for.
@@ -89,14 +89,14 @@ pub(in crate::top) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
     keys::foot(frame, foot, &app.controls, &HINTS, theme);
 }
 
-/// What the selected task waits for, if its row does not show it completely.
+/// What the selected task waits on, if its row does not show it completely.
 fn detail(app: &App, area: Rect) -> Vec<Line<'static>> {
     let rows = app.rows();
     let Some(row) = app.selected(&rows).map(|index| rows[index]) else { return Vec::new() };
     if columns(&row.waits_for) <= Widths::of(&rows, area.width.into()).wait {
         return Vec::new();
     }
-    let lines = wrap(&format!("{} waits for {}", row.name, row.waits_for), usize::from(area.width).saturating_sub(2));
+    let lines = wrap(&format!("{} waits on {}", row.name, row.waits_for), usize::from(area.width).saturating_sub(2));
     lines.into_iter().take(DETAIL_ROWS_MAX).map(|line| Line::raw(format!(" {line}"))).collect()
 }
 
@@ -128,10 +128,10 @@ fn summary(app: &App) -> String {
         unknown => format!(", {} unknown", count(unknown)),
     };
     format!(
-        "{} tasks: {} running, {} ready, {} waiting{unknown}; {} ended",
+        "{} tasks: {} running, {} runnable, {} waiting{unknown}; {} ended",
         count(app.picture.rows.len() as u64),
         in_state(State::Running),
-        in_state(State::Ready),
+        in_state(State::Runnable),
         in_state(State::Waiting),
         count(app.picture.ended)
     )
@@ -140,7 +140,7 @@ fn summary(app: &App) -> String {
 fn state(state: State) -> &'static str {
     match state {
         State::Running => "running",
-        State::Ready => "ready",
+        State::Runnable => "runnable",
         State::Waiting => "waiting",
         State::Unknown => "unknown",
     }
@@ -157,7 +157,7 @@ fn titles(app: &App, rows: usize, widths: &Widths) -> String {
         pad(&cut_end(&name, widths.name), widths.name),
         pad(&mark(Sort::State, "state"), STATE),
         right(&mark(Sort::Since, "since"), SINCE),
-        pad(&cut_end("waits for", widths.wait), widths.wait),
+        pad(&cut_end("waits on", widths.wait), widths.wait),
         right(&mark(Sort::Polls, "polls/s"), widths.polls),
         right(&mark(Sort::Run, "run %"), widths.share),
         right(&mark(Sort::Longest, "longest"), widths.longest),
@@ -194,7 +194,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
         let style = |style: Style| if is_selected { theme.bar() } else { style };
         let of_state = match row.state {
             State::Running => theme.running(),
-            State::Ready => theme.spinning(),
+            State::Runnable => theme.spinning(),
             State::Waiting => Style::new(),
             State::Unknown => theme.quiet(),
         };
@@ -226,13 +226,13 @@ const HINTS: [(&str, &str); 4] = [("n s w o u l", "sort"), ("/", "filter"), ("p"
 /// The page of keys.
 const KEYS: [(&str, &str); 12] = [
     ("n", "sort by name"),
-    ("s", "by state: running, ready, waiting"),
+    ("s", "by state: running, runnable, waiting"),
     ("w", "by time in its state, the longest first"),
     ("o", "by polls a second"),
     ("u", "by share of time that it runs"),
     ("l", "by its longest poll"),
     ("← →", "sort by the column beside"),
-    ("↑ ↓ PgUp PgDn", "select a task, and show all that it waits for"),
+    ("↑ ↓ PgUp PgDn", "select a task, and show all that it waits on"),
     ("/", "show only tasks with a text in their name or wait"),
     ("p r", "pause the display; forget longest polls and ended tasks"),
     ("Esc", "one step back: filter, selection, then quit"),

@@ -23,8 +23,8 @@ const NOT_SEEN: &str = "(has not run since we look)";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum State {
     Running,
-    /// Runnable: woken, and not polled yet.
-    Ready,
+    /// Woken, and not polled yet.
+    Runnable,
     Waiting,
     /// No events of it yet, or only too old ones.
     #[default]
@@ -90,11 +90,11 @@ impl Model {
     pub fn event(&mut self, ticks: u64, ring: u32, event: &Event) {
         match Kind::from_number(event.kind) {
             Some(Kind::TaskSpawn) => {
-                let state = if event.detail == 0 { State::Ready } else { State::Unknown };
+                let state = if event.detail == 0 { State::Runnable } else { State::Unknown };
                 if let Some(task) = self.task(event.a) {
                     task.name = event.b as u32;
                     // A task that existed before may be in the table already.
-                    if task.since_ticks == 0 || state == State::Ready {
+                    if task.since_ticks == 0 || state == State::Runnable {
                         (task.state, task.since_ticks) = (state, ticks);
                     }
                 }
@@ -121,8 +121,8 @@ impl Model {
                 if let Some(task) = self.task(event.a) {
                     match task.state {
                         State::Running => task.woken_while_running = true,
-                        State::Waiting | State::Unknown => (task.state, task.since_ticks) = (State::Ready, ticks),
-                        State::Ready => {}
+                        State::Waiting | State::Unknown => (task.state, task.since_ticks) = (State::Runnable, ticks),
+                        State::Runnable => {}
                     }
                 }
             }
@@ -144,7 +144,7 @@ impl Model {
             self.ended += 1;
             return;
         }
-        task.state = if task.woken_while_running { State::Ready } else { State::Waiting };
+        task.state = if task.woken_while_running { State::Runnable } else { State::Waiting };
         task.since_ticks = ticks;
     }
 
@@ -195,7 +195,7 @@ impl Model {
                 waits_for: match task.state {
                     State::Waiting => waits_for(&task.reasons, stream),
                     State::Unknown => NOT_SEEN.to_owned(),
-                    State::Running | State::Ready => String::new(),
+                    State::Running | State::Runnable => String::new(),
                 },
                 polls_per_sec: task.polls_per_sec,
                 run_share: task.run_share,
@@ -245,7 +245,7 @@ mod tests {
         let now = |model: &mut Model, ticks| model.picture(ticks, &stream).rows.remove(0);
         events(&mut model, &[(10, Kind::TaskSpawn, 0, 4, 1)]);
         let row = now(&mut model, 15);
-        assert_eq!((row.name.as_str(), row.state, row.since_ns), ("worker #4", State::Ready, 5));
+        assert_eq!((row.name.as_str(), row.state, row.since_ns), ("worker #4", State::Runnable, 5));
         events(&mut model, &[(20, Kind::PollBegin, 0, 4, 1), (22, Kind::Block, 3, 2, 17)]);
         assert_eq!(now(&mut model, 40).longest_ns, 20, "a poll counts while it lasts");
         events(&mut model, &[(50, Kind::PollEnd, 0, 4, 0)]);
@@ -254,13 +254,13 @@ mod tests {
         assert_eq!(row.waits_for, "a device (disk), request 17");
         events(&mut model, &[(90, Kind::Wake, 0, 4, 0)]);
         let row = now(&mut model, 95);
-        assert_eq!((row.state, row.since_ns, row.waits_for.as_str()), (State::Ready, 5, ""));
+        assert_eq!((row.state, row.since_ns, row.waits_for.as_str()), (State::Runnable, 5, ""));
         // Woken while it runs, it is runnable immediately.
         events(
             &mut model,
             &[(100, Kind::PollBegin, 0, 4, 1), (101, Kind::Wake, 0, 4, 0), (102, Kind::PollEnd, 0, 4, 0)],
         );
-        assert_eq!(now(&mut model, 103).state, State::Ready);
+        assert_eq!(now(&mut model, 103).state, State::Runnable);
         events(&mut model, &[(110, Kind::PollBegin, 0, 4, 1), (111, Kind::PollEnd, 1, 4, 0)]);
         let picture = model.picture(120, &stream);
         assert_eq!((picture.rows.len(), picture.ended), (0, 1));

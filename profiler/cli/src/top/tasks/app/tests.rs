@@ -24,7 +24,7 @@ pub(crate) fn app() -> App {
             0.0,
             8_400,
         ),
-        row("listener #1", State::Ready, 3_000, "", 12.2, 0.0004, 31_000),
+        row("listener #1", State::Runnable, 3_000, "", 12.2, 0.0004, 31_000),
     ];
     assert!(app.show(Picture {
         title: "upload-queue (VM, KVM)".to_owned(),

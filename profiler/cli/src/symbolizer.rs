@@ -1,4 +1,4 @@
-//! Turns the addresses of a guest's last report into functions and lines.
+//! Turns the addresses of a guest's crash report into functions and lines.
 
 use glass_guests::files::HostFile;
 use glass_profile::symbols::Symbols;
