@@ -1,12 +1,18 @@
-//! A device of numbered bytes that keeps what was flushed.
+//! A block device, which keeps what was flushed.
 
 use crate::Buf;
 use core::fmt;
 
 /// A disk. Handles are cheap to clone; all clones name the same device.
 ///
-/// Many requests may be in flight at the same time. They may complete in any order, and the result of writes that overlap
-/// in time and place is any mixture: wait for one before you start the other.
+/// Many requests may be in flight at the same time. They may complete in any order. Overlapping writes that are in flight at
+/// the same time leave any mixture: await the first before you start the second.
+///
+/// A future that is dropped does not take its request back: a write may still happen later, after a newer one. Await a
+/// write before you write to the same place.
+///
+/// After a power cut, each unit of 512 bytes that an unflushed write covers is either old or new. The data of a failed flush
+/// may be lost even if a later flush succeeds: write it again.
 pub trait Block: Clone + 'static {
     /// Size and limits. Constant for the life of the device.
     fn info(&self) -> BlockInfo;
@@ -20,7 +26,7 @@ pub trait Block: Clone + 'static {
     /// the data, not that it survives a power cut: that takes [`Block::flush`].
     async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf);
 
-    /// Returns when everything that was *completed* before this call was made is on stable storage.
+    /// When it completes, every write that completed before `flush` was first polled is on stable storage.
     async fn flush(&self) -> Result<(), BlockError>;
 }
 
@@ -57,13 +63,14 @@ pub enum BlockError {
         /// The sector size in bytes.
         sector_bytes: u32,
     },
-    /// A buffer for reading has other owners.
+    /// The buffer to read into is shared: another [`Buf`] refers to the same memory.
     Shared,
     /// The device is read-only.
     ReadOnly,
-    /// The device reported an error; the number is its own (virtio status, errno).
+    /// The device reported an error; the code is device-specific (virtio status or errno).
     Device(i32),
-    /// The device gave an invalid answer and is not used any more.
+    /// The device violated its specification and was reset. Requests in flight failed; a VM restarts the device once, so a later
+    /// request may succeed.
     Broken(&'static str),
 }
 

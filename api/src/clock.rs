@@ -13,7 +13,7 @@ use core::time::Duration;
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// Time since `earlier`, zero if that is later.
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -41,13 +41,13 @@ impl fmt::Display for Instant {
     }
 }
 
-/// A time limit was over first.
+/// The time limit was reached before the future completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedOut;
 
 impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "the time limit was over")
+        write!(f, "the operation timed out")
     }
 }
 
@@ -58,7 +58,8 @@ pub trait Clock {
     /// The time now. Never goes backwards.
     fn now(&self) -> Instant;
 
-    /// Completes at `deadline` or a little later, never earlier; at once if it has passed.
+    /// Completes at `deadline` or a little later, never earlier. If the deadline has passed, it completes in the next round of the
+    /// executor.
     fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static;
 
     /// Completes after `duration`.
@@ -66,7 +67,7 @@ pub trait Clock {
         self.sleep_until(self.now() + duration)
     }
 
-    /// Completes as `future` does, or with [`TimedOut`] after `duration`, when `future` is dropped.
+    /// Returns the output of `future`. If it is not ready after `duration`, drops `future` and returns [`TimedOut`].
     ///
     /// ```
     /// # use glass_api::{Clock, NetError, Stream};
@@ -83,7 +84,7 @@ pub trait Clock {
         self.timeout_at(self.now() + duration, future).await
     }
 
-    /// [`Clock::timeout`] with the moment of its end. A `future` that is ready at that moment wins.
+    /// Like [`Clock::timeout`], with a deadline. If `future` is ready at the deadline, its output is returned.
     async fn timeout_at<T>(&self, deadline: Instant, future: impl Future<Output = T>) -> Result<T, TimedOut> {
         let (mut future, mut end) = (pin!(future), pin!(self.sleep_until(deadline)));
         poll_fn(|context| match future.as_mut().poll(context) {
@@ -93,8 +94,8 @@ pub trait Clock {
         .await
     }
 
-    /// The time of day, from the best clock that the platform has, which it names; `None` if it has none. Cheap: the
-    /// source is read once a minute at most.
+    /// The time of day, from the best clock that the platform has, which it names; `None` if it has none. In a VM the
+    /// source is read at most once a minute, so a change of the host's clock can be noticed a minute late.
     fn wall(&self) -> Option<WallTime> {
         None
     }

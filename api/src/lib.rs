@@ -1,8 +1,11 @@
 //! The traits that a Glasshouse service is written against.
 //!
 //! A service is one async function over an `impl` [`Platform`]. The same function runs as a Linux
-//! process, as a virtual machine and inside a simulated world; it never learns which. A task stays on
-//! its core: futures are never sent between threads, so no trait asks for `Send`. [`Cores`] starts tasks on other cores.
+//! process, as a virtual machine and in a simulation; it contains no code for one of them. A task stays on
+//! its core: futures are never sent between threads, so no trait requires `Send`. [`Cores`] starts tasks on other cores.
+//!
+//! A future is called *cancel safe* if it can be dropped before it completes, in a `select` for example, without losing
+//! data or events.
 //!
 //! Start with [`Platform`], then the concept you need: [`Block`], [`Net`], [`Clock`], [`Console`],
 //! [`Random`], [`Spawn`]. Memory that a device may touch is a [`Buf`].

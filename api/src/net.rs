@@ -10,33 +10,33 @@ pub trait Net: Clone + 'static {
     /// One connection.
     type Stream: Split;
 
-    /// Waits until the network has an address (DHCP may take a while) and tells it. Fails with
+    /// Waits until the network has an address (DHCP may take a while) and returns it. Fails with
     /// [`NetError::NoNetwork`] when there is no network device.
     async fn up(&self) -> Result<NetInfo, NetError>;
 
-    /// Listens on `port` of every address; 0 picks a free port.
+    /// Listens on `port` of every address of the platform, or of a process on the one that `--bind` names; 0 picks a free port.
     async fn listen(&self, port: u16) -> Result<Self::Listener, NetError>;
 
-    /// Opens a connection.
+    /// Opens a connection. Dropping the future abandons it.
     async fn connect(&self, remote: SocketAddr) -> Result<Self::Stream, NetError>;
 }
 
-/// The network's own view of itself.
+/// Properties of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetInfo {
     /// Our address.
     pub address: IpAddr,
-    /// Connections that can be open at once, those that open and close included; `usize::MAX` where nothing is known of a
-    /// bound.
+    /// Maximum number of connections, including those being opened or closed; `usize::MAX` if the limit is unknown (a process).
     pub connections_max: usize,
 }
 
-/// Accepts connections. Dropping it closes the port; open streams go on.
+/// Accepts connections. Dropping it closes the port; open streams continue.
 pub trait Listener: 'static {
     /// One connection.
     type Stream: Stream;
 
-    /// The next connection. An error is about one connection; the listener can be used again.
+    /// The next connection. An error concerns one connection; the listener remains usable, and pauses by itself when there are too
+    /// many connections. Cancel safe.
     async fn accept(&mut self) -> Result<Self::Stream, NetError>;
 
     /// The port listened on.
@@ -46,21 +46,21 @@ pub trait Listener: 'static {
 /// One connection. Dropping it without [`Stream::close`] resets it.
 pub trait Stream: 'static {
     /// Reads at least one byte into `buf`; `Ok(0)` when the peer has finished sending (or `buf` is
-    /// empty). Dropping the future loses no data.
+    /// empty). Cancel safe.
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError>;
 
-    /// Queues at least one byte of `data` for sending and returns how many. Dropping the future
-    /// before it completes queues nothing.
+    /// Queues at least one byte of `data` for sending and returns how many. Cancel safe: a future that is dropped has queued
+    /// nothing.
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError>;
 
-    /// Sends what is queued, then ends our half of the connection. The other half stays readable.
-    /// Returns when the end is queued, which does not mean that the peer has read everything.
+    /// Shuts down the sending half: sends queued data, then FIN. The receiving half stays readable. Returns when the FIN is queued;
+    /// the peer may not have received everything yet.
     async fn close(&mut self) -> Result<(), NetError>;
 
     /// The other end.
     fn peer(&self) -> SocketAddr;
 
-    /// Queues all of `data`.
+    /// Queues all of `data`. Not cancel safe: how much a dropped future has queued is unknown.
     async fn write_all(&mut self, mut data: &[u8]) -> Result<(), NetError> {
         while !data.is_empty() {
             let written = self.write(data).await?;
@@ -94,7 +94,8 @@ pub trait Split: Stream {
     /// What writes.
     type WriteHalf: WriteHalf;
 
-    /// The two halves. The connection ends when both are dropped.
+    /// Splits the stream. Dropping the write half without [`WriteHalf::close`] resets the connection; dropping the read half has no
+    /// effect on the other half.
     fn split(self) -> (Self::ReadHalf, Self::WriteHalf);
 }
 
@@ -119,7 +120,7 @@ pub trait WriteHalf: 'static {
     /// The other end.
     fn peer(&self) -> SocketAddr;
 
-    /// Queues all of `data`.
+    /// Queues all of `data`. Not cancel safe: how much a dropped future has queued is unknown.
     async fn write_all(&mut self, mut data: &[u8]) -> Result<(), NetError> {
         while !data.is_empty() {
             let written = self.write(data).await?;

@@ -1,10 +1,10 @@
-//! The world a service runs in.
+//! The platform that a service runs on.
 
 use crate::{Block, Cores, Net};
 use alloc::string::String;
 use core::fmt;
 
-/// Everything that a service can ask of the world: the first core, with its devices. Handles are cheap to clone.
+/// Everything that a service can request from its platform: the first core, with its devices. Handles are cheap to clone.
 pub trait Platform: Cores {
     /// The disks' type.
     type Block: Block;
@@ -14,15 +14,16 @@ pub trait Platform: Cores {
     /// The service's arguments, without a program name.
     fn args(&self) -> &[String];
 
-    /// Disk number `index`, from 0 on; `None` when there are not so many.
+    /// Disk number `index`, from 0 on; `None` when there are not so many. `glass run` supports one disk, a process that is started
+    /// directly several.
     fn block(&self, index: usize) -> Option<Self::Block>;
 
     /// The network.
     fn net(&self) -> Self::Net;
 
     /// Completes when the service is to end: after SIGTERM or SIGINT to its process, or when `glass run` passes one on
-    /// to its VM. A service that never calls this ends at the first of them, as a process without a handler does. One
-    /// that does call it finishes what it has begun and returns; a second signal ends it at once.
+    /// to its VM. Calling this installs the handler; before the first call a signal ends the service at once. After the first signal
+    /// the service should finish its work and return from `serve`. A second signal ends it at once.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -47,7 +48,7 @@ pub struct MemoryUse {
     pub used_bytes: u64,
     /// The most that were in use since the start.
     pub peak_bytes: u64,
-    /// Bytes that there are: the heap's size, or what the host lets the process have.
+    /// The size of the heap, or the memory limit of the process (that of its cgroup, or the host's memory).
     pub total_bytes: u64,
 }
 
@@ -57,9 +58,9 @@ pub trait Console {
     /// it, dropped: the console never blocks a service.
     fn print(&self, line: fmt::Arguments);
 
-    /// Completes when there is room for `bytes` bytes, so that a line of so many bytes, its end included, is not
-    /// dropped if it is printed next. For output that must be whole: it waits as long as the host does not read. A
-    /// console that never drops has room at once. `usize::MAX` waits until everything that was printed has been taken.
+    /// Waits until a line of `bytes` bytes (with its line end) would not be dropped. If the buffer is smaller than that, waits
+    /// until it is empty. `usize::MAX` waits until all output was written, like a flush. It waits as long as the host does
+    /// not read; a console that never drops has room at once.
     async fn room(&self, bytes: usize) {
         let _ = bytes;
     }
@@ -67,7 +68,6 @@ pub trait Console {
 
 /// Unpredictable bytes.
 pub trait Random {
-    /// Fills `bytes`. Good enough for keys on platforms with a hardware source; under simulation
-    /// they follow from the seed.
+    /// Fills `bytes` with cryptographically secure random bytes. In a simulation they follow from the seed.
     fn fill_random(&self, bytes: &mut [u8]);
 }

@@ -9,7 +9,8 @@ use core::task::{Context, Poll};
 pub trait Spawn {
     /// Runs `task` until it ends. `name` is what traces and profiles call it.
     ///
-    /// The handle may be dropped: the task goes on without it. A panic in a task ends the whole service.
+    /// Dropping the handle detaches the task. A panic in a task ends the whole service. When `serve` returns, tasks that
+    /// still run are abandoned, without their destructors.
     ///
     /// ```
     /// # use glass_api::{Cancelled, Spawn, SpawnError};
@@ -35,10 +36,10 @@ pub struct JoinHandle<T> {
 
 /// The executor's side of a [`JoinHandle`]; not for services.
 pub trait JoinTask<T> {
-    /// The task's value, once; [`Cancelled`] if it was dropped before it ended. One task waits at a time.
+    /// Returns the task's value, once; [`Cancelled`] if it was dropped before it ended. Only one task may wait for it.
     fn poll_join(&self, context: &mut Context) -> Poll<Result<T, Cancelled>>;
 
-    /// Has the task dropped at its next turn.
+    /// Requests cancellation: the executor drops the task when it would poll it next.
     fn cancel(&self);
 
     /// Whether the task has ended, by itself or cancelled.
@@ -51,7 +52,7 @@ impl<T> JoinHandle<T> {
         JoinHandle { task }
     }
 
-    /// Ends the task: it is dropped at its next turn instead of being polled, with everything that it holds. No effect
+    /// Requests cancellation: the executor drops the task, with everything that it holds, when it would poll it next. No effect
     /// on a task that has ended. Await the handle to wait until it is dropped.
     pub fn cancel(&self) {
         self.task.cancel();
@@ -77,7 +78,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// The task was dropped before it ended: by [`JoinHandle::cancel`], or with its machine.
+/// The task was dropped before it completed: by [`JoinHandle::cancel`], or because its simulated node was powered off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cancelled;
 
@@ -89,7 +90,7 @@ impl fmt::Display for Cancelled {
 
 impl core::error::Error for Cancelled {}
 
-/// There are as many tasks as the executor can hold.
+/// The executor already has its maximum number of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpawnError {
     /// The bound that was reached.

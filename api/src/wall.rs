@@ -3,10 +3,10 @@
 use core::fmt;
 use core::time::Duration;
 
-/// A moment of the world's calendar, in UTC. `Display` is ISO 8601 with milliseconds.
+/// A date and time in UTC. `Display` is ISO 8601 with milliseconds.
 ///
 /// It may jump in either direction when the host's clock is set: measure with [`Instant`](crate::Instant), and use this
-/// for what people or other machines read.
+/// for display and for other machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WallTime {
     /// Time since 1970-01-01T00:00:00Z, without leap seconds.
@@ -23,9 +23,9 @@ pub enum WallSource {
     Host,
     /// KVM's clock for guests: the host's time, to the microsecond.
     Kvm,
-    /// The battery-backed clock of a PC, which has whole seconds: it may be late by up to one.
+    /// The real-time clock (RTC) of a PC, in whole seconds: it may be late by up to one.
     Rtc,
-    /// A simulated world, whose date follows from its seed.
+    /// A simulation, whose date follows from its seed.
     Simulated,
 }
 

@@ -1,4 +1,4 @@
-//! What a service depends on, and where the world that it runs in is chosen.
+//! The only crate that a service depends on. It selects the platform.
 //!
 //! ```no_run
 //! #![cfg_attr(glass_vm, no_std, no_main)]
@@ -11,9 +11,11 @@
 //!     Ok(())
 //! }
 //! ```
-//! Built as usual, that is a Linux process whose command line has the platform's options and, behind
-//! `--`, the service's arguments. Built with `--cfg glass_vm`, as `glass build` does, it is the
-//! image of a virtual machine. The service itself needs no `cfg` beyond the first line.
+//! `cargo build` makes a Linux process: `NAME [PLATFORM OPTIONS] [-- SERVICE ARGUMENTS]`. Built with `--cfg glass_vm`, as
+//! `glass build` does, it is the image of a virtual machine. The service itself needs no `cfg` beyond the first line.
+//!
+//! In examples of re-exported items, `glass_api` is `glasshouse`, `glass_executor::sync` is `glasshouse::sync` and `glass_trace`
+//! is `glasshouse::trace`.
 #![cfg_attr(glass_vm, no_std)]
 #![forbid(unsafe_code)]
 
@@ -79,8 +81,9 @@ pub mod future {
     pub use embassy_futures::select::{Either, Either3, Either4, select, select_array, select_slice, select3, select4};
 }
 
-/// Spans and messages: what a service says with these macros is in its trace, beside what the platform tells of
-/// tasks, devices and connections, and costs a load and a branch while nobody looks.
+/// Spans and messages of these macros are recorded in the service's trace, next to the platform's events. A macro costs a load
+/// and a branch while the group `spans` is off and the console does not print its level. Texts are cut at 200 bytes.
+/// `Span::current` is always disabled: pass a span as a value.
 ///
 /// ```
 /// use glasshouse::tracing::{Instrument, info, info_span};
@@ -97,13 +100,13 @@ pub mod future {
 /// ```
 pub use tracing;
 
-/// What else a service can tell its trace: counters, gauges and names of what is waited for. It may also switch groups
-/// of events on by itself, and measure what they cost.
+/// Counters, gauges and names of waits for the trace. `switch(Group::Tasks as u32 | Group::Spans as u32)` replaces the set of active
+/// groups.
 pub mod trace {
-    pub use glass_trace::{Counter, Gauge, Group, Name, counter, gauge, is_on, switch, ticks};
+    pub use glass_trace::{Change, Counter, Gauge, Group, Name, counter, gauge, is_on, switch, ticks};
 }
 
-/// Why a service ends before its time; its `Display` is for the person who runs it.
+/// The error that `serve` returns. It is printed with `Display`.
 pub type Error = alloc::boxed::Box<dyn core::error::Error>;
 
 /// Makes an async function of an `impl Platform` that returns `Result<(), Error>` the program:

@@ -1,4 +1,4 @@
-//! The disk driver against a disk in memory, honest or not, with and without tasks.
+//! The disk driver against a disk in memory, correct or malfunctioning, with and without tasks.
 
 use crate::Driver;
 use crate::blk::Blk;

@@ -112,8 +112,8 @@ impl<T: Transport, D: Dma> Console<T, D> {
         self.port.input.read(bytes)
     }
 
-    /// Sends everything and looks up to `looks` times whether the host has taken it. For the last
-    /// words of a VM: it spins. Returns whether the host has everything.
+    /// Sends everything and polls up to `looks` times whether the host has taken it. For the crash
+    /// report of a VM: it spins. Returns whether the host has everything.
     pub fn drain(&mut self, looks: usize) -> bool {
         self.kick();
         for _ in 0..looks {

@@ -1,4 +1,4 @@
-//! A device for tests: the other side of the registers and of the rings, honest or not.
+//! A device for tests: the other side of the registers and of the rings, correct or malfunctioning.
 //!
 //! It plays the device as the specification describes it, on the same memory as the driver, and
 //! checks what no driver may do: name memory that was not given to it, or loop a chain. What a

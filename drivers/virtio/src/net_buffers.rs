@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::num::NonZeroU16;
-use glass_trace::{Operation, UNASKED_MIN};
+use glass_trace::{Operation, UNREQUESTED_MIN};
 
 /// Descriptors each way, as many as QEMU has by default.
 pub const QUEUE_SIZE: u16 = 256;
@@ -140,7 +140,7 @@ impl Receiver {
                 self.frames += 1;
                 // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. In flight are
                 // the buffers that the device has left.
-                let (number, left) = (self.frames | UNASKED_MIN, self.queue.in_flight().into());
+                let (number, left) = (self.frames | UNREQUESTED_MIN, self.queue.in_flight().into());
                 glass_trace::complete(self.name, number, frame_bytes as u32, left, false);
             }
             self.give(index);

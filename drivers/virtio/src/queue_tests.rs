@@ -1,4 +1,4 @@
-//! The queue against a device of every character: honest, slow, reordering, lying.
+//! The queue against devices that are correct, slow, reordering and malfunctioning.
 
 use crate::error::Lie;
 use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};

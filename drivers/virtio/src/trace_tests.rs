@@ -175,7 +175,7 @@ fn frames_are_requests_too() {
     // One was sent; one was received without a request, into one of 16 buffers.
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(60, 1), (100, 15)]);
     assert_eq!(completes[0].b, submits[0].b);
-    assert_eq!(completes[1].b, glass_trace::UNASKED_MIN + 1);
+    assert_eq!(completes[1].b, glass_trace::UNREQUESTED_MIN + 1);
     let gauges: Vec<i64> = of(&events, Kind::Counter).iter().map(|event| event.b as i64).collect();
     // The new card sends nothing and has 16 buffers; then two frames wait, then one.
     assert_eq!(gauges, [0, 16, 2, 1]);

@@ -12,7 +12,7 @@ use crate::transport::{Transport, device, feature};
 use alloc::vec::Vec;
 use core::mem;
 use glass_api::Buf;
-use glass_trace::{Operation, UNASKED_MIN};
+use glass_trace::{Operation, UNREQUESTED_MIN};
 
 /// Bytes of a packet's header.
 pub const VSOCK_HEADER_BYTES: usize = 44;
@@ -251,7 +251,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
             let mut header = [0; VSOCK_HEADER_BYTES];
             card.headers_in.copy_to(used.token.index() * HEADER_STRIDE, &mut header);
             card.received_count += 1;
-            let number = card.received_count | UNASKED_MIN;
+            let number = card.received_count | UNREQUESTED_MIN;
             glass_trace::complete(self.name, number, bytes as u32, card.receive.in_flight().into(), false);
             return Some(VsockPacket { header, buffer, bytes });
         }
@@ -282,7 +282,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         self.card.transmit.has_room(2)
     }
 
-    /// Sends a packet, of which nobody may write the data until it was sent. Whether it was taken: not without
+    /// Sends a packet, whose data may not be written until it was sent. Whether it was taken: not without
     /// [`Vsock::has_room`], and not by a device that is broken.
     pub fn send(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
         if !self.has_room() {
@@ -298,7 +298,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         let bytes = data.as_ref().map_or(0, |data| data.len() as u32);
         let mut lent = None;
         if let Some(buf) = data.filter(|buf| !buf.is_empty()) {
-            // SAFETY: the buffer stays in `sent` as long as its loan lasts; nobody writes a buffer with several owners, and the caller
+            // SAFETY: the buffer stays in `sent` as long as its loan lasts; a buffer with several owners is not written, and the caller
             // vouches for one that has a single one.
             let loan = unsafe { Loan::new(&self.dma, buf.as_ptr().cast_mut(), buf.len(), Users::DeviceReads) };
             let Some(loan) = loan else { return false };
@@ -344,7 +344,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         glass_trace::complete(self.name, number, bytes, self.card.transmit.in_flight().into(), false);
     }
 
-    /// Whether the device has said since the last call that all connections are gone, because the machine was moved. Its context
+    /// Whether the device has reported since the last call that all connections are gone, because the machine was moved. Its context
     /// identifier may be another one then.
     pub fn take_reset(&mut self) -> bool {
         let mut is_reset = false;
@@ -358,7 +358,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         is_reset
     }
 
-    /// Ends the use of the device after a lie: it is reset, so that it lets go of our memory.
+    /// Ends the use of a device that violated its specification: it is reset, so that it releases our memory.
     fn check(&mut self) -> bool {
         let Some(lie) = self.card.lie() else { return true };
         for queue in [&mut self.card.receive, &mut self.card.transmit, &mut self.card.events] {

@@ -1,4 +1,4 @@
-//! The socket driver against a device in memory, honest or not.
+//! The socket driver against a device in memory, correct or malfunctioning.
 
 use crate::Driver;
 use crate::error::{Lie, SetupError};
@@ -49,7 +49,7 @@ fn packets_are_received_and_their_buffers_go_back() {
         assert!(packet.buffer[..packet.bytes].iter().all(|byte| *byte == round));
         match round % 3 {
             0 => vsock.give(packet.buffer),
-            // Somebody keeps the data: another buffer takes its place.
+            // The receiver keeps the data: another buffer takes its place.
             1 => {
                 let kept = packet.buffer.clone();
                 vsock.give(packet.buffer);

@@ -3,7 +3,7 @@
 use super::EVENT_WORDS;
 
 /// Request numbers from here on mark unrequested completions, such as received frames: [`Kind::Complete`].
-pub const UNASKED_MIN: u64 = 1 << 63;
+pub const UNREQUESTED_MIN: u64 = 1 << 63;
 
 /// A set of kinds that is switched on and off together: a bit of [`super::Control::groups`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +91,7 @@ pub enum Kind {
     /// among those in flight), `c` bytes (low 32) | requests in flight including this one << 32.
     Submit = 32,
     /// The request completes. `a`, `b`, `c` as in [`Kind::Submit`] (not counting this one); `detail` 0, or 1 if it failed.
-    /// An unrequested completion, such as a received frame, has no submit: `b` is [`UNASKED_MIN`] or more, and the requests in
+    /// An unrequested completion, such as a received frame, has no submit: `b` is [`UNREQUESTED_MIN`] or more, and the requests in
     /// flight are the buffers that remain in the device.
     Complete = 33,
     /// The driver has notified the device. `a` name of the device, `b` ticks that the write to its register took, 0 if that was not

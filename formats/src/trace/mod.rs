@@ -11,6 +11,6 @@ pub use control::{
     RingEntry, TRACE_SYMBOL, TRACE_VERSION, words_of_name,
 };
 pub use event::{
-    BlockKind, Event, GROUPS, Group, Kind, Operation, Outcome, Presence, UNASKED_MIN, ValueType, WakeSource,
+    BlockKind, Event, GROUPS, Group, Kind, Operation, Outcome, Presence, UNREQUESTED_MIN, ValueType, WakeSource,
 };
 pub use ring::{EVENT_BYTES, EVENT_WORDS, Ring, readable};

@@ -381,7 +381,7 @@ impl Target for Host {
             let wanted = CONTROL.groups_wanted.load(Ordering::Relaxed);
             if let Some(change) = glass_trace::follow_host(|_| {}) {
                 assert_eq!(change.groups, wanted);
-                assert!(!glass_trace::is_asked());
+                assert!(!glass_trace::has_request());
             }
             let number = (value >> 8) as u16;
             let event = Event { kind: number, a: place, b: value, ..Event::default() };

@@ -25,7 +25,7 @@ pub struct Executor {
     inner: Rc<Inner>,
 }
 
-/// Names one task for ever: a slot, and the number of the task that is meant.
+/// Names one task forever: a slot, and the number of the task that is meant.
 pub(crate) struct TaskId {
     executor: Weak<Inner>,
     slot: Cell<usize>,
@@ -33,7 +33,7 @@ pub(crate) struct TaskId {
 }
 
 impl TaskId {
-    /// Has the task dropped at its next turn, if it has not ended.
+    /// Requests that the task is dropped when it would be polled next, if it has not ended.
     pub(crate) fn cancel(&self) {
         if let Some(executor) = self.executor.upgrade() {
             executor.cancel(self.slot.get(), self.number);
@@ -82,7 +82,7 @@ impl Inner {
 }
 
 impl Executor {
-    /// An executor without tasks. `unpark` is told when a wake finds nothing ready.
+    /// An executor without tasks. A wake calls `unpark` if no task was runnable before.
     pub fn new(unpark: Arc<dyn Unpark>) -> Executor {
         Executor {
             inner: Rc::new(Inner {
@@ -144,7 +144,7 @@ impl Executor {
         Ok(slot)
     }
 
-    /// Has every task dropped at its next turn: for a machine that vanishes.
+    /// Requests that every task is dropped when it would be polled next: for a simulated node without power.
     pub fn cancel_all(&self) {
         let count = self.inner.slots.borrow().len();
         for slot in 0..count {
@@ -155,14 +155,14 @@ impl Executor {
         }
     }
 
-    /// Tells the trace of every task that is there: call it when tracing of tasks was switched on.
+    /// Writes an event for every existing task into the trace: call it when tracing of tasks was switched on.
     pub fn announce(&self) {
         for slot in self.inner.slots.borrow().iter().filter(|slot| slot.number != 0) {
             glass_trace::task_spawn(slot.number, slot.name.number(), 0, true);
         }
     }
 
-    /// Polls every task that is ready, each at most once, and tells how many were polled.
+    /// Polls every task that is runnable, each at most once, in the order of their slots, and returns how many were polled.
     pub fn run_ready(&self) -> usize {
         self.run_ready_up_to(usize::MAX)
     }
@@ -224,7 +224,7 @@ impl Executor {
         !self.inner.ready.is_empty()
     }
 
-    /// Wakes everything whose deadline is `now` or earlier and tells how many.
+    /// Wakes everything whose deadline is `now` or earlier and returns how many.
     pub fn fire_timers(&self, now: Instant) -> usize {
         if is_on(Group::Cores) {
             let due = self.timers().count_due(now);
@@ -241,7 +241,7 @@ impl Executor {
         }
     }
 
-    /// The earliest deadline that somebody waits for.
+    /// The earliest deadline of all timers.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers().next_deadline()
     }

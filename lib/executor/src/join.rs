@@ -1,4 +1,4 @@
-//! How a task's value reaches whoever waits for it.
+//! How a task's value reaches the task that waits for it.
 
 use crate::executor::TaskId;
 use alloc::rc::Rc;

@@ -73,7 +73,7 @@ proptest! {
     fn a_semaphore_keeps_its_bound_its_order_and_its_permits(plans in plans()) {
         let executor = executor();
         let semaphore = Semaphore::new(PERMITS);
-        // Who asked, in order, and in which round who got it.
+        // Tasks in the order of their requests, and the round in which each got its permit.
         let (held, asked) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
         let (round, got) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(BTreeMap::new())));
         struct Held(Rc<Cell<usize>>, usize);
@@ -109,7 +109,7 @@ proptest! {
         }
         prop_assert_eq!(settle_with(&executor, || round.set(round.get() + 1)), 0, "a turn was lost");
         prop_assert_eq!((held.get(), semaphore.free()), (0, PERMITS));
-        // Who is given a permit learns of it in the next round, and one that asks in this round may get another at once.
+        // A task that is given a permit is polled in the next round, and one that requests in this round may get another at once.
         let got = got.take();
         let mut latest = 0;
         for number in asked.take() {

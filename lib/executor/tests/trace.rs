@@ -1,4 +1,4 @@
-//! What an executor tells the trace, in which order, from which thread.
+//! The events that an executor writes, in which order, from which thread.
 
 use glass_api::Instant;
 use glass_executor::sync::{self, Latch, Notify, Semaphore, channel_named, oneshot_named, yield_now};

@@ -17,8 +17,8 @@ const JOIN_BYTES_MAX: usize = 4096;
 /// Line ends that may precede a request line. Some old clients send one after a body.
 const BLANK_BYTES_MAX: usize = 16;
 
-/// One connection of a server. Requests are answered one after the other, in order; what a client
-/// sends ahead stays in the connection's buffer and the stream's.
+/// One connection of a server. Requests are answered one after the other, in order; pipelined requests stay in the buffers of the
+/// connection and the stream.
 ///
 /// Dropping a connection resets it; [`Connection::close`] ends it so that the peer gets everything.
 pub struct Connection<S, C> {
@@ -71,7 +71,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     }
 
     /// Answers requests with `handler` until the connection ends. When a request is malformed or
-    /// the handler fails, the peer is answered with [`Connection::refuse`], and the error returned.
+    /// the handler fails, the peer is answered with [`Connection::refuse`], and the error returned. So a handler turns errors of the
+    /// service into responses, and returns only errors of the connection. Not cancel safe: drop the connection too.
     pub async fn serve(
         mut self,
         mut handler: impl AsyncFnMut(&mut Connection<S, C>, Request) -> Result<(), HttpError>,
@@ -95,8 +96,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     /// nothing for [`Limits::idle_timeout`], or the last response had `Connection: close`.
     ///
     /// An unread body of the previous request is dropped if all of it has arrived. After an
-    /// error only [`Connection::refuse`] and [`Connection::close`] may be called.
-    /// Dropping the future loses nothing.
+    /// error only [`Connection::refuse`] and [`Connection::close`] may be called. Cancel safe.
     pub async fn next_request(&mut self) -> Result<Option<Request>, HttpError> {
         match self.response {
             ResponseState::Awaited => return Err(HttpError::NoResponse),
@@ -192,8 +192,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     /// is empty). A client that waits for `100 Continue` gets it now, if no answer was started.
     ///
     /// Fails with [`HttpError::BodyCut`] when the body ends early, with [`HttpError::Stalled`] when
-    /// it makes too little progress, with [`HttpError::LengthRequired`] when it has a transfer encoding other than chunked.
-    /// Dropping the future loses nothing.
+    /// it makes too little progress, with [`HttpError::LengthRequired`] when it has a transfer coding other than chunked.
+    /// Cancel safe.
     pub async fn read_body(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
         if self.request.length_unknown {
             return Err(HttpError::LengthRequired);
@@ -254,7 +254,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         }
     }
 
-    /// Fills `buf` from the request's body; less comes back only at the body's end. Dropping the
+    /// Fills `buf` from the request's body; returns fewer bytes only at the end of the body. Dropping the
     /// future loses what was read.
     pub async fn fill_from_body(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
         let mut filled = 0;
@@ -291,22 +291,22 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     }
 
     /// Sends a whole response. The body is not sent in answer to a HEAD, or when the status forbids
-    /// one.
+    /// one. Not cancel safe: drop the connection too.
     pub async fn respond(&mut self, response: Response, body: &[u8]) -> Result<(), HttpError> {
         self.start(response, body.len() as u64).await?;
         if body.is_empty() { Ok(()) } else { self.write_body(body).await }
     }
 
-    /// [`Connection::respond`] with a line of text.
+    /// Responds with `text` as `text/plain; charset=utf-8`. No line end is added.
     pub async fn respond_text(&mut self, status: Status, text: &str) -> Result<(), HttpError> {
         self.respond(Response::new(status).header("Content-Type", "text/plain; charset=utf-8"), text.as_bytes()).await
     }
 
     /// Starts a response whose body of `body_bytes` follows through [`Connection::write_body`]. The
-    /// head may be sent only with the first bytes of the body, or at [`Connection::flush`].
+    /// head is buffered: it is sent with the first bytes of the body or by [`Connection::flush`].
     ///
-    /// When a part of the request's body neither was read nor arrived, the response has
-    /// `Connection: close`, and there is no next request.
+    /// If the request's body has not arrived completely, the response gets `Connection: close` and the connection ends after it.
+    /// Read the body first to keep the connection.
     ///
     /// # Panics
     /// When the request has a response already, or the status is below 200.
@@ -376,12 +376,9 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         Ok(())
     }
 
-    /// Completes when the peer has closed or reset the connection. A service that makes its
-    /// client wait can race this against its own wait. A client that only closed its sending half
-    /// may still read an answer, unless [`Connection::is_broken`]. Requests that are sent ahead are kept, up to
-    /// [`Limits::head_bytes_max`]; after more than that, a close is not detected.
-    ///
-    /// Dropping the future loses nothing.
+    /// Completes when the peer has shut down its sending half, closed or reset the connection. While [`Connection::is_broken`] is
+    /// false, the peer may still read a response. A service that makes its client wait can race this against its own wait. Pipelined
+    /// requests are kept, up to [`Limits::head_bytes_max`]; after more than that, a close is not detected. Cancel safe.
     pub async fn wait_gone(&mut self) {
         while !self.link.peer_ended && !self.link.broken {
             match self.input.space(self.link.limits.head_bytes_max) {
@@ -421,10 +418,9 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.link.stream.peer()
     }
 
-    /// Closes the connection. The response still reaches the peer: our half is closed first, and data from
-    /// the peer is discarded for a while, because a reset in answer to it could overtake
-    /// the response. The close does not wait if the client announced its last request and sent all
-    /// of it. A connection that is broken or within a response is reset.
+    /// Closes gracefully (lingering close): shuts down the sending half, then discards incoming data for
+    /// [`Limits::linger_timeout`], so that no reset destroys the response. Returns at once if the client sent `Connection: close`
+    /// and its whole request. If a response is incomplete or the connection broken, resets it.
     pub async fn close(mut self) {
         let cut = matches!(self.response, ResponseState::Body { left: 1.., .. });
         if cut || self.link.broken || self.flush().await.is_err() {

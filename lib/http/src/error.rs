@@ -21,7 +21,7 @@ pub enum HttpError {
     Version,
     /// The request expects something other than `100-continue`.
     Expectation,
-    /// The body's length is not announced: it has a transfer encoding.
+    /// The body has a transfer coding other than chunked.
     LengthRequired,
     /// The head did not arrive within this time.
     HeadTimeout(Duration),
@@ -32,7 +32,7 @@ pub enum HttpError {
         /// Time spent waiting for them.
         window: Duration,
     },
-    /// The peer finished sending within a head.
+    /// The peer finished sending before the end of a head.
     HeadCut,
     /// The peer finished sending with this many bytes of the body missing.
     BodyCut {
@@ -81,12 +81,12 @@ impl fmt::Display for HttpError {
             HttpError::TooManyHeaders(count) => write!(f, "the request has more than {count} header fields"),
             HttpError::Version => write!(f, "only HTTP/1.1 and HTTP/1.0 are supported"),
             HttpError::Expectation => write!(f, "only the expectation 100-continue is supported"),
-            HttpError::LengthRequired => write!(f, "send the body's length in Content-Length"),
+            HttpError::LengthRequired => write!(f, "send the body with Content-Length or chunked"),
             HttpError::HeadTimeout(time) => write!(f, "the request's head did not arrive within {time:?}"),
             HttpError::Stalled { bytes_min, window } => {
                 write!(f, "less than {bytes_min} bytes were transferred in {window:?}")
             }
-            HttpError::HeadCut => write!(f, "the peer closed the connection within a head"),
+            HttpError::HeadCut => write!(f, "the peer closed the connection before the end of a head"),
             HttpError::BodyCut { missing_bytes } => write!(f, "the body ended {missing_bytes} bytes early"),
             HttpError::OutOfMemory => write!(f, "no memory for the request's head"),
             HttpError::NoResponse => write!(f, "the service did not answer"),

@@ -3,7 +3,7 @@
 use crate::request::{Method, Request, RequestBody, Version};
 use crate::{HttpError, Limits};
 
-/// Header fields of a request at most.
+/// The maximum number of header fields in a request.
 pub const HEADERS_MAX: usize = 64;
 
 const NO_VERSION: HttpError = HttpError::Bad("the request line does not end with HTTP/1.1");

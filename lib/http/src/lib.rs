@@ -1,11 +1,12 @@
-//! An HTTP/1.1 server's side of one connection, over any [`glass_api::Stream`].
+//! An HTTP/1.1 server connection over any [`glass_api::Stream`]. The *head* of a message is its first line and its header fields.
 //!
 //! [`Connection::next_request`] reads a head, the service reads the body with
 //! [`Connection::read_body`] straight into its own memory, answers with [`Connection::respond`] or
 //! [`Connection::start`] and [`Connection::write_body`], and reads the next request.
 //! [`Connection::serve`] is that loop with every error answered.
 //!
-//! Everything a peer sends is bounded, in bytes by the constants and in time by [`Limits`]. Unusual
+//! The head of a request is limited in size, number of fields and time; a body must make progress ([`Limits`]). The length of
+//! a body is not limited: check it before you read. Responses need a length; chunked ones and upgrades are not supported. Unusual
 //! but legal requests are accepted; requests that two parsers might read differently are refused.
 //!
 //! Copies: a head is copied once out of the connection's buffer, with as much of a body as arrived

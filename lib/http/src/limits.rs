@@ -2,14 +2,14 @@
 
 use core::time::Duration;
 
-/// Bounds of one connection. `Limits::default()` suits a service on the open internet.
+/// Limits of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a request's head, with line ends; more is a 431.
+    /// Bytes of a request's head, with line ends; a longer one is answered with 431.
     pub head_bytes_max: usize,
-    /// Bytes of a request line; more is a 414.
+    /// Bytes of a request line; a longer one is answered with 414.
     pub request_line_bytes_max: usize,
-    /// From the first byte of a head to its last; longer is a 408.
+    /// From the first byte of a head to its last; a slower one is answered with 408.
     pub head_timeout: Duration,
     /// How long a connection may be open without a request; then it is closed without a response.
     pub idle_timeout: Duration,
@@ -26,7 +26,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Limits for a service on an ordinary network.
+    /// Default limits, for a server that is reachable from the internet.
     pub const DEFAULT: Limits = Limits {
         head_bytes_max: 16 * 1024,
         request_line_bytes_max: 8 * 1024,

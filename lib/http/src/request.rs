@@ -25,7 +25,7 @@ pub enum Method {
     Connect,
     /// `TRACE`
     Trace,
-    /// Some other word; [`Request::method_name`] has it.
+    /// Any other method; [`Request::method_name`] has it.
     Other,
 }
 
@@ -65,7 +65,7 @@ pub enum RequestBody {
     Length(u64),
     /// A chunked body, whose length is known only at its end.
     Chunked,
-    /// A body with another transfer encoding, which is not decoded here: reading it fails with
+    /// A body with another transfer coding, which is not decoded here: reading it fails with
     /// [`HttpError::LengthRequired`], and the connection is closed after the answer.
     UnknownLength,
 }
@@ -165,7 +165,7 @@ impl Request {
         self.body
     }
 
-    /// The first field of this name, in any case, without white space around it.
+    /// The value of the first header field with this name (case-insensitive), trimmed.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }

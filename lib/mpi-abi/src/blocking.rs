@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
 use glass_mpi::{Buffer, Communicator, Error, Id, Message, Mode, Source, Status};
 
-/// The rank to which a message goes; `None` is nobody.
+/// The rank to which a message goes; `None` is no rank.
 pub fn destination(core: &Communicator, rank: c_int) -> Result<Option<usize>, Error> {
     match usize::try_from(rank) {
         Ok(rank) if rank < core.size() => Ok(Some(rank)),

@@ -17,7 +17,7 @@ fn root_of(core: &Core, root: c_int) -> Result<usize, Error> {
     usize::try_from(root).ok().filter(|root| *root < core.size()).ok_or(Error::Root)
 }
 
-/// A buffer that is left out where the program says "in place".
+/// A buffer that is left out where the program requests "in place".
 unsafe fn optional<C: Count>(start: *const c_void, count: C, datatype: Handle) -> Result<Option<Buffer>, Error> {
     if start as usize == IN_PLACE { Ok(None) } else { unsafe { buffer(start, count, datatype) }.map(Some) }
 }

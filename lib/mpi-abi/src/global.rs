@@ -118,7 +118,7 @@ pub fn set_life(life: Life) {
     unsafe { *GLOBAL.life.get() = life };
 }
 
-/// The engine. A function of the program that the engine calls must not communicate, as the standard says, so it does not get here.
+/// The engine. A function of the program that the engine calls must not communicate, by the standard, so it does not get here.
 #[inline]
 pub fn world() -> Result<&'static mut World, Error> {
     // SAFETY: one thread calls at a time, and no caller keeps the reference over a call that gets another.

@@ -1,4 +1,4 @@
-//! Requests as C sees them: operations under way, persistent ones between their starts, and waiting for one, some or all.
+//! Requests as C sees them: operations in progress, persistent ones between their starts, and waiting for one, some or all.
 
 use crate::errors::slice_of;
 use crate::global::{find, objects, world};
@@ -24,7 +24,7 @@ enum Stage {
 /// A request of the program.
 pub struct Pending {
     stage: Stage,
-    /// Whether it received from nobody, which its status shows.
+    /// Whether it received from no rank, which its status shows.
     pub is_nobody: bool,
     persistent: Option<Rc<Start>>,
 }
@@ -94,7 +94,7 @@ unsafe fn complete(handle: &mut Handle, status: &Status, to: *mut RawStatus) -> 
     status.error
 }
 
-/// Waits until `is_done`, which looks at requests, says so.
+/// Waits until `is_done`, which checks requests, returns true.
 fn wait_until(mut is_done: impl FnMut() -> Result<bool, Error>) -> Result<(), Error> {
     let mut outcome = Ok(());
     world()?.wait_until(|world| {

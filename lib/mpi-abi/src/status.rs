@@ -25,7 +25,7 @@ impl RawStatus {
     }
 }
 
-/// Writes a status, unless the program ignores it. The field of the error is set only where the standard says so.
+/// Writes a status, unless the program ignores it. The field of the error is set only where the standard requires it.
 pub unsafe fn put(to: *mut RawStatus, status: &Status) {
     let Some(to) = (unsafe { to.as_mut() }) else { return };
     to.source = status.source.map_or(ANY_SOURCE, |source| source as c_int);
@@ -38,7 +38,7 @@ pub unsafe fn put(to: *mut RawStatus, status: &Status) {
     }
 }
 
-/// The status of a receive from nobody.
+/// The status of a receive from no rank.
 pub unsafe fn put_nobody(to: *mut RawStatus) {
     unsafe {
         put(to, &Status::EMPTY);

@@ -77,7 +77,7 @@ pub(crate) enum Step {
     },
 }
 
-/// A collective operation under way.
+/// A collective operation in progress.
 #[derive(Debug)]
 pub(crate) struct Plan {
     communicator: Rc<Communicator>,

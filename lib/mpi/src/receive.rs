@@ -104,7 +104,7 @@ impl World {
     }
 
     /// The tag and length of a message of one slot that is next in the ring of its sender, whose bytes, `bytes_max` at most, go to
-    /// `accept`; looks for a moment. Only while nothing else could match it or is under way.
+    /// `accept`; looks for a moment. Only while nothing else could match it or is in progress.
     #[inline]
     pub(crate) fn try_receive_short(
         &mut self,
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Fetches a long message, or asks for it.
+    /// Fetches a long message, or requests it.
     fn accept_offer(&mut self, index: u32, offer: &Offer) {
         let Some(request) = self.requests.at_mut(index) else { return };
         let memory = request.memory.part(0, request.status.bytes as usize);

@@ -1,4 +1,4 @@
-//! Requests: operations that are under way.
+//! Requests: operations that are in progress.
 
 use crate::datatype::Datatype;
 use crate::error::Error;
@@ -42,13 +42,13 @@ pub(crate) struct Unpack {
 pub(crate) enum Kind {
     /// To another rank, or to this one.
     Send { context: u32, tag: i32, is_rendezvous: bool, peer_request: u32 },
-    /// From whoever matches.
+    /// From any sender that matches.
     Receive,
     /// Several, in an order.
     Plan(Option<Box<Plan>>),
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub kind: Kind,
@@ -56,7 +56,7 @@ pub(crate) struct Request {
     pub group: Rc<Group>,
     pub status: Status,
     pub is_done: bool,
-    /// Nobody waits for it: it goes when it is done.
+    /// No call waits for it: it goes when it is done.
     pub is_released: bool,
     /// Bytes sent, or received.
     pub offset: usize,

@@ -1,4 +1,4 @@
-//! The sending side: short messages in one slot, longer ones in pieces, long ones after the receiver asks for them.
+//! The sending side: short messages in one slot, longer ones in pieces, long ones after the receiver requests them.
 
 use crate::error::Error;
 use crate::group::Communicator;
@@ -230,7 +230,7 @@ impl World {
         Some(is_sent)
     }
 
-    /// Sends the next piece of a long message that the receiver asked for; as [`World::push_message`].
+    /// Sends the next piece of a long message that the receiver requested; as [`World::push_message`].
     fn push_piece(&mut self, peer: usize, index: u32) -> Option<bool> {
         let Some(request) = self.requests.at_mut(index) else { return Some(true) };
         let Kind::Send { peer_request, .. } = request.kind else { return Some(true) };
@@ -253,7 +253,7 @@ impl World {
         Some(is_sent)
     }
 
-    /// The receiver asks for a long message.
+    /// The receiver requests a long message.
     pub(crate) fn begin_stream(&mut self, peer: usize, index: u32, receiver: u32) {
         let Some(request) = self.requests.at_mut(index) else { return };
         let Kind::Send { peer_request, .. } = &mut request.kind else { return };

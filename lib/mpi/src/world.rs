@@ -1,4 +1,4 @@
-//! A rank's view of the job: its rings to and from the others, what is under way, and how all of it moves on.
+//! A rank's view of the job: its rings to and from the others, what is in progress, and how all of it moves on.
 
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -98,7 +98,7 @@ pub struct World {
     pub(crate) unexpected: Slab<Unexpected>,
     /// The unexpected messages in the order in which they arrived.
     pub(crate) arrivals: VecDeque<u32>,
-    /// Requests that are plans under way.
+    /// Requests that are plans in progress.
     pub(crate) plans: Vec<u32>,
     /// Signals of barriers sent to and awaited from each rank.
     pub(crate) signals: Vec<(u32, u32)>,
@@ -278,7 +278,7 @@ impl World {
         Ok(())
     }
 
-    /// Cancels a receive that no message was matched to; anything else goes on.
+    /// Cancels a receive that no message was matched to; anything else continues.
     pub fn cancel(&mut self, id: Id) -> Result<(), Error> {
         let request = self.requests.get_mut(id).ok_or(Error::Request)?;
         let Some(place) = self.posted.iter().position(|(_, posted)| *posted == id.index) else { return Ok(()) };

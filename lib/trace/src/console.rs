@@ -26,7 +26,7 @@ pub fn parse_level(text: &str) -> Option<LevelFilter> {
 /// Which messages a platform prints, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct ConsoleLog {
-    /// Messages of this level and of worse ones.
+    /// Messages of this level and of more severe ones.
     pub level: LevelFilter,
     /// Prints a line.
     pub print: fn(fmt::Arguments),

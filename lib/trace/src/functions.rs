@@ -4,7 +4,7 @@
 //! no-ops. While a function is traced its sleds call the recorder (`sys/functions.s`), which writes an event.
 //!
 //! ```text
-//!              at rest                              traced
+//!              inactive                             traced
 //! entry, tail  eb 09  jmp over the rest             eb 00  jmp to the next instruction
 //!              66 0f 1f 84 00 00 02 00 00  nopw     e8 .. .. .. ..  call the recorder
 //!                                                   eb 02 nn nn     jmp over the function's number
@@ -21,9 +21,9 @@ use glass_formats::trace::{FUNCTIONS_MAX, Group};
 
 /// Bytes of a sled.
 pub const SLED_BYTES: usize = 11;
-/// Entry of a function, or exit by a jump: at rest.
+/// Entry of a function, or exit by a tail call: inactive.
 const AT_REST: [u8; SLED_BYTES] = [0xeb, 0x09, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 2, 0, 0];
-/// A function returns: at rest.
+/// A function returns: inactive.
 const RETURN_AT_REST: [u8; SLED_BYTES] = [0xc3, 0x2e, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 2, 0, 0];
 
 /// Writes code, which is not writable at its address.
@@ -41,7 +41,7 @@ pub fn count() -> u32 {
     sleds().last().map_or(0, |sled| sled.number + 1)
 }
 
-/// Chooses all functions: used when the group is switched on from inside, where no host has chosen any.
+/// Chooses all functions: used when the service itself, not the profiler, switches the group on.
 pub fn choose_all() {
     for word in &CONTROL.functions_wanted {
         word.store(u64::MAX, Ordering::Relaxed);

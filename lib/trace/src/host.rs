@@ -9,7 +9,7 @@ use glass_formats::trace::{CONTROL_MAGIC, Event, Group, Kind, TRACE_VERSION};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// Groups that were off and are on now.
-    pub begun: u32,
+    pub switched_on: u32,
     /// Groups that are on now.
     pub groups: u32,
 }
@@ -37,12 +37,12 @@ pub fn set_rate(ticks_per_second: u64) {
     CONTROL.ticks_per_second.store(ticks_per_second, Ordering::Relaxed);
 }
 
-/// Switches groups on and off from the inside, for example by the command line.
+/// Sets which groups are on, for example from an argument of the service; all others are switched off.
 pub fn switch(groups: u32) -> Change {
     let before = CONTROL.groups.load(Ordering::Relaxed);
     if groups == before {
         // A host that only needs the time requests the groups that are on already.
-        return Change { begun: 0, groups };
+        return Change { switched_on: 0, groups };
     }
     // The last event of the old groups and the first of the new ones both record the groups that are on.
     CONTROL.groups.store(groups | before, Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub fn switch(groups: u32) -> Change {
     if (groups ^ before) & Group::Spans as u32 != 0 {
         crate::tracing_subscriber::switched();
     }
-    Change { begun: groups & !before, groups }
+    Change { switched_on: groups & !before, groups }
 }
 
 fn emit_groups(groups: u32) {
@@ -64,7 +64,7 @@ fn emit_groups(groups: u32) {
 }
 
 /// Whether the host has made a request that [`follow_host`] has not handled.
-pub fn is_asked() -> bool {
+pub fn has_request() -> bool {
     CONTROL.request.load(Ordering::Relaxed) != CONTROL.answered.load(Ordering::Relaxed)
 }
 

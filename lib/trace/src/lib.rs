@@ -1,4 +1,4 @@
-//! Tracing from the inside: every part of a service calls these functions, on every platform.
+//! The tracing functions that a service and its platform call.
 //!
 //! An event costs a load and a branch while its group is off. While it is on, it is 32 bytes into the ring of the core
 //! (in a process: of the thread) that runs; it does not block or allocate, and overwrites the oldest event. `glass_formats::trace` specifies
@@ -26,9 +26,9 @@ pub use emit::{
     wake,
 };
 pub use glass_formats::trace::{
-    BlockKind, Event, Group, Kind, Operation, Outcome, Presence, UNASKED_MIN, ValueType, WakeSource,
+    BlockKind, Event, Group, Kind, Operation, Outcome, Presence, UNREQUESTED_MIN, ValueType, WakeSource,
 };
-pub use host::{Change, follow_host, is_asked, set_origin, set_rate, start, switch};
+pub use host::{Change, follow_host, has_request, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
 pub use sys::{CONTROL, CORE_WORDS_OFFSET, ticks};
 pub use values::{Counter, Gauge};

@@ -14,7 +14,7 @@ static NUMBERS: [AtomicU32; BUCKETS] = [const { AtomicU32::new(0) }; BUCKETS];
 static LOST: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 static IS_ADDING: AtomicBool = AtomicBool::new(false);
 
-/// A name that is looked up once.
+/// A name in the trace. It is entered into the table of names at its first use.
 #[derive(Debug)]
 pub struct Name {
     text: &'static str,

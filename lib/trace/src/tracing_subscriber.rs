@@ -14,7 +14,7 @@ use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::subscriber::Interest;
 use tracing_core::{Dispatch, Level, LevelFilter, Metadata, Subscriber, callsite, dispatcher};
 
-/// Bytes that are kept of a message or of a value that is text.
+/// Messages and text values are cut to this many bytes.
 pub const TEXT_BYTES_MAX: usize = 200;
 /// Bytes in a [`Kind::Text`].
 const CHUNK_BYTES: usize = 20;
@@ -22,8 +22,8 @@ const CHUNK_BYTES: usize = 20;
 static SHARED: Shared = Shared::new();
 
 /// Makes the macros of `tracing` write to the trace of this program, and messages to its console too. A platform calls it
-/// once, before the service runs and once memory can be allocated; further calls have no effect, and neither has a call
-/// after another subscriber was set.
+/// once, before the service runs and once memory can be allocated. Further calls, and calls after another subscriber was
+/// installed, have no effect.
 pub fn install(console: ConsoleLog) {
     let _ = dispatcher::set_global_default(Dispatch::new(ToTrace { console }));
 }

@@ -31,7 +31,7 @@ pub struct HostNet {
     pub(crate) host: Rc<Host>,
 }
 
-/// Listens on one port of the address that the process was told to bind.
+/// Listens on one port of the address of `--bind`.
 pub struct HostListener {
     host: Rc<Host>,
     socket: Watched,

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The most threads with tasks, as many as cores of a VM.
 pub const CORES_MAX: usize = glass_formats::CORES_MAX;
 
-/// What the platform was told.
+/// The platform's options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Disks, in order.
@@ -33,7 +33,7 @@ pub struct DiskOption {
     pub create_bytes: Option<u64>,
 }
 
-/// Why the command line is of no use, or that its help is asked for.
+/// Why the command line is of no use, or a request for its help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OptionsError {
     /// `--help` was given.
@@ -60,7 +60,7 @@ pub enum OptionsError {
 impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            OptionsError::Help => write!(f, "help is asked for"),
+            OptionsError::Help => write!(f, "help is requested"),
             OptionsError::Unknown(option) => {
                 write!(f, "unknown option {option}: --help lists them; the service's own arguments go behind --")
             }

@@ -2,7 +2,7 @@
 
 use crate::trace;
 use glass_executor::Unpark;
-use glass_trace::{BlockKind, Group, Name, WakeSource, block, idle_begin, idle_end, interrupt, is_asked, is_on};
+use glass_trace::{BlockKind, Group, Name, WakeSource, block, has_request, idle_begin, idle_end, interrupt, is_on};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ const EVENTS_MAX: usize = 256;
 /// Operations that one source completes in a row before other tasks have their turn.
 const TURN_OPERATIONS_MAX: u32 = 64;
 
-/// How often a sleeping process looks whether the host of a trace asks for something: a VM does the same.
+/// How often a sleeping process polls for requests of the host of a trace: a VM does the same.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
 /// The kernel takes no timeout without end.
@@ -145,7 +145,7 @@ impl Reactor {
         self.inner.bell.clone()
     }
 
-    /// Watches a non-blocking descriptor. `writable` is what is assumed until the kernel tells.
+    /// Watches a non-blocking descriptor. `writable` is what is assumed until the kernel reports it.
     pub(crate) fn watch(&self, fd: OwnedFd, role: Role, writable: bool) -> Result<Watched, Errno> {
         let (index, source) = self.inner.slots.borrow_mut().insert(writable);
         let data = epoll::EventData::new_u64(u64::from(index) | u64::from(source.generation) << 32);
@@ -156,8 +156,8 @@ impl Reactor {
         Ok(watched)
     }
 
-    /// Waits until a source is ready, the bell rings or the deadline is there, and wakes whoever waits. `has_work` is
-    /// asked when every later wake is certain to ring the bell, `awake` is called before the first wake, `each_look` whenever the
+    /// Waits until a source is ready, the bell rings or the deadline is there, and wakes the tasks that wait. `has_work` is
+    /// called when every later wake is certain to ring the bell, `awake` is called before the first wake, `each_look` whenever the
     /// thread looks for requests of the trace's host, if it `looks`.
     pub(crate) fn turn(
         &self,
@@ -181,7 +181,7 @@ impl Reactor {
         let source = match (waited, &events[..]) {
             (Err(Errno::INTR), _) => WakeSource::Other,
             (Err(error), _) => return Err(error),
-            (Ok(_), []) if looks && is_asked() => WakeSource::Other,
+            (Ok(_), []) if looks && has_request() => WakeSource::Other,
             (Ok(_), []) => WakeSource::Timer,
             (Ok(_), [event]) if event.data.u64() == BELL => WakeSource::Core,
             (Ok(_), _) => WakeSource::Device,
@@ -200,7 +200,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Waits for events, or until the host of a trace asks for something, which rings no bell.
+    /// Waits for events, or until the host of a trace requests something, which rings no bell.
     fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
@@ -216,7 +216,7 @@ impl Reactor {
             let timespec = Timespec { tv_sec: part.as_secs() as i64, tv_nsec: part.subsec_nanos().into() };
             epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(events), Some(&timespec))?;
             each_look();
-            if !events.is_empty() || looks && is_asked() || left == Some(part) {
+            if !events.is_empty() || looks && has_request() || left == Some(part) {
                 return Ok(());
             }
             left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -225,7 +225,7 @@ impl Reactor {
 
     fn dispatch(&self, data: u64, flags: epoll::EventFlags) {
         if data == BELL {
-            // Takes the whole count; fails only when somebody took it before.
+            // Takes the whole count; fails only when it was taken before.
             let _ = rustix::io::read(&self.inner.bell.fd, &mut [0; 8]);
             return;
         }
@@ -284,7 +284,7 @@ impl Drop for Watched {
         let mut slots = self.reactor.inner.slots.borrow_mut();
         slots.sources[self.index as usize] = None;
         slots.free.push(self.index);
-        // Closing the descriptor, which nobody has duplicated, takes it out of epoll.
+        // Closing the descriptor, which is not duplicated, takes it out of epoll.
     }
 }
 

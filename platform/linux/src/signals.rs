@@ -1,4 +1,4 @@
-//! The signals that ask a process to end.
+//! The signals that request the end of a process.
 
 use crate::platform::Host;
 use crate::reactor::{Interest, Role};

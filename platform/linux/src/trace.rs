@@ -55,7 +55,7 @@ pub(crate) fn start(groups: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether somebody outside can see the trace, and ask for more of it.
+/// Whether a profiler can read the trace, and request more of it.
 pub(crate) fn is_shared() -> bool {
     AREA.get().is_some()
 }
@@ -74,15 +74,15 @@ fn attach_with(name: &str, word_count: usize) {
     glass_trace::set_current(Writer::claim(name, words).map(|writer| &*Box::leak(Box::new(writer))));
 }
 
-/// Carries out what the host asks for.
+/// Carries out the requests of the host.
 pub(crate) fn follow_host(core: &LinuxCore) {
     let change = glass_trace::follow_host(functions::switch);
-    if change.is_some_and(|change| change.begun & Group::Tasks as u32 != 0) {
+    if change.is_some_and(|change| change.switched_on & Group::Tasks as u32 != 0) {
         core.announce_all();
     }
 }
 
-/// What the CPU says about its clock, until it is measured.
+/// The rate that the CPU reports for its clock, until it is measured.
 fn nominal_rate() -> Option<u64> {
     let leaf_max = __cpuid(0).eax;
     // Intel's manual, volume 2, CPUID: leaf 0x15 has the ratio to a crystal and the crystal's rate, leaf 0x16 has MHz.

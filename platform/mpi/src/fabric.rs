@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Fruitless polls with a pause each, while each rank has a core of its own: some milliseconds. Whoever yields earlier on a busy machine
+/// Fruitless polls with a pause each, while each rank has a core of its own: some milliseconds. A rank that yields earlier on a busy machine
 /// loses the core for a time slice.
 const SPINS: u32 = 40_000;
 /// Before that, looks that are followed by no call at all.

@@ -14,7 +14,7 @@ impl Host for ProcessHost {
     }
 
     fn print(&self, line: &str) {
-        // Nobody is left to tell when standard error is closed.
+        // There is no other place to report to when standard error is closed.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 

@@ -37,7 +37,7 @@ impl Chance {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True `per_million` times in a million.
+    /// Returns true with probability `per_million` / 1,000,000.
     pub fn per_million(&mut self, per_million: u32) -> bool {
         // Drawn in any case, so that two worlds that differ in one rate stay comparable.
         self.below(1_000_000) < u64::from(per_million)

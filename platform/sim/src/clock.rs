@@ -1,4 +1,4 @@
-//! The world's time, which stands still while something runs.
+//! The simulated time, which does not pass while a task runs.
 
 use crate::chance::Chance;
 use core::cell::Cell;

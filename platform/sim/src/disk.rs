@@ -48,11 +48,11 @@ impl Default for DiskConfig {
 /// nothing stable; a failed read leaves arbitrary bytes in its buffer.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Every so many reads, the last of them fails.
+    /// `Some(n)`: every n-th read fails.
     pub read_every: Option<u64>,
-    /// Every so many writes, the last of them fails.
+    /// `Some(n)`: every n-th write fails.
     pub write_every: Option<u64>,
-    /// Every so many flushes, the last of them fails.
+    /// `Some(n)`: every n-th flush fails.
     pub flush_every: Option<u64>,
     /// Reads that touch these bytes fail.
     pub read_ranges: Vec<Range<u64>>,
@@ -78,9 +78,9 @@ pub struct DiskCounters {
 
 /// A simulated disk. Clones are handles to the same one.
 ///
-/// Part of a [`crate::Node`], its requests take time and overtake each other; on its own, each
-/// completes at once. A completed write is in the disk's cache: it survives a power cut only if a
-/// later flush completed, or by luck. What is torn is torn between units of 512 bytes.
+/// If the disk belongs to a [`crate::Node`], requests take simulated time and can complete out of order. Without a node each
+/// request completes immediately. A completed write is in the disk's cache: it survives a power cut only if a
+/// later flush completed, or by luck. A power cut leaves each unit of 512 bytes old or new.
 #[derive(Clone)]
 pub struct SimBlock {
     disk: Rc<RefCell<Disk>>,
@@ -150,9 +150,8 @@ impl SimBlock {
         SimBlock { disk: Rc::new(RefCell::new(disk)) }
     }
 
-    /// The disk after the power came back, for another world: its contents after
-    /// [`SimBlock::power_cut`], or everything if the power was on. This handle and its clones end
-    /// up without power.
+    /// Returns a new disk for another world, with the data that survived the power cut (or all data if there was none). This handle
+    /// and its clones lose power.
     pub fn restart(&self, seed: u64) -> SimBlock {
         let mut disk = self.disk.borrow_mut();
         let config = disk.config.clone();
@@ -162,7 +161,7 @@ impl SimBlock {
         SimBlock::with_image(seed, config, image)
     }
 
-    /// The bytes that a reader would see now; after a power cut, those that survived.
+    /// The bytes that a reader would see now; after a power cut, those that survived. Empty after [`SimBlock::restart`].
     pub fn image(&self) -> Vec<u8> {
         self.disk.borrow().memory.bytes().to_vec()
     }

@@ -1,9 +1,9 @@
-//! The api in a simulation: one seed, one result.
+//! The traits of `api`, implemented by a deterministic simulation: the same seed gives the same run.
 //!
-//! A [`World`] has a clock that jumps to the next moment at which something happens, machines
+//! A [`World`] has a clock that jumps to the next event, so code takes no simulated time; nodes
 //! ([`Node`]) that implement [`glass_api::Platform`], a network between them that loses, delays,
 //! repeats and reorders frames, and disks ([`SimBlock`]) that lose unflushed data when their
-//! power is cut. All randomness follows from the seed, so a failure can be
+//! power is cut. All randomness is derived from the seed, so a failure can be
 //! reproduced; each failure prints its seed.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Warnings and errors of the macros of `tracing` on the console of the machine whose task they come from.
+//! Warnings and errors of the macros of `tracing` on the console of the node whose task they come from.
 
 use crate::node::Node;
 use core::cell::RefCell;
@@ -7,7 +7,7 @@ use glass_api::{Clock, Console};
 use glass_trace::{ConsoleLog, LevelFilter, tracing_subscriber};
 
 thread_local! {
-    /// The machine whose tasks run on this thread.
+    /// The node whose tasks run on this thread.
     static RUNNING: RefCell<Option<Node>> = const { RefCell::new(None) };
 }
 

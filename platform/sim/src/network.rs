@@ -1,4 +1,4 @@
-//! The network: one switch, a cable to each machine, and their faults.
+//! The network: one switch, a link to each node, and their faults.
 
 use crate::chance::Chance;
 use crate::trace::Trace;
@@ -11,16 +11,16 @@ use glass_net::smoltcp::time;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// Frames that a machine's network device holds in each direction.
+/// Frames that a node's network device holds in each direction.
 const DEVICE_FRAMES_MAX: usize = 256;
 const ETHERNET_HEADER_BYTES: usize = 14;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// Latency and faults of the cable between a machine and the switch, in each direction. A frame from
-/// one machine to another passes two cables.
+/// Latency and faults of the link between a node and the switch, in each direction. A frame from
+/// one node to another passes two links.
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
-    /// Latency of a frame. Frames keep their order nevertheless.
+    /// Latency of a frame, drawn from this range. Frames are not reordered by it.
     pub latency: Range<Duration>,
     /// Frames that vanish.
     pub loss_per_million: u32,
@@ -30,14 +30,14 @@ pub struct LinkConfig {
     pub reorder_per_million: u32,
     /// Additional latency of these.
     pub reorder_delay: Range<Duration>,
-    /// Bandwidth of the cable; `None` without a limit.
+    /// Bandwidth of the link; `None` without a limit.
     pub bytes_per_sec: Option<u64>,
-    /// Bytes that may wait for a cable with a limit; further frames are lost.
+    /// Size of the send queue in bytes if `bytes_per_sec` is set; frames that do not fit are dropped.
     pub queue_bytes: u64,
 }
 
 impl Default for LinkConfig {
-    /// A cable without faults that takes 25 to 75 microseconds.
+    /// A link without faults that takes 25 to 75 microseconds.
     fn default() -> LinkConfig {
         LinkConfig {
             latency: Duration::from_micros(25)..Duration::from_micros(75),
@@ -52,7 +52,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// A bad cable: 1 % of the frames are lost, 1 % repeated, 2 % overtaken.
+    /// A bad link: 1 % of the frames are lost, 1 % repeated, 2 % overtaken.
     pub fn bad() -> LinkConfig {
         LinkConfig {
             loss_per_million: 10_000,
@@ -62,7 +62,7 @@ impl LinkConfig {
         }
     }
 
-    /// A cable that passes nothing.
+    /// A link that passes nothing.
     pub fn unplugged() -> LinkConfig {
         LinkConfig { loss_per_million: 1_000_000, ..LinkConfig::default() }
     }
@@ -71,21 +71,21 @@ impl LinkConfig {
 /// Counters of frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NetworkCounters {
-    /// Frames that machines sent.
+    /// Frames that nodes sent.
     pub sent: u64,
-    /// Frames that reached a machine.
+    /// Frames that reached a node.
     pub delivered: u64,
-    /// Frames that a cable lost, including those for which its queue was full.
+    /// Frames that a link lost, including those for which its queue was full.
     pub lost: u64,
     /// Frames that arrived twice.
     pub duplicated: u64,
     /// Frames that others overtook.
     pub reordered: u64,
-    /// Frames that a machine's full device lost.
+    /// Frames that a node's full device lost.
     pub overrun: u64,
 }
 
-/// One direction of a cable.
+/// One direction of a link.
 #[derive(Default)]
 struct Lane {
     /// When the last accepted byte is sent.
@@ -144,7 +144,7 @@ struct Port {
     frames: Rc<RefCell<Frames>>,
 }
 
-/// A machine's network device.
+/// A node's network device.
 #[derive(Default)]
 pub(crate) struct Frames {
     incoming: VecDeque<Vec<u8>>,
@@ -174,7 +174,7 @@ impl Network {
         }
     }
 
-    /// Plugs a machine in and returns its device.
+    /// Plugs a node in and returns its device.
     pub(crate) fn plug(&mut self, mac: [u8; 6], link: LinkConfig) -> SimDevice {
         let frames = Rc::new(RefCell::new(Frames::default()));
         self.ports.push(Port {
@@ -195,7 +195,7 @@ impl Network {
         self.under_way.keys().next().map(|(at, _)| *at)
     }
 
-    /// Takes the frames that machine `from` has sent.
+    /// Takes the frames that node `from` has sent.
     pub(crate) fn collect(&mut self, from: usize, now: Instant) {
         let frames = self.ports[from].frames.clone();
         let mut frames = frames.borrow_mut();
@@ -248,7 +248,7 @@ impl Network {
     }
 }
 
-/// A machine's end of its cable, for its stack.
+/// A node's end of its link, for its stack.
 pub(crate) struct SimDevice {
     frames: Rc<RefCell<Frames>>,
 }

@@ -1,4 +1,4 @@
-//! A machine of the simulated world, as the service on it sees it.
+//! A node of a simulation: the platform of the service on it.
 
 use crate::chance::Chance;
 use crate::clock::SimClock;
@@ -19,16 +19,16 @@ use glass_net::{Address, Config, Sockets};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Lines that a machine's console keeps; the rest is counted.
+/// Lines that a node's console keeps; the rest is counted.
 const CONSOLE_LINES_MAX: usize = 100_000;
-/// Cores that a machine can have.
+/// Cores that a node can have.
 const CORES_MAX: usize = 64;
-/// Tasks that a core of a machine with several runs in a round at most.
+/// Tasks that a core of a node with several runs in a round at most.
 const TASKS_A_ROUND_MAX: u64 = 4;
 /// Memory that the default network buffers are sized for.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// What a machine is made of.
+/// What a node is made of.
 #[derive(Clone)]
 pub struct NodeConfig {
     /// Its disks, in the order of [`Platform::block`].
@@ -37,7 +37,7 @@ pub struct NodeConfig {
     pub args: Vec<String>,
     /// Its cores, from 1 to 64. The seed chooses which of them run in each round, and how many tasks of each.
     pub cores: usize,
-    /// The cable to the network.
+    /// The link to the network.
     pub link: LinkConfig,
     /// Sizes, bounds and times of its network stack. The world chooses the address.
     pub network: Config,
@@ -55,21 +55,21 @@ impl Default for NodeConfig {
     }
 }
 
-/// A machine. Clones are handles to the same one.
+/// A node. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct Node {
     machine: Rc<Machine>,
     first: SimCore,
 }
 
-/// A core of a machine, for the tasks on it. Clones are handles to the same one.
+/// A core of a node, for the tasks on it. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct SimCore {
     machine: Rc<Machine>,
     number: usize,
 }
 
-/// No core of a simulated machine sleeps.
+/// No core of a simulated node sleeps.
 struct Awake;
 
 impl Unpark for Awake {
@@ -99,7 +99,7 @@ struct Machine {
     trace: Trace,
 }
 
-/// What the world gives a new machine.
+/// What the world gives a new node.
 pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) port: usize,
@@ -117,7 +117,7 @@ pub(crate) struct Parts {
 
 impl Node {
     pub(crate) fn new(parts: Parts) -> Node {
-        assert!((1..=CORES_MAX).contains(&parts.cores), "a machine has from 1 to {CORES_MAX} cores");
+        assert!((1..=CORES_MAX).contains(&parts.cores), "a node has from 1 to {CORES_MAX} cores");
         let awake: Arc<dyn Unpark> = Arc::new(Awake);
         let executors: Vec<Executor> = (0..parts.cores).map(|_| Executor::new(awake.clone())).collect();
         for disk in &parts.disks {
@@ -164,28 +164,27 @@ impl Node {
         SocketAddr::new(self.machine.address, port)
     }
 
-    /// Starts a task; [`Spawn::spawn`] for those who cannot have too many.
+    /// Spawns a task; [`Spawn::spawn`] returns an error instead of a panic.
     ///
     /// # Panics
-    /// When the executor is full.
+    /// When there are too many tasks.
     pub fn run<T: 'static>(&self, name: &'static str, task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         self.spawn(name, task).unwrap_or_else(|error| panic!("{} on {}: {error}", name, self.name()))
     }
 
-    /// Completes [`Platform::shutdown`] on this machine, as SIGTERM does for a process.
+    /// Completes [`Platform::shutdown`] on this node, as SIGTERM does for a process.
     pub fn shut_down(&self) {
         self.machine.shutdown.open();
     }
 
-    /// Sets what [`Platform::memory`] returns on this machine, whose heap is not simulated. Its peak is the largest that
+    /// Sets what [`Platform::memory`] returns on this node, whose heap is not simulated. Its peak is the largest that
     /// was set.
     pub fn set_memory_used(&self, used_bytes: u64) {
         let before = self.machine.memory.get();
         self.machine.memory.set(MemoryUse { used_bytes, peak_bytes: before.peak_bytes.max(used_bytes), ..before });
     }
 
-    /// The machine vanishes: its tasks are dropped, it sends nothing any more, and its disks lose
-    /// their power. Its peers are not told.
+    /// Cuts the power: tasks are dropped, nothing is sent any more (no FIN, no RST), the disks lose power.
     pub fn power_off(&self) {
         for disk in &self.machine.disks {
             disk.power_cut();
@@ -198,12 +197,12 @@ impl Node {
         !self.machine.is_dead.get()
     }
 
-    /// Replaces the cable to the network.
+    /// Replaces the link to the network: [`LinkConfig::unplugged`] makes a partition.
     pub fn set_link(&self, link: LinkConfig) {
         self.machine.network.borrow_mut().set_link(self.machine.port, link);
     }
 
-    /// What was printed so far.
+    /// What was printed so far, of messages of `tracing` warnings and errors.
     pub fn console(&self) -> Vec<String> {
         self.machine.console.borrow().clone()
     }
@@ -243,7 +242,7 @@ impl Node {
         running < order.len() && self.is_due(now) || self.has_ready()
     }
 
-    /// Runs tasks until none is ready: for a machine that has died.
+    /// Runs tasks until none is ready: for a node that has died.
     pub(crate) fn run_to_the_end(&self) {
         while self.machine.executors.iter().any(|executor| executor.run_ready() > 0) {}
     }
@@ -272,7 +271,7 @@ impl Node {
         &self.machine.disks
     }
 
-    /// Every task is dropped at its next turn.
+    /// Every task is dropped when it would be polled next.
     pub(crate) fn die(&self) {
         if !self.machine.is_dead.replace(true) {
             self.machine.trace.add(self.machine.clock.now(), "death", &[self.machine.port as u64], &[]);

@@ -1,4 +1,4 @@
-//! The loop of the simulated world.
+//! The loop of the simulation.
 
 use crate::chance::Chance;
 use crate::clock::SimClock;
@@ -14,25 +14,25 @@ use glass_api::Instant;
 use glass_net::{Address, Counters, Stack};
 use std::rc::Rc;
 
-/// Machines that a world can have: the hosts of 10.0.0.0/24.
+/// Nodes that a world can have: the hosts of 10.0.0.0/24.
 const NODES_MAX: usize = 254;
 /// Rounds of the loop after which a world is taken to hang.
 const ROUNDS_MAX: u64 = 10_000_000;
 /// Rounds at one moment after which something is taken to spin.
 const ROUNDS_AT_A_MOMENT_MAX: u64 = 100_000;
 
-/// A simulated world. The crate's documentation shows one.
+/// A simulation. The crate's documentation shows one.
 pub struct World {
     seed: u64,
     clock: SimClock,
     chance: Chance,
     trace: Trace,
     network: Rc<RefCell<Network>>,
-    machines: Vec<(Node, Stack<SimDevice>)>,
+    nodes: Vec<(Node, Stack<SimDevice>)>,
     rounds: u64,
 }
 
-/// Why a world did not get where it should.
+/// Why a simulation failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimError {
     /// The seed that repeats it.
@@ -46,13 +46,13 @@ pub struct SimError {
 /// See [`SimError`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SimFailure {
-    /// The simulated time that was allowed is over.
+    /// The time limit was reached.
     TimeLimit(Duration),
-    /// Nothing will ever happen again: tasks wait for each other.
+    /// Deadlock: no task is runnable and no timer, frame or disk request is pending.
     Stalled,
-    /// Tasks keep each other busy without letting time pass, or have done so for too long.
+    /// Livelock: 100,000 rounds without progress of time, or 10 million rounds in one world, the limit of a simulation.
     Spinning,
-    /// The machine died before its task ended.
+    /// The node died before its task ended.
     Died(String),
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for SimError {
             SimFailure::TimeLimit(limit) => write!(f, "not done after {limit:?} of simulated time"),
             SimFailure::Stalled => write!(f, "nothing is left that could happen"),
             SimFailure::Spinning => write!(f, "tasks keep each other busy and get nowhere"),
-            SimFailure::Died(name) => write!(f, "the machine {name} died before its task ended"),
+            SimFailure::Died(name) => write!(f, "the node {name} died before its task ended"),
         }
     }
 }
@@ -71,22 +71,22 @@ impl fmt::Display for SimError {
 impl std::error::Error for SimError {}
 
 impl World {
-    /// A world without machines in which everything follows from `seed`.
+    /// A world without nodes in which everything follows from `seed`.
     pub fn new(seed: u64) -> World {
         log::install();
         let mut chance = Chance::new(seed);
         let trace = Trace::new();
         let network = Rc::new(RefCell::new(Network::new(chance.fork(), trace.clone())));
-        World { seed, clock: SimClock::new(seed), chance, trace, network, machines: Vec::new(), rounds: 0 }
+        World { seed, clock: SimClock::new(seed), chance, trace, network, nodes: Vec::new(), rounds: 0 }
     }
 
-    /// Adds a machine.
+    /// Adds a node. A node with the address of an earlier one cannot be added: restart a service in another world.
     ///
     /// # Panics
     /// When there are 254 already, or the network's configuration is impossible.
     pub fn node(&mut self, name: &str, config: NodeConfig) -> Node {
-        let port = self.machines.len();
-        assert!(port < NODES_MAX, "a world has at most {NODES_MAX} machines");
+        let port = self.nodes.len();
+        assert!(port < NODES_MAX, "a world has at most {NODES_MAX} nodes");
         let host = port as u8 + 1;
         let mac = [2, 0, 0, 0, 0, host];
         let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
@@ -104,14 +104,14 @@ impl World {
             disks: config.disks,
             clock: self.clock.clone(),
             cores: config.cores,
-            // A source of its own, so that machines of one core do not depend on it.
+            // A source of its own, so that nodes of one core do not depend on it.
             schedule: Chance::new(self.seed ^ (port as u64 + 1) << 40),
             sockets: stack.sockets(),
             network: self.network.clone(),
             chance: self.chance.fork(),
             trace: self.trace.clone(),
         });
-        self.machines.push((node.clone(), stack));
+        self.nodes.push((node.clone(), stack));
         node
     }
 
@@ -125,8 +125,8 @@ impl World {
         self.clock.now()
     }
 
-    /// Everything that happened so far, as one number: frames, disk requests, console lines, deaths.
-    pub fn trace(&self) -> u64 {
+    /// A hash of everything that happened (frames, disk requests, console lines, deaths): equal for two runs of the same seed.
+    pub fn fingerprint(&self) -> u64 {
         self.trace.value()
     }
 
@@ -135,22 +135,22 @@ impl World {
         self.network.borrow().counters
     }
 
-    /// What happened in a machine's network stack so far.
+    /// What happened in a node's network stack so far.
     pub fn stack_counters(&self, node: &Node) -> Counters {
         self.stack(node).counters()
     }
 
-    /// Connections that a machine's network stack holds.
+    /// Connections that a node's network stack holds.
     pub fn connection_count(&self, node: &Node) -> usize {
         self.stack(node).connection_count()
     }
 
     fn stack(&self, node: &Node) -> &Stack<SimDevice> {
-        let machine = self.machines.iter().find(|(other, _)| other.address() == node.address());
-        &machine.expect("the machine is part of this world").1
+        let found = self.nodes.iter().find(|(other, _)| other.address() == node.address());
+        &found.expect("the node is part of this world").1
     }
 
-    /// Runs until `done` says so, for `limit` of simulated time at most.
+    /// Runs until `done` returns true; fails after `limit` of simulated time.
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> Result<(), SimError> {
         let until = self.now() + limit;
         loop {
@@ -180,8 +180,8 @@ impl World {
         }
     }
 
-    /// Runs `task` on `node` and the world with it until the task ends, for `limit` of simulated
-    /// time at most.
+    /// Runs the world until `task`, spawned on `node`, ends; fails after `limit` of simulated
+    /// time.
     pub fn complete<T: 'static>(
         &mut self,
         node: &Node,
@@ -203,7 +203,7 @@ impl World {
         SimError { seed: self.seed, now: self.now(), reason }
     }
 
-    /// Does everything that happens at this moment, and tells whether `done` became true.
+    /// Does everything that happens at this time, and returns whether `done` became true.
     fn settle(&mut self, done: &mut impl FnMut() -> bool) -> Result<bool, SimError> {
         for _ in 0..ROUNDS_AT_A_MOMENT_MAX {
             let busy = self.round();
@@ -221,11 +221,11 @@ impl World {
         Err(self.failure(SimFailure::Spinning))
     }
 
-    /// Lets every machine run once, and tells whether anything happened.
+    /// Lets every node run once, and returns whether anything happened.
     fn round(&mut self) -> bool {
         let now = self.clock.now();
         let mut busy = self.network.borrow_mut().deliver(now);
-        for (port, (node, stack)) in self.machines.iter_mut().enumerate() {
+        for (port, (node, stack)) in self.nodes.iter_mut().enumerate() {
             bury_if_powerless(node);
             busy |= log::on(node, || node.run_cores(now));
             // A task may have cut the power.
@@ -243,7 +243,7 @@ impl World {
         let now = self.clock.now();
         let mut next = self.network.borrow().next_arrival();
         let mut consider = |at: Option<Instant>| next = next.into_iter().chain(at).min();
-        for (node, stack) in self.machines.iter_mut().filter(|(node, _)| node.is_alive()) {
+        for (node, stack) in self.nodes.iter_mut().filter(|(node, _)| node.is_alive()) {
             consider(node.next_deadline());
             consider(stack.next_deadline(now));
             for disk in node.disks() {
@@ -269,11 +269,11 @@ fn bury_if_powerless(node: &Node) {
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("simulated world: seed {}, at {}", self.seed, self.now());
+            eprintln!("simulation: seed {}, at {}", self.seed, self.now());
             return;
         }
-        // Tasks hold their machine and machines their tasks: this unties the knot.
-        for (node, _) in &self.machines {
+        // Tasks hold their node and nodes their tasks: this unties the knot.
+        for (node, _) in &self.nodes {
             node.die();
             node.run_to_the_end();
         }

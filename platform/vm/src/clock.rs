@@ -1,4 +1,4 @@
-//! Time: the TSC, scaled. Its frequency comes from the hypervisor if that tells it, else from the PIT.
+//! Time: the TSC, scaled. Its frequency comes from the hypervisor if that reports it, else from the PIT.
 
 use crate::cores::this_core;
 use crate::ports::{cpuid, read_port8, read_tsc, write_msr, write_port8};
@@ -57,7 +57,7 @@ const MSR_KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
 /// Readings of the structure that KVM may be writing.
 const KVM_READS_MAX: usize = 100;
 
-/// What KVM's structure says, and the TSC at that moment; `None` without KVM.
+/// The contents of KVM's structure, and the TSC at that moment; `None` without KVM.
 #[derive(Clone, Copy)]
 struct KvmReading {
     tsc: u64,
@@ -131,7 +131,7 @@ fn hz_from_pvclock(multiplier: u32, shift: i8) -> Option<u64> {
 const PIT_HZ: u128 = 1_193_182;
 /// PIT ticks to wait: 2 ms. Its error is a few ticks of reading, under 0.2 %.
 const PIT_TICKS: u16 = 2386;
-/// Reads before a PIT that stands still is given up: far more than 2 ms of port reads.
+/// Reads after which a PIT that does not count is given up: far more than 2 ms of port reads.
 const PIT_READS_MAX: u32 = 1_000_000;
 /// For a machine without any usable clock: time runs, at a guessed speed.
 const GUESSED_HZ: u64 = 2_000_000_000;

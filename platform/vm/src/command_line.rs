@@ -1,4 +1,4 @@
-//! The kernel command line: what the VMM and `glass run` tell an image.
+//! The kernel command line: the settings that the VMM and `glass run` give an image.
 //!
 //! Words before `--` are for the platform, words after it are the service's arguments. A service's
 //! word is percent-encoded where it holds a space, a percent sign or a control character. VMMs
@@ -18,22 +18,22 @@ const TRACE_WORD: &str = "trace=";
 pub struct CommandLine {
     /// `ip=`
     pub address: Addressing,
-    /// `console=PORT`: which port of the virtio console text goes to, 0 if nothing is said.
+    /// `console=PORT`: which port of the virtio console text goes to, 0 by default.
     pub console_port: u16,
     /// `virtio_mmio.device=`, in order.
     pub devices: Vec<MmioDevice>,
-    /// `log=LEVEL`: messages of the macros of `tracing` that are printed, warnings and errors if nothing is said.
+    /// `log=LEVEL`: messages of the macros of `tracing` that are printed, warnings and errors by default.
     pub log: LevelFilter,
     /// The service's arguments.
     pub args: Vec<String>,
-    /// Platform words that mean nothing to us or cannot be read, to be reported.
+    /// Unknown platform words, or those that cannot be read, to be reported.
     pub unknown: Vec<String>,
 }
 
 /// How the network gets its address.
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
 pub enum Addressing {
-    /// `ip=dhcp`, or nothing said.
+    /// `ip=dhcp`, or the default.
     #[default]
     Dhcp,
     /// `ip=ADDRESS/PREFIX[,GATEWAY]`

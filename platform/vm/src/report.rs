@@ -190,7 +190,7 @@ fn print_stack(core: &Core, rsp: u64) {
     for word in 0..STACK_WORDS_MAX / 2 {
         let address = (rsp & !7) + word * 16;
         if is_on_a_stack(core, address) {
-            // SAFETY: `is_on_a_stack` says that these 16 bytes are mapped.
+            // SAFETY: `is_on_a_stack` has checked that these 16 bytes are mapped.
             let words = unsafe { (address as *const [u64; 2]).read() };
             print_line(format_args!("stack {address:#x}: {:016x} {:016x}", words[0], words[1]));
         }
@@ -210,7 +210,7 @@ fn print_callers(core: &Core, mut rbp: u64, first: usize, frames_max: usize) {
     };
     // The addresses of the chain only increase, so it ends at the stack's end.
     while is_on_a_stack(core, rbp) && number < frames_max {
-        // SAFETY: `is_on_a_stack` says that these 16 bytes are mapped.
+        // SAFETY: `is_on_a_stack` has checked that these 16 bytes are mapped.
         let [caller_rbp, return_address] = unsafe { (rbp as *const [u64; 2]).read() };
         if !text.contains(&return_address) {
             break;

@@ -201,14 +201,14 @@ impl Loop {
         }
         let Some(change) = glass_trace::follow_host(functions::switch) else { return };
         // A trace that has just begun gets what is there already.
-        if change.begun & Group::Tasks as u32 != 0 {
+        if change.switched_on & Group::Tasks as u32 != 0 {
             self.core.executor().announce();
             for core in 1..self.core.cores() {
                 // One that takes no message has its tasks recorded from their next polls on.
                 let _ = self.core.mailboxes().post(core, |core| core.executor().announce());
             }
         }
-        self.drivers.announce(change.begun);
+        self.drivers.announce(change.switched_on);
     }
 
     fn has_mail(&self) -> bool {
@@ -340,7 +340,7 @@ fn halt(deadline: Option<Instant>, looks_for_host: bool) -> Wake {
         if !is_early {
             return wake;
         }
-        if looks_for_host && glass_trace::is_asked() {
+        if looks_for_host && glass_trace::has_request() {
             return Wake::Other;
         }
     }

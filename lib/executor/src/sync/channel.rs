@@ -11,8 +11,8 @@ use glass_trace::{BlockKind, Name};
 
 static CHANNEL: Name = Name::new("channel");
 
-/// A channel that holds up to `capacity` values. Where more is sent, senders wait for room in the order in which they
-/// came. Everything that was sent can be received after the last sender is dropped.
+/// A channel that holds up to `capacity` values. If it is full, senders wait in first-in, first-out order.
+/// Everything that was sent can be received after the last sender is dropped.
 ///
 /// ```
 /// use glass_executor::sync::channel;
@@ -30,6 +30,7 @@ static CHANNEL: Name = Name::new("channel");
 ///
 /// # Panics
 /// When `capacity` is 0.
+#[doc(alias = "mpsc")]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     channel_named(&CHANNEL, capacity)
 }
@@ -107,7 +108,7 @@ impl<T> fmt::Display for TrySendError<T> {
 impl<T: fmt::Debug> core::error::Error for TrySendError<T> {}
 
 impl<T> Sender<T> {
-    /// Waits for room and sends `value`. Dropping the future sends nothing.
+    /// Waits for room and sends `value`. Cancel safe: a future that is dropped has sent nothing.
     pub async fn send(&self, value: T) -> Result<(), SendError<T>> {
         let room = self.inner.room.acquire().await;
         if self.inner.is_closed.get() {
@@ -157,7 +158,7 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next value; `None` once all senders are dropped and everything was received. Dropping the future loses nothing.
+    /// The next value; `None` once all senders are dropped and everything was received. Cancel safe.
     pub async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| self.poll_recv(context)).await
     }
@@ -197,7 +198,7 @@ impl<T> Drop for Receiver<T> {
         self.inner.is_closed.set(true);
         let values = self.inner.values.take();
         drop(values);
-        // More than there are senders: each one goes on and finds that the channel is closed.
+        // More than there are senders: each one continues and finds that the channel is closed.
         self.inner.room.release(usize::MAX / 2);
     }
 }

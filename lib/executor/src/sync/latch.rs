@@ -9,7 +9,7 @@ use glass_trace::Name;
 
 static EVENT: Name = Name::new("event");
 
-/// Something that happens once and stays so: a start, an end. Clones share it.
+/// A flag that is set once and never reset: a start, an end. Clones share it.
 ///
 /// ```
 /// use glass_executor::sync::Latch;
@@ -22,6 +22,7 @@ static EVENT: Name = Name::new("event");
 /// assert!(stop.is_open());
 /// # }
 /// ```
+#[doc(alias = "CancellationToken")]
 #[derive(Clone)]
 pub struct Latch {
     inner: Rc<Inner>,
@@ -39,7 +40,7 @@ impl Default for Latch {
 }
 
 impl Latch {
-    /// It has not happened.
+    /// A closed latch.
     pub fn new() -> Latch {
         Latch::named(&EVENT)
     }
@@ -49,19 +50,19 @@ impl Latch {
         Latch { inner: Rc::new(Inner { is_open: Cell::new(false), opened: Notify::named(name) }) }
     }
 
-    /// It happens. Only the first call has an effect.
+    /// Opens the latch. Only the first call has an effect.
     pub fn open(&self) {
         if !self.inner.is_open.replace(true) {
             self.inner.opened.notify_all();
         }
     }
 
-    /// Whether it has happened.
+    /// Whether it is open.
     pub fn is_open(&self) -> bool {
         self.inner.is_open.get()
     }
 
-    /// Completes once it has happened; at once if it has.
+    /// Completes once it is open; at once if it is.
     pub fn wait(&self) -> Opened {
         Opened { latch: self.clone(), notified: self.inner.opened.notified() }
     }

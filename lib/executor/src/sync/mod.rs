@@ -8,9 +8,9 @@
 //! | [`Watch`] | the latest value of something, such as a configuration |
 //! | [`Latch`] | something that happens once, such as the start or the end of a service |
 //!
-//! All of them are fair: who waits longest goes first, and a newcomer never overtakes. A wake-up costs a logarithm of the
-//! number of waiting tasks. A future that is dropped leaves nothing behind, and a turn that was given to it goes to the next.
-//! Each wait has a name in the trace; the functions `named` choose it.
+//! All of them are fair: the task that waits longest goes first, and a newcomer never overtakes. A wake-up is O(log n) in the
+//! number of waiting tasks. All futures are cancel safe: a permit, lock or notification that was given to a dropped future goes to
+//! the next waiter. Each wait has a name in the trace; the functions `named` choose it.
 //!
 //! Everything here belongs to one core, as tasks do, which the compiler checks: nothing of it is `Send`. Values cross from one core to another
 //! through the channels of `glasshouse::cores`.
@@ -60,7 +60,7 @@ static TURN: Name = Name::new("turn");
 struct Reason {
     kind: BlockKind,
     name: &'static Name,
-    /// Tells it from others that have the same name.
+    /// Distinguishes it from others that have the same name.
     number: u64,
 }
 
@@ -76,7 +76,8 @@ impl Reason {
     }
 }
 
-/// Lets every other task that is ready have its turn first.
+/// Returns to the executor once: every task that was runnable when this round started is polled before this one. A task that
+/// was woken during this round may be polled after it.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|context| {

@@ -7,7 +7,7 @@ use glass_trace::Name;
 
 static LOCK: Name = Name::new("mutex");
 
-/// A value that is locked while a task uses it. A `Cell` or `RefCell` does where no await lies between.
+/// A value that is locked while a task uses it. If the borrow does not cross an `.await`, a `Cell` or `RefCell` is enough.
 ///
 /// Tasks get the lock in the order in which they began to wait for it. Put it into an `Rc` to share it.
 ///
@@ -51,7 +51,7 @@ impl<T> Mutex<T> {
         Some(MutexGuard { value: self.value.borrow_mut(), _turn: turn })
     }
 
-    /// The value, which nobody else has.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }

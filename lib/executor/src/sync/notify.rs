@@ -12,7 +12,7 @@ static STATE: Name = Name::new("change of state");
 
 /// Wakes tasks that wait for a state to change. Clones share it.
 ///
-/// Use it as a condition variable: make the [`Notified`] future, look at the state, then await.
+/// Use it as a condition variable: create the [`Notified`] future, check the state, then await.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -49,7 +49,7 @@ struct Inner {
 struct Waiters {
     /// By ticket, so in the order in which they began to wait.
     waiting: BTreeMap<u64, Waker>,
-    /// Tickets that [`Notify::notify_one`] has chosen and whose futures do not know it yet.
+    /// Tickets that [`Notify::notify_one`] has chosen and whose futures were not polled since.
     chosen: BTreeSet<u64>,
     tickets: u64,
     /// [`Notify::notify_one`] found no waiting task.
@@ -73,7 +73,7 @@ impl Notify {
         Notify::with_kind(name, BlockKind::Notify)
     }
 
-    /// Waits for it are waits for some of a bounded amount, such as "free buffer".
+    /// Like [`Notify::named`], but the trace shows the wait as a wait for a limited resource, such as "free buffer".
     pub fn of_resource(name: &'static Name) -> Notify {
         Notify::with_kind(name, BlockKind::Resource)
     }
@@ -103,8 +103,8 @@ impl Notify {
         waker.wake();
     }
 
-    /// Completes at the first [`Notify::notify_all`] after this call, not after its first poll, or when
-    /// [`Notify::notify_one`] chooses it.
+    /// Completes at the first [`Notify::notify_all`] after the creation of this future (even if it was not polled yet), or when
+    /// [`Notify::notify_one`] selects it; for that it must have been polled.
     pub fn notified(&self) -> Notified {
         Notified { notify: self.clone(), generation: self.inner.generation.get(), ticket: None }
     }

@@ -50,7 +50,7 @@ pub struct OneSender<T> {
 }
 
 impl<T> OneSender<T> {
-    /// Sends the value; gives it back when the receiver is gone.
+    /// Sends the value; returns it if the receiver was dropped.
     pub fn send(self, value: T) -> Result<(), T> {
         if self.inner.is_over.get() {
             return Err(value);

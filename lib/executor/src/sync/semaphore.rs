@@ -13,20 +13,20 @@ static PERMIT: Name = Name::new("permit");
 
 /// A number of permits. Clones share it.
 ///
-/// Permits go to waiting tasks in the order in which they began to wait: one that wants many is not starved by those that
-/// want few, and a newcomer waits behind them.
+/// Permits go to waiting tasks in the order in which they began to wait: a task that waits for many permits is not starved by tasks
+/// that wait for few, and a newcomer waits behind them.
 ///
 /// ```
 /// use glass_executor::sync::Semaphore;
 /// use glass_trace::Name;
 ///
-/// static PLACE: Name = Name::new("place for an upload");
+/// static SLOT: Name = Name::new("slot for an upload");
 ///
-/// async fn upload(places: &Semaphore) {
-///     let _place = places.acquire().await;
+/// async fn upload(slots: &Semaphore) {
+///     let _slot = slots.acquire().await;
 ///     // No more than 8 tasks are here at once.
 /// }
-/// # let _ = upload(&Semaphore::named(&PLACE, 8));
+/// # let _ = upload(&Semaphore::named(&SLOT, 8));
 /// ```
 #[derive(Clone)]
 pub struct Semaphore {
@@ -43,7 +43,7 @@ struct State {
     free: usize,
     /// By ticket, so in the order in which they began to wait.
     waiting: BTreeMap<u64, Waiter>,
-    /// Permits that were given to a ticket whose future does not know it yet.
+    /// Permits that were given to a ticket whose future was not polled since.
     given: BTreeMap<u64, usize>,
     tickets: u64,
 }
@@ -75,7 +75,7 @@ impl Semaphore {
         Semaphore::named(&PERMIT, count)
     }
 
-    /// One whose waits have a name in traces: what a permit stands for, such as "place for an upload".
+    /// One whose waits have a name in traces: what a permit stands for, such as "slot for an upload".
     pub fn named(name: &'static Name, count: usize) -> Semaphore {
         let state = RefCell::new(State { free: count, waiting: BTreeMap::new(), given: BTreeMap::new(), tickets: 0 });
         Semaphore { inner: Rc::new(Inner { reason: Reason::new(BlockKind::Resource, name), count, state }) }
@@ -89,7 +89,7 @@ impl Semaphore {
     /// Waits until `count` permits are free at once.
     ///
     /// # Panics
-    /// When there are not so many permits: they would never come.
+    /// When the semaphore has fewer permits: the wait would never end.
     pub fn acquire_many(&self, count: usize) -> Acquire {
         assert!(count <= self.inner.count, "{count} permits of {} are never free", self.inner.count);
         Acquire { semaphore: self.clone(), wanted: count, ticket: None }
@@ -101,6 +101,7 @@ impl Semaphore {
     }
 
     /// Permits that are free now.
+    #[doc(alias = "available_permits")]
     pub fn free(&self) -> usize {
         self.inner.state.borrow().free
     }

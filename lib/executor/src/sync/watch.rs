@@ -7,7 +7,8 @@ use glass_trace::Name;
 
 static VALUE: Name = Name::new("new value");
 
-/// A value that changes, and tasks that follow it. Clones share it. What follows a value sees the latest, not each one.
+/// A value that changes, and tasks that follow it. Clones share it. A watcher sees the latest value; it can miss values in
+/// between.
 ///
 /// ```
 /// use glass_executor::sync::Watch;
@@ -40,7 +41,7 @@ impl<T> Clone for Watch<T> {
 }
 
 impl<T> Watch<T> {
-    /// A value to begin with.
+    /// Creates a watch with an initial value.
     pub fn new(value: T) -> Watch<T> {
         Watch::named(&VALUE, value)
     }
@@ -92,7 +93,8 @@ pub struct Watcher<T> {
 }
 
 impl<T> Watcher<T> {
-    /// Completes when the value was set since this was made or completed last.
+    /// Waits until the value is set. A `set` since the creation of this watcher, or since the last return of this function,
+    /// counts.
     pub async fn changed(&mut self) {
         loop {
             let changed = self.watch.inner.changed.notified();

@@ -12,7 +12,7 @@ use alloc::rc::Rc;
 const SIGNAL_LOOKS_MAX: u32 = 32;
 
 impl World {
-    /// Waits until all ranks of the communicator are here. A signal is a line that one rank writes and one reads; its count goes on over all
+    /// Waits until all ranks of the communicator are here. A signal is a line that one rank writes and one reads; its count continues over all
     /// barriers, because of two ranks that share several communicators both come to their barriers in the same order.
     pub fn barrier(&mut self, communicator: &Communicator) -> Result<(), Error> {
         let (size, rank) = (communicator.size(), communicator.rank());

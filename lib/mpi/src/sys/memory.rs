@@ -6,7 +6,7 @@ use alloc::vec;
 use core::ptr::{self, NonNull};
 use core::slice;
 
-/// A region of bytes. Whoever makes one with [`Memory::new`] promises that it is valid for as long as an operation has it.
+/// A region of bytes. The caller of [`Memory::new`] promises that it is valid for as long as an operation has it.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
     start: *mut u8,

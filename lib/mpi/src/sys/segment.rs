@@ -57,7 +57,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The rank that aborted the job or died, and the exit code that it asked for.
+    /// The rank that aborted the job or died, and the exit code that it requested.
     pub fn aborted(&self) -> Option<(usize, i32)> {
         // Acquire: pairs with the release in `abort`; the code is written.
         let aborted = self.aborted.load(Ordering::Acquire);

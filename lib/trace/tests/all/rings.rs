@@ -39,7 +39,7 @@ fn switches_are_told_before_and_after() {
     VALUE.set(5);
     let counters = Group::Counters as u32;
     let change = glass_trace::switch(counters);
-    assert_eq!((change.begun, change.groups), (counters, counters));
+    assert_eq!((change.switched_on, change.groups), (counters, counters));
     VALUE.add(-2);
     COUNT.add(7);
     glass_trace::switch(counters | Group::Net as u32);
@@ -73,7 +73,7 @@ fn the_host_is_followed_whatever_thread_it_writes_from() {
         while !host.is_finished() {
             assert!(Instant::now() < end, "the host waits for answer {}", CONTROL.answered.load(Ordering::Relaxed));
             let change = follow_host(|_| panic!("nobody asks for functions"));
-            begun += change.map_or(0, |change| change.begun.count_ones());
+            begun += change.map_or(0, |change| change.switched_on.count_ones());
             thread::yield_now();
         }
     });

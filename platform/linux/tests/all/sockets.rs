@@ -167,7 +167,7 @@ fn sockets() -> usize {
     targets.filter(|target| target.as_ref().is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))).count()
 }
 
-/// Answers with 8 MiB, more than the kernel's buffers take from a service whose client stands still.
+/// Answers with 8 MiB, more than the kernel's buffers take from a service whose client does not read.
 async fn large(connection: &mut Connection<HostStream, LinuxPlatform>, _: Request) -> Result<(), HttpError> {
     let mut body = [0; 4096];
     while connection.read_body(&mut body).await? > 0 {}
@@ -206,7 +206,7 @@ fn clients_that_vanish_or_stand_still_leave_nothing_behind() {
         platform.spawn("accept", accept).unwrap();
         platform.sleep(Duration::from_millis(1)).await;
         let before = sockets();
-        // Client threads stand still (as a stopped process would) until all was counted.
+        // Client threads wait (as a stopped process would) until all was counted.
         let (hold, held) = std::sync::mpsc::channel::<()>();
         let thread = thread::spawn(move || {
             let mut still = Vec::new();
@@ -238,7 +238,7 @@ fn clients_that_vanish_or_stand_still_leave_nothing_behind() {
             platform.sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(served.get(), 300);
-        // Only the 75 clients that stand still have theirs.
+        // Only the 75 clients that wait have theirs.
         assert_eq!(sockets(), before + 75);
         drop(hold);
         assert_eq!(join(&platform, thread).await, 75);

@@ -40,7 +40,7 @@ fn order(seed: u64) -> (Vec<usize>, u64) {
         }
         receiver.try_iter().collect::<Vec<_>>()
     });
-    (order.unwrap(), world.trace())
+    (order.unwrap(), world.fingerprint())
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn one_seed_has_one_trace() {
         let server = world.node("server", with_link(LinkConfig::bad()));
         let client = world.node("client", with_link(LinkConfig::bad()));
         push(&mut world, &client, &server, 100_000, 10 * MINUTE);
-        (world.trace(), world.now(), world.network_counters())
+        (world.fingerprint(), world.now(), world.network_counters())
     };
     for_seeds(0..10, |seed| assert_eq!(run(seed), run(seed), "seed {seed}"));
     assert_ne!(run(1).0, run(2).0);

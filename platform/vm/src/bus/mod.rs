@@ -26,7 +26,7 @@ pub struct Found {
     pub interrupts: Box<dyn Source>,
 }
 
-/// A device's place, for people.
+/// A device's place, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Address of its window.

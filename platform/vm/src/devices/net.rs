@@ -159,7 +159,7 @@ impl<T: Transport, D: Dma> Driver for Network<T, D> {
     }
 }
 
-/// A port that is forwarded to no listener resets each connection, which a client cannot tell from a service that fails.
+/// A port that is forwarded to no listener resets each connection, which a client cannot distinguish from a service that fails.
 fn report_missed_port(port: u16, open: &[u16]) {
     let print = |line: fmt::Arguments| match this_core().print.get() {
         Some(print) => print(line),

@@ -1,7 +1,7 @@
 //! Tables of traces that are whole, cut, damaged or nonsense.
 
 use crate::trace_builder::Builder;
-use glass_formats::trace::{BlockKind, Kind, Operation, Presence, UNASKED_MIN, WakeSource};
+use glass_formats::trace::{BlockKind, Kind, Operation, Presence, UNREQUESTED_MIN, WakeSource};
 use glass_profile::trace::build;
 use glass_profile::trace::model::{Cause, Trace};
 use glass_profile::trace::raw::ClockPoint;
@@ -280,7 +280,7 @@ fn the_newest_events_only() {
     b.lose(0, 12_345);
     b.at(0, 10, Kind::PollEnd, 0, 7, (0, 0));
     b.at(0, 20, Kind::Complete, 0, DISK, (4, 100));
-    b.at(0, 25, Kind::Complete, 0, DISK, (UNASKED_MIN + 4, 100));
+    b.at(0, 25, Kind::Complete, 0, DISK, (UNREQUESTED_MIN + 4, 100));
     b.at(0, 30, Kind::IdleEnd, 0, 0, (0, 0));
     let trace = b.build();
     assert_eq!(trace.losses, []);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use glass_formats::trace::{BlockKind, Event, GROUPS, Kind, Operation, Outcome, Presence, UNASKED_MIN, WakeSource};
+use glass_formats::trace::{BlockKind, Event, GROUPS, Kind, Operation, Outcome, Presence, UNREQUESTED_MIN, WakeSource};
 
 use super::message::Told;
 use super::phrase::{flags, operation, wait, wait_object};
@@ -192,8 +192,8 @@ impl Teller {
                 let kind = BlockKind::from_number(event.detail);
                 let what = wait(kind, names.name(event.a).unwrap_or_default());
                 match wait_object(kind, event.b) {
-                    object if object.is_empty() => format!("waits for {what}"),
-                    object => format!("waits for {what}, {object}"),
+                    object if object.is_empty() => format!("waits on {what}"),
+                    object => format!("waits on {what}, {object}"),
                 }
             }
             _ => format!("wakes {}", self.task(event.a, names)),
@@ -219,7 +219,7 @@ fn request_words(kind: Kind, event: &Event, device: &str) -> String {
         let what = operation(Operation::from_number(event.detail));
         return format!("{device}: {what} {number} of {} bytes, {under_way} in flight", count(bytes));
     }
-    if number >= UNASKED_MIN {
+    if number >= UNREQUESTED_MIN {
         return format!("{device}: {} bytes received, {under_way} buffers left", count(bytes));
     }
     let how = if event.detail == 0 { "completed" } else { "failed" };

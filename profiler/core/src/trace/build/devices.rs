@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use glass_formats::trace::{Operation, UNASKED_MIN};
+use glass_formats::trace::{Operation, UNREQUESTED_MIN};
 
 use super::At;
 use crate::trace::model::{Device, NameId, Request, Trace};
@@ -65,7 +65,7 @@ impl Devices {
                 trace.requests.push(Request {
                     device,
                     number: event.number,
-                    operation: if event.number >= UNASKED_MIN { Operation::Receive } else { Operation::Other },
+                    operation: if event.number >= UNREQUESTED_MIN { Operation::Receive } else { Operation::Other },
                     bytes: event.size as u32,
                     depth: ((event.size >> 32) as u32).saturating_add(1),
                     submit_ns: at.time_ns,

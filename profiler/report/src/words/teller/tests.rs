@@ -58,7 +58,7 @@ fn a_poll_and_what_happens_in_it() {
             ": spawned: connection #4 by #3",
             "connection #4: running",
             "connection #4: disk: write 17 of 65,536 bytes, 3 in flight",
-            "connection #4: waits for a device (disk), request 17",
+            "connection #4: waits on a device (disk), request 17",
             "connection #4: waiting",
             ": disk: 17 failed, 65,536 bytes, 2 in flight",
             ": wakes connection #4",
