@@ -3,6 +3,7 @@
 //! Pure: configuration spaces are behind [`Spaces`]. A read of one costs an exit to the VMM, so only what is needed is read.
 
 use crate::machine::Ram;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -37,18 +38,20 @@ pub trait Spaces {
     fn write(&mut self, function: Function, offset: u16, value: u32);
 }
 
-/// One function's configuration space.
+/// One function's configuration space, of which each word is read once until it is written.
 struct Space<'a, S> {
     spaces: &'a mut S,
     function: Function,
+    known: BTreeMap<u16, u32>,
 }
 
 impl<S: Spaces> PciConfig for Space<'_, S> {
     fn read(&mut self, offset: u16) -> u32 {
-        self.spaces.read(self.function, offset)
+        *self.known.entry(offset).or_insert_with(|| self.spaces.read(self.function, offset))
     }
 
     fn write(&mut self, offset: u16, value: u32) {
+        self.known.remove(&offset);
         self.spaces.write(self.function, offset, value);
     }
 }
@@ -196,7 +199,7 @@ impl fmt::Display for OpenError {
 
 /// Makes a function ready: its registers have addresses, it may use memory, and its messages are enabled, each still masked.
 pub fn open(spaces: &mut impl Spaces, function: Function, room: &mut Room) -> Result<Opened, OpenError> {
-    let mut config = Space { spaces, function };
+    let mut config = Space { spaces, function, known: BTreeMap::new() };
     let layout = PciLayout::read(&mut config).map_err(OpenError::Layout)?;
     let msix = *pci_capabilities(&mut config, MSIX).first().ok_or(OpenError::NoMessages)?;
     let control = config.read(msix);
@@ -205,7 +208,9 @@ pub fn open(spaces: &mut impl Spaces, function: Function, room: &mut Room) -> Re
     let table = PciRegion { bar: (place & 7) as u8, offset: place & !7, bytes: u32::from(count) * 16 };
     // Registers that move must not be in use.
     let command = config.read(register::COMMAND) & COMMAND_BITS;
-    config.write(register::COMMAND, command & !COMMAND_MEMORY);
+    if command & COMMAND_MEMORY != 0 {
+        config.write(register::COMMAND, command & !COMMAND_MEMORY);
+    }
     let mut bars = Bars { config: &mut config, room, known: [None; 6] };
     let [common, notify, device, messages] =
         [layout.common, layout.notify, layout.device, table].map(|region| bars.addresses(&region));

@@ -140,6 +140,28 @@ fn registers_get_places_where_there_is_no_firmware() {
     assert_eq!(open(&mut other, function, &mut room).unwrap().windows[0].end, registers - 0x8000 + 0x1000);
 }
 
+/// Counts the reads of each word since it was last written.
+struct Counted(Bus, BTreeMap<u16, u32>);
+
+impl Spaces for Counted {
+    fn read(&mut self, function: Function, offset: u16) -> u32 {
+        *self.1.entry(offset).or_default() += 1;
+        self.0.read(function, offset)
+    }
+    fn write(&mut self, function: Function, offset: u16, value: u32) {
+        self.1.remove(&offset);
+        self.0.write(function, offset, value);
+    }
+}
+
+#[test]
+fn no_word_costs_two_exits() {
+    let (bus, function) = alone(Card::virtio(0x1042));
+    let mut counted = Counted(bus, BTreeMap::new());
+    open(&mut counted, function, &mut room()).unwrap();
+    assert!(counted.1.len() > 15 && counted.1.values().all(|reads| *reads == 1), "{:?}", counted.1);
+}
+
 #[test]
 fn registers_stay_where_the_firmware_has_put_them() {
     let mut card = Card::virtio(0x1042);
