@@ -66,6 +66,7 @@ pub fn panicked(info: &PanicInfo) -> ! {
     // SAFETY: copies a register.
     unsafe { asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
     begin(Exit::Panic);
+    flush();
     match info.location() {
         Some(location) => print_line(format_args!("PANIC at {location}: {}", info.message())),
         None => print_line(format_args!("PANIC: {}", info.message())),
@@ -91,6 +92,8 @@ extern "C" fn glass_exception() -> ! {
     print_line(format_args!("  #0 {:#018x}", fault.rip));
     print_callers(fault.registers[RBP], 1);
     print_last_events();
+    // Last: what the exception has destroyed may be used here.
+    flush();
     exit(Exit::Exception)
 }
 
@@ -99,6 +102,13 @@ fn begin(how: Exit) {
     if REPORTS.fetch_add(1, Ordering::Relaxed) > 0 {
         print_line(format_args!("(the report failed too)"));
         exit(how);
+    }
+}
+
+/// Gives the host the last lines of the service.
+fn flush() {
+    if let Some(flush) = this_core().flush.get() {
+        flush();
     }
 }
 

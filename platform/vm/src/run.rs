@@ -85,6 +85,9 @@ where
     let printer = platform.clone();
     let _ = this_core().print.set(Box::new(move |line| printer.print(line)));
     let result = Rc::new(Cell::new(None));
+    if let Some(console) = world.console.clone() {
+        let _ = this_core().flush.set(Box::new(move || console.flush(FAREWELL_LOOKS)));
+    }
     let (future, slot) = (serve(platform.clone()), result.clone());
     world.executor.spawn("main", async move { slot.set(Some(future.await)) }).expect("the first task has room");
     let mut core = Loop { world, drivers, vectors, end_requests: devices.end_requests, spin: SPIN_MIN };
@@ -103,7 +106,7 @@ where
 /// Ends the VM once the host has the last lines.
 fn end(world: &World, how: Exit) -> ! {
     if let Some(console) = &world.console {
-        console.drain(FAREWELL_LOOKS);
+        console.flush(FAREWELL_LOOKS);
     }
     exit(how)
 }
