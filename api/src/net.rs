@@ -1,4 +1,4 @@
-//! Byte streams between machines.
+//! Byte streams and datagrams between machines.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -9,6 +9,8 @@ pub trait Net: Clone + 'static {
     type Listener: Listener<Stream = Self::Stream>;
     /// One connection.
     type Stream: Split;
+    /// A port that is open for datagrams.
+    type Datagrams: Datagrams;
 
     /// Waits until the network has an address (DHCP may take a while) and tells it. Fails with
     /// [`NetError::NoNetwork`] when there is no network device.
@@ -16,6 +18,9 @@ pub trait Net: Clone + 'static {
 
     /// Listens on `port` of every address; 0 picks a free port.
     async fn listen(&self, port: u16) -> Result<Self::Listener, NetError>;
+
+    /// Opens `port` of every address for datagrams (UDP); 0 picks a free port.
+    async fn bind(&self, port: u16) -> Result<Self::Datagrams, NetError>;
 
     /// Opens a connection.
     async fn connect(&self, remote: SocketAddr) -> Result<Self::Stream, NetError>;
@@ -129,6 +134,21 @@ pub trait WriteHalf: 'static {
     }
 }
 
+/// Sends and receives datagrams on one port. A datagram arrives whole or not at all, perhaps late, twice or after a later one; which
+/// of these has happened is not reported. Both queues are bounded: what is received while they are full is lost. One task may send while
+/// another receives. Dropping it closes the port.
+pub trait Datagrams: 'static {
+    /// Queues `data` for `remote` as one datagram, and waits while there is no room for it. Dropping the future before it completes queues
+    /// nothing. Fails with [`NetError::TooLong`] where the network cannot carry so much in one.
+    async fn send_to(&self, data: &[u8], remote: SocketAddr) -> Result<(), NetError>;
+
+    /// The next datagram: its length and sender. Of a longer one than `buf` the rest is dropped. Dropping the future loses nothing.
+    async fn recv_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr), NetError>;
+
+    /// The port.
+    fn port(&self) -> u16;
+}
+
 /// Why a network operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -143,6 +163,13 @@ pub enum NetError {
     TimedOut,
     /// No memory or no slot for another socket.
     TooMany,
+    /// A datagram is longer than the network carries.
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The longest that is possible.
+        bytes_max: usize,
+    },
     /// An error of the host's network; the number is its errno.
     Host(i32),
 }
@@ -155,6 +182,9 @@ impl fmt::Display for NetError {
             NetError::Reset => write!(f, "the connection was reset"),
             NetError::TimedOut => write!(f, "the peer did not answer in time"),
             NetError::TooMany => write!(f, "too many open connections"),
+            NetError::TooLong { bytes, bytes_max } => {
+                write!(f, "a datagram of {bytes} bytes is too long: the network carries {bytes_max}")
+            }
             NetError::Host(errno) => write!(f, "the host's network reported error {errno}"),
         }
     }
