@@ -11,6 +11,7 @@ mod disk;
 pub mod figure;
 mod idle;
 mod mpi;
+mod network;
 mod nginx;
 pub mod outcome;
 mod perf;
@@ -25,13 +26,14 @@ use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 11] =
-    ["boot", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "xen"];
+pub const NAMES: [&str; 12] =
+    ["boot", "queue", "network", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "xen"];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
 pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {
     match (name, part) {
         ("sampling", part) => run_parts(&sampling::PARTS, part, progress),
+        ("network", part) => run_parts(&network::PARTS, part, progress),
         ("tracing", part) => run_parts(&tracing::PARTS, part, progress),
         (_, Some(part)) => bail!("{name} has no part {part:?}: it is measured as a whole"),
         ("boot", None) => boot::run(progress),

@@ -17,6 +17,7 @@ mod hostile;
 mod live;
 mod memory;
 mod mpi;
+mod network;
 mod oracle;
 mod owner;
 mod platform_vm;
