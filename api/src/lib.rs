@@ -29,7 +29,7 @@ pub use block::{Block, BlockError, BlockInfo, check_request};
 pub use buf::{Buf, OutOfMemory};
 pub use clock::{Clock, Instant, TimedOut};
 pub use cores::{CoreHandle, Cores, SpawnOnError};
-pub use net::{Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
+pub use net::{Datagrams, Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
 pub use platform::{Console, MemoryUse, Platform, Random};
 pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};
 pub use wall::{WallSource, WallTime};

@@ -1,4 +1,4 @@
-//! Byte streams between machines.
+//! Byte streams and datagrams between machines.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -9,6 +9,8 @@ pub trait Net: Clone + 'static {
     type Listener: Listener<Stream = Self::Stream>;
     /// One connection.
     type Stream: Split;
+    /// A port that is open for datagrams.
+    type Datagrams: Datagrams;
 
     /// Waits until the network has an address (DHCP may take a while) and returns it. Fails with
     /// [`NetError::NoNetwork`] when there is no network device.
@@ -16,6 +18,9 @@ pub trait Net: Clone + 'static {
 
     /// Listens on `port` of every address of the platform, or of a process on the one that `--bind` names; 0 picks a free port.
     async fn listen(&self, port: u16) -> Result<Self::Listener, NetError>;
+
+    /// Opens `port` of every address for datagrams (UDP); 0 picks a free port.
+    async fn bind(&self, port: u16) -> Result<Self::Datagrams, NetError>;
 
     /// Opens a connection. Dropping the future abandons it.
     async fn connect(&self, remote: SocketAddr) -> Result<Self::Stream, NetError>;
@@ -74,7 +79,7 @@ pub trait Stream: 'static {
 ///
 /// ```
 /// # use glass_api::{NetError, ReadHalf, Spawn, SpawnError, Split, WriteHalf};
-/// /// Sends while it receives, and returns how many bytes came.
+/// /// Sends while it receives, and returns how many bytes it received.
 /// async fn exchange(platform: impl Spawn, stream: impl Split) -> Result<usize, SpawnError> {
 ///     let (mut reader, mut writer) = stream.split();
 ///     platform.spawn("sender", async move {
@@ -130,6 +135,21 @@ pub trait WriteHalf: 'static {
     }
 }
 
+/// Sends and receives datagrams on one port. A datagram arrives whole or not at all, perhaps late, twice or after a later one; which
+/// of these has happened is not reported. Both queues are bounded: what is received while they are full is lost. One task may send while
+/// another receives. Dropping it closes the port.
+pub trait Datagrams: 'static {
+    /// Queues `data` for `remote` as one datagram, and waits while there is no room for it. Dropping the future before it completes queues
+    /// nothing. Fails with [`NetError::TooLong`] where the network cannot carry so much in one.
+    async fn send_to(&self, data: &[u8], remote: SocketAddr) -> Result<(), NetError>;
+
+    /// The next datagram: its length and sender. Of a longer one than `buf` the rest is dropped. Dropping the future loses nothing.
+    async fn recv_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr), NetError>;
+
+    /// The port.
+    fn port(&self) -> u16;
+}
+
 /// Why a network operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -144,6 +164,13 @@ pub enum NetError {
     TimedOut,
     /// No memory or no slot for another socket.
     TooMany,
+    /// A datagram is longer than the network carries.
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The longest that is possible.
+        bytes_max: usize,
+    },
     /// An error of the host's network; the number is its errno.
     Host(i32),
 }
@@ -156,6 +183,9 @@ impl fmt::Display for NetError {
             NetError::Reset => write!(f, "the connection was reset"),
             NetError::TimedOut => write!(f, "the peer did not answer in time"),
             NetError::TooMany => write!(f, "too many open connections"),
+            NetError::TooLong { bytes, bytes_max } => {
+                write!(f, "a datagram of {bytes} bytes is too long: the network carries {bytes_max}")
+            }
             NetError::Host(errno) => write!(f, "the host's network reported error {errno}"),
         }
     }

@@ -12,6 +12,7 @@ mod disk;
 pub mod figure;
 mod idle;
 mod mpi;
+mod network;
 mod nginx;
 pub mod outcome;
 mod perf;
@@ -27,15 +28,16 @@ use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 13] = [
-    "boot", "platform", "queue", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi", "cores",
-    "xen",
+pub const NAMES: [&str; 14] = [
+    "boot", "platform", "queue", "network", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi",
+    "cores", "xen",
 ];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
 pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome> {
     match (name, part) {
         ("sampling", part) => run_parts(&sampling::PARTS, part, progress),
+        ("network", part) => run_parts(&network::PARTS, part, progress),
         ("tracing", part) => run_parts(&tracing::PARTS, part, progress),
         ("platform", part) => run_parts(&platform::PARTS, part, progress),
         (_, Some(part)) => bail!("{name} has no part {part:?}: it is measured as a whole"),

@@ -34,7 +34,7 @@ pub use glass_platform_vm as platform_vm;
 /// use glasshouse::cores::channel;
 /// use glasshouse::{Cores, SpawnOnError};
 ///
-/// /// Adds numbers up on the last core, while this one goes on.
+/// /// Adds numbers up on the last core, while this one continues.
 /// async fn sum(platform: impl Cores, numbers: Vec<u64>) -> Result<u64, SpawnOnError> {
 ///     let (mut sender, mut receiver) = channel(16);
 ///     let sum = platform.spawn_on(platform.cores() - 1, "sum", move |_core| async move {

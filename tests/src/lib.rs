@@ -10,6 +10,7 @@ pub mod content;
 pub mod folder;
 pub mod http;
 pub mod limit;
+pub mod netns;
 pub mod npm;
 pub mod oracle;
 pub mod process;

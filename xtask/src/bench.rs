@@ -8,10 +8,10 @@ use glass_bench::figure;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure: boot, platform, queue, disk, console, idle, sampling, tracing, size, mpi, cores or xen; perf compares profiles with those of perf
+    /// What to measure: boot, platform, queue, network, disk, console, idle, sampling, tracing, size, mpi, cores or xen; perf compares profiles with those of perf
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
-    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of platform wakes or tx-blocked
+    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp or offloads, of platform wakes or tx-blocked
     part: Option<String>,
 }
 
@@ -20,6 +20,7 @@ pub fn run(options: &Options) -> Result<()> {
     let (name, part) = (options.name.as_str(), options.part.as_deref());
     packages::ensure(match name {
         "perf" => packages::FOR_BENCH_PERF,
+        "network" => packages::FOR_BENCH_NETWORK,
         "disk" | "console" | "cores" => packages::FOR_BENCH_DISK,
         _ => packages::FOR_BENCH,
     })?;

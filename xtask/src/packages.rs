@@ -22,6 +22,7 @@ const QEMU: Package =
 const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a real client" };
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
 const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
+const IP: Package = Package { program: "ip", package: "iproute2", purpose: "networks for benchmarks" };
 const FIO: Package = Package { program: "fio", package: "fio", purpose: "the peer of the disk benchmark" };
 const GDB: Package = Package { program: "gdb", package: "gdb", purpose: "a peer of the sampling benchmark" };
 const GCC: Package =
@@ -55,6 +56,8 @@ pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
 pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
 
+/// What `cargo xtask bench network` needs.
+pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP];
 /// What `cargo xtask bench disk` needs.
 pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO];
 /// What `cargo xtask bench perf` needs.

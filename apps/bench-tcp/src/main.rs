@@ -1,5 +1,5 @@
 //! Sends or receives bytes over TCP as fast as it can, for measurements of the network. A client sends its request
-//! in one line: `send NUMBER` to receive so many bytes, `take` to send bytes until it closes its half.
+//! in one line: `send NUMBER` to receive so many bytes, `take` to send bytes until it closes its half, `echo` to get its bytes back.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -49,6 +49,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
 enum Wish {
     Send(u64),
     Take,
+    Echo,
 }
 
 impl Wish {
@@ -56,6 +57,7 @@ impl Wish {
         match str::from_utf8(line).ok()?.trim().split_once(' ') {
             Some(("send", number)) => number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Send),
             None if line.trim_ascii() == b"take" => Some(Wish::Take),
+            None if line.trim_ascii() == b"echo" => Some(Wish::Echo),
             _ => None,
         }
     }
@@ -67,7 +69,8 @@ async fn client(mut stream: impl Stream) -> Result<(), NetError> {
     match Wish::parse(&line[..line_bytes]) {
         Some(Wish::Send(bytes)) => send(&mut stream, bytes).await?,
         Some(Wish::Take) => take(&mut stream, rest_bytes).await?,
-        None => stream.write_all(b"send `send NUMBER` or `take`, and a line end\n").await?,
+        Some(Wish::Echo) => echo(&mut stream, &line[line_bytes + 1..][..rest_bytes]).await?,
+        None => stream.write_all(b"send `send NUMBER`, `take` or `echo`, and a line end\n").await?,
     }
     stream.close().await
 }
@@ -115,4 +118,16 @@ async fn take(stream: &mut impl Stream, had_bytes: usize) -> Result<(), NetError
         }
     }
     stream.write_all(format!("{bytes}\n").as_bytes()).await
+}
+
+/// Sends back what was received with the request, and what follows.
+async fn echo(stream: &mut impl Stream, had: &[u8]) -> Result<(), NetError> {
+    stream.write_all(had).await?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(()),
+            count => stream.write_all(&buffer[..count]).await?,
+        }
+    }
 }

@@ -133,6 +133,11 @@ pub enum Lie {
         /// Requests in flight.
         in_flight: u16,
     },
+    /// A received frame in so many buffers, which is none or more than the device has completed.
+    BufferCount {
+        /// Buffers that the device reports.
+        buffers: u16,
+    },
     /// The device set DEVICE_NEEDS_RESET: it has given up by itself.
     NeedsReset,
 }
@@ -145,6 +150,7 @@ impl Lie {
             Lie::NotInFlight { .. } => "it completed a request that was not in flight",
             Lie::LengthTooLong { .. } => "it wrote more than there was room for",
             Lie::TooManyCompletions { .. } => "it completed more requests than were in flight",
+            Lie::BufferCount { .. } => "it spread a frame over buffers that it did not complete",
             Lie::NeedsReset => "it requested a reset",
         }
     }
@@ -158,6 +164,7 @@ impl fmt::Display for Lie {
             Lie::NotInFlight { id } => write!(f, " (descriptor {id})"),
             Lie::LengthTooLong { bytes, writable } => write!(f, " ({bytes} bytes into {writable})"),
             Lie::TooManyCompletions { count, in_flight } => write!(f, " ({count} of {in_flight})"),
+            Lie::BufferCount { buffers } => write!(f, " ({buffers} buffers)"),
             Lie::NeedsReset => Ok(()),
         }
     }

@@ -7,7 +7,9 @@
 use crate::Driver;
 use crate::dma::{Dma, Users};
 use crate::error::{Lie, SetupError};
-use crate::net_buffers::{BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Sent, Transmitter};
+use crate::net_buffers::{
+    Agreed, BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Sent, Transmitter,
+};
 use crate::offload::HEADER_BYTES;
 use crate::queue::{Queue, QueueOptions, kick_all};
 use crate::session::Session;
@@ -23,13 +25,19 @@ const TRANSMIT_QUEUE: u16 = 1;
 const CONFIG_MAC: u16 = 0;
 const CONFIG_MTU: u16 = 10;
 const MTU_DEFAULT: u16 = 1500;
+/// A frame has 14 bytes more, and no length has more than 16 bits.
+const MTU_MAX: u16 = u16::MAX - 14;
 /// Every IPv6 link must carry this much.
 const MTU_MIN: u16 = 1280;
 /// Largest frame that the stack may give the device to cut, headers included.
 const SEGMENT_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(65535).unwrap();
 /// Features that work only on top of others (virtio 1.2, section 5.1.3.1).
-const BASES: [(u64, u64); 2] =
-    [(feature::NET_GUEST_TSO4, feature::NET_GUEST_CSUM), (feature::NET_HOST_TSO4, feature::NET_CSUM)];
+const BASES: [(u64, u64); 4] = [
+    (feature::NET_GUEST_TSO4, feature::NET_GUEST_CSUM),
+    (feature::NET_GUEST_TSO6, feature::NET_GUEST_CSUM),
+    (feature::NET_HOST_TSO4, feature::NET_CSUM),
+    (feature::NET_HOST_TSO6, feature::NET_CSUM),
+];
 
 /// How much a network card may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +66,10 @@ pub struct NetLimits {
     pub completes_checksums: bool,
     /// The stack need not check TCP and UDP checksums: wrong frames are dropped here.
     pub verifies_checksums: bool,
-    /// Longest frame that the card cuts into TCP segments, if it does.
-    pub segment_bytes_max: Option<NonZeroUsize>,
+    /// Longest frame that the card cuts into TCP segments over IPv4, if it does.
+    pub segment_v4_bytes_max: Option<NonZeroUsize>,
+    /// The same over IPv6.
+    pub segment_v6_bytes_max: Option<NonZeroUsize>,
 }
 
 /// A network card. Dropping it resets the device.
@@ -78,19 +88,19 @@ struct Card {
     transmitter: Transmitter,
     mac: [u8; 6],
     mtu: u16,
+    features: u64,
 }
 
 /// Features worth having with this budget.
 fn wanted_features(config: &NetConfig) -> u64 {
-    let plan = Plan::new(config.memory_bytes, true, true);
     let mut wanted = feature::EVENT_IDX | feature::NET_MAC | feature::NET_MTU;
     if config.offload {
         wanted |= feature::NET_CSUM | feature::NET_GUEST_CSUM;
-        if plan.receive_stride == LARGE_BYTES {
-            wanted |= feature::NET_GUEST_TSO4;
+        if Plan::receives_joined(config.memory_bytes) {
+            wanted |= feature::NET_GUEST_TSO4 | feature::NET_GUEST_TSO6 | feature::NET_MRG_RXBUF;
         }
-        if plan.large_count > 0 {
-            wanted |= feature::NET_HOST_TSO4;
+        if Plan::sends_large(config.memory_bytes) {
+            wanted |= feature::NET_HOST_TSO4 | feature::NET_HOST_TSO6;
         }
     }
     wanted
@@ -116,11 +126,20 @@ fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma, config: &NetCon
     if mtu < MTU_MIN {
         return Err(SetupError::BadConfig("its MTU is less than 1280"));
     }
-    let plan = Plan::new(config.memory_bytes, has(feature::NET_GUEST_TSO4), has(feature::NET_HOST_TSO4));
+    let agreed = Agreed {
+        joined_v4: has(feature::NET_GUEST_TSO4),
+        joined_v6: has(feature::NET_GUEST_TSO6),
+        merged: has(feature::NET_MRG_RXBUF),
+        cuts: has(feature::NET_HOST_TSO4) || has(feature::NET_HOST_TSO6),
+    };
+    let plan = Plan::new(config.memory_bytes, agreed);
     let options = QueueOptions { size: QUEUE_SIZE, event_idx: has(feature::EVENT_IDX), table_entries: 0 };
-    let receiver = receiver(session, dma, &plan, options, has(feature::NET_GUEST_CSUM))?;
+    let receiver = receiver(session, dma, &plan, options, agreed, has(feature::NET_GUEST_CSUM))?;
     let transmitter = transmitter(session, dma, &plan, options, has(feature::NET_CSUM))?;
-    let mut card = Card { receiver, transmitter, mac, mtu: mtu.min(MTU_DEFAULT) };
+    // Without large buffers both ways there is no room for more than an ordinary frame.
+    let carries_more = plan.receive_bytes_max == LARGE_BYTES && plan.large_count > 0;
+    let mtu = if carries_more { mtu.min(MTU_MAX) } else { mtu.min(MTU_DEFAULT) };
+    let mut card = Card { receiver, transmitter, mac, mtu, features };
     while let Some(index) = card.receiver.pool.free.pop() {
         card.receiver.give(index);
     }
@@ -133,6 +152,7 @@ fn receiver<T: Transport>(
     dma: &impl Dma,
     plan: &Plan,
     options: QueueOptions,
+    agreed: Agreed,
     verify: bool,
 ) -> Result<Receiver, SetupError> {
     let queue = Queue::new(session, dma, RECEIVE_QUEUE, options)?;
@@ -140,9 +160,10 @@ fn receiver<T: Transport>(
     Ok(Receiver {
         buffer_of: (0..queue.size()).collect(),
         pool: Pool::new(session, dma, Users::DeviceWrites, stride, count)?,
-        copy: alloc::vec![0; stride],
+        copy: alloc::vec![0; plan.receive_bytes_max],
         queue,
         verify,
+        agreed,
         frames: 0,
         name: 0,
     })
@@ -188,14 +209,15 @@ impl<T: Transport, D: Dma> Net<T, D> {
 
     /// What the card does for the stack.
     pub fn limits(&self) -> NetLimits {
-        let Card { receiver, transmitter, mtu, .. } = &self.card;
-        let cuts = transmitter.checksum_offload && transmitter.large.is_some();
+        let Card { receiver, transmitter, mtu, features, .. } = &self.card;
+        let cuts = |feature| (features & feature != 0 && transmitter.large.is_some()).then_some(SEGMENT_BYTES_MAX);
         NetLimits {
             mtu: usize::from(*mtu),
             completes_checksums: transmitter.checksum_offload,
             // What the stack must not check: a frame whose checksum the device left incomplete.
             verifies_checksums: receiver.verify,
-            segment_bytes_max: cuts.then_some(SEGMENT_BYTES_MAX),
+            segment_v4_bytes_max: cuts(feature::NET_HOST_TSO4),
+            segment_v6_bytes_max: cuts(feature::NET_HOST_TSO6),
         }
     }
 
@@ -308,6 +330,11 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
         if card.mac != mac {
             self.session.end();
             return Err(SetupError::BadConfig("it has another address than before"));
+        }
+        // The stack has planned with them.
+        if card.features != self.card.features {
+            self.session.end();
+            return Err(SetupError::BadConfig("it has other features than before"));
         }
         self.card = card;
         self.set_trace_name(name);

@@ -1,9 +1,9 @@
 //! A network card's buffers and the two directions that they travel in.
 
 use crate::dma::{Dma, DmaMemory, Users};
-use crate::error::SetupError;
+use crate::error::{Lie, SetupError};
 use crate::offload::{self, HEADER_BYTES, Verdict};
-use crate::queue::{Queue, Segment};
+use crate::queue::{Queue, Segment, Used};
 use crate::session::Session;
 use crate::transport::Transport;
 use alloc::vec::Vec;
@@ -20,33 +20,66 @@ pub const LARGE_BYTES: usize = 65536 + 4096;
 /// With fewer large buffers than this, small ones and no offload pass more.
 const LARGE_MIN: usize = 8;
 const LARGE_MAX: usize = 64;
+/// Sizes of buffers of which a received frame may take several: a joined segment fills four, eight or sixteen.
+const MERGED_BYTES: [usize; 3] = [LARGE_BYTES / 4, LARGE_BYTES / 8, LARGE_BYTES / 16];
 /// Frames shorter than their Ethernet header are no frames.
 const FRAME_BYTES_MIN: usize = 14;
+
+/// What a card and its driver have agreed on, as far as buffers depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Agreed {
+    /// The device may hand over joined segments of TCP over IPv4.
+    pub joined_v4: bool,
+    /// The same over IPv6.
+    pub joined_v6: bool,
+    /// A received frame may be spread over several buffers.
+    pub merged: bool,
+    /// The device cuts segments that are sent, of either kind.
+    pub cuts: bool,
+}
 
 /// How many buffers of which kind a budget buys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     pub receive_stride: usize,
     pub receive_count: usize,
+    /// Longest frame that is received, with its header.
+    pub receive_bytes_max: usize,
     pub small_count: usize,
     pub large_count: usize,
 }
 
 impl Plan {
     /// Half of the memory receives, the rest sends; of that a quarter is for short frames.
-    pub fn new(memory_bytes: usize, receive_large: bool, send_large: bool) -> Plan {
+    pub fn new(memory_bytes: usize, agreed: Agreed) -> Plan {
         let half = memory_bytes / 2;
         let small = |bytes: usize| (bytes / SMALL_BYTES).clamp(16, usize::from(QUEUE_SIZE));
         let large = |bytes: usize| (bytes / LARGE_BYTES).min(LARGE_MAX);
-        let (receive_stride, receive_count) = match large(half) {
-            count if receive_large && count >= LARGE_MIN => (LARGE_BYTES, count),
-            _ => (SMALL_BYTES, small(half)),
+        let is_joined = (agreed.joined_v4 || agreed.joined_v6) && Plan::receives_joined(memory_bytes);
+        let (receive_stride, receive_count) = match is_joined {
+            true if agreed.merged => {
+                let fits = |stride: &usize| half / stride >= usize::from(QUEUE_SIZE);
+                (MERGED_BYTES.into_iter().find(fits).unwrap_or(SMALL_BYTES), usize::from(QUEUE_SIZE))
+            }
+            true => (LARGE_BYTES, large(half)),
+            false => (SMALL_BYTES, small(half)),
         };
         let (small_count, large_count) = match large(half / 4 * 3) {
-            count if send_large && count >= LARGE_MIN => (small(half / 4).min(128), count),
+            count if agreed.cuts && count >= LARGE_MIN => (small(half / 4).min(128), count),
             _ => (small(half), 0),
         };
-        Plan { receive_stride, receive_count, small_count, large_count }
+        let receive_bytes_max = if is_joined { LARGE_BYTES } else { SMALL_BYTES };
+        Plan { receive_stride, receive_count, receive_bytes_max, small_count, large_count }
+    }
+
+    /// Whether so much memory is enough to receive joined segments, merged or not.
+    pub fn receives_joined(memory_bytes: usize) -> bool {
+        memory_bytes / 2 / LARGE_BYTES >= LARGE_MIN
+    }
+
+    /// Whether so much memory is enough to send segments that the device cuts.
+    pub fn sends_large(memory_bytes: usize) -> bool {
+        Plan::new(memory_bytes, Agreed { cuts: true, ..Agreed::default() }).large_count > 0
     }
 }
 
@@ -89,11 +122,12 @@ pub struct Sent {
 pub struct Receiver {
     pub queue: Queue,
     pub pool: Pool,
-    /// The last frame with its header, as it was copied from its buffer: as long as a buffer.
+    /// The last frame with its header, as it was copied from its buffers: as long as the longest frame.
     pub copy: Vec<u8>,
     /// Which buffer a token stands for.
     pub buffer_of: Vec<u16>,
     pub verify: bool,
+    pub agreed: Agreed,
     /// Handed to the stack so far.
     pub frames: u64,
     /// The card's name in the trace.
@@ -128,36 +162,69 @@ impl Receiver {
         }
     }
 
-    /// Copies the next good frame and gives its buffer back to the device: the frame's length without the header. Takes at most one
+    /// Copies the next good frame and gives its buffers back to the device: the frame's length without the header. Takes at most one
     /// round of the queue, so that a flood of bad frames cannot keep it forever.
     pub fn next(&mut self) -> Option<usize> {
         for _ in 0..self.queue.size() {
             let used = self.queue.pop().ok()??;
-            let index = self.buffer_of[used.token.index()];
-            let frame_bytes = (used.bytes_written as usize).saturating_sub(HEADER_BYTES);
-            let is_good = frame_bytes >= FRAME_BYTES_MIN && self.copy_good(index, frame_bytes);
-            if is_good {
+            let left = self.queue.in_flight().into();
+            if let Some(frame_bytes) = self.take(used) {
                 self.frames += 1;
                 // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. In flight are
                 // the buffers that the device has left.
-                let (number, left) = (self.frames | UNREQUESTED_MIN, self.queue.in_flight().into());
-                glass_trace::complete(self.name, number, frame_bytes as u32, left, false);
-            }
-            self.give(index);
-            if is_good {
+                glass_trace::complete(self.name, self.frames | UNREQUESTED_MIN, frame_bytes as u32, left, false);
                 return Some(frame_bytes);
             }
         }
         None
     }
 
-    /// Copies header and frame out of a buffer; whether the frame is one for the stack. Only the copy is looked at: the device may
-    /// still write the buffer.
-    fn copy_good(&mut self, index: u16, frame_bytes: usize) -> bool {
-        let copy = &mut self.copy[..HEADER_BYTES + frame_bytes];
-        self.pool.memory.copy_to(usize::from(index) * self.pool.stride, copy);
-        let (header, frame) = copy.split_first_chunk().expect("the copy begins with a header");
-        !self.verify || offload::verify(header, frame) == Verdict::Good
+    /// Copies the frame that starts in this buffer, and gives all of its buffers back: its length without the header, if it is one for
+    /// the stack. Only the copy is parsed: the device may still write the buffers.
+    fn take(&mut self, first: Used) -> Option<usize> {
+        let first_bytes = self.append(0, first);
+        if (first.bytes_written as usize) < HEADER_BYTES {
+            return None;
+        }
+        let header = *self.copy.first_chunk().expect("the copy has room for a header");
+        let buffers = if self.agreed.merged { offload::buffers(&header) } else { 1 };
+        let mut frame_end = first_bytes;
+        // All buffers of a frame are completed at once (virtio 1.2, section 5.1.6.4), so one that is missing will never come.
+        for _ in 1..buffers {
+            let Ok(Some(used)) = self.queue.pop() else {
+                self.queue.break_with(Lie::BufferCount { buffers });
+                return None;
+            };
+            frame_end = match frame_end {
+                Some(end) => self.append(end, used),
+                None => {
+                    self.give(self.buffer_of[used.token.index()]);
+                    None
+                }
+            };
+        }
+        if buffers == 0 {
+            self.queue.break_with(Lie::BufferCount { buffers });
+            return None;
+        }
+        let frame_bytes = frame_end?.checked_sub(HEADER_BYTES)?;
+        let Agreed { joined_v4, joined_v6, .. } = self.agreed;
+        let (header, frame) = self.copy[..HEADER_BYTES + frame_bytes].split_first_chunk()?;
+        let is_good = frame_bytes >= FRAME_BYTES_MIN
+            && offload::is_agreed(header, joined_v4, joined_v6)
+            && (!self.verify || offload::verify(header, frame) == Verdict::Good);
+        is_good.then_some(frame_bytes)
+    }
+
+    /// Copies what the device has written into a buffer to `start` of the copy, and gives the buffer back: where the copy ends. `None`
+    /// if it is too long.
+    fn append(&mut self, start: usize, used: Used) -> Option<usize> {
+        let index = self.buffer_of[used.token.index()];
+        let end = start + used.bytes_written as usize;
+        let target = self.copy.get_mut(start..end);
+        let copied = target.map(|target| self.pool.memory.copy_to(usize::from(index) * self.pool.stride, target));
+        self.give(index);
+        copied.map(|()| end)
     }
 }
 

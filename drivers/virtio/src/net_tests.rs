@@ -15,7 +15,9 @@ use proptest::prelude::*;
 
 const PLAIN: u64 = feature::EVENT_IDX | feature::NET_MAC;
 const CHECKSUMS: u64 = PLAIN | feature::NET_CSUM | feature::NET_GUEST_CSUM;
-const ALL: u64 = CHECKSUMS | feature::NET_HOST_TSO4 | feature::NET_GUEST_TSO4;
+const SEGMENTS_V6: u64 = feature::NET_HOST_TSO6 | feature::NET_GUEST_TSO6;
+const ALL: u64 = CHECKSUMS | feature::NET_HOST_TSO4 | feature::NET_GUEST_TSO4 | SEGMENTS_V6;
+const MERGED: u64 = ALL | feature::NET_MRG_RXBUF;
 
 fn net(features: u64, memory_bytes: usize) -> (Fake, Net<Fake, GuardedDma>) {
     let fake = Fake::new(device::NET, features, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xdc, 5]);
@@ -166,10 +168,11 @@ fn the_budget_and_the_features_decide_the_buffers() {
             lengths.push(chain.writable_bytes());
         }
         assert!(lengths.iter().all(|&length| length == lengths[0]));
-        let tso = net.limits().segment_bytes_max.is_some();
+        let limits = net.limits();
         let accepted = fake.state().accepted;
-        assert_eq!(tso, accepted & feature::NET_HOST_TSO4 != 0);
-        (lengths.len(), lengths[0], accepted & ALL)
+        assert_eq!(limits.segment_v4_bytes_max.is_some(), accepted & feature::NET_HOST_TSO4 != 0);
+        assert_eq!(limits.segment_v6_bytes_max.is_some(), accepted & feature::NET_HOST_TSO6 != 0);
+        (lengths.len(), lengths[0], accepted & MERGED)
     };
     let without_tso = CHECKSUMS;
     assert_eq!(posted(PLAIN, 8 << 20), (256, 2048, PLAIN));
@@ -178,6 +181,11 @@ fn the_budget_and_the_features_decide_the_buffers() {
     assert_eq!(posted(ALL, 1 << 20), (256, 2048, without_tso));
     assert_eq!(posted(ALL, 128 << 10), (32, 2048, without_tso));
     assert_eq!(posted(ALL, 0), (16, 2048, without_tso));
+    assert_eq!(posted(MERGED, 16 << 20), (256, 17408, MERGED));
+    assert_eq!(posted(MERGED, 8 << 20), (256, 8704, MERGED));
+    assert_eq!(posted(MERGED, 3 << 20), (256, 4352, MERGED));
+    assert_eq!(posted(MERGED, 2 << 20), (256, 2048, MERGED));
+    assert_eq!(posted(MERGED, 1 << 20), (256, 2048, without_tso));
     let fake = Fake::new(device::NET, ALL, &[2, 0, 0, 0, 0, 1]);
     let config = NetConfig { offload: false, ..NetConfig::default() };
     Net::new(fake.clone(), GuardedDma, config).unwrap();
@@ -193,10 +201,122 @@ fn the_limits_say_what_the_stack_need_not_do() {
         (ALL, true, true),
     ] {
         let (_fake, net) = net(features, 8 << 20);
-        let segment_bytes_max = if features == ALL { NonZeroUsize::new(65535) } else { None };
-        let limits = NetLimits { mtu: 1500, completes_checksums, verifies_checksums, segment_bytes_max };
+        let longest = if features == ALL { NonZeroUsize::new(65535) } else { None };
+        let limits = NetLimits {
+            mtu: 1500,
+            completes_checksums,
+            verifies_checksums,
+            segment_v4_bytes_max: longest,
+            segment_v6_bytes_max: longest,
+        };
         assert_eq!(net.limits(), limits);
     }
+}
+
+/// A link with longer frames needs room for them both ways.
+#[test]
+fn the_mtu_is_the_device_s_where_frames_fit() {
+    for (features, memory_bytes, mtu) in
+        [(ALL, 8 << 20, 9000), (MERGED, 8 << 20, 9000), (ALL, 64 << 10, 1500), (PLAIN, 8 << 20, 1500)]
+    {
+        let config = [2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x28, 0x23];
+        let fake = Fake::new(device::NET, features | feature::NET_MTU, &config);
+        let net = Net::new(fake, GuardedDma, NetConfig { memory_bytes, ..NetConfig::default() }).unwrap();
+        assert_eq!(net.limits().mtu, mtu, "{features:#x}");
+    }
+}
+
+/// A header that reports a number of buffers.
+fn in_buffers(count: u16) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[10..].copy_from_slice(&count.to_le_bytes());
+    header
+}
+
+/// The device spreads a frame over buffers and completes them, `count` of them at once.
+fn deliver_merged(fake: &Fake, header: [u8; HEADER_BYTES], frame: &[u8], count: usize) {
+    let bytes = [&header[..], frame].concat();
+    fake.with(0, |queue| {
+        let mut rest = &bytes[..];
+        for _ in 0..count {
+            let chain = queue.take().expect("the driver posts buffers");
+            let written = chain.write(rest);
+            queue.complete(chain.head, written);
+            rest = &rest[written as usize..];
+        }
+    });
+}
+
+#[test]
+fn a_frame_is_put_together_from_its_buffers() {
+    let (fake, mut net) = net(MERGED, 8 << 20);
+    for round in 0..100 {
+        for (bytes, count) in [(8704 - HEADER_BYTES, 1), (8704, 2), (60_000, 7), (65_535, 8), (14, 1)] {
+            let mut frame: Vec<u8> = (0..bytes).map(|at| (at % 251 + round) as u8).collect();
+            frame[12..14].fill(0);
+            deliver_merged(&fake, in_buffers(count), &frame, count.into());
+            assert!(net.poll() && receive(&mut net) == Some(frame), "{bytes} bytes in round {round}");
+        }
+    }
+    assert_eq!(net.lie(), None);
+}
+
+/// The wrong number of buffers would let the next frame start in the middle of another one.
+#[test]
+fn a_number_of_buffers_that_cannot_be_ends_the_use_of_the_device() {
+    for (reported, completed) in [(0, 1), (2, 1), (9, 8), (257, 1), (u16::MAX, 1)] {
+        let (fake, mut net) = net(MERGED, 8 << 20);
+        deliver_merged(&fake, in_buffers(reported), &vec![0; 8704 * completed - HEADER_BYTES], completed);
+        assert!(net.poll() && net.receive().is_none());
+        assert_eq!(net.lie(), Some(Lie::BufferCount { buffers: reported }), "{completed}");
+        assert!(!net.poll() && net.receive().is_none());
+        net.restart().unwrap();
+        deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
+        assert_eq!(receive(&mut net), Some(vec![7; 100]));
+    }
+    // Without the feature the field has no meaning.
+    let (fake, mut net) = net(ALL, 8 << 20);
+    deliver(&fake, in_buffers(0), &[7; 100], None);
+    assert_eq!(receive(&mut net), Some(vec![7; 100]));
+}
+
+#[test]
+fn a_merged_frame_that_is_too_long_is_dropped_and_the_next_one_is_not() {
+    let (fake, mut net) = net(MERGED, 8 << 20);
+    for count in [9, 200] {
+        deliver_merged(&fake, in_buffers(count), &vec![1; 8704 * usize::from(count) - HEADER_BYTES], count.into());
+        deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
+        assert_eq!(receive(&mut net), Some(vec![7; 100]));
+        assert_eq!((receive(&mut net), net.lie()), (None, None));
+    }
+    // So is a buffer that has no room for a header.
+    fake.with(0, |queue| {
+        let chain = queue.take().unwrap();
+        queue.complete(chain.head, 11);
+    });
+    deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
+    assert_eq!((receive(&mut net), net.lie()), (Some(vec![7; 100]), None));
+}
+
+/// Joined segments that were not agreed on, or of unknown kinds, are no frames for the stack.
+#[test]
+fn a_frame_of_a_kind_that_was_not_agreed_on_is_dropped() {
+    let kinds = |features, memory_bytes| {
+        let (fake, mut net) = net(features, memory_bytes);
+        (0..=255u8)
+            .filter(|kind| {
+                let mut header = in_buffers(1);
+                // The checksum is vouched for; the length of the pieces and of the headers is any.
+                header[..6].copy_from_slice(&[1, *kind, 0xff, 0xff, 0, 0]);
+                deliver(&fake, header, &frame(4, 6, &[0; 1000]), None);
+                receive(&mut net).is_some()
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(MERGED, 8 << 20), [0, 1, 4]);
+    assert_eq!(kinds(MERGED & !feature::NET_GUEST_TSO6, 8 << 20), [0, 1]);
+    assert_eq!(kinds(ALL & !feature::NET_GUEST_TSO4, 8 << 20), [0, 4]);
+    assert_eq!(kinds(ALL, 64 << 10), [0]);
 }
 
 /// A device may offer segments without the checksums that they build on.
@@ -206,6 +326,8 @@ fn a_feature_is_not_taken_without_its_base() {
         (PLAIN | feature::NET_HOST_TSO4 | feature::NET_GUEST_TSO4, PLAIN),
         (PLAIN | feature::NET_HOST_TSO4 | feature::NET_GUEST_CSUM, PLAIN | feature::NET_GUEST_CSUM),
         (PLAIN | feature::NET_CSUM | feature::NET_GUEST_TSO4, PLAIN | feature::NET_CSUM),
+        (PLAIN | SEGMENTS_V6, PLAIN),
+        (PLAIN | feature::NET_CSUM | SEGMENTS_V6, PLAIN | feature::NET_CSUM | feature::NET_HOST_TSO6),
         (ALL, ALL),
     ] {
         let (fake, _net) = net(offered, 8 << 20);
@@ -476,6 +598,9 @@ fn offloaded_frames_say_where_the_checksum_goes_and_where_to_cut() {
     let mut header = [0; HEADER_BYTES];
     offload::prepare(&mut header, &mut frame(4, 6, &[0; 5000]), NonZeroU16::new(1460));
     assert_eq!(header, [1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0]);
+    let mut header = [0; HEADER_BYTES];
+    offload::prepare(&mut header, &mut frame(6, 6, &[0; 5000]), NonZeroU16::new(1440));
+    assert_eq!(header, [1, 4, 74, 0, 0xa0, 5, 54, 0, 16, 0, 0, 0]);
     let mut arp = vec![0; 42];
     arp[12..14].copy_from_slice(&[8, 6]);
     let (mut header, before) = ([0; HEADER_BYTES], arp.clone());

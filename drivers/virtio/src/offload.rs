@@ -8,7 +8,11 @@ use core::num::NonZeroU16;
 pub const HEADER_BYTES: usize = 12;
 const FLAG_NEEDS_CHECKSUM: u8 = 1;
 const FLAG_DATA_VALID: u8 = 2;
+/// Where a received header has the number of buffers of its frame.
+const BUFFERS_AT: usize = 10;
+const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 
 const ETHERNET_BYTES: usize = 14;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
@@ -133,6 +137,22 @@ pub enum Verdict {
     Fragment,
 }
 
+/// In how many buffers the device reports a frame to be, if both have agreed on merged buffers (virtio 1.2, section 5.1.6.4).
+pub fn buffers(header: &[u8; HEADER_BYTES]) -> u16 {
+    u16::from_le_bytes([header[BUFFERS_AT], header[BUFFERS_AT + 1]])
+}
+
+/// Whether a received frame is of a kind that both have agreed on: one segment, or joined segments of TCP over IPv4 or IPv6 (virtio 1.2,
+/// section 5.1.6.4.1).
+pub fn is_agreed(header: &[u8; HEADER_BYTES], joined_v4: bool, joined_v6: bool) -> bool {
+    match header[1] {
+        GSO_NONE => true,
+        GSO_TCPV4 => joined_v4,
+        GSO_TCPV6 => joined_v6,
+        _ => false,
+    }
+}
+
 /// Whether a received frame may be passed to a stack that does not check TCP and UDP checksums.
 /// One pass over the payload, or none where the device vouches for it.
 pub fn verify(header: &[u8; HEADER_BYTES], frame: &[u8]) -> Verdict {
@@ -164,7 +184,7 @@ pub fn prepare(header: &mut [u8; HEADER_BYTES], frame: &mut [u8], segment_bytes:
     header[8..10].copy_from_slice(&(offset as u16).to_le_bytes());
     if let (Some(bytes), TCP) = (segment_bytes, payload.protocol) {
         let headers_bytes = start + usize::from(frame[start + 12] >> 4) * 4;
-        header[1] = GSO_TCPV4;
+        header[1] = if frame[12..ETHERNET_BYTES] == ETHERTYPE_IPV6 { GSO_TCPV6 } else { GSO_TCPV4 };
         header[2..4].copy_from_slice(&(headers_bytes as u16).to_le_bytes());
         header[4..6].copy_from_slice(&bytes.get().to_le_bytes());
     }

@@ -50,8 +50,14 @@ pub mod feature {
     pub const NET_MAC: u64 = 1 << 5;
     /// Network: the device may hand us TCP/IPv4 segments of up to 64 KiB.
     pub const NET_GUEST_TSO4: u64 = 1 << 7;
+    /// Network: the same over IPv6.
+    pub const NET_GUEST_TSO6: u64 = 1 << 8;
     /// Network: the device splits TCP/IPv4 segments of up to 64 KiB.
     pub const NET_HOST_TSO4: u64 = 1 << 11;
+    /// Network: the same over IPv6.
+    pub const NET_HOST_TSO6: u64 = 1 << 12;
+    /// Network: a received frame may be spread over several buffers.
+    pub const NET_MRG_RXBUF: u64 = 1 << 15;
 }
 
 /// Bits of the status register (virtio 1.2, section 2.1).

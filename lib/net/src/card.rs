@@ -16,8 +16,10 @@ pub struct CardLimits {
     pub completes_checksums: bool,
     /// The card drops received frames with a wrong TCP or UDP checksum.
     pub verifies_checksums: bool,
-    /// Longest frame that the card cuts into TCP segments, if it does.
-    pub segment_bytes_max: Option<NonZeroUsize>,
+    /// Longest frame that the card cuts into TCP segments over IPv4, if it does.
+    pub segment_v4_bytes_max: Option<NonZeroUsize>,
+    /// The same over IPv6.
+    pub segment_v6_bytes_max: Option<NonZeroUsize>,
 }
 
 /// A card that moves Ethernet frames. No call waits.
@@ -81,7 +83,8 @@ impl<C: Card> phy::Device for FrameDevice<C> {
         };
         capabilities.checksum.tcp = checksum;
         capabilities.checksum.udp = checksum;
-        capabilities.segmentation.tcpv4 = limits.segment_bytes_max;
+        capabilities.segmentation.tcpv4 = limits.segment_v4_bytes_max;
+        capabilities.segmentation.tcpv6 = limits.segment_v6_bytes_max;
         capabilities
     }
 }
@@ -153,8 +156,15 @@ mod tests {
     }
 
     fn device(completes_checksums: bool, verifies_checksums: bool) -> FrameDevice<Loopback> {
-        let segment_bytes_max = NonZeroUsize::new(65535).filter(|_| completes_checksums);
-        let limits = CardLimits { mtu: 1500, completes_checksums, verifies_checksums, segment_bytes_max };
+        let segment_v4_bytes_max = NonZeroUsize::new(65535).filter(|_| completes_checksums);
+        let segment_v6_bytes_max = NonZeroUsize::new(65534).filter(|_| completes_checksums);
+        let limits = CardLimits {
+            mtu: 1500,
+            completes_checksums,
+            verifies_checksums,
+            segment_v4_bytes_max,
+            segment_v6_bytes_max,
+        };
         FrameDevice(Loopback { limits, frame: None, taken: Vec::new() })
     }
 
@@ -170,7 +180,9 @@ mod tests {
             assert_eq!((told.checksum.tcp.rx(), told.checksum.tcp.tx()), (checksum.rx(), checksum.tx()));
             assert_eq!((told.checksum.udp.rx(), told.checksum.udp.tx()), (checksum.rx(), checksum.tx()));
             assert!(told.checksum.ipv4.rx() && told.checksum.icmpv4.tx() && told.checksum.icmpv6.rx());
-            assert_eq!((told.max_transmission_unit, told.segmentation.tcpv4.is_some()), (1514, completes));
+            let longest = |bytes| NonZeroUsize::new(bytes).filter(|_| completes);
+            assert_eq!((told.segmentation.tcpv4, told.segmentation.tcpv6), (longest(65535), longest(65534)));
+            assert_eq!(told.max_transmission_unit, 1514);
         }
     }
 

@@ -28,7 +28,7 @@ pub enum Congestion {
     /// and useless where a queue is shorter than the window (`platform/sim/examples/congestion.rs`,
     /// 2026-11-21: 2 MB at 10 MB/s with a queue of 60 kB take 1.2 s with Reno and over 1000 s without).
     None,
-    /// RFC 5681. The default.
+    /// RFC 5681, with bytes counted as in RFC 3465. The default.
     Reno,
 }
 
@@ -37,13 +37,18 @@ pub enum Congestion {
 pub struct Config {
     /// Where our address comes from.
     pub address: Address,
-    /// Receive window of a connection. Rounded down to 65,535 times a power of two; see
+    /// Receive window of a connection, at least. Rounded down to 65,535 times a power of two; see
     /// [`Config::window_bytes`].
     pub receive_bytes: usize,
-    /// Data of a connection that may wait to be sent or acknowledged.
+    /// Data of a connection that may wait to be sent or acknowledged, at least.
     pub send_bytes: usize,
+    /// Memory by which the buffers of all connections together may exceed these sizes. A new one takes half of what is left, so that few
+    /// connections have buffers of up to 1 MiB each way.
+    pub spare_bytes: usize,
+    /// Bytes of datagrams that each of a port's two queues holds.
+    pub datagram_bytes: usize,
     /// Connections that may exist at the same time, including those being opened and closed. Each costs
-    /// `receive_bytes + send_bytes`. A SYN beyond this number is not answered, so that the peer retransmits it.
+    /// `receive_bytes + send_bytes`, and its part of `spare_bytes`. A SYN beyond this number is not answered, so that the peer retransmits it.
     pub connections_max: usize,
     /// Connections of one listener that may be half open or wait to be accepted. A SYN beyond this
     /// number is not answered.
@@ -63,22 +68,23 @@ pub struct Config {
 const KIB: usize = 1024;
 /// Largest value of the window field of a TCP header.
 const WINDOW_FIELD_MAX: usize = 65_535;
+/// A buffer takes no spare memory beyond this: 16 of the longest frames.
+const SPARE_BUFFER_MAX: usize = 1024 * KIB;
 
 impl Config {
-    /// Sizes for a machine with `memory_bytes`, of which at most a quarter goes to connections:
-    /// windows of 64 KiB to 1 MiB such that at least 64 connections fit, or else fewer connections.
+    /// Sizes for a machine with `memory_bytes`, of which at most a quarter goes to buffers of 64 KiB for each connection, and an eighth to
+    /// longer ones.
     pub fn for_memory(address: Address, memory_bytes: usize) -> Config {
-        let budget = memory_bytes / 4;
-        let window = [1024 * KIB, 512 * KIB, 256 * KIB, 128 * KIB]
-            .into_iter()
-            .find(|window| budget / (2 * window) >= 64)
-            .unwrap_or(64 * KIB);
+        let window = 64 * KIB;
+        let count = memory_bytes / 4 / (2 * window);
         Config {
             address,
             receive_bytes: window,
             send_bytes: window,
-            connections_max: (budget / (2 * window)).clamp(8, 1024),
-            backlog_max: (budget / (4 * window)).clamp(8, 512),
+            spare_bytes: memory_bytes / 8,
+            datagram_bytes: (memory_bytes / 256).clamp(64 * KIB, 1024 * KIB),
+            connections_max: count.clamp(8, 1024),
+            backlog_max: (count / 2).clamp(8, 512),
             congestion: Congestion::Reno,
             peer_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(10),
@@ -87,18 +93,23 @@ impl Config {
         }
     }
 
-    /// The receive window in use.
+    /// The receive window of a connection without spare memory.
     ///
     /// smoltcp 0.14.0 sends the window of a SYN unscaled, as the protocol requires, but remembers it as
     /// if it had been scaled. A window of exactly `65535 << scale` makes both readings the same.
     /// With another size a peer could write beyond the buffer's end and trigger an assertion.
     pub fn window_bytes(&self) -> usize {
-        let mut window = self.receive_bytes.clamp(1, 1 << 29);
-        if window > WINDOW_FIELD_MAX {
-            let scale = (window / WINDOW_FIELD_MAX).ilog2();
-            window = WINDOW_FIELD_MAX << scale;
-        }
-        window
+        whole_window(self.receive_bytes)
+    }
+
+    /// The sizes of a new connection's receive and send buffers, and how much of them is spare memory, if others use `spare_in_use` bytes
+    /// of that.
+    pub(crate) fn sizes(&self, spare_in_use: usize) -> (usize, usize, usize) {
+        let share = self.spare_bytes.saturating_sub(spare_in_use) / 4;
+        let longest = |least: usize| (least + share).min(SPARE_BUFFER_MAX.max(least));
+        let (least_receive, least_send) = (self.window_bytes(), self.send_bytes.max(1));
+        let (receive, send) = (whole_window(longest(self.receive_bytes)), longest(least_send));
+        (receive, send, receive - least_receive + send - least_send)
     }
 
     pub(crate) fn check(&self, mac: EthernetAddress) -> Result<(), ConfigError> {
@@ -119,6 +130,14 @@ impl Config {
             _ => Ok(()),
         }
     }
+}
+
+fn whole_window(bytes: usize) -> usize {
+    let window = bytes.clamp(1, 1 << 29);
+    if window <= WINDOW_FIELD_MAX {
+        return window;
+    }
+    WINDOW_FIELD_MAX << (window / WINDOW_FIELD_MAX).ilog2()
 }
 
 /// Why a stack cannot be made.
@@ -164,12 +183,30 @@ mod tests {
 
     #[test]
     fn sizes_follow_the_memory() {
-        let config = Config::for_memory(Address::Dhcp, 32 << 20);
-        assert_eq!((config.receive_bytes, config.connections_max), (64 * KIB, 64));
-        let config = Config::for_memory(Address::Dhcp, 128 << 20);
-        assert_eq!((config.receive_bytes, config.connections_max), (256 * KIB, 64));
-        let config = Config::for_memory(Address::Dhcp, 0);
-        assert_eq!((config.receive_bytes, config.connections_max), (64 * KIB, 8));
+        let sizes = |memory_bytes| {
+            let config = Config::for_memory(Address::Dhcp, memory_bytes);
+            (config.receive_bytes, config.spare_bytes, config.connections_max)
+        };
+        assert_eq!(sizes(32 << 20), (64 * KIB, 4 << 20, 64));
+        assert_eq!(sizes(1 << 30), (64 * KIB, 128 << 20, 1024));
+        assert_eq!(sizes(0), (64 * KIB, 0, 8));
+    }
+
+    #[test]
+    fn few_connections_have_long_buffers_and_many_have_their_least() {
+        let config = Config::for_memory(Address::Dhcp, 64 << 20);
+        assert_eq!(config.sizes(0), (65_535 << 4, 1 << 20, (65_535 << 4) - 65_535 + (960 << 10)));
+        let mut in_use = 0;
+        for _ in 0..config.connections_max {
+            let (receive, send, spare) = config.sizes(in_use);
+            assert_eq!(receive + send, 65_535 + (64 << 10) + spare);
+            in_use += spare;
+        }
+        assert!(in_use <= config.spare_bytes, "{in_use}");
+        assert_eq!(config.sizes(config.spare_bytes), (65_535, 64 << 10, 0));
+        // Sizes that a service has chosen itself are not cut.
+        let config = Config { receive_bytes: 4 << 20, spare_bytes: 0, ..config };
+        assert_eq!(config.sizes(0), (65_535 << 6, 64 << 10, 0));
     }
 
     #[test]

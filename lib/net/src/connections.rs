@@ -1,6 +1,8 @@
 //! Connections from their first to their last packet: buffers, reads and writes, and the end of a
 //! connection whose stream was dropped.
 
+use crate::congestion::Window;
+use crate::half_open::Sizes;
 use crate::state::{State, from_smoltcp, to_smoltcp, to_smoltcp_duration};
 use crate::table::{ConnectionId, Ends, Lingering, Role};
 use crate::trace::{CONNECT, RECEIVE, SEND};
@@ -21,16 +23,21 @@ const DISCARD_MAX_BYTES: usize = 4 << 20;
 const LATE_WAIT: Duration = Duration::from_millis(1);
 
 impl State {
-    /// A socket with buffers and options.
-    pub(crate) fn make_socket(&mut self) -> Result<tcp::Socket<'static>, NetError> {
-        let (Some(receive), Some(send)) = (zeroed(self.config.window_bytes()), zeroed(self.config.send_bytes.max(1)))
-        else {
+    /// The sizes of a new connection's buffers.
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.config.sizes(self.table.spare_bytes() + self.handshakes.spare_bytes())
+    }
+
+    /// A socket with buffers of these sizes and options.
+    pub(crate) fn make_socket(&mut self, (receive, send, _): Sizes) -> Result<tcp::Socket<'static>, NetError> {
+        let (Some(receive), Some(send)) = (zeroed(receive), zeroed(send)) else {
             return Err(NetError::TooMany);
         };
         let mut socket = tcp::Socket::new(tcp::SocketBuffer::new(receive), tcp::SocketBuffer::new(send));
-        // Writers pass whole messages; waiting for more of them only adds delay.
+        // Writers pass whole messages; waiting for more of them only adds delay (but see `State::poll_write`).
         socket.set_nagle_enabled(false);
-        socket.set_congestion_control(self.congestion());
+        // `congestion.rs` controls it.
+        socket.set_congestion_control(tcp::CongestionControl::None);
         socket.set_timeout(Some(to_smoltcp_duration(self.config.open_timeout)));
         // Before the socket opens: later it would send a probe at once.
         socket.set_keep_alive(Some(to_smoltcp_duration(self.config.peer_timeout / 4)));
@@ -78,11 +85,13 @@ impl State {
             return Err(NetError::TooMany);
         }
         let port = self.free_port().ok_or(NetError::TooMany)?;
-        let mut socket = self.make_socket()?;
+        let sizes = self.sizes();
+        let mut socket = self.make_socket(sizes)?;
         // It fails when we have no address of this family, or the remote address is invalid.
         socket.connect(self.interface.context(), remote, port).map_err(|_| NetError::NoNetwork)?;
         let local = socket.local_endpoint().ok_or(NetError::NoNetwork)?;
-        Ok(self.table.insert(socket, Ends { local, remote: remote.into() }, Role::Owned))
+        let window = Window::new(self.config.congestion);
+        Ok(self.table.insert(socket, sizes.2, window, Ends { local, remote: remote.into() }, Role::Owned))
     }
 
     pub(crate) fn poll_connected(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<(), NetError>> {
@@ -144,8 +153,13 @@ impl State {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let socket = self.socket(id);
-        match socket.send_slice(data) {
+        let connection = self.table.get(id);
+        let (queued, capacity) = (connection.socket().send_queue(), connection.socket().send_capacity());
+        let room = connection.window.room(data.len(), queued, capacity);
+        let socket = connection.socket();
+        // A writer that waits for room has more, so the last short segment of what is queued waits for that.
+        socket.set_nagle_enabled(room < data.len());
+        match socket.send_slice(&data[..room]) {
             Ok(0) => {
                 socket.register_send_waker(context.waker());
                 self.block(BlockKind::Send, &SEND, id);
@@ -172,6 +186,7 @@ impl State {
         if socket.state() == tcp::State::Closed {
             return Err(self.why_broken(id));
         }
+        socket.set_nagle_enabled(false);
         socket.close();
         self.table.touch(id);
         Ok(())

@@ -1,5 +1,6 @@
 //! Received frames: what we parse before smoltcp does.
 
+use crate::half_open::Reply;
 use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
 use crate::state::State;
@@ -98,6 +99,7 @@ impl State {
                 if kind == Kind::Neighbour {
                     // Some may have waited for that address.
                     self.table.touch_all();
+                    self.retry_parked();
                 }
                 return None;
             }
@@ -111,7 +113,7 @@ impl State {
                 self.note_scale(id, scale);
                 self.receive_segment(now, device, id, frame);
             }
-            (None, true) => match self.admit(ends) {
+            (None, true) => match self.admit(ends, frame, capabilities) {
                 Admission::Refuse => {
                     trace_stray(frame);
                     return Some(ends);
@@ -122,13 +124,31 @@ impl State {
                     }
                     self.receive_control(now, device, frame);
                 }
-                Admission::Made(id) => {
-                    self.note_scale(id, scale);
-                    self.receive_segment(now, device, id, frame);
-                    self.admitted(id);
+                Admission::Ignore => trace_stray(frame),
+                Admission::Answer(answer) => {
+                    trace_stray(frame);
+                    if let Some(transmit) = device.transmit {
+                        send_stray(transmit, &answer);
+                    }
                 }
             },
-            (None, false) => self.receive_control(now, device, frame),
+            (None, false) => match self.handshakes.reply(ends, frame) {
+                Some(Reply::Complete) => match self.open(ends, capabilities) {
+                    Some((id, syn)) => {
+                        if let Kind::Segment { scale, .. } = Kind::of(&syn) {
+                            self.note_scale(id, scale);
+                        }
+                        self.receive_segment(now, device, id, frame);
+                    }
+                    None => trace_stray(frame),
+                },
+                Some(Reply::Reset) => {
+                    trace_stray(frame);
+                    self.handshakes.remove(ends);
+                    self.counters.abandoned_opening += 1;
+                }
+                Some(Reply::Wrong) | None => self.receive_control(now, device, frame),
+            },
         }
         if let (Some(id), true) = (found, resets) {
             self.note_reset(id);
@@ -150,6 +170,7 @@ impl State {
         let OneFrame { receive, transmit, capabilities } = device;
         let expects = Cell::new(None);
         let connection = self.table.get(id);
+        let queued = connection.socket().send_queue();
         let flow = Cell::default();
         if is_on(Group::Net) {
             connection.flow.received(frame);
@@ -168,13 +189,17 @@ impl State {
             let mut device = OneFrame { receive, transmit: Some(Nowhere), capabilities };
             self.interface.poll_ingress_single(now, &mut device, sockets);
         }
+        let acknowledged = queued.saturating_sub(connection.socket().send_queue());
+        if let Some(control) = connection.window.acknowledged(acknowledged, queued) {
+            connection.socket().set_congestion_control(control);
+        }
         self.table.touch(id);
     }
 
     /// Records the window scale of a connection, if this segment offers one.
     fn note_scale(&mut self, id: ConnectionId, scale: Option<u8>) {
         if let Some(scale) = scale {
-            let receive_bytes = self.config.window_bytes();
+            let receive_bytes = self.table.get(id).socket().recv_capacity();
             self.table.get(id).flow.set_scales(scale, receive_bytes);
         }
     }
@@ -194,6 +219,12 @@ fn trace_stray(frame: &[u8]) {
     if is_on(Group::Net) {
         Flow::default().received(frame);
     }
+}
+
+/// Sends a frame of no connection.
+pub(crate) fn send_stray(transmit: impl TxToken, frame: &[u8]) {
+    let flow = Cell::default();
+    Traced { transmit, flow: &flow }.consume(frame.len(), |bytes| bytes.copy_from_slice(frame));
 }
 
 /// A device that receives one frame, which is in memory already.

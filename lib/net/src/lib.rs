@@ -7,15 +7,15 @@
 //!   [`Stream`]s that come from it.
 //!
 //! smoltcp implements the protocol. This crate adds sockets that exist only while a
-//! connection does (buffers are allocated when a SYN arrives, not when a port is opened), a bound on
-//! connections, connections that outlive their [`Stream`] until their data is delivered, peers that
+//! connection does (buffers are allocated when a handshake is done, not when a port is opened), bounds on
+//! connections and on handshakes, a congestion window that counts bytes, UDP, connections that outlive their [`Stream`] until their data is delivered, peers that
 //! vanish, and addresses by DHCP.
 //!
 //! # Copies
 //! A byte that is received is copied once from the frame into the socket's ring and once from there
 //! into the reader's buffer; a byte that is sent, once into the ring and once into the frame. Nothing
-//! else touches it, except the checksum where the device does not compute it. Reads and writes
-//! allocate nothing.
+//! else touches it, except the checksum where the device does not compute it. (The driver of a virtio card copies
+//! a received frame once more, out of the device's reach.) Reads and writes allocate nothing.
 //!
 //! # The loop of a platform
 //! ```text
@@ -42,7 +42,10 @@ extern crate std;
 mod announce;
 mod card;
 mod config;
+mod congestion;
 mod connections;
+mod datagrams;
+mod half_open;
 mod ingress;
 mod listeners;
 mod refused;
@@ -57,7 +60,7 @@ mod trace;
 pub use card::{Card, CardLimits, CardTransmit, FrameDevice};
 pub use config::{Address, Config, ConfigError, Congestion};
 pub use smoltcp;
-pub use sockets::{Listener, Sockets};
+pub use sockets::{Datagrams, Listener, Sockets};
 pub use stack::Stack;
 pub use state::Counters;
 pub use stream::{ReadHalf, Stream, WriteHalf};

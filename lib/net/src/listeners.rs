@@ -1,12 +1,15 @@
-//! Open ports. A socket is made when a SYN for one arrives, so an idle listener costs no buffers.
+//! Open ports. A socket is made when a handshake is done, so an idle listener costs no buffers.
 
+use crate::congestion::Window;
 use crate::state::State;
 use crate::table::{ConnectionId, Ends, Role};
 use crate::trace::ACCEPT;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 use glass_api::NetError;
 use glass_trace::BlockKind;
+use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::tcp;
 use smoltcp::wire::IpEndpoint;
 
@@ -25,8 +28,10 @@ pub(crate) enum Admission {
     Pass,
     /// Drop the frame; the peer will retransmit it.
     Refuse,
-    /// This connection was made for it.
-    Made(ConnectionId),
+    /// It is no SYN that is accepted: drop it.
+    Ignore,
+    /// Send this frame.
+    Answer(Vec<u8>),
 }
 
 impl State {
@@ -49,6 +54,7 @@ impl State {
     pub(crate) fn close_listener(&mut self, id: u64) {
         if let Some(index) = self.listeners.iter().position(|listener| listener.id == id) {
             let listener = self.listeners.remove(index);
+            self.handshakes.remove_port(listener.port);
             for connection in listener.pending {
                 self.release(connection, false);
             }
@@ -88,40 +94,60 @@ impl State {
         has_room && listener.is_none_or(|listener| listener.pending.len() < self.config.backlog_max)
     }
 
-    /// Checks a SYN before smoltcp does, and creates the connection that will accept it.
-    pub(crate) fn admit(&mut self, ends: Ends) -> Admission {
-        let Some(listener) = self.listeners.iter().find(|listener| listener.port == ends.local.port) else {
-            return Admission::Pass;
-        };
+    /// Whether a listener has room for one more connection, and its id. Counts one that has not.
+    fn room(&mut self, port: u16) -> Option<Result<u64, Admission>> {
+        let listener = self.listeners.iter().find(|listener| listener.port == port)?;
         let listener_id = listener.id;
         if listener.pending.len() >= self.config.backlog_max {
             self.counters.refused_backlog += 1;
-            return Admission::Refuse;
+            return Some(Err(Admission::Refuse));
         }
         if !self.make_room() {
             self.counters.refused_limit += 1;
-            return Admission::Refuse;
+            return Some(Err(Admission::Refuse));
         }
-        let Ok(mut socket) = self.make_socket() else { return Admission::Refuse };
-        if socket.listen(ends.local.port).is_err() {
-            return Admission::Refuse;
-        }
-        Admission::Made(self.table.insert(socket, ends, Role::Pending { listener_id }))
+        Some(Ok(listener_id))
     }
 
-    /// Keeps a connection that has accepted its SYN and drops one that has not (for example because of a wrong checksum).
-    pub(crate) fn admitted(&mut self, id: ConnectionId) {
-        let connection = self.table.get(id);
-        let listening = connection.socket().is_listening();
-        let Role::Pending { listener_id } = connection.role else { return };
-        match self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
-            Some(listener) if !listening => {
-                listener.pending.push_back(id);
-                if let Some(waker) = &listener.waker {
-                    self.table.get(id).socket().register_recv_waker(waker);
-                }
+    /// Checks a SYN before smoltcp does, and starts its handshake.
+    pub(crate) fn admit(&mut self, ends: Ends, syn: &[u8], capabilities: &DeviceCapabilities) -> Admission {
+        match self.room(ends.local.port) {
+            None => return Admission::Pass,
+            Some(Err(refusal)) => return refusal,
+            Some(Ok(_)) => {}
+        }
+        let (seed, sizes) = (self.next_seed(), self.sizes());
+        match self.handshakes.start(self.now, ends, syn, seed, sizes, capabilities) {
+            None => Admission::Ignore,
+            Some((answer, has_replaced)) => {
+                self.counters.replaced_opening += u64::from(has_replaced);
+                Admission::Answer(answer)
             }
-            _ => self.table.remove(id),
+        }
+    }
+
+    /// Makes the connection of a handshake that is done; `None` if there is no room for it now, so that the peer's next segment tries
+    /// again.
+    pub(crate) fn open(&mut self, ends: Ends, capabilities: &DeviceCapabilities) -> Option<(ConnectionId, Vec<u8>)> {
+        let Some(Ok(listener_id)) = self.room(ends.local.port) else { return None };
+        let sizes = self.handshakes.sizes(ends)?;
+        let mut socket = self.make_socket(sizes).ok()?;
+        socket.listen(ends.local.port).ok()?;
+        let (socket, syn) = self.handshakes.complete(self.now, ends, socket, capabilities)?;
+        let window = Window::new(self.config.congestion);
+        let id = self.table.insert(socket, sizes.2, window, ends, Role::Pending { listener_id });
+        self.admitted(id);
+        Some((id, syn))
+    }
+
+    /// Lets the listener wait for a new connection.
+    fn admitted(&mut self, id: ConnectionId) {
+        let Role::Pending { listener_id } = self.table.get(id).role else { return };
+        if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
+            listener.pending.push_back(id);
+            if let Some(waker) = &listener.waker {
+                self.table.get(id).socket().register_recv_waker(waker);
+            }
         }
     }
 

@@ -35,6 +35,7 @@ impl Sockets {
 impl glass_api::Net for Sockets {
     type Listener = Listener;
     type Stream = Stream;
+    type Datagrams = Datagrams;
 
     async fn up(&self) -> Result<NetInfo, NetError> {
         let shared = self.shared()?;
@@ -55,6 +56,12 @@ impl glass_api::Net for Sockets {
         let shared = self.shared()?;
         let (id, port) = shared.state.borrow_mut().listen(port)?;
         Ok(Listener { shared: shared.clone(), id, port })
+    }
+
+    async fn bind(&self, port: u16) -> Result<Datagrams, NetError> {
+        let shared = self.shared()?;
+        let (id, port) = shared.state.borrow_mut().bind(port)?;
+        Ok(Datagrams { shared: shared.clone(), id, port })
     }
 
     async fn connect(&self, remote: SocketAddr) -> Result<Stream, NetError> {
@@ -91,5 +98,33 @@ impl glass_api::Listener for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.state.borrow_mut().close_listener(self.id);
+    }
+}
+
+/// A port that is open for datagrams; see [`glass_api::Datagrams`]. A datagram to a neighbour that does not answer is dropped after three
+/// seconds. There are no fragments, so the longest datagram is that of one frame.
+pub struct Datagrams {
+    shared: Rc<Shared>,
+    id: u64,
+    port: u16,
+}
+
+impl glass_api::Datagrams for Datagrams {
+    async fn send_to(&self, data: &[u8], remote: SocketAddr) -> Result<(), NetError> {
+        poll_fn(|context| self.shared.state.borrow_mut().poll_send_to(self.id, data, remote, context)).await
+    }
+
+    async fn recv_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr), NetError> {
+        poll_fn(|context| self.shared.state.borrow_mut().poll_recv_from(self.id, buf, context)).await
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        self.shared.state.borrow_mut().close_port(self.id);
     }
 }

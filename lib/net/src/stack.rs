@@ -2,6 +2,8 @@
 
 use crate::announce::announce;
 use crate::config::{Config, ConfigError};
+use crate::congestion::{Data, Watching};
+use crate::ingress::send_stray;
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
 use crate::table::Role;
@@ -21,6 +23,8 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress};
 
 /// Frames that one poll receives at most, so that tasks can run.
 const FRAMES_PER_POLL: usize = 128;
+/// Bytes after which it receives no more: the acknowledgement of a part of a window lets the peer send while the tasks read it.
+const BYTES_PER_POLL: usize = 256 << 10;
 /// Segments that one poll sends at most.
 const SEGMENTS_PER_POLL: usize = 1024;
 /// How long a platform may sleep while the device has no room, if no interrupt comes.
@@ -43,7 +47,8 @@ impl<D: Device> Stack<D> {
         let mut settings = iface::Config::new(HardwareAddress::Ethernet(mac));
         settings.random_seed = seed;
         let interface = Interface::new(settings, &mut device, to_smoltcp(now));
-        let state = RefCell::new(State::new(interface, config, seed, now));
+        let mtu = device.capabilities().ip_mtu();
+        let state = RefCell::new(State::new(interface, mtu, config, seed, now));
         let shared = Rc::new(Shared { state, address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
@@ -87,9 +92,11 @@ impl<D: Device> Stack<D> {
                 (None, _) => state.announce = false,
             }
         }
-        let mut device = Watched { device: &mut self.device, blocked: false, flow: Cell::default() };
+        let mut device =
+            Watched { device: &mut self.device, blocked: false, flow: Cell::default(), data: Cell::default() };
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
+        moved |= state.send_datagrams(&mut device);
         self.transmit_blocked = device.blocked;
 
         let capabilities = self.device.capabilities();
@@ -102,10 +109,26 @@ impl<D: Device> Stack<D> {
             state.receive(time, &frame, PacketMeta::default(), transmit, &capabilities);
             moved = true;
         }
+        while state.handshakes.is_due(now) {
+            let Some(transmit) = self.device.transmit(time) else {
+                self.transmit_blocked = true;
+                break;
+            };
+            let (answer, ended) = state.handshakes.next_resend(now, &capabilities);
+            state.counters.abandoned_opening += ended;
+            let Some(answer) = answer else { break };
+            send_stray(transmit, &answer);
+            moved = true;
+        }
+        let mut received_bytes = 0;
         for _ in 0..FRAMES_PER_POLL {
+            if received_bytes >= BYTES_PER_POLL {
+                break;
+            }
             let Some((receive, transmit)) = self.device.receive(time) else { break };
             let meta = receive.meta();
             receive.consume(|frame| {
+                received_bytes += frame.len();
                 if let Some(ends) = state.receive(time, frame, meta, transmit, &capabilities) {
                     state.refused.keep(now, ends, frame);
                 }
@@ -121,7 +144,10 @@ impl<D: Device> Stack<D> {
     /// Whether the next poll may find something to send. Never sleep while this is true.
     pub fn has_work(&self) -> bool {
         let state = self.shared.state.borrow();
-        let may_send = state.table.queue_len() > 0 || state.wants_to_announce() || state.can_admit_refused();
+        let may_send = state.table.queue_len() > 0
+            || state.has_datagrams()
+            || state.wants_to_announce()
+            || state.can_admit_refused();
         may_send && !self.transmit_blocked
     }
 
@@ -131,7 +157,9 @@ impl<D: Device> Stack<D> {
         let state = &mut *state;
         let control = state.interface.poll_at(to_smoltcp(now), &state.control).map(from_smoltcp);
         let blocked = self.transmit_blocked.then(|| now + BLOCKED_WAIT);
-        let deadline = control.into_iter().chain(state.table.next_deadline()).chain(blocked).min()?;
+        let (datagrams, handshakes) = (state.next_datagram_retry(), state.handshakes.next_deadline());
+        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, blocked];
+        let deadline = deadlines.into_iter().flatten().min()?;
         // Polling has served what could be served.
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
     }
@@ -167,9 +195,14 @@ impl<D: Device> Stack<D> {
         })
     }
 
-    /// Connections that exist, including those being opened and closed.
+    /// Connections that exist, including those being closed.
     pub fn connection_count(&self) -> usize {
         self.shared.state.borrow().table.len()
+    }
+
+    /// Connections whose handshake is not done.
+    pub fn half_open_count(&self) -> usize {
+        self.shared.state.borrow().handshakes.len()
     }
 
     /// What happened since the start.
@@ -199,6 +232,12 @@ impl State {
             if is_on(Group::Net) {
                 connection.flow = device.flow.get();
             }
+            if let Some(data) = device.data.take() {
+                let queued = connection.socket().send_queue();
+                if let Some(control) = connection.window.sends(data, queued) {
+                    connection.socket().set_congestion_control(control);
+                }
+            }
             if result == PollResult::SocketStateChanged {
                 moved = true;
                 self.table.touch(id);
@@ -214,11 +253,13 @@ impl State {
 }
 
 /// A device that passes frames through, detects when there was no room for one and records sent frames in the trace.
-struct Watched<'d, D> {
+pub(crate) struct Watched<'d, D> {
     device: &'d mut D,
-    blocked: bool,
+    pub(crate) blocked: bool,
     /// The connection whose turn it is.
     flow: Cell<Flow>,
+    /// The data that it has sent.
+    data: Cell<Option<Data>>,
 }
 
 impl<D: Device> Device for Watched<'_, D> {
@@ -227,7 +268,7 @@ impl<D: Device> Device for Watched<'_, D> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Traced<'a, D::TxToken<'a>>
+        = Watching<'a, Traced<'a, D::TxToken<'a>>>
     where
         Self: 'a;
 
@@ -239,7 +280,7 @@ impl<D: Device> Device for Watched<'_, D> {
     fn transmit(&mut self, now: time::Instant) -> Option<Self::TxToken<'_>> {
         let token = self.device.transmit(now);
         self.blocked |= token.is_none();
-        Some(Traced { transmit: token?, flow: &self.flow })
+        Some(Watching { transmit: Traced { transmit: token?, flow: &self.flow }, data: &self.data })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

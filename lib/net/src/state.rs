@@ -1,6 +1,8 @@
 //! The shared state of the two halves of the stack: smoltcp's interface and sockets, and our tables of them.
 
-use crate::config::{Address, Config, Congestion};
+use crate::config::{Address, Config};
+use crate::datagrams::Port;
+use crate::half_open::Handshakes;
 use crate::listeners::ListenerState;
 use crate::refused::Refused;
 use crate::table::Table;
@@ -10,7 +12,7 @@ use core::net::IpAddr;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
-use smoltcp::socket::{dhcpv4, tcp};
+use smoltcp::socket::dhcpv4;
 use smoltcp::time;
 use smoltcp::wire::{IpAddress, IpCidr, Ipv4Address};
 
@@ -30,6 +32,8 @@ pub struct Counters {
     pub reset_by_peer: u64,
     /// Half-open connections that never opened.
     pub abandoned_opening: u64,
+    /// Half-open connections that ended for newer ones.
+    pub replaced_opening: u64,
     /// Closed connections that did not deliver their data in time, or whose peer kept sending.
     pub linger_cut: u64,
     /// Connections in TIME-WAIT that made room for new ones.
@@ -58,6 +62,14 @@ pub(crate) struct State {
     pub(crate) large_frames: bool,
     pub(crate) listeners: Vec<ListenerState>,
     pub(crate) listeners_made: u64,
+    /// Connections whose handshake is not done.
+    pub(crate) handshakes: Handshakes,
+    /// Where the seeds of handshakes come from.
+    seeds: u64,
+    /// Ports that are open for datagrams.
+    pub(crate) ports: Vec<Port>,
+    /// Bytes that a frame carries after its Ethernet header, at most.
+    pub(crate) mtu: usize,
     /// The first port that a peer wanted to reach without a listener, while there were others; and whether it was reported.
     pub(crate) missed: Option<(u16, bool)>,
     /// SYNs that arrived while there was no room.
@@ -67,7 +79,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(mut interface: Interface, config: Config, seed: u64, now: Instant) -> State {
+    pub(crate) fn new(mut interface: Interface, mtu: usize, config: Config, seed: u64, now: Instant) -> State {
         let mut control = SocketSet::new(Vec::new());
         let mut dhcp = None;
         match config.address {
@@ -98,6 +110,10 @@ impl State {
             large_frames: false,
             listeners: Vec::new(),
             listeners_made: 0,
+            handshakes: Handshakes::default(),
+            seeds: seed,
+            ports: Vec::new(),
+            mtu,
             missed: None,
             refused: Refused::default(),
             counters: Counters::default(),
@@ -139,24 +155,25 @@ impl State {
         true
     }
 
+    /// A number that is hard to guess (SplitMix64).
+    pub(crate) fn next_seed(&mut self) -> u64 {
+        self.seeds = self.seeds.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.seeds ^ (self.seeds >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
     /// An unused port.
     pub(crate) fn free_port(&mut self) -> Option<u16> {
         for _ in EPHEMERAL_PORT_MIN..=u16::MAX {
             let port = self.port_next;
             self.port_next = if port == u16::MAX { EPHEMERAL_PORT_MIN } else { port + 1 };
             let listening = self.listeners.iter().any(|listener| listener.port == port);
-            if !listening && !self.table.uses_port(port) {
+            if !listening && !self.has_port(port) && !self.table.uses_port(port) {
                 return Some(port);
             }
         }
         None
-    }
-
-    pub(crate) fn congestion(&self) -> tcp::CongestionControl {
-        match self.config.congestion {
-            Congestion::None => tcp::CongestionControl::None,
-            Congestion::Reno => tcp::CongestionControl::Reno,
-        }
     }
 }
 

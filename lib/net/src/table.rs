@@ -4,6 +4,7 @@
 //! costs something only when it has work: a frame finds it by its two ends, calls of the
 //! application put it in a queue, and its deadline is in an ordered set.
 
+use crate::congestion::Window;
 use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -51,6 +52,9 @@ pub(crate) struct Connection {
     pub(crate) sockets: SocketSet<'static>,
     handle: SocketHandle,
     ends: Ends,
+    /// How much of its buffers is spare memory.
+    spare: usize,
+    pub(crate) window: Window,
     pub(crate) role: Role,
     /// The peer has reset it.
     pub(crate) reset: bool,
@@ -82,6 +86,8 @@ pub(crate) struct Table {
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     /// Connections that there have been.
     made: u32,
+    /// Spare memory that the connections use.
+    spare: usize,
 }
 
 impl Table {
@@ -89,13 +95,37 @@ impl Table {
         self.by_ends.len()
     }
 
-    /// Adds a connection; no other one may have the same ends.
-    pub(crate) fn insert(&mut self, socket: tcp::Socket<'static>, ends: Ends, role: Role) -> ConnectionId {
+    /// Spare memory that the connections use.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        self.spare
+    }
+
+    /// Adds a connection, of whose buffers `spare` bytes are spare memory; no other one may have the same ends.
+    pub(crate) fn insert(
+        &mut self,
+        socket: tcp::Socket<'static>,
+        spare: usize,
+        window: Window,
+        ends: Ends,
+        role: Role,
+    ) -> ConnectionId {
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
         self.made = self.made.wrapping_add(1);
         let flow = Flow::new(self.made);
-        let connection = Connection { sockets, handle, ends, role, reset: false, flow, queued: false, deadline: None };
+        self.spare += spare;
+        let connection = Connection {
+            sockets,
+            handle,
+            ends,
+            spare,
+            window,
+            role,
+            reset: false,
+            flow,
+            queued: false,
+            deadline: None,
+        };
         connection.trace(Presence::Begins);
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -111,6 +141,7 @@ impl Table {
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         if let Some(connection) = self.slots[id].take() {
             connection.trace(Presence::Ends);
+            self.spare -= connection.spare;
             self.by_ends.remove(&connection.ends);
             if let Some(deadline) = connection.deadline {
                 self.deadlines.remove(&(deadline, id));

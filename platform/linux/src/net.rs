@@ -1,8 +1,8 @@
-//! The host's TCP.
+//! The host's TCP and UDP.
 
 use crate::platform::Host;
 use crate::reactor::{Interest, Role, Watched};
-use glass_api::{Clock, Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
+use glass_api::{Clock, Datagrams, Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
 use glass_trace::Presence;
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// Connections that the kernel keeps for us until we accept them; it may allow fewer.
 const BACKLOG: i32 = 4096;
+
+/// The longest payload of UDP over IPv4.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// How long accepting rests when the process has no descriptors left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
@@ -36,6 +39,12 @@ pub struct HostListener {
     host: Rc<Host>,
     socket: Watched,
     address: SocketAddr,
+}
+
+/// A port that is open for datagrams.
+pub struct HostDatagrams {
+    socket: Watched,
+    port: u16,
 }
 
 /// One connection.
@@ -83,6 +92,15 @@ impl HostNet {
         Ok(HostListener { host: self.host.clone(), socket, address })
     }
 
+    fn bind_to(&self, address: SocketAddr) -> Result<HostDatagrams, Errno> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        rustix::net::bind(&socket, &address)?;
+        let port = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?.port();
+        Ok(HostDatagrams { socket: self.host.core.reactor().watch(socket, Role::Datagrams(port), true)?, port })
+    }
+
     async fn connect_to(&self, remote: SocketAddr) -> Result<HostStream, Errno> {
         let socket = new_socket(remote)?;
         set_options(&socket)?;
@@ -103,6 +121,7 @@ impl HostNet {
 impl Net for HostNet {
     type Listener = HostListener;
     type Stream = HostStream;
+    type Datagrams = HostDatagrams;
 
     async fn up(&self) -> Result<NetInfo, NetError> {
         if !self.host.bind.is_unspecified() {
@@ -123,8 +142,47 @@ impl Net for HostNet {
         })
     }
 
+    async fn bind(&self, port: u16) -> Result<HostDatagrams, NetError> {
+        self.bind_to(SocketAddr::new(self.host.bind, port)).map_err(|errno| match errno {
+            Errno::ADDRINUSE => NetError::PortInUse(port),
+            other => net_error(other),
+        })
+    }
+
     async fn connect(&self, remote: SocketAddr) -> Result<HostStream, NetError> {
         self.connect_to(remote).await.map_err(net_error)
+    }
+}
+
+impl Datagrams for HostDatagrams {
+    async fn send_to(&self, data: &[u8], remote: SocketAddr) -> Result<(), NetError> {
+        let socket = &self.socket;
+        let send = || rustix::net::sendto(socket.fd(), data, SendFlags::NOSIGNAL, &remote);
+        match poll_fn(|context| socket.poll(Interest::Write, context, send)).await {
+            Ok(_) => Ok(()),
+            Err(Errno::MSGSIZE) => Err(NetError::TooLong { bytes: data.len(), bytes_max: DATAGRAM_BYTES_MAX }),
+            Err(error) => Err(net_error(error)),
+        }
+    }
+
+    async fn recv_from(&self, buf: &mut [u8]) -> Result<(usize, SocketAddr), NetError> {
+        let socket = &self.socket;
+        let mut receive = || {
+            let (count, _, remote) = rustix::net::recvfrom(socket.fd(), &mut *buf, RecvFlags::empty())?;
+            Ok((count, remote.and_then(|remote| SocketAddr::try_from(remote).ok())))
+        };
+        loop {
+            // One without a sender cannot be answered.
+            if let (count, Some(remote)) =
+                poll_fn(|context| socket.poll(Interest::Read, context, &mut receive)).await.map_err(net_error)?
+            {
+                return Ok((count, remote));
+            }
+        }
+    }
+
+    fn port(&self) -> u16 {
+        self.port
     }
 }
 

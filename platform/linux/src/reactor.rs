@@ -27,6 +27,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 static LISTENER: Name = Name::new("listener");
 static CONNECTION: Name = Name::new("connection");
+static DATAGRAMS: Name = Name::new("datagrams");
 static SOCKETS: Name = Name::new("sockets");
 static TURN: Name = Name::new("turn");
 static SIGNAL: Name = Name::new("signal");
@@ -103,6 +104,8 @@ pub(crate) enum Role {
     /// It listens on this port.
     Listener(u16),
     Connection,
+    /// It is open for datagrams on this port.
+    Datagrams(u16),
     /// A byte comes with each signal.
     Signals,
 }
@@ -331,6 +334,8 @@ impl Watched {
         match (self.role, interest) {
             (Role::Signals, _) => block(BlockKind::Other, &SIGNAL, 0),
             (Role::Listener(port), _) => block(BlockKind::Accept, &LISTENER, port.into()),
+            (Role::Datagrams(port), Interest::Read) => block(BlockKind::Receive, &DATAGRAMS, port.into()),
+            (Role::Datagrams(port), Interest::Write) => block(BlockKind::Send, &DATAGRAMS, port.into()),
             (Role::Connection, Interest::Read) => block(BlockKind::Receive, &CONNECTION, self.number().into()),
             (Role::Connection, Interest::Write) => block(BlockKind::Send, &CONNECTION, self.number().into()),
         }

@@ -61,6 +61,8 @@ pub struct Core {
     pub wall: Cell<Option<wall::Reading>>,
     /// Prints a line on the console, once the platform runs.
     pub print: OnceCell<Box<Print>>,
+    /// Gives the host what was printed, once the platform runs.
+    pub flush: OnceCell<Box<dyn Fn()>>,
     /// The core's tasks, once the platform runs.
     pub executor: OnceCell<Executor>,
     /// Where the core's events go.
@@ -218,6 +220,7 @@ impl Core {
             random: RefCell::new(None),
             wall: Cell::new(None),
             print: OnceCell::new(),
+            flush: OnceCell::new(),
             executor: OnceCell::new(),
             trace: OnceCell::new(),
             trace_memory: Cell::new(&[]),

@@ -48,6 +48,7 @@ pub fn panicked(info: &PanicInfo) -> ! {
     // SAFETY: copies a register.
     unsafe { asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
     begin(Exit::Panic);
+    flush();
     match info.location() {
         Some(location) => print_line(format_args!("PANIC at {location}: {}", info.message())),
         None => print_line(format_args!("PANIC: {}", info.message())),
@@ -80,6 +81,8 @@ extern "C" fn glass_exception() -> ! {
     print_callers(core, fault.rbp(), 1, FRAMES_MAX);
     print_last_events();
     print_others();
+    // Last: what the exception has destroyed may be used here.
+    flush();
     exit(Exit::Exception)
 }
 
@@ -94,6 +97,13 @@ fn begin(how: Exit) {
             exit(how);
         }
         Err(_) => stay_stopped(),
+    }
+}
+
+/// Gives the host the last lines of the service.
+fn flush() {
+    if let Some(flush) = this_core().flush.get() {
+        flush();
     }
 }
 

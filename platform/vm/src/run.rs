@@ -81,6 +81,9 @@ where
     let printer = platform.clone();
     let _ = this_core().print.set(Box::new(move |line| printer.print(line)));
     let result = Rc::new(Cell::new(None));
+    if let Some(console) = core.console().cloned() {
+        let _ = this_core().flush.set(Box::new(move || console.flush(FAREWELL_LOOKS)));
+    }
     let (future, slot) = (serve(platform.clone()), result.clone());
     core.executor().spawn("main", async move { slot.set(Some(future.await)) }).expect("the first task has room");
     let first = First { world, end_requests: devices.end_requests };
@@ -113,7 +116,7 @@ pub fn run_further(work: Work) -> ! {
 /// Ends the VM once the host has the last lines.
 fn end(world: &World, how: Exit) -> ! {
     if let Some(console) = world.core.console() {
-        console.drain(FAREWELL_LOOKS);
+        console.flush(FAREWELL_LOOKS);
     }
     exit(how)
 }

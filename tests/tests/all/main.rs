@@ -18,6 +18,7 @@ mod hostile;
 mod live;
 mod memory;
 mod mpi;
+mod network;
 mod oracle;
 mod owner;
 mod platform_vm;

@@ -82,22 +82,79 @@ fn data_behind_the_window_is_not_taken() {
 
 #[test]
 fn a_flood_of_syns_is_bounded_and_passes() {
-    let config = config(2);
-    let backlog_max = config.backlog_max;
-    let (mut wire, _, ended) = sink_wire(config);
+    const HALF_OPEN_MAX: usize = 256;
+    let (mut wire, _, ended) = sink_wire(config(2));
     for index in 0..5000u16 {
         let mut peer = Peer::new(1024 + index, PORT);
         peer.address = Ipv4Address::new(10, 0, 0, 100 + (index % 100) as u8);
         peer.send(&mut wire, TcpControl::Syn, peer.seq, false, &[]);
         wire.right.poll(wire.now);
-        assert!(wire.right.connection_count() <= backlog_max);
+        assert_eq!(
+            (wire.right.connection_count(), wire.right.half_open_count()),
+            (0, HALF_OPEN_MAX.min(index as usize + 1))
+        );
     }
     let counters = wire.right.counters();
-    assert_eq!(counters.refused_backlog, 5000 - backlog_max as u64);
-    wire.advance(Duration::from_secs(12));
-    assert_eq!(wire.right.connection_count(), 0);
-    assert_eq!(wire.right.counters().abandoned_opening, backlog_max as u64);
+    assert_eq!((counters.refused_backlog, counters.replaced_opening), (0, 5000 - HALF_OPEN_MAX as u64));
+    wire.advance(Duration::from_secs(16));
+    assert_eq!((wire.right.connection_count(), wire.right.half_open_count()), (0, 0));
+    assert_eq!(wire.right.counters().abandoned_opening, HALF_OPEN_MAX as u64);
     assert_serves(&mut wire, &ended);
+}
+
+/// 200 SYNs a second from addresses without a host: each real client connects, as soon as without them.
+#[test]
+fn real_clients_connect_during_a_flood() {
+    let (mut wire, _, ended) = sink_wire(config(2));
+    let mut port = 1024;
+    for client in 0..100 {
+        for _ in 0..40 {
+            let mut peer = Peer::new(port, PORT);
+            port += 1;
+            peer.address = Ipv4Address::new(192, 168, (port >> 8) as u8, port as u8);
+            peer.send(&mut wire, TcpControl::Syn, peer.seq, false, &[]);
+            wire.right.poll(wire.now);
+            wire.advance(Duration::from_millis(5));
+        }
+        let mut client = Peer::new(4000 + client, PORT);
+        assert!(client.open(&mut wire), "port {}", client.port);
+        client.send(&mut wire, TcpControl::Rst, client.seq, true, &[]);
+        client.exchange(&mut wire);
+    }
+    assert!(wire.right.counters().replaced_opening > 3000);
+    assert_eq!((wire.right.counters().accepted, wire.right.counters().refused_backlog), (100, 0));
+    drop(ended);
+}
+
+/// The answer to a SYN is lost, and the peer sends nothing more: it is retransmitted.
+#[test]
+fn the_answer_to_a_syn_is_retransmitted() {
+    let (mut wire, _, _) = sink_wire(config(2));
+    let mut peer = Peer::new(4000, PORT);
+    peer.send(&mut wire, TcpControl::Syn, peer.seq, false, &[]);
+    let first = peer.exchange(&mut wire);
+    assert_eq!(first.iter().map(|segment| segment.control).collect::<Vec<_>>(), [TcpControl::Syn]);
+    for seconds in [1, 2, 4] {
+        wire.now = wire.now + Duration::from_secs(seconds);
+        let again = peer.exchange(&mut wire);
+        assert_eq!(again.iter().map(|segment| segment.seq).collect::<Vec<_>>(), [first[0].seq], "after {seconds} s");
+    }
+    // A reset ends it only with the number that is expected.
+    peer.seq += 1;
+    peer.ack = first[0].seq + 1;
+    peer.send(&mut wire, TcpControl::Rst, peer.seq + 5, false, &[]);
+    peer.exchange(&mut wire);
+    assert_eq!(wire.right.half_open_count(), 1);
+    peer.send(&mut wire, TcpControl::None, peer.seq, true, &[]);
+    peer.exchange(&mut wire);
+    assert_eq!((wire.right.half_open_count(), wire.right.connection_count()), (0, 1));
+    let mut other = Peer::new(4001, PORT);
+    other.send(&mut wire, TcpControl::Syn, other.seq, false, &[]);
+    other.exchange(&mut wire);
+    other.seq += 1;
+    other.send(&mut wire, TcpControl::Rst, other.seq, false, &[]);
+    other.exchange(&mut wire);
+    assert_eq!((wire.right.half_open_count(), wire.right.counters().abandoned_opening), (0, 1));
 }
 
 #[test]
@@ -117,11 +174,18 @@ fn a_syn_with_a_wrong_checksum_leaves_nothing_behind() {
 fn a_repeated_syn_makes_no_second_connection() {
     let (mut wire, _, _) = sink_wire(config(2));
     let peer = Peer::new(4000, PORT);
-    for _ in 0..5 {
-        peer.send(&mut wire, TcpControl::Syn, peer.seq, false, &[]);
+    for number in 0..5 {
+        let mut frame = peer.frame(TcpControl::Syn, peer.seq, None, &[]);
+        // The packet's identification, 18 bytes in, and the checksum that makes good for it.
+        frame[19] ^= number;
+        let checksum = u16::from_be_bytes([frame[24], frame[25]]).wrapping_sub(number.into());
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        wire.right.device_mut().incoming.borrow_mut().push_back(frame);
     }
-    peer.exchange(&mut wire);
-    assert_eq!(wire.right.connection_count(), 1);
+    let answers = peer.exchange(&mut wire);
+    // Another first number would make the peer's acknowledgement of the first answer a wrong one.
+    assert_eq!(answers.iter().map(|answer| answer.seq).collect::<Vec<_>>(), [answers[0].seq; 5]);
+    assert_eq!((wire.right.connection_count(), wire.right.half_open_count()), (0, 1));
 }
 
 #[test]
@@ -261,6 +325,8 @@ fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
         other.send(wire, control, other.seq, ack, &[]);
         other.exchange(wire).into_iter().map(|segment| segment.control).collect::<Vec<_>>()
     };
+    // The first answer is lost, because the peer's hardware address is unknown.
+    answers(&mut wire, TcpControl::None, true);
     for (control, ack) in
         [(TcpControl::Syn, true), (TcpControl::None, true), (TcpControl::None, false), (TcpControl::Fin, true)]
     {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod datagrams;
 mod dhcp;
 mod hostile;
 mod trace;

@@ -77,7 +77,7 @@ fn one_seed_has_one_trace() {
 fn many_clients_at_once_are_served_beyond_the_backlog() {
     for_seeds(0..10, |seed| {
         let mut world = World::new(seed);
-        let network = Config { backlog_max: 16, ..Config::for_memory(Address::Dhcp, 32 << 20) };
+        let network = Config { backlog_max: 1, ..Config::for_memory(Address::Dhcp, 32 << 20) };
         let server = world.node("server", NodeConfig { network, ..NodeConfig::default() });
         listen(&server, echo);
         let done = Rc::new(Cell::new(0));
@@ -95,7 +95,7 @@ fn many_clients_at_once_are_served_beyond_the_backlog() {
         }
         world.run_until(5 * MINUTE, || done.get() == 40).unwrap();
         let counters = world.stack_counters(&server);
-        assert!(counters.refused_backlog > 0, "{counters:?}");
+        assert_eq!(counters.accepted, 40, "{counters:?}");
         world.run_for(MINUTE).unwrap();
         assert_eq!(world.connection_count(&server), 0, "seed {seed}");
     });
@@ -258,10 +258,11 @@ fn a_client_that_vanishes_is_noticed_and_its_socket_freed() {
                                 break Err(error);
                             }
                         },
-                        "closing" => {
-                            stream.write_all(&[0; 50_000]).await.unwrap();
-                            stream.close().await
-                        }
+                        "closing" => match stream.write_all(&[0; 50_000]).await {
+                            Ok(()) => stream.close().await,
+                            // It vanished before the congestion window had room for everything.
+                            error => error,
+                        },
                         _ => loop {
                             match stream.read(&mut [0; 1000]).await {
                                 Ok(0) => break Ok(()),

@@ -2,16 +2,23 @@
 
 use super::{Devices, EndRequests, Settings, Started};
 use crate::bus::VmTransport;
+use crate::clock;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::ToString;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use glass_api::Instant;
 use glass_executor::sync::Notify;
 use glass_trace::Name;
 use glass_virtio::{Console, ConsoleConfig, Driver, IdentityDma, Lie, SetupError};
 
 /// What a task waits for that prints more than the host reads.
 static CONSOLE_ROOM: Name = Name::new("console: no room until the host reads");
+
+/// Printed lines wait for more of them until they are so many bytes, or for so long after the last notification.
+const UNSENT_BYTES_MAX: usize = 4096;
+const UNSENT_TIME_MAX: Duration = Duration::from_millis(1);
 
 /// The character that requests the end of the service: what a terminal sends for Ctrl-C.
 const INTERRUPT: u8 = 3;
@@ -24,6 +31,8 @@ pub struct SharedConsole {
 
 struct Shared {
     console: RefCell<Console<VmTransport, IdentityDma>>,
+    /// Bytes that were printed since the host was notified last, and when that was.
+    unsent: Cell<(usize, Instant)>,
     /// Notified when the host has read something.
     room: Notify,
     end_requests: Rc<EndRequests>,
@@ -40,17 +49,33 @@ pub fn start(
     let config = ConsoleConfig { port: settings.console_port, receive: true, ..ConsoleConfig::default() };
     let console = RefCell::new(Console::new(transport, IdentityDma, config)?);
     let (room, end_requests) = (Notify::of_resource(&CONSOLE_ROOM), devices.end_requests.clone());
-    let console = SharedConsole { shared: Rc::new(Shared { console, room, end_requests }) };
+    let unsent = Cell::new((0, Instant(0)));
+    let console = SharedConsole { shared: Rc::new(Shared { console, unsent, room, end_requests }) };
     devices.console = Some(console.clone());
     Ok(Some(("console".to_string(), Box::new(console))))
 }
 
 impl SharedConsole {
-    /// Gives the host a line at once.
+    /// Prints a line. The host gets the first one at once and those that follow soon after it together, at the end of the core's round at
+    /// the latest: a notification costs as much as a hundred lines.
     pub fn print(&self, line: &[u8]) {
         let mut console = self.shared.console.borrow_mut();
         console.write(line);
+        let (bytes, notified_at) = self.shared.unsent.get();
+        let (bytes, now) = (bytes + line.len(), clock::now());
+        if bytes < UNSENT_BYTES_MAX && now.since(notified_at) < UNSENT_TIME_MAX {
+            return self.shared.unsent.set((bytes, notified_at));
+        }
+        self.shared.unsent.set((0, now));
         console.kick();
+    }
+
+    /// Gives the host what was printed, and waits for up to `polls` polls until it has that. Without effect if the console is in use, as it
+    /// may be in a crash.
+    pub fn flush(&self, polls: usize) {
+        if let Ok(mut console) = self.shared.console.try_borrow_mut() {
+            console.drain(polls);
+        }
     }
 
     /// Completes when there is room for `bytes` bytes.
@@ -77,11 +102,6 @@ impl SharedConsole {
         let before = &self.shared.end_requests.interrupts;
         before.set(before.get().saturating_add(interrupts));
     }
-
-    /// Looks up to `looks` times whether the host has taken everything.
-    pub fn drain(&self, looks: usize) {
-        self.shared.console.borrow_mut().drain(looks);
-    }
 }
 
 impl Driver for SharedConsole {
@@ -95,6 +115,9 @@ impl Driver for SharedConsole {
     }
 
     fn kick(&mut self) -> bool {
+        if self.shared.unsent.get().0 > 0 {
+            self.shared.unsent.set((0, clock::now()));
+        }
         self.shared.console.borrow_mut().kick()
     }
 

@@ -40,7 +40,8 @@ impl<T: Transport, D: Dma> Card for VirtioCard<T, D> {
             mtu: limits.mtu,
             completes_checksums: limits.completes_checksums,
             verifies_checksums: limits.verifies_checksums,
-            segment_bytes_max: limits.segment_bytes_max,
+            segment_v4_bytes_max: limits.segment_v4_bytes_max,
+            segment_v6_bytes_max: limits.segment_v6_bytes_max,
         }
     }
 

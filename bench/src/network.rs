@@ -1,0 +1,272 @@
+//! `network`: TCP between a client on the host and `bench-tcp` as a VM behind a TAP device, beside `bench-tcp` as a process behind a pair of
+//! Ethernet devices (veth). All devices are in network namespaces that the benchmark makes.
+
+use crate::figure::Figure;
+use crate::outcome::{Outcome, Part, Progress};
+use crate::statistics::{Summary, turn};
+use anyhow::{Context, Result, bail, ensure};
+use glass_tests::folder::Folder;
+use glass_tests::netns::{self, Namespace};
+use glass_tests::process::Process;
+use glass_tests::queue::World;
+use glass_tests::{programs, qemu};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Turns of each contestant.
+const ROUNDS: usize = 7;
+/// Bytes of one transfer: a process or a VM under KVM, and an emulated VM. The first part of each is not timed.
+const BYTES: u64 = 2 << 30;
+const BYTES_TCG: u64 = 512 << 20;
+const WARM_UP_BYTES: u64 = 32 << 20;
+/// Round trips of a turn, after some that are not counted.
+const ROUND_TRIPS: usize = 2000;
+const WARM_UP_TRIPS: usize = 100;
+const ECHO_BYTES: usize = 64;
+const PIECE_BYTES: usize = 256 << 10;
+const PORT: u16 = 8090;
+/// A service that does not answer for so long has failed.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The parts, by name.
+pub const PARTS: [Part; 2] = [("tcp", tcp), ("offloads", offloads)];
+
+/// What the device of a VM lacks, by the name of the figures.
+const LACKS: [(&str, &str); 5] = [
+    ("all", ""),
+    ("without_merged_buffers", ",mrg_rxbuf=off"),
+    ("without_received_segments", ",guest_tso4=off,guest_tso6=off"),
+    ("without_sent_segments", ",host_tso4=off,host_tso6=off"),
+    ("without_any", ",csum=off,guest_csum=off,guest_tso4=off,guest_tso6=off,host_tso4=off,host_tso6=off,mrg_rxbuf=off"),
+];
+
+/// A running service, and what was measured of it.
+struct Contestant<'n> {
+    name: String,
+    address: SocketAddr,
+    bytes: u64,
+    /// Where the client is.
+    near: &'n Namespace,
+    // Ended before the namespaces go.
+    _process: Process,
+    out: Vec<f64>,
+    r#in: Vec<f64>,
+    echo: Vec<f64>,
+}
+
+impl<'n> Contestant<'n> {
+    fn new(name: String, address: Ipv4Addr, bytes: u64, near: &'n Namespace, process: Process) -> Contestant<'n> {
+        let address = SocketAddr::from((address, PORT));
+        Contestant {
+            name,
+            address,
+            bytes,
+            near,
+            _process: process,
+            out: Vec::new(),
+            r#in: Vec::new(),
+            echo: Vec::new(),
+        }
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let (address, bytes) = (self.address, self.bytes);
+        let (out, r#in, echo) =
+            self.near.inside(|| Ok((receive(address, bytes)?, send(address, bytes)?, echo(address)?)))?;
+        self.out.push(out);
+        self.r#in.push(r#in);
+        self.echo.push(echo);
+        Ok(())
+    }
+}
+
+/// Why nothing can be measured here, and what that costs.
+fn check() -> Result<()> {
+    if let Some(reason) = netns::obstacle() {
+        bail!("{reason}; `glass run --net user` works without, at about a tenth of the speed");
+    }
+    Ok(())
+}
+
+fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+    check()?;
+    let folder = Folder::new("bench-network")?;
+    let (near, far) = (Namespace::new()?, Namespace::new()?);
+    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
+    near.join(near_address, &far, far_address)?;
+    let mut contestants = Vec::new();
+    let mut command = far.command(programs::built("bench-tcp").context("bench-tcp is not built")?);
+    let process = Process::spawn(&mut command, &folder.file("process.log"))?;
+    contestants.push(Contestant::new("native_veth".into(), far_address, BYTES, &near, process));
+    for (number, world) in [(1, World::Kvm), (2, World::Tcg)] {
+        match world.obstacle() {
+            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
+            None => contestants.push(vm(world, number, &world.to_string(), "", &near, &folder)?),
+        }
+    }
+    measure(&mut contestants, progress)?;
+    let veth = &contestants[0];
+    let peers = [&veth.out, &veth.r#in, &veth.echo].map(|samples| Summary::of(samples).map(|summary| summary.median));
+    for contestant in &contestants {
+        add(outcome, "network", contestant, peers.map(|peer| peer.map(|peer| ("native_veth", peer))));
+    }
+    outcome.note(format!(
+        "TCP between a client on the host and bench-tcp; out: from bench-tcp to the client, in: the other way, both with a copy by both programs; {} MiB a turn, {} MiB of an emulated VM, after {} MiB to warm up (out only)",
+        BYTES >> 20, BYTES_TCG >> 20, WARM_UP_BYTES >> 20
+    ));
+    outcome.note(format!("echo: the median of {ROUND_TRIPS} round trips of {ECHO_BYTES} bytes in each turn"));
+    Ok(())
+}
+
+/// The fastest VM of this machine, with one offload less each time.
+fn offloads(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+    check()?;
+    let folder = Folder::new("bench-network")?;
+    let near = Namespace::new()?;
+    let worlds = [World::Kvm, World::Tcg];
+    let Some(world) = worlds.into_iter().find(|world| world.obstacle().is_none()) else {
+        outcome.note("VMs skipped: qemu-system-x86_64 is not installed");
+        return Ok(());
+    };
+    let mut contestants = Vec::new();
+    for (number, (name, lacks)) in (1..).zip(LACKS) {
+        contestants.push(vm(world, number, &format!("{world}.{name}"), lacks, &near, &folder)?);
+    }
+    measure(&mut contestants, progress)?;
+    let all = &contestants[0];
+    let peers = [&all.out, &all.r#in, &all.echo].map(|samples| Summary::of(samples).map(|summary| summary.median));
+    for (index, contestant) in contestants.iter().enumerate() {
+        let peers = peers.map(|peer| peer.filter(|_| index > 0).map(|peer| ("all", peer)));
+        add(outcome, "offloads", contestant, peers);
+    }
+    outcome.note("the device of each VM lacks some offloads; without_any also lacks checksums");
+    Ok(())
+}
+
+/// Runs everything in turn.
+fn measure(contestants: &mut [Contestant], progress: Progress) -> Result<()> {
+    for round in 0..ROUNDS {
+        for index in turn(contestants.len(), round) {
+            let contestant = &mut contestants[index];
+            contestant.turn().with_context(|| format!("{} failed in round {round}", contestant.name))?;
+        }
+        progress(round as u64 + 1, ROUNDS as u64);
+    }
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Option<(&str, f64)>; 3]) {
+    let Contestant { name, out, r#in, echo, .. } = contestant;
+    let measured = [("tcp_out_gbit_s", "Gbit/s", out), ("tcp_in_gbit_s", "Gbit/s", r#in), ("echo_p50_us", "us", echo)];
+    for ((what, unit, samples), peer) in measured.into_iter().zip(peers) {
+        let figure = Figure::of(&format!("{group}.{name}.{what}"), unit, samples);
+        outcome.add(figure.map(|figure| match peer.filter(|(peer, _)| peer != name) {
+            Some((peer, value)) => figure.against(peer, value),
+            None => figure,
+        }));
+    }
+}
+
+/// Boots `bench-tcp` with a TAP device of its own, whose card has the options `lacks` of QEMU.
+fn vm<'n>(
+    world: World,
+    number: u8,
+    name: &str,
+    lacks: &str,
+    near: &'n Namespace,
+    folder: &Folder,
+) -> Result<Contestant<'n>> {
+    let own_folder = Folder::new(&format!("bench-network-{number}"))?;
+    let (tap, host, guest) =
+        (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
+    near.tap(&tap, host)?;
+    let mut glass = near.command(programs::built("glass").context("glass is not built")?);
+    let image = programs::image("bench-tcp").context("the image of bench-tcp is not built")?;
+    glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
+    glass.args(["--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
+    let words = qemu::command_words(&mut glass, &[], &own_folder)?;
+    let (program, words) = words.split_first().context("an empty command line")?;
+    let mut command = near.command(program);
+    let is_card = |word: &str| word.starts_with("virtio-net-");
+    command.args(words.iter().map(|word| if is_card(word) { format!("{word}{lacks}") } else { word.clone() }));
+    let process = Process::spawn(&mut command, &folder.file(&format!("{name}.log")))?;
+    let bytes = if world == World::Tcg { BYTES_TCG } else { BYTES };
+    Ok(Contestant::new(name.into(), guest, bytes, near, process))
+}
+
+/// A connection with the client's request; waits until the service listens.
+fn connect(address: SocketAddr, request: &str) -> Result<TcpStream> {
+    let end = Instant::now() + LIMIT;
+    let mut stream = loop {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
+            Ok(stream) => break stream,
+            Err(error) if Instant::now() > end => {
+                return Err(error).with_context(|| format!("{address} does not answer"));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    stream.write_all(request.as_bytes())?;
+    Ok(stream)
+}
+
+fn gbit_s(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 * 8.0 / 1e9 / time.as_secs_f64()
+}
+
+/// Receives `bytes` and what is received before them to warm up; returns Gbit/s.
+fn receive(address: SocketAddr, bytes: u64) -> Result<f64> {
+    let mut stream = connect(address, &format!("send {}\n", WARM_UP_BYTES + bytes))?;
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut received = 0;
+    let mut start = None;
+    loop {
+        let count = stream.read(&mut buffer)?;
+        received += count as u64;
+        if received >= WARM_UP_BYTES && start.is_none() {
+            start = Some((Instant::now(), received));
+        }
+        if count == 0 {
+            break;
+        }
+    }
+    ensure!(received == WARM_UP_BYTES + bytes, "{received} bytes of {} were received", WARM_UP_BYTES + bytes);
+    let (start, before) = start.context("nothing was received")?;
+    Ok(gbit_s(received - before, start.elapsed()))
+}
+
+/// Sends `bytes`, until the service has received all of them; returns Gbit/s.
+fn send(address: SocketAddr, bytes: u64) -> Result<f64> {
+    let mut stream = connect(address, "take\n")?;
+    let buffer = vec![b'g'; PIECE_BYTES];
+    let start = Instant::now();
+    let mut left = bytes;
+    while left > 0 {
+        left -= stream.write(&buffer[..left.min(PIECE_BYTES as u64) as usize])? as u64;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    ensure!(line.trim().parse() == Ok(bytes), "bench-tcp received {line:?} of {bytes} bytes");
+    Ok(gbit_s(bytes, start.elapsed()))
+}
+
+/// The median round trip in microseconds.
+fn echo(address: SocketAddr) -> Result<f64> {
+    let mut stream = connect(address, "echo\n")?;
+    let mut times = Vec::with_capacity(ROUND_TRIPS);
+    let (sent, mut received) = ([b'g'; ECHO_BYTES], [0; ECHO_BYTES]);
+    for trip in 0..WARM_UP_TRIPS + ROUND_TRIPS {
+        let start = Instant::now();
+        stream.write_all(&sent)?;
+        stream.read_exact(&mut received)?;
+        if trip >= WARM_UP_TRIPS {
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    Ok(Summary::of(&times).context("there are round trips")?.median)
+}

@@ -1,0 +1,298 @@
+//! UDP: ports that are open for datagrams, with bounded queues both ways.
+//!
+//! What is received goes through smoltcp's socket of the port. What is sent waits in a queue of ours: smoltcp keeps a datagram until its
+//! receiver's hardware address is known, which for a host that does not exist is forever, and would let all others wait behind it. Here
+//! it is parked for a moment, and the next one is sent.
+
+use crate::stack::Watched;
+use crate::state::{State, to_smoltcp};
+use crate::trace::{RECEIVE_DATAGRAM, SEND_DATAGRAM};
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use glass_api::{Instant, NetError};
+use glass_trace::BlockKind;
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::phy::Device;
+use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, RecvError, Socket};
+use smoltcp::wire::IpEndpoint;
+
+/// Ports that may be open for datagrams at once.
+const PORTS_MAX: usize = 16;
+/// Datagrams in each direction's queue.
+const DATAGRAMS_MAX: usize = 512;
+/// Datagrams that a port sends in one poll at most.
+const DATAGRAMS_PER_POLL: usize = 256;
+/// Datagrams of a port whose receiver's hardware address is unknown; the oldest makes room for a new one.
+const PARKED_MAX: usize = 8;
+/// How long one waits for that address, and how often it is tried.
+const PARKED_TIME: Duration = Duration::from_secs(3);
+const PARKED_RETRY: Duration = Duration::from_millis(250);
+/// Headers of UDP over IPv4 and IPv6.
+const HEADERS_BYTES: [usize; 2] = [20 + 8, 40 + 8];
+
+/// A port that is open for datagrams.
+pub(crate) struct Port {
+    id: u64,
+    pub(crate) port: u16,
+    /// Where it receives, among the sockets that are not connections.
+    receive: SocketHandle,
+    outgoing: PacketBuffer<'static>,
+    /// Its only socket sends one datagram.
+    exit: SocketSet<'static>,
+    exit_handle: SocketHandle,
+    loaded: Option<Loaded>,
+    parked: VecDeque<Parked>,
+    sender: Option<Waker>,
+}
+
+/// Which datagram is in the exit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loaded {
+    /// The first of those that are queued.
+    Queued,
+    /// The first of those that are parked.
+    Parked,
+}
+
+/// A datagram whose receiver's hardware address is unknown.
+struct Parked {
+    remote: IpEndpoint,
+    data: Vec<u8>,
+    until: Instant,
+    retry_at: Instant,
+}
+
+fn buffer(count: usize, bytes: usize) -> PacketBuffer<'static> {
+    PacketBuffer::new(vec![PacketMetadata::EMPTY; count], vec![0; bytes])
+}
+
+impl Port {
+    fn exit_socket(&mut self) -> &mut Socket<'static> {
+        self.exit.get_mut(self.exit_handle)
+    }
+
+    /// Puts the next datagram into the exit, unless one is there. Returns whether one is.
+    fn load(&mut self, now: Instant) -> bool {
+        while self.parked.front().is_some_and(|parked| parked.until <= now) {
+            self.parked.pop_front();
+        }
+        if self.loaded.is_some() {
+            return true;
+        }
+        let socket = self.exit.get_mut::<Socket>(self.exit_handle);
+        let loaded = match self.parked.front().filter(|parked| parked.retry_at <= now) {
+            Some(parked) => socket.send_slice(&parked.data, parked.remote).map(|()| Loaded::Parked).ok(),
+            None => match self.outgoing.peek() {
+                Ok((meta, data)) => socket.send_slice(data, *meta).map(|()| Loaded::Queued).ok(),
+                Err(_) => return false,
+            },
+        };
+        self.loaded = loaded;
+        if loaded.is_none() {
+            // One that smoltcp never takes, which `State::poll_send_to` has excluded.
+            let _ = self.outgoing.dequeue();
+        }
+        loaded.is_some()
+    }
+
+    /// The datagram in the exit was sent.
+    fn sent(&mut self) {
+        match self.loaded.take() {
+            Some(Loaded::Parked) => drop(self.parked.pop_front()),
+            Some(Loaded::Queued) => drop(self.outgoing.dequeue()),
+            None => {}
+        }
+        self.wake();
+    }
+
+    /// The datagram in the exit cannot be sent yet.
+    fn park(&mut self, now: Instant) {
+        let parked = match self.loaded.take() {
+            Some(Loaded::Parked) => self.parked.pop_front(),
+            Some(Loaded::Queued) => self.outgoing.dequeue().ok().map(|(meta, data)| Parked {
+                remote: meta.endpoint,
+                data: data.to_vec(),
+                until: now + PARKED_TIME,
+                retry_at: now,
+            }),
+            None => None,
+        };
+        if let Some(mut parked) = parked {
+            parked.retry_at = now + PARKED_RETRY;
+            if self.parked.len() == PARKED_MAX {
+                self.parked.pop_front();
+            }
+            self.parked.push_back(parked);
+        }
+        // A socket of its own: the set remembers that this one waits for an address.
+        let number = self.port;
+        self.exit.remove(self.exit_handle);
+        self.exit_handle = self.exit.add(exit_socket(number, self.outgoing.payload_capacity()));
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            sender.wake();
+        }
+    }
+
+    /// Whether it may send something now.
+    fn has_work(&self, now: Instant) -> bool {
+        self.loaded.is_some() || !self.outgoing.is_empty() || self.next_retry().is_some_and(|at| at <= now)
+    }
+
+    fn next_retry(&self) -> Option<Instant> {
+        self.parked.front().map(|parked| parked.retry_at.min(parked.until))
+    }
+}
+
+fn exit_socket(port: u16, bytes: usize) -> Socket<'static> {
+    let mut socket = Socket::new(buffer(1, 1), buffer(1, bytes));
+    socket.bind(port).expect("the port is not 0 and the socket is new");
+    socket
+}
+
+impl State {
+    /// Opens a port for datagrams and returns its id and number.
+    pub(crate) fn bind(&mut self, port: u16) -> Result<(u64, u16), NetError> {
+        if self.ports.len() == PORTS_MAX {
+            return Err(NetError::TooMany);
+        }
+        let port = match port {
+            0 => self.free_port().ok_or(NetError::TooMany)?,
+            port if self.ports.iter().any(|open| open.port == port) => return Err(NetError::PortInUse(port)),
+            port => port,
+        };
+        let mut socket = Socket::new(buffer(DATAGRAMS_MAX, self.config.datagram_bytes), buffer(1, 1));
+        socket.bind(port).map_err(|_| NetError::PortInUse(port))?;
+        let mut exit = SocketSet::new(Vec::with_capacity(1));
+        let exit_handle = exit.add(exit_socket(port, self.mtu));
+        self.listeners_made += 1;
+        let id = self.listeners_made;
+        self.ports.push(Port {
+            id,
+            port,
+            receive: self.control.add(socket),
+            outgoing: buffer(DATAGRAMS_MAX, self.config.datagram_bytes),
+            exit,
+            exit_handle,
+            loaded: None,
+            parked: VecDeque::new(),
+            sender: None,
+        });
+        Ok((id, port))
+    }
+
+    /// Closes a port. What was not sent is dropped.
+    pub(crate) fn close_port(&mut self, id: u64) {
+        if let Some(index) = self.ports.iter().position(|port| port.id == id) {
+            let port = self.ports.remove(index);
+            self.control.remove(port.receive);
+        }
+    }
+
+    /// Queues a datagram.
+    pub(crate) fn poll_send_to(
+        &mut self,
+        id: u64,
+        data: &[u8],
+        remote: SocketAddr,
+        context: &mut Context,
+    ) -> Poll<Result<(), NetError>> {
+        let bytes_max = self.mtu.saturating_sub(HEADERS_BYTES[usize::from(remote.is_ipv6())]);
+        if data.len() > bytes_max {
+            return Poll::Ready(Err(NetError::TooLong { bytes: data.len(), bytes_max }));
+        }
+        let remote = IpEndpoint::from(remote);
+        let has_address = self.interface.ip_addrs().iter().any(|own| own.address().version() == remote.addr.version());
+        if !has_address || remote.port == 0 || remote.addr.is_unspecified() {
+            return Poll::Ready(Err(NetError::NoNetwork));
+        }
+        let Some(port) = self.ports.iter_mut().find(|port| port.id == id) else {
+            return Poll::Ready(Err(NetError::NoNetwork));
+        };
+        match port.outgoing.enqueue(data.len(), remote.into()) {
+            Ok(place) => {
+                place.copy_from_slice(data);
+                Poll::Ready(Ok(()))
+            }
+            Err(_) => {
+                port.sender = Some(context.waker().clone());
+                glass_trace::block(BlockKind::Send, &SEND_DATAGRAM, port.port.into());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Takes the next datagram.
+    pub(crate) fn poll_recv_from(
+        &mut self,
+        id: u64,
+        buf: &mut [u8],
+        context: &mut Context,
+    ) -> Poll<Result<(usize, SocketAddr), NetError>> {
+        let Some(port) = self.ports.iter_mut().find(|port| port.id == id) else {
+            return Poll::Ready(Err(NetError::NoNetwork));
+        };
+        let socket = self.control.get_mut::<Socket>(port.receive);
+        match socket.recv() {
+            Ok((data, meta)) => {
+                let count = data.len().min(buf.len());
+                buf[..count].copy_from_slice(&data[..count]);
+                Poll::Ready(Ok((count, SocketAddr::new(meta.endpoint.addr.into(), meta.endpoint.port))))
+            }
+            Err(RecvError::Exhausted | RecvError::Truncated) => {
+                socket.register_recv_waker(context.waker());
+                glass_trace::block(BlockKind::Receive, &RECEIVE_DATAGRAM, port.port.into());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sends queued datagrams of every port. Returns whether it sent one.
+    pub(crate) fn send_datagrams<D: Device>(&mut self, device: &mut Watched<'_, D>) -> bool {
+        let mut moved = false;
+        for port in &mut self.ports {
+            for _ in 0..DATAGRAMS_PER_POLL {
+                if device.blocked || !port.load(self.now) {
+                    break;
+                }
+                self.interface.poll_egress(to_smoltcp(self.now), device, &mut port.exit);
+                // The exit has room when it has no datagram.
+                if port.exit_socket().can_send() {
+                    port.sent();
+                    moved = true;
+                } else if !device.blocked {
+                    port.park(self.now);
+                }
+            }
+        }
+        moved
+    }
+
+    /// Lets parked datagrams try again: a neighbour's address has become known.
+    pub(crate) fn retry_parked(&mut self) {
+        for parked in self.ports.iter_mut().flat_map(|port| &mut port.parked) {
+            parked.retry_at = self.now;
+        }
+    }
+
+    /// Whether a port may have something to send.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.ports.iter().any(|port| port.has_work(self.now))
+    }
+
+    pub(crate) fn next_datagram_retry(&self) -> Option<Instant> {
+        self.ports.iter().filter_map(Port::next_retry).min()
+    }
+
+    /// Whether a port is open for datagrams.
+    pub(crate) fn has_port(&self, port: u16) -> bool {
+        self.ports.iter().any(|open| open.port == port)
+    }
+}

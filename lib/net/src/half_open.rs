@@ -1,0 +1,343 @@
+//! Connections whose handshake is not done: a SYN was received and answered.
+//!
+//! A flood of SYNs comes from addresses that never answer. So until the peer has acknowledged our SYN, a connection is only its SYN and a
+//! number; they are bounded apart from all others, and a new one takes the place of the oldest. The socket and its buffers are made when
+//! the acknowledgement is received.
+//!
+//! A socket of smoltcp cannot be made in the middle of a handshake, and it chooses its first sequence number itself, by the
+//! generator of its interface. Therefore each handshake has an interface of its own for a moment, with a seed of its own: once with a
+//! socket without buffers, whose answer is sent, and once more, from the same seed and SYN, with the socket that stays.
+
+use crate::state::to_smoltcp;
+use crate::table::Ends;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+use glass_api::Instant;
+use smoltcp::iface::{self, Interface, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::time;
+use smoltcp::wire::{
+    EthernetFrame, HardwareAddress, IpAddress, IpCidr, Ipv4Address, Ipv4Packet, Ipv6Address, Ipv6Packet, TcpOption,
+    TcpPacket, TcpSeqNumber,
+};
+
+/// Handshakes that may be in progress.
+const COUNT_MAX: usize = 256;
+/// A longer frame is not an ordinary SYN.
+const FRAME_BYTES_MAX: usize = 128;
+/// When the answer is retransmitted: so long after it was sent, and twice as long after the next time.
+const RESEND_AFTER: Duration = Duration::from_secs(1);
+/// How often it is retransmitted.
+const RESENDS_MAX: u8 = 3;
+const ETHERNET_BYTES: usize = 14;
+
+/// A handshake in progress.
+struct HalfOpen {
+    /// In the order of their start.
+    number: u64,
+    /// The frame with the SYN.
+    syn: Vec<u8>,
+    seed: u64,
+    /// Our first sequence number.
+    start: TcpSeqNumber,
+    /// Sizes of its buffers, and how much of them is spare memory.
+    sizes: Sizes,
+    resends: u8,
+    resend_at: Instant,
+}
+
+/// The sizes of a connection's receive and send buffers, and how much of them is spare memory.
+pub(crate) type Sizes = (usize, usize, usize);
+
+/// All handshakes in progress.
+#[derive(Default)]
+pub(crate) struct Handshakes {
+    by_ends: BTreeMap<Ends, HalfOpen>,
+    by_age: BTreeMap<u64, Ends>,
+    made: u64,
+}
+
+/// What a segment means for a handshake.
+pub(crate) enum Reply {
+    /// It completes it: make the connection.
+    Complete,
+    /// It ends it.
+    Reset,
+    /// It is no answer to what we have sent.
+    Wrong,
+}
+
+impl Handshakes {
+    pub(crate) fn len(&self) -> usize {
+        self.by_ends.len()
+    }
+
+    /// Spare memory that the connections will use.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        self.by_ends.values().map(|half_open| half_open.sizes.2).sum()
+    }
+
+    /// Whether an answer is to be retransmitted.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next_deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Starts a handshake, or answers its SYN again: the frame to send, and whether another handshake had to end for it. `None` if
+    /// `syn` is not a SYN that smoltcp accepts.
+    pub(crate) fn start(
+        &mut self,
+        now: Instant,
+        ends: Ends,
+        syn: &[u8],
+        seed: u64,
+        sizes: Sizes,
+        capabilities: &DeviceCapabilities,
+    ) -> Option<(Vec<u8>, bool)> {
+        // The same one again may differ in the header of IP.
+        let is_repeated = |old: &&HalfOpen| first_number(&old.syn) == first_number(syn);
+        if let Some(old) = self.by_ends.get(&ends).filter(is_repeated) {
+            return Some((old.answer(now, ends, capabilities)?, false));
+        }
+        if syn.len() > FRAME_BYTES_MAX {
+            return None;
+        }
+        let mut half_open = HalfOpen {
+            number: self.made,
+            syn: syn.to_vec(),
+            seed,
+            start: TcpSeqNumber(0),
+            sizes,
+            resends: 0,
+            resend_at: now + RESEND_AFTER,
+        };
+        let answer = half_open.answer(now, ends, capabilities)?;
+        half_open.start = first_number(&answer)?;
+        self.remove(ends);
+        let is_full = self.by_ends.len() >= COUNT_MAX;
+        if is_full && let Some((_, oldest)) = self.by_age.pop_first() {
+            self.by_ends.remove(&oldest);
+        }
+        self.by_age.insert(self.made, ends);
+        self.by_ends.insert(ends, half_open);
+        self.made += 1;
+        Some((answer, is_full))
+    }
+
+    /// What a segment that is no SYN means for the handshake between these ends, if there is one.
+    pub(crate) fn reply(&self, ends: Ends, frame: &[u8]) -> Option<Reply> {
+        let half_open = self.by_ends.get(&ends)?;
+        let expected = half_open.start + 1;
+        let reply = with_segment(frame, |packet| {
+            // A reset counts only with the number that we expect next (RFC 5961).
+            let peer = with_segment(&half_open.syn, |syn| syn.seq_number() + 1);
+            match (packet.rst(), packet.ack() && packet.ack_number() == expected) {
+                (true, _) if Some(packet.seq_number()) == peer => Reply::Reset,
+                (false, true) => Reply::Complete,
+                _ => Reply::Wrong,
+            }
+        });
+        Some(reply.unwrap_or(Reply::Wrong))
+    }
+
+    /// The sizes of the buffers that the connection between these ends needs.
+    pub(crate) fn sizes(&self, ends: Ends) -> Option<Sizes> {
+        self.by_ends.get(&ends).map(|half_open| half_open.sizes)
+    }
+
+    /// Ends a handshake, and gives `socket`, which listens, the state after its SYN was answered. Returns the SYN too.
+    pub(crate) fn complete(
+        &mut self,
+        now: Instant,
+        ends: Ends,
+        socket: tcp::Socket<'static>,
+        capabilities: &DeviceCapabilities,
+    ) -> Option<(tcp::Socket<'static>, Vec<u8>)> {
+        let half_open = self.by_ends.remove(&ends)?;
+        self.by_age.remove(&half_open.number);
+        let (socket, answer) = half_open.replay(now, ends, socket, capabilities);
+        (first_number(&answer?) == Some(half_open.start)).then_some((socket, half_open.syn))
+    }
+
+    pub(crate) fn remove(&mut self, ends: Ends) {
+        if let Some(half_open) = self.by_ends.remove(&ends) {
+            self.by_age.remove(&half_open.number);
+        }
+    }
+
+    pub(crate) fn remove_port(&mut self, port: u16) {
+        self.by_ends.retain(|ends, _| ends.local.port != port);
+        self.by_age.retain(|_, ends| ends.local.port != port);
+    }
+
+    /// The next answer to retransmit. The second value counts handshakes that have ended because nothing answered.
+    pub(crate) fn next_resend(&mut self, now: Instant, capabilities: &DeviceCapabilities) -> (Option<Vec<u8>>, u64) {
+        let mut ended = 0;
+        while let Some((&ends, half_open)) = self.by_ends.iter_mut().find(|(_, half_open)| half_open.resend_at <= now) {
+            if half_open.resends < RESENDS_MAX {
+                half_open.resends += 1;
+                half_open.resend_at = now + RESEND_AFTER * (1 << half_open.resends);
+                let answer = half_open.answer(now, ends, capabilities);
+                if answer.is_some() {
+                    return (answer, ended);
+                }
+            }
+            self.remove(ends);
+            ended += 1;
+        }
+        (None, ended)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.by_ends.values().map(|half_open| half_open.resend_at).min()
+    }
+}
+
+impl HalfOpen {
+    /// The frame that answers the SYN.
+    fn answer(&self, now: Instant, ends: Ends, capabilities: &DeviceCapabilities) -> Option<Vec<u8>> {
+        let mut socket = tcp::Socket::new(tcp::SocketBuffer::new(vec![0]), tcp::SocketBuffer::new(vec![0]));
+        socket.listen(ends.local.port).ok()?;
+        let (_, answer) = self.replay(now, ends, socket, capabilities);
+        let mut answer = answer?;
+        offer_window(&mut answer, ends, self.sizes.0, capabilities)?;
+        Some(answer)
+    }
+
+    /// Lets `socket` receive the SYN and answer it, on an interface of its own.
+    fn replay(
+        &self,
+        now: Instant,
+        ends: Ends,
+        socket: tcp::Socket<'static>,
+        capabilities: &DeviceCapabilities,
+    ) -> (tcp::Socket<'static>, Option<Vec<u8>>) {
+        let mut capabilities = capabilities.clone();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = capabilities.max_transmission_unit.saturating_sub(ETHERNET_BYTES);
+        let mut device = OneSyn { packet: self.syn.get(ETHERNET_BYTES..), answer: None, capabilities };
+        let mut config = iface::Config::new(HardwareAddress::Ip);
+        config.random_seed = self.seed;
+        let time = to_smoltcp(now);
+        let mut interface = Interface::new(config, &mut device, time);
+        interface.update_ip_addrs(|addresses| {
+            let bits = if matches!(ends.local.addr, IpAddress::Ipv4(_)) { 32 } else { 128 };
+            // The list has room for eight and is empty.
+            addresses.extend([IpCidr::new(ends.local.addr, bits)]);
+        });
+        // The peer may be anywhere; the medium has no hardware addresses, so the gateway is never used.
+        let routes = interface.routes_mut();
+        let _ = routes.add_default_ipv4_route(Ipv4Address::LOCALHOST);
+        let _ = routes.add_default_ipv6_route(Ipv6Address::LOCALHOST);
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(socket);
+        interface.poll_ingress_single(time, &mut device, &mut sockets);
+        interface.poll_egress(time, &mut device, &mut sockets);
+        let smoltcp::socket::Socket::Tcp(socket) = sockets.remove(handle) else { unreachable!("it is a TCP socket") };
+        (socket, device.answer.map(|packet| self.frame(&packet)))
+    }
+
+    /// The Ethernet frame of an answer: back to where the SYN came from.
+    fn frame(&self, packet: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(ETHERNET_BYTES + packet.len());
+        frame.extend_from_slice(&self.syn[6..12]);
+        frame.extend_from_slice(&self.syn[..6]);
+        frame.extend_from_slice(&self.syn[12..ETHERNET_BYTES]);
+        frame.extend_from_slice(packet);
+        frame
+    }
+}
+
+/// Puts the window of a receive buffer of `bytes` bytes into an answer to a SYN.
+fn offer_window(frame: &mut [u8], ends: Ends, bytes: usize, capabilities: &DeviceCapabilities) -> Option<()> {
+    let start = segment_start(frame)?;
+    let mut packet = TcpPacket::new_checked(&mut frame[start..]).ok()?;
+    packet.set_window_len(u16::try_from(bytes).unwrap_or(u16::MAX));
+    let shift = (usize::BITS - bytes.leading_zeros()).saturating_sub(u16::BITS) as u8;
+    let header_bytes = usize::from(packet.header_len());
+    let mut at = start + 20;
+    while let Ok((rest, option)) = TcpOption::parse(frame.get(at..start + header_bytes)?) {
+        let (next, is_scale) = (start + header_bytes - rest.len(), matches!(option, TcpOption::WindowScale(_)));
+        if option == TcpOption::EndOfList {
+            break;
+        }
+        if is_scale {
+            frame[next - 1] = shift;
+        }
+        at = next;
+    }
+    if capabilities.checksum.tcp.tx() {
+        TcpPacket::new_checked(&mut frame[start..]).ok()?.fill_checksum(&ends.local.addr, &ends.remote.addr);
+    }
+    Some(())
+}
+
+/// Where a frame's TCP segment starts.
+fn segment_start(frame: &[u8]) -> Option<usize> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let packet = frame.payload();
+    match frame.ethertype() {
+        smoltcp::wire::EthernetProtocol::Ipv4 => {
+            Some(ETHERNET_BYTES + usize::from(Ipv4Packet::new_checked(packet).ok()?.header_len()))
+        }
+        smoltcp::wire::EthernetProtocol::Ipv6 => {
+            Some(ETHERNET_BYTES + Ipv6Packet::new_checked(packet).ok()?.header_len())
+        }
+        _ => None,
+    }
+}
+
+fn with_segment<R>(frame: &[u8], read: impl FnOnce(&TcpPacket<&[u8]>) -> R) -> Option<R> {
+    Some(read(&TcpPacket::new_checked(frame.get(segment_start(frame)?..)?).ok()?))
+}
+
+fn first_number(answer: &[u8]) -> Option<TcpSeqNumber> {
+    with_segment(answer, |packet| packet.seq_number())
+}
+
+/// A device that receives one packet and keeps the answer.
+struct OneSyn<'p> {
+    packet: Option<&'p [u8]>,
+    answer: Option<Vec<u8>>,
+    capabilities: DeviceCapabilities,
+}
+
+struct Packet<'p>(&'p [u8]);
+struct Answer<'a>(&'a mut Option<Vec<u8>>);
+
+impl RxToken for Packet<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
+        read(self.0)
+    }
+}
+
+impl TxToken for Answer<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+        write(self.0.insert(vec![0; len]))
+    }
+}
+
+impl<'p> Device for OneSyn<'p> {
+    type RxToken<'a>
+        = Packet<'p>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Answer<'a>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: time::Instant) -> Option<(Packet<'p>, Answer<'_>)> {
+        Some((Packet(self.packet.take()?), Answer(&mut self.answer)))
+    }
+
+    fn transmit(&mut self, _: time::Instant) -> Option<Answer<'_>> {
+        Some(Answer(&mut self.answer))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        self.capabilities.clone()
+    }
+}

@@ -1,0 +1,149 @@
+//! Network namespaces with a TAP device for each VM, and a pair of Ethernet devices (veth) between them: a network of real devices that
+//! touches no other one of this machine.
+
+use crate::process;
+use anyhow::{Context, Result, bail};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Names of our namespaces begin with this; the pid of their owner and a number follow.
+const PREFIX: &str = "glass-";
+/// Leading bits that the addresses of one network have in common.
+pub const PREFIX_BITS: u8 = 24;
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// A network namespace. Dropping it removes it and its devices.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+/// Why no namespace can be made here; `None` if it can.
+pub fn obstacle() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("only root may make network namespaces and TAP devices");
+    }
+    if Command::new("ip").arg("-V").output().is_err() {
+        return Some("the program `ip` is not installed (package iproute2)");
+    }
+    (!std::path::Path::new("/dev/net/tun").exists()).then_some("this machine has no /dev/net/tun")
+}
+
+fn ip(arguments: &[&str]) -> Result<String> {
+    let output = Command::new("ip").args(arguments).output().context("cannot start ip")?;
+    if !output.status.success() {
+        bail!("`ip {}`: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Removes the namespaces of processes that were killed before they could.
+fn remove_old() -> Result<()> {
+    for name in ip(&["netns", "list"])?.lines().filter_map(|line| line.split_whitespace().next()) {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()).and_then(|pid| pid.parse().ok());
+        if owner.is_some_and(|pid| !process::is_alive(pid)) {
+            // Another process may remove it at the same time.
+            let _ = ip(&["netns", "delete", name]);
+        }
+    }
+    Ok(())
+}
+
+impl Namespace {
+    /// A new namespace with a loopback device.
+    pub fn new() -> Result<Namespace> {
+        remove_old()?;
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
+        ip(&["netns", "add", &name])?;
+        let namespace = Namespace { name };
+        namespace.ip(&["link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    fn ip(&self, arguments: &[&str]) -> Result<String> {
+        ip(&[&["-n", &self.name], arguments].concat())
+    }
+
+    fn raise(&self, device: &str, address: Ipv4Addr) -> Result<()> {
+        self.ip(&["address", "add", &format!("{address}/{PREFIX_BITS}"), "dev", device])?;
+        self.ip(&["link", "set", device, "up"]).map(drop)
+    }
+
+    /// Adds a TAP device with `address`.
+    pub fn tap(&self, device: &str, address: Ipv4Addr) -> Result<()> {
+        self.ip(&["tuntap", "add", device, "mode", "tap"])?;
+        self.raise(device, address)
+    }
+
+    /// Joins it to `other` by a pair of devices with these addresses.
+    pub fn join(&self, address: Ipv4Addr, other: &Namespace, other_address: Ipv4Addr) -> Result<()> {
+        self.ip(&["link", "add", "veth0", "type", "veth", "peer", "name", "veth1", "netns", &other.name])?;
+        self.raise("veth0", address)?;
+        other.raise("veth1", other_address)
+    }
+
+    /// A command that runs `program` in it.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// Runs `work` on a thread whose sockets are in it.
+    pub fn inside<R: Send>(&self, work: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+        let path = format!("/run/netns/{}", self.name);
+        let file = File::open(&path).with_context(|| format!("cannot open {path}"))?;
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                    .with_context(|| format!("cannot enter {path}"))?;
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Its devices go with it.
+        let _ = ip(&["netns", "delete", &self.name]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn two_namespaces_reach_each_other_and_are_gone_afterwards() {
+        if let Some(reason) = obstacle() {
+            return crate::limit::say(&format!("skipped: {reason}"));
+        }
+        let (one, two) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let (near, far) = (Ipv4Addr::new(10, 78, 0, 1), Ipv4Addr::new(10, 78, 0, 2));
+        one.join(near, &two, far).unwrap();
+        one.tap("tap0", Ipv4Addr::new(10, 77, 0, 1)).unwrap();
+        let listener = two.inside(|| Ok(TcpListener::bind((far, 0))?)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut client = one.inside(|| Ok(TcpStream::connect((far, port))?)).unwrap();
+        let (mut server, peer) = listener.accept().unwrap();
+        assert_eq!(peer.ip(), near);
+        client.write_all(b"x").unwrap();
+        assert_eq!(server.read(&mut [0; 2]).unwrap(), 1);
+        let list = ip(&["netns", "list"]).unwrap();
+        let names = [one.name.clone(), two.name.clone()];
+        assert!(names.iter().all(|name| list.contains(name.as_str())));
+        drop((one, two));
+        let list = ip(&["netns", "list"]).unwrap();
+        assert!(!names.iter().any(|name| list.contains(name.as_str())), "{list}");
+    }
+}

@@ -1,0 +1,124 @@
+//! The services that measure the network, over devices of their own: a VM behind a TAP device, a process behind a pair of Ethernet devices.
+
+use glass_tests::content::Random;
+use glass_tests::folder::Folder;
+use glass_tests::netns::{self, Namespace};
+use glass_tests::process::Process;
+use glass_tests::queue::World;
+use glass_tests::{programs, qemu};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+glass_tests::in_every_world! {
+    bytes_come_back_whole within 180;
+    datagrams_are_sent_and_counted within 180;
+}
+
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const LIMIT: Duration = Duration::from_secs(60);
+/// More than all windows and buffers together.
+const BYTES: usize = 16 << 20;
+const DATAGRAMS: usize = 100;
+const DATAGRAM_BYTES: usize = 1472;
+
+/// A service, and the namespaces that it and its client are in. Dropped in this order.
+struct Service {
+    process: Process,
+    near: Namespace,
+    _far: Namespace,
+    _folder: Folder,
+}
+
+/// Starts a service at [`FAR`]; its client is at [`NEAR`]. `None` if this machine cannot.
+fn start(world: World, app: &str) -> Option<Service> {
+    if let Some(reason) = world.obstacle().or(netns::obstacle()) {
+        programs::skip(reason);
+        return None;
+    }
+    let folder = Folder::new(&format!("network-{app}")).unwrap();
+    let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let mut command = match world {
+        World::Process => {
+            near.join(NEAR, &far, FAR).unwrap();
+            far.command(programs::built(app)?)
+        }
+        World::Kvm | World::Tcg => {
+            near.tap("tap0", NEAR).unwrap();
+            let mut glass = near.command(programs::built("glass")?);
+            glass.arg("run").arg(programs::image(app)?).args(["--accel", &world.to_string(), "--net", "tap=tap0"]);
+            glass.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
+            let words = qemu::command_words(&mut glass, &[], &folder).unwrap();
+            let mut command = near.command(&words[0]);
+            command.args(&words[1..]);
+            command
+        }
+    };
+    let process = Process::spawn(&mut command, &folder.file("service.log")).unwrap();
+    let service = Service { process, near, _far: far, _folder: folder };
+    let end = Instant::now() + LIMIT;
+    while !service.process.output().contains("listens on") {
+        assert!(Instant::now() < end, "it does not start: {}", service.process.output());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Some(service)
+}
+
+fn bytes_come_back_whole(world: World) {
+    let Some(service) = start(world, "bench-tcp") else { return };
+    let mut sent = vec![0; BYTES];
+    Random::new(1).fill(&mut sent);
+    let received = service.near.inside(|| {
+        let mut stream = TcpStream::connect(SocketAddr::from((FAR, 8090)))?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        stream.write_all(b"echo\n")?;
+        let mut reader = stream.try_clone()?;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| stream.write_all(&sent).and_then(|()| stream.shutdown(Shutdown::Write)));
+            let mut received = Vec::with_capacity(BYTES);
+            reader.read_to_end(&mut received)?;
+            writer.join().expect("the writer does not panic")?;
+            Ok(received)
+        })
+    });
+    let received = received.unwrap();
+    assert!(received == sent, "{} bytes came back, and not the same; {}", received.len(), service.process.output());
+}
+
+fn datagrams_are_sent_and_counted(world: World) {
+    let Some(service) = start(world, "bench-udp") else { return };
+    service
+        .near
+        .inside(|| {
+            let socket = UdpSocket::bind((NEAR, 0))?;
+            socket.connect((FAR, 8091))?;
+            socket.set_read_timeout(Some(LIMIT))?;
+            let mut buffer = [0; 2000];
+            // A real network may lose what is sent as fast as possible, so each datagram waits for an answer, or the count.
+            socket.send(b"take")?;
+            let count = socket.recv(&mut buffer)?;
+            assert_eq!(&buffer[..count], b"ready\n");
+            for number in 1..=DATAGRAMS {
+                socket.send(&[0; DATAGRAM_BYTES])?;
+                socket.send(b"report")?;
+                let count = socket.recv(&mut buffer)?;
+                let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
+                assert!(text.starts_with(&format!("taken {number} ")), "{text}");
+            }
+            socket.send(b"send 20 1000")?;
+            for number in 0..20u64 {
+                let count = socket.recv(&mut buffer)?;
+                assert_eq!((count, &buffer[8..16]), (1000, &number.to_le_bytes()[..]));
+            }
+            let count = socket.recv(&mut buffer)?;
+            assert!(buffer[..count].starts_with(b"sent 20 "));
+            socket.send(b"nonsense")?;
+            let count = socket.recv(&mut buffer)?;
+            assert!(buffer[..count].starts_with(b"send `send COUNT BYTES`"));
+            Ok(())
+        })
+        .unwrap();
+    assert!(service.process.output().contains("\"direction\": \"taken\", \"datagrams\": 100, \"bytes\": 147200"));
+}
