@@ -5,7 +5,7 @@ use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use glasshouse::cores::channel;
-use glasshouse::{Clock, Cores, Error, Instant, Platform};
+use glasshouse::{Clock, Error, Instant, Platform};
 
 /// Round trips in a measurement.
 const TRIPS: u32 = 5_000;

@@ -15,7 +15,7 @@ mod registers;
 
 use alloc::string::String;
 use core::fmt::Write;
-use glasshouse::{Cores, Error, Platform};
+use glasshouse::{Error, Platform};
 
 /// Rounds of each part, whose median counts. They alternate, so that a busy host affects all.
 const ROUNDS: usize = 15;

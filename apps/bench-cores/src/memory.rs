@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::hint::black_box;
 use glasshouse::cores::channel;
-use glasshouse::{Clock, Cores, Error, Platform};
+use glasshouse::{Clock, Error, Platform};
 
 const ALLOCATIONS: u32 = 20_000;
 /// Blocks that exist at a time, of different lengths.
