@@ -79,7 +79,8 @@ impl Kind {
 }
 
 impl State {
-    /// Passes one frame to smoltcp, with the connection that it is for. Returns the ends of a SYN for which there is no room.
+    /// Passes one frame to smoltcp, with the connection that it is for. Returns the ends of a SYN, or of the
+    /// acknowledgement that would complete a handshake, for which there is no room.
     pub(crate) fn receive<T: TxToken>(
         &mut self,
         now: Instant,
@@ -140,7 +141,10 @@ impl State {
                         }
                         self.receive_segment(now, device, id, frame);
                     }
-                    None => trace_stray(frame),
+                    None => {
+                        trace_stray(frame);
+                        return Some(ends);
+                    }
                 },
                 Some(Reply::Reset) => {
                     trace_stray(frame);

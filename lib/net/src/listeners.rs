@@ -126,8 +126,7 @@ impl State {
         }
     }
 
-    /// Makes the connection of a handshake that is done; `None` if there is no room for it now, so that the peer's next segment tries
-    /// again.
+    /// Makes the connection of a handshake that is done; `None` if there is no room for it now.
     pub(crate) fn open(&mut self, ends: Ends, capabilities: &DeviceCapabilities) -> Option<(ConnectionId, Vec<u8>)> {
         let Some(Ok(listener_id)) = self.room(ends.local.port) else { return None };
         let sizes = self.handshakes.sizes(ends)?;
