@@ -43,18 +43,22 @@ impl Plan {
 
     /// The bytes of a case: always the same. The first cases are the corpus itself, which must be parsed without a failure.
     pub fn input(&self, number: u64) -> Vec<u8> {
-        if let Some(honest) = usize::try_from(number).ok().and_then(|index| self.corpus.get(index)) {
-            return honest.clone();
+        if let Some(valid) = usize::try_from(number).ok().and_then(|index| self.corpus.get(index)) {
+            return valid.clone();
         }
         let mut rng = Rng::with_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut bytes = self.corpus[rng.usize(..self.corpus.len())].clone();
-        // Half of the inputs have one change, a quarter two: almost valid inputs reach the deepest code.
-        for _ in 0..(1 + rng.u64(..).trailing_zeros()).min(CHANGES_MAX) {
-            self.target.change(&mut bytes, &self.corpus, &mut rng);
-        }
-        bytes.truncate(self.target.bytes_max());
-        bytes
+        let bytes = self.corpus[rng.usize(..self.corpus.len())].clone();
+        changed(self.target, bytes, &self.corpus, &mut rng)
     }
+}
+
+/// An input with some changes. Half of the inputs have one, a quarter two: almost valid inputs reach the deepest code.
+pub fn changed(target: &dyn Target, mut bytes: Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+    for _ in 0..(1 + rng.u64(..).trailing_zeros()).min(CHANGES_MAX) {
+        target.change(&mut bytes, corpus, rng);
+    }
+    bytes.truncate(target.bytes_max());
+    bytes
 }
 
 /// Records panics instead of printing them.

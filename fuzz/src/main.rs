@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use glass_fuzz::coverage::Reached;
 use glass_fuzz::targets::{self, Target};
 use glass_fuzz::worker::{self, Order};
 use glass_fuzz::{engine, scratch, supervisor};
@@ -31,6 +32,9 @@ struct Arguments {
     /// Folder for inputs that fail
     #[arg(long, value_name = "FOLDER", default_value = "target/fuzz")]
     folder: PathBuf,
+    /// Keeps inputs that reach new code in this folder, and changes them further; needs a build by `cargo xtask fuzz --coverage`
+    #[arg(long, value_name = "FOLDER")]
+    corpus: Option<PathBuf>,
     /// Maximum CPU time of a case
     #[arg(long, default_value_t = engine::CASE_TIME_MAX.as_secs_f64())]
     case_seconds: f64,
@@ -53,6 +57,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         cases: arguments.cases,
         time: seconds(arguments.seconds)?,
         case_time_max: seconds(arguments.case_seconds)?,
+        corpus: arguments.corpus.clone(),
     };
     let chosen = match &arguments.target {
         None => targets::ALL.to_vec(),
@@ -83,7 +88,8 @@ fn watch_or_replay(arguments: &Arguments, chosen: Vec<&'static dyn Target>, mut 
     }
     order.time /= chosen.len() as u32;
     let mut is_good = true;
-    println!("{:>14} {:>10} {:>8} {:>9}", "target", "cases", "seconds", "failures");
+    let led = if order.corpus.is_some() { format!(" {:>8} {:>7}", "edges", "inputs") } else { String::new() };
+    println!("{:>14} {:>10} {:>8} {:>9}{led}", "target", "cases", "seconds", "failures");
     for target in chosen {
         is_good &= fuzz(target, &order, arguments)?;
     }
@@ -95,7 +101,10 @@ fn fuzz(target: &'static dyn Target, order: &Order, arguments: &Arguments) -> Re
     let outcome = supervisor::run(target, &order, &arguments.folder)?;
     let failed: u64 = outcome.failures.values().map(|(_, _, count)| count).sum();
     let (name, took) = (target.name(), outcome.time.as_secs_f64());
-    println!("{name:>14} {:>10} {took:>8.1} {failed:>9}", outcome.cases);
+    let led = outcome.reached.map_or(String::new(), |Reached { edges, inputs, is_full }| {
+        format!(" {edges:>8} {inputs:>7}{}", if is_full { " (no room for more)" } else { "" })
+    });
+    println!("{name:>14} {:>10} {took:>8.1} {failed:>9}{led}", outcome.cases);
     for (place, (number, failure, count)) in &outcome.failures {
         let path = supervisor::input_path(&arguments.folder, target, order.seed, *number);
         println!(

@@ -1,6 +1,7 @@
 //! Starts workers, reads their reports, keeps the inputs that failed, and continues after a case that ended a worker.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::coverage::Reached;
 use crate::engine::{Failure, Plan};
 use crate::targets::Target;
-use crate::worker::Order;
+use crate::worker::{self, Order};
 
 /// A target with more different failures is stopped.
 const PLACES_MAX: usize = 8;
@@ -25,6 +27,8 @@ pub struct Outcome {
     pub time: Duration,
     /// The first failure at each place, its number, and how many there were.
     pub failures: BTreeMap<String, (u64, Failure, u64)>,
+    /// What coverage has reached, if it led.
+    pub reached: Option<Reached>,
 }
 
 /// Runs the cases of a target in workers. Inputs that failed are written to `folder`.
@@ -38,7 +42,7 @@ pub fn run(target: &'static dyn Target, order: &Order, folder: &Path) -> Result<
     while rest.first < end && outcome.failures.len() < PLACES_MAX {
         rest.cases = end - rest.first;
         rest.time = order.time.saturating_sub(started.elapsed());
-        let next = worker(target, &rest, &progress, &mut outcome)?;
+        let next = run_worker(target, &rest, &progress, &mut outcome)?;
         outcome.cases += next - rest.first;
         if rest.time.is_zero() || next == rest.first {
             break;
@@ -52,7 +56,8 @@ pub fn run(target: &'static dyn Target, order: &Order, folder: &Path) -> Result<
     // These exist only after a worker's death.
     let _ = std::fs::remove_file(&progress);
     let _ = std::fs::remove_dir_all(progress.with_extension("scratch"));
-    if !outcome.failures.is_empty() {
+    let _ = std::fs::remove_file(worker::input_path(&progress));
+    if !outcome.failures.is_empty() && order.corpus.is_none() {
         let plan = Plan::new(target, order.seed);
         for (number, ..) in outcome.failures.values() {
             let path = input_path(folder, target, order.seed, *number);
@@ -68,13 +73,14 @@ pub fn input_path(folder: &Path, target: &dyn Target, seed: u64, number: u64) ->
 }
 
 /// Runs one worker to its end and returns the number of the case after its last one.
-fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Outcome) -> Result<u64> {
+fn run_worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Outcome) -> Result<u64> {
     let program = std::env::current_exe().context("cannot find this program's own path")?;
     let mut child = Command::new(program)
         .args(["--worker", &progress.display().to_string(), target.name()])
         .args(["--seed", &order.seed.to_string(), "--first", &order.first.to_string()])
         .args(["--cases", &order.cases.to_string(), "--seconds", &order.time.as_secs_f64().to_string()])
         .args(["--case-seconds", &order.case_time_max.as_secs_f64().to_string()])
+        .args(order.corpus.iter().flat_map(|corpus| [OsStr::new("--corpus"), corpus.as_os_str()]))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -84,12 +90,17 @@ fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Out
     let mut add = |number: u64, failure: Failure| {
         outcome.failures.entry(failure.place.clone()).or_insert((number, failure, 0)).2 += 1;
     };
-    let (mut done, mut last_failed) = (None, None);
+    let (mut done, mut last_failed, mut reached) = (None, None, None);
     for line in child.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
         let line = line.context("cannot read the worker's output")?;
         let mut words = line.splitn(4, '\t');
         match (words.next(), words.next().and_then(|word| word.parse::<u64>().ok())) {
             (Some("done"), Some(cases)) => done = Some(cases),
+            (Some("reached"), Some(edges)) => {
+                let inputs = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                let is_full = words.next() == Some("true");
+                reached = Some(Reached { edges: edges as usize, inputs, is_full });
+            }
             (Some("failure"), Some(number)) => {
                 let mut next = || words.next().unwrap_or("?").to_owned();
                 add(number, Failure { place: next(), what: next() });
@@ -101,6 +112,7 @@ fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Out
     }
     let status = child.wait().context("cannot wait for a worker")?;
     let errors = errors.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
+    outcome.reached = reached.or(outcome.reached);
     if let Some(cases) = done {
         return Ok(order.first + cases);
     }
@@ -111,6 +123,13 @@ fn worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut Out
         let last = errors.lines().rfind(|line| !line.is_empty()).unwrap_or("printed nothing").to_owned();
         let place = format!("{status}: {last}");
         add(current, Failure { what: "ended the process".to_owned(), place });
+    }
+    // An input that coverage has found cannot be made again from its number. The worker has written it before it ran it.
+    if order.corpus.is_some()
+        && let Some(folder) = progress.parent()
+    {
+        let (from, to) = (worker::input_path(progress), input_path(folder, target, order.seed, current));
+        std::fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     }
     Ok(current + 1)
 }

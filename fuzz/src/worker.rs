@@ -6,18 +6,19 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::time::ClockId;
 
+use crate::coverage::Guided;
 use crate::engine::{self, Failure, Plan};
-use crate::scratch;
 use crate::targets::Target;
+use crate::{scratch, supervisor, sys};
 
 /// Memory that one case may allocate, in addition to the process's own.
 const CASE_BYTES_MAX: u64 = 1 << 30;
@@ -39,6 +40,47 @@ pub struct Order {
     pub time: Duration,
     /// Maximum CPU time of a case.
     pub case_time_max: Duration,
+    /// The folder of the inputs of all targets that coverage has found, if coverage leads.
+    pub corpus: Option<PathBuf>,
+}
+
+/// Where the inputs of a worker come from.
+enum Cases {
+    /// From their numbers.
+    Numbered(Plan),
+    /// From what the ones before have reached. The file holds the current one, for the supervisor to keep if this process dies.
+    Led(Box<Guided>, PathBuf),
+}
+
+impl Cases {
+    fn new(target: &'static dyn Target, order: &Order, progress: &Path) -> Result<Cases> {
+        let Some(corpus) = &order.corpus else { return Ok(Cases::Numbered(Plan::new(target, order.seed))) };
+        ensure!(
+            sys::count() > 0,
+            "this program has no counters for coverage: `cargo xtask fuzz --coverage` builds one"
+        );
+        // After a case that ended a worker the next one does not repeat its numbers.
+        let seed = order.seed ^ order.first.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let guided = Guided::new(target, seed, &corpus.join(target.name()), sys::take)?;
+        Ok(Cases::Led(Box::new(guided), input_path(progress)))
+    }
+
+    fn next(&mut self, number: u64) -> Result<Vec<u8>> {
+        match self {
+            Cases::Numbered(plan) => Ok(plan.input(number)),
+            Cases::Led(guided, path) => {
+                let input = guided.next();
+                std::fs::write(&*path, &input).with_context(|| format!("cannot write {}", path.display()))?;
+                guided.clear();
+                Ok(input)
+            }
+        }
+    }
+}
+
+/// The file of the current input, beside that of its number.
+pub fn input_path(progress: &Path) -> PathBuf {
+    progress.with_extension("input")
 }
 
 /// The start of the current case: in CPU time of this process, and by the clock, both in milliseconds.
@@ -61,7 +103,7 @@ fn tell(number: u64, failure: &Failure) {
 pub fn work(target: &'static dyn Target, order: &Order, progress: &Path) -> Result<()> {
     scratch::set(&progress.with_extension("scratch")).context("cannot make a folder")?;
     let file = File::create(progress).with_context(|| format!("cannot write {}", progress.display()))?;
-    let plan = Plan::new(target, order.seed);
+    let mut cases = Cases::new(target, order, progress)?;
     engine::quiet_panics();
     limit_memory()?;
     let watched = Watched {
@@ -81,8 +123,17 @@ pub fn work(target: &'static dyn Target, order: &Order, progress: &Path) -> Resu
             watched.number.store(number, Ordering::Relaxed);
             watched.cpu_ms.store(process_ms(), Ordering::Relaxed);
             watched.wall_ms.store(wall_ms(&watched), Ordering::Relaxed);
-            if let Err(failure) = engine::run(target, &plan.input(number), order.case_time_max) {
-                tell(number, &failure);
+            let input = cases.next(number)?;
+            match (engine::run(target, &input, order.case_time_max), &mut cases) {
+                (Ok(()), Cases::Led(guided, _)) => guided.learn(input)?,
+                (Ok(()), Cases::Numbered(_)) => {}
+                (Err(failure), Cases::Numbered(_)) => tell(number, &failure),
+                (Err(failure), Cases::Led(..)) => {
+                    let folder = progress.parent().context("the progress has a folder")?;
+                    let path = supervisor::input_path(folder, target, order.seed, number);
+                    std::fs::write(&path, input).with_context(|| format!("cannot write {}", path.display()))?;
+                    tell(number, &failure);
+                }
             }
             number += 1;
         }
@@ -90,6 +141,10 @@ pub fn work(target: &'static dyn Target, order: &Order, progress: &Path) -> Resu
             *done = true;
         }
         watcher.thread().unpark();
+        if let Cases::Led(guided, _) = &cases {
+            let reached = guided.reached();
+            println!("reached\t{}\t{}\t{}", reached.edges, reached.inputs, reached.is_full);
+        }
         println!("done\t{}", number - order.first);
         Ok(())
     })

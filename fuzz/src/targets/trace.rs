@@ -11,8 +11,8 @@ use glass_profile::trace::path::{Index, Path};
 use glass_profile::trace::raw::{ClockPoint, RawTrace, Words};
 use glass_profile::trace::raw::{RawChunk, RawRing};
 use glass_profile::trace::{build, example};
+use glass_profile::words::{Names, Teller};
 use glass_report::trace::{Settings, View};
-use glass_report::words::{Names, Teller};
 
 use super::Target;
 use crate::mutate;

@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use glass_profile::format::count;
 use glass_profile::model::{Profile, State};
 use glass_profile::trace::{self, model::Trace};
 use glass_report::Side;
-use glass_report::format::count;
 
 use crate::console::{self, Busy, say};
 use crate::files;

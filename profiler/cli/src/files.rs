@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use glass_guests::files::HostFiles;
+use glass_profile::names::printable;
 use glass_profile::recording::{self, Recording};
-use glass_report::names::printable;
 
 use crate::console::{Busy, say};
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, ensure};
 use glass_export::mirage;
 use glass_profile::model::{Cost, Origin};
+use glass_profile::names::printable;
 use glass_profile::recording::{Clocks, Writer};
 use glass_profile::trace::raw::Piece;
-use glass_report::names::printable;
 
 use crate::console::{Busy, say};
 use crate::files;

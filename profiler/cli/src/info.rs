@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use glass_profile::model::{Profile, State};
+use glass_profile::names::printable;
 use glass_profile::recording::{NameSource, RecordedImage, Recording};
-use glass_report::names::printable;
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use glass_profile::model::Profile;
+use glass_profile::names::printable;
 use glass_profile::trace;
 use glass_profile::trace::model::Trace;
-use glass_report::names::printable;
 use glass_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace_text};
 
 use crate::console::{self, Busy, say};

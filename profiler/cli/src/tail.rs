@@ -12,9 +12,9 @@ use anyhow::{Context, Result, ensure};
 use glass_guests::trace::Live;
 use glass_guests::{Flow, Source, read_clocks};
 use glass_profile::event::Event;
-use glass_report::format::count;
-use glass_report::names::printable;
-use glass_report::words::{Line, Teller};
+use glass_profile::format::count;
+use glass_profile::names::printable;
+use glass_profile::words::{Line, Teller};
 
 use crate::console::{self, say};
 use crate::record::{parse_seconds, tell_of_command};

@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 
 use glass_profile::model::{Profile, Sample, State};
+use glass_profile::names::printable;
 use glass_profile::recording::{Place, Recording};
-use glass_report::names::printable;
-use glass_report::tree::{Broken, Kind};
+use glass_profile::tree::{Broken, Kind};
 
 use crate::States;
 

@@ -110,7 +110,7 @@ impl<'a> Tables<'a> {
         let (cpu, nanoseconds) = (self.string("cpu"), self.string("nanoseconds"));
         let profile = &self.recording.profile;
         let mut comments = vec![title(profile), cost_line(profile)];
-        comments.extend(profile.warnings.iter().map(|warning| glass_report::names::printable(warning)));
+        comments.extend(profile.warnings.iter().map(|warning| glass_profile::names::printable(warning)));
         let head = proto::Profile {
             sample_type: vec![
                 proto::ValueType { r#type: samples, unit: count },

@@ -7,9 +7,9 @@ mod colour;
 
 use std::io::{self, Write};
 
+use glass_profile::names;
 use glass_profile::recording::Recording;
-use glass_report::names;
-use glass_report::tree::{Kind, Node, Tree};
+use glass_profile::tree::{Kind, Node, Tree};
 
 use crate::chains::title;
 use crate::{Options, States};

@@ -1,4 +1,4 @@
-//! Writes a report of a made-up profile: `synthetic SAMPLES FILE.html [wide | phases | deep | diff]`. Prints what it took.
+//! Writes a report of a synthetic profile: `synthetic SAMPLES FILE.html [wide | phases | deep | diff]`. Prints how long it took.
 
 #[path = "../tests/all/support/profiles.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -33,7 +33,7 @@ fn main() -> Result<(), String> {
     let html = glass_report::html(&profile);
     let html_time = started.elapsed();
     print!("{text}");
-    let tree = glass_report::tree::Tree::build(&profile);
+    let tree = glass_profile::tree::Tree::build(&profile);
     eprintln!(
         "{} samples, {} stacks, {} functions, {} nodes: text in {text_time:.1?}, page of {} bytes in {html_time:.1?}",
         profile.samples.len(),

@@ -1,36 +1,65 @@
-//! What a page of a trace costs: `trace_page_cost EVENTS [FILE.html]` makes one of a made-up trace of the queue, opens it in a
-//! headless Chromium, moves and zooms for two seconds, and prints `name value` lines. FILE keeps the page.
+//! The cost of a trace's page: `trace_page_cost EVENTS [FILE.html [FILE.cpuprofile]]` makes one of a synthetic trace of the queue,
+//! opens it in a headless Chromium, pans, zooms, and prints `name value` lines. Beside it an empty page with as many bytes, in
+//! the same browser. The first file keeps the page, the second Chromium's CPU profile of all that the page did.
 
 #[path = "../tests/all/support/browser.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod browser;
 
-use std::time::Instant;
-
+use browser::Browser;
 use glass_profile::model::Profile;
 use glass_profile::trace::{build, example};
+use serde_json::json;
+use std::time::Instant;
 
-/// Zooms in and out around moving places and moves in between, for `ms`; the times between frames in milliseconds.
-const SHAKE: &str = "(ms) => new Promise((resolve) => {
-  const canvas = document.querySelector('#trace-box canvas');
-  const place = canvas.getBoundingClientRect();
+/// How long each movement lasts.
+const MOVE_MS: u32 = 2000;
+
+/// Calls `step` with the number of each frame for `ms`; the times between frames in milliseconds.
+const FRAMES: &str = "(ms, step) => new Promise((resolve) => {
   const frames = [];
-  const started = performance.now();
-  let before = started;
-  let number = 0;
-  const step = (now) => {
+  let [started, before, number] = [null, null, 0];
+  const frame = (now) => {
+    started ??= now;
     if (number > 1) frames.push(now - before);
     before = now;
     number += 1;
     if (now - started > ms) { resolve(frames); return; }
+    step(number);
+    requestAnimationFrame(frame);
+  };
+  requestAnimationFrame(frame);
+})";
+
+/// Zooms in by `steps`, and then moves to and fro by 20 pixels a frame, as two fingers on a touchpad do.
+const PAN: &str = "(steps) => {
+  const canvas = document.querySelector('#trace-box canvas');
+  const place = canvas.getBoundingClientRect();
+  const wheel = (more) => canvas.dispatchEvent(new WheelEvent('wheel', {
+    clientX: place.left + place.width / 2, clientY: place.top + place.height / 2, cancelable: true, ...more }));
+  for (let step = 0; step < steps; step += 1) wheel({ deltaY: -220 });
+  return (number) => wheel({ deltaX: number % 80 < 40 ? 20 : -20 });
+}";
+
+/// Zooms in and out around moving places and moves in between.
+const SHAKE: &str = "() => {
+  const canvas = document.querySelector('#trace-box canvas');
+  const place = canvas.getBoundingClientRect();
+  return (number) => {
     const clientX = place.left + place.width * (0.4 + 0.3 * Math.sin(number / 9));
     const clientY = place.top + place.height / 2;
     if (number % 4 === 0) document.body.dispatchEvent(new KeyboardEvent('keydown', { key: number % 80 < 40 ? 'd' : 'a', bubbles: true }));
     else canvas.dispatchEvent(new WheelEvent('wheel', { clientX, clientY, deltaY: number % 120 < 70 ? -60 : 60, cancelable: true }));
-    requestAnimationFrame(step);
   };
-  requestAnimationFrame(step);
-})";
+}";
+
+/// Opens and reports its first frame; the bytes are in an element that no script runs.
+const EMPTY: (&str, &str) = (
+    "<!doctype html><meta charset=utf-8><title>Floor</title><canvas></canvas>\
+     <script>requestAnimationFrame(() => { performance.mark('trace-ready'); document.documentElement.dataset.ready = 'trace'; });</script>\
+     <script type=text/plain>",
+    "</script>",
+);
 
 fn main() -> Result<(), String> {
     let mut arguments = std::env::args().skip(1);
@@ -50,25 +79,62 @@ fn main() -> Result<(), String> {
     if let Some(file) = arguments.next() {
         std::fs::write(&file, &page).map_err(|error| format!("{file}: {error}"))?;
     }
-    let Some(mut browser) = browser::Browser::open(&page) else { return Ok(()) };
-    drop(page);
+    let floor = format!("{}{}{}", EMPTY.0, "x".repeat(page.len()), EMPTY.1);
+    // The first page of a browser pays for its start.
+    let Some(mut browser) = Browser::open("<!doctype html><title>Start</title>") else { return Ok(()) };
+    open(&mut browser, &floor, "floor_open");
+    frames(&mut browser, "floor_frame", "() => () => {}");
+    let profile = arguments.next();
+    if profile.is_some() {
+        browser.call("Profiler.enable", json!({}));
+        browser.call("Profiler.start", json!({}));
+    }
+    open(&mut browser, &page, "open");
+    for (name, movement) in [("pan", format!("() => ({PAN})(3)")), ("pan_near", format!("() => ({PAN})(6)"))] {
+        frames(&mut browser, name, &movement);
+    }
+    frames(&mut browser, "frame", SHAKE);
+    if let Some(file) = profile {
+        let profile = browser.call("Profiler.stop", json!({}));
+        std::fs::write(&file, profile["profile"].to_string()).map_err(|error| format!("{file}: {error}"))?;
+    }
+    for complaint in &browser.complaints {
+        eprintln!("the page printed: {complaint}");
+    }
+    Ok(())
+}
+
+fn number(browser: &mut Browser, script: &str) -> f64 {
+    browser.eval(script).as_f64().unwrap_or(f64::NAN)
+}
+
+/// Prints the time from the start of the navigation to the first frame that shows everything.
+fn open(browser: &mut Browser, page: &str, name: &str) {
+    browser.show_at(page, "");
     browser.wait_for("document.documentElement.dataset.ready === 'trace'");
-    let number = |browser: &mut browser::Browser, script: &str| browser.eval(script).as_f64().unwrap_or(f64::NAN);
-    // Both from the begin of the navigation on.
-    println!("open_ms {:.0}", number(&mut browser, "performance.getEntriesByName('trace-ready')[0].startTime"));
-    println!("loaded_ms {:.0}", number(&mut browser, "performance.getEntriesByType('navigation')[0].loadEventEnd"));
-    let frames = browser.eval_async(&format!("({SHAKE})(2000)"));
+    println!("{name}_ms {:.0}", number(browser, "performance.getEntriesByName('trace-ready')[0].startTime"));
+}
+
+/// Prints the time between frames while the page does what `movement` returns, and what each costs the page's thread.
+fn frames(browser: &mut Browser, name: &str, movement: &str) {
+    browser.call("Performance.enable", json!({}));
+    let before = task_seconds(browser);
+    let frames = browser.eval_async(&format!("({FRAMES})({MOVE_MS}, ({movement})())"));
+    let busy = task_seconds(browser) - before;
     let mut frames: Vec<f64> = frames.as_array().into_iter().flatten().filter_map(|frame| frame.as_f64()).collect();
     frames.sort_by(f64::total_cmp);
     let at = |part: usize| frames.get(frames.len() * part / 100).copied().unwrap_or(f64::NAN);
-    println!("frames {}", frames.len());
-    println!("frame_median_ms {:.1}", at(50));
-    println!("frame_p99_ms {:.1}", at(99));
-    println!("frames_over_50_ms {}", frames.iter().filter(|&&frame| frame > 50.0).count());
-    for complaint in &browser.complaints {
-        eprintln!("the page said: {complaint}");
-    }
-    Ok(())
+    println!("{name}_frames {}", frames.len());
+    println!("{name}_median_ms {:.1}", at(50));
+    println!("{name}_p99_ms {:.1}", at(99));
+    println!("{name}_busy_ms {:.2}", busy * 1e3 / frames.len().max(1) as f64);
+}
+
+/// How long the page's thread has run tasks.
+fn task_seconds(browser: &mut Browser) -> f64 {
+    let answer = browser.call("Performance.getMetrics", json!({}));
+    let metrics = answer["metrics"].as_array().into_iter().flatten();
+    metrics.filter(|metric| metric["name"] == "TaskDuration").filter_map(|metric| metric["value"].as_f64()).sum()
 }
 
 /// The most memory that this process had so far.

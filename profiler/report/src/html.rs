@@ -1,7 +1,7 @@
 //! The page: one file that works offline, forever.
 //!
 //! The page holds the aggregated profile as JSON, one style sheet and one script. The script is
-//! written as ES modules (`assets/*.js`) that are joined here. A content security policy allows
+//! written as ES modules (`assets/*/*.js`) that are joined here. A content security policy allows
 //! exactly this script and this style sheet by their hashes and nothing else: no request can leave
 //! the page, and no name of a function can become markup or code.
 
@@ -12,47 +12,47 @@ use glass_profile::model::{Profile, State};
 use glass_profile::trace::model::Trace;
 use sha2::Digest as _;
 
-use crate::cost::{Card, cards};
-use crate::data;
-use crate::difference;
-use crate::format::{count, percent};
-use crate::names::printable;
-use crate::text::recorded;
-use crate::text::{difference as difference_text, origin_line, summary, symbols_line};
+use crate::samples::cost::{Card, cards};
+use crate::samples::difference;
+use crate::samples::page as samples_page;
+use crate::samples::text::recorded;
+use crate::samples::text::{difference as difference_text, origin_line, summary, symbols_line};
+use crate::trace::page::{Class, TracePage, trace_summary};
 use crate::trace::sheets::{Cell, Column, Sheet};
-use crate::trace_page::{Class, TracePage, trace_summary};
-use crate::tree::{Kind, Merged, TrackShare, Tree};
+use glass_profile::format::{count, percent};
+use glass_profile::names::printable;
+use glass_profile::tree::{Kind, Merged, TrackShare, Tree};
 use script::{DIFFERENCE, MODULES, REPORT, TRACE, TRACE_MODULES, script};
 
 /// Functions in the summary for readers without JavaScript.
 const TEXT_TOP: usize = 50;
 
-const STYLE: &str = include_str!("../assets/report.css");
+const STYLE: &str = include_str!("../assets/shared/report.css");
 
 /// What every page has; the others below are parts of it.
-const PAGE: &str = include_str!("../assets/page.html");
+const PAGE: &str = include_str!("../assets/shared/page.html");
 
 /// A page of samples, and the part of its head that others do not have.
-const REPORT_PAGE: &str = include_str!("../assets/report.html");
-const REPORT_INTRO: &str = include_str!("../assets/report_intro.html");
+const REPORT_PAGE: &str = include_str!("../assets/samples/report.html");
+const REPORT_INTRO: &str = include_str!("../assets/samples/intro.html");
 
-const DIFFERENCE_PAGE: &str = include_str!("../assets/difference.html");
-const DIFFERENCE_TRACES: &str = include_str!("../assets/difference_traces.html");
-const DIFFERENCE_INTRO: &str = include_str!("../assets/difference_intro.html");
+const DIFFERENCE_PAGE: &str = include_str!("../assets/samples/difference.html");
+const DIFFERENCE_TRACES: &str = include_str!("../assets/trace/difference.html");
+const DIFFERENCE_INTRO: &str = include_str!("../assets/samples/difference_intro.html");
 
 /// A page of a trace without samples.
-const TRACE_PAGE: &str = include_str!("../assets/trace_page.html");
+const TRACE_PAGE: &str = include_str!("../assets/trace/page.html");
 
 /// The view of a trace, and what it adds to the style of a page.
-const TRACE_VIEW: &str = include_str!("../assets/trace.html");
+const TRACE_VIEW: &str = include_str!("../assets/trace/view.html");
 /// The choice between samples and trace.
-const VIEWS: &str = include_str!("../assets/views.html");
-const TRACE_STYLE: &str = include_str!("../assets/trace.css");
+const VIEWS: &str = include_str!("../assets/shared/views.html");
+const TRACE_STYLE: &str = include_str!("../assets/trace/trace.css");
 
 /// Keys and gestures, a dialog that every page has; and what it holds for samples and for a trace.
-const HELP: &str = include_str!("../assets/help.html");
-const SAMPLES_HELP: &str = include_str!("../assets/help_samples.html");
-const TRACE_HELP: &str = include_str!("../assets/trace_help.html");
+const HELP: &str = include_str!("../assets/shared/help.html");
+const SAMPLES_HELP: &str = include_str!("../assets/samples/help.html");
+const TRACE_HELP: &str = include_str!("../assets/trace/help.html");
 
 /// A page with a timeline, an interactive flame graph, a call tree and tables of functions and
 /// lines. It needs nothing but itself.
@@ -60,7 +60,7 @@ pub fn html(profile: &Profile) -> String {
     report(profile, None)
 }
 
-/// A page with the timeline of a trace: lanes for cores, tasks, devices, connections, spans, functions and counters,
+/// A page with the timeline of a trace: tracks for cores, tasks, devices, connections, spans, functions and counters,
 /// events over time, where the time of requests went, and tables. If the profile has samples, they are a second view
 /// of the same page, on the same clock. It needs nothing but itself.
 pub fn trace_html(profile: &Profile, trace: &Trace) -> String {
@@ -84,7 +84,7 @@ pub fn trace_html(profile: &Profile, trace: &Trace) -> String {
 /// A page of samples, and of a trace if there is one.
 fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
     let text = summary(profile, &Tree::build(profile), TEXT_TOP);
-    let (tree, timeline) = data::by_line(profile);
+    let (tree, timeline) = samples_page::by_line(profile);
     let main = script(MODULES, REPORT);
     let trace_script = trace.map_or(String::new(), |_| script(TRACE_MODULES, TRACE));
     let (scripts, style, sections): (&[&str], String, &[&str]) = match trace {
@@ -100,7 +100,7 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
             "symbols" => escape(&symbols_line(&profile.origin)),
             "views" => trace.map_or("", |_| VIEWS).to_string(),
             "cost" => cards(profile).iter().map(card).collect(),
-            _ => unreachable!("assets/report_intro.html names only what is above"),
+            _ => unreachable!("assets/samples/intro.html names only what is above"),
         }),
         warnings: match trace {
             None => list("warnings", "Warnings", &profile.warnings),
@@ -112,10 +112,10 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
     let content = fill(REPORT_PAGE, |name| match name {
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
-        "data" => data::write(&tree, &timeline),
+        "data" => samples_page::write(&tree, &timeline),
         "script" => main.clone(),
         "trace" => trace.map_or(String::new(), |(_, parts)| trace_view(parts, &trace_script)),
-        _ => unreachable!("assets/report.html names only what is above"),
+        _ => unreachable!("assets/samples/report.html names only what is above"),
     });
     page(&head, scripts, &content)
 }
@@ -127,7 +127,7 @@ fn trace_view(parts: &TracePage, script: &str) -> String {
         "overview" => parts.elements(Class::Overview),
         "details" => parts.elements(Class::Detail),
         "script" => script.to_string(),
-        _ => unreachable!("assets/trace.html names only what is above"),
+        _ => unreachable!("assets/trace/view.html names only what is above"),
     })
 }
 
@@ -218,7 +218,7 @@ pub fn difference(a: &Profile, b: &Profile) -> String {
 /// The same with tables of the traces below.
 fn functions_difference(a: &Profile, b: &Profile, traces: &str) -> String {
     let joined = difference::join(a, b);
-    let (tree, timeline) = data::by_line(&joined);
+    let (tree, timeline) = samples_page::by_line(&joined);
     let script = script(MODULES, DIFFERENCE);
     let head = Head {
         title: format!("{} · Glasshouse difference", guest(b)),
@@ -234,10 +234,10 @@ fn functions_difference(a: &Profile, b: &Profile, traces: &str) -> String {
     let content = fill(DIFFERENCE_PAGE, |name| match name {
         "text" => escape(&difference_text(a, b, TEXT_TOP)),
         "merged" => merged(&tree.merged),
-        "data" => data::write(&tree, &timeline),
+        "data" => samples_page::write(&tree, &timeline),
         "script" => script.clone(),
         "traces" => traces.to_string(),
-        _ => unreachable!("assets/difference.html names only what is above"),
+        _ => unreachable!("assets/samples/difference.html names only what is above"),
     });
     page(&head, &[&script], &content)
 }
@@ -276,7 +276,7 @@ fn page(head: &Head, scripts: &[&str], content: &str) -> String {
         "warnings" => head.warnings.clone(),
         "help" => head.help.clone(),
         "content" => content.to_string(),
-        _ => unreachable!("assets/page.html names only what is above"),
+        _ => unreachable!("assets/shared/page.html names only what is above"),
     })
 }
 
@@ -343,7 +343,7 @@ fn list(class: &str, label: &str, sentences: &[String]) -> String {
     format!("<ul class=\"{class}\" aria-label=\"{label}\">{items}</ul>")
 }
 
-/// Says what is not drawn by itself; nothing is left out in silence.
+/// A sentence about what is not drawn by itself: the page states what it leaves out.
 fn merged(merged: &Merged) -> String {
     if merged.nodes == 0 {
         return String::new();

@@ -34,7 +34,7 @@ pub fn of_rust(text: &str) -> Vec<Piece> {
             pieces.push(Piece { line, text: rest[open..end].to_owned(), is_string: true });
             (end + 1 + hashes).min(rest.len())
         } else if rest.starts_with('"') {
-            let end = string_end(rest);
+            let end = string_end(rest, b'"');
             pieces.push(Piece { line, text: unescaped(&rest[1..end]), is_string: true });
             (end + 1).min(rest.len())
         } else if rest.starts_with('\'') {
@@ -49,6 +49,66 @@ pub fn of_rust(text: &str) -> Vec<Piece> {
         piece.text = without_code_spans(&piece.text);
     }
     pieces
+}
+
+/// The comments and string literals of a JavaScript module, template literals without what they insert.
+pub fn of_javascript(text: &str) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let (mut rest, mut line) = (text, 1);
+    let mut before = '\n';
+    while let Some(start) = rest.find(['/', '"', '\'', '`']) {
+        line += lines_in(&rest[..start]);
+        before = rest[..start].chars().rfind(|c| !c.is_whitespace()).unwrap_or(before);
+        rest = &rest[start..];
+        let quote = rest.as_bytes()[0];
+        let length = if rest.starts_with("//") {
+            let length = rest.find('\n').unwrap_or(rest.len());
+            add_comment(&mut pieces, line, &rest[..length]);
+            length
+        } else if rest.starts_with("/*") {
+            let end = rest.find("*/").unwrap_or(rest.len());
+            pieces.push(Piece { line, text: rest[2..end].replace('*', " "), is_string: false });
+            (end + 2).min(rest.len())
+        } else if quote != b'/' {
+            let end = string_end(rest, quote);
+            let literal = rest[1..end].replace("${", "{");
+            pieces.push(Piece { line, text: unescaped(&literal), is_string: true });
+            (end + 1).min(rest.len())
+        } else if is_before_expression(before) {
+            regex_length(rest)
+        } else {
+            1
+        };
+        before = rest[..length].chars().last().unwrap_or(before);
+        line += lines_in(&rest[..length]);
+        rest = &rest[length..];
+    }
+    for piece in pieces.iter_mut().filter(|piece| !piece.is_string) {
+        piece.text = without_code_spans(&piece.text);
+    }
+    pieces
+}
+
+/// Whether an expression follows this character, so that a `/` starts a regular expression and does not divide.
+fn is_before_expression(before: char) -> bool {
+    "\n(,=:[!&|?{};+".contains(before)
+}
+
+/// Length of the regular expression literal at the start of `text`.
+fn regex_length(text: &str) -> usize {
+    let (mut is_escaped, mut is_class) = (false, false);
+    for (index, letter) in text.char_indices().skip(1) {
+        match letter {
+            '\n' => return index,
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '[' => is_class = true,
+            ']' => is_class = false,
+            '/' if !is_class => return index + 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// The part of a Rust file before its module of tests.
@@ -83,10 +143,10 @@ fn raw_string(text: &str) -> Option<usize> {
 }
 
 /// Index of the quote that ends the string literal at the start of `text`.
-fn string_end(text: &str) -> usize {
+fn string_end(text: &str, quote: u8) -> usize {
     let bytes = text.as_bytes();
     let mut index = 1;
-    while index < bytes.len() && bytes[index] != b'"' {
+    while index < bytes.len() && bytes[index] != quote {
         index += if bytes[index] == b'\\' { 2 } else { 1 };
     }
     index.min(bytes.len())
@@ -165,6 +225,17 @@ mod tests {
             strings.iter().map(|piece| piece.text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(texts, ["one // two", "three \"", "", "four", "five"]);
         assert_eq!(strings.last().unwrap().line, 3);
+    }
+
+    #[test]
+    fn javascript_has_comments_strings_and_templates() {
+        let text = "// One\n/** two */ told = /[\"/]told/.test(a) / b / 'three'; `four ${told} \\` five\n six` + \"seven\";\n// eight";
+        let found: Vec<(usize, String)> = of_javascript(text)
+            .into_iter()
+            .map(|piece| (piece.line, piece.text.split_whitespace().collect::<Vec<_>>().join(" ")))
+            .collect();
+        let expected = [(1, "One"), (2, "two"), (2, "three"), (2, "four five six"), (3, "seven"), (4, "eight")];
+        assert_eq!(found, expected.map(|(line, text)| (line, text.to_owned())));
     }
 
     #[test]

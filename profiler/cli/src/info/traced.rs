@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use glass_profile::names::printable;
 use glass_profile::trace::raw::{RawRing, RawTrace};
-use glass_report::names::printable;
 use serde_json::{Value, json};
 
 use crate::trace::tell;

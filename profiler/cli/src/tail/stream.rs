@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use glass_formats::trace::Event;
 use glass_profile::trace::raw::{ClockPoint, Piece};
-use glass_report::words::Names;
+use glass_profile::words::Names;
 
 /// Events that wait to be printed; further ones are dropped, counted and reported.
 const PENDING_MAX: usize = 1 << 20;

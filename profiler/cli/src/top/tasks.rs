@@ -135,7 +135,7 @@ fn take(stream: &mut Stream, warnings: &mut Vec<String>, event: Event) {
     match event {
         Event::Trace(piece) => stream.piece(piece),
         // The newest warning is shown; there are few.
-        Event::Warning(text) => *warnings = vec![glass_report::names::printable(&text)],
+        Event::Warning(text) => *warnings = vec![glass_profile::names::printable(&text)],
         _ => {}
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::images::Names;
-use crate::text::is_unsafe;
+use crate::names::is_unsafe;
 use crate::unwind::CallAddress;
 
 /// Names that are kept, in bytes of all images together. Beyond, those that were not needed for

@@ -1,7 +1,7 @@
 //! What a trace means: tables of what happened, in order of time, that refer to each other by index.
 //!
 //! All times are nanoseconds since the start of the recording, the same as those of `model::Sample`. An
-//! interval that was under way when the trace began or ended, or beside a loss, is cut there and says so.
+//! interval that was open when the trace started or ended, or beside a loss, is cut there and marked.
 
 pub use glass_formats::trace::{BlockKind, GROUPS, Operation, WakeSource};
 
@@ -21,17 +21,17 @@ pub struct Trace {
     pub cores: Vec<Core>,
     /// In order of their first appearance.
     pub tasks: Vec<Task>,
-    /// In order of their begin.
+    /// In order of their start.
     pub polls: Vec<Poll>,
-    /// The gaps between a task's polls, in order of their begin.
+    /// The gaps between a task's polls, in order of their start.
     pub waits: Vec<Wait>,
     /// What the waits are for; each wait has a range of it, see [`Wait::first_reason`].
     pub reasons: Vec<Reason>,
     /// Every time that a task was made ready, in order.
     pub wakes: Vec<Wake>,
-    /// Halted cores, in order of their begin.
+    /// Halted cores, in order of their start.
     pub idles: Vec<Idle>,
-    /// Cores that looked for work, in order of their begin.
+    /// Cores that were spinning, in order of their start.
     pub spins: Vec<Interval>,
     /// In order.
     pub interrupts: Vec<Interrupt>,
@@ -39,7 +39,7 @@ pub struct Trace {
     pub devices: Vec<Device>,
     /// In order of their submission.
     pub requests: Vec<Request>,
-    /// Every time that a device was told to look at its queue, in order.
+    /// Every notification of a device, in order.
     pub kicks: Vec<Kick>,
     /// In order of their first appearance.
     pub connections: Vec<Connection>,
@@ -47,15 +47,15 @@ pub struct Trace {
     pub segments: Vec<Segment>,
     /// By name.
     pub counters: Vec<Counter>,
-    /// In order of their begin.
+    /// In order of their start.
     pub spans: Vec<Span>,
-    /// When a core was in a span, in order of their begin.
+    /// When a core was in a span, in order of their start.
     pub span_visits: Vec<SpanVisit>,
     /// In order.
     pub messages: Vec<Message>,
     /// Functions that were traced.
     pub functions: Vec<Function>,
-    /// In order of their begin; a call comes before the calls that it makes.
+    /// In order of their start; a call comes before the calls that it makes.
     pub calls: Vec<Call>,
     /// Groups of events that were switched on or off, in order.
     pub switches: Vec<Switch>,
@@ -103,22 +103,22 @@ pub struct Poll {
     pub start_ns: u64,
     /// End.
     pub end_ns: u64,
-    /// The task was over.
+    /// The task ended.
     pub is_last: bool,
-    /// Its begin or end is missing.
+    /// Its start or end is missing.
     pub is_cut: bool,
 }
 
-/// A task waits: from the end of a poll to the begin of its next, or from its spawn to its first poll.
+/// A task waits: from the end of a poll to the start of its next, or from its spawn to its first poll.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wait {
     /// Index into [`Trace::tasks`].
     pub task: u32,
     /// Begin.
     pub start_ns: u64,
-    /// Begin of the next poll, or the end of the trace.
+    /// Start of the next poll, or the end of the trace.
     pub end_ns: u64,
-    /// When it was woken and from then on waited only for its turn; `None` if nobody saw that.
+    /// When it was woken and was runnable from then on; `None` if that is not in the trace.
     pub woken_ns: Option<u64>,
     /// What it waits for, any of them: [`Trace::reasons`]`[first..first + count]`.
     pub first_reason: u32,
@@ -126,7 +126,7 @@ pub struct Wait {
     pub reason_count: u32,
     /// Index into [`Trace::wakes`] of what ended it.
     pub wake: Option<u32>,
-    /// Its begin or end is missing.
+    /// Its start or end is missing.
     pub is_cut: bool,
 }
 
@@ -157,14 +157,14 @@ pub struct Wake {
 /// Who wakes a task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cause {
-    /// Nobody knows.
+    /// It is unknown.
     #[default]
     Unknown,
     /// A task that ran: index into [`Trace::tasks`].
     Task(u32),
     /// A request that was complete: index into [`Trace::requests`].
     Request(u32),
-    /// A segment that came: index into [`Trace::segments`].
+    /// A received segment: index into [`Trace::segments`].
     Segment(u32),
     /// A deadline.
     Timer,
@@ -221,17 +221,17 @@ pub struct Request {
     pub device: u32,
     /// The number that the guest gave it.
     pub number: u64,
-    /// What was asked for.
+    /// What was requested.
     pub operation: Operation,
     /// Bytes.
     pub bytes: u32,
-    /// Requests of the device under way when this one was submitted, including it.
+    /// Requests of the device in flight when this one was submitted, including it.
     pub depth: u32,
     /// When it was submitted.
     pub submit_ns: u64,
     /// When it was complete; `None` if that is not in the trace.
     pub complete_ns: Option<u64>,
-    /// The device said that it failed.
+    /// The device reported that it failed.
     pub has_failed: bool,
     /// The task that ran when it was submitted: index into [`Trace::tasks`].
     pub task: Option<u32>,
@@ -273,7 +273,7 @@ pub struct Connection {
     pub remote_port: u16,
     /// When it began; `None` if that is not in the trace.
     pub start_ns: Option<u64>,
-    /// From when on it is known: its begin, or if that is not in the trace, the end of the loss before its first event,
+    /// From when on it is known: its start, or if that is not in the trace, the end of the loss before its first event,
     /// or the start of the trace.
     pub known_ns: u64,
     /// When it ended; `None` if that is not in the trace.
@@ -342,18 +342,18 @@ pub struct Span {
     pub task: Option<u32>,
     /// Begin. If that is not in the trace, the end of the loss before its first event, or the start of the trace.
     pub start_ns: u64,
-    /// Its begin is not in the trace, so how long it took is not known.
+    /// Its start is not in the trace, so its duration is not known.
     pub begin_is_lost: bool,
     /// End; `None` if that is not in the trace.
     pub end_ns: Option<u64>,
     /// The last event of it.
     pub last_ns: u64,
-    /// What the service said of it.
+    /// What the service recorded about it.
     pub fields: Vec<(NameId, Value)>,
 }
 
 impl Span {
-    /// How long it took; `None` if its begin or its end is not in the trace.
+    /// How long it took; `None` if its start or its end is not in the trace.
     pub fn duration_ns(&self) -> Option<u64> {
         self.end_ns.filter(|_| !self.begin_is_lost).map(|end_ns| end_ns.saturating_sub(self.start_ns))
     }
@@ -398,11 +398,11 @@ pub struct Message {
     pub span: Option<u32>,
     /// 1 (error) to 5 (trace).
     pub level: u8,
-    /// Who says it.
+    /// Its origin.
     pub place: NameId,
     /// The text.
     pub text: String,
-    /// What the service said besides.
+    /// Further fields.
     pub fields: Vec<(NameId, Value)>,
 }
 
@@ -415,7 +415,7 @@ pub struct Function {
     pub file: Option<String>,
     /// Line in `file`, from 1 on.
     pub line: Option<u32>,
-    /// The crate or library that it belongs to, as far as its name tells: "core", "upload_queue".
+    /// The crate or library that it belongs to, as far as its name has it: "core", "upload_queue".
     pub library: String,
 }
 
@@ -439,7 +439,7 @@ pub struct Call {
     pub end_ns: u64,
     /// It ended by jumping to another function.
     pub is_tail: bool,
-    /// Its begin or end is missing.
+    /// Its start or end is missing.
     pub is_cut: bool,
 }
 
@@ -464,13 +464,13 @@ pub struct Loss {
 }
 
 impl Trace {
-    /// From when on something is known whose first event comes now, and whose begin is not in the trace: events of any
+    /// From when on something is known whose first event comes now, and whose start is not in the trace: events of any
     /// core may have been lost until then. While a trace is built its losses are in order of time.
     pub(crate) fn known_since_ns(&self, now_ns: u64) -> u64 {
         self.losses.last().map_or(self.start_ns, |loss| loss.interval.end_ns.min(now_ns))
     }
 
-    /// Until when something is known to go on whose end is not in the trace, and whose last event was at `last_ns`: the
+    /// Until when something is known to last whose end is not in the trace, and whose last event was at `last_ns`: the
     /// next time that events were lost, since its end may be one of them, or the end of the trace.
     fn open_until_ns(&self, last_ns: u64) -> u64 {
         let next = self.losses.partition_point(|loss| loss.interval.start_ns < last_ns);

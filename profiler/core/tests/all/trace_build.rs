@@ -312,7 +312,7 @@ fn a_crash_in_the_middle_of_a_poll() {
     assert_eq!(trace.messages[0].text, "half a texthalf a te…");
     said(
         &trace,
-        "the trace was cut at its end, while the guest still traced: 1 poll, 1 call, 1 request and 1 span were under way",
+        "the trace was cut at its end, while the guest still traced: 1 poll, 1 call, 1 request and 1 span were open",
     );
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::net::Ipv4Addr;
 
 use glass_profile::trace::model::{Connection, Direction, Value};
-use glass_report::words;
+use glass_profile::words;
 
 use super::flows::{Place, Step, Wakes, request_arrow};
 use super::nest::Rows;

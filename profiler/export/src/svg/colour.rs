@@ -1,7 +1,7 @@
 //! Colours of boxes: one hue for each crate or library, a shade of it for each function, greys for boxes without code.
 
-use glass_report::names;
-use glass_report::tree::{Function, Kind};
+use glass_profile::names;
+use glass_profile::tree::{Function, Kind};
 
 /// Hues that are easy to distinguish.
 const HUES: [u32; 12] = [28, 42, 200, 98, 355, 258, 12, 162, 52, 222, 332, 78];

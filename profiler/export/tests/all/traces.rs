@@ -255,7 +255,7 @@ fn babeltrace_reads_every_event() {
     expected.sort_by_key(|words| words[0]);
     assert_eq!(text.lines().count() as u64, events);
     let number = |kind: &str| {
-        let known = Kind::ALL.into_iter().find(|known| glass_report::words::kind_name(*known) == kind);
+        let known = Kind::ALL.into_iter().find(|known| glass_profile::words::kind_name(*known) == kind);
         known.map_or(0, |kind| kind as u16)
     };
     let mut fields = 0;

@@ -7,8 +7,8 @@ use glass_profile::trace::model::Trace;
 use super::figures::{split, why, why_text};
 use super::label;
 use super::sheets::{Cell, Column, Sheet};
-use crate::format::{count, duration};
-use crate::names::printable;
+use glass_profile::format::{count, duration};
+use glass_profile::names::printable;
 
 /// Rows of a table; those whose total changed most are kept.
 const ROWS_MAX: usize = 200;

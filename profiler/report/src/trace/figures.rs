@@ -56,7 +56,7 @@ pub fn why(trace: &Trace, wait: &Wait) -> Why {
 /// The resource of a [`Why`] in words.
 pub fn why_text(trace: &Trace, why: Why) -> String {
     let (kind, name) = why.unwrap_or((BlockKind::Other as u16, 0));
-    crate::words::resource(BlockKind::from_number(kind), trace.name(name))
+    glass_profile::words::resource(BlockKind::from_number(kind), trace.name(name))
 }
 
 /// Time until a task was woken, and from then until it ran.

@@ -3,8 +3,8 @@
 use glass_profile::trace::model::{BlockKind, Cause, NameId, Operation, Trace};
 use glass_profile::trace::path::Topic;
 
-use crate::names::printable;
-use crate::words::{operation as operation_word, resource};
+use glass_profile::names::printable;
+use glass_profile::words::{operation as operation_word, resource};
 
 /// A name of the guest in backquotes.
 pub(super) fn quoted(trace: &Trace, name: NameId) -> String {
@@ -64,9 +64,9 @@ pub(super) fn topic(trace: &Trace, topic: Topic) -> String {
 }
 
 /// "0.142 s", "3.10 ms": with three digits.
-pub(super) use crate::format::duration;
+pub(super) use glass_profile::format::duration;
 
-/// A moment since the start of the trace: `1.234567 s`.
-pub(super) fn moment(trace: &Trace, time_ns: u64) -> String {
-    format!("{:.6} s", time_ns.saturating_sub(trace.start_ns) as f64 / 1e9)
+/// A moment since the start of the recording, the clock of samples and of the page: `1.234567 s`.
+pub(super) fn moment(time_ns: u64) -> String {
+    format!("{:.6} s", time_ns as f64 / 1e9)
 }

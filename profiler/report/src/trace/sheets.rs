@@ -4,12 +4,12 @@ use glass_profile::model::Distribution;
 use glass_profile::trace::model::Trace;
 use serde::Serialize;
 
-use super::cumulative;
 use super::figures;
+use super::functions::{self, Total};
 use super::label;
 use super::table::Table;
-use crate::format::{count, duration, percent};
-use crate::names::printable;
+use glass_profile::format::{count, duration, percent};
+use glass_profile::names::printable;
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -314,9 +314,9 @@ pub fn spans(trace: &Trace) -> Sheet {
 
 /// Functions whose total is at least `min_ns`, without those of the libraries in `hide`.
 pub fn functions(trace: &Trace, hide: &[String], min_ns: u64) -> Sheet {
-    let totals = cumulative::totals(trace, hide);
+    let totals = functions::totals(trace, hide);
     let all_ns = totals.iter().fold(0u64, |sum, total| sum.saturating_add(total.self_ns));
-    let row = |total: &cumulative::Total| {
+    let row = |total: &Total| {
         let name = trace.functions.get(total.function as usize).map_or("", |function| function.name.as_str());
         vec![
             number(total.calls),
@@ -325,7 +325,7 @@ pub fn functions(trace: &Trace, hide: &[String], min_ns: u64) -> Sheet {
             Cell::Time(Some(total.total_ns)),
             Cell::Time(Some(total.total_ns / total.calls.max(1))),
             Cell::Moment(Some((total.max_ns, Place::Call(total.longest)))),
-            Cell::Text(crate::names::short(&printable(name))),
+            Cell::Text(glass_profile::names::short(&printable(name))),
         ]
     };
     let columns = [

@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::format::{cut_end, pad};
+use glass_profile::format::{cut_end, pad};
 
 /// No line is wider.
 pub(super) const COLUMNS: usize = 100;
@@ -56,7 +56,10 @@ impl Table {
             out.push('\n');
         }
         if self.rows.len() > shown.len() {
-            out.push_str(&format!("  … and {} more\n", crate::format::count((self.rows.len() - shown.len()) as u64)));
+            out.push_str(&format!(
+                "  … and {} more\n",
+                glass_profile::format::count((self.rows.len() - shown.len()) as u64)
+            ));
         }
         out
     }

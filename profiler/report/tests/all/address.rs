@@ -6,7 +6,7 @@ use crate::support::trace_view::{DISK, READER, WRITER, click, place, ready};
 use crate::support::traces;
 use serde_json::{Value, json};
 
-/// What the page says of itself where it is read.
+/// What the page shows where it is read.
 fn shown(browser: &mut Browser, selectors: &[&str]) -> Vec<Value> {
     let of = |selector: &&str| {
         browser.eval(&format!("[...document.querySelectorAll({selector:?})].map((e) => e.value ?? e.textContent)"))
@@ -60,7 +60,7 @@ fn samples_are_shown_as_they_were() {
     browser.assert_quiet();
     let Some(mut other) = Browser::open_at(&page, &hash) else { return };
     assert_eq!(shown(&mut other, &all), before);
-    // An address that says nothing shows what the page opens with.
+    // An empty address shows what the page opens with.
     other.eval("void (location.hash = '#')");
     other.wait_for("document.querySelector('#timeline .selection').textContent === ''");
     assert_eq!(shown(&mut other, &all), opened);

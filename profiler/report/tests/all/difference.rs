@@ -4,7 +4,7 @@
 use crate::support::browser::Browser;
 use crate::support::profiles::{faster, service, small};
 use glass_profile::model::{Frame, Profile, State};
-use glass_report::difference::{Difference, Verdict, change};
+use glass_report::samples::difference::{Difference, Verdict, change};
 use serde_json::json;
 
 /// [`small`] in which right took over what left did, and calls a new function; what left called is gone.
@@ -59,7 +59,7 @@ fn each_side_is_counted_by_itself() {
         |profile: &Profile| profile.samples.iter().filter(|sample| sample.state == State::Running).count() as u64;
     assert_eq!(difference.running, [running(&a), running(&b)]);
     for (side, profile) in [&a, &b].into_iter().enumerate() {
-        let tree = glass_report::tree::Tree::build(profile);
+        let tree = glass_profile::tree::Tree::build(profile);
         let mut expected: Vec<(String, u64, u64)> = tree
             .function_totals(&[State::Running])
             .iter()
@@ -122,7 +122,7 @@ fn the_page_says_what_the_text_says() {
     );
     let mut shown: Vec<[String; 5]> =
         serde_json::from_value(rows).expect("rows of a name, and points and verdict twice");
-    let said = |change: glass_report::difference::Change| {
+    let said = |change: glass_report::samples::difference::Change| {
         let verdict = match change.verdict {
             Verdict::Noise => "within noise",
             Verdict::Unsure => "perhaps chance",
@@ -185,7 +185,7 @@ fn what_is_only_in_one_can_be_seen() {
     browser.click_at(left + width * 0.5, in_row(3.0));
     assert_eq!(browser.eval(crumbs), json!(["All", "app::main", "app::left", "app::work"]));
     browser.key("Escape");
-    // As wide as the mean of both, everything is there: leaves first, work has 27.5 % and fresh too.
+    // As wide as the mean of both, everything is there: inverted, work has 27.5 % and fresh too.
     browser.click("input[name=width][value=both] + span");
     browser.click("input[value=leaves] + span");
     let mut seen = std::collections::BTreeSet::new();

@@ -24,7 +24,7 @@ fn count(profile: &Profile, counts: impl Fn(&Sample) -> bool, hides: impl Fn(&st
     for sample in profile.samples.iter().filter(|sample| sample.state == State::Running && counts(sample)) {
         let frames = &profile.stacks[sample.stack as usize].frames;
         let names = frames.iter().map(|frame| &profile.frames[*frame as usize]).filter(|frame| !hides(&frame.image));
-        let names: Vec<String> = names.map(|frame| glass_report::names::printable(&frame.function)).collect();
+        let names: Vec<String> = names.map(|frame| glass_profile::names::printable(&frame.function)).collect();
         if let Some(leaf) = names.last() {
             sums.entry(leaf.clone()).or_default().0 += 1;
         }
@@ -44,7 +44,7 @@ fn shown(browser: &mut Browser) -> Vec<Row> {
 }
 
 /// Selects a range of time by dragging over two shares of the timeline's width; returns it in nanoseconds, as
-/// the page says it.
+/// the page shows it.
 fn drag(browser: &mut Browser, from: f64, to: f64) -> (u64, u64) {
     let [left, top, width, height] = browser.place("#timeline canvas");
     browser.drag((left + width * from, top + height * 0.6), (left + width * to, top + height * 0.7));
@@ -175,7 +175,7 @@ fn a_zoom_filters_the_tables() {
         tree_rows(&mut browser),
         [(1, "app::main".into(), 40), (2, "app::right".into(), 40), (3, "app::work".into(), 10)]
     );
-    // Leaves first, zoomed to work as called by left: 45 samples of the 55 that end in work.
+    // Inverted, zoomed to work as called by left: 45 samples of the 55 that end in work.
     browser.key("Escape");
     browser.click("input[value=leaves] + span");
     browser.click_at(left + width * 0.3, top + 31.0);

@@ -1,7 +1,7 @@
 //! The text and the page's data of one profile, compared with files that a person has read.
 //!
 //! After a change that is meant: `GLASS_GOLDEN=write cargo test -p glass-report --test golden`, and read
-//! what `git diff` says.
+//! what `git diff` prints.
 
 use crate::support::profiles::{HOSTILE, compare_golden, service, small};
 use glass_profile::model::StackEnd;
@@ -23,7 +23,7 @@ fn the_data_is_as_it_was_read() {
     profile.frames[2].function = HOSTILE[0].into();
     profile.frames[1].line = None;
     profile.stacks[3].end = StackEnd::TooDeep;
-    let json = glass_report::data::json(&profile);
+    let json = glass_report::samples::page::json(&profile);
     // One line for each column, so that a difference can be seen.
     compare_golden("service.json", &(json.replace("],\"", "],\n\"").replace("},\"", "},\n\"") + "\n"));
 }
@@ -31,13 +31,13 @@ fn the_data_is_as_it_was_read() {
 #[test]
 fn hostile_names_stay_inside_their_strings() {
     let profile = service(3_000, 1);
-    let json = glass_report::data::json(&profile);
+    let json = glass_report::samples::page::json(&profile);
     assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{2029}', '\u{1b}', '\u{202e}']));
-    // They are still the same names for whoever reads the JSON.
+    // They are still the same names for a reader of the JSON.
     let data: serde_json::Value = serde_json::from_str(&json).expect("the data is JSON");
     let strings = data["strings"].as_array().expect("a table of strings");
     for name in HOSTILE {
-        let printable = glass_report::names::printable(name);
+        let printable = glass_profile::names::printable(name);
         assert!(strings.iter().any(|string| string == &printable), "{printable:?}");
     }
 

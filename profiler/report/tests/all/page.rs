@@ -3,7 +3,7 @@
 use crate::support::browser::Browser;
 use crate::support::profiles::{HOSTILE, phases, service, small, wide};
 use glass_profile::model::{Profile, State};
-use glass_report::tree::Tree;
+use glass_profile::tree::Tree;
 use serde_json::json;
 
 /// Clicks a box by its row from the top and its place from 0 to 1 in an icicle graph.
@@ -37,7 +37,7 @@ fn a_page_full_of_hostile_names_stays_quiet() {
     let names = names(&mut browser);
     let names: Vec<&str> = names.as_array().expect("rows").iter().filter_map(|name| name.as_str()).collect();
     for name in HOSTILE {
-        let printable = glass_report::names::printable(name);
+        let printable = glass_profile::names::printable(name);
         assert!(names.contains(&printable.as_str()), "{printable:?} is not in the table");
     }
     assert_eq!(browser.eval("document.querySelectorAll('img, iframe, b').length"), json!(0));

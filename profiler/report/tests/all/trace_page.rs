@@ -67,7 +67,7 @@ fn zoom_and_pan_keep_what_is_under_the_pointer() {
     browser.wait_for("!document.querySelector('#trace-window').dataset.ns.startsWith('0-')");
     let (from, to) = window(&mut browser);
     assert!(from > 0.0 && from < 120e3 && to > 560e3 && to < 1e6, "{from} {to}");
-    // What the address says is shown again.
+    // What is in the address is shown again.
     browser.wait_for(&format!("location.hash.includes('t={from}-{to}')"));
     let address = browser.eval("location.hash");
     browser.eval("void (location.hash = '#t=200000-300000')");
@@ -198,7 +198,7 @@ fn two_clicks_and_a_ruler_measure() {
 }
 
 #[test]
-fn lanes_are_filtered_hidden_and_folded() {
+fn tracks_are_filtered_hidden_and_folded() {
     let Some(mut browser) = open(&traces::two_tasks()) else { return };
     let height = |browser: &mut Browser| browser.eval("document.querySelector('.trace-spacer').style.height");
     let click_gives = |browser: &mut Browser, y: f64, what: &str| {
@@ -208,7 +208,7 @@ fn lanes_are_filtered_hidden_and_folded() {
     click_gives(&mut browser, CORE, "core 0");
     browser.eval("document.querySelector('#trace-filter').focus()");
     browser.type_text("writer");
-    // Now the only lane is the writer's, below its heading.
+    // Now the only track is the writer's, below its heading.
     click_gives(&mut browser, 26.0 + 10.0, "writer #8");
     browser.eval("document.querySelector('#trace-filter').select()");
     browser.type_text("nothing has [this name");
@@ -338,7 +338,7 @@ fn an_empty_trace_is_a_page_too() {
     browser.assert_quiet();
 }
 
-/// Writes pictures for a person to look at, where GLASS_SCREENSHOTS names a folder.
+/// Writes pictures for a reader, where GLASS_SCREENSHOTS names a folder.
 #[test]
 fn pictures() {
     let Some(folder) = std::env::var_os("GLASS_SCREENSHOTS") else { return };

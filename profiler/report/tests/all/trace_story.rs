@@ -44,7 +44,7 @@ fn title_is(browser: &mut Browser, title: &str) {
     browser.wait_for(&format!("document.querySelector('#trace-details h3')?.textContent === {title:?}"));
 }
 
-/// Numbers of the step of the path that is marked, and what it says.
+/// Numbers of the step of the path that is marked, and its text.
 fn step(browser: &mut Browser) -> (i64, String) {
     let step = browser.eval(
         "(() => { const rows = [...document.querySelectorAll('.path-steps tbody tr')]; \
@@ -130,6 +130,8 @@ fn the_slowest_upload_is_two_clicks_from_its_cause() {
     browser.click("#trace-details-tab");
     browser.wait_for("/Child spans \\([1-9]/.test(document.querySelector('#trace-details').textContent)");
     browser.wait_for("/Requests \\([1-9]/.test(document.querySelector('#trace-details').textContent)");
+    // The panel of before was scrolled to the step that was reached.
+    assert_eq!(browser.eval("document.querySelector('#trace-panels').scrollTop"), json!(0));
     picture(&mut browser, "story-details.png");
     let inside = browser.eval("document.querySelector('.inside-tree').textContent");
     for child in ["receive", "commit", "answer"] {

@@ -1,7 +1,7 @@
 //! The text reports of a trace, compared with files that a person has read.
 //!
-//! After a change that is meant: `GLASS_GOLDEN=write cargo test -p glass-report --test trace_text`, and read what `git diff`
-//! says.
+//! After a change that is meant: `GLASS_GOLDEN=write cargo test -p glass-report trace_text`, and read what `git diff`
+//! prints.
 
 use crate::support::profiles::compare_golden;
 use glass_profile::trace::model::Trace;

@@ -1,7 +1,7 @@
 //! Call trees of hand-made profiles with exact numbers, and of random ones with what must hold for all.
 
 use glass_profile::model::{Frame, Profile, Sample, Stack, StackEnd, State, Track};
-use glass_report::tree::{Broken, Inlined, Kind, Tree};
+use glass_profile::tree::{Broken, Inlined, Kind, Tree};
 use proptest::prelude::*;
 
 fn frame(function: &str, line: u32) -> Frame {
@@ -313,7 +313,7 @@ proptest! {
             let names = |frame: &u32| {
                 let frame = &profile.frames[*frame as usize];
                 let image = if frame.image.is_empty() { String::new() } else { frame.image.clone() };
-                (glass_report::names::printable(&frame.function), image) == (function.name.clone(), function.image.clone())
+                (glass_profile::names::printable(&frame.function), image) == (function.name.clone(), function.image.clone())
             };
             let seen = profile.samples.iter().filter(|sample| {
                 let Some(stack) = profile.stacks.get(sample.stack as usize) else { return false };
@@ -360,7 +360,7 @@ fn a_service_has_sums_that_agree() {
     assert!(broken > 0);
 }
 
-/// Four vCPUs that each stand still half of the time were paused "200.0 % of the time" (2026-11-22).
+/// Four vCPUs that were each paused half of the time were "200.0 % of the time" (2026-11-22).
 #[test]
 fn pauses_are_a_share_of_all_vcpus_time() {
     let mut profile = profile(&[], &[], &[]);
@@ -372,7 +372,7 @@ fn pauses_are_a_share_of_all_vcpus_time() {
     assert!(text.contains("recorded at an unknown time"), "{text}");
 }
 
-/// Numbers of a file that is not honest.
+/// Numbers of a damaged file.
 #[test]
 fn any_number_of_lost_samples_can_be_compared() {
     let mut wild = profile(&[], &[], &[]);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { formatDuration, formatPercent, quantile } from "../../assets/format.js";
+import { formatDuration, formatPercent, quantile } from "../../assets/shared/format.js";
 
 test("durations have three digits, as in the text", () => {
   const shown = [0, 999, 1_000, 14_230, 999_499, 999_500, 1_250_000, 12_340_000, 301_000_000, 999_500_000, 123_456_000_000].map(formatDuration);

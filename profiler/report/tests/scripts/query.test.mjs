@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { columnsWith, compareItems, matchesText, parseQuery } from "../../assets/trace_query.js";
+import { columnsWith, compareItems, matchesText, parseQuery } from "../../assets/trace/query.js";
 
 const request = { columns: [{ label: "ID", show: "number" }, { label: "Bytes", show: "bytes" }, { label: "Submitted by", show: "task" }, { label: "", show: "linkTime" }] };
 
@@ -29,7 +29,7 @@ test("tasks have numbers, and a regex is only that", () => {
 });
 
 test("matches are in order of time, then of tracks", () => {
-  const one = (start, lane, index) => ({ start, lane: { number: lane }, place: 0, index });
-  const sorted = [one(5, 2, 0), one(5, 1, 9), one(1, 7, 0), one(5, 1, 3)].sort(compareItems).map(({ start, lane, index }) => [start, lane.number, index]);
+  const one = (start, track, index) => ({ start, track: { number: track }, place: 0, index });
+  const sorted = [one(5, 2, 0), one(5, 1, 9), one(1, 7, 0), one(5, 1, 3)].sort(compareItems).map(({ start, track, index }) => [start, track.number, index]);
   assert.deepEqual(sorted, [[1, 7, 0], [5, 1, 3], [5, 1, 9], [5, 2, 0]]);
 });

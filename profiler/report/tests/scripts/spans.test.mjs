@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { compareValues, fieldsOf, histogram } from "../../assets/trace_spans.js";
-import { addTo } from "../../assets/trace_sums.js";
+import { compareValues, fieldsOf, histogram } from "../../assets/trace/spans.js";
+import { addTo } from "../../assets/trace/sums.js";
 
 test("every duration is in one bar, and the bars cover all of them", () => {
   const durations = [1_000, 1_500, 9_000, 1_000_000, 5];

@@ -1,16 +1,16 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { stackBoxes } from "../../assets/chart.js";
-import { Layout } from "../../assets/trace_layout.js";
-import { breakdown } from "../../assets/trace_path.js";
-import { Within } from "../../assets/within.js";
+import { stackBoxes } from "../../assets/samples/chart.js";
+import { Layout } from "../../assets/trace/layout.js";
+import { breakdown } from "../../assets/trace/path.js";
+import { Within } from "../../assets/samples/within.js";
 
 function layout() {
-  const lanes = ["core 0", "reader #7", "writer #8", "calls"].map((name, number) => ({ name, number, kind: 0, parent: number === 3 ? 2 : null, children: number === 2 ? 1 : 0, group: number === 0 ? 0 : 1 }));
-  return new Layout({ lanes, groups: [{ name: "Cores", first: 0, count: 1 }, { name: "Tasks", first: 1, count: 3 }], types: [{ label: "task" }], isCounter: () => false });
+  const tracks = ["core 0", "reader #7", "writer #8", "calls"].map((name, number) => ({ name, number, kind: 0, parent: number === 3 ? 2 : null, children: number === 2 ? 1 : 0, group: number === 0 ? 0 : 1 }));
+  return new Layout({ tracks, groups: [{ name: "Cores", first: 0, count: 1 }, { name: "Tasks", first: 1, count: 3 }], types: [{ label: "task" }], isCounter: () => false });
 }
 
-const shown = ({ rows }) => rows.map((row) => row.lane?.name ?? row.heading.name);
+const shown = ({ rows }) => rows.map((row) => row.track?.name ?? row.heading.name);
 
 test("only the tracks of a path are shown, also folded, closed and filtered ones, and all come back", () => {
   const made = layout();
@@ -19,7 +19,7 @@ test("only the tracks of a path are shown, also folded, closed and filtered ones
   made.setFilter("reader");
   made.setOnly(new Set([0, 3]));
   assert.deepEqual(shown(made), ["Cores", "core 0", "Tasks", "calls"]);
-  made.reveal(made.data.lanes[1]);
+  made.reveal(made.data.tracks[1]);
   assert.deepEqual(shown(made), ["Cores", "core 0", "Tasks", "reader #7", "calls"]);
   made.setOnly(null);
   made.setFilter("");
@@ -29,9 +29,9 @@ test("only the tracks of a path are shown, also folded, closed and filtered ones
 
 test("a pinned track is at the top and nowhere else", () => {
   const made = layout();
-  made.pin(made.data.lanes[2]);
-  assert.deepEqual([made.pinnedRows.map(({ lane }) => lane.name), shown(made)], [["writer #8"], ["Cores", "core 0", "Tasks", "reader #7"]]);
-  made.pin(made.data.lanes[2]);
+  made.pin(made.data.tracks[2]);
+  assert.deepEqual([made.pinnedRows.map(({ track }) => track.name), shown(made)], [["writer #8"], ["Cores", "core 0", "Tasks", "reader #7"]]);
+  made.pin(made.data.tracks[2]);
   assert.equal(made.pinnedHeight, 0);
 });
 

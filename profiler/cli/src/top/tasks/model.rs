@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use glass_formats::trace::{BlockKind, Event, Kind, Outcome};
-use glass_report::names::printable;
-use glass_report::words::{Names, wait, wait_object};
+use glass_profile::names::printable;
+use glass_profile::words::{Names, wait, wait_object};
 
 use crate::tail::stream::Stream;
 

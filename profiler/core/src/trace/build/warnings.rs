@@ -107,9 +107,8 @@ impl Findings {
             (_, 1) => "was",
             _ => "were",
         };
-        (!self.is_off && !parts.is_empty()).then(|| {
-            format!("the trace was cut at its end, while the guest still traced: {} {are} under way", list(&parts))
-        })
+        (!self.is_off && !parts.is_empty())
+            .then(|| format!("the trace was cut at its end, while the guest still traced: {} {are} open", list(&parts)))
     }
 }
 
@@ -126,7 +125,7 @@ fn lost(trace: &Trace) -> Option<String> {
     };
     Some(format!(
         "{} overwritten before they could be read ({share:.1} % of all), on {core} from {:.6} s to {:.6} s{others}; what was \
-         under way there is cut",
+         open there is cut",
         plural(lost, "event was", "events were"),
         place.start_ns as f64 / 1e9,
         place.end_ns as f64 / 1e9,

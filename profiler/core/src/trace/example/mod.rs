@@ -19,7 +19,7 @@ const NAMES: [&str; 23] = [
     "new client",
     "next round",
     "bytes received",
-    "uploads under way",
+    "open uploads",
     "free memory",
     "upload",
     "bytes",

@@ -216,7 +216,7 @@ impl World {
         self.uploads.insert(number, Upload::new(number, task, blocks));
         self.ready.push_back(number);
         let gauge = self.uploads.len() as u64;
-        self.core.emit(40, Kind::Counter, 1, name("uploads under way"), (gauge, 0));
+        self.core.emit(40, Kind::Counter, 1, name("open uploads"), (gauge, 0));
         self.core.emit(40, Kind::Block, BlockKind::Accept as u16, name("new client"), (8080, 0));
         self.core.emit(30, Kind::PollEnd, 0, LISTENER, (0, 0));
     }

@@ -1,7 +1,7 @@
 //! Where the time of a span went: the way back from its end, through the waits of its task and what ended them.
 //!
 //! The parts of a [`Path`] follow each other without gaps and sum up to the span's duration exactly. While the span's
-//! task waits, the path follows whoever ended the wait, back to the moment at which the wait began: a request
+//! task waits, the path follows what ended the wait, back to the moment at which the wait started: a request
 //! to its submission and to the task that submitted it, a wake by another task through that task's own runs and waits.
 
 mod index;
@@ -18,7 +18,7 @@ use super::model::{Span, Trace};
 pub struct Path {
     /// Index into `Trace::spans`.
     pub span: u32,
-    /// Begin of the span.
+    /// Start of the span.
     pub start_ns: u64,
     /// Its end, or that of the trace.
     pub end_ns: u64,
@@ -58,7 +58,7 @@ pub enum What {
         /// Index into `Trace::cores`.
         core: u32,
     },
-    /// A task is ready and waits for its turn.
+    /// A task is runnable.
     Ready {
         /// Index into `Trace::tasks`.
         task: u32,
@@ -80,12 +80,12 @@ pub enum What {
         /// Index into `Trace::waits`.
         wait: u32,
     },
-    /// A task waits, and the trace does not tell who ended that.
+    /// A task waits, and what ended that is unknown.
     Wait {
         /// Index into `Trace::waits`.
         wait: u32,
     },
-    /// The trace does not tell.
+    /// It is unknown.
     Unknown,
 }
 
@@ -114,7 +114,7 @@ pub fn path_task(trace: &Trace, index: &Index, span: u32) -> Option<u32> {
     visited.or(trace.spans.get(span as usize)?.task)
 }
 
-/// Spans with this name whose begin and end are known, the longest first.
+/// Spans with this name whose start and end are known, the longest first.
 pub fn spans_by_duration(trace: &Trace, name: &str) -> Vec<u32> {
     let is_it = |span: &Span| span.duration_ns().is_some() && trace.name(span.name) == name;
     let mut found: Vec<u32> =

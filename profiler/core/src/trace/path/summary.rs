@@ -12,17 +12,17 @@ pub enum Topic {
     Run(NameId),
     /// Code of the span runs outside of any task.
     Core,
-    /// Tasks are ready and wait for their turn.
+    /// Tasks are runnable.
     Ready,
     /// A device works on requests of one kind: index into `Trace::devices`, number of an [`Operation`].
     Device(u32, u16),
-    /// The other side of a connection has not sent anything.
+    /// The peer of a connection has not sent anything.
     Network,
     /// A deadline has not come, with the name of what it is for.
     Timer(NameId),
     /// Something else, with its name; number of a [`BlockKind`].
     Wait(u16, NameId),
-    /// The trace does not tell.
+    /// It is unknown.
     Unknown,
 }
 

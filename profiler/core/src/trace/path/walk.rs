@@ -37,7 +37,7 @@ impl<'a> Walk<'a> {
         (self.parts, self.is_cut)
     }
 
-    /// Goes from the end of a span back to its begin.
+    /// Goes from the end of a span back to its start.
     pub(super) fn through(&mut self, span: u32, start_ns: u64, end_ns: u64) {
         match path_task(self.trace, self.index, span) {
             Some(task) => self.of_task(task, start_ns, end_ns, 0),
@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
         let wait_times = |wait: u32| (self.trace.waits[wait as usize].start_ns, self.trace.waits[wait as usize].end_ns);
         let poll = polls[..polls.partition_point(|poll| poll_times(*poll).0 < now_ns)].last();
         let wait = waits[..waits.partition_point(|wait| wait_times(*wait).0 < now_ns)].last();
-        // Of two that begin at once, one takes no time.
+        // Of two with one start, one takes no time.
         let (latest, end_ns) = match (poll.copied(), wait.copied()) {
             (Some(poll), Some(wait)) if poll_times(poll) > wait_times(wait) => (Before::Poll(poll), poll_times(poll).1),
             (_, Some(wait)) => (Before::Wait(wait), wait_times(wait).1),
@@ -161,7 +161,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Adds a part before the others; one that says the same as the part after it makes that longer.
+    /// Adds a part before the others; one of the same topic as the part after it makes that longer.
     fn add(&mut self, start_ns: u64, end_ns: u64, what: What, depth: u32) {
         if start_ns >= end_ns {
             return;

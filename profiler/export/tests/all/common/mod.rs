@@ -10,7 +10,7 @@ use glass_profile::images::Part;
 use glass_profile::model::{Cost, Distribution, Origin, StackEnd, State};
 use glass_profile::recording::{Clocks, ImageId, NoFiles, Recording, SampleRecord, TrackRecord, Writer, open};
 use glass_profile::symbols::Location;
-use glass_report::tree::Tree;
+use glass_profile::tree::Tree;
 
 pub const RATE_HZ: u32 = 1000;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use glass_profile::trace::model::{BlockKind, Cause, NameId, Trace};
 
 use super::overlap::Overlap;
-use crate::format::{count, percent};
 use crate::trace::label::{self, duration};
+use glass_profile::format::{count, percent};
 
 /// A wait is reported if, together with others for the same, it is like the gap at least to this part: 0.5 means that gap
 /// and wait overlap in half of the time that either takes.
@@ -231,7 +231,9 @@ impl<'a> Explainer<'a> {
             .zip(&idle)
             .filter(|(_, ns)| **ns > 0)
             .take(4)
-            .map(|(core, ns)| format!("{} {}", crate::names::printable(&core.name), percent((*ns).min(gap_ns), gap_ns)))
+            .map(|(core, ns)| {
+                format!("{} {}", glass_profile::names::printable(&core.name), percent((*ns).min(gap_ns), gap_ns))
+            })
             .collect();
         (!parts.is_empty()).then(|| format!("idle: {}", parts.join(", ")))
     }

@@ -17,7 +17,7 @@ pub(super) struct Overlap {
 pub(super) struct Found {
     /// Places in the order of the intervals.
     pub(super) places: Vec<u32>,
-    /// How many intervals each stands for that begin after the given begin.
+    /// How many intervals each stands for that start after the given moment.
     pub(super) weight: u64,
     /// How many of the places, from the first on, began before the given begin and stand for themselves only.
     pub(super) early: usize,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use glass_profile::trace::model::{Direction, Trace};
 
-use crate::words::operation;
+use glass_profile::words::operation;
 
 /// Something that happened again and again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! A headless Chromium, driven over its debugging protocol: real clicks, real keys, and a record of
-//! everything that the page logged or asked the network for.
+//! everything that the page logged or requested from the network.
 //!
 //! The protocol runs over the browser's standard input and output, so no port is open, and a browser
 //! whose test was killed ends by itself. Every wait has a limit. To start a browser takes longer than most tests, so
@@ -40,7 +40,7 @@ pub struct Browser {
     context: Value,
     /// Console messages, exceptions, violations of the content security policy.
     pub complaints: Vec<String>,
-    /// Addresses that were asked for.
+    /// Addresses that were requested.
     pub requests: Vec<String>,
 }
 
@@ -74,8 +74,6 @@ impl Browser {
             Some(engine) => engine,
             None => Engine::start()?,
         };
-        let page = engine.folder.join("report.html");
-        std::fs::write(&page, html).expect("the page can be written");
         let mut browser = Browser {
             engine: Some(engine),
             session: String::new(),
@@ -83,11 +81,13 @@ impl Browser {
             complaints: Vec::new(),
             requests: Vec::new(),
         };
-        browser.show(&page, hash);
+        browser.attach();
+        browser.show_at(html, hash);
         Some(browser)
     }
 
-    fn show(&mut self, page: &Path, hash: &str) {
+    /// Makes a page that shows nothing yet.
+    fn attach(&mut self) {
         self.context = self.call("Target.createBrowserContext", json!({}))["browserContextId"].clone();
         let blank = json!({"url": "about:blank", "browserContextId": self.context});
         let target = self.call("Target.createTarget", blank);
@@ -97,6 +97,12 @@ impl Browser {
             self.call(&format!("{domain}.enable"), json!({}));
         }
         self.resize(1280, 900);
+    }
+
+    /// Shows a page at an address that ends in `hash`.
+    pub fn show_at(&mut self, html: &str, hash: &str) {
+        let page = self.engine.as_ref().expect("there until it is dropped").folder.join("report.html");
+        std::fs::write(&page, html).expect("the page can be written");
         self.call("Page.navigate", json!({"url": format!("file://{}{hash}", page.display())}));
         self.wait_for("document.readyState === 'complete' && location.protocol === 'file:'");
     }
@@ -274,7 +280,7 @@ impl Browser {
 
     /// Everything that the page should not have done.
     pub fn assert_quiet(&mut self) {
-        // One more round trip brings in what was under way.
+        // One more round trip receives the events that are still in flight.
         self.eval("0");
         assert_eq!(self.complaints, Vec::<String>::new(), "the page complained");
         let outside: Vec<&String> = self.requests.iter().filter(|url| !url.ends_with("/report.html")).collect();
@@ -282,7 +288,8 @@ impl Browser {
         assert_eq!(self.requests.len(), 1, "the page was loaded once");
     }
 
-    fn call(&mut self, method: &str, parameters: Value) -> Value {
+    /// Sends a request of the debugging protocol and waits for its answer.
+    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         let engine = self.engine.as_mut().expect("there until it is dropped");
         let id = engine.send(&self.session, method, parameters);
         let limit = Instant::now() + ANSWER_TIMEOUT;

@@ -1,4 +1,4 @@
-//! Made-up profiles that look like real ones: a service in a VM under load, with hostile names. And the comparison
+//! Synthetic profiles that look like real ones: a service in a VM under load, with hostile names. And the comparison
 //! of what is made of them with files that a person has read.
 
 use glass_profile::model::{Cost, Distribution, Frame, Origin, Profile, Sample, Stack, StackEnd, State, Track};
@@ -255,7 +255,7 @@ pub fn faster(samples: usize, seed: u64) -> Profile {
     profile
 }
 
-/// A profile in which nearly every sample has a stack of its own: the worst that can be asked of a report.
+/// A profile in which nearly every sample has a stack of its own: the hardest input of a report.
 pub fn wide(samples: usize, seed: u64) -> Profile {
     let mut dice = Dice::new(seed);
     let mut profile = service(samples, seed);
@@ -272,7 +272,7 @@ pub fn wide(samples: usize, seed: u64) -> Profile {
 }
 
 /// A profile whose load comes and goes: two vCPUs start late, one phase hashes, one works the network, and
-/// for a moment nobody looks. `depth` more frames lie on each stack, so that many stacks are distinct.
+/// for a moment there are no samples. `depth` more frames lie on each stack, so that many stacks are distinct.
 pub fn phases(samples: usize, depth: usize, seed: u64) -> Profile {
     let mut dice = Dice::new(seed);
     let mut profile = service(1_000, seed);

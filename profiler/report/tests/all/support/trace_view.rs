@@ -1,11 +1,11 @@
-//! The view of a trace in a browser: where its lanes are, and what is in sight.
+//! The view of a trace in a browser: where its tracks are, and what is in sight.
 
 use glass_profile::model::Profile;
 use glass_profile::trace::model::Trace;
 
 use super::browser::Browser;
 
-/// Left of the time, and above the lanes: minimap and axis.
+/// Left of the time, and above the tracks: minimap and axis.
 pub const NAMES_PX: f64 = 210.0;
 pub const AXIS_PX: f64 = 56.0;
 
@@ -27,7 +27,7 @@ pub fn window(browser: &mut Browser) -> (f64, f64) {
     (from.parse().expect("a time"), to.parse().expect("a time"))
 }
 
-/// Where a moment of a window of `whole` nanoseconds is, in the lane whose middle is `y` below the axis.
+/// Where a moment of a window of `whole` nanoseconds is, in the track whose middle is `y` below the axis.
 pub fn place(browser: &mut Browser, part: f64, y: f64) -> (f64, f64) {
     let [left, top, width, _] = browser.place("#trace-box canvas");
     (left + NAMES_PX + (width - NAMES_PX) * part, top + AXIS_PX + y)
@@ -42,7 +42,7 @@ pub fn details(browser: &mut Browser) -> String {
     browser.text("#trace-details")
 }
 
-/// Middle of a lane below the axis, by its place in the trace of `traces::two_tasks`: headings take 26 pixels, lanes
+/// Middle of a track below the axis, by its place in the trace of `traces::two_tasks`: headings take 26 pixels, tracks
 /// 20, and 6 are between groups.
 pub const CORE: f64 = 26.0 + 10.0;
 pub const READER: f64 = 26.0 + 20.0 + 6.0 + 26.0 + 10.0;

@@ -81,7 +81,7 @@ pub fn two_tasks() -> Trace {
 }
 
 /// `two_tasks` with calls: while the reader runs first, "outer" (10 to 90 us) calls "inner" (20 to 60 us), and outside of any
-/// task "poll" runs from 110 to 115 us. The writer wakes the reader at 650 us. The disk is told to look at 121 us; "net" sends from 130 to
+/// task "poll" runs from 110 to 115 us. The writer wakes the reader at 650 us. The disk is notified at 121 us; "net" sends from 130 to
 /// 140 us; a connection was open before, another is from 300 to 900 us and has a segment at 400 us; groups are switched at 0 and 950 us.
 pub fn with_calls() -> Trace {
     let us = 1_000;

@@ -1,0 +1,253 @@
+//! Names as a person reads them: made safe to print, shortened, and grouped by crate.
+//!
+//! A function's name comes from the symbols of whatever was recorded, so it may hold anything:
+//! terminal escapes, text that runs from right to left, markup, a megabyte of generics.
+
+/// Longest name that a report keeps, in characters; the rest is cut and marked with `…`.
+pub const NAME_CHARS_MAX: usize = 2_000;
+
+/// Whether a character could move a terminal's cursor or reorder the text around it: control characters, line and
+/// paragraph separators, marks of direction, invisible joiners.
+pub fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{61c}')
+}
+
+/// Replaces what could move a terminal's cursor or reorder the text around it, and cuts names
+/// longer than [`NAME_CHARS_MAX`].
+pub fn printable(name: &str) -> String {
+    let visible = |c: char| if is_unsafe(c) { '\u{fffd}' } else { c };
+    let mut safe: String = name.chars().take(NAME_CHARS_MAX).map(visible).collect();
+    if name.chars().nth(NAME_CHARS_MAX).is_some() {
+        safe.push('…');
+    }
+    if safe.is_empty() {
+        safe.push_str("(no name)");
+    }
+    safe
+}
+
+/// The crate (or the C++ namespace) that a function belongs to, or else its image.
+///
+/// `<a::Type as b::Trait>::f` belongs to `a`; where the type has no path of its own, as in
+/// `<&T as core::fmt::Debug>::fmt`, the trait decides.
+pub fn group(function: &str, image: &str) -> String {
+    let plain = function.strip_prefix('<').map_or_else(
+        || first_segment(function),
+        |inside| {
+            let (first, second) = split_qualified(inside);
+            first_segment(first).or_else(|| second.and_then(first_segment))
+        },
+    );
+    match plain {
+        Some(name) => name.to_string(),
+        None if image.is_empty() => "unknown".to_string(),
+        None => image.to_string(),
+    }
+}
+
+/// `core` of `core::fmt::write`, if the text starts with a path of at least two segments.
+fn first_segment(path: &str) -> Option<&str> {
+    let path = path.trim_start_matches(['&', '*', '(', '[', '<', ' ']);
+    let path = path.strip_prefix("mut ").or_else(|| path.strip_prefix("dyn ")).unwrap_or(path);
+    let path = path.strip_prefix("const ").unwrap_or(path);
+    let end = path.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
+    let (name, rest) = path.split_at(end);
+    // A crate's name may carry a disambiguator: `alloc[4f3a]::vec`.
+    let rest = rest.strip_prefix('[').and_then(|r| r.split_once(']')).map_or(rest, |(_, after)| after);
+    (!name.is_empty() && rest.starts_with("::")).then_some(name)
+}
+
+/// Splits `A as B>::f` at the level of the opening bracket into `A` and `B`.
+fn split_qualified(inside: &str) -> (&str, Option<&str>) {
+    let mut depth = 0_usize;
+    let mut previous = ' ';
+    let mut split = None;
+    for (index, c) in inside.char_indices() {
+        match c {
+            '<' | '(' | '[' => depth += 1,
+            '>' if previous == '-' => {}
+            '>' if depth == 0 => {
+                let end = index;
+                return match split {
+                    Some(at) => (&inside[..at], Some(&inside[at + " as ".len()..end])),
+                    None => (&inside[..end], None),
+                };
+            }
+            '>' | ')' | ']' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 && split.is_none() && inside[index..].starts_with(" as ") => split = Some(index),
+            _ => {}
+        }
+        previous = c;
+    }
+    (inside, None)
+}
+
+/// A name for a narrow box: the last two segments of the path, without generic arguments.
+pub fn short(function: &str) -> String {
+    let base = match function.strip_prefix('<') {
+        // `<a::Type<T> as b::Trait>::f` becomes `a::Type<T>::f`.
+        Some(inside) => {
+            let (subject, tail) = (split_qualified(inside).0, after_qualified(inside));
+            format!("{subject}{tail}")
+        }
+        None => function.to_string(),
+    };
+    let bare = without_parameters(&without_generics(&base));
+    let mut parts: Vec<&str> = bare.split("::").filter(|part| !part.is_empty()).collect();
+    // Closures say little by themselves: they do not count as a segment.
+    let is_name = |part: &&str| !part.starts_with('{');
+    let first = parts.iter().enumerate().rev().filter(|(_, part)| is_name(part)).nth(1).map_or(0, |(at, _)| at);
+    parts.drain(..first);
+    if parts.is_empty() { function.to_string() } else { parts.join("::") }
+}
+
+/// A C++ function carries its parameters, and one of a template its result's type: both are the first to go. What is in
+/// brackets for other reasons stays: `(anonymous namespace)`, the receiver in Go's `(*Digest).Write`, `operator()`, and
+/// names that start with a bracket.
+fn without_parameters(name: &str) -> String {
+    if name.starts_with(['[', '{']) {
+        return name.to_string();
+    }
+    let mut bare = String::with_capacity(name.len());
+    let (mut depth, mut has_parameters) = (0_usize, false);
+    let mut rest = name.char_indices();
+    while let Some((at, c)) = rest.next() {
+        match c {
+            '(' if depth > 0 => depth += 1,
+            ')' if depth > 0 => depth -= 1,
+            _ if depth > 0 => {}
+            '(' if bare.ends_with("operator") && name[at..].starts_with("()") => {
+                bare.push_str("()");
+                rest.next();
+            }
+            '(' if bare.ends_with(|last: char| !matches!(last, ':' | '.' | ' ' | '(' | '&' | '*')) => {
+                (depth, has_parameters) = (1, true);
+            }
+            _ => bare.push(c),
+        }
+    }
+    if depth > 0 {
+        return name.to_string();
+    }
+    if !has_parameters {
+        return bare;
+    }
+    // What follows the parameters: const, &, [clone .part.0].
+    let end = [" const", " volatile", " &", " [", " noexcept"].iter().filter_map(|word| bare.find(word)).min();
+    bare.truncate(end.unwrap_or(bare.len()));
+    // The result's type is in front of the last word, but an operator may have several.
+    let (mut depth, mut start) = (0_usize, 0);
+    let words_end = bare.find("operator").unwrap_or(bare.len());
+    for (at, c) in bare[..words_end].char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => start = at + 1,
+            _ => {}
+        }
+    }
+    bare.split_off(start)
+}
+
+/// `::f` of `A as B>::f`.
+fn after_qualified(inside: &str) -> &str {
+    let (first, second) = split_qualified(inside);
+    let used = first.len() + second.map_or(0, |name| " as ".len() + name.len());
+    inside.get(used + 1..).unwrap_or("")
+}
+
+/// Leaves out everything between angle brackets; an arrow's bracket is not one of them, and a
+/// name whose brackets do not match (`operator<`) stays as it is.
+fn without_generics(name: &str) -> String {
+    let mut depth = 0_usize;
+    let mut previous = ' ';
+    let mut bare = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '<' => depth += 1,
+            '>' if previous != '-' && depth == 0 => return name.to_string(),
+            '>' if previous != '-' => depth -= 1,
+            _ if depth == 0 => bare.push(c),
+            _ => {}
+        }
+        previous = c;
+    }
+    if depth == 0 { bare } else { name.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_crates_where_a_path_names_one() {
+        for (function, crate_name) in [
+            ("smoltcp::iface::interface::Interface::poll", "smoltcp"),
+            ("<alloc::vec::Vec<T,A> as core::ops::drop::Drop>::drop", "alloc"),
+            ("<&T as core::fmt::Debug>::fmt", "core"),
+            ("<&mut smoltcp::socket::tcp::Socket as core::fmt::Debug>::fmt", "smoltcp"),
+            ("<(A, B) as queue::Pair>::first", "queue"),
+            ("<impl core::future::Future for fn() -> T>::poll", "app"),
+            ("alloc[8a1b]::raw_vec::finish_grow", "alloc"),
+            ("std::vector<int, std::allocator<int> >::push_back(int&&)", "std"),
+            ("memcpy", "app"),
+            ("0x7f0012", "app"),
+            ("<", "app"),
+            ("<>", "app"),
+            ("", "app"),
+            ("<img src=x onerror=alert(1)>", "app"),
+        ] {
+            assert_eq!(group(function, "app"), crate_name, "{function}");
+        }
+        assert_eq!(group("memcpy", ""), "unknown");
+    }
+
+    #[test]
+    fn short_names_keep_the_last_two_segments() {
+        for (function, expected) in [
+            ("smoltcp::iface::interface::Interface::poll", "Interface::poll"),
+            ("<alloc::vec::Vec<T,A> as core::ops::drop::Drop>::drop", "Vec::drop"),
+            ("<F as core::future::Future>::poll", "F::poll"),
+            ("queue::store::put::{{closure}}", "store::put::{{closure}}"),
+            ("queue::put::{closure#0}::{closure#1}", "queue::put::{closure#0}::{closure#1}"),
+            ("core::ops::function::FnOnce<fn() -> T>::call_once", "FnOnce::call_once"),
+            ("std::vector<int, std::allocator<int> >::push_back(int&&)", "vector::push_back"),
+            ("operator<", "operator<"),
+            ("crypto/sha256.(*Digest).Write", "crypto/sha256.(*Digest).Write"),
+            ("v8::internal::(anonymous namespace)::Invoke(v8::internal::Isolate*)", "(anonymous namespace)::Invoke"),
+            ("(anonymous namespace)::run(int)", "(anonymous namespace)::run"),
+            ("void std::sort<int*>(int*, int*)", "std::sort"),
+            ("std::unique_ptr<int> app::make<int>(int&&)", "app::make"),
+            ("app::Map::operator()(int) const", "Map::operator()"),
+            ("app::Map::operator bool() const", "Map::operator bool"),
+            ("app::run(int)::{lambda(int)#1}::operator()(int) const", "run::{lambda#1}::operator()"),
+            ("void app::f(int) [clone .part.0]", "app::f"),
+            ("broken(", "broken("),
+            ("a::b<c", "a::b<c"),
+            ("memcpy", "memcpy"),
+            ("[idle]", "[idle]"),
+            ("<", "<"),
+            ("::", "::"),
+            ("é<ü>::ß", "é::ß"),
+        ] {
+            assert_eq!(short(function), expected, "{function}");
+        }
+    }
+
+    #[test]
+    fn nothing_unprintable_survives() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc\u{202e}d"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d");
+        assert_eq!(printable(""), "(no name)");
+        assert_eq!(printable(&"x".repeat(NAME_CHARS_MAX)).chars().count(), NAME_CHARS_MAX);
+        assert_eq!(printable(&"x".repeat(1_000_000)).chars().count(), NAME_CHARS_MAX + 1);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_name_panics(name in "\\PC{0,60}|[<>():& asA-]{0,40}") {
+            let _ = group(&name, "image");
+            proptest::prop_assert!(!short(&name).is_empty() || name.is_empty());
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The call tree of a profile, and what every function cost by itself and with its callees.
+//!
+//! Text and page are both made from [`Tree`]. It holds no names of samples and no times: a million
+//! samples become as many nodes as there are distinct call paths. Broken stacks, spinning and
+//! idling have roots of their own, distinguished by [`Kind`] and not by their names, so nothing that
+//! was recorded can pass for them, nor they for it.
+
+mod build;
+mod merge;
+mod totals;
+
+pub use totals::FunctionTotal;
+
+use std::collections::HashMap;
+
+use crate::model::{Profile, Sample, StackEnd, State};
+
+use build::Detail;
+
+/// A call tree. Nodes are in the order of a walk: each before its callees, siblings next to each
+/// other with the largest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// What nodes refer to; entry 0 is the root's.
+    pub functions: Vec<Function>,
+    /// Where nodes and functions spend their time.
+    pub locations: Vec<Location>,
+    /// Entry 0 is the root, which all samples share.
+    pub nodes: Vec<Node>,
+    /// Each node's own samples by track, in order of track and node; none is zero.
+    pub own: Vec<Own>,
+    /// How often each line of each node was seen, in order of node.
+    pub lines: Vec<LineCount>,
+    /// One for each of the profile's tracks, and one more if samples name a track that is not there.
+    pub tracks: Vec<TrackShare>,
+    /// What [`Tree::merge_small`] did.
+    pub merged: Merged,
+}
+
+/// A function, or one of the report's own entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Printable: see [`crate::names::printable`].
+    pub name: String,
+    /// The program or library; empty for the report's own entries.
+    pub image: String,
+    /// What it stands for.
+    pub kind: Kind,
+}
+
+/// What an entry of [`Tree::functions`] stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Everything.
+    Root,
+    /// Code that was recorded.
+    Function,
+    /// The parent of stacks that do not reach their thread's start.
+    Broken(Broken),
+    /// The parent of samples while the track was spinning.
+    Spinning,
+    /// The parent of samples while the track was idle.
+    Idle,
+    /// The parent of samples of a core that had not been started.
+    NeverStarted,
+    /// The parent of samples while the guest's owner had paused it.
+    Paused,
+    /// Nodes that were too small to keep apart.
+    Merged,
+}
+
+/// Why a stack has no more callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Broken {
+    /// [`StackEnd::CopyEnded`].
+    CopyEnded,
+    /// [`StackEnd::TooDeep`].
+    TooDeep,
+    /// [`StackEnd::NoUnwindInfo`].
+    NoUnwindInfo,
+    /// [`StackEnd::BadAddress`].
+    BadAddress,
+    /// [`StackEnd::NotLongMode`].
+    NotLongMode,
+    /// The track was running, but no function is known.
+    NoFrames,
+    /// The sample names a stack, or the stack a frame, that the recording does not hold.
+    Missing,
+}
+
+impl Broken {
+    /// Why a stack with this end is broken; `None` if it is whole.
+    pub fn of(end: StackEnd) -> Option<Broken> {
+        match end {
+            StackEnd::Complete => None,
+            StackEnd::CopyEnded => Some(Broken::CopyEnded),
+            StackEnd::TooDeep => Some(Broken::TooDeep),
+            StackEnd::NoUnwindInfo => Some(Broken::NoUnwindInfo),
+            StackEnd::BadAddress => Some(Broken::BadAddress),
+            StackEnd::NotLongMode => Some(Broken::NotLongMode),
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self {
+            Broken::CopyEnded => "the copied part was used up",
+            Broken::TooDeep => "too deep",
+            Broken::NoUnwindInfo => "no unwind data: callers are missing",
+            Broken::BadAddress => "bad address",
+            Broken::NotLongMode => "not in 64-bit mode",
+            Broken::NoFrames => "no frames",
+            Broken::Missing => "missing from the recording",
+        }
+    }
+}
+
+impl Kind {
+    /// What the report calls an entry of its own; empty for code.
+    pub fn label(self) -> String {
+        match self {
+            Kind::Root => "all".to_string(),
+            Kind::Function => String::new(),
+            Kind::Broken(broken) => format!("[broken stack: {}]", broken.reason()),
+            Kind::Spinning => "[spinning]".to_string(),
+            Kind::Idle => "[idle]".to_string(),
+            Kind::NeverStarted => "[never started]".to_string(),
+            Kind::Paused => "[paused]".to_string(),
+            Kind::Merged => "[small nodes, merged]".to_string(),
+        }
+    }
+}
+
+/// A place in the source.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location {
+    /// Printable.
+    pub file: String,
+    /// From 1 on.
+    pub line: Option<u32>,
+}
+
+/// A function as called by one chain of callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Node {
+    /// Index into [`Tree::functions`].
+    pub function: usize,
+    /// Index of the caller; the root names itself.
+    pub parent: usize,
+    /// 0 for the root.
+    pub depth: usize,
+    /// Index just after the last callee's last callee.
+    pub end: usize,
+    /// Samples of the node itself.
+    pub self_samples: u64,
+    /// Samples of the node and of everything below it.
+    pub total_samples: u64,
+    /// Its most frequent line: an index into [`Tree::locations`].
+    pub location: Option<usize>,
+    /// Whether the compiler inlined it into its caller.
+    pub inlined: Inlined,
+}
+
+/// Whether the code of a node was inlined into its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Inlined {
+    /// In no sample.
+    #[default]
+    Never,
+    /// In some samples.
+    Sometimes,
+    /// In all samples.
+    Always,
+}
+
+/// A node's own samples on one track.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Own {
+    /// Index into [`Tree::tracks`].
+    pub track: usize,
+    /// Index into [`Tree::nodes`].
+    pub node: usize,
+    /// How many.
+    pub samples: u64,
+}
+
+/// How often a line of a node was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LineCount {
+    /// Index into [`Tree::nodes`].
+    pub node: usize,
+    /// Index into [`Tree::locations`].
+    pub location: usize,
+    /// As the innermost frame.
+    pub self_samples: u64,
+    /// As any frame.
+    pub total_samples: u64,
+}
+
+/// What one track was doing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TrackShare {
+    /// Printable.
+    pub name: String,
+    /// The vCPU's index or the thread id; `None` for samples of tracks that are not in the recording.
+    pub id: Option<u64>,
+    /// Samples that found it running.
+    pub running: u64,
+    /// Samples that found it spinning.
+    pub spinning: u64,
+    /// Samples that found it idle.
+    pub idle: u64,
+    /// Samples that found it not started yet.
+    pub never_started: u64,
+    /// Samples that found it paused with its guest.
+    pub paused: u64,
+}
+
+impl TrackShare {
+    /// All samples of the track.
+    pub fn samples(&self) -> u64 {
+        self.running + self.spinning + self.idle + self.never_started + self.paused
+    }
+}
+
+/// Which nodes were too small to be kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Merged {
+    /// How many nodes are gone.
+    pub nodes: u64,
+    /// How many samples they held: each is still in its caller's `[small nodes, merged]`.
+    pub samples: u64,
+    /// Nodes with fewer samples than this were merged; 0 if none was.
+    pub below_samples: u64,
+}
+
+/// The node of each sample: an index into [`Tree::nodes`] by stack and state.
+#[derive(Debug, Clone, Default)]
+pub struct Leaves(HashMap<(usize, State), usize>);
+
+impl Leaves {
+    /// The node of a sample of the profile that the tree was built from.
+    ///
+    /// # Panics
+    /// For a sample of another profile.
+    pub fn node(&self, sample: &Sample) -> usize {
+        self.0[&(sample.stack as usize, sample.state)]
+    }
+}
+
+impl Tree {
+    /// Counts the samples of a profile. The cost grows with samples plus distinct stacks times depth.
+    pub fn build(profile: &Profile) -> Tree {
+        build::build(profile, Detail::Functions).0
+    }
+
+    /// A finer tree: siblings differ in function or line, and the location of a node is that of all its
+    /// samples. Also gives the node of each sample.
+    pub fn build_by_line(profile: &Profile) -> (Tree, Leaves) {
+        build::build(profile, Detail::Lines)
+    }
+
+    /// The function of a node.
+    pub fn function(&self, node: usize) -> &Function {
+        &self.functions[self.nodes[node].function]
+    }
+
+    /// What the track was doing in the samples of each node.
+    pub fn states(&self) -> Vec<State> {
+        let mut states = vec![State::Running; self.nodes.len()];
+        for index in 1..self.nodes.len() {
+            states[index] = match self.function(index).kind {
+                Kind::Spinning => State::Spinning,
+                Kind::Idle => State::Idle,
+                Kind::NeverStarted => State::NeverStarted,
+                Kind::Paused => State::Paused,
+                _ => states[self.nodes[index].parent],
+            };
+        }
+        states
+    }
+
+    /// Samples of all tracks in one state.
+    pub fn samples_in(&self, state: State) -> u64 {
+        let in_track = |track: &TrackShare| match state {
+            State::Running => track.running,
+            State::Spinning => track.spinning,
+            State::Idle => track.idle,
+            State::NeverStarted => track.never_started,
+            State::Paused => track.paused,
+        };
+        self.tracks.iter().map(in_track).sum()
+    }
+}
+
+impl std::fmt::Display for Location {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}", self.file),
+            None => f.write_str(&self.file),
+        }
+    }
+}
+
+/// Fills in [`Node::end`], given that each node's own is the index after itself.
+fn find_ends(nodes: &mut [Node]) {
+    for index in (1..nodes.len()).rev() {
+        let Node { parent, end, .. } = nodes[index];
+        nodes[parent].end = nodes[parent].end.max(end);
+    }
+}
+
+/// Sorts, and makes one entry of all with the same track and node.
+fn add_up(own: &mut Vec<Own>) {
+    own.sort_unstable();
+    own.dedup_by(|next, sum| {
+        let same = (next.track, next.node) == (sum.track, sum.node);
+        if same {
+            sum.samples += next.samples;
+        }
+        same
+    });
+}

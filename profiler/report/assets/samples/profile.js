@@ -1,0 +1,143 @@
+// The profile in the page: what Rust wrote (profiler/report/src/samples/page.rs describes the columns), as
+// arrays. Nodes are those of the tree by line; shape.js makes the tree of functions from it.
+
+export const STATES = ["running", "spinning", "idle", "never started", "paused"];
+/** The kinds of the functions that are parents of samples in a state. */
+const STATE_KINDS = "rsinp";
+/** States from here on are rare: they are shown where a recording has them. */
+export const RARE_FROM = 3;
+export const INLINED = ["", "inlined in some samples", "inlined into its caller"];
+
+const DATA_VERSION = 3;
+
+/** Turns the page's data into arrays by node, slice and entry, and objects by function. */
+export function decodeProfile(text) {
+  const data = JSON.parse(text);
+  if (data.version !== DATA_VERSION) throw new Error(`data of version ${data.version}, but this page reads ${DATA_VERSION}`);
+  const string = (index) => data.strings[index];
+  const locations = data.locations.file.map((file, index) => ({ index, file: string(file), line: data.locations.line[index] }));
+  const location = (index) => (index === 0 ? null : locations[index - 1]);
+  const functions = data.functions.name.map((name, index) => ({
+    index,
+    name: string(name),
+    short: string(data.functions.short[index]),
+    group: string(data.functions.group[index]),
+    image: string(data.functions.image[index]),
+    kind: data.functions.kind[index],
+    location: location(data.functions.location[index]),
+  }));
+  const nodes = decodeNodes(data.nodes, functions);
+  const tracks = data.tracks.map((track) => ({ ...track, name: string(track.name), samples: STATES.map(() => 0) }));
+  const profile = { functions, locations, nodes, tracks, timeline: decodeTimeline(data.timeline), merged: data.merged };
+  countWhole(profile);
+  return profile;
+}
+
+function decodeNodes(columns, functions) {
+  const count = columns.function.length;
+  const nodes = {
+    count,
+    fn: Uint32Array.from(columns.function),
+    /** Index of a location plus 1, or 0. */
+    location: Uint32Array.from(columns.location),
+    inlined: Uint8Array.from(columns.inlined),
+    parent: new Uint32Array(count),
+    end: new Uint32Array(count),
+    state: new Uint8Array(count),
+    /** Samples of the whole recording, whatever is selected. */
+    self: new Float64Array(count),
+    total: new Float64Array(count),
+  };
+  const path = [0];
+  for (let node = 1; node < count; node += 1) {
+    const depth = columns.depth[node];
+    while (path.length > depth) nodes.end[path.pop()] = node;
+    nodes.parent[node] = path[depth - 1];
+    path.push(node);
+    const { kind } = functions[nodes.fn[node]];
+    const state = STATE_KINDS.indexOf(kind);
+    nodes.state[node] = state > 0 ? state : nodes.state[nodes.parent[node]];
+  }
+  for (const node of path) nodes.end[node] = count;
+  return nodes;
+}
+
+/**
+ * Reads packed numbers one after the other: seven bits a byte, the lowest first. `length` is that of the bytes.
+ * @param {string} packed
+ */
+function readNumbers(packed) {
+  const bytes = atob(packed);
+  let position = 0;
+  const number = () => {
+    let value = 0;
+    for (let scale = 1; ; scale *= 128) {
+      const byte = bytes.charCodeAt(position);
+      position += 1;
+      value += (byte & 127) * scale;
+      if (byte < 128) return value;
+    }
+  };
+  return { length: bytes.length, number, hasMore: () => position < bytes.length };
+}
+
+/** Entries of one slice and track are a cell; cells are in order of slice and track. */
+function decodeTimeline({ slice_ns: sliceNs, slices, duration_ns: durationNs, rate_hz: rateHz, cells: packed, samples: exact }) {
+  const { length, number, hasMore } = readNumbers(packed);
+  const entryNode = new Uint32Array(length);
+  const entrySamples = new Uint32Array(length);
+  const cells = { slice: [], track: [], start: [] };
+  let entries = 0;
+  let slice = 0;
+  while (hasMore()) {
+    slice += number();
+    cells.slice.push(slice);
+    cells.track.push(number());
+    cells.start.push(entries);
+    const end = entries + number();
+    for (let node = 0; entries < end; entries += 1) {
+      const packedNode = number();
+      node += Math.floor(packedNode / 2);
+      entryNode[entries] = node;
+      entrySamples[entries] = packedNode % 2 === 1 ? number() + 2 : 1;
+    }
+  }
+  cells.start.push(entries);
+  for (const column of Object.keys(cells)) cells[column] = Uint32Array.from(cells[column]);
+  return { sliceNs, slices, durationNs, rateHz, cells, entryNode, entrySamples, samples: decodeSamples(exact) };
+}
+
+/** Every sample by itself: time, track, node. Null if the page does not hold them. */
+function decodeSamples(packed) {
+  if (packed === "") return null;
+  const { number, hasMore } = readNumbers(packed);
+  const [times, tracks, nodes] = [[], [], []];
+  let time = 0;
+  while (hasMore()) {
+    time += number();
+    times.push(time);
+    tracks.push(number());
+    nodes.push(number());
+  }
+  return { time: Float64Array.from(times), track: Uint32Array.from(tracks), node: Uint32Array.from(nodes) };
+}
+
+/** Samples of each node and of each track in the whole recording. */
+function countWhole({ nodes, tracks, timeline }) {
+  const { cells, entryNode, entrySamples } = timeline;
+  for (let cell = 0; cell < cells.slice.length; cell += 1) {
+    const track = tracks[cells.track[cell]];
+    for (let entry = cells.start[cell]; entry < cells.start[cell + 1]; entry += 1) {
+      const node = entryNode[entry];
+      nodes.self[node] += entrySamples[entry];
+      track.samples[nodes.state[node]] += entrySamples[entry];
+    }
+  }
+  addUp(nodes.self, nodes.total, nodes.parent);
+}
+
+/** Totals from own samples: callers come before their callees. */
+export function addUp(self, total, parent) {
+  total.set(self);
+  for (let node = total.length - 1; node > 0; node -= 1) total[parent[node]] += total[node];
+}

@@ -1,0 +1,111 @@
+// The tree of functions that the reader selects: lines merged, and, on request, recursion merged and
+// functions left out whose callees then hang below their callers. It does not depend on which
+// samples count, so a selection of time or tracks costs only new sums.
+
+const KIND_ORDER = "rfbsinpm";
+
+/**
+ * `place` has the node of this tree for each node of the profile. `hidden` flags functions or is
+ * null; `recursion` is "keep", "direct" (f called by f is f) or "all" (f called by anything below f
+ * is f, and so is what lies between, where it was).
+ */
+export function shapeTree(profile, { hidden, recursion }) {
+  const grown = grow(profile, hidden, recursion);
+  const order = walk(profile, grown);
+  const count = order.length;
+  const rank = new Uint32Array(count);
+  order.forEach((node, index) => (rank[node] = index));
+  const nodes = {
+    count,
+    fn: new Uint32Array(count),
+    parent: new Uint32Array(count),
+    end: new Uint32Array(count),
+    depth: new Uint32Array(count),
+    /** The profile's node with most samples of those that are shown as this one. */
+    main: new Uint32Array(count),
+    /** An index into INLINED. */
+    inlined: new Uint8Array(count),
+  };
+  order.forEach((node, index) => {
+    nodes.fn[index] = grown.fn[node];
+    nodes.parent[index] = rank[grown.parent[node]];
+    nodes.depth[index] = index === 0 ? 0 : nodes.depth[nodes.parent[index]] + 1;
+    nodes.main[index] = grown.main[node];
+    nodes.inlined[index] = grown.inlined[node];
+    nodes.end[index] = index + 1;
+  });
+  for (let node = count - 1; node > 0; node -= 1) {
+    const parent = nodes.parent[node];
+    nodes.end[parent] = Math.max(nodes.end[parent], nodes.end[node]);
+  }
+  return { nodes, place: grown.place.map((node) => rank[node]), hidden };
+}
+
+/** Nodes in the order in which they are first met: callers before callees. */
+function grow(profile, hidden, recursion) {
+  const { nodes, functions } = profile;
+  const grown = { fn: [0], parent: [0], total: [0], main: [0], inlined: [0], place: new Uint32Array(nodes.count) };
+  const known = new Map();
+  // The innermost node of each function on the way to the node at hand, and how to restore it.
+  const onPath = new Int32Array(functions.length).fill(-1);
+  const path = [];
+  for (let node = 1; node < nodes.count; node += 1) {
+    while (path.length > 0 && path[path.length - 1].end <= node) {
+      const { fn, before } = path.pop();
+      onPath[fn] = before;
+    }
+    const caller = grown.place[nodes.parent[node]];
+    const fn = nodes.fn[node];
+    let place = null;
+    if (hidden?.[fn]) place = caller;
+    else if (recursion === "direct" && grown.fn[caller] === fn) place = caller;
+    else if (recursion === "all" && onPath[fn] >= 0) place = onPath[fn];
+    const own = place === null;
+    if (own) {
+      const key = caller * functions.length + fn;
+      place = known.get(key) ?? -1;
+      if (place < 0) {
+        place = grown.fn.length;
+        known.set(key, place);
+        grown.fn.push(fn);
+        grown.parent.push(caller);
+        grown.total.push(0);
+        grown.main.push(node);
+        grown.inlined.push(nodes.inlined[node]);
+      }
+      grown.total[place] += nodes.total[node];
+      if (nodes.total[node] > nodes.total[grown.main[place]]) grown.main[place] = node;
+      if (grown.inlined[place] !== nodes.inlined[node]) grown.inlined[place] = 1;
+    }
+    grown.place[node] = place;
+    if (!hidden?.[fn]) {
+      path.push({ end: nodes.end[node], fn, before: onPath[fn] });
+      onPath[fn] = place;
+    }
+  }
+  return grown;
+}
+
+/** The order of a walk, siblings by kind, then by samples of the whole recording. */
+function walk({ functions }, { fn, parent, total }) {
+  const count = fn.length;
+  const first = new Int32Array(count).fill(-1);
+  const next = new Int32Array(count).fill(-1);
+  for (let node = count - 1; node > 0; node -= 1) {
+    next[node] = first[parent[node]];
+    first[parent[node]] = node;
+  }
+  const kind = (node) => KIND_ORDER.indexOf(functions[fn[node]].kind);
+  const order = [];
+  const waiting = [0];
+  while (waiting.length > 0) {
+    const node = waiting.pop();
+    order.push(node);
+    const children = [];
+    for (let child = first[node]; child >= 0; child = next[child]) children.push(child);
+    // The last is taken first.
+    children.sort((a, b) => kind(b) - kind(a) || total[a] - total[b] || b - a);
+    for (const child of children) waiting.push(child);
+  }
+  return order;
+}

@@ -1,0 +1,44 @@
+//! The pictures of the guides, of recordings: `guide_pictures FOLDER RECORDING [BEFORE AFTER]` writes `trace.png` and `report.png` of a
+//! recording with samples and a trace of the upload queue, and `difference.png` of two recordings with samples.
+
+#[path = "../tests/all/support/browser.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod browser;
+
+use browser::Browser;
+use glass_profile::recording::{NoFiles, Recording, open};
+use glass_profile::trace::build;
+use std::path::Path;
+
+fn main() -> Result<(), String> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, of, others @ ..] = &arguments[..] else {
+        return Err("give a folder, a recording, and two others for the picture of a difference".into());
+    };
+    let (folder, of) = (Path::new(folder), recording(of)?);
+    let page = glass_report::trace_html(&of.profile, &build(&of.trace));
+    let mut browser = Browser::open(&page).ok_or("there is no Chromium to open the pages")?;
+    browser.prefer("light");
+    browser.resize(1280, 720);
+    browser.wait_for("document.documentElement.dataset.ready === 'trace'");
+    browser.click("#trace-overview .story-buttons button");
+    browser.wait_for("document.querySelector('#trace-paths h3') !== null");
+    browser.picture(folder, "trace.png");
+    browser.click("#path-samples");
+    browser.wait_for("!document.querySelector('#report').hidden");
+    browser.resize(1280, 1240);
+    browser.eval("window.scrollTo(0, 0)");
+    browser.picture(folder, "report.png");
+    let [before, after] = others else { return Ok(()) };
+    let [before, after] = [recording(before)?, recording(after)?];
+    browser.show_at(&glass_report::difference_html(&before.profile, &after.profile), "");
+    browser.resize(1280, 1000);
+    browser.wait_for("document.querySelector('#whole').textContent !== ''");
+    browser.picture(folder, "difference.png");
+    Ok(())
+}
+
+fn recording(path: &str) -> Result<Recording, String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    open(&bytes[..], &mut NoFiles).map_err(|error| format!("{path}: {error}"))
+}

@@ -1,0 +1,123 @@
+//! The profiler overhead, as the four headlines that stand at the top of every report.
+
+use glass_profile::model::{Profile, Sample, StackEnd};
+
+use glass_profile::format::{count, duration, percent};
+use glass_profile::names::printable;
+
+/// Above this share of lost samples or broken stacks, or of the profiler's use of a core, the
+/// page marks the figure. In thousandths.
+const HIGH_PER_MILLE: u64 = 10;
+const HIGH_CPU_PER_MILLE: u64 = 100;
+
+/// One aspect of the cost.
+pub(crate) struct Card {
+    pub name: &'static str,
+    /// The one number to remember.
+    pub headline: String,
+    /// The others.
+    pub detail: String,
+    /// So much that the profile deserves doubt.
+    pub high: bool,
+}
+
+/// Samples, stacks, pauses and the profiler itself.
+pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
+    let (cost, duration_ns) = (&profile.cost, profile.origin.duration_ns);
+    // Each track has pauses of its own, and as much time as the others.
+    let tracks_ns = duration_ns.saturating_mul(profile.tracks.len().max(1) as u64);
+    let taken = cost.samples_taken;
+    let samples = Card {
+        name: "Samples",
+        headline: format!("{} collected", count(taken)),
+        detail: format!(
+            "{} expected, {} lost ({}), {} late ({})",
+            count(cost.samples_wanted),
+            count(cost.samples_lost),
+            percent(cost.samples_lost, cost.samples_wanted),
+            count(cost.samples_late),
+            percent(cost.samples_late, taken)
+        ),
+        high: exceeds(cost.samples_lost, cost.samples_wanted, HIGH_PER_MILLE),
+    };
+    let stacks = Card {
+        name: "Stacks",
+        headline: format!("{} broken", percent(cost.stacks_broken, taken)),
+        detail: format!(
+            "{} of {} do not reach their thread's start{}",
+            count(cost.stacks_broken),
+            count(taken),
+            why_broken(profile)
+        ),
+        high: exceeds(cost.stacks_broken, taken, HIGH_PER_MILLE),
+    };
+    let pause = &cost.pause;
+    let pauses = if pause.count == 0 {
+        Card {
+            name: "Pauses",
+            headline: "none".to_string(),
+            detail: "this way of sampling does not stop the guest".to_string(),
+            high: false,
+        }
+    } else {
+        Card {
+            name: "Pauses",
+            headline: format!("{} median", duration(pause.median_ns)),
+            detail: format!(
+                "p99 {}, max {}, {} in total ({} of {}){}",
+                duration(pause.p99_ns),
+                duration(pause.max_ns),
+                duration(pause.sum_ns),
+                percent(pause.sum_ns, tracks_ns),
+                if profile.tracks.len() > 1 { "the tracks' time" } else { "the time" },
+                loss(profile)
+            ),
+            high: exceeds(pause.sum_ns, tracks_ns, HIGH_CPU_PER_MILLE),
+        }
+    };
+    let profiler = Card {
+        name: "Profiler",
+        headline: format!("{} of one core", percent(cost.profiler_cpu_ns, duration_ns)),
+        detail: format!("{} of CPU time while recording {}", duration(cost.profiler_cpu_ns), duration(duration_ns)),
+        high: exceeds(cost.profiler_cpu_ns, duration_ns, HIGH_CPU_PER_MILLE),
+    };
+    [samples, stacks, pauses, profiler]
+}
+
+/// Of stacks whose callers cannot be known, why.
+fn why_broken(profile: &Profile) -> String {
+    let known = [
+        (StackEnd::NoUnwindInfo, "there is no unwind data: callers are missing"),
+        (StackEnd::NotLongMode, "code was not in 64-bit mode, and is not unwound"),
+    ];
+    let mut text = String::new();
+    for (end, why) in known {
+        let of_end = |sample: &&Sample| profile.stacks.get(sample.stack as usize).is_some_and(|stack| stack.end == end);
+        let samples = profile.samples.iter().filter(of_end).count() as u64;
+        if samples > 0 {
+            text.push_str(&format!("; of {} {why}", count(samples)));
+        }
+    }
+    text
+}
+
+/// What the guest has lost, pauses and what follows them, in all and of the track that lost most.
+fn loss(profile: &Profile) -> String {
+    let duration_ns = profile.origin.duration_ns;
+    let tracks = &profile.tracks;
+    let sum_ns = tracks.iter().fold(0, |sum: u64, track| sum.saturating_add(track.frozen.estimated_loss_ns()));
+    let Some(most) = tracks.iter().max_by_key(|track| track.frozen.sum_ns).filter(|_| sum_ns > 0) else {
+        return String::new();
+    };
+    let all = percent(sum_ns, duration_ns.saturating_mul(tracks.len() as u64));
+    let mut text = format!("; with what follows each pause the guest lost about {all}");
+    if tracks.len() > 1 {
+        let share = percent(most.frozen.estimated_loss_ns(), duration_ns);
+        text.push_str(&format!(", {} most: {share}", printable(&most.name)));
+    }
+    text
+}
+
+fn exceeds(part: u64, whole: u64, per_mille: u64) -> bool {
+    u128::from(part) * 1_000 > u128::from(whole) * u128::from(per_mille)
+}

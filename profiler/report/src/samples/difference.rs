@@ -1,0 +1,261 @@
+//! Two recordings side by side: whose share of the time grew, whose shrank, and what of it may be chance.
+//!
+//! Both become one profile whose tracks are A and B, so one call tree has the nodes of both, and the
+//! page of a difference is made of the same columns as any other. Shares are of samples: each
+//! recording is 100 %, however long it took and at whatever rate.
+
+use glass_profile::model::{Profile, Sample, Stack, State, Track};
+
+use glass_profile::format::{count, duration, percent};
+use glass_profile::names::printable;
+use glass_profile::tree::{Node, Tree};
+
+/// Standard errors below which a change is called noise, and from which on it is called clear. By
+/// chance alone, one of 22 functions exceeds the first and one of 2,150 the second.
+const NOISE_ERRORS: f64 = 2.0;
+const CLEAR_ERRORS: f64 = 3.5;
+
+/// How sure it is that a share changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Recordings of the same thing would differ as much.
+    Noise,
+    /// One such change among many functions is to be expected by chance.
+    Unsure,
+    /// Chance does not explain it.
+    Clear,
+}
+
+/// The change of a share from A to B.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change {
+    /// B's share less A's, in percent of each recording.
+    pub points: f64,
+    /// Two standard errors of `points`, if both shares are the same in truth.
+    pub noise_points: f64,
+    /// What follows from the two.
+    pub verdict: Verdict,
+}
+
+/// Compares `a` of `all_a` samples with `b` of `all_b`: the test of two proportions with a common
+/// variance (Snedecor and Cochran, Statistical Methods, section 7.11). It takes samples to be independent. Those that are
+/// close in time are not quite, so the true noise is larger.
+pub fn change(a: u64, all_a: u64, b: u64, all_b: u64) -> Change {
+    if all_a == 0 || all_b == 0 {
+        return Change { points: 0.0, noise_points: 100.0, verdict: Verdict::Noise };
+    }
+    let share = |part: u64, all: u64| part as f64 / all as f64;
+    let difference = share(b, all_b) - share(a, all_a);
+    let common = (a as f64 + b as f64) / (all_a as f64 + all_b as f64);
+    let error = (common * (1.0 - common) * (1.0 / all_a as f64 + 1.0 / all_b as f64)).sqrt();
+    let verdict = match difference.abs() {
+        size if size < NOISE_ERRORS * error || size == 0.0 => Verdict::Noise,
+        size if size < CLEAR_ERRORS * error => Verdict::Unsure,
+        _ => Verdict::Clear,
+    };
+    Change { points: difference * 100.0, noise_points: NOISE_ERRORS * error * 100.0, verdict }
+}
+
+/// What one function cost in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionChange {
+    /// Index into [`Tree::functions`] of [`Difference::tree`].
+    pub function: usize,
+    /// Own samples in A and in B.
+    pub self_samples: [u64; 2],
+    /// All samples in A and in B; a recursive function counts once for a sample.
+    pub total_samples: [u64; 2],
+}
+
+/// Two recordings, counted together.
+#[derive(Debug)]
+pub struct Difference {
+    /// The nodes of both; track 0 is A and track 1 is B.
+    pub tree: Tree,
+    /// Running samples of A and of B: the 100 % of each.
+    pub running: [u64; 2],
+    /// In order of the change of own samples, largest first.
+    pub functions: Vec<FunctionChange>,
+}
+
+impl Difference {
+    /// Counts the running samples of both.
+    pub fn build(a: &Profile, b: &Profile) -> Difference {
+        let tree = Tree::build(&join(a, b));
+        let running = [0, 1].map(|track| tree.tracks[track].running);
+        let mut functions: Vec<FunctionChange> = (0..tree.functions.len())
+            .map(|function| FunctionChange { function, self_samples: [0, 0], total_samples: [0, 0] })
+            .collect();
+        for side in [0, 1] {
+            for total in only_track(&tree, side).function_totals(&[State::Running]) {
+                functions[total.function].self_samples[side] = total.self_samples;
+                functions[total.function].total_samples[side] = total.total_samples;
+            }
+        }
+        functions.retain(|function| function.total_samples != [0, 0]);
+        let mut difference = Difference { tree, running, functions: Vec::new() };
+        functions.sort_by(|a, b| {
+            let size = |function: &FunctionChange| difference.own(function).points.abs();
+            let total = |function: &FunctionChange| difference.total(function).points.abs();
+            let name = |function: &FunctionChange| &difference.tree.functions[function.function].name;
+            size(b).total_cmp(&size(a)).then(total(b).total_cmp(&total(a))).then_with(|| name(a).cmp(name(b)))
+        });
+        difference.functions = functions;
+        difference
+    }
+
+    /// The change of a function's own share.
+    pub fn own(&self, function: &FunctionChange) -> Change {
+        let [a, b] = function.self_samples;
+        change(a, self.running[0], b, self.running[1])
+    }
+
+    /// The change of a function's share with its callees.
+    pub fn total(&self, function: &FunctionChange) -> Change {
+        let [a, b] = function.total_samples;
+        change(a, self.running[0], b, self.running[1])
+    }
+
+    /// Functions that occur in one recording only, and their own samples there.
+    pub fn only_in(&self, side: usize) -> (usize, u64) {
+        let only = self.functions.iter().filter(|function| function.total_samples[1 - side] == 0);
+        only.fold((0, 0), |(functions, samples), function| (functions + 1, samples + function.self_samples[side]))
+    }
+}
+
+/// One profile with A's samples on track 0 and B's on track 1, all at one time.
+pub(crate) fn join(a: &Profile, b: &Profile) -> Profile {
+    let mut joined = Profile {
+        tracks: ["A", "B"].map(|name| Track { name: name.to_string(), ..Track::default() }).to_vec(),
+        ..Profile::default()
+    };
+    for (track, profile) in [a, b].into_iter().enumerate() {
+        let first_frame = joined.frames.len() as u32;
+        let first_stack = joined.stacks.len() as u32;
+        // What is missing from its own recording must not be found in the other one.
+        let moved = |index: u32, count: usize, first: u32| match (index as usize) < count {
+            true => index.saturating_add(first),
+            false => u32::MAX,
+        };
+        joined.frames.extend(profile.frames.iter().cloned());
+        joined.stacks.extend(profile.stacks.iter().map(|stack| Stack {
+            frames: stack.frames.iter().map(|frame| moved(*frame, profile.frames.len(), first_frame)).collect(),
+            end: stack.end,
+        }));
+        joined.samples.extend(profile.samples.iter().map(|sample| Sample {
+            time_ns: 0,
+            track: track as u32,
+            stack: moved(sample.stack, profile.stacks.len(), first_stack),
+            ..*sample
+        }));
+    }
+    joined
+}
+
+/// The same nodes with the samples of one track.
+fn only_track(tree: &Tree, track: usize) -> Tree {
+    let mut nodes: Vec<Node> =
+        tree.nodes.iter().map(|node| Node { self_samples: 0, total_samples: 0, ..*node }).collect();
+    for own in tree.own.iter().filter(|own| own.track == track) {
+        nodes[own.node].self_samples += own.samples;
+    }
+    for index in (0..nodes.len()).rev() {
+        nodes[index].total_samples += nodes[index].self_samples;
+        let Node { parent, total_samples, .. } = nodes[index];
+        if index > 0 {
+            nodes[parent].total_samples += total_samples;
+        }
+    }
+    Tree { functions: tree.functions.clone(), nodes, ..Tree::default() }
+}
+
+/// What makes the two hard to compare, one sentence each.
+pub(crate) fn remarks(a: &Profile, b: &Profile) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut differ = |what: &str, a: String, b: String, so: &str| {
+        if a != b {
+            remarks.push(format!("{what}: A {a}, B {b}. {so}"));
+        }
+    };
+    let named = |text: &str| if text.is_empty() { "unnamed".to_string() } else { printable(text) };
+    let rate = |profile: &Profile| format!("{} Hz", count(profile.origin.rate_hz.into()));
+    differ(
+        "The guests differ",
+        named(&a.origin.guest),
+        named(&b.origin.guest),
+        "Functions are matched by name and image; what only one has is all gain or loss.",
+    );
+    differ(
+        "The rates differ",
+        rate(a),
+        rate(b),
+        "Shares are of samples, so this moves no share; the recording with fewer samples has more noise.",
+    );
+    differ(
+        "The recordings were made in different ways",
+        named(&a.origin.backend),
+        named(&b.origin.backend),
+        "Ways to sample differ in what they see while a guest is idle or in its kernel.",
+    );
+    for (name, profile) in [("A", a), ("B", b)] {
+        let cost = &profile.cost;
+        if u128::from(cost.samples_lost) * 20 > cost.samples_wanted.into() {
+            let lost = percent(cost.samples_lost, cost.samples_wanted);
+            remarks.push(format!("{name} lost {lost} of its samples: what was lost may differ from what was not."));
+        }
+        remarks.extend(profile.warnings.iter().map(|warning| format!("{name}: {}", printable(warning))));
+    }
+    remarks
+}
+
+/// How long a recording took, and at which rate.
+pub(crate) fn length(profile: &Profile) -> String {
+    format!("{} at {} Hz", duration(profile.origin.duration_ns), count(profile.origin.rate_hz.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Worked by hand: 100 of 1,000 against 150 of 1,000 has a common share of 0.125 and an error of
+    /// sqrt(0.125 * 0.875 * 0.002) = 0.01479.
+    #[test]
+    fn a_change_is_judged_by_its_error() {
+        let judged = change(100, 1_000, 150, 1_000);
+        assert!((judged.points - 5.0).abs() < 1e-9, "{judged:?}");
+        assert!((judged.noise_points - 2.958).abs() < 1e-3, "{judged:?}");
+        assert_eq!(judged.verdict, Verdict::Unsure);
+        assert_eq!(change(100, 1_000, 160, 1_000).verdict, Verdict::Clear);
+        assert_eq!(change(160, 1_000, 100, 1_000).verdict, Verdict::Clear);
+        assert_eq!(change(100, 1_000, 120, 1_000).verdict, Verdict::Noise);
+    }
+
+    #[test]
+    fn nothing_is_no_change() {
+        for (a, all_a, b, all_b) in [(0, 0, 0, 0), (0, 0, 5, 10), (0, 10, 0, 10), (10, 10, 10, 10), (5, 10, 50, 100)] {
+            let judged = change(a, all_a, b, all_b);
+            assert_eq!((judged.points, judged.verdict), (0.0, Verdict::Noise), "{a} {all_a} {b} {all_b}");
+        }
+        assert_eq!(change(0, 1_000, 1_000, 1_000).verdict, Verdict::Clear);
+    }
+
+    /// The verdict of two recordings of the same thing is noise for 95 of 100 functions.
+    #[test]
+    fn chance_looks_like_noise() {
+        let mut state = 7_u64;
+        let mut heads = || {
+            (0..2_000)
+                .filter(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    (state >> 11) % 10 < 3
+                })
+                .count() as u64
+        };
+        let verdicts: Vec<Verdict> = (0..500).map(|_| change(heads(), 2_000, heads(), 2_000).verdict).collect();
+        let share = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+        assert!((460..=490).contains(&share(Verdict::Noise)), "{}", share(Verdict::Noise));
+        assert!(share(Verdict::Clear) <= 1, "{}", share(Verdict::Clear));
+    }
+}

@@ -1,0 +1,249 @@
+//! The summary for a terminal.
+
+mod calltree;
+mod difference;
+
+pub use difference::text as difference;
+
+use std::fmt::Write as _;
+
+use glass_profile::model::{Origin, Profile, State};
+use unicode_width::UnicodeWidthStr;
+
+use crate::samples::cost::cards;
+use glass_profile::format::{count, cut_end, cut_start, date, duration, pad, percent};
+use glass_profile::names::printable;
+use glass_profile::tree::{FunctionTotal, TrackShare, Tree};
+
+/// No line is wider.
+const COLUMNS: usize = 100;
+/// Columns for a function's name, and for its place.
+const NAME_COLUMNS: usize = 35;
+const PLACE_COLUMNS: usize = 25;
+/// Tracks that get a line of their own; the rest share one.
+const TRACKS_MAX: usize = 16;
+
+/// [`text`] with the call tree below it, without nodes that have less than `min_percent` of the running samples.
+pub fn text_with_tree(profile: &Profile, top: usize, min_percent: f64) -> String {
+    let tree = Tree::build(profile);
+    let mut out = summary(profile, &tree, top);
+    calltree::call_tree(&mut out, &tree, min_percent);
+    out
+}
+
+/// A summary of at most 100 columns: where the profile comes from, the profiler overhead, what each
+/// track was doing, and the `top` hottest functions by self.
+pub fn text(profile: &Profile, top: usize) -> String {
+    summary(profile, &Tree::build(profile), top)
+}
+
+/// [`text`] of a profile whose tree is already there.
+pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
+    let mut out = String::new();
+    origin(&mut out, &profile.origin);
+    out.push_str("\nProfiler overhead\n");
+    for card in cards(profile) {
+        wrap(&mut out, &format!("  {}", pad(card.name, 10)), &format!("{}: {}", card.headline, card.detail));
+    }
+    if !profile.warnings.is_empty() {
+        out.push_str("\nWarnings\n");
+        for warning in &profile.warnings {
+            wrap(&mut out, "  ! ", &printable(warning));
+        }
+    }
+    tracks(&mut out, tree);
+    functions(&mut out, tree, top);
+    out
+}
+
+/// Where and how a recording was made, in a sentence.
+pub(crate) fn origin_line(origin: &Origin) -> String {
+    let mut said = format!("recorded {}", recorded(origin));
+    for (word, value) in [("on", &origin.host), ("by", &origin.recorder), ("through", &origin.backend)] {
+        if !value.is_empty() {
+            let _ = write!(said, " {word} {}", printable(value));
+        }
+    }
+    let _ = write!(said, ", {}", duration(origin.duration_ns));
+    if origin.rate_hz > 0 {
+        let _ = write!(said, " at {} Hz", count(origin.rate_hz.into()));
+    }
+    said
+}
+
+/// When it was recorded, if that is known.
+pub(crate) fn recorded(origin: &Origin) -> String {
+    match origin.start_unix_ns {
+        0 => "at an unknown time".to_string(),
+        start => date(start),
+    }
+}
+
+/// Where the names come from, in a sentence.
+pub(crate) fn symbols_line(origin: &Origin) -> String {
+    match origin.symbols.is_empty() {
+        true => "no separate symbol file".to_string(),
+        false => format!("symbols from {}", printable(&origin.symbols)),
+    }
+}
+
+fn origin(out: &mut String, origin: &Origin) {
+    let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
+    line(out, &guest);
+    wrap(out, "  ", &origin_line(origin));
+    let symbols = symbols_line(origin);
+    line(out, &format!("  {}", cut_start(&symbols, COLUMNS - 2)));
+}
+
+fn tracks(out: &mut String, tree: &Tree) {
+    line(
+        out,
+        &format!("\n{} {:>12} {:>10} {:>10} {:>10}", pad("Tracks", 36), "samples", "running", "spinning", "idle"),
+    );
+    let shown = if tree.tracks.len() > TRACKS_MAX { TRACKS_MAX - 1 } else { tree.tracks.len() };
+    let (first, rest) = tree.tracks.split_at(shown);
+    for track in first {
+        track_line(out, &track.name, track);
+    }
+    if !rest.is_empty() {
+        track_line(out, &format!("{} more", count(rest.len() as u64)), &sum(rest));
+    }
+    if tree.tracks.len() > 1 {
+        track_line(out, "all", &sum(&tree.tracks));
+    }
+}
+
+fn sum(tracks: &[TrackShare]) -> TrackShare {
+    tracks.iter().fold(TrackShare::default(), |sum, track| TrackShare {
+        running: sum.running + track.running,
+        spinning: sum.spinning + track.spinning,
+        idle: sum.idle + track.idle,
+        never_started: sum.never_started + track.never_started,
+        paused: sum.paused + track.paused,
+        ..sum
+    })
+}
+
+fn track_line(out: &mut String, name: &str, track: &TrackShare) {
+    let all = track.samples();
+    let name = pad(&cut_end(name, 34), 34);
+    if all > 0 && track.never_started == all {
+        return line(out, &format!("  {name} {:>12} {:>32}", count(all), "never started"));
+    }
+    let mut row = format!(
+        "  {name} {:>12} {:>10} {:>10} {:>10}",
+        count(all),
+        percent(track.running, all),
+        percent(track.spinning, all),
+        percent(track.idle, all)
+    );
+    let rare = [(track.never_started, "never started"), (track.paused, "paused")];
+    let rare = rare.iter().filter(|(samples, _)| *samples > 0);
+    let rare = rare.map(|(samples, word)| format!("{} {word}", percent(*samples, all))).collect::<Vec<_>>().join(", ");
+    if row.chars().count() + rare.chars().count() + 2 > COLUMNS {
+        line(out, &row);
+        return line(out, &format!("    {rare}"));
+    }
+    if !rare.is_empty() {
+        row.push_str("  ");
+    }
+    line(out, &(row + &rare));
+}
+
+fn functions(out: &mut String, tree: &Tree, top: usize) {
+    let running = tree.samples_in(State::Running);
+    let totals = tree.function_totals(&[State::Running]);
+    let shown = &totals[..top.min(totals.len())];
+    out.push('\n');
+    if running == 0 {
+        line(out, "No sample found the guest running: there are no functions to show.");
+        return;
+    }
+    line(
+        out,
+        &format!(
+            "Hottest functions by self: {} of {}; 100 % = {} running samples",
+            count(shown.len() as u64),
+            count(totals.len() as u64),
+            count(running)
+        ),
+    );
+    line(
+        out,
+        &format!(
+            "{:>10} {:>7} {:>10} {:>7}  {} {}",
+            "self",
+            "self %",
+            "total",
+            "total %",
+            pad("function", NAME_COLUMNS),
+            "hottest line"
+        ),
+    );
+    for total in shown {
+        function_line(out, tree, total, running);
+    }
+}
+
+fn function_line(out: &mut String, tree: &Tree, total: &FunctionTotal, running: u64) {
+    let function = &tree.functions[total.function];
+    let name = fit_name(&function.name, NAME_COLUMNS);
+    let place = total.location.map_or_else(|| function.image.clone(), |location| tree.locations[location].to_string());
+    line(
+        out,
+        &format!(
+            "{:>10} {:>7} {:>10} {:>7}  {} {}",
+            count(total.self_samples),
+            percent(total.self_samples, running),
+            count(total.total_samples),
+            percent(total.total_samples, running),
+            pad(&name, NAME_COLUMNS),
+            cut_path(&place, PLACE_COLUMNS)
+        ),
+    );
+}
+
+/// The name, or its short form where it is too wide.
+fn fit_name(name: &str, columns: usize) -> String {
+    match name.width() > columns {
+        true => cut_end(&glass_profile::names::short(name), columns),
+        false => name.to_string(),
+    }
+}
+
+/// Cuts a path at its front, at a directory if one is left.
+fn cut_path(path: &str, columns: usize) -> String {
+    let cut = cut_start(path, columns);
+    match cut.strip_prefix('…').and_then(|rest| rest.find('/').map(|at| &rest[at..])) {
+        Some(rest) => format!("…{rest}"),
+        None => cut,
+    }
+}
+
+/// Writes one line, cut if it is too wide after all (a sample count of twenty digits).
+fn line(out: &mut String, text: &str) {
+    for part in text.split('\n') {
+        out.push_str(cut_end(part, COLUMNS).trim_end());
+        out.push('\n');
+    }
+}
+
+/// Writes a sentence on as many lines as it takes.
+fn wrap(out: &mut String, first: &str, sentence: &str) {
+    let indent = " ".repeat(first.width());
+    let mut row = first.to_string();
+    let mut empty = true;
+    for word in sentence.split(' ') {
+        if !empty && row.width() + 1 + word.width() > COLUMNS {
+            line(out, &row);
+            row = indent.clone();
+            empty = true;
+        }
+        if !empty {
+            row.push(' ');
+        }
+        row.push_str(word);
+        empty = false;
+    }
+    line(out, &row);
+}
