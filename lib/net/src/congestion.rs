@@ -7,10 +7,11 @@
 //! acknowledged, smoltcp's Reno limits what is retransmitted.
 
 use crate::config::Congestion;
+use crate::segment::segment_of;
 use core::cell::Cell;
 use smoltcp::phy::{PacketMeta, TxToken};
 use smoltcp::socket::tcp::CongestionControl;
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber};
+use smoltcp::wire::TcpSeqNumber;
 
 /// Payload of an ordinary segment.
 const SEGMENT_BYTES: usize = 1460;
@@ -31,19 +32,7 @@ pub(crate) struct Data {
 impl Data {
     /// What a frame contains. `None` if that is no data, or one byte: such a segment probes the peer.
     pub(crate) fn of(frame: &[u8]) -> Option<Data> {
-        let frame = EthernetFrame::new_checked(frame).ok()?;
-        let segment = match frame.ethertype() {
-            EthernetProtocol::Ipv4 => {
-                let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
-                (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?
-            }
-            EthernetProtocol::Ipv6 => {
-                let packet = Ipv6Packet::new_checked(frame.payload()).ok()?;
-                (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?
-            }
-            _ => return None,
-        };
-        let packet = TcpPacket::new_checked(segment).ok()?;
+        let packet = segment_of(frame)?;
         let (start, bytes) = (packet.seq_number(), packet.payload().len());
         (bytes > 1).then_some(Data { start, bytes })
     }

@@ -8,6 +8,7 @@
 //! generator of its interface. Therefore each handshake has an interface of its own for a moment, with a seed of its own: once with a
 //! socket without buffers, whose answer is sent, and once more, from the same seed and SYN, with the socket that stays.
 
+use crate::segment::segment_of;
 use crate::state::to_smoltcp;
 use crate::table::Ends;
 use alloc::collections::BTreeMap;
@@ -130,9 +131,9 @@ impl Handshakes {
     pub(crate) fn reply(&self, ends: Ends, frame: &[u8]) -> Option<Reply> {
         let half_open = self.by_ends.get(&ends)?;
         let expected = half_open.start + 1;
-        let reply = with_segment(frame, |packet| {
+        let reply = segment_of(frame).map(|packet| {
             // A reset counts only with the number that we expect next (RFC 5961).
-            let peer = with_segment(&half_open.syn, |syn| syn.seq_number() + 1);
+            let peer = first_number(&half_open.syn).map(|number| number + 1);
             match (packet.rst(), packet.ack() && packet.ack_number() == expected) {
                 (true, _) if Some(packet.seq_number()) == peer => Reply::Reset,
                 (false, true) => Reply::Complete,
@@ -289,12 +290,8 @@ fn segment_start(frame: &[u8]) -> Option<usize> {
     }
 }
 
-fn with_segment<R>(frame: &[u8], read: impl FnOnce(&TcpPacket<&[u8]>) -> R) -> Option<R> {
-    Some(read(&TcpPacket::new_checked(frame.get(segment_start(frame)?..)?).ok()?))
-}
-
 fn first_number(answer: &[u8]) -> Option<TcpSeqNumber> {
-    with_segment(answer, |packet| packet.seq_number())
+    segment_of(answer).map(|packet| packet.seq_number())
 }
 
 /// A device that receives one packet and keeps the answer.

@@ -50,6 +50,7 @@ mod ingress;
 mod listeners;
 mod refused;
 mod resync;
+mod segment;
 mod sockets;
 mod stack;
 mod state;

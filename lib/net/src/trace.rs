@@ -1,11 +1,10 @@
 //! Trace events of connections: their segments between smoltcp and the device.
 
+use crate::segment::segment_of;
 use core::cell::Cell;
 use glass_trace::{Group, Name, is_on};
 use smoltcp::phy::{PacketMeta, TxToken};
-use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket, TcpSeqNumber,
-};
+use smoltcp::wire::{IpAddress, TcpOption, TcpPacket, TcpSeqNumber};
 
 /// What tasks wait for.
 pub(crate) static CONNECT: Name = Name::new("connect");
@@ -103,19 +102,7 @@ struct Segment {
 impl Segment {
     /// Parses a frame's headers as far as they are valid. `None` if it is not a TCP segment.
     fn of(frame: &[u8]) -> Option<Segment> {
-        let frame = EthernetFrame::new_checked(frame).ok()?;
-        let payload = match frame.ethertype() {
-            EthernetProtocol::Ipv4 => {
-                let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
-                (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?
-            }
-            EthernetProtocol::Ipv6 => {
-                let packet = Ipv6Packet::new_checked(frame.payload()).ok()?;
-                (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?
-            }
-            _ => return None,
-        };
-        let packet = TcpPacket::new_checked(payload).ok()?;
+        let packet = segment_of(frame)?;
         let flags =
             [(packet.fin(), FIN), (packet.syn(), SYN), (packet.rst(), RST), (packet.psh(), PSH), (packet.ack(), ACK)];
         Some(Segment {
