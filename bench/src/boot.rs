@@ -2,8 +2,8 @@
 //! same QEMU with the same devices and image, which never runs the guest and quits immediately.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
-use crate::statistics::{Summary, turn};
+use crate::outcome::{Outcome, Progress, in_turn};
+use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
@@ -27,24 +27,13 @@ const ATTEMPT: Duration = Duration::from_millis(20);
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-boot")?;
-    let mut worlds = Vec::new();
-    for world in [World::Tcg, World::Kvm] {
-        match world.obstacle() {
-            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
-            None => worlds.push(world),
-        }
-    }
-    let kinds = worlds.len() * 2;
-    let mut samples = vec![Vec::new(); kinds];
-    for round in 0..ROUNDS {
-        for kind in turn(kinds, round) {
-            let world = worlds[kind / 2];
-            let words = qemu_words(world, &folder)?;
-            let time = if kind % 2 == 0 { first_byte(&words, &folder) } else { start_and_quit(&words) };
-            samples[kind].push(time.with_context(|| format!("{world}, round {round}"))?.as_secs_f64() * 1000.0);
-        }
-        progress(round as u64 + 1, ROUNDS as u64);
-    }
+    let worlds = outcome.available([World::Tcg, World::Kvm]);
+    let samples = in_turn(worlds.len() * 2, ROUNDS, progress, |kind| {
+        let world = worlds[kind / 2];
+        let words = qemu_words(world, &folder)?;
+        let time = if kind % 2 == 0 { first_byte(&words, &folder) } else { start_and_quit(&words) };
+        Ok(time.with_context(|| world.to_string())?.as_secs_f64() * 1000.0)
+    })?;
     for (index, world) in worlds.iter().enumerate() {
         let (boots, floor) = (&samples[index * 2], &samples[index * 2 + 1]);
         let floor_median = Summary::of(floor).context("there was a round")?.median;

@@ -2,8 +2,8 @@
 //! printed 45 KB a second on Xen.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
-use crate::statistics::{Summary, turn};
+use crate::outcome::{Outcome, Progress, in_turn};
+use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::programs;
 use glass_tests::queue::World;
@@ -20,26 +20,16 @@ const ARTICLE_KB_S: f64 = 45.0;
 /// Measures; platforms that this machine does not have are left out with a note.
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    let mut worlds = Vec::new();
-    for world in [World::Process, World::Kvm, World::Tcg] {
-        match world.obstacle() {
-            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
-            None => worlds.push((world, Vec::new())),
-        }
-    }
-    for round in 0..ROUNDS {
-        for index in turn(worlds.len(), round) {
-            let (world, samples) = &mut worlds[index];
-            samples.push(kb_s(*world).with_context(|| format!("{world}"))?);
-        }
-        progress(round as u64 + 1, ROUNDS as u64);
-    }
-    let process = worlds.iter().find(|(world, _)| *world == World::Process);
+    let worlds = outcome.available([World::Process, World::Kvm, World::Tcg]);
+    let measure = |index: usize| kb_s(worlds[index]).with_context(|| worlds[index].to_string());
+    let samples = in_turn(worlds.len(), ROUNDS, progress, measure)?;
+    let worlds: Vec<_> = worlds.iter().zip(samples).collect();
+    let process = worlds.iter().find(|(world, _)| **world == World::Process);
     let floor = process.and_then(|(_, samples)| Summary::of(samples)).map(|summary| summary.median);
     for (world, samples) in &worlds {
-        let name = if *world == World::Kvm { "console.kb_s".to_owned() } else { format!("console.{world}.kb_s") };
+        let name = if **world == World::Kvm { "console.kb_s".to_owned() } else { format!("console.{world}.kb_s") };
         let figure = Figure::of(&name, "KB/s", samples);
-        let peer = floor.filter(|_| *world != World::Process);
+        let peer = floor.filter(|_| **world != World::Process);
         outcome.add(figure.map(|figure| peer.map_or(figure.clone(), |peer| figure.against("process", peer))));
         if let Some(median) = Summary::of(samples).map(|summary| summary.median) {
             outcome.note(format!("{world}: {:.0} times the article's {ARTICLE_KB_S} KB/s", median / ARTICLE_KB_S));

@@ -1,8 +1,8 @@
 //! `cores`: what cores cost each other, beside two cores that do nothing but spin on flags, measured in the same run.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
-use crate::statistics::{Summary, turn};
+use crate::outcome::{Outcome, Progress, in_turn};
+use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::programs;
 use glass_tests::queue::World;
@@ -26,27 +26,17 @@ const FIGURES: [(&str, &str, &str, f64, Option<&str>); 7] = [
 /// Measures; platforms that this machine does not have are left out with a note.
 pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    let mut worlds = Vec::new();
-    for world in [World::Process, World::Kvm, World::Tcg] {
-        match world.obstacle() {
-            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
-            None => worlds.push((world, Vec::new())),
-        }
-    }
-    for round in 0..ROUNDS {
-        for index in turn(worlds.len(), round) {
-            let (world, results) = &mut worlds[index];
-            results.push(measure(*world).with_context(|| format!("{world}"))?);
-        }
-        progress(round as u64 + 1, ROUNDS as u64);
-    }
+    let worlds = outcome.available([World::Process, World::Kvm, World::Tcg]);
+    let measure = |index: usize| measure(worlds[index]).with_context(|| worlds[index].to_string());
+    let results = in_turn(worlds.len(), ROUNDS, progress, measure)?;
+    let worlds: Vec<_> = worlds.iter().zip(results).collect();
     for (world, results) in &worlds {
         let samples = |part: &str| -> Vec<f64> {
             results.iter().filter_map(|result| result[format!("{part}_ns")].as_f64()).collect()
         };
         for (name, part, unit, divisor, peer) in FIGURES {
             // A process has no register of its own for the data of a core.
-            if part == "gs" && *world == World::Process {
+            if part == "gs" && **world == World::Process {
                 continue;
             }
             let name = match world {

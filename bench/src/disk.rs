@@ -79,13 +79,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-disk")?;
     let disk = full_disk(&folder)?;
-    let mut worlds = Vec::new();
-    for world in [World::Process, World::Kvm, World::Tcg] {
-        match world.obstacle() {
-            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
-            None => worlds.push(world),
-        }
-    }
+    let worlds = outcome.available([World::Process, World::Kvm, World::Tcg]);
     let has_fio = Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success());
     if !has_fio {
         outcome.note("fio skipped: it is not installed");

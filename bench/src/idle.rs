@@ -21,11 +21,8 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-idle")?;
     let mut queues: Vec<(String, Queue, Vec<f64>)> = Vec::new();
-    for world in WORLDS {
-        match world.obstacle() {
-            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
-            None => queues.push((world.to_string(), transfer::start(world, &folder)?, Vec::new())),
-        }
+    for world in outcome.available(WORLDS) {
+        queues.push((world.to_string(), transfer::start(world, &folder)?, Vec::new()));
     }
     std::thread::sleep(SETTLE);
     for round in 0..ROUNDS {

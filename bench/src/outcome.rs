@@ -1,7 +1,9 @@
 //! The result of a measurement, and its progress.
 
 use crate::figure::Figure;
+use crate::statistics::turn;
 use anyhow::{Result, bail};
+use glass_tests::queue::World;
 
 /// Figures, and notes for their reader.
 #[derive(Debug, Default)]
@@ -22,10 +24,39 @@ impl Outcome {
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
+
+    /// Those of `worlds` that this machine has; the others are noted with the reason.
+    pub fn available(&mut self, worlds: impl IntoIterator<Item = World>) -> Vec<World> {
+        let mut available = Vec::new();
+        for world in worlds {
+            match world.obstacle() {
+                Some(reason) => self.note(format!("{world} skipped: {reason}")),
+                None => available.push(world),
+            }
+        }
+        available
+    }
 }
 
 /// Called with completed rounds and total rounds.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// Measures each of so many contestants once in each round, in turn. Returns their results, by contestant.
+pub fn in_turn<T>(
+    contestants: usize,
+    rounds: usize,
+    progress: Progress,
+    mut measure: impl FnMut(usize) -> Result<T>,
+) -> Result<Vec<Vec<T>>> {
+    let mut results: Vec<Vec<T>> = (0..contestants).map(|_| Vec::new()).collect();
+    for round in 0..rounds {
+        for index in turn(contestants, round) {
+            results[index].push(measure(index)?);
+        }
+        progress(round as u64 + 1, rounds as u64);
+    }
+    Ok(results)
+}
 
 /// A part of a measurement, which adds its figures by itself, and its name.
 pub type Part = (&'static str, fn(&mut Outcome, Progress) -> Result<()>);
