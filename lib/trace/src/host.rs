@@ -27,6 +27,16 @@ pub fn start(is_process: bool, rings: &'static [AtomicU64], origin_ticks: u64, t
     CONTROL.magic.store(CONTROL_MAGIC, Ordering::Release);
 }
 
+/// Has `rings`, of further cores, in the memory for rings too: what the host reads as such then reaches from the first to the last.
+pub fn extend(rings: &'static [AtomicU64]) {
+    let (address, bytes) = (CONTROL.area_address.load(Ordering::Relaxed), CONTROL.area_bytes.load(Ordering::Relaxed));
+    let first = rings.as_ptr() as u64;
+    let end = (first + size_of_val(rings) as u64).max(address + bytes);
+    let start = first.min(address);
+    CONTROL.area_address.store(start, Ordering::Relaxed);
+    CONTROL.area_bytes.store(end - start, Ordering::Relaxed);
+}
+
 /// Sets the value of the event clock at zero of the guest's clock.
 pub fn set_origin(ticks: u64) {
     CONTROL.origin_ticks.store(ticks, Ordering::Relaxed);

@@ -28,7 +28,7 @@ pub use emit::{
 pub use glass_formats::trace::{
     BlockKind, Event, Group, Kind, Operation, Outcome, Presence, UNREQUESTED_MIN, ValueType, WakeSource,
 };
-pub use host::{Change, follow_host, has_request, set_origin, set_rate, start, switch};
+pub use host::{Change, extend, follow_host, has_request, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
 pub use sys::{CONTROL, CORE_WORDS_OFFSET, ticks};
 pub use values::{Counter, Gauge};

@@ -56,7 +56,9 @@ fn ring_bytes(memory: u64) -> u64 {
 /// Memory for the ring of a further core, of which each has `bytes` bytes of memory.
 pub fn further_ring(bytes: u64) -> &'static [AtomicU64] {
     let words: Vec<AtomicU64> = (0..ring_bytes(bytes) / 8).map(|_| AtomicU64::new(0)).collect();
-    Box::leak(words.into_boxed_slice())
+    let words = Box::leak(words.into_boxed_slice());
+    glass_trace::extend(words);
+    words
 }
 
 /// Makes tracing possible on a further core, which calls this.
