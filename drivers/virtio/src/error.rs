@@ -135,6 +135,10 @@ pub enum Lie {
     },
     /// The device set DEVICE_NEEDS_RESET: it has given up by itself.
     NeedsReset,
+    /// An answer above the queue, such as one of FUSE, that is not valid.
+    BadAnswer,
+    /// It has not answered a request for too long.
+    NoAnswer,
 }
 
 impl Lie {
@@ -146,6 +150,8 @@ impl Lie {
             Lie::LengthTooLong { .. } => "it wrote more than there was room for",
             Lie::TooManyCompletions { .. } => "it completed more requests than were in flight",
             Lie::NeedsReset => "it requested a reset",
+            Lie::BadAnswer => "its answer is not valid",
+            Lie::NoAnswer => "it does not answer",
         }
     }
 }
@@ -158,7 +164,7 @@ impl fmt::Display for Lie {
             Lie::NotInFlight { id } => write!(f, " (descriptor {id})"),
             Lie::LengthTooLong { bytes, writable } => write!(f, " ({bytes} bytes into {writable})"),
             Lie::TooManyCompletions { count, in_flight } => write!(f, " ({count} of {in_flight})"),
-            Lie::NeedsReset => Ok(()),
+            Lie::NeedsReset | Lie::BadAnswer | Lie::NoAnswer => Ok(()),
         }
     }
 }

@@ -101,7 +101,7 @@ pub(crate) struct Source {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Role {
     /// It listens on this port.
-    Listener(u16),
+    Listener(u32),
     Connection,
     /// A byte comes with each signal.
     Signals,

@@ -27,4 +27,6 @@ mod shutdown;
 mod trace;
 mod trace_vm;
 mod traced;
+mod vsock;
+mod web;
 mod xen;
