@@ -6,7 +6,7 @@
 //! a separate process with a memory limit; the supervisor continues after a case that killed it.
 //!
 //! The mutators are written for the formats ([`mutate`]), and every target starts with valid bytes. In a build with counters at the
-//! edges of the code ([`sys`]), inputs that reach new code are kept and changed further ([`coverage`], decision 21).
+//! edges of the code ([`sys`]), inputs that reach new code are kept and changed further ([`coverage`], decision 23).
 #![deny(unsafe_code)]
 
 extern crate alloc;

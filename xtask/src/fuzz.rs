@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// The machine that glass-fuzz is built for.
 const HOST: &str = "x86_64-unknown-linux-gnu";
-/// Options of the stable compiler that put a counter of one byte on every edge of the code (decision 21).
+/// Options of the stable compiler that put a counter of one byte on every edge of the code (decision 23).
 const COVERAGE: [&str; 3] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=3",

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
 }
 
 async fn serve(platform: LinuxPlatform) -> Result<(), Box<dyn Error>> {
-    let port = platform.args().first().ok_or("give a port")?.parse()?;
+    let port: u16 = platform.args().first().ok_or("give a port")?.parse()?;
     let mut listener = platform.net().listen(port).await?;
     loop {
         let Ok(stream) = listener.accept().await else { continue };
