@@ -40,7 +40,7 @@ impl Drop for Name {
 /// Echoes everything on vsock port 80 until `count` clients have ended.
 fn echo(name: &Name, count: usize) -> thread::JoinHandle<()> {
     let name = Name(name.0.clone());
-    let thread = thread::spawn(move || {
+    thread::spawn(move || {
         let platform = name.platform();
         let handle = platform.clone();
         let serve = async move {
@@ -64,8 +64,7 @@ fn echo(name: &Name, count: usize) -> thread::JoinHandle<()> {
             }
         };
         platform.run(serve).unwrap();
-    });
-    thread
+    })
 }
 
 fn wait_for(name: &Name) {
