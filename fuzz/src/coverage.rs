@@ -55,6 +55,17 @@ impl Seen {
     }
 }
 
+/// Where an input comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    /// The target's own corpus.
+    Own,
+    /// A file of a run before.
+    Kept(PathBuf),
+    /// A changed input.
+    Changed,
+}
+
 /// The inputs of one target that reach different code, and the source of further ones.
 pub struct Guided {
     target: &'static dyn Target,
@@ -62,13 +73,14 @@ pub struct Guided {
     rng: Rng,
     folder: PathBuf,
     /// Inputs that are run first: those of the target, then those that were kept before.
-    waiting: VecDeque<(Vec<u8>, Option<PathBuf>)>,
+    waiting: VecDeque<(Vec<u8>, Source)>,
+    /// Those that are changed further; the target's own are always among them.
     inputs: Vec<Vec<u8>>,
     bytes: usize,
     seen: Seen,
     counts: Vec<u8>,
-    /// The file of the input that is being run, if it has one.
-    file: Option<PathBuf>,
+    /// Of the input that is being run.
+    source: Source,
 }
 
 /// What the cases of a target have reached.
@@ -92,42 +104,39 @@ impl Guided {
             let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
             let mut bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             bytes.truncate(target.bytes_max());
-            kept.push((bytes, Some(path)));
+            kept.push((bytes, Source::Kept(path)));
         }
         // Of two inputs that reach the same code, the shorter one stays.
         kept.sort_by(|a, b| (a.0.len(), &a.0).cmp(&(b.0.len(), &b.0)));
-        let own = target.corpus().into_iter().map(|bytes| (bytes, None));
+        let inputs = target.corpus();
+        assert!(!inputs.is_empty(), "{} has no corpus", target.name());
+        let own = inputs.clone().into_iter().map(|bytes| (bytes, Source::Own));
         Ok(Guided {
             target,
             take,
             rng: Rng::with_seed(seed),
             folder: folder.to_owned(),
             waiting: own.chain(kept).collect(),
-            inputs: Vec::new(),
+            inputs,
             bytes: 0,
             seen: Seen::default(),
             counts: Vec::new(),
-            file: None,
+            source: Source::Own,
         })
     }
 
     /// The next input to run. The counters have to be 0 when it runs.
-    pub fn next(&mut self) -> Vec<u8> {
-        match self.waiting.pop_front() {
-            Some((input, file)) => {
-                self.file = file;
-                input
-            }
-            None => {
-                self.file = None;
-                // The newest inputs reach what has been changed least.
-                let newest = self.inputs.len().div_ceil(3);
-                let among =
-                    if self.rng.bool() { self.inputs.len() - newest..self.inputs.len() } else { 0..self.inputs.len() };
-                let start = if among.is_empty() { Vec::new() } else { self.inputs[self.rng.usize(among)].clone() };
-                engine::changed(self.target, start, &self.inputs, &mut self.rng)
-            }
+    pub fn next_input(&mut self) -> Vec<u8> {
+        if let Some((input, source)) = self.waiting.pop_front() {
+            self.source = source;
+            return input;
         }
+        self.source = Source::Changed;
+        // The newest inputs reach what has been changed least.
+        let count = self.inputs.len();
+        let first = if self.rng.bool() { count - count.div_ceil(3) } else { 0 };
+        let start = self.inputs[self.rng.usize(first..count)].clone();
+        engine::changed(self.target, start, &self.inputs, &mut self.rng)
     }
 
     /// Sets the counters to 0, right before an input runs.
@@ -139,18 +148,20 @@ impl Guided {
     pub fn learn(&mut self, input: Vec<u8>) -> Result<()> {
         (self.take)(&mut self.counts);
         let is_new = self.seen.add_all(&self.counts);
-        let file = self.file.take();
-        if !is_new || self.is_full() {
-            return match file {
-                Some(path) => fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display())),
-                None => Ok(()),
-            };
-        }
-        if file.is_none() {
-            let mut hasher = DefaultHasher::new();
-            input.hash(&mut hasher);
-            let path = self.folder.join(format!("{:016x}", hasher.finish()));
-            fs::write(&path, &input).with_context(|| format!("cannot write {}", path.display()))?;
+        let is_kept = is_new && !self.is_full();
+        match &self.source {
+            Source::Own => return Ok(()),
+            Source::Kept(_) if is_kept => {}
+            Source::Kept(path) => {
+                return fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            Source::Changed if !is_kept => return Ok(()),
+            Source::Changed => {
+                let mut hasher = DefaultHasher::new();
+                input.hash(&mut hasher);
+                let path = self.folder.join(format!("{:016x}", hasher.finish()));
+                fs::write(&path, &input).with_context(|| format!("cannot write {}", path.display()))?;
+            }
         }
         self.bytes += input.len();
         self.inputs.push(input);
@@ -209,7 +220,7 @@ mod tests {
     fn cases_to_open(folder: &Path, is_led: bool) -> Option<usize> {
         let mut guided = Guided::new(&Door, 1, folder, take).unwrap();
         for case in 1..200_000 {
-            let input = guided.next();
+            let input = guided.next_input();
             if input.starts_with(WORD) {
                 return Some(case);
             }
@@ -217,9 +228,6 @@ mod tests {
                 Door.run(&input);
             }
             guided.learn(input).unwrap();
-            if !is_led && guided.inputs.is_empty() {
-                guided.inputs.push(Door.corpus().remove(0));
-            }
         }
         None
     }
@@ -250,14 +258,13 @@ mod tests {
         }
         let mut guided = Guided::new(&Door, 1, &folder, take).unwrap();
         for _ in 0..4 {
-            let input = guided.next();
+            let input = guided.next_input();
             Door.run(&input);
             guided.learn(input).unwrap();
         }
         let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        // The target's own input has a file now too.
-        assert!(names.len() == 3 && names[1..] == ["a", "c"], "{names:?}");
+        assert_eq!(names, ["a", "c"]);
         assert_eq!(guided.reached(), Reached { edges: 4, inputs: 3, is_full: false });
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -69,7 +69,7 @@ impl Cases {
         match self {
             Cases::Numbered(plan) => Ok(plan.input(number)),
             Cases::Led(guided, path) => {
-                let input = guided.next();
+                let input = guided.next_input();
                 std::fs::write(&*path, &input).with_context(|| format!("cannot write {}", path.display()))?;
                 guided.clear();
                 Ok(input)
