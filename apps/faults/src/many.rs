@@ -1,8 +1,10 @@
 //! What several cores do for each other: tasks, channels in both directions, timers, cancellation, memory that is freed elsewhere.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use glasshouse::cores::{Receiver, Sender, channel};
 use glasshouse::{Cancelled, Clock, Cores, Error, Platform, SpawnOnError};
@@ -88,17 +90,23 @@ async fn exchange(core: usize, mut to: Sender<Vec<u64>>, mut from: Receiver<Vec<
 
 /// Panics, or faults, on the last core while the others work.
 pub async fn fail_there(platform: &impl Platform, fault: fn() -> u64) -> Result<(), Error> {
-    for number in 1..platform.cores() - 1 {
-        platform.spawn_on(number, "busy", |_core| async { busy() })?;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let others = 1..platform.cores() - 1;
+    for number in others.clone() {
+        let begun = begun.clone();
+        platform.spawn_on(number, "busy", move |_core| async move { busy(&begun) })?;
     }
-    platform.sleep(Duration::from_millis(5)).await;
+    while begun.load(Ordering::Relaxed) < others.len() {
+        platform.sleep(Duration::from_millis(1)).await;
+    }
     let task = platform.spawn_on(platform.cores() - 1, "culprit", move |_core| async move { fault() })?;
     let _ = task.await;
     Ok(())
 }
 
 /// Never gives way.
-fn busy() {
+fn busy(begun: &AtomicUsize) {
+    begun.fetch_add(1, Ordering::Relaxed);
     loop {
         core::hint::black_box(0);
         core::hint::spin_loop();
