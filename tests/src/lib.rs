@@ -16,6 +16,7 @@ pub mod oracle;
 pub mod process;
 pub mod programs;
 pub mod qemu;
+pub mod qmp;
 pub mod queue;
 pub mod terminal;
 pub mod vsock;

@@ -5,6 +5,7 @@ use crate::http::{Client, Response};
 use crate::process::{self, Process};
 use crate::programs;
 use anyhow::{Context, Result, bail};
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -79,6 +80,19 @@ pub struct Queue {
     world: World,
 }
 
+thread_local! {
+    /// Options of `glass run` for the VMs that this thread starts.
+    static MACHINE: Cell<&'static [&'static str]> = const { Cell::new(&[]) };
+}
+
+/// Runs `test` with the machine of its VMs chosen by these options of `glass run`. They hold for [`command`] on this thread.
+pub fn on_machine<T>(options: &'static [&'static str], test: impl FnOnce() -> T) -> T {
+    let before = MACHINE.replace(options);
+    let result = test();
+    MACHINE.set(before);
+    result
+}
+
 /// A port that was free a moment ago.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
@@ -97,6 +111,7 @@ pub fn command(world: World, disk: &Path, port: u16, options: &Options) -> Optio
         let memory = options.memory_mib.to_string();
         command.arg("run").arg(options.program.clone().or_else(|| programs::image("upload-queue"))?);
         command.args(["--accel", &world.to_string(), "--memory", &memory]).args(&options.vm);
+        command.args(MACHINE.get());
         command.arg("--disk").arg(disk).args(["--disk-size", &options.disk_size]);
         command.args(["--port", &format!("{port}:8080"), "--", "--port", "8080"]);
     }

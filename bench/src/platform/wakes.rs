@@ -76,7 +76,7 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     outcome.note(format!(
         "{ROUNDS} boots of each kind, mmio and PCI in turn, each the median of its repetitions; figures without `mmio` in their name are those of PCI"
     ));
-    outcome.note("notify: the write to a disk's doorbell by the guest's TSC; interrupt: from the device's completion to the task, as the difference of reads that end a halt and reads that are polled for; idle wake: from a timer's deadline to the task");
+    outcome.note("notify: the write to a disk's doorbell by the guest's TSC; interrupt: from the device's completion to the task, as the difference of reads that end a halt and reads that are polled for; idle wake: from a timer's deadline to the task; an interrupt below zero is a host that was busy");
     Ok(())
 }
 

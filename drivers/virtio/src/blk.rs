@@ -442,7 +442,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
 
     /// As [`Driver::acknowledge`](crate::Driver::acknowledge).
     pub fn acknowledge(&mut self) {
-        self.session.acknowledge(self.queue.has_used());
+        self.session.acknowledge(self.queue.explains_interrupt());
     }
 }
 

@@ -11,7 +11,7 @@ use crate::console_output::Output;
 use crate::console_port::{self, Control};
 use crate::dma::Dma;
 use crate::error::{Lie, SetupError};
-use crate::queue::{QueueOptions, kick_all};
+use crate::queue::{Queue, QueueOptions, kick_all};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 
@@ -171,7 +171,8 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
     }
 
     fn acknowledge(&mut self) {
-        self.session.acknowledge(self.port.input.queue.has_used() || self.port.output.queue.has_used());
+        let queues = [&self.port.input.queue, &self.port.output.queue];
+        self.session.acknowledge(queues.into_iter().any(Queue::explains_interrupt));
     }
 
     /// Why the console is not used any more, if that is so.

@@ -313,8 +313,8 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
     }
 
     fn acknowledge(&mut self) {
-        let has_used = self.card.receiver.queue.has_used() || self.card.transmitter.queue.has_used();
-        self.session.acknowledge(has_used);
+        let Card { receiver, transmitter, .. } = &self.card;
+        self.session.acknowledge(receiver.queue.explains_interrupt() || transmitter.queue.explains_interrupt());
     }
 
     /// Why the card is not used any more, if that is so.

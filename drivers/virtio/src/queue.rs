@@ -107,6 +107,8 @@ pub struct Queue {
     last_used: u16,
     /// Completions up to here are known to be there.
     seen_used: u16,
+    /// An interrupt was requested, and not cancelled since.
+    is_armed: bool,
     lie: Option<Lie>,
 }
 
@@ -162,6 +164,7 @@ impl Queue {
             added_since_kick: 0,
             last_used: 0,
             seen_used: 0,
+            is_armed: false,
             lie: None,
         };
         queue.disarm();
@@ -279,6 +282,11 @@ impl Queue {
         self.lie.is_none() && self.read_used_index() != self.last_used
     }
 
+    /// Whether this queue explains an interrupt of its device: one was requested, and a completion waits.
+    pub fn explains_interrupt(&self) -> bool {
+        self.is_armed && self.has_used()
+    }
+
     /// Acquire: pairs with the device's store of the index after it wrote the entry and the data.
     fn read_used_index(&self) -> u16 {
         self.rings.load_u16(self.used + RING_INDEX, Ordering::Acquire)
@@ -370,6 +378,7 @@ impl Queue {
         if self.lie.is_some() {
             return false;
         }
+        self.is_armed = true;
         let more = if self.event_idx { more.min(self.in_flight.saturating_sub(1)) } else { 0 };
         if self.event_idx {
             self.rings.store_u16(self.used_event(), self.last_used.wrapping_add(more), Ordering::Relaxed);
@@ -384,6 +393,7 @@ impl Queue {
 
     /// Requests no interrupts. With EVENT_IDX one in 65,536 completions may still send one.
     pub fn disarm(&mut self) {
+        self.is_armed = false;
         if self.event_idx {
             self.rings.store_u16(self.used_event(), self.last_used.wrapping_sub(1), Ordering::Relaxed);
         } else {

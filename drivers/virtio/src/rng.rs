@@ -69,7 +69,7 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
     }
 
     fn acknowledge(&mut self) {
-        self.session.acknowledge(self.queue.has_used());
+        self.session.acknowledge(self.queue.explains_interrupt());
     }
 
     fn lie(&self) -> Option<Lie> {

@@ -110,10 +110,11 @@ impl<T: Transport> Session<T> {
         has_obeyed
     }
 
-    /// Takes the interrupt down. `has_used`: there are completions, which explain it.
-    pub fn acknowledge(&mut self, has_used: bool) {
+    /// Takes the interrupt down. `is_explained`: by completions for which an interrupt was requested. Others may lie there for long, such as those of
+    /// frames that were sent.
+    pub fn acknowledge(&mut self, is_explained: bool) {
         self.transport.acknowledge_interrupt();
-        self.interrupted_for_nothing = !has_used;
+        self.interrupted_for_nothing = !is_explained;
     }
 
     /// Whether the device has given up by itself, which an interrupt without a completion may mean. A check costs an exit, so

@@ -436,9 +436,8 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
     }
 
     fn acknowledge(&mut self) {
-        let card = &self.card;
-        let has_used = card.receive.has_used() || card.transmit.has_used() || card.events.has_used();
-        self.session.acknowledge(has_used);
+        let Card { receive, transmit, events, .. } = &self.card;
+        self.session.acknowledge([receive, transmit, events].into_iter().any(Queue::explains_interrupt));
     }
 
     fn lie(&self) -> Option<Lie> {

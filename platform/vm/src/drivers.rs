@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use glass_api::Instant;
-use glass_virtio::{Driver, SetupError, Transport};
+use glass_virtio::{Driver, Lie, SetupError, Transport};
 
 /// How often a device that broke is started again. One that breaks again and again is of no use to its service.
 const RESTARTS_MAX: u8 = 1;
@@ -22,6 +22,13 @@ struct Entry {
     restarts_left: u8,
     /// The device is broken, and that was reported.
     is_given_up: bool,
+}
+
+impl Entry {
+    /// Why the device broke, if that was not handled yet.
+    fn unhandled_lie(&self) -> Option<Lie> {
+        self.driver.lie().filter(|_| !self.is_given_up)
+    }
 }
 
 /// The drivers of a core. Their numbers are those of their places.
@@ -48,7 +55,7 @@ pub struct Broken<'a> {
     /// What people call it.
     pub label: &'a str,
     /// Why it broke.
-    pub lie: glass_virtio::Lie,
+    pub lie: Lie,
     /// Whether it runs again; `None` if that was not tried.
     pub restarted: Option<Result<(), SetupError>>,
 }
@@ -149,9 +156,11 @@ impl Drivers {
         self.entries.iter().for_each(|entry| entry.driver.announce(groups));
     }
 
-    /// Arms all devices and halts, unless one has work already; whether it halted.
+    /// Arms all devices and halts, unless one has work already or was found to be broken, which [`Drivers::repair`] handles first: such a
+    /// device may never interrupt again. Whether it halted.
     pub fn sleep(&mut self, core: &mut impl Halt) -> bool {
         let has_work = self.entries.iter_mut().fold(false, |any, entry| entry.driver.arm() | any);
+        let has_work = has_work || self.entries.iter().any(|entry| entry.unhandled_lie().is_some());
         if !has_work {
             let owner = core.halt();
             let entry = owner.and_then(|index| self.entries.get_mut(index));
@@ -168,8 +177,8 @@ impl Drivers {
 
     /// Starts devices that broke once more, and reports each.
     pub fn repair(&mut self, mut report: impl FnMut(&Broken)) {
-        for entry in self.entries.iter_mut().filter(|entry| !entry.is_given_up) {
-            let Some(lie) = entry.driver.lie() else { continue };
+        for entry in &mut self.entries {
+            let Some(lie) = entry.unhandled_lie() else { continue };
             let restarted = entry.restarts_left.checked_sub(1).map(|left| {
                 entry.restarts_left = left;
                 entry.driver.restart()

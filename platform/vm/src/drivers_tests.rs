@@ -329,6 +329,32 @@ impl Driver for Fragile {
     }
 }
 
+/// A core that must not halt.
+struct Awake;
+
+impl Halt for Awake {
+    fn halt(&mut self) -> Option<usize> {
+        panic!("a device is broken, and nothing may ever wake this core");
+    }
+    fn woken(&mut self, _: Option<u32>) {}
+    fn end_of_interrupt(&mut self) {}
+}
+
+/// A driver finds some violations only while it arms its device, so after the round's repairs.
+#[test]
+fn no_core_halts_before_a_broken_device_was_handled() {
+    let lies = Rc::new(RefCell::new(Vec::from([Lie::NeedsReset])));
+    let mut drivers = Drivers::default();
+    drivers.add("net".to_string(), Box::new(Fragile { lies, restart: Err(SetupError::ResetIgnored) }));
+    assert!(!drivers.sleep(&mut Awake));
+    let mut reports = 0;
+    drivers.repair(|_| reports += 1);
+    assert_eq!(reports, 1);
+    // A device that is given up keeps no core awake.
+    let world = World::new(Wire::Edge, BTreeMap::new());
+    assert!(drivers.sleep(&mut FakeCore { world, vectors: &Vectors::new(0), halts: 0 }));
+}
+
 #[test]
 fn a_device_that_breaks_is_reported_and_started_again_once() {
     for (restart, words) in [

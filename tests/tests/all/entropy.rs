@@ -1,5 +1,6 @@
 //! Random bytes of a VM: on a CPU without a source of entropy, only a VM with an entropy device starts its service.
 
+use crate::buses::{MMIO, PCI};
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
 use glass_tests::programs;
@@ -10,14 +11,14 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Boots `hello` on a CPU without RDRAND and RDSEED, with `devices` besides its own.
-fn boot(bus: &str, devices: &[&str], folder: &Folder) -> Option<Qemu> {
+fn boot(machine: &[&str], devices: &[&str], folder: &Folder) -> Option<Qemu> {
     if !programs::has_qemu() {
         programs::skip("qemu-system-x86_64 is not installed");
         return None;
     }
     let (glass, image) = (programs::built("glass")?, programs::image("hello")?);
     let mut run = Command::new(glass);
-    run.arg("run").arg(image).args(["--accel", "tcg", "--memory", "32", "--bus", bus]);
+    run.arg("run").arg(image).args(["--accel", "tcg", "--memory", "32"]).args(machine);
     // Of two CPUs QEMU takes the last.
     let options: Vec<String> = ["-cpu", "qemu64"].iter().chain(devices).map(|word| word.to_string()).collect();
     Some(Qemu::start(&mut run, &[], &options, folder).unwrap())
@@ -27,7 +28,7 @@ fn boot(bus: &str, devices: &[&str], folder: &Folder) -> Option<Qemu> {
 fn no_service_starts_without_entropy() {
     within(LIMIT, || {
         let folder = Folder::new("entropy").unwrap();
-        let Some(mut vm) = boot("pci", &[], &folder) else { return };
+        let Some(mut vm) = boot(PCI, &[], &folder) else { return };
         let status = vm.process.wait(LIMIT).expect("it ends by itself");
         let output = vm.process.output();
         assert!(output.contains("error: there is no entropy: give the VM a CPU with RDRAND"), "{output}");
@@ -39,13 +40,13 @@ fn no_service_starts_without_entropy() {
 #[test]
 fn an_entropy_device_is_enough() {
     within(LIMIT * 2, || {
-        for (bus, device) in [("pci", "virtio-rng-pci,disable-legacy=on"), ("mmio", "virtio-rng-device")] {
+        for (machine, device) in [(PCI, "virtio-rng-pci,disable-legacy=on"), (MMIO, "virtio-rng-device")] {
             let folder = Folder::new("entropy").unwrap();
-            let Some(mut vm) = boot(bus, &["-device", device], &folder) else { return };
+            let Some(mut vm) = boot(machine, &["-device", device], &folder) else { return };
             let begun = Instant::now();
             while !vm.process.output().contains("hello listens") {
                 let ended = vm.process.ended();
-                assert!(begun.elapsed() < LIMIT && ended.is_none(), "{bus}: {}", vm.process.output());
+                assert!(begun.elapsed() < LIMIT && ended.is_none(), "{machine:?}: {}", vm.process.output());
                 std::thread::sleep(Duration::from_millis(10));
             }
         }

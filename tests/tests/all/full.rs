@@ -57,7 +57,7 @@ fn item(seed: u64) -> Content {
     Content { seed, length_bytes: ITEM_BYTES }
 }
 
-fn a_full_host_disk_is_an_answer_and_no_end(world: World) {
+pub fn a_full_host_disk_is_an_answer_and_no_end(world: World) {
     if let Some(reason) = world.obstacle() {
         return programs::skip(reason);
     }

@@ -179,7 +179,7 @@ fn random_request(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-fn clients_that_vanish_leave_no_trace(world: World) {
+pub fn clients_that_vanish_leave_no_trace(world: World) {
     let folder = Folder::new("vanish").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
     let before = room(&queue);
@@ -206,7 +206,7 @@ fn clients_that_vanish_leave_no_trace(world: World) {
     assert_room(&mut queue, before);
 }
 
-fn slow_clients_do_not_hold_up_others(world: World) {
+pub fn slow_clients_do_not_hold_up_others(world: World) {
     let folder = Folder::new("slow").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
     let before = room(&queue);

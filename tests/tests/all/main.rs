@@ -3,7 +3,9 @@
 
 mod addresses;
 mod boots;
+mod broken;
 mod build;
+mod buses;
 mod console;
 mod cores;
 mod crash;

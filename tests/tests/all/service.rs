@@ -22,7 +22,7 @@ fn start(world: World, folder: &Folder) -> Option<Queue> {
     Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap()
 }
 
-fn items_come_out_whole_and_in_order(world: World) {
+pub fn items_come_out_whole_and_in_order(world: World) {
     let folder = Folder::new("order").unwrap();
     let Some(queue) = start(world, &folder) else { return };
     let sizes = [0, 1, 511, 512, 513, 4095, 4096, 4097, 65_536, 1_000_003, 8 << 20];
@@ -119,7 +119,7 @@ fn each_wrong_request_has_its_answer(world: World) {
     queue.get(item).unwrap();
 }
 
-fn a_download_waits_for_an_upload(world: World) {
+pub fn a_download_waits_for_an_upload(world: World) {
     let folder = Folder::new("poll").unwrap();
     let Some(queue) = start(world, &folder) else { return };
     let item = Content { seed: 3, length_bytes: 70_000 };
@@ -140,7 +140,7 @@ fn a_download_waits_for_an_upload(world: World) {
     queue.take(item).unwrap();
 }
 
-fn items_survive_a_restart(world: World) {
+pub fn items_survive_a_restart(world: World) {
     let folder = Folder::new("restart").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
     let items: Vec<Content> = (1..=5).map(|seed| Content { seed, length_bytes: seed * 33_333 }).collect();
@@ -155,7 +155,7 @@ fn items_survive_a_restart(world: World) {
     }
 }
 
-fn a_full_disk_is_told_and_drains(world: World) {
+pub fn a_full_disk_is_told_and_drains(world: World) {
     let folder = Folder::new("full").unwrap();
     let options = Options { disk_size: "16M".into(), ..Options::default() };
     let Some(queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };

@@ -68,7 +68,7 @@ impl Running {
     }
 }
 
-fn requests_in_flight_are_finished(world: World) {
+pub fn requests_in_flight_are_finished(world: World) {
     let Some(mut running) = start(world) else { return };
     let mut client = running.begin_upload();
     // It waits for an item, which does not come in time.
@@ -88,7 +88,7 @@ fn requests_in_flight_are_finished(world: World) {
     queue.expect("it ran a moment ago").take(ITEM).unwrap();
 }
 
-fn a_second_signal_ends_at_once(world: World) {
+pub fn a_second_signal_ends_at_once(world: World) {
     let Some(mut running) = start(world) else { return };
     let _client = running.begin_upload();
     assert!(queue::answer(running.address, PATIENCE).is_some());

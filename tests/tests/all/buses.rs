@@ -1,0 +1,97 @@
+//! On which bus the end-to-end tests run: all of them over PCI, which `glass run` chooses by itself; those in the table below over virtio-mmio
+//! too; and those that take [`MACHINES`] on each machine. No other file names a machine or a bus.
+
+use glass_tests::folder::Folder;
+use glass_tests::limit::within;
+use glass_tests::queue::{Options, World, on_machine};
+use glass_tests::{programs, queue};
+use std::time::Duration;
+
+/// The options of `glass run` for devices on PCI.
+pub const PCI: &[&str] = &["--machine", "microvm", "--bus", "pci"];
+/// The options for devices in windows of memory.
+pub const MMIO: &[&str] = &["--machine", "microvm", "--bus", "mmio"];
+/// Each machine with each bus that it has. Firmware of q35 takes seconds where a host emulates its code.
+pub const MACHINES: [&[&str]; 3] = [MMIO, PCI, &["--machine", "q35"]];
+
+/// The tests that run over virtio-mmio too.
+macro_rules! over_mmio {
+    ($($file:ident { $($test:ident within $seconds:literal;)* })*) => {
+        $(mod $file {
+            mod kvm { $(over_mmio!(one Kvm: $file $test $seconds);)* }
+            mod tcg { $(over_mmio!(one Tcg: $file $test $seconds);)* }
+        })*
+    };
+    (one $world:ident: $file:ident $test:ident $seconds:literal) => {
+        #[test]
+        fn $test() {
+            super::super::run_over_mmio($seconds, || crate::$file::$test(glass_tests::queue::World::$world));
+        }
+    };
+}
+
+over_mmio! {
+    service {
+        items_come_out_whole_and_in_order within 180;
+        a_download_waits_for_an_upload within 180;
+        items_survive_a_restart within 240;
+        a_full_disk_is_told_and_drains within 180;
+    }
+    shutdown {
+        requests_in_flight_are_finished within 180;
+        a_second_signal_ends_at_once within 180;
+    }
+    hostile {
+        clients_that_vanish_leave_no_trace within 240;
+        slow_clients_do_not_hold_up_others within 240;
+    }
+    full {
+        a_full_host_disk_is_an_answer_and_no_end within 180;
+    }
+}
+
+fn run_over_mmio(seconds: u64, test: fn()) {
+    within(Duration::from_secs(seconds), move || on_machine(MMIO, test));
+}
+
+/// The devices of a queue's VM, by QEMU's command line.
+fn devices(machine: Option<&'static [&'static str]>) -> Option<Vec<String>> {
+    if let Some(reason) = World::Tcg.obstacle() {
+        programs::skip(reason);
+        return None;
+    }
+    let folder = Folder::new("buses").unwrap();
+    let options = Options { disk_size: "16M".into(), ..Options::default() };
+    let command = || queue::command(World::Tcg, &folder.file("queue.img"), 8080, &options);
+    let command = machine.map_or_else(command, |machine| on_machine(machine, command))?;
+    let words: Vec<_> = command.get_args().collect();
+    let (run, service) = words.split_at(words.iter().position(|word| *word == "--")?);
+    let mut printed = std::process::Command::new(command.get_program());
+    let output = printed.args(run).arg("--print-command").args(service).output().unwrap();
+    let words = glass_tests::qemu::words(String::from_utf8(output.stdout).unwrap().trim()).unwrap();
+    let is_device = |word: &String| word.starts_with("virtio-") && !word.starts_with("virtio-mmio.");
+    Some(words.into_iter().filter(is_device).collect())
+}
+
+#[test]
+fn tests_run_over_pci_and_those_of_the_table_over_mmio() {
+    for (machine, kind) in [(None, "-pci,"), (Some(PCI), "-pci,"), (Some(MMIO), "-device")] {
+        let Some(devices) = devices(machine) else { return };
+        assert_eq!(devices.len(), 3, "console, disk, card: {devices:?}");
+        assert!(devices.iter().all(|device| device.contains(kind)), "{machine:?}: {devices:?}");
+    }
+}
+
+#[test]
+fn no_other_test_names_a_machine_or_a_bus() {
+    let tests = programs::root().join("tests/tests/all");
+    for file in std::fs::read_dir(tests).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("buses.rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            for option in ["\"--bus\"", "\"--machine\""] {
+                assert!(!text.contains(option), "{} has {option}: take a machine of buses.rs", path.display());
+            }
+        }
+    }
+}
