@@ -51,9 +51,9 @@ impl State {
         self.table.get(id).socket()
     }
 
-    /// Whether one more connection may exist, if necessary in place of one in TIME-WAIT.
-    pub(crate) fn make_room(&mut self) -> bool {
-        if self.table.len() < self.config.connections_max {
+    /// Whether one more connection may exist besides `likely` ones, if necessary in place of one in TIME-WAIT.
+    pub(crate) fn make_room(&mut self, likely: usize) -> bool {
+        if self.table.len() + likely < self.config.connections_max {
             return true;
         }
         let waiting = self.table.iter_mut().find_map(|(id, connection)| {
@@ -80,7 +80,7 @@ impl State {
 
     /// Starts to open a connection; [`State::poll_connected`] returns the result.
     pub(crate) fn connect(&mut self, remote: SocketAddr) -> Result<ConnectionId, NetError> {
-        if !self.make_room() {
+        if !self.make_room(0) {
             self.counters.refused_limit += 1;
             return Err(NetError::TooMany);
         }

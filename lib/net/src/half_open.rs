@@ -33,12 +33,15 @@ const FRAME_BYTES_MAX: usize = 128;
 const RESEND_AFTER: Duration = Duration::from_secs(1);
 /// How often it is retransmitted.
 const RESENDS_MAX: u8 = 3;
+/// A handshake with a peer that exists is done after this time, mostly.
+const USUAL_TIME: Duration = Duration::from_millis(100);
 const ETHERNET_BYTES: usize = 14;
 
 /// A handshake in progress.
 struct HalfOpen {
     /// In the order of their start.
     number: u64,
+    started_at: Instant,
     /// The frame with the SYN.
     syn: Vec<u8>,
     seed: u64,
@@ -76,6 +79,18 @@ impl Handshakes {
         self.by_ends.len()
     }
 
+    pub(crate) fn contains(&self, ends: Ends) -> bool {
+        self.by_ends.contains_key(&ends)
+    }
+
+    /// How many connections these handshakes are likely to become: all of them while all are young, as in a burst of clients; none if
+    /// some are old, as in a flood, which must not take the room of real clients.
+    pub(crate) fn likely(&self, now: Instant) -> usize {
+        let oldest = self.by_age.first_key_value().and_then(|(_, ends)| self.by_ends.get(ends));
+        let is_burst = oldest.is_some_and(|oldest| now.since(oldest.started_at) < USUAL_TIME);
+        if is_burst { self.len() } else { 0 }
+    }
+
     /// Spare memory that the connections will use.
     pub(crate) fn spare_bytes(&self) -> usize {
         self.by_ends.values().map(|half_open| half_open.sizes.2).sum()
@@ -107,6 +122,7 @@ impl Handshakes {
         }
         let mut half_open = HalfOpen {
             number: self.made,
+            started_at: now,
             syn: syn.to_vec(),
             seed,
             start: TcpSeqNumber(0),
