@@ -56,15 +56,6 @@ impl Qmp {
         self.answer(&request)
     }
 
-    /// Executes a command with each of the arguments, as fast as QEMU can: all are sent before the first answer is read. A few hundred at most.
-    pub fn execute_all(&mut self, command: &str, arguments: &[Value]) -> Result<()> {
-        let requests: Vec<Value> =
-            arguments.iter().map(|arguments| json!({ "execute": command, "arguments": arguments })).collect();
-        let lines: String = requests.iter().map(|request| format!("{request}\n")).collect();
-        self.stream.get_mut().write_all(lines.as_bytes())?;
-        requests.iter().try_for_each(|request| self.answer(request).map(drop))
-    }
-
     fn answer(&mut self, request: &Value) -> Result<Value> {
         loop {
             let mut answer = self.line()?;
@@ -92,13 +83,6 @@ impl Qmp {
         let devices = devices.as_array().context("no list of devices")?;
         let path = devices.iter().find(|other| other["name"] == device).map(|device| device["path"].clone());
         path.with_context(|| format!("there is no {device}"))
-    }
-
-    /// Whether the device has interrupted by its line, and was not acknowledged yet.
-    pub fn is_line_up(&mut self, device: &str) -> Result<bool> {
-        let path = self.path(device)?;
-        let status = self.execute("x-query-virtio-status", json!({ "path": path }))?;
-        Ok(status["isr"].as_u64().context("no isr")? != 0)
     }
 
     /// Where the rings of a queue of a device are.
