@@ -7,7 +7,7 @@
 //! A future is called *cancel safe* if it can be dropped before it completes, in a `select` for example, without losing
 //! data or events.
 //!
-//! Start with [`Platform`], then the concept you need: [`Block`], [`Net`], [`Clock`], [`Console`],
+//! Start with [`Platform`], then the concept you need: [`Block`], [`Files`], [`Net`], [`Clock`], [`Console`],
 //! [`Random`], [`Spawn`]. Memory that a device may touch is a [`Buf`].
 #![no_std]
 #![forbid(unsafe_code)]
@@ -16,20 +16,27 @@
 
 extern crate alloc;
 
+mod address;
 mod block;
 mod buf;
 mod clock;
 mod cores;
+mod files;
 mod net;
 mod platform;
 mod spawn;
 mod wall;
 
+pub use address::{Address, Machine, NotAPort, Port, VsockAddress};
 pub use block::{Block, BlockError, BlockInfo, check_request};
 pub use buf::{Buf, OutOfMemory};
 pub use clock::{Clock, Instant, TimedOut};
 pub use cores::{CoreHandle, Cores, SpawnOnError};
+pub use files::{
+    DirectoryEntry, ENTRIES_MAX, File, FileError, FileKind, Files, Metadata, NAME_BYTES_MAX, Open, PATH_BYTES_MAX,
+    check_path, path_names,
+};
 pub use net::{Datagrams, Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
 pub use platform::{Console, MemoryUse, Platform, Random};
 pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};
-pub use wall::{WallSource, WallTime};
+pub use wall::{HttpDate, WallSource, WallTime};

@@ -1,9 +1,10 @@
 //! Byte streams and datagrams between machines.
 
+use crate::{Address, Buf, Port};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-/// A TCP/IP stack. Handles are cheap to clone.
+/// Connections over TCP, and over vsock between a VM and its host. Handles are cheap to clone.
 pub trait Net: Clone + 'static {
     /// Accepts connections on one port.
     type Listener: Listener<Stream = Self::Stream>;
@@ -16,14 +17,15 @@ pub trait Net: Clone + 'static {
     /// [`NetError::NoNetwork`] when there is no network device.
     async fn up(&self) -> Result<NetInfo, NetError>;
 
-    /// Listens on `port` of every address of the platform, or of a process on the one that `--bind` names; 0 picks a free port.
-    async fn listen(&self, port: u16) -> Result<Self::Listener, NetError>;
+    /// Listens on a TCP port (a `u16` is one) of every address of the platform, or of a process on the one that `--bind` names, or on a
+    /// vsock port; 0 picks a free port. Fails with [`NetError::NoVsock`] when there is no vsock.
+    async fn listen(&self, port: impl Into<Port>) -> Result<Self::Listener, NetError>;
 
     /// Opens `port` of every address for datagrams (UDP); 0 picks a free port.
     async fn bind(&self, port: u16) -> Result<Self::Datagrams, NetError>;
 
     /// Opens a connection. Dropping the future abandons it.
-    async fn connect(&self, remote: SocketAddr) -> Result<Self::Stream, NetError>;
+    async fn connect(&self, remote: impl Into<Address>) -> Result<Self::Stream, NetError>;
 }
 
 /// Properties of the network.
@@ -45,7 +47,7 @@ pub trait Listener: 'static {
     async fn accept(&mut self) -> Result<Self::Stream, NetError>;
 
     /// The port listened on.
-    fn port(&self) -> u16;
+    fn port(&self) -> Port;
 }
 
 /// One connection. Dropping it without [`Stream::close`] resets it.
@@ -58,12 +60,17 @@ pub trait Stream: 'static {
     /// nothing.
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError>;
 
+    /// [`Stream::write`] without a copy where the transport can send from the buffer, which is then shared until it was sent.
+    async fn write_buf(&mut self, data: &Buf) -> Result<usize, NetError> {
+        self.write(data).await
+    }
+
     /// Shuts down the sending half: sends queued data, then FIN. The receiving half stays readable. Returns when the FIN is queued;
     /// the peer may not have received everything yet.
     async fn close(&mut self) -> Result<(), NetError>;
 
     /// The other end.
-    fn peer(&self) -> SocketAddr;
+    fn peer(&self) -> Address;
 
     /// Queues all of `data`. Not cancel safe: how much a dropped future has queued is unknown.
     async fn write_all(&mut self, mut data: &[u8]) -> Result<(), NetError> {
@@ -110,7 +117,7 @@ pub trait ReadHalf: 'static {
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError>;
 
     /// The other end.
-    fn peer(&self) -> SocketAddr;
+    fn peer(&self) -> Address;
 }
 
 /// The half of a [`Stream`] that writes. Dropping it without [`WriteHalf::close`] resets the connection, so that neither
@@ -123,7 +130,7 @@ pub trait WriteHalf: 'static {
     async fn close(&mut self) -> Result<(), NetError>;
 
     /// The other end.
-    fn peer(&self) -> SocketAddr;
+    fn peer(&self) -> Address;
 
     /// Queues all of `data`. Not cancel safe: how much a dropped future has queued is unknown.
     async fn write_all(&mut self, mut data: &[u8]) -> Result<(), NetError> {
@@ -156,8 +163,10 @@ pub trait Datagrams: 'static {
 pub enum NetError {
     /// There is no network device.
     NoNetwork,
+    /// There is no vsock device.
+    NoVsock,
     /// The port is taken.
-    PortInUse(u16),
+    PortInUse(Port),
     /// The peer refused or reset the connection, or it broke.
     Reset,
     /// The peer did not answer in time.
@@ -179,7 +188,8 @@ impl fmt::Display for NetError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             NetError::NoNetwork => write!(f, "there is no network device"),
-            NetError::PortInUse(port) => write!(f, "port {port} is in use"),
+            NetError::NoVsock => write!(f, "there is no vsock device: start the service with --vsock"),
+            NetError::PortInUse(port) => write!(f, "{port} is in use"),
             NetError::Reset => write!(f, "the connection was reset"),
             NetError::TimedOut => write!(f, "the peer did not answer in time"),
             NetError::TooMany => write!(f, "too many open connections"),

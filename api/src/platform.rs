@@ -1,6 +1,6 @@
 //! The platform that a service runs on.
 
-use crate::{Block, Cores, Net};
+use crate::{Block, Cores, Files, Net};
 use alloc::string::String;
 use core::fmt;
 
@@ -8,6 +8,8 @@ use core::fmt;
 pub trait Platform: Cores {
     /// The disks' type.
     type Block: Block;
+    /// The files' type.
+    type Files: Files;
     /// The network's type.
     type Net: Net;
 
@@ -17,6 +19,9 @@ pub trait Platform: Cores {
     /// Disk number `index`, from 0 on; `None` when there are not so many. `glass run` supports one disk, a process that is started
     /// directly several.
     fn block(&self, index: usize) -> Option<Self::Block>;
+
+    /// The directory that the service was given; `None` without one.
+    fn files(&self) -> Option<Self::Files>;
 
     /// The network.
     fn net(&self) -> Self::Net;

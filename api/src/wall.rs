@@ -52,6 +52,24 @@ impl fmt::Display for WallTime {
     }
 }
 
+/// A moment since 1970-01-01T00:00:00Z, without leap seconds, as HTTP writes it (RFC 9110, section 5.6.7), in whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpDate(pub Duration);
+
+impl fmt::Display for HttpDate {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        // 1970-01-01 was a Thursday.
+        const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+        const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let secs = self.0.as_secs();
+        let days = secs / DAY_SECS;
+        let (year, month, day) = date(days);
+        let (hour, minute, second) = (secs / 3600 % 24, secs / 60 % 60, secs % 60);
+        let (weekday, month) = (DAYS[(days % 7) as usize], MONTHS[month as usize - 1]);
+        write!(f, "{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
+    }
+}
+
 /// Year, month and day of the Gregorian calendar, `days` after 1970-01-01. Years are counted from March on, so that the
 /// leap day is the last of its year: a month's first day is then a linear function of its number.
 fn date(days: u64) -> (u64, u64, u64) {
@@ -90,6 +108,8 @@ mod tests {
         ] {
             assert_eq!(text(secs), expected);
         }
+        assert_eq!(HttpDate(Duration::from_secs(784_111_777)).to_string(), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(HttpDate(Duration::ZERO).to_string(), "Thu, 01 Jan 1970 00:00:00 GMT");
         // No moment that there is overflows.
         assert!(text(u64::MAX).ends_with('Z'));
     }

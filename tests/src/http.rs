@@ -3,6 +3,9 @@
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a read or write may make no progress.
@@ -97,6 +100,18 @@ impl Client {
         bind(&socket, &SocketAddr::from((source, 0)))?;
         connect(&socket, &address)?;
         Client::over(TcpStream::from(socket), PATIENCE)
+    }
+
+    /// Connects to a vsock port behind the unix socket `path`, as `glass run --vsock=path` makes it, with [`PATIENCE`].
+    pub fn connect_vsock(path: &Path, port: u32) -> io::Result<Client> {
+        let stream = TcpStream::from(OwnedFd::from(UnixStream::connect(path)?));
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut stream = BufReader::with_capacity(CHUNK_BYTES, stream);
+        stream.get_mut().write_all(format!("CONNECT {port}\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.by_ref().take(16).read_line(&mut answer)?;
+        if answer.starts_with("OK ") { Ok(Client { stream }) } else { Err(invalid(format!("CONNECT: {answer:?}"))) }
     }
 
     /// Changes how long a read or write may make no progress.

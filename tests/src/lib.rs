@@ -18,6 +18,7 @@ pub mod programs;
 pub mod qemu;
 pub mod queue;
 pub mod terminal;
+pub mod vsock;
 pub mod xen;
 
 /// Defines a module for each platform with a test for each of the functions, which take a

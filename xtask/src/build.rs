@@ -7,11 +7,20 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 
 /// The services that are run as processes.
-const PROCESSES: [&str; 7] =
-    ["upload-queue", "busy", "bench-tcp", "bench-udp", "bench-console", "bench-disk", "bench-cores"];
+const PROCESSES: [&str; 9] = [
+    "upload-queue",
+    "hello",
+    "web-server",
+    "busy",
+    "bench-tcp",
+    "bench-udp",
+    "bench-console",
+    "bench-disk",
+    "bench-cores",
+];
 /// The services that are booted; `faults` goes wrong on purpose.
-const IMAGES: [&str; 8] =
-    ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-udp", "bench-console", "bench-disk"];
+const IMAGES: [&str; 9] =
+    ["upload-queue", "hello", "web-server", "busy", "faults", "bench-tcp", "bench-udp", "bench-console", "bench-disk"];
 /// The services that are built for the tracing of functions too, as both.
 const TRACEABLE: [&str; 2] = ["upload-queue", "busy"];
 

@@ -34,7 +34,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
     };
     let address = platform.net().up().await?.address;
     let mut listener = platform.net().listen(port).await?;
-    platform.print(format_args!("bench-tcp listens on {address} port {}", listener.port()));
+    platform.print(format_args!("bench-tcp listens on {address} {}", listener.port()));
     loop {
         let Ok(stream) = listener.accept().await else {
             platform.sleep(PAUSE).await;

@@ -6,7 +6,7 @@ extern crate alloc;
 
 use alloc::format;
 use glasshouse::http::{Connection, HttpError, Limits, Method, Request, Response, Status};
-use glasshouse::{Error, Listener, Net, Platform, Stream};
+use glasshouse::{Error, Listener, Net, Platform, Port, Stream};
 
 const GREETING: &str = concat!("Hello from ", env!("CARGO_PKG_NAME"), "\n");
 
@@ -14,13 +14,18 @@ glasshouse::main!(serve);
 
 async fn serve(platform: impl Platform) -> Result<(), Error> {
     let port = match platform.args() {
-        [] => 8080,
-        [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is not a port"))?,
-        _ => return Err("the arguments are: [--port NUMBER]".into()),
+        [] => Port::Tcp(8080),
+        [option, port] if option == "--port" => port.parse().map_err(|error| format!("{port}: {error}"))?,
+        _ => return Err("the arguments are: [--port NUMBER] or --port vsock:NUMBER".into()),
     };
-    let address = platform.net().up().await?.address;
     let mut listener = platform.net().listen(port).await?;
-    platform.print(format_args!("hello listens on {address} port {}", listener.port()));
+    match port {
+        Port::Tcp(_) => {
+            let address = platform.net().up().await?.address;
+            platform.print(format_args!("hello listens on {address} {}", listener.port()));
+        }
+        Port::Vsock(_) => platform.print(format_args!("hello listens on {}", listener.port())),
+    }
     loop {
         let Ok(stream) = listener.accept().await else { continue };
         let connection = Connection::new(stream, platform.clone(), Limits::default());

@@ -1,13 +1,16 @@
 //! The service's arguments.
 
 use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt;
+use glasshouse::Port;
 
 /// What the arguments say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// TCP port, by default 8080.
-    pub port: u16,
+    /// Where to listen, by default TCP port 8080.
+    pub ports: Vec<Port>,
     /// Longest item that is accepted, by default the disk's capacity.
     pub item_bytes_max: Option<u64>,
     /// Erase the disk and start with an empty queue.
@@ -23,17 +26,17 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}: {} (arguments: [--port NUMBER] [--max-item-bytes NUMBER] [--format])", self.argument, self.what)
+        write!(f, "{}: {} (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format])", self.argument, self.what)
     }
 }
 
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `--port NUMBER`, `--max-item-bytes NUMBER` and `--format`; a value may also follow
+    /// Reads `--port PORT` (`8080`, `vsock:80`; several times for several), `--max-item-bytes NUMBER` and `--format`; a value may also follow
     /// its name and `=`.
     pub fn from_args(args: &[String]) -> Result<Config, ConfigError> {
-        let mut config = Config { port: 8080, item_bytes_max: None, format: false };
+        let mut config = Config { ports: Vec::new(), item_bytes_max: None, format: false };
         let mut rest = args.iter().map(String::as_str);
         while let Some(argument) = rest.next() {
             let (name, value) = match argument.split_once('=') {
@@ -43,9 +46,9 @@ impl Config {
             let error = |what| ConfigError { argument: String::from(argument), what };
             match name {
                 "--port" => {
-                    let value = value.or_else(|| rest.next()).and_then(number);
-                    let port = value.and_then(|value| u16::try_from(value).ok());
-                    config.port = port.ok_or(error("a number from 0 to 65535 must follow"))?;
+                    let port = value.or_else(|| rest.next()).and_then(|value| value.parse().ok());
+                    let what = "a number from 0 to 65535, or vsock: and a number, must follow";
+                    config.ports.push(port.ok_or(error(what))?);
                 }
                 "--max-item-bytes" => {
                     let value = value.or_else(|| rest.next()).and_then(number);
@@ -54,6 +57,9 @@ impl Config {
                 "--format" if value.is_none() => config.format = true,
                 _ => return Err(error("there is no such argument")),
             }
+        }
+        if config.ports.is_empty() {
+            config.ports = vec![Port::Tcp(8080)];
         }
         Ok(config)
     }
@@ -76,9 +82,9 @@ mod tests {
 
     #[test]
     fn arguments_are_read_or_refused_by_name() {
-        assert_eq!(parse(&[]), Ok(Config { port: 8080, item_bytes_max: None, format: false }));
-        let all = Config { port: 0, item_bytes_max: Some(7), format: true };
-        assert_eq!(parse(&["--port", "0", "--max-item-bytes=7", "--format"]), Ok(all));
+        assert_eq!(parse(&[]), Ok(Config { ports: vec![Port::Tcp(8080)], item_bytes_max: None, format: false }));
+        let all = Config { ports: vec![Port::Tcp(0), Port::Vsock(80)], item_bytes_max: Some(7), format: true };
+        assert_eq!(parse(&["--port", "0", "--port=vsock:80", "--max-item-bytes=7", "--format"]), Ok(all));
         for bad in [&["--port"][..], &["--port", "65536"], &["--port=+1"], &["--port="], &["--max-item-bytes", "-1"]] {
             assert!(parse(bad).unwrap_err().contains("must follow"), "{bad:?}");
         }

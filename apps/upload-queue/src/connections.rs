@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::net::IpAddr;
+use glasshouse::Machine;
 use glasshouse::sync::Notify;
 use glasshouse::trace::Name;
 
@@ -26,7 +26,7 @@ struct Inner {
 }
 
 struct Entry {
-    peer: IpAddr,
+    peer: Machine,
     is_kept: Cell<bool>,
     /// A request is in flight.
     is_busy: Cell<bool>,
@@ -42,7 +42,7 @@ impl Connections {
     }
 
     /// Adds a connection, once there is room.
-    pub(crate) async fn add(&self, peer: IpAddr) -> Connected {
+    pub(crate) async fn add(&self, peer: Machine) -> Connected {
         loop {
             let changed = self.inner.changed.notified();
             if self.count() < self.inner.count_max {
@@ -89,7 +89,7 @@ impl Connections {
         if open.iter().any(|entry| entry.is_ended.get()) {
             return;
         }
-        let mut resting: BTreeMap<IpAddr, (usize, &Entry)> = BTreeMap::new();
+        let mut resting: BTreeMap<Machine, (usize, &Entry)> = BTreeMap::new();
         for entry in open.iter().filter(|entry| !entry.is_kept.get()) {
             resting.entry(entry.peer).or_insert((0, entry)).0 += 1;
         }
@@ -107,8 +107,8 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
-    /// The peer's address.
-    pub(crate) fn peer(&self) -> IpAddr {
+    /// The peer.
+    pub(crate) fn peer(&self) -> Machine {
         self.entry.peer
     }
 

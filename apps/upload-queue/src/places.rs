@@ -8,12 +8,11 @@ use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::net::IpAddr;
 use core::time::Duration;
 use glasshouse::future::{Either, select};
 use glasshouse::sync::Notify;
 use glasshouse::trace::{Gauge, Name};
-use glasshouse::{Clock, Instant};
+use glasshouse::{Clock, Instant, Machine};
 
 /// How often a waiting client checks for a slow holder.
 const LOOK: Duration = Duration::from_millis(250);
@@ -43,13 +42,13 @@ struct State {
 }
 
 struct Waiter {
-    peer: IpAddr,
+    peer: Machine,
     /// The place that it was given, until it takes it.
     given: RefCell<Option<Place>>,
 }
 
 struct Holder {
-    peer: IpAddr,
+    peer: Machine,
     /// Time that was spent waiting for the client, and the bytes that it transferred in it; both are reset for each window.
     waited: Cell<Duration>,
     bytes: Cell<u64>,
@@ -81,7 +80,7 @@ impl Places {
     }
 
     /// A place, if one is free now and no client has waited longer for it.
-    pub(crate) fn take(&self, peer: IpAddr) -> Option<Place> {
+    pub(crate) fn take(&self, peer: Machine) -> Option<Place> {
         let mut state = self.inner.state.borrow_mut();
         // Clients whose address has no share left do not delay others.
         let is_overtaking =
@@ -93,7 +92,7 @@ impl Places {
     }
 
     /// A place, if one becomes free within `time`.
-    pub(crate) async fn wait_for(&self, clock: &impl Clock, peer: IpAddr, time: Duration) -> Option<Place> {
+    pub(crate) async fn wait_for(&self, clock: &impl Clock, peer: Machine, time: Duration) -> Option<Place> {
         if let Some(place) = self.take(peer) {
             return Some(place);
         }
@@ -122,11 +121,11 @@ impl Places {
     }
 
     /// Whether one more place may go to `peer`.
-    fn has_share(&self, state: &State, peer: IpAddr) -> bool {
+    fn has_share(&self, state: &State, peer: Machine) -> bool {
         state.holders.iter().filter(|holder| holder.peer == peer).count() < self.inner.share
     }
 
-    fn seat(&self, state: &mut State, peer: IpAddr) -> Place {
+    fn seat(&self, state: &mut State, peer: Machine) -> Place {
         let holder = Rc::new(Holder {
             peer,
             waited: Cell::default(),
@@ -158,7 +157,7 @@ impl Places {
     }
 
     /// Takes the place away from the slowest client, among those whose place would help `peer`.
-    fn dismiss_slowest(&self, peer: IpAddr, now: Instant) {
+    fn dismiss_slowest(&self, peer: Machine, now: Instant) {
         let state = self.inner.state.borrow();
         // One has already lost its place.
         if state.holders.iter().any(|holder| holder.is_lost.get()) {
@@ -256,14 +255,14 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv4Addr;
+    use core::net::{IpAddr, Ipv4Addr};
 
     static PLACE: Name = Name::new("place of a test");
 
     #[test]
     fn one_address_leaves_places_for_another() {
         let places = Places::new(8, 6, &PLACE, None);
-        let [first, second] = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)));
+        let [first, second] = [1, 2].map(|last| Machine::Ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))));
         let mut held: Vec<Place> = (0..6).map(|_| places.take(first).unwrap()).collect();
         assert!(places.take(first).is_none());
         held.extend((0..2).map(|_| places.take(second).unwrap()));

@@ -11,13 +11,17 @@ use crate::places::Places;
 use crate::routes::{Client, Queue};
 use crate::store::Store;
 use crate::telemetry::{self, CONNECTION_PLACE, DOWNLOAD_PLACE, UPLOAD_PLACE, WAITING_PLACE};
+use alloc::boxed::Box;
+use alloc::format;
 use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
-use core::pin::pin;
-use glasshouse::future::select;
+use core::pin::{Pin, pin};
+use glasshouse::future::{select, select_slice};
 use glasshouse::http::Connection;
 use glasshouse::sync::Latch;
-use glasshouse::{Listener, Net, NetError, Platform, SpawnError, Stream};
+use glasshouse::{Listener, Net, NetError, Platform, Port, SpawnError, Stream};
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,11 +69,20 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     p.spawn("commit", async move { running.run().await }).map_err(ServeError::Spawn)?;
 
     let net = p.net();
-    let info = net.up().await.map_err(ServeError::Net)?;
-    let spare = CONNECTIONS_SPARE.min(info.connections_max / 8);
-    let connections_max = CONNECTIONS_MAX.min(info.connections_max - spare).max(1);
-    let mut listener = net.listen(config.port).await.map_err(ServeError::Net)?;
-    p.print(format_args!("upload-queue: listening on {} port {}", info.address, listener.port()));
+    let mut connections_max = CONNECTIONS_MAX;
+    let mut listeners = Vec::new();
+    for port in config.ports {
+        let mut place = String::new();
+        if let Port::Tcp(_) = port {
+            let info = net.up().await.map_err(ServeError::Net)?;
+            let spare = CONNECTIONS_SPARE.min(info.connections_max / 8);
+            connections_max = connections_max.min(info.connections_max - spare).max(1);
+            place = format!("{} ", info.address);
+        }
+        let listener = net.listen(port).await.map_err(ServeError::Net)?;
+        p.print(format_args!("upload-queue: listening on {place}{}", listener.port()));
+        listeners.push(listener);
+    }
     let waiting_max = (connections_max / WAITING_PART).max(1);
     let queue = Rc::new(Queue {
         store,
@@ -82,10 +95,12 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     });
     let connections = Connections::new(connections_max, &CONNECTION_PLACE);
     // Only the end of the service ends accepting.
-    select(accept(queue.clone(), &mut listener, connections.clone()), p.shutdown()).await;
+    let mut accepting: Vec<_> =
+        listeners.into_iter().map(|listener| Box::pin(accept(queue.clone(), listener, connections.clone()))).collect();
+    select(select_slice(Pin::new(&mut accepting[..])), p.shutdown()).await;
     queue.stop.open();
-    // Its port is closed first: who connects now is refused at once.
-    drop(listener);
+    // The ports are closed first: who connects now is refused at once.
+    drop(accepting);
     if p.timeout(SHUTDOWN_WAIT, connections.finish()).await.is_err() {
         p.print(format_args!("upload-queue: {} connections were cut: they took too long", connections.count()));
     }
@@ -93,12 +108,12 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     Ok(())
 }
 
-async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: &mut <P::Net as Net>::Listener, connections: Connections) {
+async fn accept<P: Platform>(queue: Rc<Queue<P>>, mut listener: <P::Net as Net>::Listener, connections: Connections) {
     let mut last_error = None;
     loop {
         let outcome = match listener.accept().await {
             Ok(stream) => {
-                let connected = connections.add(stream.peer().ip()).await;
+                let connected = connections.add(stream.peer().machine()).await;
                 let own = queue.clone();
                 let connection = Connection::new(stream, queue.platform.clone(), HTTP);
                 let task = async move {

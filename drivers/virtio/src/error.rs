@@ -140,6 +140,10 @@ pub enum Lie {
     },
     /// The device set DEVICE_NEEDS_RESET: it has given up by itself.
     NeedsReset,
+    /// An answer above the queue, such as one of FUSE, that is not valid.
+    BadAnswer,
+    /// It has not answered a request for too long.
+    NoAnswer,
 }
 
 impl Lie {
@@ -152,6 +156,8 @@ impl Lie {
             Lie::TooManyCompletions { .. } => "it completed more requests than were in flight",
             Lie::BufferCount { .. } => "it spread a frame over buffers that it did not complete",
             Lie::NeedsReset => "it requested a reset",
+            Lie::BadAnswer => "its answer is not valid",
+            Lie::NoAnswer => "it does not answer",
         }
     }
 }
@@ -165,7 +171,7 @@ impl fmt::Display for Lie {
             Lie::LengthTooLong { bytes, writable } => write!(f, " ({bytes} bytes into {writable})"),
             Lie::TooManyCompletions { count, in_flight } => write!(f, " ({count} of {in_flight})"),
             Lie::BufferCount { buffers } => write!(f, " ({buffers} buffers)"),
-            Lie::NeedsReset => Ok(()),
+            Lie::NeedsReset | Lie::BadAnswer | Lie::NoAnswer => Ok(()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Virtqueues and virtio devices, over two seams: registers ([`Transport`]) and memory ([`Dma`]).
 //!
 //! Nothing here depends on a kernel. A platform makes a transport and hands it to [`Blk`], [`Net`],
-//! [`Vsock`] or [`Console`]; its loop drives them through [`Driver`]: poll, kick once a round, and before it
+//! [`Vsock`], [`Fs`] or [`Console`]; its loop drives them through [`Driver`]: poll, kick once a round, and before it
 //! sleeps, arm. No function blocks and none takes an interrupt.
 //!
 //! A device may be wrong or hostile. Everything that decides where the driver writes or how far it
@@ -34,6 +34,11 @@ mod error;
 #[cfg(any(test, feature = "fake"))]
 #[doc(hidden)]
 pub mod fake;
+mod files;
+mod fs;
+#[cfg(test)]
+mod fs_tests;
+mod fuse;
 mod mmio;
 mod net;
 mod net_buffers;
@@ -64,6 +69,8 @@ pub use console::{Console, ConsoleConfig};
 pub use disk::Disk;
 pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES, Users};
 pub use error::{Lie, SetupError, TransportError};
+pub use files::{HostFiles, OpenFile};
+pub use fs::Fs;
 pub use mmio::{MmioTransport, WINDOW_BYTES};
 pub use net::{Net, NetConfig, NetLimits, NetTransmit};
 pub use pci::{PciConfig, PciLayout, PciRegion, PciTransport, pci_capabilities, pci_device_kind};

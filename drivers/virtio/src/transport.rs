@@ -15,6 +15,8 @@ pub mod device {
     pub const RNG: u32 = 4;
     /// Sockets to the host.
     pub const VSOCK: u32 = 19;
+    /// A directory of the host.
+    pub const FS: u32 = 26;
 }
 
 /// Feature bits as masks (virtio 1.2, sections 5 and 6).

@@ -91,6 +91,8 @@ pub struct Vsock<T: Transport, D: Dma> {
     card: Card,
     /// Buffers to receive into that the device does not have.
     spare: Vec<Buf>,
+    /// Buffers for which there was no memory.
+    missing: usize,
     name: u32,
 }
 
@@ -172,7 +174,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     pub fn new(transport: T, dma: D, config: VsockConfig) -> Result<Vsock<T, D>, SetupError> {
         let mut session = Session::new(transport);
         let card = start(&mut session, &dma)?;
-        let mut vsock = Vsock { session, dma, config, card, spare: Vec::new(), name: 0 };
+        let mut vsock = Vsock { session, dma, config, card, spare: Vec::new(), missing: 0, name: 0 };
         vsock.make_buffers()?;
         vsock.kick();
         Ok(vsock)
@@ -181,6 +183,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     /// Makes as many buffers as the device may have, and posts them.
     fn make_buffers(&mut self) -> Result<(), SetupError> {
         let bytes = self.config.receive_bytes;
+        self.missing = 0;
         // A packet takes two descriptors.
         let count = usize::from(self.config.receive_buffers.min(self.card.receive.size() / 2));
         while self.spare.len() < count {
@@ -267,10 +270,11 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         }
     }
 
-    /// Replaces a buffer that was taken for good. Without memory there is a buffer fewer.
+    /// Replaces a buffer that was taken for good. Without memory there is a buffer fewer until the next [`Driver::kick`] that finds some.
     pub fn give_new(&mut self) {
-        if let Ok(buffer) = Buf::zeroed(self.config.receive_bytes) {
-            self.post(buffer);
+        match Buf::zeroed(self.config.receive_bytes) {
+            Ok(buffer) => _ = self.post(buffer),
+            Err(_) => self.missing += 1,
         }
     }
 
@@ -398,6 +402,9 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
     }
 
     fn kick(&mut self) -> bool {
+        for _ in 0..mem::take(&mut self.missing) {
+            self.give_new();
+        }
         let Card { receive, transmit, events, .. } = &mut self.card;
         // The first kick is that of a device that has no name yet.
         if let Some(ticks) = kick_all([transmit, receive, events], &mut self.session.transport)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fastrand::Rng;
-use glass_api::{Block, BlockError, BlockInfo, Buf, Clock, Instant, NetError, Stream, check_request};
+use glass_api::{Address, Block, BlockError, BlockInfo, Buf, Clock, Instant, NetError, Stream, check_request};
 use glass_executor::{Executor, Unpark};
 use glass_http::{Connection, HttpError, Limits, Request, Status};
 use glass_trace::{CONTROL, Event, Group, Kind, Writer};
@@ -95,8 +95,8 @@ impl Stream for Client {
         Ok(())
     }
 
-    fn peer(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 1))
+    fn peer(&self) -> Address {
+        SocketAddr::from(([127, 0, 0, 1], 1)).into()
     }
 }
 

@@ -8,8 +8,7 @@ use crate::{HttpError, Limits, Method, Request, RequestBody, Response, Status, V
 use alloc::format;
 use alloc::vec::Vec;
 use core::future::pending;
-use core::net::SocketAddr;
-use glass_api::{Clock, Instant, Stream};
+use glass_api::{Address, Clock, Instant, Stream};
 
 /// A first piece of a body of up to this size is copied after its head, so that one write sends both.
 const JOIN_BYTES_MAX: usize = 4096;
@@ -365,6 +364,18 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         Ok(())
     }
 
+    /// Leaves out the body of a response to a HEAD, which is not sent. Without effect on other responses.
+    pub fn omit_body(&mut self) {
+        if let ResponseState::Body { left, discard: true } = &mut self.response {
+            *left = 0;
+        }
+    }
+
+    /// Whether an answer to the request was started.
+    pub fn is_answered(&self) -> bool {
+        matches!(self.response, ResponseState::Body { .. })
+    }
+
     /// Sends the buffered head. Only a service that lets time pass between
     /// [`Connection::start`] and the first byte of the body needs it.
     pub async fn flush(&mut self) -> Result<(), HttpError> {
@@ -414,7 +425,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     }
 
     /// The peer's address.
-    pub fn peer(&self) -> SocketAddr {
+    pub fn peer(&self) -> Address {
         self.link.stream.peer()
     }
 

@@ -165,11 +165,11 @@ impl State {
         }
         let port = match port {
             0 => self.free_port().ok_or(NetError::TooMany)?,
-            port if self.ports.iter().any(|open| open.port == port) => return Err(NetError::PortInUse(port)),
+            port if self.ports.iter().any(|open| open.port == port) => return Err(NetError::PortInUse(port.into())),
             port => port,
         };
         let mut socket = Socket::new(buffer(DATAGRAMS_MAX, self.config.datagram_bytes), buffer(1, 1));
-        socket.bind(port).map_err(|_| NetError::PortInUse(port))?;
+        socket.bind(port).map_err(|_| NetError::PortInUse(port.into()))?;
         let mut exit = SocketSet::new(Vec::with_capacity(1));
         let exit_handle = exit.add(exit_socket(port, self.mtu));
         self.listeners_made += 1;

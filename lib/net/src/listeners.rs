@@ -40,7 +40,7 @@ impl State {
         let port = match port {
             0 => self.free_port().ok_or(NetError::TooMany)?,
             port if self.listeners.iter().any(|listener| listener.port == port) => {
-                return Err(NetError::PortInUse(port));
+                return Err(NetError::PortInUse(port.into()));
             }
             port => port,
         };

@@ -5,7 +5,7 @@ use crate::stream::Stream;
 use alloc::rc::Rc;
 use core::future::poll_fn;
 use core::net::SocketAddr;
-use glass_api::{NetError, NetInfo};
+use glass_api::{Address, NetError, NetInfo, Port};
 
 /// A handle to a stack; see [`glass_api::Net`]. Clones are handles to the same stack.
 ///
@@ -52,7 +52,8 @@ impl glass_api::Net for Sockets {
         }
     }
 
-    async fn listen(&self, port: u16) -> Result<Listener, NetError> {
+    async fn listen(&self, port: impl Into<Port>) -> Result<Listener, NetError> {
+        let Port::Tcp(port) = port.into() else { return Err(NetError::NoVsock) };
         let shared = self.shared()?;
         let (id, port) = shared.state.borrow_mut().listen(port)?;
         Ok(Listener { shared: shared.clone(), id, port })
@@ -64,7 +65,8 @@ impl glass_api::Net for Sockets {
         Ok(Datagrams { shared: shared.clone(), id, port })
     }
 
-    async fn connect(&self, remote: SocketAddr) -> Result<Stream, NetError> {
+    async fn connect(&self, remote: impl Into<Address>) -> Result<Stream, NetError> {
+        let Address::Ip(remote) = remote.into() else { return Err(NetError::NoVsock) };
         let shared = self.shared()?;
         let id = shared.state.borrow_mut().connect(remote)?;
         // Dropping the stream undoes everything, whether the wait fails or is cancelled.
@@ -90,8 +92,8 @@ impl glass_api::Listener for Listener {
         Ok(Stream::new(self.shared.clone(), id, remote.into()))
     }
 
-    fn port(&self) -> u16 {
-        self.port
+    fn port(&self) -> Port {
+        Port::Tcp(self.port)
     }
 }
 

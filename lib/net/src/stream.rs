@@ -6,7 +6,7 @@ use alloc::rc::Rc;
 use core::cell::Cell;
 use core::future::poll_fn;
 use core::net::SocketAddr;
-use glass_api::NetError;
+use glass_api::{Address, NetError};
 
 /// A TCP connection; see [`glass_api::Stream`].
 ///
@@ -63,8 +63,8 @@ impl glass_api::Stream for Stream {
         self.end()
     }
 
-    fn peer(&self) -> SocketAddr {
-        self.peer
+    fn peer(&self) -> Address {
+        self.peer.into()
     }
 }
 
@@ -99,8 +99,8 @@ impl glass_api::ReadHalf for ReadHalf {
         self.stream.receive(buf).await
     }
 
-    fn peer(&self) -> SocketAddr {
-        self.stream.peer
+    fn peer(&self) -> Address {
+        self.stream.peer.into()
     }
 }
 
@@ -113,8 +113,8 @@ impl glass_api::WriteHalf for WriteHalf {
         self.stream.end()
     }
 
-    fn peer(&self) -> SocketAddr {
-        self.stream.peer
+    fn peer(&self) -> Address {
+        self.stream.peer.into()
     }
 }
 

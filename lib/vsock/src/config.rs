@@ -21,6 +21,24 @@ pub struct Config {
     pub close_timeout: Duration,
 }
 
+/// Packets and receive buffers of a machine that shares its memory with its service.
+const SHARE: usize = 6;
+const BUFFER_BYTES: usize = 64 << 10;
+
+impl Config {
+    /// Bounds for a machine with `memory_bytes` of memory: connections that are not read hold a sixth of it. A peer that sends only
+    /// packets of a quarter of a device's buffer makes them hold up to twice as much.
+    pub fn for_memory(memory_bytes: usize) -> Config {
+        let share_bytes = memory_bytes / SHARE;
+        Config {
+            buffer_bytes: BUFFER_BYTES as u32,
+            connections_max: (share_bytes / (2 * BUFFER_BYTES)).clamp(16, 1024),
+            queued_bytes_max: (share_bytes / 4).clamp(256 << 10, 4 << 20),
+            ..Config::default()
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {

@@ -7,6 +7,7 @@ use crate::stack::ListenerId;
 use alloc::collections::VecDeque;
 use core::task::Waker;
 use glass_api::{Buf, Instant};
+use glass_trace::Presence;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,8 @@ impl Wanted {
 }
 
 pub(crate) struct Connection {
+    /// Its number in the trace.
+    pub number: u32,
     pub ends: Ends,
     pub state: State,
     pub owner: Owner,
@@ -92,6 +95,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(ends: Ends, state: State, owner: Owner) -> Connection {
         Connection {
+            number: 0,
             ends,
             state,
             owner,
@@ -112,6 +116,12 @@ impl Connection {
             reader: None,
             writer: None,
         }
+    }
+
+    /// The connection opens or ends. The trace has 16 bits for a port, so it shows the lower ones.
+    pub(crate) fn trace(&self, presence: Presence) {
+        let Ends { local_port, peer_port, .. } = self.ends;
+        glass_trace::connection(self.number, presence, 0, local_port as u16, peer_port as u16);
     }
 
     /// Takes the credit that a packet's header grants. A peer cannot have consumed what was never sent to it.

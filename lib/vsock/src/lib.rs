@@ -5,6 +5,8 @@
 //!   ([`Stack::next_packet`]);
 //! * a service's streams and listeners call its `poll_` functions.
 //!
+//! [`Sockets`] is a stack that a driver and the service share, and [`Joined`] a machine's whole network, TCP/IP and vsock.
+//!
 //! # Copies
 //! A received packet stays in the device's buffer until it is read, so its bytes are copied once, into the reader's memory, and not at
 //! all by [`Stack::poll_read_buf`]. Small packets are the exception: they are copied out at once, because a peer that sends
@@ -15,6 +17,8 @@
 //! modulo 2^32 (section 5.10.6.3). A peer that sends more than it was granted is reset.
 #![no_std]
 #![forbid(unsafe_code)]
+// One core runs one executor, so the futures need not be `Send`, and the lint does not apply.
+#![allow(async_fn_in_trait)]
 
 extern crate alloc;
 #[cfg(test)]
@@ -23,11 +27,18 @@ extern crate std;
 mod config;
 mod connection;
 mod header;
+mod joined;
 mod received;
+mod sockets;
 mod stack;
 #[cfg(test)]
 mod stack_tests;
+mod stream;
+mod trace;
 
 pub use config::Config;
 pub use header::{Ends, HEADER_BYTES, Header, Operation, Type};
+pub use joined::{Either, Joined};
+pub use sockets::{Listener, Sockets};
 pub use stack::{ConnectionId, Counters, ListenerId, Packet, Stack};
+pub use stream::{ReadHalf, Stream, WriteHalf};

@@ -6,12 +6,15 @@ use crate::header::{Ends, Header, Operation, SHUTDOWN_RECEIVE, SHUTDOWN_SEND, Ty
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
-use glass_api::{Buf, Instant, NetError};
+use glass_api::{Buf, Instant, NetError, Port};
+use glass_trace::Presence;
 
 /// Resets for packets of no connection that wait to be sent; more are dropped, and their peers run into time-outs.
 const REPLIES_MAX: usize = 1024;
 /// Ports from here on are chosen for connections that we open.
 const FIRST_FREE_PORT: u32 = 49_152;
+/// The numbers of vsock's connections in the trace are those from here on; TCP has the lower ones.
+const FIRST_NUMBER: u32 = 1 << 31;
 /// Both halves.
 const SHUTDOWN_BOTH: u32 = SHUTDOWN_RECEIVE | SHUTDOWN_SEND;
 
@@ -75,6 +78,7 @@ pub struct Stack {
     starved: Vec<ConnectionId>,
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     next_port: u32,
+    connections_made: u32,
     now: Instant,
     counters: Counters,
 }
@@ -97,6 +101,7 @@ impl Stack {
             starved: Vec::new(),
             deadlines: BTreeSet::new(),
             next_port,
+            connections_made: 0,
             now: Instant(0),
             counters: Counters::default(),
         }
@@ -121,7 +126,7 @@ impl Stack {
     pub fn listen(&mut self, port: u32) -> Result<(ListenerId, u32), NetError> {
         let port = if port == 0 { self.free_port() } else { port };
         if self.listeners.contains_key(&port) {
-            return Err(NetError::PortInUse(u16::try_from(port).unwrap_or(u16::MAX)));
+            return Err(NetError::PortInUse(Port::Vsock(port)));
         }
         self.listeners_made += 1;
         let id = ListenerId(self.listeners_made);
@@ -166,6 +171,11 @@ impl Stack {
         self.get(id).wanted.request = true;
         self.queue(id);
         Ok(id)
+    }
+
+    /// The number of a connection in the trace.
+    pub fn number(&mut self, id: ConnectionId) -> u32 {
+        self.get(id).number
     }
 
     /// Whether a connection that we open is open.
@@ -307,6 +317,13 @@ impl Stack {
         self.queue(id);
         self.finish(id);
         Ok(())
+    }
+
+    /// Resets a connection, which its service still holds.
+    pub fn abort(&mut self, id: ConnectionId) {
+        if !matches!(self.get(id).state, State::Ended(_)) {
+            self.reset(id, End::Reset);
+        }
     }
 
     /// The service releases a connection: one that it has closed is ended in order, any other is reset.
@@ -500,6 +517,7 @@ impl Stack {
             self.deadlines.remove(&(until, id));
         }
         connection.end(end);
+        connection.trace(Presence::Ends);
         let owner = connection.owner;
         self.by_ends.remove(&ends);
         match owner {
@@ -598,6 +616,19 @@ impl Stack {
         !self.replies.is_empty() || !self.queued.is_empty()
     }
 
+    /// Whether a packet waits for the device, or a connection that the service has closed for its peer.
+    pub fn is_delivering(&self) -> bool {
+        let is_closing = |connection: &Connection| matches!(connection.state, State::Closing(_));
+        self.has_packets() || self.connections.iter().flatten().any(is_closing)
+    }
+
+    /// Reports the open connections to the trace.
+    pub fn announce(&self) {
+        for connection in self.by_ends.values().filter_map(|id| self.connections[id.0].as_ref()) {
+            connection.trace(Presence::WasThere);
+        }
+    }
+
     /// The device has forgotten all connections, because the VM was moved, and has perhaps another context identifier (virtio 1.2,
     /// section 5.10.6.7). Ports stay open.
     pub fn reset_all(&mut self, cid: u64) {
@@ -631,8 +662,11 @@ impl Stack {
         }
     }
 
-    fn insert(&mut self, connection: Connection) -> ConnectionId {
+    fn insert(&mut self, mut connection: Connection) -> ConnectionId {
         let ends = connection.ends;
+        connection.number = FIRST_NUMBER | self.connections_made;
+        self.connections_made = self.connections_made.wrapping_add(1) & !FIRST_NUMBER;
+        connection.trace(Presence::Begins);
         let index = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use glass_api::{Buf, Instant, NetError};
+use glass_api::{Buf, Instant, NetError, Port};
 use proptest::prelude::*;
 
 const NOW: Instant = Instant(1_000_000_000);
@@ -193,7 +193,7 @@ fn ports_and_connections_are_bounded() {
     let config = Config { backlog_max: 2, connections_max: 3, ..small() };
     let (mut guest, mut host) = (Stack::new(GUEST, config, 1), Stack::new(HOST, small(), 2));
     let (listener, _) = guest.listen(PORT).unwrap();
-    assert_eq!(guest.listen(PORT).unwrap_err(), NetError::PortInUse(80));
+    assert_eq!(guest.listen(PORT).unwrap_err(), NetError::PortInUse(Port::Vsock(80)));
     assert!(guest.listen(0).unwrap().1 >= 49_152);
     let connect = |guest: &mut Stack, host: &mut Stack| {
         let id = host.connect(NOW, GUEST, PORT).unwrap();

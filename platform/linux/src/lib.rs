@@ -20,6 +20,7 @@
 mod console;
 mod cores;
 mod disk;
+mod files;
 mod functions;
 mod lock;
 mod log;
@@ -34,11 +35,13 @@ mod signals;
 #[allow(unsafe_code)]
 mod sys;
 mod trace;
+mod vsock;
 mod workers;
 
 pub use cores::LinuxCore;
 pub use disk::{Disk, DiskError};
+pub use files::{HostFile, HostFiles};
 pub use net::{HostListener, HostNet, HostReadHalf, HostStream, HostWriteHalf};
-pub use options::{DiskOption, Options, OptionsError, parse_bytes};
+pub use options::{DiskOption, Options, OptionsError, ShareOption, parse_bytes};
 pub use platform::{LinuxPlatform, StartError};
 pub use service::main;

@@ -1,12 +1,17 @@
-//! The host's TCP and UDP.
+//! The host's sockets: TCP and UDP, and vsock in two forms.
 
 use crate::platform::Host;
 use crate::reactor::{Interest, Role, Watched};
-use glass_api::{Clock, Datagrams, Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
+use crate::vsock::{self, HybridPort};
+use glass_api::{
+    Address, Clock, Datagrams, Listener, Machine, Net, NetError, NetInfo, Port, ReadHalf, Split, Stream, VsockAddress,
+    WriteHalf,
+};
 use glass_trace::Presence;
 use rustix::io::Errno;
+use rustix::net::addr::SocketAddrArg;
 use rustix::net::sockopt;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -34,11 +39,19 @@ pub struct HostNet {
     pub(crate) host: Rc<Host>,
 }
 
-/// Listens on one port of the address of `--bind`.
+/// Listens on one port: a TCP port of the address of `--bind`, or a vsock port.
 pub struct HostListener {
     host: Rc<Host>,
-    socket: Watched,
-    address: SocketAddr,
+    port: Port,
+    source: Connections,
+}
+
+/// Where connections come from.
+enum Connections {
+    /// A socket that listens.
+    Socket(Watched),
+    /// A port of the unix socket that stands for vsock.
+    Hybrid(HybridPort),
 }
 
 /// A port that is open for datagrams.
@@ -50,13 +63,13 @@ pub struct HostDatagrams {
 /// One connection.
 pub struct HostStream {
     socket: Watched,
-    local_port: u16,
-    peer: SocketAddr,
+    local_port: u32,
+    peer: Address,
     /// Our half ended in order, so a drop need not reset.
     closed: Cell<bool>,
 }
 
-fn net_error(errno: Errno) -> NetError {
+pub(crate) fn net_error(errno: Errno) -> NetError {
     match errno {
         Errno::CONNRESET | Errno::CONNREFUSED | Errno::CONNABORTED | Errno::PIPE | Errno::NOTCONN => NetError::Reset,
         Errno::TIMEDOUT | Errno::HOSTUNREACH => NetError::TimedOut,
@@ -71,6 +84,14 @@ fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
+/// An address of one of the families.
+fn address(any: &SocketAddrAny) -> Option<Address> {
+    match any.address_family() {
+        AddressFamily::VSOCK => vsock::address(any).map(Address::Vsock),
+        _ => SocketAddr::try_from(any.clone()).ok().map(Address::Ip),
+    }
+}
+
 /// Accepted sockets inherit these from their listener.
 fn set_options(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)?;
@@ -81,15 +102,13 @@ fn set_options(socket: &OwnedFd) -> Result<(), Errno> {
 }
 
 impl HostNet {
-    fn listen_on(&self, address: SocketAddr) -> Result<HostListener, Errno> {
+    fn listen_tcp(&self, address: SocketAddr) -> Result<HostListener, Errno> {
         let socket = new_socket(address)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         set_options(&socket)?;
         rustix::net::bind(&socket, &address)?;
-        rustix::net::listen(&socket, BACKLOG)?;
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-        let socket = self.host.core.reactor().watch(socket, Role::Listener(address.port()), false)?;
-        Ok(HostListener { host: self.host.clone(), socket, address })
+        self.listen_on(socket, Port::Tcp(address.port()))
     }
 
     fn bind_to(&self, address: SocketAddr) -> Result<HostDatagrams, Errno> {
@@ -101,10 +120,51 @@ impl HostNet {
         Ok(HostDatagrams { socket: self.host.core.reactor().watch(socket, Role::Datagrams(port), true)?, port })
     }
 
-    async fn connect_to(&self, remote: SocketAddr) -> Result<HostStream, Errno> {
+    fn listen_vsock(&self, port: u32) -> Result<HostListener, NetError> {
+        if let Some(hybrid) = &self.host.hybrid {
+            let source = hybrid.listen(&self.host, port)?;
+            return Ok(HostListener {
+                host: self.host.clone(),
+                port: Port::Vsock(source.number()),
+                source: Connections::Hybrid(source),
+            });
+        }
+        let (socket, port) = vsock::bind(port)?;
+        self.listen_on(socket, Port::Vsock(port)).map_err(net_error)
+    }
+
+    fn listen_on(&self, socket: OwnedFd, port: Port) -> Result<HostListener, Errno> {
+        rustix::net::listen(&socket, BACKLOG)?;
+        let socket = self.host.core.reactor().watch(socket, Role::Listener(number(port)), false)?;
+        Ok(HostListener { host: self.host.clone(), port, source: Connections::Socket(socket) })
+    }
+
+    async fn connect_tcp(&self, remote: SocketAddr) -> Result<HostStream, Errno> {
         let socket = new_socket(remote)?;
         set_options(&socket)?;
-        let begun = rustix::net::connect(&socket, &remote);
+        self.connect_to(socket, &remote, remote.into()).await
+    }
+
+    async fn connect_vsock(&self, remote: VsockAddress) -> Result<HostStream, NetError> {
+        if let Some(hybrid) = &self.host.hybrid {
+            let (socket, path) = hybrid.socket_to(remote.port)?;
+            return self.connect_to(socket, &path, remote.into()).await.map_err(|errno| match errno {
+                // The host has no such socket, or nothing listens there.
+                Errno::NOENT => NetError::Reset,
+                other => net_error(other),
+            });
+        }
+        let socket = vsock::new_socket()?;
+        self.connect_to(socket, &vsock::SocketAddress::new(remote), remote.into()).await.map_err(net_error)
+    }
+
+    async fn connect_to(
+        &self,
+        socket: OwnedFd,
+        remote: &impl SocketAddrArg,
+        peer: Address,
+    ) -> Result<HostStream, Errno> {
+        let begun = rustix::net::connect(&socket, remote);
         let connected = match begun {
             Ok(()) => true,
             Err(Errno::INPROGRESS | Errno::INTR) => false,
@@ -113,8 +173,22 @@ impl HostNet {
         let socket = self.host.core.reactor().watch(socket, Role::Connection, connected)?;
         let established = |socket: &Watched| sockopt::socket_error(socket.fd())?;
         poll_fn(|context| socket.poll(Interest::Write, context, || established(&socket))).await?;
-        let local = rustix::net::getsockname(socket.fd()).ok().and_then(|local| SocketAddr::try_from(local).ok());
-        Ok(HostStream::new(socket, local.map_or(0, |local| local.port()), remote))
+        let local = rustix::net::getsockname(socket.fd()).ok().and_then(|local| address(&local));
+        Ok(HostStream::new(socket, local.map_or(0, port_of), peer))
+    }
+}
+
+fn number(port: Port) -> u32 {
+    match port {
+        Port::Tcp(port) => port.into(),
+        Port::Vsock(port) => port,
+    }
+}
+
+fn port_of(address: Address) -> u32 {
+    match address {
+        Address::Ip(address) => address.port().into(),
+        Address::Vsock(address) => address.port,
     }
 }
 
@@ -135,22 +209,28 @@ impl Net for HostNet {
         Ok(NetInfo { address, connections_max: usize::MAX })
     }
 
-    async fn listen(&self, port: u16) -> Result<HostListener, NetError> {
-        self.listen_on(SocketAddr::new(self.host.bind, port)).map_err(|errno| match errno {
-            Errno::ADDRINUSE => NetError::PortInUse(port),
-            other => net_error(other),
-        })
+    async fn listen(&self, port: impl Into<Port>) -> Result<HostListener, NetError> {
+        match port.into() {
+            Port::Vsock(port) => self.listen_vsock(port),
+            Port::Tcp(port) => self.listen_tcp(SocketAddr::new(self.host.bind, port)).map_err(|errno| match errno {
+                Errno::ADDRINUSE => NetError::PortInUse(Port::Tcp(port)),
+                other => net_error(other),
+            }),
+        }
     }
 
     async fn bind(&self, port: u16) -> Result<HostDatagrams, NetError> {
         self.bind_to(SocketAddr::new(self.host.bind, port)).map_err(|errno| match errno {
-            Errno::ADDRINUSE => NetError::PortInUse(port),
+            Errno::ADDRINUSE => NetError::PortInUse(Port::Tcp(port)),
             other => net_error(other),
         })
     }
 
-    async fn connect(&self, remote: SocketAddr) -> Result<HostStream, NetError> {
-        self.connect_to(remote).await.map_err(net_error)
+    async fn connect(&self, remote: impl Into<Address>) -> Result<HostStream, NetError> {
+        match remote.into() {
+            Address::Ip(remote) => self.connect_tcp(remote).await.map_err(net_error),
+            Address::Vsock(remote) => self.connect_vsock(remote).await,
+        }
     }
 }
 
@@ -187,14 +267,17 @@ impl Datagrams for HostDatagrams {
 }
 
 impl HostListener {
-    async fn accept_one(&self) -> Result<HostStream, Errno> {
+    async fn accept_one(&self, listener: &Watched) -> Result<HostStream, Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let accept = || rustix::net::acceptfrom_with(self.socket.fd(), flags);
-        let (socket, peer) = poll_fn(|context| self.socket.poll(Interest::Read, context, accept)).await?;
-        let unknown = SocketAddr::new(self.address.ip(), 0);
-        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).unwrap_or(unknown);
+        let accept = || rustix::net::acceptfrom_with(listener.fd(), flags);
+        let (socket, peer) = poll_fn(|context| listener.poll(Interest::Read, context, accept)).await?;
+        let unknown = match self.port {
+            Port::Tcp(_) => SocketAddr::new(self.host.bind, 0).into(),
+            Port::Vsock(_) => VsockAddress { cid: u32::MAX, port: u32::MAX }.into(),
+        };
+        let peer = peer.as_ref().and_then(address).unwrap_or(unknown);
         let socket = self.host.core.reactor().watch(socket, Role::Connection, true)?;
-        Ok(HostStream::new(socket, self.address.port(), peer))
+        Ok(HostStream::new(socket, number(self.port), peer))
     }
 }
 
@@ -202,7 +285,11 @@ impl Listener for HostListener {
     type Stream = HostStream;
 
     async fn accept(&mut self) -> Result<HostStream, NetError> {
-        match self.accept_one().await.map_err(net_error) {
+        let accepted = match &self.source {
+            Connections::Socket(socket) => self.accept_one(socket).await.map_err(net_error),
+            Connections::Hybrid(port) => Ok(port.accept().await),
+        };
+        match accepted {
             Err(NetError::TooMany) => {
                 // Without a pause we would fail again at once, for as long as the connection waits.
                 self.host.core.sleep(EXHAUSTED_PAUSE).await;
@@ -212,13 +299,13 @@ impl Listener for HostListener {
         }
     }
 
-    fn port(&self) -> u16 {
-        self.address.port()
+    fn port(&self) -> Port {
+        self.port
     }
 }
 
 impl HostStream {
-    fn new(socket: Watched, local_port: u16, peer: SocketAddr) -> HostStream {
+    pub(crate) fn new(socket: Watched, local_port: u32, peer: Address) -> HostStream {
         let stream = HostStream { socket, local_port, peer, closed: Cell::new(false) };
         stream.trace(Presence::Begins);
         stream
@@ -226,8 +313,10 @@ impl HostStream {
 
     /// The connection begins, or ends.
     fn trace(&self, presence: Presence) {
-        let remote = if let IpAddr::V4(address) = self.peer.ip() { address.to_bits() } else { 0 };
-        glass_trace::connection(self.socket.number(), presence, remote, self.local_port, self.peer.port());
+        let remote = if let Machine::Ip(IpAddr::V4(address)) = self.peer.machine() { address.to_bits() } else { 0 };
+        // The trace has 16 bits for a port.
+        let ports = (self.local_port as u16, port_of(self.peer) as u16);
+        glass_trace::connection(self.socket.number(), presence, remote, ports.0, ports.1);
     }
 
     async fn receive(&self, buf: &mut [u8]) -> Result<usize, NetError> {
@@ -276,7 +365,7 @@ impl Stream for HostStream {
         self.end()
     }
 
-    fn peer(&self) -> SocketAddr {
+    fn peer(&self) -> Address {
         self.peer
     }
 }
@@ -306,7 +395,7 @@ impl ReadHalf for HostReadHalf {
         self.stream.receive(buf).await
     }
 
-    fn peer(&self) -> SocketAddr {
+    fn peer(&self) -> Address {
         self.stream.peer
     }
 }
@@ -320,7 +409,7 @@ impl WriteHalf for HostWriteHalf {
         self.stream.end()
     }
 
-    fn peer(&self) -> SocketAddr {
+    fn peer(&self) -> Address {
         self.stream.peer
     }
 }
@@ -328,9 +417,12 @@ impl WriteHalf for HostWriteHalf {
 impl Drop for HostWriteHalf {
     fn drop(&mut self) {
         if !self.stream.closed.get() {
-            // Dissolving the association sends a reset at once, and wakes the task with the other half (`tcp_disconnect`
-            // in Linux). If this fails, so did the connection.
-            let _ = rustix::net::connect_unspec(self.stream.socket.fd());
+            // What fails here was broken before. For TCP: dissolving the association sends a reset at once, and wakes the task with
+            // the other half (`tcp_disconnect` in Linux). Other sockets have no such call.
+            let _ = match self.stream.peer {
+                Address::Ip(_) => rustix::net::connect_unspec(self.stream.socket.fd()),
+                Address::Vsock(_) => rustix::net::shutdown(self.stream.socket.fd(), Shutdown::Both),
+            };
         }
     }
 }
@@ -339,7 +431,7 @@ impl Drop for HostStream {
     fn drop(&mut self) {
         self.trace(Presence::Ends);
         if !self.closed.get() {
-            // Closing with a linger time of zero sends a reset. If this fails, so did the connection.
+            // Closing with a linger time of zero sends a reset; a unix socket has none, and its peer sees an end. If this fails, so did the connection.
             let _ = sockopt::set_socket_linger(self.socket.fd(), Some(Duration::ZERO));
         }
     }

@@ -1,9 +1,10 @@
 //! The process's command line: what the platform is, and what goes to the service.
 
 use glass_trace::{LEVELS, LevelFilter, parse_level};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// The most threads with tasks, as many as cores of a VM.
@@ -14,8 +15,12 @@ pub const CORES_MAX: usize = glass_formats::CORES_MAX;
 pub struct Options {
     /// Disks, in order.
     pub disks: Vec<DiskOption>,
+    /// The directory whose files the service gets.
+    pub share: Option<ShareOption>,
     /// The address that services listen on.
     pub bind: IpAddr,
+    /// The unix socket that stands for vsock; without it, vsock is that of the host.
+    pub vsock: Option<PathBuf>,
     /// Messages of the macros of `tracing` that are printed.
     pub log: LevelFilter,
     /// Cores: threads with tasks.
@@ -31,6 +36,15 @@ pub struct DiskOption {
     pub path: PathBuf,
     /// Create a file of this size if there is none.
     pub create_bytes: Option<u64>,
+}
+
+/// A directory of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareOption {
+    /// Its path.
+    pub path: PathBuf,
+    /// The service cannot change it.
+    pub is_read_only: bool,
 }
 
 /// Why the command line is of no use, or a request for its help.
@@ -84,7 +98,9 @@ Runs the service {name} as a process of this machine.
 Options:
   --disk PATH        a file or block device as the next disk; may be repeated
   --disk-size SIZE   create that disk with this size if it is missing: 1G, 512M, 64K or bytes
+  --share PATH[:ro]  a directory whose files the service may use, or only read
   --bind ADDRESS     the address to listen on (default 0.0.0.0, every one)
+  --vsock PATH       a unix socket that stands for vsock, as VMs have it: a client writes `CONNECT PORT` and a line end
   --log LEVEL        print messages of this level and worse: off, error, warn (default), info, debug or trace
   --cores COUNT      threads that run tasks of the service, if it uses them (default 1, at most {CORES_MAX})
   --help             this text
@@ -98,8 +114,15 @@ impl Options {
     /// Reads a command line without its program name.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, OptionsError> {
         let bind = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let mut options =
-            Options { disks: Vec::new(), bind, log: LevelFilter::WARN, cores: 1, service_args: Vec::new() };
+        let mut options = Options {
+            disks: Vec::new(),
+            share: None,
+            bind,
+            vsock: None,
+            log: LevelFilter::WARN,
+            cores: 1,
+            service_args: Vec::new(),
+        };
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             let Some(arg) = arg.to_str() else { return Err(OptionsError::NotText(arg)) };
@@ -131,6 +154,8 @@ impl Options {
                     };
                     options.bind = address;
                 }
+                "--share" => options.share = Some(share(value("--share")?)),
+                "--vsock" => options.vsock = Some(value("--vsock")?.into()),
                 "--log" => {
                     let value = text(value("--log")?)?;
                     let Some(level) = parse_level(&value) else {
@@ -154,6 +179,14 @@ impl Options {
             }
         }
         Ok(options)
+    }
+}
+
+/// `PATH` or `PATH:ro`.
+fn share(value: OsString) -> ShareOption {
+    match value.as_bytes().strip_suffix(b":ro") {
+        Some(path) => ShareOption { path: OsStr::from_bytes(path).into(), is_read_only: true },
+        None => ShareOption { path: value.into(), is_read_only: false },
     }
 }
 
@@ -187,8 +220,10 @@ mod tests {
 
     #[test]
     fn reads_options_and_leaves_the_rest_to_the_service() {
-        let options = parse("--disk a --disk-size=1G --disk b --bind ::1 --log debug -- --disk c -- --help").unwrap();
-        assert_eq!(options.log, LevelFilter::DEBUG);
+        let options =
+            parse("--disk a --disk-size=1G --disk b --bind ::1 --vsock v.sock --log debug -- --disk c -- --help")
+                .unwrap();
+        assert_eq!((options.log, options.vsock), (LevelFilter::DEBUG, Some("v.sock".into())));
         let disk = |path: &str, create_bytes| DiskOption { path: path.into(), create_bytes };
         assert_eq!(options.disks, [disk("a", Some(1 << 30)), disk("b", None)]);
         assert_eq!(options.bind, "::1".parse::<IpAddr>().unwrap());

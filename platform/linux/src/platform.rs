@@ -3,9 +3,11 @@
 use crate::console::Lines;
 use crate::cores::{Duties, LinuxCore};
 use crate::disk::{Disk, DiskError};
+use crate::files::HostFiles;
 use crate::net::HostNet;
-use crate::options::Options;
+use crate::options::{Options, ShareOption};
 use crate::trace::{self, Rate};
+use crate::vsock::Hybrid;
 use crate::workers::Workers;
 use crate::{log, memory, signals};
 use glass_api::{Console, MemoryUse, Platform};
@@ -15,6 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,9 +34,12 @@ pub struct LinuxPlatform {
 pub(crate) struct Host {
     pub(crate) core: LinuxCore,
     pub(crate) bind: IpAddr,
+    /// The unix socket that stands for vsock.
+    pub(crate) hybrid: Option<Hybrid>,
     rate: Rate,
     args: Vec<String>,
     disks: Vec<Disk>,
+    files: Option<HostFiles>,
     /// Opened by a signal, once signals are watched.
     pub(crate) shutdown: Latch,
     watches_signals: Cell<bool>,
@@ -64,6 +70,8 @@ impl Duties for Host {
 pub enum StartError {
     /// A disk cannot be used.
     Disk(DiskError),
+    /// A directory cannot be used.
+    Share(PathBuf, io::Error),
     /// The host lacks a descriptor, a thread or memory.
     Host(io::Error),
 }
@@ -72,6 +80,9 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             StartError::Disk(error) => write!(f, "{error}"),
+            StartError::Share(path, error) => {
+                write!(f, "the directory {} cannot be used: {error}: name one that exists", path.display())
+            }
             StartError::Host(error) => write!(f, "the host lacks what a service needs: {error}"),
         }
     }
@@ -87,6 +98,11 @@ impl LinuxPlatform {
         let disks = options.disks.iter().enumerate();
         let disks = disks.map(|(index, disk)| Disk::open(index, disk, workers.clone()).map_err(StartError::Disk));
         let disks = disks.collect::<Result<_, _>>()?;
+        let open = |share: &ShareOption| {
+            let opened = HostFiles::open(&share.path, share.is_read_only, workers.clone());
+            opened.map_err(|error| StartError::Share(share.path.clone(), error))
+        };
+        let files = options.share.as_ref().map(open).transpose()?;
         let lines = Arc::new(Lines::new(io::stdout()).map_err(host)?);
         let rate = Rate::begin();
         log::start(options.log, rate.origin(), &lines);
@@ -95,9 +111,11 @@ impl LinuxPlatform {
             host: Rc::new(Host {
                 core,
                 bind: options.bind,
+                hybrid: options.vsock.clone().map(Hybrid::new),
                 rate,
                 args: options.service_args.clone(),
                 disks,
+                files,
                 shutdown: Latch::named(&SHUTDOWN),
                 watches_signals: Cell::new(false),
             }),
@@ -118,14 +136,18 @@ impl LinuxPlatform {
         core.run_until(&*self.host, || outcome.borrow_mut().take())
     }
 
-    /// Waits a moment until the console's lines are written.
-    pub(crate) fn drain_console(&self) {
+    /// Waits a moment until the console's lines are written, and removes the socket of vsock.
+    pub(crate) fn end(&self) {
         self.host.core.lines().drain();
+        if let Some(hybrid) = &self.host.hybrid {
+            hybrid.remove();
+        }
     }
 }
 
 impl Platform for LinuxPlatform {
     type Block = Disk;
+    type Files = HostFiles;
     type Net = HostNet;
 
     fn args(&self) -> &[String] {
@@ -134,6 +156,10 @@ impl Platform for LinuxPlatform {
 
     fn block(&self, index: usize) -> Option<Disk> {
         self.host.disks.get(index).cloned()
+    }
+
+    fn files(&self) -> Option<HostFiles> {
+        self.host.files.clone()
     }
 
     fn net(&self) -> HostNet {

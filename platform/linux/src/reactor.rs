@@ -102,7 +102,7 @@ pub(crate) struct Source {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Role {
     /// It listens on this port.
-    Listener(u16),
+    Listener(u32),
     Connection,
     /// It is open for datagrams on this port.
     Datagrams(u16),

@@ -3,7 +3,7 @@
 use crate::options::{Options, OptionsError, help};
 use crate::platform::LinuxPlatform;
 use crate::trace;
-use glass_api::NetError;
+use glass_api::{NetError, Port};
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
@@ -44,7 +44,7 @@ where
         Err(error) => return fail(name, &error, UNUSABLE),
     };
     let outcome = platform.run(serve(platform.clone()));
-    platform.drain_console();
+    platform.end();
     match outcome {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => fail(name, &*error, FAILED),
@@ -54,7 +54,7 @@ where
 
 fn fail(name: &str, error: &(dyn Error + 'static), code: u8) -> ExitCode {
     let advice = match error.downcast_ref::<NetError>() {
-        Some(NetError::PortInUse(port)) => {
+        Some(NetError::PortInUse(Port::Tcp(port))) => {
             format!(": stop the process that listens there (`ss -ltnp sport = :{port}` names it) or take another port")
         }
         Some(NetError::Host(errno)) => {

@@ -1,8 +1,11 @@
-//! The unsafe code: memory that this process shares with readers of its trace, and locks of bytes of a file.
+//! The unsafe code: memory that this process shares with readers of its trace, locks of bytes of a file, and addresses of vsock.
 
+use glass_api::VsockAddress;
 use glass_formats::trace::{CONTROL_BYTES, Control};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+use rustix::net::{AddressFamily, SocketAddrAny};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::fs::File;
@@ -76,4 +79,34 @@ fn fcntl(file: &File, command: libc::c_int, kind: libc::c_int, byte: u64) -> io:
     // lives on our stack until the call returns, and the kernel keeps no pointer to it.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(lock) }
+}
+
+/// An address of the host's vsock, for system calls.
+pub(crate) struct SocketAddress(libc::sockaddr_vm);
+
+impl SocketAddress {
+    pub(crate) fn new(address: VsockAddress) -> SocketAddress {
+        // SAFETY: it is a structure of integers, of which zero is a value.
+        let mut raw: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
+        raw.svm_family = libc::AF_VSOCK as libc::sa_family_t;
+        (raw.svm_cid, raw.svm_port) = (address.cid, address.port);
+        SocketAddress(raw)
+    }
+}
+
+// SAFETY: the pointer is to a whole `sockaddr_vm`, which `self` keeps until `f` returns, and the length is its length.
+unsafe impl SocketAddrArg for SocketAddress {
+    unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        f((&raw const self.0).cast(), size_of::<libc::sockaddr_vm>() as SocketAddrLen)
+    }
+}
+
+/// The address of vsock in what the kernel has returned, if it is one.
+pub(crate) fn vsock_address(any: &SocketAddrAny) -> Option<VsockAddress> {
+    if any.address_family() != AddressFamily::VSOCK || (any.addr_len() as usize) < size_of::<libc::sockaddr_vm>() {
+        return None;
+    }
+    // SAFETY: the kernel has written at least as many bytes there, and any bytes are a value of a structure of integers.
+    let raw: libc::sockaddr_vm = unsafe { any.as_ptr().cast::<libc::sockaddr_vm>().read_unaligned() };
+    Some(VsockAddress { cid: raw.svm_cid, port: raw.svm_port })
 }

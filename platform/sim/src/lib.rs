@@ -2,7 +2,7 @@
 //!
 //! A [`World`] has a clock that jumps to the next event, so code takes no simulated time; nodes
 //! ([`Node`]) that implement [`glass_api::Platform`], a network between them that loses, delays,
-//! repeats and reorders frames, and disks ([`SimBlock`]) that lose unflushed data when their
+//! repeats and reorders frames, vsock between them, and disks ([`SimBlock`]) that lose unflushed data when their
 //! power is cut. All randomness is derived from the seed, so a failure can be
 //! reproduced; each failure prints its seed.
 //!
@@ -17,7 +17,7 @@
 //!
 //! let net = server.net();
 //! server.run("server", async move {
-//!     let mut listener = net.listen(80).await.unwrap();
+//!     let mut listener = net.listen(80_u16).await.unwrap();
 //!     let mut stream = listener.accept().await.unwrap();
 //!     stream.write_all(b"hello").await.unwrap();
 //!     stream.close().await.unwrap();
@@ -45,14 +45,17 @@ mod chance;
 mod clock;
 mod disk;
 mod disk_memory;
+mod files;
 mod log;
 mod network;
 mod node;
 mod trace;
+mod vsock;
 mod world;
 
 pub use chance::{Chance, for_seeds};
 pub use disk::{DiskConfig, DiskCounters, Faults, SimBlock};
+pub use files::{SimFile, SimFiles};
 pub use network::{LinkConfig, NetworkCounters};
 pub use node::{Node, NodeConfig, SimCore};
 pub use world::{SimError, SimFailure, World};

@@ -3,19 +3,22 @@
 use crate::chance::Chance;
 use crate::clock::SimClock;
 use crate::disk::SimBlock;
+use crate::files::SimFiles;
 use crate::network::{LinkConfig, Network};
 use crate::trace::Trace;
+use crate::vsock;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use glass_api::{
     Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
-    SpawnOnError, WallSource, WallTime,
+    SpawnOnError, VsockAddress, WallSource, WallTime,
 };
 use glass_cores::Mailboxes;
 use glass_executor::sync::Latch;
 use glass_executor::{Executor, Unpark};
 use glass_net::{Address, Config, Sockets};
+use glass_vsock::Joined;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -33,6 +36,8 @@ const MEMORY_BYTES: usize = 64 << 20;
 pub struct NodeConfig {
     /// Its disks, in the order of [`Platform::block`].
     pub disks: Vec<SimBlock>,
+    /// The directory that its service gets.
+    pub files: Option<SimFiles>,
     /// The service's arguments.
     pub args: Vec<String>,
     /// Its cores, from 1 to 64. The seed chooses which of them run in each round, and how many tasks of each.
@@ -47,6 +52,7 @@ impl Default for NodeConfig {
     fn default() -> NodeConfig {
         NodeConfig {
             disks: Vec::new(),
+            files: None,
             args: Vec::new(),
             cores: 1,
             link: LinkConfig::default(),
@@ -82,11 +88,12 @@ struct Machine {
     address: IpAddr,
     args: Vec<String>,
     disks: Vec<SimBlock>,
+    files: Option<SimFiles>,
     clock: SimClock,
     /// One for each core.
     executors: Vec<Executor>,
     mailboxes: Mailboxes<SimCore>,
-    sockets: Sockets,
+    net: Joined<Sockets>,
     network: Rc<RefCell<Network>>,
     chance: RefCell<Chance>,
     /// Chooses which cores run.
@@ -106,10 +113,11 @@ pub(crate) struct Parts {
     pub(crate) address: IpAddr,
     pub(crate) args: Vec<String>,
     pub(crate) disks: Vec<SimBlock>,
+    pub(crate) files: Option<SimFiles>,
     pub(crate) clock: SimClock,
     pub(crate) cores: usize,
     pub(crate) schedule: Chance,
-    pub(crate) sockets: Sockets,
+    pub(crate) net: Joined<Sockets>,
     pub(crate) network: Rc<RefCell<Network>>,
     pub(crate) chance: Chance,
     pub(crate) trace: Trace,
@@ -123,18 +131,22 @@ impl Node {
         for disk in &parts.disks {
             disk.attach(parts.clock.clone(), executors[0].clone(), parts.trace.clone());
         }
+        if let Some(files) = &parts.files {
+            files.attach(parts.clock.clone(), executors[0].clone());
+        }
         let mailboxes = Mailboxes::new((0..parts.cores).map(|_| awake.clone()));
-        let Parts { name, port, address, args, disks, clock, sockets, network, chance, trace, schedule, .. } = parts;
+        let Parts { name, port, address, args, disks, files, clock, net, network, chance, trace, schedule, .. } = parts;
         let machine = Machine {
             name,
             port,
             address,
             args,
             disks,
+            files,
             clock,
             executors,
             mailboxes,
-            sockets,
+            net,
             network,
             chance: RefCell::new(chance),
             schedule: RefCell::new(schedule),
@@ -162,6 +174,11 @@ impl Node {
     /// Where others reach its port `port`.
     pub fn endpoint(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.machine.address, port)
+    }
+
+    /// Where others reach its vsock port `port`.
+    pub fn vsock(&self, port: u32) -> VsockAddress {
+        VsockAddress { cid: vsock::cid(self.machine.port), port }
     }
 
     /// Spawns a task; [`Spawn::spawn`] returns an error instead of a panic.
@@ -267,6 +284,10 @@ impl Node {
         self.machine.executors.iter().filter_map(Executor::next_deadline).min()
     }
 
+    pub(crate) fn vsock_sockets(&self) -> &glass_vsock::Sockets {
+        self.machine.net.vsock.as_ref().expect("each machine has vsock")
+    }
+
     pub(crate) fn disks(&self) -> &[SimBlock] {
         &self.machine.disks
     }
@@ -362,7 +383,8 @@ glass_cores::forward_to_core!(Node, SimCore, |node| &node.first);
 
 impl Platform for Node {
     type Block = SimBlock;
-    type Net = Sockets;
+    type Files = SimFiles;
+    type Net = Joined<Sockets>;
 
     fn args(&self) -> &[String] {
         &self.machine.args
@@ -372,8 +394,12 @@ impl Platform for Node {
         self.machine.disks.get(index).cloned()
     }
 
-    fn net(&self) -> Sockets {
-        self.machine.sockets.clone()
+    fn files(&self) -> Option<SimFiles> {
+        self.machine.files.clone()
+    }
+
+    fn net(&self) -> Joined<Sockets> {
+        self.machine.net.clone()
     }
 
     fn shutdown(&self) -> impl Future<Output = ()> + 'static {

@@ -6,12 +6,14 @@ use crate::log;
 use crate::network::{Network, NetworkCounters, SimDevice};
 use crate::node::{Node, NodeConfig, Parts};
 use crate::trace::Trace;
+use crate::vsock::{self, Carrier};
 use core::cell::RefCell;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use glass_api::Instant;
 use glass_net::{Address, Counters, Stack};
+use glass_vsock::Joined;
 use std::rc::Rc;
 
 /// Nodes that a world can have: the hosts of 10.0.0.0/24.
@@ -28,6 +30,7 @@ pub struct World {
     chance: Chance,
     trace: Trace,
     network: Rc<RefCell<Network>>,
+    vsock: Carrier,
     nodes: Vec<(Node, Stack<SimDevice>)>,
     rounds: u64,
 }
@@ -77,7 +80,9 @@ impl World {
         let mut chance = Chance::new(seed);
         let trace = Trace::new();
         let network = Rc::new(RefCell::new(Network::new(chance.fork(), trace.clone())));
-        World { seed, clock: SimClock::new(seed), chance, trace, network, nodes: Vec::new(), rounds: 0 }
+        // A source of its own, so that seeds of earlier failures repeat them.
+        let vsock = Carrier::new(Chance::new(seed.rotate_left(32) ^ 1), trace.clone());
+        World { seed, clock: SimClock::new(seed), chance, trace, network, vsock, nodes: Vec::new(), rounds: 0 }
     }
 
     /// Adds a node. A node with the address of an earlier one cannot be added: restart a service in another world.
@@ -96,17 +101,21 @@ impl World {
         let seed = self.chance.next_u64();
         let stack = Stack::new(device, mac, network_config, seed, self.clock.now());
         let stack = stack.unwrap_or_else(|error| panic!("the network of {name}: {error}"));
+        let clock = self.clock.clone();
+        let vsock_config = glass_vsock::Config::default();
+        let vsock = glass_vsock::Sockets::new(vsock::cid(port).into(), vsock_config, seed, move || clock.now());
         let node = Node::new(Parts {
             name: name.to_string(),
             port,
             address,
             args: config.args,
             disks: config.disks,
+            files: config.files,
             clock: self.clock.clone(),
             cores: config.cores,
             // A source of its own, so that nodes of one core do not depend on it.
             schedule: Chance::new(self.seed ^ (port as u64 + 1) << 40),
-            sockets: stack.sockets(),
+            net: Joined { ip: stack.sockets(), vsock: Some(vsock) },
             network: self.network.clone(),
             chance: self.chance.fork(),
             trace: self.trace.clone(),
@@ -143,6 +152,11 @@ impl World {
     /// Connections that a node's network stack holds.
     pub fn connection_count(&self, node: &Node) -> usize {
         self.stack(node).connection_count()
+    }
+
+    /// Connections that a machine's vsock holds.
+    pub fn vsock_connection_count(&self, node: &Node) -> usize {
+        node.vsock_sockets().connection_count()
     }
 
     fn stack(&self, node: &Node) -> &Stack<SimDevice> {
@@ -225,6 +239,12 @@ impl World {
     fn round(&mut self) -> bool {
         let now = self.clock.now();
         let mut busy = self.network.borrow_mut().deliver(now);
+        while let Some((to, packet)) = self.vsock.deliver(now) {
+            busy = true;
+            if let Some((node, _)) = self.nodes.get(to).filter(|(node, _)| node.is_alive()) {
+                vsock::receive(node.vsock_sockets(), packet);
+            }
+        }
         for (port, (node, stack)) in self.nodes.iter_mut().enumerate() {
             bury_if_powerless(node);
             busy |= log::on(node, || node.run_cores(now));
@@ -233,6 +253,7 @@ impl World {
             if node.is_alive() {
                 busy |= stack.poll(now) || stack.has_work();
                 self.network.borrow_mut().collect(port, now);
+                self.vsock.collect(port, node.vsock_sockets(), now);
             }
             busy |= node.has_ready();
         }
@@ -241,11 +262,12 @@ impl World {
 
     fn next_event(&mut self) -> Option<Instant> {
         let now = self.clock.now();
-        let mut next = self.network.borrow().next_arrival();
+        let mut next = self.network.borrow().next_arrival().into_iter().chain(self.vsock.next_arrival()).min();
         let mut consider = |at: Option<Instant>| next = next.into_iter().chain(at).min();
         for (node, stack) in self.nodes.iter_mut().filter(|(node, _)| node.is_alive()) {
             consider(node.next_deadline());
             consider(stack.next_deadline(now));
+            consider(node.vsock_sockets().next_deadline());
             for disk in node.disks() {
                 consider(disk.cut_deadline());
             }

@@ -51,7 +51,7 @@ mod start;
 core::arch::global_asm!(include_str!("boot.s"), include_str!("mem.s"), options(att_syntax));
 
 #[cfg(not(test))]
-pub use devices::VmDisk;
+pub use devices::{VmDisk, VmFiles};
 #[cfg(not(test))]
 pub use platform::{VmCore, VmPlatform};
 

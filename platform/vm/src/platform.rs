@@ -1,6 +1,6 @@
 //! The api as a service in a VM sees it.
 
-use crate::devices::{SharedConsole, VmDisk};
+use crate::devices::{SharedConsole, VmDisk, VmFiles};
 use crate::{clock, heap, random, serial, wall};
 use alloc::format;
 use alloc::rc::Rc;
@@ -17,6 +17,7 @@ use glass_executor::Executor;
 use glass_executor::sync::Latch;
 use glass_net::Sockets;
 use glass_trace::Name;
+use glass_vsock::Joined;
 
 /// What a task waits for until the service is to end.
 pub static SHUTDOWN: Name = Name::new("shutdown");
@@ -31,7 +32,8 @@ pub(crate) struct World {
     pub args: Vec<String>,
     pub core: VmCore,
     pub disks: Vec<VmDisk>,
-    pub sockets: Sockets,
+    pub files: Option<VmFiles>,
+    pub net: Joined<Sockets>,
     /// Opened when the host requests the end of the service.
     pub shutdown: Latch,
     /// The service waits for that request.
@@ -40,7 +42,8 @@ pub(crate) struct World {
 
 impl Platform for VmPlatform {
     type Block = VmDisk;
-    type Net = Sockets;
+    type Files = VmFiles;
+    type Net = Joined<Sockets>;
 
     fn args(&self) -> &[String] {
         &self.world.args
@@ -50,8 +53,12 @@ impl Platform for VmPlatform {
         self.world.disks.get(index).cloned()
     }
 
-    fn net(&self) -> Sockets {
-        self.world.sockets.clone()
+    fn files(&self) -> Option<VmFiles> {
+        self.world.files.clone()
+    }
+
+    fn net(&self) -> Joined<Sockets> {
+        self.world.net.clone()
     }
 
     fn shutdown(&self) -> impl Future<Output = ()> + 'static {

@@ -27,6 +27,7 @@ use glass_executor::sync::Latch;
 use glass_formats::{Activity, CoreState, Exit};
 use glass_net::Sockets;
 use glass_trace::{Group, WakeSource};
+use glass_vsock::Joined;
 
 /// How long a core without work looks for some before it halts. A halt and its wake-up cost 25 to
 /// 90 us and two exits to the VMM, so a core that is woken soon after it halts spins longer the next
@@ -73,7 +74,8 @@ where
         args: command_line.args,
         core: core.clone(),
         disks: devices.disks,
-        sockets: devices.sockets.unwrap_or_else(Sockets::without_device),
+        files: devices.files,
+        net: Joined { ip: devices.sockets.unwrap_or_else(Sockets::without_device), vsock: devices.vsock },
         shutdown: Latch::named(&SHUTDOWN),
         watches_shutdown: Cell::new(false),
     });

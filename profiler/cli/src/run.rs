@@ -1,13 +1,16 @@
 //! `glass run`: boots a service in QEMU, or starts it as a process.
 
 mod disk;
+mod helpers;
 mod options;
 mod qemu;
 mod ranks;
 mod restart;
+mod share;
 mod signals;
 mod stopped;
 mod traced;
+mod vsock;
 
 use crate::build::{Package, Platform};
 use crate::console::{self, say};
@@ -16,7 +19,9 @@ use crate::trace::wanted::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
 use glass_guests::registry;
-use options::{Accel, Bus, Machine, Network, Port, parse_ip, parse_memory, parse_network, parse_port, parse_size};
+use options::{
+    Accel, Bus, Machine, Network, Port, parse_ip, parse_memory, parse_network, parse_port, parse_size, tcp_ports,
+};
 use qemu::{QEMU, escape};
 use restart::Delays;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -62,12 +67,18 @@ pub struct Args {
     /// Create the disk file with this size if it does not exist.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "disk")]
     disk_size: Option<u64>,
-    /// Forward a TCP port of 127.0.0.1 to the VM; may be given several times.
+    /// Give the service the files of a directory; with `:ro` it cannot change them.
+    #[arg(long, value_name = "PATH[:ro]", value_parser = share::parse)]
+    share: Option<share::Share>,
+    /// Forward a TCP port of 127.0.0.1 to the VM, to a TCP port or to `vsock:PORT`; may be given several times.
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
     port: Vec<Port>,
     /// Network of the VM: `user` (QEMU's user-mode network, needs no privileges), `none`, or `tap=NAME` of an existing TAP device.
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
+    /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    vsock: Option<Option<PathBuf>>,
     /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of QEMU's user-mode network; with a TAP device
     /// DHCP].
     #[arg(long, value_parser = parse_ip)]
@@ -164,6 +175,13 @@ fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Re
     if let Some(disk) = &args.disk {
         command.arg("--disk").arg(disk);
     }
+    if let Some(share) = &args.share {
+        let suffix = if share.is_read_only { ":ro" } else { "" };
+        command.arg("--share").arg(format!("{}{suffix}", share.path.display()));
+    }
+    if let Some(Some(path)) = &args.vsock {
+        command.arg("--vsock").arg(path);
+    }
     if args.log != LOG_DEFAULT {
         command.args(["--log", &args.log]);
     }
@@ -217,10 +235,11 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
         remark.map(|r| format!("; {r}")).unwrap_or_default()
     );
     if args.net == Network::User {
-        for port in &args.port {
-            say!("glass: 127.0.0.1:{} is forwarded to port {} of the VM", port.host, port.guest);
+        for (host, guest) in tcp_ports(&args.port) {
+            say!("glass: 127.0.0.1:{host} is forwarded to port {guest} of the VM");
         }
     }
+    let _helpers = (vsock::start(args, &folder.0)?, share::start(args, &folder.0)?);
     let recording = Recording::prepare(args, image)?;
     Signals::prepare(&mut command, true);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();

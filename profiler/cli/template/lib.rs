@@ -20,7 +20,7 @@ pub async fn serve(platform: impl Platform) -> Result<(), Error> {
     };
     let address = platform.net().up().await?.address;
     let mut listener = platform.net().listen(port).await?;
-    platform.print(format_args!("my-service listens on {address} port {}", listener.port()));
+    platform.print(format_args!("my-service listens on {address} {}", listener.port()));
     let mut shutdown = pin!(platform.shutdown());
     loop {
         match select(listener.accept(), shutdown.as_mut()).await {

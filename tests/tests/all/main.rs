@@ -28,4 +28,6 @@ mod shutdown;
 mod trace;
 mod trace_vm;
 mod traced;
+mod vsock;
+mod web;
 mod xen;

@@ -15,7 +15,7 @@ fn datagrams_arrive_whole_with_their_sender() {
     let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
     wire.spawn(async move {
         let socket = right.bind(PORT).await.unwrap();
-        assert!(matches!(right.bind(PORT).await, Err(NetError::PortInUse(PORT))));
+        assert_eq!(right.bind(PORT).await.err(), Some(NetError::PortInUse(PORT.into())));
         let mut buf = [0; 2000];
         while let Ok((count, from)) = socket.recv_from(&mut buf).await {
             socket.send_to(&buf[..count], from).await.unwrap();

@@ -169,7 +169,7 @@ fn an_address_is_learned_at_once_and_announced_when_somebody_listens() {
     let sockets = net.stack.sockets();
     net.executor
         .spawn("listen", async move {
-            let _listener = sockets.listen(80).await.unwrap();
+            let _listener = sockets.listen(80_u16).await.unwrap();
             core::future::pending::<()>().await;
         })
         .unwrap();
@@ -196,7 +196,7 @@ fn other_networks_are_reached_through_the_router() {
     let sockets = net.stack.sockets();
     net.executor
         .spawn("connect", async move {
-            let _ = sockets.connect("192.0.2.1:80".parse().unwrap()).await;
+            let _ = sockets.connect("192.0.2.1:80".parse::<core::net::SocketAddr>().unwrap()).await;
         })
         .unwrap();
     net.asked.clear();

@@ -2,8 +2,9 @@
 
 use crate::common::{Wire, config, run};
 use core::cell::Cell;
+use core::net::SocketAddr;
 use core::time::Duration;
-use glass_api::{Listener, Net, NetError, ReadHalf, Split, Stream, WriteHalf};
+use glass_api::{Listener, Net, NetError, Port, ReadHalf, Split, Stream, WriteHalf};
 use glass_net::{Address, Config, Sockets};
 use std::rc::Rc;
 
@@ -31,7 +32,7 @@ fn an_echo_comes_back_and_everything_is_freed() {
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
     let reply = run(&mut wire, Duration::from_secs(5), async move {
         let mut stream = left.connect(remote).await?;
-        assert_eq!(stream.peer(), remote);
+        assert_eq!(stream.peer(), remote.into());
         stream.write_all(b"hello").await?;
         stream.close().await?;
         let mut reply = [0; 100];
@@ -62,7 +63,7 @@ fn nobody_listening_is_a_reset() {
 #[test]
 fn nobody_there_is_a_timeout() {
     let mut wire = Wire::new();
-    let (left, remote) = (wire.left.sockets(), "10.0.0.99:80".parse().unwrap());
+    let (left, remote) = (wire.left.sockets(), "10.0.0.99:80".parse::<SocketAddr>().unwrap());
     let refused = run(&mut wire, Duration::from_secs(15), async move { left.connect(remote).await.err() });
     assert_eq!(refused, Some(NetError::TimedOut));
 }
@@ -94,12 +95,12 @@ fn a_port_has_one_listener_and_can_be_reused() {
     let left = wire.left.sockets();
     run(&mut wire, Duration::from_secs(1), async move {
         let first = left.listen(PORT).await.unwrap();
-        assert_eq!(left.listen(PORT).await.err(), Some(NetError::PortInUse(PORT)));
+        assert_eq!(left.listen(PORT).await.err(), Some(NetError::PortInUse(PORT.into())));
         drop(first);
         let again = left.listen(PORT).await.unwrap();
-        assert_eq!(again.port(), PORT);
-        let (one, two) = (left.listen(0).await.unwrap(), left.listen(0).await.unwrap());
-        assert!(one.port() != 0 && one.port() != two.port());
+        assert_eq!(again.port(), PORT.into());
+        let (one, two) = (left.listen(0_u16).await.unwrap(), left.listen(0_u16).await.unwrap());
+        assert!(one.port() != Port::Tcp(0) && one.port() != two.port());
     });
 }
 
@@ -193,7 +194,7 @@ fn ipv6_works_with_static_addresses() {
     wire.spawn(echo(wire.right.sockets()));
     let left = wire.left.sockets();
     let reply = run(&mut wire, Duration::from_secs(5), async move {
-        let mut stream = left.connect("[fd00::2]:80".parse().unwrap()).await?;
+        let mut stream = left.connect("[fd00::2]:80".parse::<SocketAddr>().unwrap()).await?;
         stream.write_all(b"six").await?;
         let mut reply = [0; 3];
         stream.read(&mut reply).await?;
@@ -212,7 +213,7 @@ fn two_tasks_use_the_halves_of_a_stream() {
     // More than both buffers hold: only as both directions move does it come to an end.
     let received = run(&mut wire, Duration::from_secs(60), async move {
         let (mut reader, mut writer) = left.connect(remote).await?.split();
-        assert_eq!((reader.peer(), writer.peer()), (remote, remote));
+        assert_eq!((reader.peer(), writer.peer()), (remote.into(), remote.into()));
         let sender = async move {
             for _ in 0..BYTES / 4096 {
                 writer.write_all(&[7; 4096]).await?;

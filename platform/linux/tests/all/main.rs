@@ -3,4 +3,6 @@
 
 mod cores;
 mod disks;
+mod files;
 mod sockets;
+mod vsock;

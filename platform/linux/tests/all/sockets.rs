@@ -1,7 +1,8 @@
 //! Sockets over loopback, with clients on threads that use the standard library.
 
 use glass_api::{
-    Clock, Listener, Net, NetError, Platform, Random, ReadHalf, Spawn, Split, Stream, WallSource, WriteHalf,
+    Address, Clock, Listener, Net, NetError, Platform, Port, Random, ReadHalf, Spawn, Split, Stream, WallSource,
+    WriteHalf,
 };
 use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
 use glass_platform_linux::{HostStream, LinuxPlatform, Options};
@@ -24,6 +25,11 @@ fn platform() -> LinuxPlatform {
     LinuxPlatform::new(&Options::parse(["--bind".into(), "127.0.0.1".into()]).unwrap()).unwrap()
 }
 
+fn tcp_port(listener: &impl Listener) -> u16 {
+    let Port::Tcp(port) = listener.port() else { panic!("{}", listener.port()) };
+    port
+}
+
 /// Runs `task` with a listener, fails when it takes more than 30 seconds.
 fn run<F: Future<Output = ()> + 'static>(
     task: impl FnOnce(LinuxPlatform, <<LinuxPlatform as Platform>::Net as Net>::Listener) -> F + 'static,
@@ -31,7 +37,7 @@ fn run<F: Future<Output = ()> + 'static>(
     let platform = platform();
     let handle = platform.clone();
     let body = async move {
-        let listener = handle.net().listen(0).await.unwrap();
+        let listener = handle.net().listen(0_u16).await.unwrap();
         let (done, seen) = (Rc::new(Cell::new(false)), handle.clone());
         let (flag, task) = (done.clone(), task(handle.clone(), listener));
         handle
@@ -73,7 +79,7 @@ fn bytes_go_both_ways_and_ends_arrive() {
     run(async |platform, mut listener| {
         let sent: Vec<u8> = (0..5_000_000u32).map(|number| (number / 251) as u8).collect();
         let expected = sent.clone();
-        let thread = client(listener.port(), move |mut stream| {
+        let thread = client(tcp_port(&listener), move |mut stream| {
             let mut writer = stream.try_clone().unwrap();
             let sender = thread::spawn(move || {
                 writer.write_all(&sent).unwrap();
@@ -85,7 +91,8 @@ fn bytes_go_both_ways_and_ends_arrive() {
             got
         });
         let mut stream = listener.accept().await.unwrap();
-        assert!(stream.peer().ip().is_loopback() && stream.peer().port() != 0);
+        let Address::Ip(peer) = stream.peer() else { panic!("{}", stream.peer()) };
+        assert!(peer.ip().is_loopback() && peer.port() != 0);
         let mut part = vec![0; 65536];
         loop {
             match stream.read(&mut part).await.unwrap() {
@@ -103,7 +110,7 @@ fn a_dropped_stream_is_reset_and_a_closed_one_is_not() {
     let _turn = turn();
     run(async |platform, mut listener| {
         for close in [true, false] {
-            let thread = client(listener.port(), |mut stream| stream.read(&mut [0]).map_err(|error| error.kind()));
+            let thread = client(tcp_port(&listener), |mut stream| stream.read(&mut [0]).map_err(|error| error.kind()));
             let mut stream = listener.accept().await.unwrap();
             if close {
                 stream.close().await.unwrap();
@@ -119,7 +126,7 @@ fn a_dropped_stream_is_reset_and_a_closed_one_is_not() {
 fn connects_and_says_why_not() {
     let _turn = turn();
     run(async |platform, mut listener| {
-        let address = SocketAddr::from(([127, 0, 0, 1], listener.port()));
+        let address = SocketAddr::from(([127, 0, 0, 1], tcp_port(&listener)));
         let mut ours = platform.net().connect(address).await.unwrap();
         let mut theirs = listener.accept().await.unwrap();
         ours.write_all(b"ping").await.unwrap();
@@ -189,7 +196,7 @@ fn clients_that_vanish_or_stand_still_leave_nothing_behind() {
             linger_timeout: Duration::from_millis(100),
             ..Limits::default()
         };
-        let port = listener.port();
+        let port = tcp_port(&listener);
         let served = Rc::new(Cell::new(0));
         let (spawner, count) = (platform.clone(), served.clone());
         let accept = async move {
@@ -250,7 +257,7 @@ fn two_tasks_use_the_halves_of_a_stream() {
     let _turn = turn();
     const BYTES: usize = 8 << 20;
     run(|platform, mut listener| async move {
-        let echo = client(listener.port(), |mut stream| {
+        let echo = client(tcp_port(&listener), |mut stream| {
             let mut back = stream.try_clone().unwrap();
             std::io::copy(&mut stream, &mut back).unwrap();
             back.shutdown(std::net::Shutdown::Write).unwrap();
@@ -277,7 +284,7 @@ fn two_tasks_use_the_halves_of_a_stream() {
 fn a_write_half_that_is_dropped_resets_at_once() {
     let _turn = turn();
     run(|_, mut listener| async move {
-        let peer = client(listener.port(), |mut stream| stream.read(&mut [0; 10]).unwrap_err().kind());
+        let peer = client(tcp_port(&listener), |mut stream| stream.read(&mut [0; 10]).unwrap_err().kind());
         let (mut reader, writer) = listener.accept().await.unwrap().split();
         drop(writer);
         assert_eq!(reader.read(&mut [0; 10]).await, Err(NetError::Reset));

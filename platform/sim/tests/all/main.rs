@@ -5,4 +5,5 @@ mod common;
 mod cores;
 mod disk;
 mod network;
+mod vsock;
 mod world;

@@ -86,7 +86,7 @@ fn a_world_that_ends_drops_its_tasks() {
         world.node("node", NodeConfig { disks: vec![SimBlock::new(1, Default::default())], ..NodeConfig::default() });
     let (here, held) = (node.clone(), kept.clone());
     node.run("waits", async move {
-        let _listener = here.net().listen(1).await.unwrap();
+        let _listener = here.net().listen(1_u16).await.unwrap();
         let _held = held;
         pending::<()>().await
     });

@@ -2,8 +2,10 @@
 
 mod console;
 mod disk;
+mod files;
 mod net;
 mod power_button;
+mod vsock;
 
 use crate::bus::{self, VmTransport};
 use crate::clock;
@@ -27,6 +29,8 @@ pub use console::SharedConsole;
 
 /// A disk as the service sees it.
 pub type VmDisk = glass_virtio::Disk<VmTransport, IdentityDma>;
+/// Files as the service sees them.
+pub type VmFiles = glass_virtio::HostFiles<VmTransport, IdentityDma>;
 
 /// Starts the driver of one kind of device. Returns what people call the device, and the driver; `None` if one more of this kind is of no
 /// use.
@@ -34,10 +38,12 @@ type Start = fn(VmTransport, &Settings, &mut Devices) -> Result<Option<Started>,
 type Started = (String, Box<dyn Driver>);
 
 /// Every kind that there is a driver for, in the order of their start.
-const KINDS: [(u32, Start); 4] = [
+const KINDS: [(u32, Start); 6] = [
     (device::RNG, start_rng),
     (device::BLK, disk::start),
+    (device::FS, files::start),
     (device::NET, net::start),
+    (device::VSOCK, vsock::start),
     (device::CONSOLE, console::start),
 ];
 
@@ -67,7 +73,9 @@ pub struct Settings {
 #[derive(Default)]
 pub struct Devices {
     pub disks: Vec<VmDisk>,
+    pub files: Option<VmFiles>,
     pub sockets: Option<Sockets>,
+    pub vsock: Option<glass_vsock::Sockets>,
     pub console: Option<SharedConsole>,
     /// The host's requests to end.
     pub end_requests: Rc<EndRequests>,
@@ -103,8 +111,8 @@ pub fn start(
     all.sort_by_key(|found| KINDS.iter().position(|(kind, _)| *kind == found.transport.device_id()));
     for found in all {
         let (place, id) = (found.place, found.transport.device_id());
-        // A network card's stack chooses numbers that must be hard to guess. Sources of entropy come first.
-        if id == device::NET && !random::is_seeded() {
+        // A stack chooses numbers that must be hard to guess. Sources of entropy come first.
+        if [device::NET, device::VSOCK].contains(&id) && !random::is_seeded() {
             return Err(NoEntropy);
         }
         let Some((_, start)) = KINDS.into_iter().find(|(kind, _)| *kind == id) else {

@@ -1,6 +1,6 @@
 //! What the options of `glass run` say: sizes, ports, networks, addresses; and whether the host has what they want.
 
-use super::Args;
+use super::{Args, share};
 use crate::build::Platform;
 use anyhow::{Result as Checked, bail};
 use std::fs;
@@ -10,9 +10,13 @@ use std::path::Path;
 
 /// Refuses what QEMU would refuse in words of its own, or what would have no effect.
 pub(super) fn check(args: &Args) -> Checked<()> {
+    share::check(args)?;
     if args.platform == Platform::Linux {
         if !args.port.is_empty() {
             bail!("--port forwards to a VM: a process listens on the port of its own argument, behind --");
+        }
+        if let Some(None) = args.vsock {
+            bail!("a process needs a name for the socket: --vsock=PATH");
         }
         return Ok(());
     }
@@ -25,7 +29,7 @@ pub(super) fn check(args: &Args) -> Checked<()> {
     {
         bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
     }
-    if args.net != Network::User && !args.port.is_empty() {
+    if args.net != Network::User && tcp_ports(&args.port).next().is_some() {
         bail!("--port needs QEMU's own network: leave out --net, or connect to the address of the VM");
     }
     if args.print_command {
@@ -81,7 +85,22 @@ pub(super) enum Bus {
 #[derive(Clone, Copy)]
 pub(super) struct Port {
     pub(super) host: u16,
-    pub(super) guest: u16,
+    pub(super) guest: Guest,
+}
+
+/// A port of the VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guest {
+    Tcp(u16),
+    Vsock(u32),
+}
+
+/// The ports that are forwarded to TCP ports.
+pub(super) fn tcp_ports(ports: &[Port]) -> impl Iterator<Item = (u16, u16)> + '_ {
+    ports.iter().filter_map(|port| match port.guest {
+        Guest::Tcp(guest) => Some((port.host, guest)),
+        Guest::Vsock(_) => None,
+    })
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -115,10 +134,14 @@ pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
 
 pub(super) fn parse_port(text: &str) -> Result<Port, String> {
     let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no port number"));
-    match text.split_once(':') {
-        Some((host, guest)) => Ok(Port { host: number(host)?, guest: number(guest)? }),
-        None => number(text).map(|port| Port { host: port, guest: port }),
-    }
+    let Some((host, guest)) = text.split_once(':') else {
+        return number(text).map(|port| Port { host: port, guest: Guest::Tcp(port) });
+    };
+    let guest = match guest.strip_prefix("vsock:") {
+        Some(port) => Guest::Vsock(port.parse().map_err(|_| format!("`{port}` is no port number of vsock"))?),
+        None => Guest::Tcp(number(guest)?),
+    };
+    Ok(Port { host: number(host)?, guest })
 }
 
 /// `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`, as the image reads it (`platform/vm/src/command_line.rs`).
@@ -159,6 +182,17 @@ mod tests {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
         assert!(parse_memory("4").is_err());
+    }
+
+    #[test]
+    fn a_port_leads_to_tcp_or_vsock() {
+        let guest = |text| parse_port(text).map(|port| (port.host, port.guest));
+        assert_eq!(guest("80"), Ok((80, Guest::Tcp(80))));
+        assert_eq!(guest("80:8080"), Ok((80, Guest::Tcp(8080))));
+        assert_eq!(guest("80:vsock:70000"), Ok((80, Guest::Vsock(70_000))));
+        for bad in ["vsock:80", "80:vsock", "80:vsock:", "80:vsock:-1", "70000:vsock:1", ":80", "80:"] {
+            assert!(parse_port(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
-use super::options::{Accel, Bus, Machine, Network};
-use super::{Args, LOG_DEFAULT, stopped};
+use super::options::{Accel, Bus, Machine, Network, tcp_ports};
+use super::{Args, LOG_DEFAULT, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -75,6 +75,14 @@ fn device(bus: Bus, kind: &str, options: &str) -> String {
     }
 }
 
+/// The device of kind `kind` that a helper on the host serves.
+fn vhost_user(bus: Bus, kind: &str) -> String {
+    match bus {
+        Bus::Mmio => format!("vhost-user-{kind}-device"),
+        Bus::Pci => format!("vhost-user-{kind}-pci"),
+    }
+}
+
 /// QEMU with everything that the VM needs; `folder` is for its sockets.
 pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: &Path) -> Command {
     let memory = args.memory;
@@ -102,6 +110,12 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
         qemu.args(["-device", &device(bus, "blk", ",drive=disk")]);
     }
     network(args, bus, &mut qemu);
+    if vsock::is_wanted(args) {
+        qemu.args(vsock::arguments(folder, &vhost_user(bus, "vsock")));
+    }
+    if args.share.is_some() {
+        qemu.args(share::arguments(folder, &vhost_user(bus, "fs")));
+    }
     qemu.arg("-kernel").arg(image).args(["-append", &kernel_command_line(args)]);
     qemu
 }
@@ -110,7 +124,7 @@ fn network(args: &Args, bus: Bus, qemu: &mut Command) {
     let backend = match &args.net {
         Network::None => return,
         Network::User => {
-            let forwards = args.port.iter().map(|port| format!(",hostfwd=tcp:127.0.0.1:{}-:{}", port.host, port.guest));
+            let forwards = tcp_ports(&args.port).map(|(host, guest)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}"));
             format!("user,id=net{}", forwards.collect::<String>())
         }
         Network::Tap(name) => format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on"),

@@ -4,7 +4,7 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use glass_api::{Clock, Instant, NetError, Stream};
+use glass_api::{Address, Clock, Instant, NetError, Stream};
 use glass_executor::sync::Notify;
 use glass_executor::{Executor, Unpark};
 use glass_http::{Connection, HttpError, Limits, Method, Request};
@@ -172,8 +172,8 @@ impl Stream for End {
         Ok(())
     }
 
-    fn peer(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 1))
+    fn peer(&self) -> Address {
+        SocketAddr::from(([127, 0, 0, 1], 1)).into()
     }
 }
 

@@ -1,0 +1,71 @@
+//! A file to a client, in pieces.
+
+use crate::limits::PIECE_BYTES;
+use core::ops::Range;
+use glasshouse::future::join;
+use glasshouse::http::{Connection, HttpError};
+use glasshouse::{Buf, Clock, File, FileError, Metadata, Stream};
+
+/// Why a body was not sent whole.
+pub(crate) enum BodyError {
+    /// The client's side.
+    Http(HttpError),
+    /// The file cannot be read any more, or is another version now.
+    File(FileError),
+    Changed,
+}
+
+impl From<HttpError> for BodyError {
+    fn from(error: HttpError) -> BodyError {
+        BodyError::Http(error)
+    }
+}
+
+/// The part of a file that is read next. One piece is read while the one before is sent.
+pub(crate) struct Pieces<'a, F> {
+    pub file: &'a F,
+    /// What the response's head is about.
+    pub version: &'a Metadata,
+    pub range: Range<u64>,
+}
+
+impl<F: File> Pieces<'_, F> {
+    /// The next piece, as long as a piece at most; `buf` is of the last one.
+    pub(crate) async fn next(&mut self, buf: Option<Buf>) -> Result<Buf, BodyError> {
+        let bytes = (self.range.end - self.range.start).min(PIECE_BYTES as u64) as usize;
+        let reusable = buf.filter(|buf| buf.len() == bytes);
+        let buf = match reusable {
+            Some(buf) => buf,
+            None => Buf::zeroed(bytes).map_err(|_| BodyError::File(FileError::OutOfMemory))?,
+        };
+        let (count, buf) = self.file.read(self.range.start, buf).await;
+        if count.map_err(BodyError::File)? != bytes {
+            return Err(BodyError::Changed);
+        }
+        self.range.start += bytes as u64;
+        // Checked once all was read: the first bytes may be of one version, and the last ones of another.
+        if self.range.is_empty() && self.file.metadata().await.map_err(BodyError::File)? != *self.version {
+            return Err(BodyError::Changed);
+        }
+        Ok(buf)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
+
+/// Sends `first` and what follows it.
+pub(crate) async fn send<S: Stream, C: Clock, F: File>(
+    connection: &mut Connection<S, C>,
+    mut pieces: Pieces<'_, F>,
+    first: Buf,
+) -> Result<(), BodyError> {
+    let (mut current, mut spare) = (first, None);
+    while !pieces.is_empty() {
+        let (sent, next) = join(connection.write_body(&current), pieces.next(spare.take())).await;
+        sent?;
+        spare = Some(core::mem::replace(&mut current, next?));
+    }
+    Ok(connection.write_body(&current).await?)
+}

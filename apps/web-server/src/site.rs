@@ -1,0 +1,306 @@
+//! Answers requests.
+
+use crate::body::{self, BodyError, Pieces};
+use crate::conditional::{Version, Wanted, accepts_encoding, ranges};
+use crate::limits::SETTLED;
+use crate::media_type::{is_compressible, media_type};
+use crate::path::{Target, target};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+use glasshouse::http::{Connection, HttpError, Method, Request, Response, Status};
+use glasshouse::sync::Semaphore;
+use glasshouse::tracing::{Instrument, info, info_span, warn};
+use glasshouse::{File, FileError, FileKind, Files, Metadata, Open, Platform, Stream};
+
+/// What follows a name of a compressed file, and its encoding. Better ones first.
+const ENCODINGS: [(&str, &str); 2] = [(".br", "br"), (".gz", "gzip")];
+/// The file of a directory.
+const INDEX: &str = "index.html";
+
+/// A directory that is served.
+pub(crate) struct Site<P: Platform> {
+    pub platform: P,
+    pub files: P::Files,
+    /// Bodies that may be in progress.
+    pub bodies: Semaphore,
+}
+
+/// A file that was found.
+struct Found<F> {
+    file: F,
+    metadata: Metadata,
+    media_type: &'static str,
+    encoding: Option<&'static str>,
+}
+
+/// What a URL leads to.
+enum Lookup<F> {
+    File(Found<F>),
+    /// It is a directory, whose URL ends with a slash.
+    AddSlash,
+}
+
+impl<P: Platform> Site<P> {
+    /// Answers a request.
+    pub(crate) async fn handle<S: Stream>(
+        &self,
+        connection: &mut Connection<S, P>,
+        request: Request,
+    ) -> Result<(), HttpError> {
+        let span = info_span!("request", method = request.method_name(), target = request.target());
+        async {
+            if !matches!(request.method(), Method::Get | Method::Head) {
+                let refusal = Response::new(Status::METHOD_NOT_ALLOWED).header("Allow", "GET, HEAD");
+                return connection.respond(refusal, b"only GET and HEAD are answered\n").await;
+            }
+            let Some(target) = target(request.path()) else {
+                return self.refuse(connection, Status::BAD_REQUEST, "the path is not valid\n").await;
+            };
+            match self.look_up(&target, &request).await {
+                Ok(Lookup::File(found)) => self.answer(connection, &request, found).await,
+                Ok(Lookup::AddSlash) => {
+                    let response = Response::new(Status::MOVED_PERMANENTLY);
+                    let response = response.header("Location", format!("{}/", request.path()));
+                    connection.respond(response, b"").await
+                }
+                Err(error) => {
+                    let (status, text) = refusal(error);
+                    if status == Status::SERVICE_UNAVAILABLE {
+                        warn!("{}: {error}", target.path);
+                    }
+                    self.refuse(connection, status, text).await
+                }
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    async fn refuse<S: Stream>(
+        &self,
+        connection: &mut Connection<S, P>,
+        status: Status,
+        text: &str,
+    ) -> Result<(), HttpError> {
+        info!(status = status.0, "answered");
+        connection.respond_text(status, text).await
+    }
+
+    /// Opens the file that a URL names, or a compressed one beside it if the client takes that.
+    async fn look_up(
+        &self,
+        target: &Target,
+        request: &Request,
+    ) -> Result<Lookup<<P::Files as Files>::File>, FileError> {
+        let path = match (target.is_directory, target.path.is_empty()) {
+            (false, _) => target.path.clone(),
+            (true, true) => String::from(INDEX),
+            (true, false) => format!("{}/{INDEX}", target.path),
+        };
+        let media_type = media_type(&path);
+        let plain = match self.files.open(&path, Open::Read).await {
+            Err(FileError::IsADirectory) if !target.is_directory => return Ok(Lookup::AddSlash),
+            // A directory that is called like an index has no page.
+            Err(FileError::IsADirectory) => return Err(FileError::NotFound),
+            opened => opened?,
+        };
+        if is_compressible(media_type) {
+            for (suffix, encoding) in ENCODINGS {
+                if accepts_encoding(request, encoding)
+                    && let Ok(file) = self.files.open(&format!("{path}{suffix}"), Open::Read).await
+                {
+                    let metadata = file.metadata().await?;
+                    return Ok(Lookup::File(Found { file, metadata, media_type, encoding: Some(encoding) }));
+                }
+            }
+        }
+        let metadata = plain.metadata().await?;
+        if metadata.kind != FileKind::File {
+            return Err(FileError::NotFound);
+        }
+        Ok(Lookup::File(Found { file: plain, metadata, media_type, encoding: None }))
+    }
+
+    async fn answer<S: Stream>(
+        &self,
+        connection: &mut Connection<S, P>,
+        request: &Request,
+        found: Found<<P::Files as Files>::File>,
+    ) -> Result<(), HttpError> {
+        let Found { file, metadata, .. } = &found;
+        let version = self.is_settled(metadata).then(|| Version::of(metadata));
+        let head = |status| {
+            let mut response = Response::new(status);
+            if let Some(version) = &version {
+                response = response.header("ETag", &version.etag).header("Last-Modified", &version.date);
+            }
+            if is_compressible(found.media_type) {
+                response = response.header("Vary", "Accept-Encoding");
+            }
+            response.header("Accept-Ranges", "bytes")
+        };
+        if version.as_ref().is_some_and(|version| version.is_refused(request)) {
+            return self.refuse(connection, Status::PRECONDITION_FAILED, "it is another version\n").await;
+        }
+        if version.as_ref().is_some_and(|version| version.is_known(request)) {
+            info!(status = 304, "answered");
+            return connection.respond(head(Status::NOT_MODIFIED), b"").await;
+        }
+        let allows_range = match &version {
+            Some(version) => version.allows_range(request),
+            None => request.header("If-Range").is_none(),
+        };
+        let wanted = if request.method() == Method::Get && allows_range {
+            ranges(request, metadata.bytes)
+        } else {
+            Wanted::Whole
+        };
+        let mut response = head(match &wanted {
+            Wanted::Whole => Status::OK,
+            Wanted::Ranges(_) => Status::PARTIAL_CONTENT,
+            Wanted::Unsatisfiable => {
+                let range = format!("bytes */{}", metadata.bytes);
+                let refusal = Response::new(Status::RANGE_NOT_SATISFIABLE).header("Content-Range", range);
+                return connection.respond(refusal, b"no part of the range is in the file\n").await;
+            }
+        });
+        if let Some(encoding) = found.encoding {
+            response = response.header("Content-Encoding", encoding);
+        }
+        // Most files of a site are text, and a browser would guess another encoding.
+        let charset = if found.media_type.starts_with("text/") { "; charset=utf-8" } else { "" };
+        let content_type = format!("{}{charset}", found.media_type);
+        let sent = match wanted {
+            Wanted::Ranges(ranges) if ranges.len() > 1 => {
+                let mut random = [0; 8];
+                self.platform.fill_random(&mut random);
+                let boundary = format!("{:016x}", u64::from_ne_bytes(random));
+                let multipart = format!("multipart/byteranges; boundary={boundary}");
+                let parts = Parts { content_type, boundary, ranges, bytes: metadata.bytes };
+                self.send_parts(connection, response.header("Content-Type", multipart), file, metadata, parts).await
+            }
+            Wanted::Ranges(ranges) => {
+                let range = ranges.into_iter().next().unwrap_or(0..0);
+                let place = format!("bytes {}-{}/{}", range.start, range.end - 1, metadata.bytes);
+                let response = response.header("Content-Type", content_type).header("Content-Range", place);
+                self.send(connection, response, request, Pieces { file, version: metadata, range }).await
+            }
+            _ => {
+                let response = response.header("Content-Type", content_type);
+                let pieces = Pieces { file, version: metadata, range: 0..metadata.bytes };
+                self.send(connection, response, request, pieces).await
+            }
+        };
+        match sent {
+            Ok(()) => Ok(()),
+            Err(BodyError::Http(error)) => Err(error),
+            Err(BodyError::File(error)) => {
+                warn!("a file cannot be read: {error}");
+                self.fail(connection).await
+            }
+            Err(BodyError::Changed) => {
+                info!("a file has changed while it was sent");
+                self.fail(connection).await
+            }
+        }
+    }
+
+    /// Answers 503 if no answer was started; otherwise the connection is reset, as its body has no end.
+    async fn fail<S: Stream>(&self, connection: &mut Connection<S, P>) -> Result<(), HttpError> {
+        if connection.is_answered() {
+            return Err(HttpError::WrongLength { missing_bytes: 1 });
+        }
+        self.refuse(connection, Status::SERVICE_UNAVAILABLE, "the file cannot be read now\n").await
+    }
+
+    /// Whether the file's times show a change that comes now.
+    fn is_settled(&self, metadata: &Metadata) -> bool {
+        let now = self.platform.wall().map(|wall| wall.since_epoch);
+        now.is_none_or(|now| metadata.changed + SETTLED < now && metadata.modified + SETTLED < now)
+    }
+
+    /// Sends a response whose body is one part of a file.
+    async fn send<S: Stream>(
+        &self,
+        connection: &mut Connection<S, P>,
+        response: Response,
+        request: &Request,
+        mut pieces: Pieces<'_, <P::Files as Files>::File>,
+    ) -> Result<(), BodyError> {
+        let bytes = pieces.range.end - pieces.range.start;
+        if request.method() == Method::Head || bytes == 0 {
+            connection.start(response, bytes).await?;
+            connection.omit_body();
+            return Ok(());
+        }
+        let _place = self.bodies.acquire().await;
+        // Before the head: what fails here has an answer.
+        let first = pieces.next(None).await?;
+        connection.start(response, bytes).await?;
+        body::send(connection, pieces, first).await
+    }
+
+    /// Sends several parts of a file (RFC 9110, section 14.6).
+    async fn send_parts<S: Stream>(
+        &self,
+        connection: &mut Connection<S, P>,
+        response: Response,
+        file: &<P::Files as Files>::File,
+        version: &Metadata,
+        parts: Parts,
+    ) -> Result<(), BodyError> {
+        let _place = self.bodies.acquire().await;
+        connection.start(response, parts.total_bytes()).await?;
+        for range in &parts.ranges {
+            connection.write_body(parts.head(range).as_bytes()).await?;
+            let mut pieces = Pieces { file, version, range: range.clone() };
+            let first = pieces.next(None).await?;
+            body::send(connection, pieces, first).await?;
+        }
+        Ok(connection.write_body(parts.end().as_bytes()).await?)
+    }
+}
+
+/// The parts of a multipart response.
+struct Parts {
+    content_type: String,
+    boundary: String,
+    ranges: Vec<Range<u64>>,
+    /// Of the file.
+    bytes: u64,
+}
+
+impl Parts {
+    fn head(&self, range: &Range<u64>) -> String {
+        format!(
+            "\r\n--{}\r\nContent-Type: {}\r\nContent-Range: bytes {}-{}/{}\r\n\r\n",
+            self.boundary,
+            self.content_type,
+            range.start,
+            range.end - 1,
+            self.bytes
+        )
+    }
+
+    fn end(&self) -> String {
+        format!("\r\n--{}--\r\n", self.boundary)
+    }
+
+    fn total_bytes(&self) -> u64 {
+        let part = |range: &Range<u64>| self.head(range).len() as u64 + range.end - range.start;
+        self.ranges.iter().map(part).sum::<u64>() + self.end().len() as u64
+    }
+}
+
+/// The answer to a request for a file that cannot be opened.
+fn refusal(error: FileError) -> (Status, &'static str) {
+    match error {
+        FileError::NotFound | FileError::NotADirectory | FileError::IsADirectory | FileError::BadPath => {
+            (Status::NOT_FOUND, "there is no such file\n")
+        }
+        FileError::SymbolicLink | FileError::Denied => (Status::FORBIDDEN, "this file is not served\n"),
+        _ => (Status::SERVICE_UNAVAILABLE, "the file cannot be read now\n"),
+    }
+}

@@ -1,0 +1,6 @@
+//! All tests of the web server in simulations, in one program, so that it is linked once.
+#![forbid(unsafe_code)]
+
+mod answers;
+mod changes;
+mod site;

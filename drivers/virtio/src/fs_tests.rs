@@ -1,0 +1,465 @@
+//! Files against a device in memory that serves a small directory by FUSE, or answers what no correct device does.
+
+use crate::Driver;
+use crate::error::Lie;
+use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
+use crate::files::HostFiles;
+use crate::fs::Fs;
+use crate::fuse::Opcode;
+use crate::transport::{device, feature};
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::pin::pin;
+use core::sync::atomic::Ordering;
+use core::task::{Context, Poll, Waker};
+use glass_api::{Buf, File, FileError, FileKind, Files, Instant, Open};
+
+const ROOT: u64 = 1;
+const DIRECTORY_MODE: u32 = 0o040_755;
+const FILE_MODE: u32 = 0o100_644;
+const LINK_MODE: u32 = 0o120_777;
+
+/// A node of the host's directory.
+#[derive(Clone)]
+struct Node {
+    parent: u64,
+    name: String,
+    mode: u32,
+    bytes: Vec<u8>,
+}
+
+/// The host: a directory by FUSE.
+struct Host {
+    fake: Fake,
+    nodes: BTreeMap<u64, Node>,
+    nodes_made: u64,
+    /// References that the guest has to give back, by node.
+    lookups: BTreeMap<u64, u64>,
+    /// Open files and directories.
+    open: BTreeMap<u64, u64>,
+    requests: Vec<u32>,
+    /// How long names and metadata are valid, in seconds.
+    valid_secs: u64,
+    /// Changes the next answer.
+    damage: Option<fn(&mut Vec<u8>)>,
+}
+
+struct Site {
+    host: Host,
+    files: HostFiles<Fake, GuardedDma>,
+    now: Rc<Cell<Instant>>,
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+impl Host {
+    fn add(&mut self, parent: u64, name: &str, mode: u32, bytes: &[u8]) -> u64 {
+        self.nodes_made += 1;
+        let node = ROOT + self.nodes_made;
+        self.nodes.insert(node, Node { parent, name: name.to_string(), mode, bytes: bytes.to_vec() });
+        node
+    }
+
+    fn find(&self, parent: u64, name: &str) -> Option<u64> {
+        self.nodes.iter().find(|(_, node)| node.parent == parent && node.name == name).map(|(number, _)| *number)
+    }
+
+    fn attributes(&self, number: u64) -> Vec<u8> {
+        let node = &self.nodes[&number];
+        let mut bytes = vec![0; 88];
+        bytes[0..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(node.bytes.len() as u64).to_le_bytes());
+        bytes[32..40].copy_from_slice(&1000u64.to_le_bytes());
+        bytes[60..64].copy_from_slice(&node.mode.to_le_bytes());
+        bytes
+    }
+
+    fn entry(&mut self, number: u64) -> Vec<u8> {
+        *self.lookups.entry(number).or_default() += 1;
+        let mut bytes = vec![0; 40];
+        bytes[0..8].copy_from_slice(&number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.valid_secs.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.valid_secs.to_le_bytes());
+        bytes.extend(self.attributes(number));
+        bytes
+    }
+
+    fn open(&mut self, number: u64) -> Vec<u8> {
+        let handle = 100 + self.open.len() as u64 + self.requests.len() as u64;
+        self.open.insert(handle, number);
+        [handle.to_le_bytes(), [0; 8]].concat()
+    }
+
+    /// What the host answers: bytes behind the header, or an errno.
+    fn serve(&mut self, opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>, i32> {
+        let name = |from: usize| {
+            let end = body[from..].iter().position(|byte| *byte == 0).unwrap() + from;
+            String::from_utf8(body[from..end].to_vec()).unwrap()
+        };
+        match opcode {
+            26 => {
+                let mut answer = vec![0; 64];
+                answer[0] = 7;
+                answer[4] = 36;
+                // Two pages, so that reads are split.
+                answer[12..16].copy_from_slice(&(1u32 << 22).to_le_bytes());
+                answer[20..24].copy_from_slice(&8192u32.to_le_bytes());
+                answer[28] = 2;
+                Ok(answer)
+            }
+            1 => self.find(node, &name(0)).map(|found| self.entry(found)).ok_or(2),
+            3 => Ok([vec![0; 16], self.attributes(node)].concat()),
+            4 => {
+                let size = u64_at(body, 16) as usize;
+                self.nodes.get_mut(&node).unwrap().bytes.resize(size, 0);
+                Ok([vec![0; 16], self.attributes(node)].concat())
+            }
+            9 => match self.find(node, &name(8)) {
+                Some(_) => Err(17),
+                None => {
+                    let made = self.add(node, &name(8), DIRECTORY_MODE, &[]);
+                    Ok(self.entry(made))
+                }
+            },
+            10 | 11 => {
+                let found = self.find(node, &name(0)).ok_or(2)?;
+                if opcode == 11 && self.nodes.values().any(|other| other.parent == found) {
+                    return Err(39);
+                }
+                self.nodes.remove(&found);
+                Ok(Vec::new())
+            }
+            12 => {
+                let (old, new_parent) = (name(8), u64_at(body, 0));
+                let new = name(8 + old.len() + 1);
+                let found = self.find(node, &old).ok_or(2)?;
+                if let Some(replaced) = self.find(new_parent, &new) {
+                    self.nodes.remove(&replaced);
+                }
+                let moved = self.nodes.get_mut(&found).unwrap();
+                (moved.parent, moved.name) = (new_parent, new);
+                Ok(Vec::new())
+            }
+            14 | 27 => Ok(self.open(node)),
+            15 => {
+                let (offset, count) = (u64_at(body, 8) as usize, u32_at(body, 16) as usize);
+                assert!(count <= 8192 && self.open[&u64_at(body, 0)] == node);
+                let bytes = &self.nodes[&node].bytes;
+                let from = offset.min(bytes.len());
+                Ok(bytes[from..(from + count).min(bytes.len())].to_vec())
+            }
+            16 => {
+                let (offset, count) = (u64_at(body, 8) as usize, u32_at(body, 16) as usize);
+                assert!(count <= 8192 && body.len() == 40 + count);
+                let bytes = &mut self.nodes.get_mut(&node).unwrap().bytes;
+                bytes.resize(bytes.len().max(offset + count), 0);
+                bytes[offset..offset + count].copy_from_slice(&body[40..]);
+                Ok([(count as u32).to_le_bytes(), [0; 4]].concat())
+            }
+            18 | 29 => {
+                assert!(self.open.remove(&u64_at(body, 0)).is_some(), "what is closed was open");
+                Ok(Vec::new())
+            }
+            20 => Ok(Vec::new()),
+            28 => {
+                let offset = u64_at(body, 8) as usize;
+                let children: Vec<_> = self.nodes.iter().filter(|(_, child)| child.parent == node).collect();
+                let mut answer = Vec::new();
+                // Two at once, so that there are several requests.
+                for (index, (number, child)) in children.iter().enumerate().skip(offset).take(2) {
+                    answer.extend_from_slice(&number.to_le_bytes());
+                    answer.extend_from_slice(&(index as u64 + 1).to_le_bytes());
+                    answer.extend_from_slice(&(child.name.len() as u32).to_le_bytes());
+                    answer.extend_from_slice(&(child.mode >> 12).to_le_bytes());
+                    answer.extend_from_slice(child.name.as_bytes());
+                    answer.resize(answer.len().next_multiple_of(8), 0);
+                }
+                Ok(answer)
+            }
+            35 => match self.find(node, &name(16)) {
+                Some(_) => Err(17),
+                None => {
+                    let made = self.add(node, &name(16), FILE_MODE, &[]);
+                    Ok([self.entry(made), self.open(made)].concat())
+                }
+            },
+            other => panic!("the driver sends no request {other}"),
+        }
+    }
+
+    /// Serves one request.
+    fn answer(&mut self, chain: &Chain) -> u32 {
+        let request = chain.read();
+        assert_eq!(u32_at(&request, 0) as usize, request.len(), "the header has the length of the request");
+        let (opcode, node) = (u32_at(&request, 4), u64_at(&request, 16));
+        self.requests.push(opcode);
+        let (error, body) = match self.serve(opcode, node, &request[40..]) {
+            Ok(body) => (0, body),
+            Err(errno) => (-errno, Vec::new()),
+        };
+        let mut answer = ((16 + body.len()) as u32).to_le_bytes().to_vec();
+        answer.extend_from_slice(&error.to_le_bytes());
+        answer.extend_from_slice(&request[8..16]);
+        answer.extend(body);
+        if let Some(damage) = self.damage.take() {
+            damage(&mut answer);
+        }
+        chain.write(&answer)
+    }
+
+    /// Takes what the guest has forgotten.
+    fn take_forgets(&mut self) {
+        while let Some(chain) = self.fake.with(0, |queue| queue.take()) {
+            let request = chain.read();
+            assert_eq!((u32_at(&request, 4), request.len()), (Opcode::Forget as u32, 48));
+            let count = self.lookups.get_mut(&u64_at(&request, 16)).expect("the node was looked up");
+            *count = count.checked_sub(u64_at(&request, 40)).expect("no more is forgotten than was looked up");
+            self.fake.with(0, |queue| queue.complete(chain.head, 0));
+        }
+        self.lookups.retain(|_, count| *count > 0);
+    }
+
+    fn serve_all(&mut self) {
+        while let Some(chain) = self.fake.with(1, |queue| queue.take()) {
+            let written = self.answer(&chain);
+            self.fake.with(1, |queue| queue.complete(chain.head, written));
+        }
+        self.take_forgets();
+    }
+}
+
+fn site() -> Site {
+    let fake = Fake::new(device::FS, feature::EVENT_IDX | feature::INDIRECT, &[0; 40]);
+    let now = Rc::new(Cell::new(Instant(1_000_000_000_000)));
+    let clock = now.clone();
+    let files = HostFiles::new(Fs::new(fake.clone(), GuardedDma).unwrap(), move || clock.get());
+    let mut host = Host {
+        fake,
+        nodes: BTreeMap::new(),
+        nodes_made: 0,
+        lookups: BTreeMap::new(),
+        open: BTreeMap::new(),
+        requests: Vec::new(),
+        valid_secs: 1,
+        damage: None,
+    };
+    let root = Node { parent: 0, name: String::new(), mode: DIRECTORY_MODE, bytes: Vec::new() };
+    host.nodes.insert(ROOT, root);
+    let folder = host.add(ROOT, "folder", DIRECTORY_MODE, &[]);
+    host.add(folder, "file", FILE_MODE, &content(20_000));
+    host.add(ROOT, "link", LINK_MODE, b"folder");
+    Site { host, files, now }
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 % 251) as u8).collect()
+}
+
+impl Site {
+    fn round(&mut self) {
+        self.files.kick();
+        self.host.serve_all();
+        self.files.poll();
+    }
+
+    fn run<T>(&mut self, task: impl Future<Output = T>) -> T {
+        let mut task = pin!(task);
+        for _ in 0..1000 {
+            if let Poll::Ready(value) = task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return value;
+            }
+            self.round();
+        }
+        panic!("the task does not end");
+    }
+
+    /// Nothing of the host is referred to any more.
+    fn assert_nothing_left(&mut self) {
+        (0..3).for_each(|_| self.round());
+        // Names are kept, each with one node; all else was given back.
+        assert!(self.host.open.is_empty(), "{:?}", self.host.open);
+        assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn a_file_is_read_in_pieces_and_closed() {
+    let mut site = site();
+    let files = site.files.clone();
+    let task = async move {
+        let file = files.open("folder/file", Open::Read).await?;
+        let metadata = file.metadata().await?;
+        assert_eq!((metadata.kind, metadata.bytes), (FileKind::File, 20_000));
+        let (count, buf) = file.read(0, Buf::zeroed(30_000).unwrap()).await;
+        assert_eq!((count?, &buf[..20_000] == &content(20_000)[..]), (20_000, true));
+        let (count, _) = file.read(19_999, Buf::zeroed(10).unwrap()).await;
+        assert_eq!(count?, 1);
+        let shared = Buf::zeroed(10).unwrap();
+        let (count, _) = file.read(0, shared.clone()).await;
+        assert_eq!(count, Err(FileError::Shared));
+        Ok::<_, FileError>(())
+    };
+    site.run(task).unwrap();
+    site.assert_nothing_left();
+}
+
+#[test]
+fn what_is_written_is_there_and_names_change_at_once() {
+    let mut site = site();
+    let files = site.files.clone();
+    let task = async move {
+        files.create_dir("new").await?;
+        assert_eq!(files.create_dir("new").await, Err(FileError::Exists));
+        assert_eq!(files.open("new/a", Open::Write).await.err(), Some(FileError::NotFound));
+        let file = files.open("new/a", Open::Create).await?;
+        let (written, _) = file.write(5, Buf::copy_of(&content(20_000)).unwrap()).await;
+        written?;
+        file.truncate(10_000).await?;
+        file.sync().await?;
+        assert_eq!(file.metadata().await?.bytes, 10_000);
+        assert_eq!(files.open("new/a", Open::CreateNew).await.err(), Some(FileError::Exists));
+        files.rename("new/a", "b").await?;
+        assert_eq!(files.open("new/a", Open::Read).await.err(), Some(FileError::NotFound));
+        let (count, buf) = files.open("b", Open::Create).await?.read(5, Buf::zeroed(100).unwrap()).await;
+        assert_eq!((count?, &buf[..]), (100, &content(100)[..]));
+        files.remove_file("b").await?;
+        assert_eq!(files.metadata("b").await.err(), Some(FileError::NotFound));
+        assert_eq!(files.remove_dir("folder").await, Err(FileError::NotEmpty));
+        files.remove_dir("new").await?;
+        let mut names: Vec<_> = files.read_dir("").await?.into_iter().map(|entry| (entry.name, entry.kind)).collect();
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(names, [("folder".into(), FileKind::Directory), ("link".into(), FileKind::SymbolicLink)]);
+        Ok::<_, FileError>(())
+    };
+    site.run(task).unwrap();
+    site.assert_nothing_left();
+}
+
+#[test]
+fn paths_do_not_lead_out_or_through_links() {
+    let mut site = site();
+    let files = site.files.clone();
+    for (path, error) in [
+        ("..", FileError::BadPath),
+        ("folder/../folder/file", FileError::BadPath),
+        ("/folder", FileError::BadPath),
+        ("link/file", FileError::SymbolicLink),
+        ("link", FileError::SymbolicLink),
+        ("folder/file/x", FileError::NotADirectory),
+        ("folder", FileError::IsADirectory),
+        ("", FileError::IsADirectory),
+        ("none/x", FileError::NotFound),
+    ] {
+        assert_eq!(site.run(files.open(path, Open::Read)).err(), Some(error), "{path}");
+    }
+    // The host was requested no name that leads out.
+    site.assert_nothing_left();
+}
+
+#[test]
+fn names_are_kept_as_long_as_the_host_permits() {
+    let mut site = site();
+    let files = site.files.clone();
+    let lookups = |site: &Site| site.host.requests.iter().filter(|opcode| **opcode == 1).count();
+    for _ in 0..10 {
+        drop(site.run(files.open("folder/file", Open::Read)).unwrap());
+    }
+    assert_eq!(lookups(&site), 2);
+    site.now.set(Instant(site.now.get().0 + 2_000_000_000));
+    drop(site.run(files.open("folder/file", Open::Read)).unwrap());
+    assert_eq!(lookups(&site), 4);
+    // A file that the host has replaced is another node, and the old one is forgotten.
+    let folder = site.host.find(ROOT, "folder").unwrap();
+    let old = site.host.find(folder, "file").unwrap();
+    site.host.nodes.remove(&old);
+    site.host.add(folder, "file", FILE_MODE, b"new");
+    site.now.set(Instant(site.now.get().0 + 2_000_000_000));
+    assert_eq!(site.run(files.metadata("folder/file")).unwrap().bytes, 3);
+    site.assert_nothing_left();
+    assert!(!site.host.lookups.contains_key(&old));
+}
+
+#[test]
+fn what_a_dropped_future_has_opened_is_closed() {
+    let mut site = site();
+    let files = site.files.clone();
+    for rounds in 0..8 {
+        let mut task = alloc::boxed::Box::pin(files.open("folder/file", Open::Read));
+        for _ in 0..rounds {
+            if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                break;
+            }
+            site.files.kick();
+            site.host.serve_all();
+            site.files.poll();
+        }
+        drop(task);
+        site.assert_nothing_left();
+        site.host.valid_secs = 0;
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_valid_breaks_the_device_and_it_starts_again() {
+    let damages: [fn(&mut Vec<u8>); 5] = [
+        // Another length, another number, no errno, cut, empty.
+        |answer| answer[0] ^= 1,
+        |answer| answer[8] ^= 1,
+        |answer| answer[4] = 1,
+        |answer| {
+            answer.truncate(30);
+            answer[0..4].copy_from_slice(&30u32.to_le_bytes());
+        },
+        |answer| answer.clear(),
+    ];
+    for damage in damages {
+        let mut site = site();
+        let files = site.files.clone();
+        let open = site.run(files.open("folder/file", Open::Read)).unwrap();
+        site.now.set(Instant(site.now.get().0 + 2_000_000_000));
+        site.host.damage = Some(damage);
+        let failed = site.run(files.metadata("folder/file")).err();
+        assert_eq!(failed, Some(FileError::Broken(Lie::BadAnswer.as_str())));
+        assert_eq!(site.files.lie(), Some(Lie::BadAnswer));
+        site.files.restart().unwrap();
+        site.host.lookups.clear();
+        site.host.open.clear();
+        // What was open is not any more, and the rest works.
+        assert!(matches!(site.run(open.metadata()), Err(FileError::Broken(_))));
+        drop(open);
+        assert_eq!(site.run(files.metadata("folder/file")).unwrap().bytes, 20_000);
+        site.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_host_that_does_not_answer_is_given_up() {
+    let mut site = site();
+    let files = site.files.clone();
+    site.run(files.metadata("folder")).unwrap();
+    site.now.set(Instant(site.now.get().0 + 2_000_000_000));
+    let mut task = pin!(files.metadata("folder/file"));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(task.as_mut().poll(context).is_pending());
+    site.files.kick();
+    let deadline = site.files.deadline().unwrap();
+    site.now.set(Instant(deadline.0 - 1));
+    site.files.poll();
+    assert_eq!(site.files.lie(), None);
+    site.now.set(Instant(deadline.0 + 1));
+    site.files.poll();
+    site.files.poll();
+    let answer = task.as_mut().poll(context);
+    assert!(matches!(answer, Poll::Ready(Err(FileError::Broken(_)))), "{answer:?}");
+    assert_eq!(site.files.lie(), Some(Lie::NoAnswer));
+}

@@ -1,0 +1,95 @@
+//! Vsock between simulated machines.
+
+use crate::common::{echo, pattern, read_to_end};
+use core::time::Duration;
+use glass_api::{Listener, Net, NetError, Platform, Port, Split, Stream, VsockAddress, WriteHalf};
+use glass_platform_sim::{NodeConfig, World, for_seeds};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PORT: u32 = 80;
+
+#[test]
+fn every_byte_is_echoed_over_many_connections_at_once() {
+    for_seeds(0..20, |seed| {
+        let mut world = World::new(seed);
+        let [server, client] = ["server", "client"].map(|name| world.node(name, NodeConfig::default()));
+        let (here, remote) = (server.clone(), server.vsock(PORT));
+        server.run("listen", async move {
+            let mut listener = here.net().listen(Port::Vsock(PORT)).await.unwrap();
+            loop {
+                let stream = listener.accept().await.unwrap();
+                here.run("echo", echo(stream));
+            }
+        });
+        let node = client.clone();
+        let transfers = async move {
+            let tasks: Vec<_> = (0..30u64)
+                .map(|tag| {
+                    let net = node.net();
+                    let sender = node.clone();
+                    node.run("transfer", async move {
+                        // More than a window.
+                        let sent = pattern(tag, 0..400_000);
+                        let (mut reader, mut writer) = net.connect(remote).await.unwrap().split();
+                        let data = sent.clone();
+                        sender.run("sender", async move {
+                            writer.write_all(&data).await.unwrap();
+                            writer.close().await.unwrap();
+                        });
+                        let mut received = Vec::new();
+                        let mut part = [0; 3000];
+                        while let count @ 1.. = glass_api::ReadHalf::read(&mut reader, &mut part).await.unwrap() {
+                            received.extend_from_slice(&part[..count]);
+                        }
+                        assert!(received == sent, "connection {tag}");
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        };
+        world.complete(&client, LIMIT, transfers).unwrap();
+        world.run_for(Duration::from_secs(20)).unwrap();
+        assert_eq!((world.vsock_connection_count(&server), world.vsock_connection_count(&client)), (0, 0));
+    });
+}
+
+#[test]
+fn machines_and_ports_that_are_not_there_are_errors() {
+    let mut world = World::new(1);
+    let [server, client] = ["server", "client"].map(|name| world.node(name, NodeConfig::default()));
+    let (net, remote) = (client.net(), server.vsock(PORT));
+    let failed = world.complete(&client, LIMIT, async move {
+        let nowhere = VsockAddress { cid: 77, port: PORT };
+        (net.connect(remote).await.err(), net.connect(nowhere).await.err())
+    });
+    assert_eq!(failed.unwrap(), (Some(NetError::Reset), Some(NetError::TimedOut)));
+}
+
+#[test]
+fn a_stream_that_is_dropped_resets_and_what_was_sent_before_an_end_is_read() {
+    let mut world = World::new(2);
+    let [server, client] = ["server", "client"].map(|name| world.node(name, NodeConfig::default()));
+    let (net, other, remote) = (server.net(), client.net(), server.vsock(PORT));
+    server.run("server", async move {
+        let mut listener = net.listen(Port::Vsock(PORT)).await.unwrap();
+        let mut closed = listener.accept().await.unwrap();
+        closed.write_all(b"whole").await.unwrap();
+        closed.close().await.unwrap();
+        drop(closed);
+        let dropped = listener.accept().await.unwrap();
+        drop(dropped);
+    });
+    let read = world.complete(&client, LIMIT, async move {
+        let mut whole = other.connect(remote).await.unwrap();
+        let first = read_to_end(&mut whole, 100).await;
+        // The reset may come before the task has seen that the connection is open.
+        let cut = match other.connect(remote).await {
+            Ok(mut stream) => read_to_end(&mut stream, 100).await,
+            Err(error) => Err(error),
+        };
+        (first, cut)
+    });
+    assert_eq!(read.unwrap(), (Ok(b"whole".to_vec()), Err(NetError::Reset)));
+}

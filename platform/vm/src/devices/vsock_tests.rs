@@ -1,0 +1,226 @@
+//! Two virtio socket devices with a stack each, joined by a wire in memory.
+
+use super::SocketDevice;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::pin::pin;
+use core::sync::atomic::Ordering;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use glass_api::{Instant, Listener, NetError, Stream, VsockAddress};
+use glass_virtio::fake::{DAMAGED, Fake, GuardedDma};
+use glass_virtio::{Driver, Vsock, VsockConfig, device, feature};
+use glass_vsock::{Config, HEADER_BYTES, Sockets};
+
+const PORT: u32 = 80;
+const SMALL: VsockConfig = VsockConfig { receive_buffers: 8, receive_bytes: 4096 };
+
+struct End {
+    fake: Fake,
+    driver: SocketDevice<Fake, GuardedDma>,
+    sockets: Sockets,
+    now: Rc<Cell<Instant>>,
+}
+
+fn end(cid: u8) -> End {
+    let fake = Fake::new(device::VSOCK, feature::EVENT_IDX, &[cid, 0, 0, 0, 0, 0, 0, 0]);
+    let device = Vsock::new(fake.clone(), GuardedDma, SMALL).unwrap();
+    let now = Rc::new(Cell::new(Instant(0)));
+    let clock = now.clone();
+    let sockets = Sockets::new(cid.into(), Config::for_memory(1 << 30), 7, move || clock.get());
+    End { fake, driver: SocketDevice { device, sockets: sockets.clone() }, sockets, now }
+}
+
+/// The wire from one end to the other: packets that wait for a buffer of the receiver.
+#[derive(Default)]
+struct Wire(VecDeque<Vec<u8>>);
+
+impl Wire {
+    /// Carries what was sent, in pieces of the receiver's buffers, as devices do.
+    fn carry(&mut self, from: &End, to: &End) {
+        while let Some(chain) = from.fake.with(1, |queue| queue.take()) {
+            from.fake.with(1, |queue| queue.complete(chain.head, 0));
+            let packet = chain.read();
+            let (header, data) = packet.split_at(HEADER_BYTES);
+            let mut pieces: Vec<&[u8]> = data.chunks(SMALL.receive_bytes).collect();
+            if pieces.is_empty() {
+                pieces.push(&[]);
+            }
+            for piece in pieces {
+                let mut header = header.to_vec();
+                header[24..28].copy_from_slice(&(piece.len() as u32).to_le_bytes());
+                self.0.push_back([&header[..], piece].concat());
+            }
+        }
+        while let Some(packet) = self.0.pop_front() {
+            let has_buffer = to.fake.with(0, |queue| match queue.take() {
+                Some(chain) => {
+                    let written = chain.write(&packet);
+                    queue.complete(chain.head, written);
+                    true
+                }
+                None => false,
+            });
+            if !has_buffer {
+                self.0.push_front(packet);
+                return;
+            }
+        }
+    }
+}
+
+/// Both machines, and the wires from the host and from the guest.
+struct Pair {
+    host: End,
+    guest: End,
+    wires: [Wire; 2],
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair { host: end(4), guest: end(3), wires: Default::default() }
+    }
+
+    /// What the loops of both cores do once.
+    fn round(&mut self) {
+        let Pair { host, guest, wires: [out, back] } = self;
+        for end in [&mut *host, &mut *guest] {
+            end.driver.poll();
+            end.driver.kick();
+        }
+        out.carry(host, guest);
+        back.carry(guest, host);
+    }
+
+    /// Runs a task of either machine.
+    fn run<T>(&mut self, task: impl Future<Output = T>) -> T {
+        let mut task = pin!(task);
+        for _ in 0..100_000 {
+            if let Poll::Ready(value) = task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return value;
+            }
+            self.round();
+        }
+        panic!("the task does not end");
+    }
+
+    fn settle(&mut self) {
+        (0..50).for_each(|_| self.round());
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.host.sockets.connection_count(), self.guest.sockets.connection_count())
+    }
+}
+
+fn guest() -> VsockAddress {
+    VsockAddress { cid: 3, port: PORT }
+}
+
+async fn read_all(stream: &mut impl Stream) -> Vec<u8> {
+    let (mut all, mut part) = (Vec::new(), [0; 3000]);
+    while let count @ 1.. = stream.read(&mut part).await.unwrap() {
+        all.extend_from_slice(&part[..count]);
+    }
+    all
+}
+
+#[test]
+fn ten_thousand_connections_leave_nothing_behind() {
+    let mut pair = Pair::new();
+    let mut listener = pair.guest.sockets.listen(PORT).unwrap();
+    for _ in 0..20 {
+        let sockets = pair.host.sockets.clone();
+        let mut open = Vec::new();
+        for _ in 0..500 {
+            let mut client = pair.run(sockets.connect(guest())).unwrap();
+            // It is written before the connection is accepted, and must not be lost.
+            pair.run(client.write_all(b"request")).unwrap();
+            open.push((client, pair.run(listener.accept()).unwrap()));
+        }
+        assert_eq!(pair.counts(), (500, 500));
+        for (client, server) in &mut open {
+            pair.run(client.close()).unwrap();
+            assert_eq!(pair.run(read_all(server)), b"request");
+            pair.run(server.write_all(b"answer")).unwrap();
+            pair.run(server.close()).unwrap();
+            assert_eq!(pair.run(read_all(client)), b"answer");
+        }
+        drop(open);
+        pair.settle();
+        assert_eq!(pair.counts(), (0, 0));
+    }
+    assert!(!pair.host.driver.is_delivering() && !pair.guest.driver.is_delivering());
+    assert_eq!(DAMAGED.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_peer_that_does_not_read_stops_only_its_own_connection() {
+    let mut pair = Pair::new();
+    let mut listener = pair.guest.sockets.listen(PORT).unwrap();
+    let sockets = pair.host.sockets.clone();
+    let mut stalled = pair.run(sockets.connect(guest())).unwrap();
+    let mut other = pair.run(sockets.connect(guest())).unwrap();
+    let (mut unread, mut read) = (pair.run(listener.accept()).unwrap(), pair.run(listener.accept()).unwrap());
+    let mut written = 0;
+    for _ in 0..1000 {
+        let waker = &mut Context::from_waker(Waker::noop());
+        if let Poll::Ready(count) = pin!(stalled.write(&[5; 1000])).poll(waker) {
+            written += count.unwrap();
+        }
+        pair.round();
+    }
+    // One window.
+    assert_eq!(written, 64 << 10);
+    let data: Vec<u8> = (0..1_000_000u32).map(|at| (at / 251) as u8).collect();
+    let mut received = Vec::new();
+    for part in data.chunks(10_000) {
+        pair.run(other.write_all(part)).unwrap();
+        let mut buf = vec![0; part.len()];
+        let mut filled = 0;
+        while filled < buf.len() {
+            filled += pair.run(read.read(&mut buf[filled..])).unwrap();
+        }
+        received.extend_from_slice(&buf);
+    }
+    assert!(received == data);
+    pair.run(stalled.close()).unwrap();
+    assert_eq!(pair.run(read_all(&mut unread)), vec![5; written]);
+}
+
+#[test]
+fn a_device_that_breaks_resets_all_connections_and_serves_new_ones() {
+    let mut pair = Pair::new();
+    let mut listener = pair.guest.sockets.listen(PORT).unwrap();
+    let sockets = pair.host.sockets.clone();
+    let _client = pair.run(sockets.connect(guest())).unwrap();
+    let mut server = pair.run(listener.accept()).unwrap();
+    pair.guest.fake.with(0, |queue| queue.put(60_000, 44));
+    pair.guest.fake.with(0, |queue| queue.publish(1));
+    pair.guest.driver.poll();
+    assert!(pair.guest.driver.lie().is_some());
+    pair.guest.driver.restart().unwrap();
+    assert_eq!(pair.run(server.read(&mut [0; 10])), Err(NetError::Reset));
+    let mut again = pair.run(sockets.connect(guest())).unwrap();
+    let mut server = pair.run(listener.accept()).unwrap();
+    pair.run(again.write_all(b"x")).unwrap();
+    assert_eq!(pair.run(server.read(&mut [0; 10])), Ok(1));
+}
+
+#[test]
+fn a_host_that_does_not_answer_is_a_time_out() {
+    let mut pair = Pair::new();
+    let sockets = pair.guest.sockets.clone();
+    let mut connect = pin!(sockets.connect(VsockAddress { cid: VsockAddress::HOST, port: 9 }));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(connect.as_mut().poll(context).is_pending());
+    pair.guest.driver.kick();
+    let deadline = pair.guest.driver.deadline().unwrap();
+    assert_eq!(deadline, Instant(0) + Duration::from_secs(2));
+    pair.guest.now.set(deadline);
+    pair.guest.driver.kick();
+    assert_eq!(connect.as_mut().poll(context).map(|result| result.err()), Poll::Ready(Some(NetError::TimedOut)));
+}
