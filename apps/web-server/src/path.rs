@@ -28,17 +28,13 @@ pub(crate) fn target(path: &str) -> Option<Target> {
     if !path.is_empty() {
         for name in path.split('/') {
             let name = String::from_utf8(decode(name)?).ok()?;
-            if name.contains('/') || name.contains(|character: char| character.is_control()) {
+            if name.is_empty() || name.contains('/') || name.contains(|character: char| character.is_control()) {
                 return None;
             }
             if !decoded.is_empty() {
                 decoded.push('/');
             }
             decoded.push_str(&name);
-        }
-        // An empty first name would be lost.
-        if decoded.is_empty() {
-            return None;
         }
     }
     check_path(&decoded).is_ok().then_some(Target { path: decoded, is_directory })
