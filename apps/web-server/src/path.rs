@@ -19,6 +19,8 @@ pub(crate) struct Target {
 pub(crate) fn target(path: &str) -> Option<Target> {
     let path = path.strip_prefix('/')?;
     let (path, is_directory) = match path.strip_suffix('/') {
+        // `//`: an empty name.
+        Some("") => return None,
         Some(path) => (path, true),
         None => (path, path.is_empty()),
     };
@@ -26,17 +28,13 @@ pub(crate) fn target(path: &str) -> Option<Target> {
     if !path.is_empty() {
         for name in path.split('/') {
             let name = String::from_utf8(decode(name)?).ok()?;
-            if name.contains('/') || name.contains(|character: char| character.is_control()) {
+            if name.is_empty() || name.contains('/') || name.contains(|character: char| character.is_control()) {
                 return None;
             }
             if !decoded.is_empty() {
                 decoded.push('/');
             }
             decoded.push_str(&name);
-        }
-        // An empty first name would be lost.
-        if decoded.is_empty() {
-            return None;
         }
     }
     check_path(&decoded).is_ok().then_some(Target { path: decoded, is_directory })
