@@ -60,7 +60,7 @@ impl ByteRing {
 
     /// Writes as many of `bytes` as there is room for. Returns their number.
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Lie> {
-        // The reader may have read what its index says before we overwrite it.
+        // The reader may have read what its index reports before we overwrite it.
         fence(Ordering::SeqCst);
         let filled = self.check(self.own.wrapping_sub(self.load(self.layout.consumed)))?;
         let count = bytes.len().min((self.layout.bytes - filled) as usize);

@@ -32,7 +32,7 @@ pub struct FrontRing {
 }
 
 impl FrontRing {
-    /// Makes an empty ring in `pages`, which no back end knows yet. An entry has room for the longer of request and response.
+    /// Makes an empty ring in `pages`, which no back end has yet. An entry has room for the longer of request and response.
     ///
     /// # Panics
     /// If the pages have no room for an entry.
@@ -212,7 +212,7 @@ mod tests {
                             }
                         }
                         back_is_notified |= ring.publish();
-                        // What it does not know of, it was told of.
+                        // An event has come for what it has not consumed.
                         prop_assert!(back_is_notified || back.consumed == ring.put || back.load(REQ_EVENT) != back.consumed.wrapping_add(1));
                     }
                     1 => {

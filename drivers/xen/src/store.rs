@@ -1,7 +1,7 @@
 //! The client of xenstore: requests as futures, watches, transactions.
 //!
 //! The platform calls [`Store::poll`] when the channel's event came, after tasks have run, and at [`Store::deadline`]. A request without an
-//! answer fails at its deadline; its place is free again when the answer comes. A watch says only that something under its path has
+//! answer fails at its deadline; its place is free again when the answer comes. A watch reports only that something under its path has
 //! changed, so any number of events takes one bit.
 
 use crate::Events;

@@ -138,7 +138,7 @@ fn world(step: usize) -> (Store<NoEvents>, Daemon) {
     (Store::new(page.clone(), 1, NoEvents, Instant(0), Duration::from_secs(1)), Daemon::new(page, step))
 }
 
-/// Runs `future` beside the daemon; `None` when it does not end. Time stands still.
+/// Runs `future` beside the daemon; `None` when it does not end. Time does not pass.
 fn try_run<R>(store: &Store<NoEvents>, daemon: &mut Daemon, future: impl Future<Output = R>) -> Option<R> {
     let mut future = pin!(future);
     for _ in 0..20_000 {
