@@ -120,7 +120,7 @@ mod tests {
         let count = |folder: &str, foreign: &str| {
             check(&[Package { folder: folder.into(), dependencies: Vec::new(), foreign: vec![foreign.into()] }]).len()
         };
-        assert_eq!(count("drivers/virtio", "smoltcp"), 1);
+        assert_eq!(count("drivers/virtio", "smoltcp") + count("drivers/xen", "smoltcp"), 2);
         assert_eq!(count("drivers/virtio", "proptest") + count("lib/net", "smoltcp"), 0);
     }
 
