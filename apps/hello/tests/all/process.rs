@@ -94,7 +94,11 @@ fn the_command_line_is_explained() {
     assert!(out.contains("--disk PATH"), "{out}");
     for (args, code, sentence) in [
         (&["--port", "1"][..], 2, "unknown option --port: --help lists them; the service's own arguments go behind --"),
-        (&["--", "--port", "x"], 1, "x: this is no port: write a number from 0 to 65535 for TCP"),
+        (
+            &["--", "--port", "x"],
+            1,
+            "x: this is no port: write a number from 0 to 65535 for TCP, or vsock: and a number, such as vsock:80",
+        ),
         (&["--disk", "/nowhere/x"], 2, "disk /nowhere/x does not exist: give --disk-size, such as 1G, to create it"),
         (
             &["--bind", "192.0.2.1"],
