@@ -18,8 +18,10 @@ glass_tests::in_worlds!(tcg Tcg: a_device_that_breaks_is_reported_and_started_ag
 /// How long a loaded machine may take for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 const DESCRIPTOR_BYTES: u64 = 16;
-/// Offset of the length in a descriptor.
-const DESCRIPTOR_LENGTH: u64 = 8;
+/// Offset of the flags in a descriptor; the index of the next one follows them.
+const DESCRIPTOR_FLAGS: u64 = 12;
+/// `VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE`, and an index that no table has.
+const CHAIN_WITHOUT_END: [u8; 4] = [3, 0, 0xff, 0xff];
 /// Offset of the index in the used ring.
 const USED_INDEX: u64 = 2;
 
@@ -67,13 +69,14 @@ impl Vm {
         assert_eq!(removed.unwrap().status(), 200);
     }
 
-    /// Has the card find buffers without a byte to receive into: QEMU gives such a device up at the next frame, and requests its reset.
+    /// Has the card find chains of descriptors that lead out of their table: QEMU gives such a device up at the next frame, and requests
+    /// its reset.
     fn break_card(&self) {
         let rings = Qmp::of_glass_run(self.qemu).unwrap().queue("virtio-net", 0).unwrap();
         let memory = Memory::of(self.qemu).unwrap();
         for index in 0..rings.size {
-            let length = rings.descriptors + index * DESCRIPTOR_BYTES + DESCRIPTOR_LENGTH;
-            memory.write(length, &0u32.to_le_bytes()).unwrap();
+            let flags = rings.descriptors + index * DESCRIPTOR_BYTES + DESCRIPTOR_FLAGS;
+            memory.write(flags, &CHAIN_WITHOUT_END).unwrap();
         }
     }
 

@@ -1,6 +1,7 @@
 //! VMs with several cores: all of them come up and work for each other, one that is missing is reported, and a crash on one shows what the
 //! others did.
 
+use crate::buses::MACHINES;
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
 use glass_tests::programs;
@@ -40,8 +41,9 @@ fn faults(world: World, options: &[&str], argument: &str) -> Option<(String, Opt
 /// Each core takes messages, frees memory of another, sleeps and is woken; also with little memory, on each bus, and on a PC.
 fn cores_work_for_each_other(world: World) {
     let counts: &[&str] = if world == World::Tcg { &["1", "2", "4", "8"] } else { &["1", "2", "4"] };
-    let machines = [&[][..], &["--memory", "16"], &["--bus", "mmio"], &["--machine", "q35"], &["--memory", "6G"]];
-    let all = counts.iter().map(|count| (*count, &[][..])).chain(machines.map(|machine| ("2", machine)));
+    let memories = [&["--memory", "16"][..], &["--memory", "6G"]];
+    let all = counts.iter().map(|count| (*count, &[][..]));
+    let all = all.chain(memories.into_iter().chain(MACHINES).map(|machine| ("2", machine)));
     for (count, machine) in all {
         let Some((output, code)) = faults(world, &[&["--cores", count], machine].concat(), "cores") else { return };
         assert_eq!(code, Some(0), "{count} cores, {machine:?}: {output}");

@@ -248,7 +248,7 @@ fn a_command_that_is_no_service_is_told_and_ended() {
             let status = process.wait(PATIENCE).expect("glass gives up");
             let said = process.output();
             assert!(!status.success() && said.lines().count() == 1, "{status}: {said}");
-            assert!(said.contains("keeps no trace") && said.contains("it was ended"), "{said}");
+            assert!(said.contains("keeps no trace") && said.contains("the command was killed"), "{said}");
             assert!(!is_alive(pid) && !file.exists(), "{said}");
         }
     });
