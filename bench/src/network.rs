@@ -48,8 +48,9 @@ struct Contestant<'n> {
     bytes: u64,
     /// Where the client is.
     near: &'n Namespace,
-    // Ended before the namespaces go.
+    // Ended before the namespaces go, and before the folder with the sockets of a VM.
     _process: Process,
+    _sockets: Option<Folder>,
     out: Vec<f64>,
     r#in: Vec<f64>,
     echo: Vec<f64>,
@@ -64,6 +65,7 @@ impl<'n> Contestant<'n> {
             bytes,
             near,
             _process: process,
+            _sockets: None,
             out: Vec::new(),
             r#in: Vec::new(),
             echo: Vec::new(),
@@ -177,7 +179,7 @@ fn vm<'n>(
     near: &'n Namespace,
     folder: &Folder,
 ) -> Result<Contestant<'n>> {
-    let own_folder = Folder::new(&format!("bench-network-{number}"))?;
+    let sockets = Folder::new(&format!("bench-network-{number}"))?;
     let (tap, host, guest) =
         (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
     near.tap(&tap, host)?;
@@ -185,14 +187,15 @@ fn vm<'n>(
     let image = programs::image("bench-tcp").context("the image of bench-tcp is not built")?;
     glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
     glass.args(["--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
-    let words = qemu::command_words(&mut glass, &[], &own_folder)?;
+    let words = qemu::command_words(&mut glass, &[], &sockets)?;
     let (program, words) = words.split_first().context("an empty command line")?;
     let mut command = near.command(program);
     let is_card = |word: &str| word.starts_with("virtio-net-");
     command.args(words.iter().map(|word| if is_card(word) { format!("{word}{lacks}") } else { word.clone() }));
     let process = Process::spawn(&mut command, &folder.file(&format!("{name}.log")))?;
     let bytes = if world == World::Tcg { BYTES_TCG } else { BYTES };
-    Ok(Contestant::new(name.into(), guest, bytes, near, process))
+    let contestant = Contestant::new(name.into(), guest, bytes, near, process);
+    Ok(Contestant { _sockets: Some(sockets), ..contestant })
 }
 
 /// A connection with the client's request; waits until the service listens.
