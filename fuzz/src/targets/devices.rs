@@ -155,6 +155,8 @@ fn net(fake: Fake, steps: &[Step]) {
                 }
                 if net.lie().is_some() {
                     let _ = net.restart();
+                    // A device that was reset has no requests.
+                    liar.held.clear();
                 }
                 if net.arm() {
                     net.disarm();
