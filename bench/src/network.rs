@@ -101,11 +101,8 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let mut command = far.command(programs::built("bench-tcp").context("bench-tcp is not built")?);
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
     contestants.push(Contestant::new("native_veth".into(), far_address, BYTES, &near, process));
-    for (number, world) in [(1, World::Kvm), (2, World::Tcg)] {
-        match world.obstacle() {
-            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
-            None => contestants.push(vm(world, number, &world.to_string(), "", &near, &folder)?),
-        }
+    for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
+        contestants.push(vm(world, number, &world.to_string(), "", &near, &folder)?);
     }
     measure(&mut contestants, progress)?;
     let veth = &contestants[0];

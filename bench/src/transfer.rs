@@ -70,11 +70,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     let options = Options { disk_size: "512M".into(), memory_mib: 64, program: None, ..Options::default() };
     let mut queues = Vec::new();
     let mut contestants = Vec::new();
-    for world in WORLDS {
-        if let Some(reason) = world.obstacle() {
-            outcome.note(format!("{world} skipped: {reason}"));
-            continue;
-        }
+    for world in outcome.available(WORLDS) {
         let queue = Queue::start(world, &folder.file(&format!("{world}.img")), &options)?;
         let queue = queue.context("the queue is not built")?;
         contestants.push(Contestant::new(world.to_string(), queue.address, ["/uploader", "/downloader"]));

@@ -55,11 +55,7 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
             return Ok(());
         }
     };
-    for world in [World::Kvm, World::Tcg] {
-        if let Some(reason) = world.obstacle() {
-            outcome.note(format!("{world} skipped: {reason}"));
-            continue;
-        }
+    for world in outcome.available([World::Kvm, World::Tcg]) {
         let mut samples: Vec<Samples> = images.iter().map(|_| Samples::default()).collect();
         for round in 0..ROUNDS {
             for index in turn(images.len(), round) {

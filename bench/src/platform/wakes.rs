@@ -47,11 +47,8 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let disk = folder.file("disk.img");
     File::create(&disk)?.set_len(DISK_BYTES)?;
     let mut kinds: Vec<(World, &str, Samples)> = Vec::new();
-    for world in [World::Kvm, World::Tcg] {
-        match world.obstacle() {
-            Some(reason) => outcome.note(format!("{world} skipped: {reason}")),
-            None => kinds.extend(BUSES.map(|bus| (world, bus, Samples::default()))),
-        }
+    for world in outcome.available([World::Kvm, World::Tcg]) {
+        kinds.extend(BUSES.map(|bus| (world, bus, Samples::default())));
     }
     for round in 0..ROUNDS {
         for index in turn(kinds.len(), round) {

@@ -261,7 +261,7 @@ fn a_frame_is_put_together_from_its_buffers() {
     assert_eq!(net.lie(), None);
 }
 
-/// The wrong number of buffers would let the next frame start in the middle of another one.
+/// The wrong number of buffers would let the next frame start inside another one.
 #[test]
 fn a_number_of_buffers_that_cannot_be_ends_the_use_of_the_device() {
     for (reported, completed) in [(0, 1), (2, 1), (9, 8), (257, 1), (u16::MAX, 1)] {

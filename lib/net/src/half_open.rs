@@ -4,7 +4,7 @@
 //! number; they are bounded apart from all others, and a new one takes the place of the oldest. The socket and its buffers are made when
 //! the acknowledgement is received.
 //!
-//! A socket of smoltcp cannot be made in the middle of a handshake, and it chooses its first sequence number itself, by the
+//! A socket of smoltcp cannot be made for a handshake that has started, and it chooses its first sequence number itself, by the
 //! generator of its interface. Therefore each handshake has an interface of its own for a moment, with a seed of its own: once with a
 //! socket without buffers, whose answer is sent, and once more, from the same seed and SYN, with the socket that stays.
 
