@@ -2,16 +2,20 @@
 
 use crate::error::{OpenError, Recovery};
 use crate::format::{self, BLOCK_BYTES, Geometry, Index, Slot, SuperblockState};
-use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use glasshouse::future::{join, join_array};
 use glasshouse::{Block, Buf};
 
-/// A disk that is neither ours nor erased on request must be zero in this many bytes from its start and before its end:
-/// file systems, partition tables and RAID members have signatures there. So much from the start also shows the items of
-/// a queue whose superblock and index were erased.
+/// A disk that is neither ours nor erased on request must be zero in this many bytes from its start, and in its last
+/// piece: file systems, partition tables and RAID members have signatures there. So much from the start also shows the
+/// items of a queue whose superblock and index were erased.
 const ZERO_HEAD_BYTES: u64 = 16 * 1024 * 1024;
-const ZERO_TAIL_BYTES: u64 = 64 * 1024;
+/// Bytes of each read.
+const ZERO_PIECE_BYTES: u64 = 128 * 1024;
 /// Blocks in between that must be zero too, at equal distances.
 const ZERO_SAMPLES: u64 = 256;
+/// Reads in flight meanwhile.
+const ZERO_READERS: usize = 8;
 
 /// Finds or formats the queue on `block` and reads its index.
 pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, Index, Recovery), OpenError> {
@@ -35,9 +39,11 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, 
         return Err(OpenError::Shrunk { queue_bytes, size_bytes: info.size_bytes });
     }
     let (index, broken_slot) = recover(block, geometry).await?;
-    // A service that was killed leaves writes in the cache of its host. Clients see
-    // this data from now on, so a later power cut must not remove it.
-    block.flush().await?;
+    if !formatted {
+        // A service that was killed leaves writes in the cache of its host. Clients see
+        // this data from now on, so a later power cut must not remove it.
+        block.flush().await?;
+    }
     let recovery = Recovery {
         formatted,
         sequence: index.sequence,
@@ -58,30 +64,56 @@ async fn find_queue<B: Block>(block: &B, erase: bool) -> Result<Option<Geometry>
         // A first start was cut short; no item was ever accepted.
         Some((_, SuperblockState::Formatting)) => Ok(None),
         None => {
-            let whole = block.info().size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-            check_zero(block, 0, ZERO_HEAD_BYTES.min(whole)).await?;
-            for sample in 1..ZERO_SAMPLES {
-                let from = whole / ZERO_SAMPLES * sample / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-                if from >= ZERO_HEAD_BYTES {
-                    check_zero(block, from, (from + BLOCK_BYTES as u64).min(whole)).await?;
-                }
-            }
-            check_zero(block, whole - ZERO_TAIL_BYTES.min(whole), whole).await?;
+            check_empty(block, block.info().size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).await?;
             Ok(None)
         }
     }
 }
 
-async fn check_zero<B: Block>(block: &B, mut from: u64, to: u64) -> Result<(), OpenError> {
-    while from < to {
-        let bytes = (to - from).min(ZERO_TAIL_BYTES) as usize;
-        let buf = read(block, from, bytes).await?;
-        if let Some(place) = buf.iter().position(|&byte| byte != 0) {
-            return Err(OpenError::Foreign { offset: from + place as u64 });
+/// Refuses a disk of which these bytes are not zero: all at the start and before the end, and samples in between.
+async fn check_empty<B: Block>(block: &B, whole: u64) -> Result<(), OpenError> {
+    let piece = ZERO_PIECE_BYTES.min(whole);
+    let head = ZERO_HEAD_BYTES.min(whole);
+    let pieces = (0..head).step_by(piece as usize).map(|from| from.min(head - piece));
+    check_zero(block, piece, pieces.chain([whole - piece])).await?;
+    let sample_of = |number| whole / ZERO_SAMPLES * number / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    let samples = (1..ZERO_SAMPLES).map(sample_of).filter(|from| *from >= head);
+    check_zero(block, BLOCK_BYTES as u64, samples).await
+}
+
+/// Reads the pieces that start at `offsets`, a few at a time, because a disk takes most of its time per request. The
+/// offsets ascend, so the first byte that is not zero is reported although the answers are not in order.
+async fn check_zero<B: Block>(
+    block: &B,
+    piece_bytes: u64,
+    offsets: impl Iterator<Item = u64>,
+) -> Result<(), OpenError> {
+    let offsets = RefCell::new(offsets);
+    let found = Cell::new(None);
+    let reader = async || {
+        let mut buf = Buf::zeroed(piece_bytes as usize)?;
+        while found.get().is_none() {
+            let Some(offset) = offsets.borrow_mut().next() else { break };
+            let (result, read) = block.read(offset, buf).await;
+            result?;
+            buf = read;
+            if let Some(place) = first_not_zero(&buf) {
+                let place = offset + place as u64;
+                found.set(Some(found.get().map_or(place, |other: u64| other.min(place))));
+            }
         }
-        from += bytes as u64;
-    }
-    Ok(())
+        Ok(())
+    };
+    let ended: [Result<(), OpenError>; ZERO_READERS] = join_array(core::array::from_fn(|_| reader())).await;
+    ended.into_iter().collect::<Result<(), OpenError>>()?;
+    found.get().map_or(Ok(()), |offset| Err(OpenError::Foreign { offset }))
+}
+
+fn first_not_zero(bytes: &[u8]) -> Option<usize> {
+    // Without a branch for each byte, this takes a tenth of the time.
+    let chunk = bytes.chunks(256).position(|chunk| chunk.iter().fold(0, |all, byte| all | byte) != 0)?;
+    let start = chunk * 256;
+    Some(start + bytes[start..].iter().position(|&byte| byte != 0)?)
 }
 
 /// Formats a new queue. A power cut at any time leaves a disk that is empty, or one in the state of
@@ -90,8 +122,10 @@ async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<(), Op
     write_superblock(block, geometry, SuperblockState::Formatting).await?;
     let mut first = Buf::zeroed(BLOCK_BYTES)?;
     format::encode_slot(1, 1, core::iter::empty(), first.as_mut().expect("a new buffer has one owner"));
-    write(block, u64::from(geometry.slot_start(1)) * BLOCK_BYTES as u64, first).await?;
-    write(block, u64::from(geometry.slot_start(0)) * BLOCK_BYTES as u64, Buf::zeroed(BLOCK_BYTES)?).await?;
+    let at = |slot| u64::from(geometry.slot_start(slot)) * BLOCK_BYTES as u64;
+    let (one, zero) = join(write(block, at(1), first), write(block, at(0), Buf::zeroed(BLOCK_BYTES)?)).await;
+    one?;
+    zero?;
     block.flush().await?;
     write_superblock(block, geometry, SuperblockState::Ready).await
 }
@@ -105,13 +139,12 @@ async fn write_superblock<B: Block>(block: &B, geometry: Geometry, state: Superb
 
 /// The newest valid index, and the broken slot if there is one.
 async fn recover<B: Block>(block: &B, geometry: Geometry) -> Result<(Index, Option<(u64, format::Fault)>), OpenError> {
-    let mut slots = Vec::new();
-    for number in 0..2 {
+    let slot = async |number| {
         let offset = u64::from(geometry.slot_start(number)) * BLOCK_BYTES as u64;
-        let bytes = read(block, offset, geometry.slot_bytes()).await?;
-        slots.push(format::decode_slot(geometry, number, &bytes));
-    }
-    let (second, first) = (slots.pop().expect("two slots"), slots.pop().expect("two slots"));
+        Ok(format::decode_slot(geometry, number, &read(block, offset, geometry.slot_bytes()).await?))
+    };
+    let (first, second): (Result<_, OpenError>, Result<_, OpenError>) = join(slot(0), slot(1)).await;
+    let (first, second) = (first?, second?);
     match (first, second) {
         (Slot::Valid(first), Slot::Valid(second)) if first.sequence > second.sequence => Ok((first, None)),
         (Slot::Valid(_), Slot::Valid(second)) => Ok((second, None)),
