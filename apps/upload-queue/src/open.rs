@@ -11,11 +11,11 @@ use glasshouse::{Block, Buf};
 /// items of a queue whose superblock and index were erased.
 const ZERO_HEAD_BYTES: u64 = 16 * 1024 * 1024;
 /// Bytes of each read.
-const ZERO_PIECE_BYTES: u64 = 128 * 1024;
+const ZERO_PIECE_BYTES: u64 = 512 * 1024;
 /// Blocks in between that must be zero too, at equal distances.
-const ZERO_SAMPLES: u64 = 256;
+const ZERO_SAMPLES: u64 = 64;
 /// Reads in flight meanwhile.
-const ZERO_READERS: usize = 8;
+const ZERO_READERS: usize = 4;
 
 /// Finds or formats the queue on `block` and reads its index.
 pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, Index, Recovery), OpenError> {
@@ -110,9 +110,9 @@ async fn check_zero<B: Block>(
 }
 
 fn first_not_zero(bytes: &[u8]) -> Option<usize> {
-    // Without a branch for each byte, this takes a tenth of the time.
-    let chunk = bytes.chunks(256).position(|chunk| chunk.iter().fold(0, |all, byte| all | byte) != 0)?;
-    let start = chunk * 256;
+    // Eight bytes at a time; the device's pieces are multiples of a block.
+    let (words, _) = bytes.as_chunks::<8>();
+    let start = words.iter().position(|word| *word != [0; 8])? * 8;
     Some(start + bytes[start..].iter().position(|&byte| byte != 0)?)
 }
 
