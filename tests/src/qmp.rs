@@ -85,6 +85,13 @@ impl Qmp {
         path.with_context(|| format!("there is no {device}"))
     }
 
+    /// Whether the device has interrupted by its line, and was not acknowledged yet.
+    pub fn is_line_up(&mut self, device: &str) -> Result<bool> {
+        let path = self.path(device)?;
+        let status = self.execute("x-query-virtio-status", json!({ "path": path }))?;
+        Ok(status["isr"].as_u64().context("no isr")? != 0)
+    }
+
     /// Where the rings of a queue of a device are.
     pub fn queue(&mut self, device: &str, number: u16) -> Result<Rings> {
         let path = self.path(device)?;

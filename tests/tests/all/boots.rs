@@ -1,16 +1,23 @@
 //! One image on every machine: mmio and PCI, microvm and q35, little memory and more than fits below 4 GiB. `cargo xtask test --long`
 //! boots each one more often.
 
-use crate::buses::MACHINES;
-use glass_tests::content::Content;
+use crate::buses::{MACHINES, MMIO};
+use glass_tests::content::{Content, Random};
 use glass_tests::folder::Folder;
+use glass_tests::http::Client;
+use glass_tests::limit::say;
 use glass_tests::process::Process;
 use glass_tests::programs;
-use glass_tests::queue::{Options, Queue, World};
+use glass_tests::qemu::Qemu;
+use glass_tests::qmp::Qmp;
+use glass_tests::queue::{Options, Queue, World, answer, free_port};
+use serde_json::json;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-glass_tests::in_worlds!(kvm Kvm: every_machine_runs_the_queue within 1800; all_memory_is_used within 300; power_button_ends_a_service within 300;);
+glass_tests::in_worlds!(kvm Kvm: every_machine_runs_the_queue within 1800; all_memory_is_used within 300; power_button_ends_a_service within 300;
+    an_interrupt_at_a_random_moment_leaves_no_card_deaf within 1800;);
 glass_tests::in_worlds!(tcg Tcg: every_machine_runs_the_queue within 1800; all_memory_is_used within 300; power_button_ends_a_service within 300;);
 
 const MEMORY_MIB: [u32; 2] = [32, 6144];
@@ -77,8 +84,8 @@ fn power_button_ends_a_service(world: World) {
         run.arg("run").arg(image).args(["--accel", &world.to_string(), "--memory", "32"]).args(*machine);
         let socket = folder.file("human");
         let options = ["-monitor".to_owned(), format!("unix:{},server=on,wait=off", socket.display())];
-        let mut vm = glass_tests::qemu::Qemu::start(&mut run, &[], &options, &folder).unwrap();
-        let begun = std::time::Instant::now();
+        let mut vm = Qemu::start(&mut run, &[], &options, &folder).unwrap();
+        let begun = Instant::now();
         while !vm.process.output().contains("hello listens") {
             assert!(begun.elapsed() < LIMIT && vm.process.ended().is_none(), "{}", vm.process.output());
             std::thread::sleep(Duration::from_millis(10));
@@ -87,6 +94,57 @@ fn power_button_ends_a_service(world: World) {
         let status = vm.process.wait(LIMIT).expect("a press ends the service");
         // The guest's exit code 16, as QEMU's device for it returns it.
         assert_eq!(status.code(), Some(33), "{machine:?}: {}", vm.process.output());
+    }
+}
+
+/// Changes of a link in each boot, and their longest distance: together about as long as a boot. A link that changes faster keeps the
+/// guest from everything else.
+const LINK_CHANGES: u64 = 40;
+const LINK_INTERVAL_MAX: Duration = Duration::from_millis(10);
+
+/// The link of the card goes down and up at random moments while the guest sets the card up; each change is an interrupt. The card must
+/// receive afterwards.
+fn an_interrupt_at_a_random_moment_leaves_no_card_deaf(world: World) {
+    let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("upload-queue")) else { return };
+    if let Some(reason) = world.obstacle() {
+        return programs::skip(reason);
+    }
+    let boots = if programs::is_long() { 50 } else { 6 };
+    let seed = programs::number("GLASS_SEED", u64::from(std::process::id()));
+    say(&format!("interrupts at random moments, {world}: seed {seed}, {boots} boots"));
+    let mut random = Random::new(seed);
+    for boot in 0..boots {
+        // Of q35 nearly all of the start is its firmware's.
+        let machine = MACHINES[boot % 2];
+        let folder = Folder::new("interrupts").unwrap();
+        let port = free_port().unwrap();
+        let mut run = Command::new(&glass);
+        run.arg("run").arg(&image).args(["--accel", &world.to_string(), "--memory", "32"]).args(machine);
+        run.arg("--disk").arg(folder.file("queue.img")).args(["--disk-size", "16M", "--port", &format!("{port}:8080")]);
+        let socket = folder.file("qmp");
+        let options = ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", socket.display())];
+        let mut vm = Qemu::start(&mut run, &["--port", "8080"], &options, &folder).unwrap();
+        let mut monitor = Qmp::connect(&socket).unwrap();
+        for change in 0..LINK_CHANGES {
+            std::thread::sleep(Duration::from_micros(random.below(LINK_INTERVAL_MAX.as_micros() as u64)));
+            monitor.execute("set_link", json!({ "name": "net", "up": change % 2 == 1 })).unwrap();
+        }
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let problem = || format!("boot {boot} of seed {seed} {machine:?}: {}", vm.process.output());
+        let end = Instant::now() + LIMIT;
+        while answer(address, Duration::from_millis(200)).is_none() {
+            assert!(Instant::now() < end, "the card is deaf: {}", problem());
+        }
+        let item = Content { seed: boot as u64, length_bytes: 300_000 };
+        let put = Client::connect(address).unwrap().put("/uploader", item.length_bytes, &mut item.reader());
+        assert_eq!(put.unwrap_or_else(|error| panic!("{error}: {}", problem())).status(), 200, "{}", problem());
+        // Timers wake the core too, so answers alone do not show that interrupts arrive. A line that is up falls only by an interrupt that
+        // arrived; with messages there is no line.
+        while machine == MMIO && monitor.is_line_up("virtio-net").unwrap() {
+            assert!(Instant::now() < end, "nothing acknowledges the card's interrupt: {}", problem());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(vm.process.ended().is_none());
     }
 }
 
