@@ -9,11 +9,11 @@ use glasshouse::{Block, Buf};
 /// A disk that is neither ours nor erased on request must be zero in this many bytes from its start, and in its last
 /// piece: file systems, partition tables and RAID members have signatures there. So much from the start also shows the
 /// items of a queue whose superblock and index were erased.
-const ZERO_HEAD_BYTES: u64 = 16 * 1024 * 1024;
+const ZERO_HEAD_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes of each read.
-const ZERO_PIECE_BYTES: u64 = 512 * 1024;
+const ZERO_PIECE_BYTES: u64 = 256 * 1024;
 /// Blocks in between that must be zero too, at equal distances.
-const ZERO_SAMPLES: u64 = 64;
+const ZERO_SAMPLES: u64 = 16;
 /// Reads in flight meanwhile.
 const ZERO_READERS: usize = 4;
 
