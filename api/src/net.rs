@@ -1,6 +1,7 @@
 //! Byte streams and datagrams between machines.
 
 use crate::{Address, Buf, Port};
+use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
@@ -23,6 +24,25 @@ pub trait Net: Clone + 'static {
 
     /// Opens `port` of every address for datagrams (UDP); 0 picks a free port.
     async fn bind(&self, port: u16) -> Result<Self::Datagrams, NetError>;
+
+    /// The addresses of a host name, by the name servers of the network (DNS), at least one; an address in text form is its own answer.
+    /// Answers are not kept. Fails with [`NetError::NoSuchName`], [`NetError::NoNameServer`] or, when no server answers,
+    /// [`NetError::TimedOut`]. Dropping the future ends the query.
+    ///
+    /// ```
+    /// # use glass_api::{Net, NetError};
+    /// async fn connect<N: Net>(net: &N, name: &str, port: u16) -> Result<N::Stream, NetError> {
+    ///     let mut error = NetError::NoSuchName;
+    ///     for address in net.resolve(name).await? {
+    ///         match net.connect((address, port)).await {
+    ///             Ok(stream) => return Ok(stream),
+    ///             Err(failed) => error = failed,
+    ///         }
+    ///     }
+    ///     Err(error)
+    /// }
+    /// ```
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError>;
 
     /// Opens a connection. Dropping the future abandons it.
     async fn connect(&self, remote: impl Into<Address>) -> Result<Self::Stream, NetError>;
@@ -180,6 +200,10 @@ pub enum NetError {
         /// The longest that is possible.
         bytes_max: usize,
     },
+    /// No address is known for a host name, or it is no valid name.
+    NoSuchName,
+    /// The network has no name server.
+    NoNameServer,
     /// An error of the host's network; the number is its errno.
     Host(i32),
 }
@@ -196,6 +220,8 @@ impl fmt::Display for NetError {
             NetError::TooLong { bytes, bytes_max } => {
                 write!(f, "a datagram of {bytes} bytes is too long: the network carries {bytes_max}")
             }
+            NetError::NoSuchName => write!(f, "no address is known for this name"),
+            NetError::NoNameServer => write!(f, "there is no name server: start the service with --dns ADDRESS"),
             NetError::Host(errno) => write!(f, "the host's network reported error {errno}"),
         }
     }

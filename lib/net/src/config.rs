@@ -1,5 +1,6 @@
 //! The configuration of a stack: addresses, sizes, bounds and times.
 
+use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -37,6 +38,8 @@ pub enum Congestion {
 pub struct Config {
     /// Where our address comes from.
     pub address: Address,
+    /// Name servers, in the order in which they are tried; the first three. If there are none, those of the DHCP server are used.
+    pub name_servers: Vec<IpAddr>,
     /// Receive window of a connection, at least. Rounded down to 65,535 times a power of two; see
     /// [`Config::window_bytes`].
     pub receive_bytes: usize,
@@ -79,6 +82,7 @@ impl Config {
         let count = memory_bytes / 4 / (2 * window);
         Config {
             address,
+            name_servers: Vec::new(),
             receive_bytes: window,
             send_bytes: window,
             spare_bytes: memory_bytes / 8,

@@ -48,6 +48,7 @@ mod datagrams;
 mod half_open;
 mod ingress;
 mod listeners;
+mod names;
 mod refused;
 mod resync;
 mod segment;

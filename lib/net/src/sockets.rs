@@ -3,8 +3,9 @@
 use crate::state::Shared;
 use crate::stream::Stream;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::future::poll_fn;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use glass_api::{Address, NetError, NetInfo, Port};
 
 /// A handle to a stack; see [`glass_api::Net`]. Clones are handles to the same stack.
@@ -27,7 +28,7 @@ impl Sockets {
         Sockets { shared: None }
     }
 
-    fn shared(&self) -> Result<&Rc<Shared>, NetError> {
+    pub(crate) fn shared(&self) -> Result<&Rc<Shared>, NetError> {
         self.shared.as_ref().ok_or(NetError::NoNetwork)
     }
 }
@@ -63,6 +64,10 @@ impl glass_api::Net for Sockets {
         let shared = self.shared()?;
         let (id, port) = shared.state.borrow_mut().bind(port)?;
         Ok(Datagrams { shared: shared.clone(), id, port })
+    }
+
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
+        self.query(name).await
     }
 
     async fn connect(&self, remote: impl Into<Address>) -> Result<Stream, NetError> {

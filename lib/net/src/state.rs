@@ -12,7 +12,7 @@ use core::net::IpAddr;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
-use smoltcp::socket::dhcpv4;
+use smoltcp::socket::{dhcpv4, dns};
 use smoltcp::time;
 use smoltcp::wire::{IpAddress, IpCidr, Ipv4Address};
 
@@ -49,9 +49,13 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub(crate) interface: Interface,
-    /// Sockets that are not connections: the DHCP client.
+    /// Sockets that are not connections: the clients of DHCP and of name servers, and the ports for datagrams.
     pub(crate) control: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
+    /// The client of name servers, whether it has one, and its queries.
+    pub(crate) names: SocketHandle,
+    pub(crate) has_name_server: bool,
+    pub(crate) queries: usize,
     pub(crate) config: Config,
     /// When the stack was polled last.
     pub(crate) now: Instant,
@@ -81,6 +85,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(mut interface: Interface, mtu: usize, config: Config, seed: u64, now: Instant) -> State {
         let mut control = SocketSet::new(Vec::new());
+        let names = control.add(dns::Socket::new(&[], Vec::new()));
         let mut dhcp = None;
         match config.address {
             Address::Dhcp => {
@@ -99,10 +104,13 @@ impl State {
             }
         }
         let port_next = EPHEMERAL_PORT_MIN + (seed >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN);
-        State {
+        let mut state = State {
             interface,
             control,
             dhcp,
+            names,
+            has_name_server: false,
+            queries: 0,
             config,
             now,
             table: Table::default(),
@@ -118,7 +126,10 @@ impl State {
             refused: Refused::default(),
             counters: Counters::default(),
             port_next,
-        }
+        };
+        let servers: Vec<_> = state.config.name_servers.iter().map(|server| IpAddress::from(*server)).collect();
+        state.set_name_servers(servers.into_iter());
+        state
     }
 
     /// Whether our address is to be announced now: it is new, and there is a listener.
@@ -139,11 +150,15 @@ impl State {
             Some(dhcpv4::Event::Configured(lease)) => {
                 let address = IpCidr::Ipv4(lease.address);
                 let gateway = lease.router.map(IpAddress::Ipv4);
+                let servers = lease.dns_servers;
                 if !self.interface.ip_addrs().contains(&address) {
                     set_address(&mut self.interface, Some(address));
                     self.announce = true;
                 }
                 set_gateway(&mut self.interface, gateway);
+                if self.config.name_servers.is_empty() {
+                    self.set_name_servers(servers.into_iter().map(IpAddress::Ipv4));
+                }
             }
             Some(dhcpv4::Event::Deconfigured) => {
                 // Connections from the old address end with it: smoltcp resets them.

@@ -13,6 +13,7 @@ pub(crate) static RECEIVE: Name = Name::new("receive");
 pub(crate) static SEND: Name = Name::new("send");
 pub(crate) static SEND_DATAGRAM: Name = Name::new("send datagram");
 pub(crate) static RECEIVE_DATAGRAM: Name = Name::new("receive datagram");
+pub(crate) static NAME: Name = Name::new("address of a name");
 pub(crate) static ADDRESS: Name = Name::new("network address");
 
 /// Largest shift of a window (RFC 7323, section 2.3).

@@ -2,6 +2,8 @@
 
 use crate::sockets::{self, Sockets};
 use crate::stream;
+use alloc::vec::Vec;
+use core::net::IpAddr;
 use glass_api::{Address, Buf, Listener, Net, NetError, NetInfo, Port, ReadHalf, Split, Stream, WriteHalf};
 
 /// A network `N` of TCP/IP, and vsock where there is a device. The address decides between them.
@@ -40,6 +42,10 @@ impl<N: Net> Net for Joined<N> {
 
     async fn bind(&self, port: u16) -> Result<Self::Datagrams, NetError> {
         self.ip.bind(port).await
+    }
+
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
+        self.ip.resolve(name).await
     }
 
     async fn connect(&self, remote: impl Into<Address>) -> Result<Self::Stream, NetError> {

@@ -25,6 +25,7 @@ mod functions;
 mod lock;
 mod log;
 mod memory;
+mod names;
 mod net;
 mod options;
 mod platform;

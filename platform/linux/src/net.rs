@@ -227,6 +227,10 @@ impl Net for HostNet {
         })
     }
 
+    async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
+        self.host.names.resolve(name).await
+    }
+
     async fn connect(&self, remote: impl Into<Address>) -> Result<HostStream, NetError> {
         match remote.into() {
             Address::Ip(remote) => self.connect_tcp(remote).await.map_err(net_error),

@@ -4,6 +4,7 @@ use crate::console::Lines;
 use crate::cores::{Duties, LinuxCore};
 use crate::disk::{Disk, DiskError};
 use crate::files::HostFiles;
+use crate::names::Names;
 use crate::net::HostNet;
 use crate::options::{Options, ShareOption};
 use crate::trace::{self, Rate};
@@ -40,6 +41,7 @@ pub(crate) struct Host {
     args: Vec<String>,
     disks: Vec<Disk>,
     files: Option<HostFiles>,
+    pub(crate) names: Names,
     /// Opened by a signal, once signals are watched.
     pub(crate) shutdown: Latch,
     watches_signals: Cell<bool>,
@@ -94,7 +96,7 @@ impl LinuxPlatform {
     /// Opens the disks and prepares everything else.
     pub fn new(options: &Options) -> Result<LinuxPlatform, StartError> {
         let host = |error| StartError::Host(error);
-        let workers = Workers::new();
+        let workers = Workers::new("disk");
         let disks = options.disks.iter().enumerate();
         let disks = disks.map(|(index, disk)| Disk::open(index, disk, workers.clone()).map_err(StartError::Disk));
         let disks = disks.collect::<Result<_, _>>()?;
@@ -116,6 +118,7 @@ impl LinuxPlatform {
                 args: options.service_args.clone(),
                 disks,
                 files,
+                names: Names::new(),
                 shutdown: Latch::named(&SHUTDOWN),
                 watches_signals: Cell::new(false),
             }),

@@ -17,7 +17,7 @@ const THREADS_MAX: usize = 4;
 const QUEUE_MAX: usize = 256;
 
 /// The resource that a request waits for while the queue is full.
-static ROOM: Name = Name::new("room in the disk queue");
+static ROOM: Name = Name::new("room in the queue of the threads");
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -33,8 +33,8 @@ struct Handle {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
+    purpose: &'static str,
     state: Mutex<State>,
     job_came: Condvar,
 }
@@ -50,8 +50,10 @@ struct State {
 }
 
 impl Workers {
-    pub(crate) fn new() -> Workers {
-        Workers { handle: Arc::new(Handle { shared: Arc::default() }) }
+    /// No threads yet; `purpose` names those to come.
+    pub(crate) fn new(purpose: &'static str) -> Workers {
+        let shared = Shared { purpose, state: Mutex::default(), job_came: Condvar::new() };
+        Workers { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
     }
 
     /// Runs `work`, the operation of `request`, on one of the threads. When the future is dropped, work that was
@@ -103,7 +105,8 @@ impl Shared {
         state.jobs.extend(job.take());
         if state.idle < state.jobs.len() && state.threads < THREADS_MAX {
             let (shared, number) = (self.clone(), state.threads);
-            let begun = thread::Builder::new().name("glass-disk".into()).spawn(move || shared.work(number));
+            let begun =
+                thread::Builder::new().name(format!("glass-{}", self.purpose)).spawn(move || shared.work(number));
             state.threads += usize::from(begun.is_ok());
         }
         if state.threads == 0 {
@@ -119,7 +122,7 @@ impl Shared {
 
     fn work(&self, number: usize) {
         cores::unpin();
-        trace::attach(&format!("disk thread {number}"));
+        trace::attach(&format!("{} thread {number}", self.purpose));
         let mut state = lock(&self.state);
         loop {
             if let Some(job) = state.jobs.pop_front() {
@@ -226,7 +229,7 @@ mod tests {
 
     #[test]
     fn more_jobs_than_room_all_run_on_few_threads() {
-        let workers = Workers::new();
+        let workers = Workers::new("disk");
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let jobs = (0..QUEUE_MAX * 3).map(|number| {
             let (now, most) = (now.clone(), most.clone());
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn work_ends_although_nobody_waits_and_threads_end_with_the_handle() {
-        let workers = Workers::new();
+        let workers = Workers::new("disk");
         let (sender, receiver) = mpsc::channel();
         let mut running = workers.run(request(), move || {
             thread::sleep(Duration::from_millis(50));

@@ -6,7 +6,7 @@
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use glass_formats::trace::Group;
 use glass_trace::{LevelFilter, parse_level};
 
@@ -18,6 +18,8 @@ const TRACE_WORD: &str = "trace=";
 pub struct CommandLine {
     /// `ip=`
     pub address: Addressing,
+    /// `dns=ADDRESS[,ADDRESS]`: name servers; without it those of the DHCP server.
+    pub name_servers: Vec<IpAddr>,
     /// `console=PORT`: which port of the virtio console text goes to, 0 by default.
     pub console_port: u16,
     /// `virtio_mmio.device=`, in order.
@@ -69,6 +71,7 @@ impl CommandLine {
     pub fn parse(text: &str) -> CommandLine {
         let mut line = CommandLine {
             address: Addressing::Dhcp,
+            name_servers: Vec::new(),
             console_port: 0,
             devices: Vec::new(),
             log: LevelFilter::WARN,
@@ -88,6 +91,8 @@ impl CommandLine {
                 in_args = true;
             } else if let Some(address) = word.strip_prefix("ip=").and_then(parse_addressing) {
                 line.address = address;
+            } else if let Some(servers) = word.strip_prefix("dns=").and_then(parse_name_servers) {
+                line.name_servers = servers;
             } else if let Some(port) = word.strip_prefix("console=").and_then(parse_port) {
                 line.console_port = port;
             } else if let Some(level) = word.strip_prefix("log=").and_then(parse_level) {
@@ -124,6 +129,10 @@ fn parse_addressing(text: &str) -> Option<Addressing> {
     Some(Addressing::Static { address: address.parse().ok()?, prefix_bits, gateway })
 }
 
+fn parse_name_servers(text: &str) -> Option<Vec<IpAddr>> {
+    text.split(',').map(|address| address.parse().ok()).collect()
+}
+
 /// Undoes percent-encoding; what is no valid escape stays as it is.
 fn decode(word: &str) -> String {
     let mut bytes = Vec::new();
@@ -151,7 +160,7 @@ mod tests {
     #[test]
     fn platform_words_and_arguments_are_told_apart() {
         let line = CommandLine::parse(
-            "ip=10.0.2.15/24,10.0.2.2 quiet console=2 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "ip=10.0.2.15/24,10.0.2.2 dns=10.0.2.3,fec0::3 quiet console=2 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
         );
         assert_eq!(
             line.address,
@@ -161,6 +170,7 @@ mod tests {
                 gateway: Some(Ipv4Addr::new(10, 0, 2, 2))
             }
         );
+        assert_eq!(line.name_servers, ["10.0.2.3".parse::<IpAddr>().unwrap(), "fec0::3".parse().unwrap()]);
         assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
         assert_eq!(line.console_port, 2);
         assert_eq!(line.log, LevelFilter::DEBUG);
@@ -184,6 +194,7 @@ mod tests {
             "ip=x/8",
             "virtio_mmio.device=512@feb:x",
             "ip=1.2.3.4/8,no",
+            "dns=10.0.2.3,",
             "console=x",
             "console=511",
             "log=loud",

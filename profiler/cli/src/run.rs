@@ -29,6 +29,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signals::{INTERRUPTED, Signals};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -83,6 +84,9 @@ pub struct Args {
     /// DHCP].
     #[arg(long, value_parser = parse_ip)]
     ip: Option<String>,
+    /// Name servers of the VM [default: those of the DHCP server; with QEMU's user-mode network the host's].
+    #[arg(long, value_name = "ADDRESS[,ADDRESS]", value_delimiter = ',')]
+    dns: Vec<IpAddr>,
     /// Print messages of this level and more severe ones.
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"], default_value = LOG_DEFAULT)]
     log: String,

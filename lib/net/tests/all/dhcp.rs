@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 const SERVER: Ipv4Address = Ipv4Address::new(10, 0, 2, 2);
 const GIVEN: Ipv4Address = Ipv4Address::new(10, 0, 2, 15);
+const NAME_SERVER: Ipv4Address = Ipv4Address::new(10, 0, 2, 3);
 const CLIENT_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
 const SERVER_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 7]);
 const LEASE_SECS: u32 = 120;
@@ -116,7 +117,7 @@ impl Lan {
             client_identifier: None,
             server_identifier: Some(SERVER),
             parameter_request_list: None,
-            dns_servers: None,
+            dns_servers: Some([NAME_SERVER].into_iter().collect()),
             max_size: None,
             lease_duration: Some(LEASE_SECS),
             renew_duration: None,
@@ -175,6 +176,21 @@ fn an_address_is_learned_at_once_and_announced_when_somebody_listens() {
         .unwrap();
     net.settle();
     assert_eq!(net.asked, [GIVEN]);
+}
+
+#[test]
+fn names_are_requested_from_the_server_that_the_lease_names() {
+    let mut net = Lan::new();
+    let sockets = net.stack.sockets();
+    net.executor
+        .spawn("resolve", async move {
+            assert_eq!(sockets.resolve("queue.example").await, Err(glass_api::NetError::NoNameServer));
+            sockets.up().await.unwrap();
+            let _ = sockets.resolve("queue.example").await;
+        })
+        .unwrap();
+    net.settle();
+    assert_eq!(net.asked, [NAME_SERVER]);
 }
 
 #[test]

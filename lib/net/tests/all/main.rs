@@ -5,5 +5,6 @@ mod common;
 mod datagrams;
 mod dhcp;
 mod hostile;
+mod names;
 mod trace;
 mod wire;

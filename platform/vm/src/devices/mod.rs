@@ -21,6 +21,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
+use core::net::IpAddr;
 use core::time::Duration;
 use glass_net::Sockets;
 use glass_virtio::{Driver, IdentityDma, Rng, SetupError, Transport, device};
@@ -63,6 +64,8 @@ fn start_rng(transport: VmTransport, _: &Settings, _: &mut Devices) -> Result<Op
 pub struct Settings {
     /// How the network gets its address.
     pub address: Addressing,
+    /// Name servers; without one those of the DHCP server.
+    pub name_servers: Vec<IpAddr>,
     /// The console's port for text.
     pub console_port: u16,
     /// Memory of the machine.

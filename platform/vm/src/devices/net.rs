@@ -83,7 +83,9 @@ pub fn start(
             Address::Static { address: address.into(), prefix_bits, gateway: gateway.map(Into::into) }
         }
     };
-    let (mac, config) = (card.mac(), Config::for_memory(address, settings.memory_bytes));
+    let mac = card.mac();
+    let config =
+        Config { name_servers: settings.name_servers.clone(), ..Config::for_memory(address, settings.memory_bytes) };
     match Stack::new(FrameDevice(VirtioCard(card)), mac, config, random::next(), clock::now()) {
         Ok(stack) => {
             devices.sockets = Some(stack.sockets());

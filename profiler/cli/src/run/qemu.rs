@@ -4,6 +4,7 @@ use super::options::{Accel, Bus, Machine, Network, tcp_ports};
 use super::{Args, LOG_DEFAULT, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -13,6 +14,8 @@ pub(super) const QEMU: &str = "qemu-system-x86_64";
 const DRIVE: &str = "cache=writeback,discard=unmap,werror=report,rerror=report";
 /// What QEMU's own network gives the first guest, and where its gateway is.
 const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
+/// Where that network passes queries on to the host's name server.
+const USER_NETWORK_DNS: &str = "10.0.2.3";
 
 /// KVM or TCG, and a word on why if that was ours to choose.
 pub(super) fn choose_accel(accel: Accel) -> Result<(&'static str, Option<String>)> {
@@ -139,10 +142,16 @@ fn kernel_command_line(args: &Args) -> String {
         (None, Network::User) => format!("ip={USER_NETWORK_IP} "),
         (None, _) => String::new(),
     };
+    let servers = args.dns.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+    let dns = match (servers.as_str(), &args.ip, &args.net) {
+        ("", None, Network::User) => format!("dns={USER_NETWORK_DNS} "),
+        ("", ..) => String::new(),
+        (servers, ..) => format!("dns={servers} "),
+    };
     let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
     let words: Vec<String> = args.args.iter().map(|arg| encode(arg)).collect();
-    format!("{trace}{log}{ip}-- {}", words.join(" "))
+    format!("{trace}{log}{ip}{dns}-- {}", words.join(" "))
 }
 
 #[cfg(test)]
