@@ -10,7 +10,7 @@ mod wrong;
 use alloc::string::String;
 use core::time::Duration;
 use glasshouse::tracing::{debug, error, info, trace, warn};
-use glasshouse::{Error, Platform};
+use glasshouse::{Error, Net, Platform};
 
 glasshouse::main!(serve);
 
@@ -45,6 +45,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         Some("null-there") => many::fail_there(&platform, wrong::read_null).await,
         Some("stack-there") => many::fail_there(&platform, || wrong::recurse(1)).await,
         Some("facts") => facts(&platform),
+        Some("resolve") => resolve(&platform).await,
         Some("messages") => {
             messages();
             Ok(())
@@ -57,6 +58,18 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         Some(other) => Err(alloc::format!("`{other}` is not a fault of this program").into()),
         None => Err("give the name of a fault".into()),
     }
+}
+
+/// Prints the addresses of the name that the second argument gives.
+async fn resolve(platform: &impl Platform) -> Result<(), Error> {
+    let args = platform.args();
+    let name = args.get(1).ok_or("give a name after `resolve`")?;
+    let net = platform.net();
+    net.up().await?;
+    for address in net.resolve(name).await? {
+        platform.print(format_args!("{name} is {address}"));
+    }
+    Ok(())
 }
 
 /// Prints the platform's time and memory.

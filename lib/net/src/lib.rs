@@ -8,8 +8,8 @@
 //!
 //! smoltcp implements the protocol. This crate adds sockets that exist only while a
 //! connection does (buffers are allocated when a handshake is done, not when a port is opened), bounds on
-//! connections and on handshakes, a congestion window that counts bytes, UDP, connections that outlive their [`Stream`] until their data is delivered, peers that
-//! vanish, and addresses by DHCP.
+//! connections and on handshakes, a congestion window that counts bytes, UDP, connections that outlive their [`Stream`] until
+//! their data is delivered, peers that vanish, addresses by DHCP, and host names by DNS.
 //!
 //! # Copies
 //! A byte that is received is copied once from the frame into the socket's ring and once from there

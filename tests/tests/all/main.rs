@@ -20,6 +20,7 @@ mod hostile;
 mod live;
 mod memory;
 mod mpi;
+mod names;
 mod network;
 mod oracle;
 mod owner;

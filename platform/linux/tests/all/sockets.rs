@@ -304,3 +304,17 @@ fn time_and_memory_are_the_hosts() {
         assert!(memory.peak_bytes < memory.total_bytes, "{memory:?}");
     });
 }
+
+#[test]
+fn names_have_the_hosts_addresses() {
+    let _turn = turn();
+    run(async |platform, _| {
+        let net = platform.net();
+        let local = net.resolve("localhost").await.unwrap();
+        assert!(!local.is_empty() && local.iter().all(|address| address.is_loopback()), "{local:?}");
+        assert_eq!(net.resolve("192.0.2.7").await, Ok(vec![[192, 0, 2, 7].into()]));
+        for name in ["", "a\0b", &"x".repeat(300)] {
+            assert_eq!(net.resolve(name).await, Err(NetError::NoSuchName));
+        }
+    });
+}
