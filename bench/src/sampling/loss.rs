@@ -3,8 +3,8 @@
 use super::guest::Guest;
 use super::record::recorder;
 use crate::figure::Figure;
-use crate::outcome::Outcome;
-use crate::statistics::{Summary, turn};
+use crate::outcome::{Outcome, Progress, in_turn};
+use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::process::Process;
 use glass_tests::programs;
@@ -30,14 +30,14 @@ const WINDOW: Duration = Duration::from_millis(1500);
 const SETTLE: Duration = Duration::from_millis(400);
 
 /// Measures both backends, each with its accelerator.
-pub fn measure(outcome: &mut Outcome) -> Result<()> {
-    for accel in ["kvm", "tcg"] {
+pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+    for (index, accel) in ["kvm", "tcg"].into_iter().enumerate() {
         if accel == "kvm" && !programs::has_kvm() {
             continue;
         }
         // A plain stop is one of a vCPU under KVM.
         let (backend, looks) = if accel == "kvm" { ("kvm", &LOOKS[..]) } else { ("gdbstub", &LOOKS[..3]) };
-        let speeds = speeds(accel, looks)?;
+        let speeds = speeds(accel, looks, &|done, total| progress(index as u64 * total + done, 2 * total))?;
         let undisturbed = Summary::of(&speeds[0]).context("no window was measured")?.median;
         outcome.add(Figure::of(&format!("sampling.{backend}.undisturbed_rounds_s"), "rounds/s", &speeds[0]));
         for (look, speeds) in looks.iter().zip(&speeds) {
@@ -58,27 +58,23 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Rounds per second in each window, by sampler.
-fn speeds(accel: &str, looks: &[Look]) -> Result<Vec<Vec<f64>>> {
+fn speeds(accel: &str, looks: &[Look], progress: Progress) -> Result<Vec<Vec<f64>>> {
     let guest = Guest::start(accel)?;
-    let mut speeds = vec![Vec::new(); looks.len()];
-    for round in 0..ROUNDS {
-        for index in turn(looks.len(), round) {
-            let mut looking = start(looks[index], &guest)?;
-            std::thread::sleep(SETTLE);
-            let mark = guest.mark();
-            std::thread::sleep(WINDOW);
-            let speed = guest.speed_since(mark).context("the guest prints nothing")?;
-            speeds[index].push(speed);
-            if let Some(looking) = &mut looking {
-                let status = looking.wait(Duration::from_secs(20)).context("the sampler does not end")?;
-                if !status.success() {
-                    bail!("the sampler failed: {}", looking.output());
-                }
+    in_turn(looks.len(), ROUNDS, progress, |index| {
+        let mut looking = start(looks[index], &guest)?;
+        std::thread::sleep(SETTLE);
+        let mark = guest.mark();
+        std::thread::sleep(WINDOW);
+        let speed = guest.speed_since(mark).context("the guest prints nothing")?;
+        if let Some(looking) = &mut looking {
+            let status = looking.wait(Duration::from_secs(20)).context("the sampler does not end")?;
+            if !status.success() {
+                bail!("the sampler failed: {}", looking.output());
             }
-            std::thread::sleep(SETTLE / 2);
         }
-    }
-    Ok(speeds)
+        std::thread::sleep(SETTLE / 2);
+        Ok(speed)
+    })
 }
 
 /// Starts a sampler, for a window and the time around it.

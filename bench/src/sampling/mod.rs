@@ -13,8 +13,8 @@ use crate::outcome::Part;
 /// The measurements; those that this machine cannot do are left out with a note.
 pub const PARTS: [Part; 5] = [
     ("pauses", |outcome, _| pauses::measure(outcome)),
-    ("loss", |outcome, _| loss::measure(outcome)),
+    ("loss", loss::measure),
     ("record", |outcome, _| record::measure(outcome)),
     ("torn", |outcome, _| torn::measure(outcome)),
-    ("oracle", |outcome, _| oracle::measure(outcome)),
+    ("oracle", oracle::measure),
 ];

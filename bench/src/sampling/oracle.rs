@@ -1,7 +1,7 @@
 //! Whether the sampled shares agree with the shares that QEMU counts.
 
 use crate::figure::Figure;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Progress};
 use anyhow::Result;
 use glass_tests::folder::Folder;
 use glass_tests::oracle::comparison::{self, Function};
@@ -20,8 +20,9 @@ const SHOWN: usize = 12;
 const SPINNING: usize = 2;
 
 /// Measures with an idle host, and with processes that keep each CPU busy.
-pub fn measure(outcome: &mut Outcome) -> Result<()> {
-    if compare(outcome, "oracle", SECONDS)? {
+pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+    let rounds = ROUNDS as u64;
+    if compare(outcome, "oracle", SECONDS, &|done| progress(done, 2 * rounds))? {
         let folder = Folder::new("oracle-busy")?;
         let spin = |index| {
             Process::spawn(
@@ -30,7 +31,7 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
             )
         };
         let _spinning = (0..SPINNING).map(spin).collect::<Result<Vec<_>>>()?;
-        compare(outcome, "oracle_busy", BUSY_SECONDS)?;
+        compare(outcome, "oracle_busy", BUSY_SECONDS, &|done| progress(rounds + done, 2 * rounds))?;
     }
     outcome.note(
         "oracle: all functions, without the time in which the guest was stopped; `deviation` is the standard deviation, by chance, of the share of the function that differs most",
@@ -39,7 +40,7 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Returns whether it could be measured.
-fn compare(outcome: &mut Outcome, name: &str, seconds: u32) -> Result<bool> {
+fn compare(outcome: &mut Outcome, name: &str, seconds: u32, progress: &dyn Fn(u64)) -> Result<bool> {
     let (mut differences, mut deviations, mut samples) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let Some(comparison) = comparison::run(seconds)? else { return Ok(false) };
@@ -47,6 +48,7 @@ fn compare(outcome: &mut Outcome, name: &str, seconds: u32) -> Result<bool> {
         differences.extend(worst.map(Function::difference_points));
         deviations.extend(worst.map(|function| function.deviation_points(comparison.samples)));
         samples.push(comparison.samples as f64);
+        progress(round as u64 + 1);
         if round + 1 == ROUNDS {
             outcome.note(format!(
                 "{name}: {} samples of the upload queue under load (TCG) in the last of {ROUNDS} runs; sampled, time and instructions by QEMU's plugin, calls:",
