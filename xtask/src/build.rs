@@ -39,17 +39,23 @@ pub fn tested_glass() -> PathBuf {
 
 /// Builds the command `glass` and each service as a process.
 pub fn processes() -> Result<()> {
-    let mut command = run::cargo(&["build", "--release", "--package", "glass-cli"]);
-    run::shown(&mut command)?;
-    // Separately: a common build would give both the features of either.
-    for app in PROCESSES {
-        run::shown(&mut run::cargo(&["build", "--release", "--package", app]))?;
-    }
+    glass()?;
+    PROCESSES.iter().try_for_each(|app| process(app))
+}
+
+/// Builds the command `glass`.
+pub fn glass() -> Result<()> {
+    run::shown(&mut run::cargo(&["build", "--release", "--package", "glass-cli"]))?;
     let glass = programs().join("glass");
     if !glass.is_file() {
         bail!("the build did not create {}", glass.display());
     }
     Ok(())
+}
+
+/// Builds a service as a process, by itself: a common build would give each the features of all.
+pub fn process(app: &str) -> Result<()> {
+    run::shown(&mut run::cargo(&["build", "--release", "--package", app])).map(drop)
 }
 
 /// Builds what end-to-end tests run besides [`tested_glass`], silently beside a build that shows its progress: services as processes,
@@ -97,7 +103,7 @@ pub fn static_glass() -> Result<PathBuf> {
 }
 
 /// Builds what the benchmark `name` runs in addition and returns the report of `glass build` for the last image.
-pub fn measured(name: &str) -> Result<String> {
+pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
     if name == "perf" {
         return Ok("none is needed".to_owned());
     }
@@ -122,6 +128,9 @@ pub fn measured(name: &str) -> Result<String> {
     }
     if name == "tracing" {
         example("glass-report", "trace_page_cost")?;
+        if part == Some("page") {
+            return Ok("none is needed".to_owned());
+        }
         traced_variants()?;
     } else {
         example("glass-guests", "pauses")?;

@@ -33,6 +33,9 @@ pub struct Options {
     /// How QEMU runs the VM; `auto` uses KVM if it is available
     #[arg(long, value_enum, default_value_t = Accel::Auto)]
     accel: Accel,
+    /// Move 6 MiB instead of 256 MiB
+    #[arg(long)]
+    short: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -76,17 +79,20 @@ pub fn run(options: &Options) -> Result<()> {
     let folder = Folder::new("demo")?;
     let mut steps = Steps::new(7);
 
-    let step = steps.begin("build glass and the queue as a process", None);
-    build::processes()?;
+    let step = steps.begin("build glass", None);
+    build::glass()?;
     step.done("");
-    let step = steps.begin("build the queue as an image", None);
+    let step = steps.begin("build the queue", None);
     match world {
-        World::Process => step.done("not needed here"),
+        World::Process => {
+            build::process("upload-queue")?;
+            step.done("");
+        }
         _ => step.done(&build::queue_image()?),
     }
-    let files = demo_files::plan();
+    let files = demo_files::plan(options.short);
     let total_mib = files.iter().map(|file| file.bytes).sum::<u64>() >> 20;
-    let step = steps.begin(&format!("make {} files of 1 KiB to 64 MiB, {total_mib} MiB in total", files.len()), None);
+    let step = steps.begin(&format!("make {} files, {total_mib} MiB in total", files.len()), None);
     let hashes = demo_files::make(&files, folder.path())?;
     step.done("");
 

@@ -1,4 +1,4 @@
-//! The files of the demo: 256 MiB in sizes from 1 KiB to 64 MiB.
+//! The files of the demo: 256 MiB in sizes from 1 KiB to 64 MiB, or a short one of 6 MiB.
 
 use crate::run;
 use anyhow::{Context, Result, ensure};
@@ -9,6 +9,7 @@ use std::process::Command;
 /// How many files there are of each size in KiB. Large and small ones alternate when they are sent.
 const SIZES: [(u64, usize); 7] =
     [(64 << 10, 1), (16 << 10, 5), (4 << 10, 20), (1 << 10, 28), (256, 15), (16, 15), (1, 16)];
+const SIZES_SHORT: [(u64, usize); 5] = [(2 << 10, 1), (1 << 10, 3), (256, 4), (16, 3), (1, 3)];
 
 /// A file to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,9 +21,9 @@ pub struct File {
 }
 
 /// The files, in the order in which they are sent.
-pub fn plan() -> Vec<File> {
+pub fn plan(is_short: bool) -> Vec<File> {
     let mut sizes: Vec<(usize, u64)> = Vec::new();
-    for (kib, count) in SIZES {
+    for &(kib, count) in if is_short { &SIZES_SHORT[..] } else { &SIZES } {
         sizes.extend((0..count).map(|index| (index * 1000 / count, kib << 10)));
     }
     // Each size is spread evenly over the whole; the sort is stable, so the order never changes.
@@ -58,12 +59,13 @@ mod tests {
 
     #[test]
     fn the_files_are_256_mib_of_mixed_sizes() {
-        let files = plan();
+        let files = plan(false);
         let total: u64 = files.iter().map(|file| file.bytes).sum();
         assert!(total.abs_diff(256 << 20) < 1 << 20, "{total} bytes");
         assert!(files.iter().any(|file| file.bytes == 1 << 10) && files.iter().any(|file| file.bytes == 64 << 20));
         let first_half: u64 = files[..files.len() / 2].iter().map(|file| file.bytes).sum();
         assert!(first_half < total * 3 / 4, "the sizes are not mixed");
+        assert_eq!(plan(true).iter().map(|file| file.bytes).sum::<u64>() >> 20, 6);
     }
 
     #[test]

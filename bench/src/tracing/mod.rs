@@ -15,7 +15,7 @@ use glass_tests::programs;
 pub const PARTS: [Part; 4] = [
     ("cost", |outcome, _| cost::measure(outcome)),
     ("instructions", |outcome, _| instructions::measure(outcome)),
-    ("page", page::measure),
+    ("page", |outcome, _| page::measure(outcome)),
     ("throughput", throughput_and_bars),
 ];
 

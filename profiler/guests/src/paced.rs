@@ -164,7 +164,7 @@ impl<G: Guest> Paced<G> {
         run_first();
         let now = monotonic_ns();
         let pacer = Pacer::new(now, rate_hz, now);
-        Paced { guest, pacer, ended_ns: None, missing: 0, longest_pause_ns: 0, load: Load::default() }
+        Paced { guest, pacer, ended_ns: None, missing: 0, longest_pause_ns: 0, load: Load::new() }
     }
 
     /// The guest.

@@ -1,6 +1,6 @@
-//! The cost of a trace's page: `trace_page_cost EVENTS [FILE.html [FILE.cpuprofile]]` makes one of a synthetic trace of the queue,
-//! opens it in a headless Chromium, pans, zooms, and prints `name value` lines. Beside it an empty page with as many bytes, in
-//! the same browser. The first file keeps the page, the second Chromium's CPU profile of all that the page did.
+//! The cost of a trace's page: `trace_page_cost EVENTS RUNS [FILE.html [FILE.cpuprofile]]` makes one of a synthetic trace of the queue,
+//! opens it in a headless Chromium, pans, zooms, and prints `name value` lines, as often as RUNS. Beside it an empty page with as many
+//! bytes, in the same browser. The first file keeps the page, the second Chromium's CPU profile of all that the page did.
 
 #[path = "../tests/all/support/browser.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -65,6 +65,7 @@ fn main() -> Result<(), String> {
     let mut arguments = std::env::args().skip(1);
     let events = arguments.next().ok_or("give a number of events")?;
     let events: usize = events.parse().map_err(|_| format!("{events:?} is not a number of events"))?;
+    let runs = arguments.next().and_then(|text| text.parse::<u32>().ok()).ok_or("give a number of runs")?;
     let started = Instant::now();
     let trace = build(&example::queue(events, 1));
     println!("build_ms {}", started.elapsed().as_millis());
@@ -80,23 +81,31 @@ fn main() -> Result<(), String> {
         std::fs::write(&file, &page).map_err(|error| format!("{file}: {error}"))?;
     }
     let floor = format!("{}{}{}", EMPTY.0, "x".repeat(page.len()), EMPTY.1);
-    // The first page of a browser pays for its start.
-    let Some(mut browser) = Browser::open("<!doctype html><title>Start</title>") else { return Ok(()) };
-    open(&mut browser, &floor, "floor_open");
-    frames(&mut browser, "floor_frame", "() => () => {}");
     let profile = arguments.next();
+    for _ in 0..runs {
+        // The first page of a browser pays for its start.
+        let Some(mut browser) = Browser::open("<!doctype html><title>Start</title>") else { return Ok(()) };
+        measure(&mut browser, &floor, &page, profile.as_deref())?;
+    }
+    Ok(())
+}
+
+/// Opens both pages and moves in them; a file gets Chromium's profile of the second.
+fn measure(browser: &mut Browser, floor: &str, page: &str, profile: Option<&str>) -> Result<(), String> {
+    open(browser, floor, "floor_open");
+    frames(browser, "floor_frame", "() => () => {}");
     if profile.is_some() {
         browser.call("Profiler.enable", json!({}));
         browser.call("Profiler.start", json!({}));
     }
-    open(&mut browser, &page, "open");
+    open(browser, page, "open");
     for (name, movement) in [("pan", format!("() => ({PAN})(3)")), ("pan_near", format!("() => ({PAN})(6)"))] {
-        frames(&mut browser, name, &movement);
+        frames(browser, name, &movement);
     }
-    frames(&mut browser, "frame", SHAKE);
+    frames(browser, "frame", SHAKE);
     if let Some(file) = profile {
         let profile = browser.call("Profiler.stop", json!({}));
-        std::fs::write(&file, profile["profile"].to_string()).map_err(|error| format!("{file}: {error}"))?;
+        std::fs::write(file, profile["profile"].to_string()).map_err(|error| format!("{file}: {error}"))?;
     }
     for complaint in &browser.complaints {
         eprintln!("the page printed: {complaint}");

@@ -358,7 +358,8 @@ function listenToTools() {
 function rangeChosen({ label, intervals, isRange }) {
   const { sliceNs, slices, samples } = profile.timeline;
   if (samples) {
-    timeline.setWithin(new Within(label, intervals, profile.tracks));
+    timeline.setWithin(new Within(label, intervals, profile.tracks, isRange));
+    find("#timeline").scrollIntoView();
     return;
   }
   if (!isRange || slices < 2) {

@@ -196,7 +196,7 @@ export class Timeline {
 
   sayRange(range) {
     if (range) this.say(`${this.describe(range)}, ${formatSamples(this.countIn(range))}`);
-    else if (this.within) this.say(`${this.within.label}: ${formatDuration(this.within.ns)}, ${formatSamples(samplesIn(this.profile, { tracks: this.chosen, range: null, within: this.within }).length)}`);
+    else if (this.within) this.say(`${this.within.label}: ${this.within.isRange ? "" : "ran "}${formatDuration(this.within.ns)}, ${formatSamples(samplesIn(this.profile, { tracks: this.chosen, range: null, within: this.within }).length)}`);
     else this.say("");
   }
 

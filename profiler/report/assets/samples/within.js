@@ -4,9 +4,10 @@ export class Within {
   /**
    * `intervals` are `[from, to, core]` in nanoseconds with the name of the core or null for all; `tracks` are those of the profile.
    * A core is the track of the same name, "core 1" is "vcpu 1", and "main" the first thread of a process; where a core has no track,
-   * samples of all tracks count, and the label has that.
+   * samples of all tracks count, and the label has that. `isRange`: they are one range of time, not what ran.
    */
-  constructor(label, intervals, tracks) {
+  constructor(label, intervals, tracks, isRange = false) {
+    this.isRange = isRange;
     this.byTrack = new Map();
     const known = new Map();
     for (const [from, to, core] of intervals) {

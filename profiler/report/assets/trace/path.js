@@ -213,6 +213,23 @@ export function breakdown(parts) {
   return { own: sorted(own), causes: sorted(causes) };
 }
 
+/**
+ * The parts of a path in `count` columns of equal time: for each column the share of each kind.
+ * @param {{start: number, end: number, parts: {start: number, end: number, kind: number}[]}} path
+ */
+export function pathColumns({ start, end, parts }, count) {
+  const columns = Array.from({ length: count }, () => new Map());
+  const scale = count / Math.max(1, end - start);
+  for (const part of parts) {
+    const [from, to] = [(part.start - start) * scale, (part.end - start) * scale];
+    for (let column = Math.floor(from); column < count && column < to; column += 1) {
+      const shares = columns[column];
+      shares.set(part.kind, (shares.get(part.kind) ?? 0) + Math.min(to, column + 1) - Math.max(from, column));
+    }
+  }
+  return columns;
+}
+
 function addPart(sums, what, kind, ns) {
   const sum = sums.get(what) ?? { what, kind, ns: 0, count: 0, max: 0 };
   sum.ns += ns;

@@ -2,7 +2,7 @@
 
 import { formatCount, formatDuration, formatPercent } from "../shared/format.js";
 import { textElement } from "../shared/elements.js";
-import { breakdown, pathOf, tracksOf } from "./path.js";
+import { breakdown, pathColumns, pathOf, tracksOf } from "./path.js";
 import { pixelStyle } from "./colours.js";
 
 /** A part that is narrower has no outline. */
@@ -11,8 +11,9 @@ const OUTLINE_MIN_PX = 5;
 const STEP_MIN_PX = 8;
 /** Steps that are listed at first, and more of them with each click. */
 const STEPS_SHOWN = 200;
-/** Parts of the bar: more are narrower than a pixel. */
-const BAR_PARTS_MAX = 600;
+/** Pixels of the bar, which is stretched to the width of the panel. */
+const BAR_WIDTH = 600;
+const BAR_HEIGHT = 30;
 
 export class PathView {
   /** `on` holds shown(path or null), go(part), colours(). */
@@ -70,24 +71,35 @@ export class PathView {
     this.section.replaceChildren(...parts);
   }
 
-  /** The path as a bar; the tables have the same for keys and for those who do not see it. */
+  /** The path as a bar, whose columns show shares; the tables have the same for keys and for those who do not see it. */
   bar() {
     const { path } = this;
-    const whole = Math.max(1, path.end - path.start);
-    const bar = textElement("div", "path-bar", "");
+    const { weights } = this.data;
+    const bar = document.createElement("canvas");
+    bar.className = "path-bar";
     bar.setAttribute("aria-hidden", "true");
-    const shown = [...path.parts.entries()].sort(([, a], [, b]) => b.end - b.start - (a.end - a.start)).slice(0, BAR_PARTS_MAX);
-    for (const [place, part] of shown) {
-      const piece = textElement("button", "", "");
-      piece.type = "button";
-      piece.tabIndex = -1;
-      piece.style.left = `${((part.start - path.start) * 100) / whole}%`;
-      piece.style.width = `${Math.max(0.1, ((part.end - part.start) * 100) / whole)}%`;
-      piece.style.backgroundColor = this.colour(part.kind);
-      piece.title = `${part.what}: ${formatDuration(part.end - part.start)}`;
-      piece.addEventListener("click", () => this.goTo(place));
-      bar.append(piece);
-    }
+    [bar.width, bar.height] = [BAR_WIDTH, BAR_HEIGHT];
+    const pen = bar.getContext("2d");
+    pathColumns(path, BAR_WIDTH).forEach((shares, column) => {
+      let bottom = BAR_HEIGHT;
+      for (const [kind, share] of [...shares].sort(([a], [b]) => weights[a] - weights[b] || a - b)) {
+        pen.fillStyle = this.colour(kind);
+        pen.fillRect(column, bottom - share * BAR_HEIGHT, 1, share * BAR_HEIGHT);
+        bottom -= share * BAR_HEIGHT;
+      }
+    });
+    const placeAt = ({ offsetX }) => {
+      const time = path.start + (offsetX / Math.max(1, bar.clientWidth)) * (path.end - path.start);
+      return path.parts.findLastIndex((part) => part.start <= time);
+    };
+    bar.addEventListener("pointermove", (event) => {
+      const part = path.parts[placeAt(event)];
+      bar.title = part ? `${part.what}: ${formatDuration(part.end - part.start)}` : "";
+    });
+    bar.addEventListener("click", (event) => {
+      const place = placeAt(event);
+      if (path.parts[place] && path.parts[place].track !== null) this.goTo(place);
+    });
     return bar;
   }
 

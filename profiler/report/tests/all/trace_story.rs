@@ -1,19 +1,24 @@
-//! The story that a page leads through: from a recording of uploads to the slowest one, its critical path, the flush that made it
+//! The story that the demo's page leads through: from a recording of uploads to the slowest one, its critical path, the flush that made it
 //! wait, the write before that, and its samples; by pointer, by keys, on a small and on a narrow screen, without barriers.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::support::browser::Browser;
 use crate::support::trace_view::ready;
+use flate2::read::GzDecoder;
 use glass_profile::recording::{NoFiles, open as open_recording};
 use glass_profile::trace::build;
 use serde_json::{Value, json};
 
-/// Made by `glass record --trace --rate 9973` of the queue as a process, with eight uploads of 300 KB to 2.4 MB.
-const RECORDING: &[u8] = include_bytes!("../recordings/uploads.pftrace");
+/// What `cargo xtask demo --short` recorded of the queue as a VM (`target/demo/queue.pftrace`), through `gzip -9n`: 14 uploads of 1 KiB
+/// to 2 MiB, four at a time, then as many downloads.
+const RECORDING: &[u8] = include_bytes!("../recordings/demo.pftrace.gz");
 
 fn page() -> String {
-    let recording = open_recording(RECORDING, &mut NoFiles).expect("the recording is whole");
+    let mut bytes = Vec::new();
+    GzDecoder::new(RECORDING).read_to_end(&mut bytes).expect("the recording was packed by gzip");
+    let recording = open_recording(&bytes[..], &mut NoFiles).expect("the recording is whole");
     glass_report::trace_html(&recording.profile, &build(&recording.trace))
 }
 
@@ -141,8 +146,9 @@ fn the_slowest_upload_is_two_clicks_from_its_cause() {
     browser.click("#path-samples");
     browser.wait_for("!document.querySelector('#report').hidden");
     browser.wait_for(
-        "/^span upload: .*, [1-9]\\d* samples?$/.test(document.querySelector('#timeline .selection').textContent)",
+        "/^span upload: ran .*, [1-9]\\d* samples?$/.test(document.querySelector('#timeline .selection').textContent)",
     );
+    browser.wait_for("document.querySelector('#graph').getBoundingClientRect().top < 520");
     picture(&mut browser, "story-samples.png");
     browser.click("input[value=chart] + span");
     browser.wait_for("/ samples of /.test(document.querySelector('#chart p').textContent)");
@@ -182,27 +188,28 @@ fn keys_lead_to_the_cause_too() {
 fn all_spans_of_a_name_are_a_table() {
     let Some(mut browser) = open(&page(), 1280, 720) else { return };
     browser.click("#trace-spans-tab");
-    browser.wait_for("document.querySelectorAll('#trace-spans tbody tr').length === 8");
+    browser.wait_for("document.querySelectorAll('#trace-spans tbody tr').length === 14");
     picture(&mut browser, "story-spans.png");
     let note = browser.text("#trace-spans .trace-nothing");
-    assert!(note.starts_with("8 spans: median ") && note.contains("p99"), "{note}");
+    assert!(note.starts_with("14 spans: median ") && note.contains("p99"), "{note}");
     let head = browser.eval("[...document.querySelectorAll('#trace-spans th')].map((th) => th.textContent)");
     assert_eq!(head, json!(["start", "duration", "ID", "task", "bytes", "id"]));
     let bars = browser.eval(
         "[...document.querySelectorAll('.histogram button')].map((bar) => Number(/: (\\d+) spans/.exec(bar.title)[1])).reduce((a, b) => a + b)",
     );
-    assert_eq!(bars, json!(8));
+    assert_eq!(bars, json!(14));
     // By a field, the largest first.
     browser.click("#trace-spans th:nth-child(5) button");
     browser.click("#trace-spans th:nth-child(5) button");
     let bytes = browser
         .eval("[...document.querySelectorAll('#trace-spans tbody tr')].map((row) => Number(row.cells[4].textContent))");
     let bytes: Vec<u64> = serde_json::from_value(bytes).expect("numbers");
-    assert_eq!(bytes, [2_400_000, 2_100_000, 1_800_000, 1_500_000, 1_200_000, 900_000, 600_000, 300_000]);
+    let kib = [2_048, 1_024, 1_024, 1_024, 256, 256, 256, 256, 16, 16, 16, 1, 1, 1];
+    assert_eq!(bytes, kib.map(|kib| kib << 10));
     browser.click("#trace-spans tbody tr:nth-child(2)");
     panel(&mut browser, "Breakdown by the cause");
     browser.click("#trace-details-tab");
-    browser.wait_for("document.querySelector('.trace-text')?.textContent.includes('bytes = 2100000')");
+    browser.wait_for("document.querySelector('.trace-text')?.textContent.includes('bytes = 1048576')");
     browser.assert_quiet();
 }
 
@@ -219,20 +226,20 @@ fn a_search_finds_fields_tasks_and_numbers_once() {
     };
     // A field of an upload, and whatever else has this ID.
     search(&mut browser, "id = 4");
-    browser.wait_for("document.querySelector('#trace-found').textContent.includes('upload (bytes = 1200000, id = 4)')");
+    browser.wait_for("document.querySelector('#trace-found').textContent.includes('upload (bytes = 1048576, id = 4)')");
     browser.eval(
         "[...document.querySelectorAll('.trace-match')].find((row) => row.textContent.includes('upload')).click()",
     );
     browser.wait_for("document.querySelector('.trace-text')?.textContent.includes('id = 4')");
-    assert_eq!(search(&mut browser, "bytes = 1,800,000"), "no match");
-    assert_eq!(search(&mut browser, "bytes = 1800000"), "1 match");
+    assert_eq!(search(&mut browser, "bytes = 2,097,152"), "no match");
+    assert_eq!(search(&mut browser, "bytes = 2097152"), "2 matches");
     assert_eq!(search(&mut browser, "#7"), "1 match");
     browser.key("Enter");
     browser.wait_for("document.querySelector('#trace-details').textContent.includes('connection #7')");
     let writes = search(&mut browser, "131,072");
     assert!(writes.ends_with("matches") && writes != "0 matches", "{writes}");
     // Each upload is a span of its own, however often cores were in it.
-    assert_eq!(search(&mut browser, "/^upload$/"), "8 matches");
+    assert_eq!(search(&mut browser, "/^upload$/"), "14 matches");
     browser.assert_quiet();
 }
 
@@ -258,9 +265,9 @@ fn barriers(browser: &mut Browser, name: &str) {
     assert_eq!(found, json!([]), "{name}: {}", serde_json::to_string_pretty(&found).unwrap_or_default());
 }
 
-#[test]
-fn no_view_has_barriers() {
-    let Some(mut browser) = open(&page(), 1280, 720) else { return };
+/// Goes through all views of the page in a window of this size.
+fn no_barriers(width: u32, height: u32) {
+    let Some(mut browser) = open(&page(), width, height) else { return };
     for theme in ["light", "dark"] {
         if browser.eval("document.documentElement.dataset.theme") != json!(theme) {
             browser.click("#theme");
@@ -269,20 +276,31 @@ fn no_view_has_barriers() {
         let tabs: Value = browser.eval("[...document.querySelectorAll('#trace-tabs button')].map((tab) => tab.id)");
         for tab in tabs.as_array().into_iter().flatten().filter_map(Value::as_str) {
             browser.click(&format!("#{tab}"));
-            barriers(&mut browser, &format!("{theme} {tab}"));
+            barriers(&mut browser, &format!("{width} {theme} {tab}"));
         }
         browser.click("#trace-overview-tab");
         browser.click("#trace-overview .story-buttons button");
         panel(&mut browser, "Breakdown by the cause");
-        barriers(&mut browser, &format!("{theme} path"));
-        picture(&mut browser, &format!("path-{theme}.png"));
+        barriers(&mut browser, &format!("{width} {theme} path"));
+        picture(&mut browser, &format!("path-{width}-{theme}.png"));
         browser.click("#trace-details-tab");
         browser.wait_for("document.querySelector('.inside-items')");
-        barriers(&mut browser, &format!("{theme} details"));
+        barriers(&mut browser, &format!("{width} {theme} details"));
         browser.click("#samples-view");
-        barriers(&mut browser, &format!("{theme} samples"));
+        barriers(&mut browser, &format!("{width} {theme} samples"));
+        picture(&mut browser, &format!("samples-{width}-{theme}.png"));
     }
     browser.assert_quiet();
+}
+
+#[test]
+fn no_view_has_barriers() {
+    no_barriers(1280, 720);
+}
+
+#[test]
+fn no_view_has_barriers_on_a_narrow_screen() {
+    no_barriers(390, 844);
 }
 
 #[test]
@@ -290,6 +308,9 @@ fn a_narrow_screen_shows_tracks_and_panels() {
     let Some(mut browser) = open(&page(), 390, 844) else { return };
     panel(&mut browser, "The slowest and the median span");
     picture(&mut browser, "narrow-opened.png");
+    // The story begins without scrolling.
+    let [_, top, _, height] = browser.place("#trace-overview .story-buttons button");
+    assert!(top + height <= 844.0 && browser.eval("window.scrollY") == json!(0), "{top} {height}");
     browser.click("#trace-overview .story-buttons button");
     panel(&mut browser, "Breakdown by the cause");
     picture(&mut browser, "narrow-path.png");
@@ -303,6 +324,5 @@ fn a_narrow_screen_shows_tracks_and_panels() {
         left >= 0.0 && left + width <= 390.0 && top + height <= 844.0 && width > 300.0,
         "{left} {top} {width} {height}"
     );
-    barriers(&mut browser, "narrow");
     browser.assert_quiet();
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { stackBoxes } from "../../assets/samples/chart.js";
 import { Layout } from "../../assets/trace/layout.js";
-import { breakdown } from "../../assets/trace/path.js";
+import { breakdown, pathColumns } from "../../assets/trace/path.js";
 import { Within } from "../../assets/samples/within.js";
 
 function layout() {
@@ -41,6 +41,13 @@ test("the parts of one wait are one wait of the breakdown", () => {
   const { own, causes } = breakdown([part(0, 10, "a running", null), part(10, 30, "disk 0 flush", wait), part(30, 40, "commit running", wait), part(40, 45, "a running", null)]);
   assert.deepEqual(own.map(({ what, ns, count, max }) => [what, ns, count, max]), [["disk 0 I/O", 30, 1, 30], ["a running", 15, 2, 10]]);
   assert.deepEqual(causes.map(({ what, ns }) => [what, ns]), [["disk 0 flush", 20], ["a running", 15], ["commit running", 10]]);
+});
+
+test("the columns of a path are full, and show the shares of all that lies in them", () => {
+  const parts = [{ start: 10, end: 18, kind: 1 }, { start: 18, end: 20, kind: 2 }, { start: 20, end: 42, kind: 1 }];
+  const columns = pathColumns({ start: 10, end: 42, parts }, 4);
+  assert.deepEqual(columns.map((shares) => [...shares]), [[[1, 1]], [[2, 0.25], [1, 0.75]], [[1, 1]], [[1, 1]]]);
+  assert.deepEqual(pathColumns({ start: 5, end: 5, parts: [] }, 1), [new Map()]);
 });
 
 test("samples lie in intervals of their own track", () => {
