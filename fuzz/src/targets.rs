@@ -2,12 +2,14 @@
 
 mod boot;
 mod devices;
+mod files;
 mod guests;
 mod jit;
 mod kernel;
 mod programs;
 mod recording;
 mod service;
+mod sockets;
 mod trace;
 
 use fastrand::Rng;
@@ -64,6 +66,8 @@ pub const ALL: &[&dyn Target] = &[
     &boot::CommandLines,
     &boot::Acpi,
     &devices::Devices,
+    &files::HostDirectory,
+    &sockets::HostSockets,
 ];
 
 /// The one with this name.

@@ -82,7 +82,7 @@ pub(crate) fn ranges(request: &Request, bytes: u64) -> Wanted {
         found.extend(Some(range).filter(|range| !range.is_empty()));
     }
     // Parts that overlap are an attack, or a mistake: the whole file is shorter.
-    let total: u64 = found.iter().map(|range| range.end - range.start).sum();
+    let total = found.iter().fold(0, |total: u64, range| total.saturating_add(range.end - range.start));
     match found.len() {
         0 => Wanted::Unsatisfiable,
         2.. if total > bytes => Wanted::Whole,

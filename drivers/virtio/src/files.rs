@@ -35,6 +35,11 @@ const DIRECTORY_BYTES: usize = 32 << 10;
 /// How often a file that is to be made, or opened if there is one, may appear and vanish meanwhile.
 const CREATE_TRIES: usize = 8;
 
+/// A host that has not taken so many of what it is to forget has ended.
+const FORGETS_MAX: usize = 4 * NAMES_MAX;
+/// What is of an earlier use of the device fails.
+const STARTED_AGAIN: FileError = FileError::Broken("its device was started again");
+
 /// What a request waits for that the device has no room for.
 static NO_ROOM: Name = Name::new("files: no room for another request");
 
@@ -179,7 +184,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
     async fn request(&self, node: &Node, message: Message, data: Data) -> Completion {
         if node.generation != self.shared.state.borrow().generation {
             let (opcode, buf) = (message.opcode, data.into_buf());
-            let result = Err(FileError::Broken("its device was started again"));
+            let result = Err(STARTED_AGAIN);
             return Completion { number: 0, opcode, result, fixed: [0; FIXED_BYTES_MAX], buf, filled_bytes: 0 };
         }
         let (answer, waker, debts) = (RefCell::default(), RefCell::default(), self.shared.debts.clone());
@@ -187,7 +192,11 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
         let slot = Rc::new(Slot { answer, waker, debts, generation });
         self.shared.state.borrow_mut().submit(message, data, Some(slot.clone()), self.now());
         poll_fn(|context| {
-            if let Some(completion) = slot.answer.borrow_mut().take() {
+            if let Some(mut completion) = slot.answer.borrow_mut().take() {
+                // Its numbers may be those of other nodes by now.
+                if self.shared.state.borrow().generation != generation {
+                    completion.result = Err(STARTED_AGAIN);
+                }
                 return Poll::Ready(completion);
             }
             *slot.waker.borrow_mut() = Some(context.waker().clone());
@@ -419,6 +428,9 @@ impl<T: Transport, D: Dma> Shared<T, D> {
         loop {
             let Some((node, lookups, of)) = self.debts.forgets.borrow().front().copied() else { return };
             if of == generation && !state.fs.forget(node, lookups) && state.fs.lie().is_none() {
+                if self.debts.forgets.borrow().len() > FORGETS_MAX {
+                    state.fs.break_with(Lie::NoAnswer);
+                }
                 return;
             }
             self.debts.forgets.borrow_mut().pop_front();
@@ -535,7 +547,7 @@ impl<T: Transport + 'static, D: Dma + 'static> Files for HostFiles<T, D> {
         let handle = fuse::handle(&answer.fixed);
         // Closed when this ends, in whatever way.
         let open = OpenDirectory { node: node.clone(), handle };
-        let (mut entries, mut offset) = (Vec::new(), 0);
+        let (mut entries, mut offset, mut requests) = (Vec::new(), 0, 0);
         let mut buf = Buf::zeroed(DIRECTORY_BYTES).map_err(|_| FileError::OutOfMemory)?;
         loop {
             let message = Message::read_directory(open.node.number, open.handle, offset, DIRECTORY_BYTES as u32);
@@ -545,9 +557,10 @@ impl<T: Transport + 'static, D: Dma + 'static> Files for HostFiles<T, D> {
             let next = fuse::directory_entries(&buf[..answer.filled_bytes], &mut entries).map_err(FileError::Broken)?;
             match next {
                 None => return Ok(entries),
-                _ if entries.len() > ENTRIES_MAX => return Err(FileError::TooMany),
+                // Each answer had an entry, though perhaps none with a name of ours.
+                _ if entries.len() > ENTRIES_MAX || requests >= ENTRIES_MAX => return Err(FileError::TooMany),
                 Some(next) if next == offset => return Err(FileError::Broken("a directory does not end")),
-                Some(next) => offset = next,
+                Some(next) => (offset, requests) = (next, requests + 1),
             }
         }
     }
@@ -610,7 +623,7 @@ pub struct OpenFile<T: Transport, D: Dma> {
 impl<T: Transport, D: Dma> OpenFile<T, D> {
     /// What the host permits; an error if its device was started again and has not answered yet.
     fn limits(&self) -> Result<Limits, FileError> {
-        self.files.shared.state.borrow().limits.ok_or(FileError::Broken("its device was started again"))
+        self.files.shared.state.borrow().limits.ok_or(STARTED_AGAIN)
     }
 }
 

@@ -231,6 +231,9 @@ impl<T: Transport, D: Dma> Fs<T, D> {
 
     /// The next completion. After a violation of the specification all requests fail.
     pub fn poll_one(&mut self) -> Option<Completion> {
+        if let Some(lie) = self.card.forgets.lie() {
+            self.card.queue.break_with(lie);
+        }
         let used = match self.card.queue.pop() {
             Ok(used) => used?,
             Err(lie) => return self.fail_one(lie),

@@ -46,6 +46,10 @@ struct Host {
     valid_secs: u64,
     /// Changes the next answer.
     damage: Option<fn(&mut Vec<u8>)>,
+    /// Directories have another entry for ever.
+    is_endless: bool,
+    /// It takes nothing that is to be forgotten.
+    keeps_all: bool,
 }
 
 struct Site {
@@ -171,6 +175,10 @@ impl Host {
                 Ok(Vec::new())
             }
             20 => Ok(Vec::new()),
+            28 if self.is_endless => {
+                let next = u64_at(body, 8) + 1;
+                Ok([&[1; 8][..], &next.to_le_bytes(), &[2, 0, 0, 0], &[4, 0, 0, 0], b"..", &[0; 6]].concat())
+            }
             28 => {
                 let offset = u64_at(body, 8) as usize;
                 let children: Vec<_> = self.nodes.iter().filter(|(_, child)| child.parent == node).collect();
@@ -219,6 +227,9 @@ impl Host {
 
     /// Takes what the guest has forgotten.
     fn take_forgets(&mut self) {
+        if self.keeps_all {
+            return;
+        }
         while let Some(chain) = self.fake.with(0, |queue| queue.take()) {
             let request = chain.read();
             assert_eq!((u32_at(&request, 4), request.len()), (Opcode::Forget as u32, 48));
@@ -252,6 +263,8 @@ fn site() -> Site {
         requests: Vec::new(),
         valid_secs: 1,
         damage: None,
+        is_endless: false,
+        keeps_all: false,
     };
     let root = Node { parent: 0, name: String::new(), mode: DIRECTORY_MODE, bytes: Vec::new() };
     host.nodes.insert(ROOT, root);
@@ -440,6 +453,87 @@ fn an_answer_that_is_not_valid_breaks_the_device_and_it_starts_again() {
         assert_eq!(site.run(files.metadata("folder/file")).unwrap().bytes, 20_000);
         site.assert_nothing_left();
     }
+}
+
+#[test]
+fn a_lie_about_what_is_forgotten_ends_every_request() {
+    let mut site = site();
+    let files = site.files.clone();
+    site.run(files.metadata("folder")).unwrap();
+    site.now.set(Instant(site.now.get().0 + 2_000_000_000));
+    let mut task = pin!(files.metadata("folder/file"));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(task.as_mut().poll(context).is_pending());
+    site.files.kick();
+    // More was forgotten than the guest has ever named, which it sees when it forgets the next node.
+    site.host.fake.with(0, |queue| queue.publish(4));
+    let mut other = alloc::boxed::Box::pin(files.metadata("link"));
+    assert!(other.as_mut().poll(context).is_pending());
+    site.files.kick();
+    let chains: Vec<Chain> = core::iter::from_fn(|| site.host.fake.with(1, |queue| queue.take())).collect();
+    let written = site.host.answer(&chains[1]);
+    site.host.fake.with(1, |queue| queue.complete(chains[1].head, written));
+    site.files.poll();
+    // Its future is dropped with the answer, and the node in it is forgotten.
+    drop(other);
+    site.files.kick();
+    assert!(site.files.lie().is_some());
+    site.files.restart().unwrap();
+    let answer = task.as_mut().poll(context);
+    assert!(matches!(answer, Poll::Ready(Err(FileError::Broken(_)))), "{answer:?}");
+}
+
+/// A host whose directory never ends, though it names nothing that counts.
+#[test]
+fn a_directory_without_an_end_is_refused() {
+    let mut site = site();
+    let files = site.files.clone();
+    let mut task = pin!(files.read_dir(""));
+    for _ in 0..2 * glass_api::ENTRIES_MAX {
+        if let Poll::Ready(entries) = task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            assert_eq!(entries.err(), Some(FileError::TooMany));
+            return;
+        }
+        site.host.is_endless = true;
+        site.round();
+    }
+    panic!("the directory is read for ever");
+}
+
+/// Answers that came before the device was started again, to a task that runs after it.
+#[test]
+fn what_an_earlier_device_has_answered_is_not_used() {
+    let mut site = site();
+    let files = site.files.clone();
+    site.run(files.metadata("folder")).unwrap();
+    let mut task = pin!(files.metadata("folder/file"));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(task.as_mut().poll(context).is_pending());
+    site.round();
+    site.host.fake.with(1, |queue| queue.publish(9));
+    site.files.poll();
+    site.files.restart().unwrap();
+    let answer = task.as_mut().poll(context);
+    assert!(matches!(answer, Poll::Ready(Err(FileError::Broken(_)))), "{answer:?}");
+}
+
+#[test]
+fn a_host_that_forgets_nothing_is_given_up() {
+    let mut site = site();
+    site.host.valid_secs = 0;
+    site.host.keeps_all = true;
+    let files = site.files.clone();
+    for number in 0..30_000 {
+        // Each is another node, which is forgotten at once.
+        let file = site.host.find(ROOT, "link").unwrap();
+        let node = site.host.nodes.remove(&file).unwrap();
+        site.host.nodes.insert(1_000_000 + number, node);
+        if site.run(files.metadata("link")).is_err() {
+            assert_eq!(site.files.lie(), Some(Lie::NoAnswer));
+            return;
+        }
+    }
+    panic!("what is to be forgotten grows for ever");
 }
 
 #[test]

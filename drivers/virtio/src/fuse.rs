@@ -49,6 +49,9 @@ const FILE_MODE: u32 = 0o100_644;
 const DIRECTORY_MODE: u32 = 0o755;
 const UMASK: u32 = 0o022;
 
+/// The end of the year 9999, the last that dates of HTTP can name.
+const SECS_MAX: u64 = 253_402_300_799;
+
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -315,13 +318,15 @@ fn duration(secs: u64, nanos: u32) -> Duration {
     Duration::from_secs(secs).saturating_add(Duration::from_nanos(nanos.into()))
 }
 
+/// A size or a time that no file of a host has is replaced by the largest one, so that a service can compute with it.
 fn metadata(attributes: &[u8]) -> Metadata {
     let mode = u32_at(attributes, 60);
+    let time = |secs: usize, nanos: usize| duration(u64_at(attributes, secs).min(SECS_MAX), u32_at(attributes, nanos));
     Metadata {
         kind: kind(mode >> 12),
-        bytes: u64_at(attributes, 8),
-        modified: duration(u64_at(attributes, 32), u32_at(attributes, 52)),
-        changed: duration(u64_at(attributes, 40), u32_at(attributes, 56)),
+        bytes: u64_at(attributes, 8).min(i64::MAX as u64),
+        modified: time(32, 52),
+        changed: time(40, 56),
         number: u64_at(attributes, 0),
     }
 }
@@ -430,6 +435,20 @@ mod tests {
         let mut long = directory_entry(1, 8, b"x");
         long[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(directory_entries(&long, &mut Vec::new()).is_err());
+    }
+
+    #[test]
+    fn sizes_and_times_are_those_of_files() {
+        let mut answer = [0xff; ATTRIBUTES_BYTES];
+        let (metadata, valid) = attributes(&answer);
+        assert_eq!((metadata.bytes, metadata.modified.as_secs()), (i64::MAX as u64, SECS_MAX + 4));
+        // Each is added to a moment or to another size.
+        assert!(metadata.changed.checked_add(Duration::from_secs(1 << 40)).is_some() && valid > Duration::from_secs(1));
+        answer[16 + 8..16 + 16].copy_from_slice(&7u64.to_le_bytes());
+        answer[16 + 32..16 + 40].copy_from_slice(&9u64.to_le_bytes());
+        answer[16 + 52..16 + 56].copy_from_slice(&5u32.to_le_bytes());
+        let (metadata, _) = attributes(&answer);
+        assert_eq!((metadata.bytes, metadata.modified), (7, Duration::new(9, 5)));
     }
 
     #[test]

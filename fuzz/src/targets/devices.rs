@@ -13,8 +13,8 @@ use crate::mutate;
 /// Kind of device and its features, then its configuration.
 const HEAD_BYTES: usize = 64;
 /// A step: what, which queue, two numbers.
-const STEP_BYTES: usize = 8;
-const STEPS_MAX: usize = 400;
+pub(super) const STEP_BYTES: usize = 8;
+pub(super) const STEPS_MAX: usize = 400;
 const FEATURES: [u64; 12] = [
     feature::INDIRECT,
     feature::EVENT_IDX,
@@ -30,38 +30,60 @@ const FEATURES: [u64; 12] = [
     feature::BLK_RO,
 ];
 
-/// The three devices.
+/// Disk, network card and console.
 pub struct Devices;
 
-struct Step {
-    what: u8,
-    queue: u8,
-    small: u16,
-    large: u32,
+pub(super) struct Step {
+    pub what: u8,
+    pub queue: u8,
+    pub small: u16,
+    pub large: u32,
+}
+
+impl Step {
+    /// The steps of an input without its head.
+    pub fn all(bytes: &[u8]) -> Vec<Step> {
+        let step = |bytes: &[u8; STEP_BYTES]| Step {
+            what: bytes[0] % 40,
+            queue: bytes[1],
+            small: u16::from_le_bytes([bytes[2], bytes[3]]),
+            large: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        };
+        bytes.as_chunks::<STEP_BYTES>().0.iter().map(step).collect()
+    }
 }
 
 /// The device's side, which may delay completions and complete twice.
-struct Liar {
-    fake: Fake,
-    held: Vec<(u16, Chain)>,
+pub(super) struct Liar {
+    pub fake: Fake,
+    pub held: Vec<(u16, Chain)>,
 }
 
 impl Liar {
-    fn with(&self, queue: u8, work: impl FnOnce(&mut DeviceQueue)) {
+    /// Lets `work` play the device on a queue; returns its number.
+    fn with(&self, queue: u8, work: impl FnOnce(&mut DeviceQueue)) -> Option<u16> {
         let mut state = self.fake.state();
         let count = state.queues.len().max(1);
-        if let Some(queue) = state.queues.get_mut(usize::from(queue) % count) {
-            work(queue);
+        let queue = state.queues.get_mut(usize::from(queue) % count)?;
+        work(queue);
+        Some(queue.number)
+    }
+
+    /// A device that was reset has no requests: the memory of those is not the driver's any more.
+    pub fn check_reset(&mut self) {
+        if self.fake.state().queues.is_empty() {
+            self.held.clear();
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    pub fn step(&mut self, step: &Step) {
+        self.check_reset();
         let held = self.held.len().max(1);
         let chosen = self.held.get(usize::from(step.small) % held).cloned();
         match step.what {
             0 | 1 => {
                 let mut taken = Vec::new();
-                self.with(step.queue, |queue| taken.extend(queue.take().map(|chain| (queue.number, chain))));
+                let _ = self.with(step.queue, |queue| taken.extend(queue.take().map(|chain| (queue.number, chain))));
                 self.held.extend(taken);
             }
             // An answer that is valid in form: bytes, and as many as were written.
@@ -75,15 +97,23 @@ impl Liar {
                     queue.complete(chain.head, written);
                 }
             }
-            // A valid id with a wrong length; the same completion twice.
-            5 => {
-                let Some((_, chain)) = chosen else { return };
-                self.with(step.queue, |queue| queue.put(chain.head.into(), step.large));
+            // An id that may be valid, with any length; the same completion twice. The driver may take the memory back by that, so
+            // the device must not write there any more.
+            5 | 6 => {
+                let head = chosen.filter(|_| step.what == 5).map(|(_, chain)| u32::from(chain.head));
+                let (id, bytes) = match head {
+                    Some(head) => (head, step.large),
+                    None => (step.large, u32::from(step.small)),
+                };
+                let number = self.with(step.queue, |queue| queue.put(id, bytes));
+                self.held.retain(|(of, chain)| Some(*of) != number || u32::from(chain.head) != id);
             }
-            6 => self.with(step.queue, |queue| queue.put(step.large, step.small.into())),
-            7 => self.with(step.queue, |queue| queue.publish(step.small)),
-            8 => self.with(step.queue, |queue| queue.set_available_event(step.small)),
-            9 => self.with(step.queue, |queue| queue.set_no_notify(step.small & 1 == 0)),
+            7 => {
+                let number = self.with(step.queue, |queue| queue.publish(step.small));
+                self.held.retain(|(of, _)| Some(*of) != number);
+            }
+            8 => _ = self.with(step.queue, |queue| queue.set_available_event(step.small)),
+            9 => _ = self.with(step.queue, |queue| queue.set_no_notify(step.small & 1 == 0)),
             10 => {
                 let mut state = self.fake.state();
                 let length = state.config.len().max(1);
@@ -93,10 +123,6 @@ impl Liar {
                 state.generation = state.generation.wrapping_add(1);
             }
             _ => self.fake.state().status = step.small as u8,
-        }
-        // A reset clears the device's state.
-        if self.fake.state().queues.is_empty() {
-            self.held.clear();
         }
     }
 }
@@ -241,13 +267,7 @@ impl Target for Devices {
         let chosen = u16::from_le_bytes([head[1], head[2]]);
         let features = FEATURES.iter().enumerate().filter(|(index, _)| chosen & 1 << index != 0);
         let features = features.fold(0, |all, (_, feature)| all | feature);
-        let step = |bytes: &[u8; STEP_BYTES]| Step {
-            what: bytes[0] % 40,
-            queue: bytes[1],
-            small: u16::from_le_bytes([bytes[2], bytes[3]]),
-            large: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-        };
-        let steps: Vec<Step> = rest.as_chunks::<STEP_BYTES>().0.iter().map(step).collect();
+        let steps = Step::all(rest);
         match head[0] % 3 {
             0 => blk(Fake::new(device::BLK, features, &head[3..]), &steps),
             1 => net(Fake::new(device::NET, features, &head[3..]), &steps),
