@@ -23,6 +23,8 @@ pub enum WallSource {
     Host,
     /// KVM's clock for guests: the host's time, to the microsecond.
     Kvm,
+    /// Xen's clock for domains: its time, to the microsecond.
+    Xen,
     /// The real-time clock (RTC) of a PC, in whole seconds: it may be late by up to one.
     Rtc,
     /// A simulation, whose date follows from its seed.
@@ -34,6 +36,7 @@ impl fmt::Display for WallSource {
         f.write_str(match self {
             WallSource::Host => "host",
             WallSource::Kvm => "KVM",
+            WallSource::Xen => "Xen",
             WallSource::Rtc => "RTC",
             WallSource::Simulated => "simulation",
         })

@@ -557,7 +557,7 @@ impl Wake for Count {
 
 type Task = Pin<Box<dyn Future<Output = Result<(), BlockError>>>>;
 
-fn reads(disk: &Disk<Fake, GuardedDma>, sector: u64) -> Task {
+fn reads(disk: &Disk<Blk<Fake, GuardedDma>>, sector: u64) -> Task {
     let disk = disk.clone();
     Box::pin(async move {
         let (result, buf) = disk.read(sector * 512, Buf::zeroed(512).unwrap()).await;

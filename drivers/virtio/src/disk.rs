@@ -1,4 +1,4 @@
-//! A disk for tasks: [`Blk`] behind `glass_api::Block`, and a [`Driver`] for the platform's loop.
+//! A disk for tasks: requests of any device behind `glass_api::Block`, and a [`Driver`] for the platform's loop.
 //!
 //! Requests beyond those that the disk can have in flight wait in order of arrival. A request whose
 //! future is dropped continues; its buffer is freed when the device is done with it.
@@ -9,6 +9,7 @@ use crate::dma::Dma;
 use crate::error::{Lie, SetupError};
 use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::Transport;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -22,19 +23,112 @@ use glass_trace::{BlockKind, Name};
 /// What a request waits for that the disk has no room for.
 static NO_ROOM: Name = Name::new("disk: no room for another request");
 
-/// A disk. Clones are handles to the same one: a task's, and the platform's own to drive it.
-pub struct Disk<T: Transport, D: Dma> {
-    shared: Rc<RefCell<Shared<T, D>>>,
+/// What becomes of a request: its result, and its buffer, which a flush has none of.
+pub type Complete<'a> = &'a mut dyn FnMut(RequestId, Result<(), BlockError>, Option<Buf>);
+
+/// A device of blocks without tasks, whatever its protocol: requests go in, completions come out.
+pub trait BlockDevice {
+    /// Size and limits.
+    fn info(&self) -> BlockInfo;
+    /// Requests that can be in flight: the numbers of all are below this.
+    fn requests_max(&self) -> usize;
+    /// Whether a request can be taken now.
+    fn has_room(&self) -> bool;
+    /// Takes a request; the device is notified at the next kick. On error the request comes back.
+    fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)>;
+    /// Hands one finished request to `complete`; all requests at once when the device has violated its protocol. Returns their
+    /// number.
+    fn poll_one(&mut self, complete: Complete) -> usize;
+    /// As [`Driver::kick`].
+    fn kick(&mut self);
+    /// As [`Driver::arm`].
+    fn arm(&mut self) -> bool;
+    /// As [`Driver::disarm`].
+    fn disarm(&mut self);
+    /// As [`Driver::acknowledge`].
+    fn acknowledge(&mut self);
+    /// As [`Driver::lie`].
+    fn lie(&self) -> Option<Lie>;
+    /// As [`Driver::restart`]; all requests were taken out.
+    fn restart(&mut self) -> Result<(), SetupError>;
+    /// What the trace calls the device.
+    fn trace_name(&self) -> u32;
+    /// As [`Driver::set_trace_name`].
+    fn set_trace_name(&mut self, name: u32);
+    /// The number in the trace of a request in flight.
+    fn traced_number(&self, id: RequestId) -> u64;
 }
 
-impl<T: Transport, D: Dma> Clone for Disk<T, D> {
-    fn clone(&self) -> Disk<T, D> {
+/// Writes an implementation that calls methods of the same names: of a type of its own, or of what is in a box.
+macro_rules! forward {
+    ($self:ident => $target:expr) => {
+        fn info(&$self) -> BlockInfo {
+            $target.info()
+        }
+        fn requests_max(&$self) -> usize {
+            $target.requests_max()
+        }
+        fn has_room(&$self) -> bool {
+            $target.has_room()
+        }
+        fn submit(&mut $self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
+            $target.submit(request)
+        }
+        fn poll_one(&mut $self, mut complete: Complete) -> usize {
+            $target.poll_one(&mut complete)
+        }
+        fn kick(&mut $self) {
+            $target.kick();
+        }
+        fn arm(&mut $self) -> bool {
+            $target.arm()
+        }
+        fn disarm(&mut $self) {
+            $target.disarm();
+        }
+        fn acknowledge(&mut $self) {
+            $target.acknowledge();
+        }
+        fn lie(&$self) -> Option<Lie> {
+            $target.lie()
+        }
+        fn restart(&mut $self) -> Result<(), SetupError> {
+            $target.restart()
+        }
+        fn trace_name(&$self) -> u32 {
+            $target.trace_name()
+        }
+        fn set_trace_name(&mut $self, name: u32) {
+            $target.set_trace_name(name);
+        }
+        fn traced_number(&$self, id: RequestId) -> u64 {
+            $target.traced_number(id)
+        }
+    };
+}
+
+impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
+    // Methods of the type itself come before those of its traits.
+    forward!(self => self);
+}
+
+impl<B: BlockDevice + ?Sized> BlockDevice for Box<B> {
+    forward!(self => (**self));
+}
+
+/// A disk. Clones are handles to the same one: a task's, and the platform's own to drive it.
+pub struct Disk<B: BlockDevice> {
+    shared: Rc<RefCell<Shared<B>>>,
+}
+
+impl<B: BlockDevice> Clone for Disk<B> {
+    fn clone(&self) -> Disk<B> {
         Disk { shared: self.shared.clone() }
     }
 }
 
-struct Shared<T: Transport, D: Dma> {
-    blk: Blk<T, D>,
+struct Shared<B: BlockDevice> {
+    blk: B,
     /// Requests that were submitted and whose answer was not fetched: no more than live futures.
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -61,9 +155,9 @@ enum Slot {
     Done(Answer),
 }
 
-impl<T: Transport, D: Dma> Disk<T, D> {
+impl<B: BlockDevice> Disk<B> {
     /// Makes `blk` usable by tasks.
-    pub fn new(blk: Blk<T, D>) -> Disk<T, D> {
+    pub fn new(blk: B) -> Disk<B> {
         let slot_of = (0..blk.requests_max()).collect();
         let shared = Shared {
             blk,
@@ -77,12 +171,12 @@ impl<T: Transport, D: Dma> Disk<T, D> {
         Disk { shared: Rc::new(RefCell::new(shared)) }
     }
 
-    fn request(&self, request: Request) -> Pending<T, D> {
+    fn request(&self, request: Request) -> Pending<B> {
         Pending { disk: self.clone(), state: State::New(request) }
     }
 }
 
-impl<T: Transport, D: Dma> Shared<T, D> {
+impl<B: BlockDevice> Shared<B> {
     /// Takes one completion.
     fn poll_one(&mut self) -> bool {
         let Shared { blk, slots, free, slot_of, woken, .. } = self;
@@ -154,7 +248,7 @@ impl<T: Transport, D: Dma> Shared<T, D> {
 }
 
 /// Wakes whom `work` put on the list, outside of the borrow: a waker may do anything.
-fn with_wakes<T: Transport, D: Dma, R>(shared: &RefCell<Shared<T, D>>, work: impl FnOnce(&mut Shared<T, D>) -> R) -> R {
+fn with_wakes<B: BlockDevice, R>(shared: &RefCell<Shared<B>>, work: impl FnOnce(&mut Shared<B>) -> R) -> R {
     let (result, mut woken) = {
         let mut shared = shared.borrow_mut();
         let result = work(&mut shared);
@@ -168,7 +262,7 @@ fn with_wakes<T: Transport, D: Dma, R>(shared: &RefCell<Shared<T, D>>, work: imp
     result
 }
 
-impl<T: Transport, D: Dma> Driver for Disk<T, D> {
+impl<B: BlockDevice> Driver for Disk<B> {
     fn poll(&mut self) -> bool {
         // One at a time: a wake follows its completion, so that a trace shows who was woken by what.
         let mut progress = false;
@@ -213,7 +307,7 @@ impl<T: Transport, D: Dma> Driver for Disk<T, D> {
     }
 }
 
-impl<T: Transport + 'static, D: Dma + 'static> Block for Disk<T, D> {
+impl<B: BlockDevice + 'static> Block for Disk<B> {
     fn info(&self) -> BlockInfo {
         self.shared.borrow().blk.info()
     }
@@ -234,8 +328,8 @@ impl<T: Transport + 'static, D: Dma + 'static> Block for Disk<T, D> {
 }
 
 /// A request on its way.
-struct Pending<T: Transport, D: Dma> {
-    disk: Disk<T, D>,
+struct Pending<B: BlockDevice> {
+    disk: Disk<B>,
     state: State,
 }
 
@@ -250,7 +344,7 @@ enum State {
     Ended,
 }
 
-impl<T: Transport, D: Dma> Future for Pending<T, D> {
+impl<B: BlockDevice> Future for Pending<B> {
     type Output = Answer;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context) -> Poll<Answer> {
@@ -302,7 +396,7 @@ impl<T: Transport, D: Dma> Future for Pending<T, D> {
     }
 }
 
-impl<T: Transport, D: Dma> Drop for Pending<T, D> {
+impl<B: BlockDevice> Drop for Pending<B> {
     fn drop(&mut self) {
         with_wakes(&self.disk.shared, |shared| match self.state {
             State::Waiting(_, ticket) => {

@@ -144,6 +144,8 @@ pub enum Lie {
     BadAnswer,
     /// It has not answered a request for too long.
     NoAnswer,
+    /// A violation of a protocol that is not virtio's, in words.
+    Protocol(&'static str),
 }
 
 impl Lie {
@@ -158,6 +160,7 @@ impl Lie {
             Lie::NeedsReset => "it requested a reset",
             Lie::BadAnswer => "its answer is not valid",
             Lie::NoAnswer => "it does not answer",
+            Lie::Protocol(words) => words,
         }
     }
 }
@@ -171,7 +174,7 @@ impl fmt::Display for Lie {
             Lie::LengthTooLong { bytes, writable } => write!(f, " ({bytes} bytes into {writable})"),
             Lie::TooManyCompletions { count, in_flight } => write!(f, " ({count} of {in_flight})"),
             Lie::BufferCount { buffers } => write!(f, " ({buffers} buffers)"),
-            Lie::NeedsReset | Lie::BadAnswer | Lie::NoAnswer => Ok(()),
+            Lie::NeedsReset | Lie::BadAnswer | Lie::NoAnswer | Lie::Protocol(_) => Ok(()),
         }
     }
 }

@@ -66,13 +66,14 @@ mod vsock_tests;
 
 pub use blk::Blk;
 pub use console::{Console, ConsoleConfig};
-pub use disk::Disk;
+pub use disk::{BlockDevice, Complete, Disk};
 pub use dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES, Users};
 pub use error::{Lie, SetupError, TransportError};
 pub use files::{HostFiles, OpenFile};
 pub use fs::Fs;
 pub use mmio::{MmioTransport, WINDOW_BYTES};
 pub use net::{Net, NetConfig, NetLimits, NetTransmit};
+pub use offload::Offload;
 pub use pci::{PciConfig, PciLayout, PciRegion, PciTransport, pci_capabilities, pci_device_kind};
 pub use registers::{MmioRegisters, Registers};
 pub use request::{Request, RequestId, SubmitError};

@@ -189,3 +189,29 @@ pub fn prepare(header: &mut [u8; HEADER_BYTES], frame: &mut [u8], segment_bytes:
         header[4..6].copy_from_slice(&bytes.get().to_le_bytes());
     }
 }
+
+/// What a card of another protocol is to do for a frame that is sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// The TCP or UDP checksum is to be completed; its field has the sum of the pseudo header.
+    pub is_blank: bool,
+    /// The frame is to be cut into TCP segments with so many bytes of payload, and whether they are over IPv6.
+    pub segments: Option<(u16, bool)>,
+}
+
+impl Offload {
+    /// Prepares a frame whose TCP or UDP checksum is to be filled in by the card, and which it cuts into segments if
+    /// `segment_bytes` is given.
+    pub fn prepare(frame: &mut [u8], segment_bytes: Option<NonZeroU16>) -> Offload {
+        let mut header = [0; HEADER_BYTES];
+        prepare(&mut header, frame, segment_bytes);
+        let segments =
+            (header[1] != GSO_NONE).then(|| (u16::from_le_bytes([header[4], header[5]]), header[1] == GSO_TCPV6));
+        Offload { is_blank: header[0] & FLAG_NEEDS_CHECKSUM != 0, segments }
+    }
+
+    /// Whether a received frame may be passed to a stack that does not check TCP and UDP checksums. One pass over the payload.
+    pub fn has_right_checksum(frame: &[u8]) -> bool {
+        verify(&[0; HEADER_BYTES], frame) == Verdict::Good
+    }
+}

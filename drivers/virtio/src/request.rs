@@ -39,6 +39,11 @@ pub enum Request {
 pub struct RequestId(pub(crate) u16);
 
 impl RequestId {
+    /// The number of a request, for a driver of another protocol.
+    pub fn new(number: u16) -> RequestId {
+        RequestId(number)
+    }
+
     /// A number below [`Blk::requests_max`](crate::Blk::requests_max), for tables of requests.
     pub fn index(self) -> usize {
         usize::from(self.0)

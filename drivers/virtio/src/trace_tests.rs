@@ -64,7 +64,7 @@ impl Wake for Waking {
     }
 }
 
-fn disk() -> (Fake, Disk<Fake, GuardedDma>) {
+fn disk() -> (Fake, Disk<Blk<Fake, GuardedDma>>) {
     let mut config = 64u64.to_le_bytes().to_vec();
     config.resize(64, 0);
     let fake = Fake::new(device::BLK, feature::INDIRECT | feature::EVENT_IDX | feature::BLK_FLUSH, &config);

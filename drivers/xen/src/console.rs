@@ -49,12 +49,6 @@ mod tests {
     use core::cell::Cell;
     use core::sync::atomic::Ordering;
 
-    impl Events for &Cell<u32> {
-        fn notify(&self, port: u32) {
-            self.set(self.get() + port);
-        }
-    }
-
     #[test]
     fn bytes_lie_where_the_daemon_reads_them() {
         let (page, events) = (IdentityFrames.allocate(1).unwrap(), Cell::new(0));

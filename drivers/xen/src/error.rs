@@ -29,20 +29,39 @@ pub enum Lie {
         /// The request's number in it.
         id: u32,
     },
+    /// Data that lies beyond the end of its page.
+    BeyondPage {
+        /// Where it ends, in bytes.
+        end: u32,
+    },
     /// A message of xenstore without the parts that its kind must have.
     Malformed,
 }
 
+impl Lie {
+    /// The lie in words, without its numbers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Lie::TooManyResponses { .. } => "it answered more requests than were in flight",
+            Lie::RingOverfull { .. } => "its ring holds more than its size",
+            Lie::MessageTooLong { .. } => "it sent a message that is too long",
+            Lie::UnknownAnswer { .. } => "it answered a request that was not made",
+            Lie::BeyondPage { .. } => "it reports data beyond the end of a page",
+            Lie::Malformed => "it sent a message without its parts",
+        }
+    }
+}
+
 impl fmt::Display for Lie {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}", self.as_str())?;
         match self {
-            Lie::TooManyResponses { count, in_flight } => {
-                write!(f, "it answered more requests than were in flight ({count} of {in_flight})")
-            }
-            Lie::RingOverfull { bytes, size } => write!(f, "its ring holds {bytes} bytes of at most {size}"),
-            Lie::MessageTooLong { bytes } => write!(f, "it sent a message of {bytes} bytes"),
-            Lie::UnknownAnswer { id } => write!(f, "it answered request {id}, which was not made"),
-            Lie::Malformed => write!(f, "it sent a message without its parts"),
+            Lie::TooManyResponses { count, in_flight } => write!(f, " ({count} of {in_flight})"),
+            Lie::RingOverfull { bytes, size } => write!(f, " ({bytes} of {size} bytes)"),
+            Lie::MessageTooLong { bytes } => write!(f, " ({bytes} bytes)"),
+            Lie::UnknownAnswer { id } => write!(f, " (request {id})"),
+            Lie::BeyondPage { end } => write!(f, " (at {end} bytes)"),
+            Lie::Malformed => Ok(()),
         }
     }
 }

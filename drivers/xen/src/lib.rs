@@ -14,10 +14,19 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod blk;
+#[cfg(test)]
+mod blk_tests;
+mod blk_wire;
+mod bus;
 mod byte_ring;
 mod console;
 mod error;
 mod grants;
+mod net;
+#[cfg(test)]
+mod net_tests;
+mod net_wire;
 mod page;
 mod ring;
 mod store;
@@ -25,9 +34,12 @@ mod store;
 mod store_tests;
 mod wire;
 
+pub use blk::{Blk, BlkLimits};
+pub use bus::{BusError, Device, State};
 pub use console::Console;
 pub use error::Lie;
 pub use grants::{Access, Domain, Grant, Grants};
+pub use net::{Net, NetOffers, NetTransmit};
 pub use page::{Frames, IdentityFrames, PAGE_BYTES, SharedPages};
 pub use ring::{FrontRing, Full, RING_HEADER_BYTES};
 pub use store::{Store, StoreError, Transaction, Watch};

@@ -45,6 +45,9 @@ unsafe fn release_global(pointer: NonNull<u8>, bytes: usize) {
 #[derive(Debug, Clone)]
 pub struct SharedPages {
     region: Rc<Region>,
+    /// Which of the region's bytes: the first one, and their number.
+    start: usize,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -75,12 +78,22 @@ impl SharedPages {
         frame: u64,
         release: unsafe fn(NonNull<u8>, usize),
     ) -> SharedPages {
-        SharedPages { region: Rc::new(Region { pointer, bytes, frame, release }) }
+        SharedPages { region: Rc::new(Region { pointer, bytes, frame, release }), start: 0, bytes }
     }
 
     /// Their length in bytes.
     pub fn bytes(&self) -> usize {
-        self.region.bytes
+        self.bytes
+    }
+
+    /// `count` of them, from number `first` on.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn part(&self, first: usize, count: usize) -> SharedPages {
+        let (start, bytes) = (first * PAGE_BYTES, count * PAGE_BYTES);
+        assert!(start + bytes <= self.bytes, "{count} pages from {first} on of {} bytes", self.bytes);
+        SharedPages { region: self.region.clone(), start: self.start + start, bytes }
     }
 
     /// Frame number of page `index`.
@@ -88,15 +101,15 @@ impl SharedPages {
     /// # Panics
     /// If there is no such page.
     pub fn frame(&self, index: usize) -> u64 {
-        assert!(index < self.region.bytes / PAGE_BYTES, "page {index} of {} bytes", self.region.bytes);
-        self.region.frame + index as u64
+        assert!(index < self.bytes / PAGE_BYTES, "page {index} of {} bytes", self.bytes);
+        self.region.frame + (self.start / PAGE_BYTES + index) as u64
     }
 
     fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
         let end = offset.checked_add(bytes);
-        assert!(end.is_some_and(|end| end <= self.region.bytes), "{bytes} bytes at {offset} of {}", self.region.bytes);
-        // SAFETY: the range was just found to be inside the memory, which is one allocation.
-        unsafe { self.region.pointer.as_ptr().add(offset) }
+        assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset} of {}", self.bytes);
+        // SAFETY: the range was just found to be inside this part of the memory, which is one allocation (`part`).
+        unsafe { self.region.pointer.as_ptr().add(self.start + offset) }
     }
 
     /// The word of 16 bits at byte `offset`.
@@ -152,6 +165,20 @@ pub fn numbered(count: usize, frame: u64) -> SharedPages {
     let mut pages = IdentityFrames.allocate(count).expect("memory for a test");
     Rc::get_mut(&mut pages.region).expect("one handle").frame = frame;
     pages
+}
+
+/// Pages of the allocator with such numbers.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub struct SmallNumbers(core::cell::Cell<u64>);
+
+#[cfg(test)]
+impl Frames for SmallNumbers {
+    fn allocate(&self, count: usize) -> Option<SharedPages> {
+        let frame = self.0.get() + 0x1000;
+        self.0.set(frame + count as u64);
+        Some(numbered(count, frame))
+    }
 }
 
 #[cfg(test)]

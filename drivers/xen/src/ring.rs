@@ -124,6 +124,11 @@ impl FrontRing {
         Ok(true)
     }
 
+    /// Whether [`FrontRing::take`] has something to return.
+    pub fn has_response(&self) -> bool {
+        self.lie.is_none() && self.load(RSP_PROD) != self.taken
+    }
+
     /// Requests an event for the next response. Returns true when one is there already, and after a violation.
     pub fn arm(&mut self) -> bool {
         self.store(RSP_EVENT, self.taken.wrapping_add(1));

@@ -98,6 +98,8 @@ struct Shared<E: Events> {
     next_id: u32,
     watches: BTreeMap<u32, WatchState>,
     next_token: u32,
+    /// Transactions to be ended without effect, as soon as there is room for the requests.
+    cancelled: Vec<u32>,
     lie: Option<Lie>,
     woken: Vec<Waker>,
 }
@@ -139,6 +141,7 @@ impl<E: Events> Store<E> {
             next_id: 0,
             watches: BTreeMap::new(),
             next_token: 0,
+            cancelled: Vec::new(),
             lie: None,
             woken: Vec::new(),
         };
@@ -231,11 +234,16 @@ impl<E: Events> Store<E> {
     ) -> Result<R, StoreError> {
         for _ in 0..TRANSACTIONS_MAX {
             let started = split(&self.request(0, kind::TRANSACTION_START, strings(&[""])).await?)?;
-            let number = started.first().and_then(|number| number.parse().ok()).filter(|&number| number != 0);
-            let transaction = Transaction { store: self, number: number.ok_or(Lie::Malformed)? };
-            let result = work(&transaction).await;
+            let number = transaction_number(&started).ok_or(Lie::Malformed)?;
+            let open = Open { store: self, number };
+            let result = work(&Transaction { store: self, number }).await;
+            // From here on the request ends it, whether or not its answer is waited for.
+            mem::forget(open);
             let verdict = if result.is_ok() { "T" } else { "F" };
-            let ended = self.request(transaction.number, kind::TRANSACTION_END, strings(&[verdict])).await;
+            let ended = self.request(number, kind::TRANSACTION_END, strings(&[verdict])).await;
+            if ended == Err(StoreError::Busy) {
+                self.shared.borrow_mut().cancel(number);
+            }
             match (result, ended) {
                 (_, Err(StoreError::Refused(name))) if name == "EAGAIN" => {}
                 (Err(error), _) | (_, Err(error)) => return Err(error),
@@ -247,6 +255,7 @@ impl<E: Events> Store<E> {
 
     /// Watches `path` and everything below it. The first change is reported at once, as xenstore does.
     pub async fn watch(&self, path: &str) -> Result<Watch<E>, StoreError> {
+        check_path(path)?;
         let token = {
             let mut shared = self.shared.borrow_mut();
             shared.next_token = shared.next_token.wrapping_add(1);
@@ -255,9 +264,25 @@ impl<E: Events> Store<E> {
             token
         };
         let watch = Watch { store: self.clone(), path: path.into(), token };
-        check_path(path)?;
         self.request(0, kind::WATCH, strings(&[path, &format!("{token}")])).await?;
         Ok(watch)
+    }
+}
+
+/// The number in the answer to the start of a transaction.
+fn transaction_number(started: &[String]) -> Option<u32> {
+    started.first()?.parse().ok().filter(|&number| number != 0)
+}
+
+/// A transaction in the hands of a future. Dropping it ends it without effect.
+struct Open<'a, E: Events> {
+    store: &'a Store<E>,
+    number: u32,
+}
+
+impl<E: Events> Drop for Open<'_, E> {
+    fn drop(&mut self) {
+        self.store.shared.borrow_mut().cancel(self.number);
     }
 }
 
@@ -278,7 +303,13 @@ impl<E: Events> Drop for Exchange<'_, E> {
             match pending.state {
                 // The answer is there: the place is free.
                 State::Answered(ref answer) if *answer != Err(StoreError::TimedOut) => {
-                    shared.pending.remove(&self.id);
+                    let answered = shared.pending.remove(&self.id);
+                    if let Some(Pending {
+                        kind: kind::TRANSACTION_START, state: State::Answered(Ok(started)), ..
+                    }) = answered
+                    {
+                        shared.cancel_started(&started);
+                    }
                 }
                 _ => pending.state = State::Abandoned,
             }
@@ -352,7 +383,7 @@ impl<E: Events> Drop for Watch<E> {
         shared.watches.remove(&self.token);
         // Without room for the request the watch stays at xenstore: events for it are ignored.
         if let Ok(id) = shared.submit(0, kind::UNWATCH, &strings(&[&self.path, &format!("{}", self.token)])) {
-            shared.pending.entry(id).and_modify(|pending| pending.state = State::Abandoned);
+            shared.abandon(id);
         }
     }
 }
@@ -387,6 +418,13 @@ impl<E: Events> Shared<E> {
     fn exchange(&mut self) -> Result<bool, Lie> {
         if self.lie.is_some() {
             return Ok(false);
+        }
+        while let Some(number) = self.cancelled.pop() {
+            let Ok(id) = self.submit(number, kind::TRANSACTION_END, &strings(&["F"])) else {
+                self.cancelled.push(number);
+                break;
+            };
+            self.abandon(id);
         }
         let (mut moved, mut messages) = (0, 0);
         while !self.outgoing.is_empty() {
@@ -449,9 +487,33 @@ impl<E: Events> Shared<E> {
             // Answered by its deadline, and the future has not run yet.
             State::Answered(Err(StoreError::TimedOut)) => pending.state = State::Answered(answer),
             State::Answered(_) => return Err(Lie::UnknownAnswer { id: header.id }),
-            State::Abandoned => drop(self.pending.remove(&header.id)),
+            State::Abandoned => {
+                let kind = self.pending.remove(&header.id).map(|pending| pending.kind);
+                // Its future was dropped, or it came too late: nothing will ever end what has just begun.
+                if let (Some(kind::TRANSACTION_START), Ok(started)) = (kind, answer) {
+                    self.cancel_started(&started);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Ends a transaction without effect at the next exchange. An answer is not waited for.
+    fn cancel(&mut self, transaction: u32) {
+        if self.lie.is_none() && self.cancelled.len() < REQUESTS_MAX {
+            self.cancelled.push(transaction);
+        }
+    }
+
+    /// The same with the answer to its start.
+    fn cancel_started(&mut self, started: &[u8]) {
+        if let Some(number) = split(started).ok().as_deref().and_then(transaction_number) {
+            self.cancel(number);
+        }
+    }
+
+    fn abandon(&mut self, id: u32) {
+        self.pending.entry(id).and_modify(|pending| pending.state = State::Abandoned);
     }
 
     fn expire(&mut self) {

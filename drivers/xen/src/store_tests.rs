@@ -31,6 +31,8 @@ struct Daemon {
     watches: Vec<(String, String)>,
     /// Ends of transactions to refuse.
     conflicts: u32,
+    /// Transactions that have started and not ended.
+    open: u32,
     is_silent: bool,
 }
 
@@ -46,6 +48,7 @@ impl Daemon {
             values: BTreeMap::new(),
             watches: Vec::new(),
             conflicts: 0,
+            open: 0,
             is_silent: false,
         }
     }
@@ -108,9 +111,13 @@ impl Daemon {
                 self.watches.retain(|(_, watched)| *watched != token);
                 self.send(kind::UNWATCH, header.id, b"OK\0");
             }
-            kind::TRANSACTION_START => self.send(kind::TRANSACTION_START, header.id, b"7\0"),
+            kind::TRANSACTION_START => {
+                self.open += 1;
+                self.send(kind::TRANSACTION_START, header.id, b"7\0");
+            }
             kind::TRANSACTION_END => {
                 assert_eq!(header.transaction, 7);
+                self.open -= 1;
                 match self.conflicts.checked_sub(1) {
                     Some(left) => {
                         self.conflicts = left;
@@ -208,6 +215,44 @@ fn a_watch_reports_many_changes_as_one() {
     drop(watch);
     run(&store, &mut daemon, store.write("device/a", "")).unwrap();
     assert!(daemon.watches.is_empty() && store.lie().is_none());
+}
+
+#[test]
+fn a_watch_of_a_path_with_a_nul_sends_nothing() {
+    let (store, mut daemon) = world(64);
+    assert_eq!(run(&store, &mut daemon, store.watch("a\0b")).err(), Some(StoreError::BadRequest));
+    daemon.values.insert("a".to_string(), "1".to_string());
+    assert_eq!(run(&store, &mut daemon, store.read("a")), Ok("1".to_string()));
+    assert!(daemon.received.is_empty() && daemon.watches.is_empty() && store.lie().is_none());
+}
+
+#[test]
+fn a_dropped_transaction_is_ended() {
+    let mut context = Context::from_waker(Waker::noop());
+    // Dropped before its start was answered, at each step of its work, and after that.
+    for steps in 1..200 {
+        let (store, mut daemon) = world(8);
+        let work = async |transaction: &Transaction<'_, NoEvents>| transaction.write("a", "1").await;
+        let is_done = {
+            let mut future = pin!(store.transaction(work));
+            (0..steps).any(|_| {
+                let is_done = future.as_mut().poll(&mut context).is_ready();
+                store.poll(Instant(0));
+                daemon.serve();
+                store.poll(Instant(0));
+                is_done
+            })
+        };
+        (0..100).for_each(|_| {
+            store.poll(Instant(0));
+            daemon.serve();
+        });
+        assert_eq!((daemon.open, store.lie()), (0, None), "after {steps} steps");
+        if is_done {
+            return;
+        }
+    }
+    panic!("the transaction does not end");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use crate::clock;
 use crate::cores::this_core;
 use crate::ports::{halt, write_port8};
+use crate::xen::events::{self, UPCALL_VECTOR};
 use glass_api::Instant;
 
 /// Local APIC registers, an architectural address.
@@ -174,6 +175,10 @@ pub fn idle(deadline: Option<Instant>) -> Wake {
             Wake::Core
         }
         SPURIOUS_VECTOR => Wake::Other,
+        UPCALL_VECTOR => {
+            end_of_interrupt();
+            events::take().map_or(Wake::Other, Wake::Interrupt)
+        }
         vector => Wake::Interrupt(vector),
     }
 }

@@ -72,6 +72,7 @@ wake:
 //   1 wrmsr: ecx, edx:eax
 //   2 cpuid: eax, ecx -> eax, esi (ebx), ecx, edx, as the VMM defines it (ring 3 may see the host's)
 //   3 load page tables: rax
+//   4, 5 hypercall of Xen, on Intel and on AMD: rax, rdi, rsi, rdx -> rax; Xen refuses ring 3 (xen/hypercall.rs)
     .globl glass_service
     .type glass_service, @function
 glass_service:
@@ -91,7 +92,14 @@ glass_idle_halt:
     cpuid
     xchgq %rbx, %rsi
     iretq
-3:  movq %rax, %cr3
+3:  cmpl $4, %r8d
+    ja 5f
+    je 4f
+    movq %rax, %cr3
+    iretq
+4:  vmcall
+    iretq
+5:  vmmcall
     iretq
     .size glass_service, . - glass_service
 

@@ -2,6 +2,7 @@
 
 use crate::cores::this_core;
 use crate::ports::{cpuid, read_port8, read_tsc, write_msr, write_port8};
+use crate::xen;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use glass_api::Instant;
@@ -12,7 +13,7 @@ const NS_PER_S: u128 = 1_000_000_000;
 
 /// Finds the TSC's frequency; `origin` is the TSC value that is time zero.
 pub fn initialize(origin: u64) {
-    let hz = hz_from_kvmclock().unwrap_or_else(hz_from_pit);
+    let hz = hz_from_xen().or_else(hz_from_kvmclock).unwrap_or_else(hz_from_pit);
     let core = this_core();
     core.clock_origin.set(origin);
     core.clock_scale.set(scale(hz));
@@ -37,7 +38,7 @@ pub fn instant(ticks: u64) -> Instant {
     Instant(((u128::from(ticks) * u128::from(core.clock_scale.get())) >> SCALE_BITS) as u64)
 }
 
-/// KVM's per-vCPU time structure (Linux: `pvclock-abi.h`): version, padding, TSC at a moment (two words), nanoseconds of
+/// KVM's per-vCPU time structure, which is Xen's (Linux: `pvclock-abi.h`): version, padding, TSC at a moment (two words), nanoseconds of
 /// KVM's clock at that moment (two words), multiplier, shift.
 #[repr(C, align(32))]
 struct KvmTime([AtomicU32; 8]);
@@ -54,12 +55,12 @@ const KVM_CPUID: u32 = 0x4000_0000;
 const KVM_FEATURE_CLOCK: u32 = 1 << 3;
 const MSR_KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
 const MSR_KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
-/// Readings of the structure that KVM may be writing.
-const KVM_READS_MAX: usize = 100;
+/// Readings of a structure that the hypervisor may be writing.
+const PV_READS_MAX: usize = 100;
 
-/// The contents of KVM's structure, and the TSC at that moment; `None` without KVM.
+/// The contents of the structure.
 #[derive(Clone, Copy)]
-struct KvmReading {
+struct PvReading {
     tsc: u64,
     system_ns: u64,
     multiplier: u32,
@@ -70,22 +71,44 @@ fn has_kvmclock() -> bool {
     cpuid(KVM_CPUID)[1] == KVM_SIGNATURE_EBX && cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
 }
 
-/// Exact and without waiting, where there is KVM.
-fn read_kvmclock() -> Option<KvmReading> {
+/// Exact and without waiting.
+fn read_kvmclock() -> Option<PvReading> {
     // SAFETY: KVM writes 32 bytes to a static of that size and alignment, until the next write.
     unsafe { write_msr(MSR_KVM_SYSTEM_TIME, &raw const KVM_TIME as u64 | 1) };
-    let reading = (0..KVM_READS_MAX).find_map(|_| {
-        let words: [u32; 8] = core::array::from_fn(|index| KVM_TIME.0[index].load(Ordering::Acquire));
-        // Odd while KVM writes.
-        let is_whole = words[0] & 1 == 0 && KVM_TIME.0[0].load(Ordering::Acquire) == words[0];
-        let long = |index: usize| u64::from(words[index]) | u64::from(words[index + 1]) << 32;
-        let reading =
-            KvmReading { tsc: long(2), system_ns: long(4), multiplier: words[6], shift: words[7] as u8 as i8 };
-        is_whole.then_some(reading)
-    });
+    let reading = read_pvclock(|| core::array::from_fn(|index| KVM_TIME.0[index].load(Ordering::Acquire)));
     // SAFETY: switches it off again.
     unsafe { write_msr(MSR_KVM_SYSTEM_TIME, 0) };
     reading
+}
+
+/// The structure, when the hypervisor has not written it meanwhile.
+fn read_pvclock(words: impl Fn() -> [u32; 8]) -> Option<PvReading> {
+    (0..PV_READS_MAX).find_map(|_| {
+        let read = words();
+        // Odd while the hypervisor writes.
+        let is_whole = read[0] & 1 == 0 && words()[0] == read[0];
+        let long = |index: usize| u64::from(read[index]) | u64::from(read[index + 1]) << 32;
+        let reading = PvReading { tsc: long(2), system_ns: long(4), multiplier: read[6], shift: read[7] as u8 as i8 };
+        is_whole.then_some(reading)
+    })
+}
+
+fn hz_from_xen() -> Option<u64> {
+    let reading = if xen::is_domain() { read_pvclock(xen::time_words)? } else { return None };
+    hz_from_pvclock(reading.multiplier, reading.shift)
+}
+
+/// The time of day by Xen; `None` outside of its domains.
+pub fn wall_from_xen() -> Option<Duration> {
+    if !xen::is_domain() {
+        return None;
+    }
+    let at_zero = (0..PV_READS_MAX).find_map(|_| {
+        let (version, wall) = xen::wall_at_zero();
+        (version & 1 == 0 && xen::wall_at_zero().0 == version).then_some(wall)
+    })?;
+    let since_zero = system_time(read_pvclock(xen::time_words)?, read_tsc())?;
+    (at_zero != Duration::ZERO).then(|| at_zero.saturating_add(since_zero))
 }
 
 fn hz_from_kvmclock() -> Option<u64> {
@@ -107,8 +130,8 @@ pub fn wall_from_kvm() -> Option<Duration> {
     (version != 0 && version & 1 == 0 && secs != 0).then(|| at_zero.saturating_add(since_zero))
 }
 
-/// Time of KVM's clock when the TSC is `tsc`.
-fn system_time(reading: KvmReading, tsc: u64) -> Option<Duration> {
+/// Time of the hypervisor's clock when the TSC is `tsc`.
+fn system_time(reading: PvReading, tsc: u64) -> Option<Duration> {
     if !(-31..=31).contains(&reading.shift) {
         return None;
     }
@@ -183,12 +206,12 @@ mod tests {
     #[test]
     fn kvms_time_goes_on_from_its_reading() {
         // 2 GHz: half a nanosecond a tick.
-        let reading = KvmReading { tsc: 1000, system_ns: 7_000_000_000, multiplier: 1 << 31, shift: 0 };
+        let reading = PvReading { tsc: 1000, system_ns: 7_000_000_000, multiplier: 1 << 31, shift: 0 };
         assert_eq!(system_time(reading, 1000), Some(Duration::from_secs(7)));
         assert_eq!(system_time(reading, 2_000_001_000), Some(Duration::from_secs(8)));
-        assert_eq!(system_time(KvmReading { shift: -1, ..reading }, 4_000_001_000), Some(Duration::from_secs(8)));
-        assert_eq!(system_time(KvmReading { shift: 127, ..reading }, 2000), None);
-        assert_eq!(system_time(KvmReading { shift: 31, ..reading }, u64::MAX), None);
+        assert_eq!(system_time(PvReading { shift: -1, ..reading }, 4_000_001_000), Some(Duration::from_secs(8)));
+        assert_eq!(system_time(PvReading { shift: 127, ..reading }, 2000), None);
+        assert_eq!(system_time(PvReading { shift: 31, ..reading }, u64::MAX), None);
     }
 
     #[test]

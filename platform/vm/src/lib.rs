@@ -33,6 +33,7 @@ mod random;
 mod serial;
 mod trace;
 mod wall;
+mod xen;
 
 // What refers to symbols that exist only in an image.
 #[cfg(not(test))]

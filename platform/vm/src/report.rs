@@ -7,7 +7,7 @@ use crate::cores::{self, Core, this_core};
 use crate::fault::{Cause, Fault, NON_MASKABLE, REGISTER_NAMES};
 use crate::ports::{halt, write_port8, write_port32};
 use crate::serial::print_line;
-use crate::{apic, clock, heap, last_events};
+use crate::{apic, clock, heap, last_events, xen};
 use core::arch::asm;
 use core::hint::spin_loop;
 use core::panic::PanicInfo;
@@ -34,6 +34,12 @@ static REPORTER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ends the VM.
 pub fn exit(how: Exit) -> ! {
+    if xen::is_domain() {
+        xen::shut_down(match how {
+            Exit::Success | Exit::Error => xen::Reason::PowerOff,
+            Exit::Panic | Exit::Exception => xen::Reason::Crash,
+        });
+    }
     write_port32(DEBUG_EXIT_PORT, how as u32);
     // No such device: request a reset from the keyboard controller, which ends QEMU with -no-reboot.
     write_port8(0x64, 0xfe);

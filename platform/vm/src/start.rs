@@ -2,13 +2,13 @@
 
 use crate::command_line::CommandLine;
 use crate::cores::{initialize_boot_core, this_core};
-use crate::machine::{Machine, Ram, StartInfo, usable};
+use crate::machine::{Domain, Machine, Ram, StartInfo, usable};
 use crate::memory::{HeapTables, PAGE_TABLES};
 use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
 use crate::ports::load_page_tables;
 use crate::smp::{self, Further};
 use crate::trace::{self, step};
-use crate::{apic, clock, command_line, functions, heap, random, serial};
+use crate::{apic, clock, command_line, functions, heap, random, serial, xen};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use glass_trace::{ConsoleLog, tracing_subscriber};
@@ -47,6 +47,7 @@ pub struct Boot {
 extern "C" fn glass_start(start_info: u64) -> ! {
     initialize_boot_core();
     place_stacks();
+    let domain = xen::initialize();
     serial::initialize();
     // SAFETY: the address is what the VMM passed; memory below the image is never written.
     let info = unsafe { StartInfo::read(start_info) };
@@ -62,7 +63,7 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     let command_line = CommandLine::parse(info.command_line);
     // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
     let machine =
-        step("boot: description of the machine", || Machine::read(&info, &command_line.devices, read_physical));
+        step("boot: description of the machine", || Machine::read(&info, &command_line.devices, domain, read_physical));
     let further = step("boot: further cores", || smp::prepare(&machine));
     let built = step("boot: page tables", || build_page_tables(&machine, &further));
     assert!(built.is_ok(), "the VM has too little memory for page tables: give it more");
@@ -147,6 +148,8 @@ fn build_page_tables(machine: &Machine, further: &Further) -> Result<(), OutOfTa
     for (start, end) in usable(&machine.ram, image_end, (0, u64::MAX)) {
         space.map(start, end, Protection::ReadWrite)?;
     }
+    let shared = machine.domain.iter().flat_map(Domain::pages);
+    shared.into_iter().try_for_each(|page| space.map(page, page + PAGE_BYTES, Protection::ReadWrite))?;
     space.map(LOCAL_APIC.0, LOCAL_APIC.1, Protection::Device)?;
     space.unmap(address_of(&raw const glass_stack_guard))?;
     space.unmap(address_of(&raw const glass_fault_stack_guard))?;

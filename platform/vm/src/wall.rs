@@ -1,4 +1,4 @@
-//! The time of day: from KVM where it offers its clock, else from the battery-backed clock of a PC.
+//! The time of day: from Xen or KVM where they offer their clock, else from the battery-backed clock of a PC.
 
 use crate::clock;
 use crate::cores::this_core;
@@ -60,6 +60,9 @@ fn read() -> Option<WallTime> {
 }
 
 fn read_alone() -> Option<WallTime> {
+    if let Some(since_epoch) = clock::wall_from_xen() {
+        return Some(WallTime { since_epoch, source: WallSource::Xen });
+    }
     if let Some(since_epoch) = clock::wall_from_kvm() {
         return Some(WallTime { since_epoch, source: WallSource::Kvm });
     }

@@ -11,6 +11,7 @@ mod signals;
 mod stopped;
 mod traced;
 mod vsock;
+mod xen;
 
 use crate::build::{Package, Platform};
 use crate::console::{self, say};
@@ -103,6 +104,9 @@ pub struct Args {
     /// Print QEMU's command line and do not run it.
     #[arg(long)]
     print_command: bool,
+    /// Write the configuration of a domain of Xen to NAME.cfg, print the commands of `xl` for it, and run nothing.
+    #[arg(long, conflicts_with_all = ["print_command", "ranks"])]
+    xen: bool,
     /// The service's own arguments.
     #[arg(last = true)]
     args: Vec<String>,
@@ -121,10 +125,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.ranks.ranks.is_some() {
         return ranks::run(&args.ranks, &args.args);
     }
-    options::check(&args)?;
+    match args.xen && args.platform == Platform::Vm {
+        true => xen::check(&args)?,
+        false if args.xen => bail!("a process is no domain of Xen: leave out --platform or --xen"),
+        false => options::check(&args)?,
+    }
     let (program, name) = find_program(&args)?;
     if let Some(disk) = &args.disk {
         disk::prepare(disk, args.disk_size)?;
+    }
+    if args.xen {
+        return xen::write(&args, &program, &name).map(|()| ExitCode::SUCCESS);
     }
     let signals = Signals::watch()?;
     let mut delays = Delays::new();

@@ -34,7 +34,7 @@ const PACKAGES: [&str; 21] = [
     "busybox-static",
 ];
 /// Modules of the kernel that are loaded.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 18] = [
     "xen-privcmd",
     "xen-evtchn",
     "xen-gntdev",
@@ -50,10 +50,13 @@ const MODULES: [&str; 15] = [
     "9pnet",
     "9pnet_virtio",
     "9p",
+    "loop",
+    "xen-blkback",
+    "xen-netback",
 ];
 /// Programs of Xen's tools.
 const TOOLS: [&str; 6] = ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "xenctx", "libxl-save-helper"];
-const FOLDERS: [&str; 22] = [
+const FOLDERS: [&str; 23] = [
     "dev",
     "proc",
     "sys",
@@ -71,6 +74,7 @@ const FOLDERS: [&str; 22] = [
     "var/lock",
     "etc",
     "etc/xen",
+    "etc/xen/scripts",
     "usr",
     "usr/bin",
     "usr/lib",
@@ -78,6 +82,8 @@ const FOLDERS: [&str; 22] = [
     "modules",
 ];
 const INIT: &str = include_str!("init.sh");
+/// What `xl` runs when it connects a disk and a card. Xen's own scripts need more of a system than there is.
+const SCRIPTS: [(&str, &str); 2] = [("block", include_str!("block.sh")), ("vif-bridge", include_str!("vif.sh"))];
 /// Changes when an image is made in another way.
 const MAKER: &str = "1";
 
@@ -105,8 +111,11 @@ pub fn get() -> Result<Image> {
         )?;
         let key = cache::digest(offered.as_bytes());
         let files = cache::filled(&format!("xen-packages-{key}"), |folder| download(folder, &packages))?;
-        let made_by =
-            cache::digest([MAKER, INIT, &MODULES.concat(), &TOOLS.concat(), &PACKAGES.concat()].concat().as_bytes());
+        let made_by = cache::digest(
+            [MAKER, INIT, SCRIPTS[0].1, SCRIPTS[1].1, &MODULES.concat(), &TOOLS.concat(), &PACKAGES.concat()]
+                .concat()
+                .as_bytes(),
+        );
         cache::filled(&format!("xen-image-{key}-{made_by}"), |folder| make(&files, folder))
     };
     // The lists of packages may be missing or out of date.
@@ -193,6 +202,9 @@ fn file_system(root: &Path) -> Result<Vec<u8>> {
     archive.file("etc/passwd", false, b"root:x:0:0:root:/root:/bin/sh\n");
     archive.file("etc/xen/xl.conf", false, b"");
     archive.file("init", true, INIT.as_bytes());
+    for (name, text) in SCRIPTS {
+        archive.file(&format!("etc/xen/scripts/{name}"), true, text.as_bytes());
+    }
     // All libraries lie in one folder, whichever the package has them in.
     for folder in ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"] {
         let Ok(entries) = std::fs::read_dir(root.join(folder)) else { continue };

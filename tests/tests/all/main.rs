@@ -34,3 +34,4 @@ mod traced;
 mod vsock;
 mod web;
 mod xen;
+mod xen_services;

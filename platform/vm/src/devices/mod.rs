@@ -3,7 +3,7 @@
 mod console;
 mod disk;
 mod files;
-mod net;
+pub mod net;
 mod power_button;
 mod vsock;
 
@@ -15,6 +15,7 @@ use crate::interrupts::Vectors;
 use crate::machine::Machine;
 use crate::random;
 use crate::serial::print_line;
+use crate::xen;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -24,12 +25,12 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 use glass_net::Sockets;
-use glass_virtio::{Driver, IdentityDma, Rng, SetupError, Transport, device};
+use glass_virtio::{BlockDevice, Driver, IdentityDma, Rng, SetupError, Transport, device};
 
 pub use console::SharedConsole;
 
 /// A disk as the service sees it.
-pub type VmDisk = glass_virtio::Disk<VmTransport, IdentityDma>;
+pub type VmDisk = glass_virtio::Disk<Box<dyn BlockDevice>>;
 /// Files as the service sees them.
 pub type VmFiles = glass_virtio::HostFiles<VmTransport, IdentityDma>;
 
@@ -135,5 +136,11 @@ pub fn start(
         }
     }
     power_button::start(machine, vectors, drivers, &mut devices);
+    if let Some(domain) = machine.domain {
+        if !random::is_seeded() {
+            return Err(NoEntropy);
+        }
+        xen::bus::start(domain, settings, vectors, drivers, &mut devices);
+    }
     if random::is_seeded() { Ok(devices) } else { Err(NoEntropy) }
 }

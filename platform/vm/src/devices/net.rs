@@ -9,6 +9,7 @@ use crate::bus::VmTransport;
 use crate::command_line::Addressing;
 use crate::cores::this_core;
 use crate::serial::print_line;
+use crate::xen::XenEvents;
 use crate::{clock, random};
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -17,10 +18,16 @@ use core::num::NonZeroU16;
 use glass_api::Instant;
 use glass_net::{Address, Card, CardLimits, CardTransmit, Config, FrameDevice, Stack};
 use glass_trace::Group;
-use glass_virtio::{Dma, Driver, IdentityDma, Lie, Net, NetConfig, NetTransmit, SetupError, Transport};
+use glass_virtio::{Dma, Driver, IdentityDma, Lie, Net, NetConfig, NetLimits, NetTransmit, SetupError, Transport};
 
 /// One part in so many of the memory holds frames.
 const RECEIVE_SHARE: usize = 6;
+
+/// A card, as a stack and as the core's loop see it.
+trait DrivenCard: Card {
+    fn driver(&self) -> &dyn Driver;
+    fn driver_mut(&mut self) -> &mut dyn Driver;
+}
 
 /// A virtio network card, as a stack sees it.
 struct VirtioCard<T: Transport, D: Dma>(Net<T, D>);
@@ -35,14 +42,7 @@ impl<T: Transport, D: Dma> Card for VirtioCard<T, D> {
         Self: 'a;
 
     fn limits(&self) -> CardLimits {
-        let limits = self.0.limits();
-        CardLimits {
-            mtu: limits.mtu,
-            completes_checksums: limits.completes_checksums,
-            verifies_checksums: limits.verifies_checksums,
-            segment_v4_bytes_max: limits.segment_v4_bytes_max,
-            segment_v6_bytes_max: limits.segment_v6_bytes_max,
-        }
+        card_limits(self.0.limits())
     }
 
     fn receive(&mut self) -> Option<(&[u8], VirtioTransmit<'_>)> {
@@ -61,9 +61,68 @@ impl CardTransmit for VirtioTransmit<'_> {
     }
 }
 
+impl<T: Transport, D: Dma> DrivenCard for VirtioCard<T, D> {
+    fn driver(&self) -> &dyn Driver {
+        &self.0
+    }
+
+    fn driver_mut(&mut self) -> &mut dyn Driver {
+        &mut self.0
+    }
+}
+
+/// A network card of Xen, as a stack sees it.
+struct XenCard(glass_xen::Net<XenEvents>);
+
+/// The right to send a frame through it.
+struct XenTransmit<'a>(glass_xen::NetTransmit<'a>);
+
+impl Card for XenCard {
+    type Transmit<'a> = XenTransmit<'a>;
+
+    fn limits(&self) -> CardLimits {
+        card_limits(self.0.limits())
+    }
+
+    fn receive(&mut self) -> Option<(&[u8], XenTransmit<'_>)> {
+        let (frame, transmit) = self.0.receive()?;
+        Some((frame, XenTransmit(transmit)))
+    }
+
+    fn transmit(&mut self) -> Option<XenTransmit<'_>> {
+        self.0.transmit().map(XenTransmit)
+    }
+}
+
+impl CardTransmit for XenTransmit<'_> {
+    fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.0.send(bytes, segment_bytes, fill)
+    }
+}
+
+impl DrivenCard for XenCard {
+    fn driver(&self) -> &dyn Driver {
+        &self.0
+    }
+
+    fn driver_mut(&mut self) -> &mut dyn Driver {
+        &mut self.0
+    }
+}
+
+fn card_limits(limits: NetLimits) -> CardLimits {
+    CardLimits {
+        mtu: limits.mtu,
+        completes_checksums: limits.completes_checksums,
+        verifies_checksums: limits.verifies_checksums,
+        segment_v4_bytes_max: limits.segment_v4_bytes_max,
+        segment_v6_bytes_max: limits.segment_v6_bytes_max,
+    }
+}
+
 /// A stack and its card.
-struct Network<T: Transport, D: Dma> {
-    stack: Stack<FrameDevice<VirtioCard<T, D>>>,
+struct Network<C: Card> {
+    stack: Stack<FrameDevice<C>>,
     now: fn() -> Instant,
 }
 
@@ -77,19 +136,38 @@ pub fn start(
     }
     let config = NetConfig { memory_bytes: settings.memory_bytes / RECEIVE_SHARE, ..NetConfig::default() };
     let card = Net::new(transport, IdentityDma, config)?;
+    let mac = card.mac();
+    start_stack(VirtioCard(card), mac, settings, devices).map(Some)
+}
+
+/// The same for a card of Xen, of which the service gets one.
+pub fn start_xen(
+    card: glass_xen::Net<XenEvents>,
+    settings: &Settings,
+    devices: &mut Devices,
+) -> Result<Started, SetupError> {
+    let mac = card.mac();
+    start_stack(XenCard(card), mac, settings, devices)
+}
+
+fn start_stack<C: DrivenCard + 'static>(
+    card: C,
+    mac: [u8; 6],
+    settings: &Settings,
+    devices: &mut Devices,
+) -> Result<Started, SetupError> {
     let address = match settings.address {
         Addressing::Dhcp => Address::Dhcp,
         Addressing::Static { address, prefix_bits, gateway } => {
             Address::Static { address: address.into(), prefix_bits, gateway: gateway.map(Into::into) }
         }
     };
-    let mac = card.mac();
     let config =
         Config { name_servers: settings.name_servers.clone(), ..Config::for_memory(address, settings.memory_bytes) };
-    match Stack::new(FrameDevice(VirtioCard(card)), mac, config, random::next(), clock::now()) {
+    match Stack::new(FrameDevice(card), mac, config, random::next(), clock::now()) {
         Ok(stack) => {
             devices.sockets = Some(stack.sockets());
-            Ok(Some(("net".to_string(), Box::new(Network { stack, now: clock::now }))))
+            Ok(("net".to_string(), Box::new(Network { stack, now: clock::now })))
         }
         Err(error) => {
             print_line(format_args!("no network: {error}"));
@@ -98,13 +176,13 @@ pub fn start(
     }
 }
 
-impl<T: Transport, D: Dma> Network<T, D> {
-    fn card(&mut self) -> &mut Net<T, D> {
-        &mut self.stack.device_mut().0.0
+impl<C: DrivenCard> Network<C> {
+    fn card(&mut self) -> &mut dyn Driver {
+        self.stack.device_mut().0.driver_mut()
     }
 }
 
-impl<T: Transport, D: Dma> Driver for Network<T, D> {
+impl<C: DrivenCard> Driver for Network<C> {
     fn poll(&mut self) -> bool {
         self.card().poll()
     }
@@ -144,7 +222,7 @@ impl<T: Transport, D: Dma> Driver for Network<T, D> {
     }
 
     fn lie(&self) -> Option<Lie> {
-        self.stack.device().0.0.lie()
+        self.stack.device().0.driver().lie()
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {

@@ -1,7 +1,7 @@
 //! The machine that the image finds itself on, described once at boot and assumed nowhere: processors, memory, interrupt
 //! controllers, buses, the power button.
 //!
-//! The sources are what the VMM hands over (PVH), ACPI's tables and the command line. Pure: memory is read through a function.
+//! The sources are what the VMM hands over (PVH), ACPI's tables, the command line and Xen. Pure: memory is read through a function.
 
 pub mod acpi;
 pub mod pvh;
@@ -36,6 +36,33 @@ pub struct Machine {
     pub mmio: MmioWindows,
     /// How the power button is read, if there is one.
     pub power_button: Option<PowerButton>,
+    /// What Xen shares with the machine, if that is one of its domains.
+    pub domain: Option<Domain>,
+}
+
+/// A domain of Xen. Its devices are on no bus that a processor reaches: xenstore lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Domain {
+    /// The daemon of consoles.
+    pub console: Channel,
+    /// The daemon of xenstore.
+    pub store: Channel,
+}
+
+/// How a daemon in dom0 is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channel {
+    /// Address of the page that is shared with it; 0 for none.
+    pub page: u64,
+    /// Our end of the event channel.
+    pub port: u32,
+}
+
+impl Domain {
+    /// The pages that must be mapped.
+    pub fn pages(&self) -> impl Iterator<Item = u64> {
+        [self.console.page, self.store.page].into_iter().filter(|page| *page != 0)
+    }
 }
 
 /// Where to look for virtio-mmio devices.
@@ -50,9 +77,14 @@ pub enum MmioWindows {
 
 impl Machine {
     /// Describes the machine. `read` gives the byte at a physical address, `None` where there is no memory.
-    pub fn read(info: &StartInfo, listed: &[MmioDevice], read: impl Fn(u64) -> Option<u8>) -> Machine {
+    pub fn read(
+        info: &StartInfo,
+        listed: &[MmioDevice],
+        domain: Option<Domain>,
+        read: impl Fn(u64) -> Option<u8>,
+    ) -> Machine {
         let tables = Tables::read(info.rsdp, read);
-        let mmio = match listed.is_empty() {
+        let mmio = match listed.is_empty() && domain.is_none() {
             true => MmioWindows::Probed(windows_of_microvm(&tables, info.rsdp != 0)),
             false => MmioWindows::Listed(listed.to_vec()),
         };
@@ -63,7 +95,9 @@ impl Machine {
             overrides: tables.overrides,
             pci: tables.segments,
             mmio,
-            power_button: tables.power_button,
+            // `xl` requests the end by xenstore.
+            power_button: tables.power_button.filter(|_| domain.is_none()),
+            domain,
         }
     }
 }

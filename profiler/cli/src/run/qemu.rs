@@ -150,8 +150,13 @@ fn kernel_command_line(args: &Args) -> String {
     };
     let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
+    format!("{trace}{log}{ip}{dns}{}", service_words(args))
+}
+
+/// The end of the image's command line: what the service gets.
+pub(super) fn service_words(args: &Args) -> String {
     let words: Vec<String> = args.args.iter().map(|arg| encode(arg)).collect();
-    format!("{trace}{log}{ip}{dns}-- {}", words.join(" "))
+    format!("-- {}", words.join(" "))
 }
 
 #[cfg(test)]
