@@ -30,6 +30,8 @@ pub struct VmPlatform {
 
 pub(crate) struct World {
     pub args: Vec<String>,
+    /// Processors of the host, if that is known.
+    pub cpus: Option<usize>,
     pub core: VmCore,
     pub disks: Vec<VmDisk>,
     pub files: Option<VmFiles>,

@@ -73,6 +73,7 @@ where
     let core = VmCore::new(0, executor, mailboxes, devices.console);
     let world = Rc::new(World {
         args: command_line.args,
+        cpus: command_line.cpus,
         core: core.clone(),
         disks: devices.disks,
         files: devices.files,

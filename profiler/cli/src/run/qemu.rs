@@ -151,7 +151,8 @@ fn kernel_command_line(args: &Args) -> String {
     let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
     let words: Vec<String> = args.args.iter().map(|arg| encode(arg)).collect();
-    format!("{trace}{log}{ip}{dns}-- {}", words.join(" "))
+    let cpus = args.cpus.map_or(String::new(), |cpus| format!("cpus={cpus} "));
+    format!("{trace}{log}{cpus}{ip}{dns}-- {}", words.join(" "))
 }
 
 #[cfg(test)]
