@@ -26,7 +26,7 @@ pub fn join() -> Result<(ProcessFabric, Segment), String> {
 }
 
 fn number(variable: &str) -> Result<usize, String> {
-    let value =
-        sys::variable(variable).ok_or_else(|| format!("{variable} is not set: start the program with `glass run --ranks`"))?;
+    let value = sys::variable(variable)
+        .ok_or_else(|| format!("{variable} is not set: start the program with `glass run --ranks`"))?;
     value.parse().map_err(|_| format!("{variable} is {value:?}, which is no number"))
 }

@@ -79,8 +79,7 @@ pub(crate) fn yield_now() {
 
 /// Sleeps; a signal may end it earlier.
 pub(crate) fn sleep(duration: Duration) {
-    let time =
-        libc::timespec { tv_sec: duration.as_secs() as libc::time_t, tv_nsec: duration.subsec_nanos().into() };
+    let time = libc::timespec { tv_sec: duration.as_secs() as libc::time_t, tv_nsec: duration.subsec_nanos().into() };
     // SAFETY: the call reads one structure.
     unsafe { libc::nanosleep(&time, ptr::null_mut()) };
 }

@@ -101,6 +101,9 @@ const PIECES_MAX: u64 = 1024;
 pub struct Process {
     /// Its number.
     pub rank: usize,
+    /// Where its file is, and its stack, for the report of a crash.
+    pub start: u64,
+    pub stack: Range<u64>,
     /// Free pages of its memory.
     pub pages: Pages,
     /// Processors of the host, which the program may take for its own.
@@ -114,9 +117,17 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn new(rank: usize, pages: Pages, cpus: usize, printed: Sender<String>) -> Process {
+    /// Rank `rank`, whose file is at `start`.
+    pub fn new(
+        rank: usize,
+        start: u64,
+        stack: Range<u64>,
+        pages: Pages,
+        cpus: usize,
+        printed: Sender<String>,
+    ) -> Process {
         let unknown = [0; number::END as usize / 64];
-        Process { rank, pages, cpus, printed, lines: [Line::default(), Line::default()], unknown }
+        Process { rank, start, stack, pages, cpus, printed, lines: [Line::default(), Line::default()], unknown }
     }
 
     /// Answers call `number`.
@@ -250,7 +261,10 @@ impl Process {
         };
         if is_new {
             let rank = self.rank;
-            send(&mut self.printed, alloc::format!("rank {rank} made system call {number}, which is not there in a VM"));
+            send(
+                &mut self.printed,
+                alloc::format!("rank {rank} made system call {number}, which is not there in a VM"),
+            );
         }
         Errno::NoSystemCall
     }

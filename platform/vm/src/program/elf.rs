@@ -218,12 +218,10 @@ mod tests {
     fn constants_stay_in_the_file_and_data_is_copied() {
         let program = Program::read(&file(&[HEADERS, CODE, DATA, (7, 4, 0x5e34, 0x6e34, 4, 4)])).unwrap();
         assert_eq!((program.entry, program.headers, program.headers_count), (0x1080, 64, 4));
-        let constants =
-            [Constant { address: 0, file: 0..0x358, is_executable: false }, Constant {
-                address: 0x1000,
-                file: 0x1000..0x4db7,
-                is_executable: true,
-            }];
+        let constants = [
+            Constant { address: 0, file: 0..0x358, is_executable: false },
+            Constant { address: 0x1000, file: 0x1000..0x4db7, is_executable: true },
+        ];
         assert_eq!(program.constants, constants);
         assert_eq!(program.data, [Data { address: 0x6e34, file: 0x5e34..0x6110 }]);
         assert_eq!(program.writable, 0x6000..0x8000);

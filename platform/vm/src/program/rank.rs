@@ -7,7 +7,7 @@ use super::stack::Start;
 use super::{LARGE_PAGE_BYTES, Place, shared};
 use crate::cores::this_core;
 use crate::memory::{HeapTables, PAGE_TABLES};
-use crate::paging::{AddressSpace, OutOfTables, Protection};
+use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
 use crate::platform::{VmCore, VmPlatform};
 use crate::ports::{load_page_tables, write_msr};
 use crate::{heap, random};
@@ -39,8 +39,9 @@ const EFER: u64 = 0xd01;
 const STAR: u64 = 0x0020_0008 << 32;
 /// Flags that are cleared: trap, interrupts, direction.
 const FMASK: u64 = 0x700;
-/// One part in so many of all memory stays the kernel's.
+/// One part in so many of all memory stays the kernel's, and so much for each core at least.
 const KERNEL_SHARE: u64 = 4;
+const KERNEL_BYTES: u64 = 2 << 20;
 /// Lines of a rank that wait for the first core.
 const LINES_MAX: usize = 256;
 /// How long ranks may take to report that another one has ended, before the VM ends.
@@ -70,16 +71,20 @@ pub async fn run(platform: VmPlatform, file: &'static [u8]) -> Result<(), Box<dy
     assert!(file.as_ptr().addr().is_multiple_of(4096), "the program's pages are mapped where the image has them");
     let ranks = platform.cores() - 1;
     if ranks == 0 {
-        return Err("a C program needs a core more than it has ranks, for the devices: give the VM 2 cores or more".into());
+        return Err(
+            "a C program needs a core more than it has ranks, for the devices: give the VM 2 cores or more".into()
+        );
     }
-    let program = Program::read(file).map_err(|error| format!("the program {error}: make it with `glass build --c`"))?;
+    let program =
+        Program::read(file).map_err(|error| format!("the program {error}: make it with `glass build --c`"))?;
     let (place, memory) = memory_of(&program, ranks)?;
     let cpus = platform.world.cpus.unwrap_or(ranks);
     let mut handles = Vec::new();
     let mut printers = Vec::new();
     for number in 0..ranks {
         let own = memory + number as u64 * (place.memory.end - place.memory.start);
-        let root = page_tables(&program, &place, file, own).map_err(|_| "the VM has too little memory for page tables: give it more")?;
+        let root = page_tables(&program, &place, file, own)
+            .map_err(|_| "the VM has too little memory for page tables: give it more")?;
         let mut arguments = Vec::from([String::from("program")]);
         arguments.extend_from_slice(platform.args());
         let environment = environment(number, ranks, &place, memory);
@@ -147,7 +152,8 @@ async fn next(handles: &mut [Option<CoreHandle<u8>>]) -> Option<(usize, u8)> {
 
 /// Memory for all ranks: as much as the kernel can spare. Its address.
 fn memory_of(program: &Program, ranks: usize) -> Result<(Place, u64), String> {
-    let spare = heap::total_bytes() - heap::total_bytes() / KERNEL_SHARE;
+    let total = heap::total_bytes();
+    let spare = total.saturating_sub((total / KERNEL_SHARE).max((ranks as u64 + 1) * KERNEL_BYTES));
     let mut bytes = spare / ranks as u64 / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
     while bytes > 0 {
         let Some(place) = Place::of(program, bytes) else { break };
@@ -161,7 +167,10 @@ fn memory_of(program: &Program, ranks: usize) -> Result<(Place, u64), String> {
         }
         bytes -= LARGE_PAGE_BYTES;
     }
-    Err(format!("the VM has too little memory for {ranks} ranks: give it more, such as `--memory {}M`", 64 * (ranks + 1)))
+    Err(format!(
+        "the VM has too little memory for {ranks} ranks: give it more, such as `--memory {}M`",
+        64 * (ranks + 1)
+    ))
 }
 
 /// Page tables for a rank whose memory is at `memory`. Their root.
@@ -213,7 +222,9 @@ impl Rank {
         let has_room = stack > self.place.guard + (self.place.memory.end - self.place.guard) / 2;
         assert!(has_room, "the arguments need more than half of a rank's stack");
         let pages = Pages::new(self.place.heap.clone());
-        this_core().program.replace(Some(Process::new(self.number, pages, self.cpus, printed)));
+        let its_stack = self.place.guard + PAGE_BYTES..self.place.memory.end;
+        let process = Process::new(self.number, self.place.start, its_stack, pages, self.cpus, printed);
+        this_core().program.replace(Some(process));
         // SAFETY: the end of the stack is mapped for this rank alone. The registers make `syscall` lead to program.s, whose code is
         // mapped in each address space, and the program runs on memory of its own until it leaves.
         let code = unsafe {

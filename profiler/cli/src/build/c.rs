@@ -23,7 +23,8 @@ const MPI_FLAGS: [&str; 4] =
 /// How sources are compiled: for any address, with frame pointers and lines for the profiler.
 const COMPILE: [&str; 4] = ["-O2", "-g", "-fPIE", "-fno-omit-frame-pointer"];
 /// How a program is linked: it runs at any address, which it does to itself when it starts.
-const LINK: [&str; 3] = ["-static", "-nostartfiles", "-Wl,-pie,--no-dynamic-linker,-z,text,-z,noexecstack,--build-id=sha1"];
+const LINK: [&str; 3] =
+    ["-static", "-nostartfiles", "-Wl,-pie,--no-dynamic-linker,-z,text,-z,noexecstack,--build-id=sha1"];
 
 /// Builds what the arguments request; returns the file.
 pub(super) fn run(args: &Args) -> Result<PathBuf> {

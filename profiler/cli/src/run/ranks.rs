@@ -48,13 +48,21 @@ pub(super) fn prepare_vm(args: &mut Args, image: &Path) -> Result<()> {
     let is_c_program = args.platform == Platform::Vm && contains(image, C_PROGRAM_MARK)?;
     let ranks = args.ranks.ranks;
     if !is_c_program {
-        ensure!(ranks.is_none(), "{} has no ranks: give an image made by `glass build --c`, or the program after `--`", image.display());
+        ensure!(
+            ranks.is_none(),
+            "{} has no ranks: give an image made by `glass build --c`, or the program after `--`",
+            image.display()
+        );
         return Ok(());
     }
     ensure!(!args.ranks.prefix, "--prefix is for ranks that are processes: give the program after `--`");
     ensure!(args.cores == 1, "a C program has a core for each rank: give their number by --ranks");
     args.cores = ranks.unwrap_or(1) + 1;
-    ensure!(i64::from(args.cores) <= CORES_MAX, "a VM has at most {} ranks, a core for each and one for the devices", CORES_MAX - 1);
+    ensure!(
+        i64::from(args.cores) <= CORES_MAX,
+        "a VM has at most {} ranks, a core for each and one for the devices",
+        CORES_MAX - 1
+    );
     if args.memory == MEMORY_DEFAULT {
         args.memory *= u64::from(args.cores);
     }
