@@ -24,6 +24,9 @@ pub const CORES_MAX: usize = 64;
 /// First word of each entry that is in use.
 pub const CORE_MAGIC: u32 = 0x434c_4753; // "SGLC"
 
+/// What the image of a C program contains, so that `glass run` gives its VM a core more than there are ranks.
+pub const C_PROGRAM_MARK: &[u8; 32] = b"Glasshouse image of a C program\0";
+
 /// How an image ended: the value that it writes to the `isa-debug-exit` port.
 ///
 /// QEMU exits with `value << 1 | 1`. The values start at 16 so that none looks like QEMU's own 1.

@@ -6,4 +6,5 @@ fn main() {
     println!("cargo:rerun-if-changed=vm.ld");
     println!("cargo:rerun-if-changed=src/boot.s");
     println!("cargo:rerun-if-changed=src/mem.s");
+    println!("cargo:rerun-if-changed=src/program.s");
 }

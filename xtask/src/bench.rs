@@ -20,6 +20,7 @@ pub fn run(options: &Options) -> Result<()> {
     let (name, part) = (options.name.as_str(), options.part.as_deref());
     packages::ensure(match name {
         "perf" => packages::FOR_BENCH_PERF,
+        "mpi" => packages::FOR_BENCH_MPI,
         "network" => packages::FOR_BENCH_NETWORK,
         "disk" | "console" | "cores" => packages::FOR_BENCH_DISK,
         "web" | "vsock" => packages::FOR_BENCH_WEB,

@@ -29,6 +29,7 @@ const BUSYBOX: Package =
 const GDB: Package = Package { program: "gdb", package: "gdb", purpose: "a peer of the sampling benchmark" };
 const GCC: Package =
     Package { program: "gcc", package: "gcc", purpose: "test guests, and the plugin that counts in QEMU" };
+const MUSL: Package = Package { program: "musl-gcc", package: "musl-tools", purpose: "C programs" };
 const VALGRIND: Package =
     Package { program: "valgrind", package: "valgrind", purpose: "instructions that tracing costs a process" };
 const GO: Package = Package { program: "go", package: "golang-go", purpose: "exports in go tool pprof" };
@@ -50,13 +51,15 @@ const LIBC_NAMES: Package = Package {
 const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug information that programs share" };
 
 /// What `cargo xtask test` needs.
-pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, GO, NODE, NPM, PIP, BABELTRACE, DWZ];
+pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ];
 /// What `cargo xtask demo` needs as a VM.
 pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
 pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
+/// What `cargo xtask bench mpi` needs.
+pub const FOR_BENCH_MPI: &[Package] = &[QEMU, GCC, MUSL];
 
 /// What `cargo xtask bench network` needs.
 pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP];

@@ -41,6 +41,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         Some("invalid") => Err(alloc::format!("{}", wrong::invalid_instruction()).into()),
         Some("privileged") => Err(alloc::format!("{}", wrong::privileged_instruction()).into()),
         Some("cores") => many::all_cores(&platform).await,
+        Some("flood") => many::flood(&platform).await,
         Some("panic-there") => many::fail_there(&platform, || panic!("on purpose, elsewhere")).await,
         Some("null-there") => many::fail_there(&platform, wrong::read_null).await,
         Some("stack-there") => many::fail_there(&platform, || wrong::recurse(1)).await,

@@ -7,10 +7,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use glasshouse::cores::{Receiver, Sender, channel};
-use glasshouse::{Cancelled, Clock, Cores, Error, Platform, SpawnOnError};
+use glasshouse::{Cancelled, Clock, Console, Cores, Error, Platform, SpawnOnError};
 
 /// Messages to and from each core. Each is a vector that is allocated on one core and freed on the other.
 const MESSAGES: usize = 2000;
+/// Lines of a flood, far more than a core has room for.
+const FLOOD_LINES: usize = 20_000;
 /// Bytes of the longest.
 const BYTES_MAX: usize = 5000;
 
@@ -86,6 +88,22 @@ async fn exchange(core: usize, mut to: Sender<Vec<u64>>, mut from: Receiver<Vec<
         }
     }
     Ok(sum)
+}
+
+/// Has the last core print more lines than wait for the first one, which does not take any meanwhile.
+pub async fn flood(platform: &impl Platform) -> Result<(), Error> {
+    let printed = Arc::new(AtomicUsize::new(0));
+    let theirs = printed.clone();
+    let task = platform.spawn_on(platform.cores() - 1, "flood", move |core| async move {
+        for line in 0..FLOOD_LINES {
+            core.print(format_args!("line {line}"));
+        }
+        theirs.store(FLOOD_LINES, Ordering::Relaxed);
+    })?;
+    while printed.load(Ordering::Relaxed) == 0 {
+        core::hint::spin_loop();
+    }
+    task.await.map_err(|_| "the task was cancelled".into())
 }
 
 /// Panics, or faults, on the last core while the others work.

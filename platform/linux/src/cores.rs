@@ -2,6 +2,7 @@
 
 use crate::console::Lines;
 use crate::reactor::{Bell, Deadline, Reactor};
+use crate::spin::Spin;
 use crate::trace;
 use glass_api::{
     Clock, Console, CoreHandle, Cores, Instant, JoinHandle, Random, Spawn, SpawnError, SpawnOnError, WallSource,
@@ -39,6 +40,8 @@ pub(crate) struct Machine {
     lines: Arc<Lines>,
     mailboxes: Mailboxes<LinuxCore>,
     bells: Vec<Arc<Bell>>,
+    /// There are several cores, and each has a CPU that is no other one's.
+    has_own_cpus: bool,
     /// The first core has ended.
     is_over: AtomicBool,
 }
@@ -66,7 +69,9 @@ impl LinuxCore {
     pub(crate) fn first(cores: usize, origin: std::time::Instant, lines: Arc<Lines>) -> io::Result<LinuxCore> {
         let bells: Vec<Arc<Bell>> = (0..cores).map(|_| Bell::new().map(Arc::new)).collect::<Result<_, _>>()?;
         let mailboxes = Mailboxes::new(bells.iter().map(|bell| bell.clone() as Arc<dyn Unpark>));
-        let machine = Arc::new(Machine { origin, lines, mailboxes, bells, is_over: AtomicBool::new(false) });
+        let has_own_cpus = cores > 1 && cpus().is_some_and(|cpus| cpus.len() >= cores);
+        let machine =
+            Arc::new(Machine { origin, lines, mailboxes, bells, has_own_cpus, is_over: AtomicBool::new(false) });
         let first = LinuxCore::new(0, machine.clone())?;
         let (started, starts) = mpsc::channel();
         for number in 1..cores {
@@ -115,6 +120,7 @@ impl LinuxCore {
     /// Runs tasks until `finished` returns a value. Fails when the host's events cannot be waited for.
     pub(crate) fn run_until<T, D: Duties>(&self, duties: &D, mut finished: impl FnMut() -> Option<T>) -> io::Result<T> {
         let Inner { number, executor, reactor, machine } = &*self.inner;
+        let mut spin = Spin::default();
         loop {
             executor.run_ready();
             if let Some(value) = finished() {
@@ -128,7 +134,15 @@ impl LinuxCore {
             let has_work = || {
                 executor.has_ready() || machine.mailboxes.has_mail(*number) || machine.is_over.load(Ordering::Relaxed)
             };
-            reactor.turn(deadline, D::LOOKS, has_work, || duties.awake(), || duties.look())?;
+            // Where threads share a CPU, the one that is awaited may need ours.
+            let may_spin = machine.has_own_cpus && !has_work();
+            if !(may_spin && spin.finds(deadline.map(|deadline| deadline.timeout), has_work)) {
+                let start = may_spin.then(std::time::Instant::now);
+                let source = reactor.turn(deadline, D::LOOKS, has_work, || duties.awake(), || duties.look())?;
+                if let Some(start) = start {
+                    spin.slept(start.elapsed(), source);
+                }
+            }
             if machine.mailboxes.has_mail(*number) {
                 machine.mailboxes.deliver(self);
             }
@@ -158,14 +172,16 @@ fn run(number: usize, machine: Arc<Machine>, started: &Sender<io::Result<()>>) {
     let _ = core.run_until(&NoDuties, is_over);
 }
 
+/// The CPUs that the process may use; `None` where that is unknown.
+fn cpus() -> Option<Vec<usize>> {
+    let now = sched_getaffinity(None).ok()?;
+    let all = CPUS.get_or_init(|| now);
+    Some((0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect())
+}
+
 /// Pins the calling thread to a CPU of its own, if there is one for each core.
 fn pin(number: usize, cores: usize) {
-    let Ok(now) = sched_getaffinity(None) else { return };
-    let all = CPUS.get_or_init(|| now);
-    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
-    if cpus.len() < cores {
-        return;
-    }
+    let Some(cpus) = cpus().filter(|cpus| cpus.len() >= cores) else { return };
     let mut own = CpuSet::new();
     own.set(cpus[number]);
     // A thread that is not pinned works as well.

@@ -33,6 +33,7 @@ mod reactor;
 mod requests;
 mod service;
 mod signals;
+mod spin;
 #[allow(unsafe_code)]
 mod sys;
 mod trace;

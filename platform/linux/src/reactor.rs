@@ -161,7 +161,7 @@ impl Reactor {
 
     /// Waits until a source is ready, the bell rings or the deadline is there, and wakes the tasks that wait. `has_work` is
     /// called when every later wake is certain to ring the bell, `awake` is called before the first wake, `each_look` whenever the
-    /// thread looks for requests of the trace's host, if it `looks`.
+    /// thread looks for requests of the trace's host, if it `looks`. Returns what ended the wait.
     pub(crate) fn turn(
         &self,
         deadline: Option<Deadline>,
@@ -169,7 +169,7 @@ impl Reactor {
         has_work: impl FnOnce() -> bool,
         awake: impl FnOnce(),
         each_look: impl Fn(),
-    ) -> Result<(), Errno> {
+    ) -> Result<WakeSource, Errno> {
         let bell = &self.inner.bell;
         bell.fall_asleep();
         let timeout = if has_work() { Some(Duration::ZERO) } else { deadline.map(|deadline| deadline.timeout) };
@@ -200,7 +200,7 @@ impl Reactor {
         for event in events.drain(..) {
             self.dispatch(event.data.u64(), event.flags);
         }
-        Ok(())
+        Ok(source)
     }
 
     /// Waits for events, or until the host of a trace requests something, which rings no bell.

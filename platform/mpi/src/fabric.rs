@@ -1,10 +1,9 @@
 //! What the core needs of a process: giving way to others, reading another rank's memory, a clock.
 
-use crate::sys::{self, Pids};
+use crate::sys::{self, Peers};
+use core::hint::spin_loop;
+use core::time::Duration;
 use glass_mpi::{Fabric, Memory, Segment};
-use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// Fruitless polls with a pause each, while each rank has a core of its own: some milliseconds. A rank that yields earlier on a busy machine
 /// loses the core for a time slice.
@@ -21,21 +20,14 @@ const ONE_COPY_BYTES_MIN: usize = 1;
 #[derive(Debug)]
 pub struct ProcessFabric {
     spins: u32,
-    pids: Pids,
+    peers: Peers,
 }
 
 impl ProcessFabric {
     pub(crate) fn new(ranks: usize, segment: &Segment) -> ProcessFabric {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
         // With fewer cores than ranks the one that is awaited may need our core.
-        ProcessFabric { spins: if ranks > cores { 0 } else { SPINS }, pids: Pids::of(segment) }
+        ProcessFabric { spins: if ranks > sys::cores() { 0 } else { SPINS }, peers: Peers::of(segment) }
     }
-}
-
-/// Nanoseconds since this was first called.
-pub(crate) fn now_ns() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 impl Fabric for ProcessFabric {
@@ -45,16 +37,16 @@ impl Fabric for ProcessFabric {
 
     fn wait(&mut self, fruitless: u32) {
         if fruitless < self.spins {
-            std::hint::spin_loop();
+            spin_loop();
         } else if fruitless < self.spins + YIELDS {
-            thread::yield_now();
+            sys::yield_now();
         } else {
-            thread::sleep(SLEEP);
+            sys::sleep(SLEEP);
         }
     }
 
     fn read_peer(&mut self, rank: usize, address: u64, into: Memory) -> bool {
-        self.pids.of_rank(rank).is_some_and(|pid| sys::read_process(pid, address, into))
+        self.peers.read(rank, address, into)
     }
 
     fn one_copy_bytes_min(&self) -> usize {
@@ -62,6 +54,6 @@ impl Fabric for ProcessFabric {
     }
 
     fn now_ns(&self) -> u64 {
-        now_ns()
+        sys::now_ns()
     }
 }

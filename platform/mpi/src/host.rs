@@ -1,9 +1,10 @@
 //! What the C interface needs of a process.
 
-use crate::{fabric, job, sys};
+use crate::{job, sys};
+use alloc::boxed::Box;
+use alloc::string::String;
 use glass_mpi::{Fabric, Segment};
 use glass_mpi_abi::Host;
-use std::io::Write;
 
 /// This process.
 pub(crate) struct ProcessHost;
@@ -14,8 +15,7 @@ impl Host for ProcessHost {
     }
 
     fn print(&self, line: &str) {
-        // There is no other place to report to when standard error is closed.
-        let _ = writeln!(std::io::stderr(), "{line}");
+        sys::print_error(line);
     }
 
     fn exit(&self, code: i32) -> ! {
@@ -23,15 +23,14 @@ impl Host for ProcessHost {
     }
 
     fn machine(&self) -> String {
-        std::fs::read_to_string("/proc/sys/kernel/hostname")
-            .map_or("localhost".to_owned(), |name| name.trim().to_owned())
+        sys::machine()
     }
 
     fn process(&self) -> u32 {
-        std::process::id()
+        sys::process()
     }
 
     fn now_ns(&self) -> u64 {
-        fabric::now_ns()
+        sys::now_ns()
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::fabric::ProcessFabric;
 use crate::sys;
+use alloc::format;
+use alloc::string::String;
 use glass_mpi::{RANKS_MAX, Segment, bytes_of};
-use std::env;
 
 /// Rank, number of ranks and the descriptor of their memory.
 const RANK: &str = "GLASS_MPI_RANK";
@@ -12,7 +13,7 @@ const DESCRIPTOR: &str = "GLASS_MPI_FD";
 
 /// Joins the job as the rank that the environment names; without a launcher, as the only rank of a job. Called once in a process.
 pub fn join() -> Result<(ProcessFabric, Segment), String> {
-    let (rank, ranks, descriptor) = match env::var_os(RANK) {
+    let (rank, ranks, descriptor) = match sys::variable(RANK) {
         None => (0, 1, None),
         Some(_) => (number(RANK)?, number(RANKS)?, Some(number(DESCRIPTOR)? as i32)),
     };
@@ -25,7 +26,7 @@ pub fn join() -> Result<(ProcessFabric, Segment), String> {
 }
 
 fn number(variable: &str) -> Result<usize, String> {
-    let value =
-        env::var(variable).map_err(|_| format!("{variable} is not set: start the program with `glass run --ranks`"))?;
+    let value = sys::variable(variable)
+        .ok_or_else(|| format!("{variable} is not set: start the program with `glass run --ranks`"))?;
     value.parse().map_err(|_| format!("{variable} is {value:?}, which is no number"))
 }

@@ -19,6 +19,8 @@
     .set CORE_FAULT_STACK_TOP, 40
     .set CORE_SEGMENTS_POINTER, 48
     .set CORE_FAULT, 64
+    .set CORE_KERNEL_STACK, 240
+    .set CORE_PROGRAM_STACK, 248
 
 // PVH: an ELF note of type 18 (XEN_ELFNOTE_PHYS32_ENTRY) names the entry point.
     .section .note.pvh, "a", @note

@@ -22,6 +22,8 @@ pub struct CommandLine {
     pub name_servers: Vec<IpAddr>,
     /// `console=PORT`: which port of the virtio console text goes to, 0 by default.
     pub console_port: u16,
+    /// `cpus=NUMBER`: processors of the host, which C programs take for their own.
+    pub cpus: Option<usize>,
     /// `virtio_mmio.device=`, in order.
     pub devices: Vec<MmioDevice>,
     /// `log=LEVEL`: messages of the macros of `tracing` that are printed, warnings and errors by default.
@@ -73,6 +75,7 @@ impl CommandLine {
             address: Addressing::Dhcp,
             name_servers: Vec::new(),
             console_port: 0,
+            cpus: None,
             devices: Vec::new(),
             log: LevelFilter::WARN,
             args: Vec::new(),
@@ -95,6 +98,8 @@ impl CommandLine {
                 line.name_servers = servers;
             } else if let Some(port) = word.strip_prefix("console=").and_then(parse_port) {
                 line.console_port = port;
+            } else if let Some(cpus) = word.strip_prefix("cpus=").and_then(|cpus| cpus.parse().ok()) {
+                line.cpus = Some(cpus);
             } else if let Some(level) = word.strip_prefix("log=").and_then(parse_level) {
                 line.log = level;
             } else if !word.starts_with(TRACE_WORD) {
@@ -160,7 +165,7 @@ mod tests {
     #[test]
     fn platform_words_and_arguments_are_told_apart() {
         let line = CommandLine::parse(
-            "ip=10.0.2.15/24,10.0.2.2 dns=10.0.2.3,fec0::3 quiet console=2 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "ip=10.0.2.15/24,10.0.2.2 dns=10.0.2.3,fec0::3 quiet console=2 cpus=3 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
         );
         assert_eq!(
             line.address,
@@ -172,7 +177,7 @@ mod tests {
         );
         assert_eq!(line.name_servers, ["10.0.2.3".parse::<IpAddr>().unwrap(), "fec0::3".parse().unwrap()]);
         assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
-        assert_eq!(line.console_port, 2);
+        assert_eq!((line.console_port, line.cpus), (2, Some(3)));
         assert_eq!(line.log, LevelFilter::DEBUG);
         assert_eq!(line.args, ["--port", "8080", "a b%", "%zz"]);
         assert_eq!(line.unknown, ["quiet"]);
@@ -197,6 +202,7 @@ mod tests {
             "dns=10.0.2.3,",
             "console=x",
             "console=511",
+            "cpus=many",
             "log=loud",
         ] {
             let line = CommandLine::parse(word);

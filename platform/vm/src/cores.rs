@@ -3,6 +3,7 @@
 //! Each core finds its own block, so plain cells do. What other cores may touch is in [`Public`] and [`Mail`], on lines of memory of their own.
 
 use crate::fault::Fault;
+use crate::program::Process;
 use crate::random::Generator;
 use crate::wall;
 use alloc::boxed::Box;
@@ -39,6 +40,9 @@ pub struct Core {
     pub segments_pointer: Cell<[u16; 5]>,
     /// What boot.s saves at an exception.
     pub fault: Cell<Fault>,
+    /// While a C program runs here: the stack on which its system calls are answered, and the program's at a system call (program.s).
+    pub kernel_stack: Cell<u64>,
+    pub program_stack: Cell<u64>,
     /// The table of segments of a core that is not the boot core.
     pub segments: [Cell<u64>; SEGMENTS],
     index: Cell<usize>,
@@ -75,6 +79,8 @@ pub struct Core {
     pub step: Cell<u64>,
     /// The task that ran when a crash of another core stopped this one.
     pub stopped_task: Cell<&'static str>,
+    /// The C program that runs here.
+    pub program: RefCell<Option<Process>>,
     pub public: Public,
     pub mail: Mail,
 }
@@ -84,6 +90,7 @@ const _: () = assert!(offset_of!(Core, trace_words) == glass_trace::CORE_WORDS_O
 const _: () = assert!(offset_of!(Core, ring0_stack_top) == 24 && offset_of!(Core, stack_top) == 32);
 const _: () = assert!(offset_of!(Core, fault_stack_top) == 40 && offset_of!(Core, segments_pointer) == 48);
 const _: () = assert!(offset_of!(Core, fault) == 64);
+const _: () = assert!(offset_of!(Core, kernel_stack) == 240 && offset_of!(Core, program_stack) == 248);
 
 /// What this core writes and others read, seldom.
 #[repr(align(64))]
@@ -208,6 +215,8 @@ impl Core {
             fault_stack_top: Cell::new(0),
             segments_pointer: Cell::new([0; 5]),
             fault: Cell::new(Fault::NONE),
+            kernel_stack: Cell::new(0),
+            program_stack: Cell::new(0),
             segments: [const { Cell::new(0) }; SEGMENTS],
             index: Cell::new(0),
             stack_bottom: Cell::new(0),
@@ -227,6 +236,7 @@ impl Core {
             steps: Cell::new(0),
             step: Cell::new(0),
             stopped_task: Cell::new("none"),
+            program: RefCell::new(None),
             public: Public {
                 apic: AtomicU32::new(0),
                 presence: AtomicU32::new(Presence::Starting as u32),

@@ -29,6 +29,7 @@ mod memory;
 mod paging;
 mod pool;
 mod ports;
+mod program;
 mod random;
 mod serial;
 mod trace;
@@ -49,12 +50,14 @@ mod smp;
 #[cfg(not(test))]
 mod start;
 #[cfg(not(test))]
-core::arch::global_asm!(include_str!("boot.s"), include_str!("mem.s"), options(att_syntax));
+core::arch::global_asm!(include_str!("boot.s"), include_str!("mem.s"), include_str!("program.s"), options(att_syntax));
 
 #[cfg(not(test))]
 pub use devices::{VmDisk, VmFiles};
 #[cfg(not(test))]
 pub use platform::{VmCore, VmPlatform};
+#[cfg(not(test))]
+pub use program::run as run_program;
 
 /// What [`entry!`] refers to; not for services.
 #[doc(hidden)]

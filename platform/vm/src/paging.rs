@@ -123,6 +123,17 @@ impl<M: TableMemory> AddressSpace<M> {
         Ok(())
     }
 
+    /// Maps also what the tables at `root` map, except where both have something under one entry of the highest table. What is
+    /// mapped later below an entry of both is mapped in both.
+    pub fn join(&mut self, root: u64) {
+        for index in 0..ENTRIES {
+            let entry = self.memory.read(root, index);
+            if entry & PRESENT != 0 && self.memory.read(self.root, index) == 0 {
+                self.memory.write(self.root, index, entry);
+            }
+        }
+    }
+
     /// The table of `level` (1 = lowest) that covers `address`; made if missing, also of a large page.
     fn table_for(&mut self, address: u64, level: u32) -> Result<u64, OutOfTables> {
         let mut table = self.root;
@@ -278,6 +289,22 @@ mod tests {
         let device = WRITE_THROUGH | CACHE_DISABLE | NO_EXECUTE;
         assert_eq!(walk(&again, 0x38_0000_1fff).unwrap() & device, device);
         assert_eq!(walk(&again, 0x38_0000_2000), None);
+    }
+
+    #[test]
+    fn an_address_space_differs_from_another_in_one_place() {
+        const OWN: u64 = 1 << 44;
+        let mut kernel = space(16);
+        kernel.map(0x20_0000, 0x40_3000, Protection::Read).unwrap();
+        let root = kernel.root();
+        let mut own = AddressSpace::new(kernel.memory).unwrap();
+        own.map_at(OWN, 0x60_0000, 0x80_0000, Protection::ReadWrite).unwrap();
+        own.join(root);
+        assert!(walk(&own, 0x20_0000).is_some() && walk_to(&own, OWN, 0x60_0000).is_some());
+        own.map(0x50_0000, 0x50_1000, Protection::Read).unwrap();
+        let kernel = AddressSpace::open(own.memory, root);
+        assert!(walk(&kernel, 0x40_2000).is_some() && walk(&kernel, 0x50_0000).is_some());
+        assert_eq!(walk_to(&kernel, OWN, 0x60_0000), None);
     }
 
     #[test]

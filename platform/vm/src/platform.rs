@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use glass_api::{
     Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
     SpawnOnError, WallTime,
@@ -21,6 +22,8 @@ use glass_vsock::Joined;
 
 /// What a task waits for until the service is to end.
 pub static SHUTDOWN: Name = Name::new("shutdown");
+/// Lines of other cores that the first one had no room for, since it printed this number last.
+static LINES_LOST: AtomicU64 = AtomicU64::new(0);
 
 /// The machine, for a service. Clones are handles.
 #[derive(Clone)]
@@ -30,6 +33,8 @@ pub struct VmPlatform {
 
 pub(crate) struct World {
     pub args: Vec<String>,
+    /// Processors of the host, if that is known.
+    pub cpus: Option<usize>,
     pub core: VmCore,
     pub disks: Vec<VmDisk>,
     pub files: Option<VmFiles>,
@@ -107,6 +112,15 @@ impl VmCore {
         self.inner.console.as_ref()
     }
 
+    /// On the first core: prints a line of another one. A line is lost only while others wait here, so each loss is reported.
+    fn print_for_another(&self, text: &str) {
+        let lost = LINES_LOST.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            self.print_text(&format!("({lost} lines lost)\n"));
+        }
+        self.print_text(text);
+    }
+
     /// `text` ends with a line end.
     fn print_text(&self, text: &str) {
         match self.console() {
@@ -138,8 +152,12 @@ impl Console for VmCore {
         let text = format!("{line}\n");
         match self.core() {
             0 => self.print_text(&text),
-            // A line of a core that prints more than the first core takes is dropped, as the console's own are.
-            _ => _ = self.mailboxes().post(0, move |first| first.print_text(&text)),
+            // A core that prints more than the first one takes does not wait: `room` does.
+            _ => {
+                if self.mailboxes().post(0, move |first| first.print_for_another(&text)).is_err() {
+                    LINES_LOST.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
     }
 

@@ -77,9 +77,16 @@ extern "C" fn glass_exception() -> ! {
         stay_stopped();
     }
     begin(Exit::Exception);
-    let stack = (core.stack_bottom.get(), core.stack_top.get());
+    // A program that has crashed in a system call of its own has no stack that overflows.
+    let process = core.program.try_borrow().ok();
+    let process = process.as_ref().and_then(|process| process.as_ref());
+    let kernels = (core.stack_bottom.get(), core.stack_top.get());
+    let stack = process.map_or(kernels, |process| (process.stack.start, process.stack.end));
     print_line(format_args!("EXCEPTION {}", Cause { fault, stack }));
     print_context();
+    if let Some(process) = process {
+        print_line(format_args!("rank {} of the C program, whose file is at {:#x}", process.rank, process.start));
+    }
     print_registers(&fault);
     print_stack(core, fault.rsp);
     print_line(format_args!("call chain:"));

@@ -15,6 +15,7 @@ use crate::trace::step;
 use crate::{clock, functions, heap, random};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::convert::Infallible;
 use core::fmt::Display;
@@ -69,10 +70,15 @@ where
     for word in &command_line.unknown {
         print_line(format_args!("the command line's `{word}` is unknown to this image"));
     }
-    let mailboxes = step("boot: arrival of further cores", || smp::put_to_work(&further.arrived()));
+    let further = match further.are_none() {
+        true => Vec::new(),
+        false => step("boot: arrival of further cores", || further.arrived()),
+    };
+    let mailboxes = smp::put_to_work(&further);
     let core = VmCore::new(0, executor, mailboxes, devices.console);
     let world = Rc::new(World {
         args: command_line.args,
+        cpus: command_line.cpus,
         core: core.clone(),
         disks: devices.disks,
         files: devices.files,
@@ -151,8 +157,10 @@ impl Loop {
         }
     }
 
-    /// Polls until the peers of connections that the service has closed have received what was sent to them, within a limit.
+    /// Prints what other cores have sent before the service ended, and polls until the peers of connections that it has closed have received
+    /// what was sent to them, within a limit.
     fn deliver(&mut self) {
+        self.core.mailboxes().deliver(&self.core);
         let end = clock::now() + DELIVERY;
         while self.drivers.is_delivering() && clock::now() < end {
             self.round();

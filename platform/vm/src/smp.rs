@@ -147,9 +147,6 @@ impl Further {
 
     /// Requests the start of all. The boot core has its page tables, clock and APIC.
     pub fn start(&self) {
-        if self.are_none() {
-            return;
-        }
         let root = PAGE_TABLES.load(Ordering::Relaxed);
         assert!(root < 1 << 32, "the page tables are from the first memory, below 4 GiB");
         let boot = this_core();

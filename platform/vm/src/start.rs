@@ -64,7 +64,8 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
     let machine =
         step("boot: description of the machine", || Machine::read(&info, &command_line.devices, domain, read_physical));
-    let further = step("boot: further cores", || smp::prepare(&machine));
+    let prepare = || smp::prepare(&machine);
+    let further = if machine.processors.len() > 1 { step("boot: further cores", prepare) } else { prepare() };
     let built = step("boot: page tables", || build_page_tables(&machine, &further));
     assert!(built.is_ok(), "the VM has too little memory for page tables: give it more");
     let high = usable(&machine.ram, image_end, (MAPPED_AT_FIRST.1, u64::MAX));
@@ -77,7 +78,9 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     step("boot: clock", || clock::initialize(entry_ticks));
     step("boot: local APIC", apic::initialize);
     // They come up while the devices are started.
-    step("boot: start of further cores", || further.start());
+    if !further.are_none() {
+        step("boot: start of further cores", || further.start());
+    }
     random::initialize();
     let boot = Boot { machine, command_line, further };
     // SAFETY: `entry!` defines it with this signature.

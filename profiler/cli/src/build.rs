@@ -1,5 +1,7 @@
 //! `glass build`: makes a VM image (or a process) of a service's crate.
 
+mod c;
+
 use crate::console;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -10,6 +12,12 @@ use std::process::Command;
 pub struct Args {
     /// Package of the service [default: the package of the current folder, or the only one of the workspace].
     package: Option<String>,
+    /// Build a program of these C sources instead, with Debian's static musl and our MPI (`mpi.h`); what follows `--` is for the compiler.
+    #[arg(long, value_name = "FILES", num_args = 1.., conflicts_with_all = ["package", "trace_functions", "without_trace", "stripped"])]
+    c: Vec<PathBuf>,
+    /// File of a C program or of its image [default: the name of the first source, for an image with `.image`].
+    #[arg(short, long, value_name = "FILE", requires = "c")]
+    output: Option<PathBuf>,
     /// What to build for.
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
@@ -22,6 +30,9 @@ pub struct Args {
     /// Leave all trace events out of the code, to compare with.
     #[arg(long, hide = true, conflicts_with = "trace_functions")]
     without_trace: bool,
+    /// Arguments of the compiler of C sources.
+    #[arg(last = true, requires = "c")]
+    compiler: Vec<String>,
 }
 
 /// Where a service runs.
@@ -80,6 +91,9 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<()> {
+    if !args.c.is_empty() {
+        return c::run(&args).map(drop);
+    }
     let package = Package::find(args.package.as_deref())?;
     let program = match (args.trace_functions, args.without_trace) {
         (true, _) => package.build_variant(args.platform, "glass-functions", &FUNCTION_FLAGS)?,

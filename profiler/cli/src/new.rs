@@ -78,7 +78,8 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn repository(given: Option<&Path>) -> Result<PathBuf> {
+/// The folder of the Glasshouse repository: `given`, or where this command was built.
+pub(crate) fn repository(given: Option<&Path>) -> Result<PathBuf> {
     let path = given.unwrap_or(Path::new(OWN_REPOSITORY));
     if !path.join("glasshouse/Cargo.toml").is_file() {
         bail!("{} is not the Glasshouse repository: name its folder by --glasshouse", path.display());

@@ -107,11 +107,16 @@ pub struct Args {
     /// Write the configuration of a domain of Xen to NAME.cfg, print the commands of `xl` for it, and run nothing.
     #[arg(long, conflicts_with_all = ["print_command", "ranks"])]
     xen: bool,
+    /// Processors of this host, for an image that has to know them.
+    #[arg(skip)]
+    cpus: Option<usize>,
     /// The service's own arguments.
     #[arg(last = true)]
     args: Vec<String>,
 }
 
+/// Bytes of memory by default, as `--memory` has them.
+const MEMORY_DEFAULT: u64 = 64 << 20;
 /// The cores that an image can use.
 const CORES_MAX: i64 = glass_formats::CORES_MAX as i64;
 /// The `log=` of an image without one on its command line.
@@ -121,16 +126,17 @@ const LOG_DEFAULT: &str = "warn";
 const UNUSABLE: u8 = 2;
 
 /// Runs the command; the exit code is the service's.
-pub fn run(args: Args) -> Result<ExitCode> {
-    if args.ranks.ranks.is_some() {
+pub fn run(mut args: Args) -> Result<ExitCode> {
+    if args.ranks.ranks.is_some() && args.app.is_none() {
         return ranks::run(&args.ranks, &args.args);
     }
+    let (program, name) = find_program(&args)?;
+    ranks::prepare_vm(&mut args, &program)?;
     match args.xen && args.platform == Platform::Vm {
         true => xen::check(&args)?,
         false if args.xen => bail!("a process is no domain of Xen: leave out --platform or --xen"),
         false => options::check(&args)?,
     }
-    let (program, name) = find_program(&args)?;
     if let Some(disk) = &args.disk {
         disk::prepare(disk, args.disk_size)?;
     }

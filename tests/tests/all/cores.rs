@@ -11,11 +11,15 @@ use std::time::Duration;
 
 glass_tests::in_worlds!(kvm Kvm:
     cores_work_for_each_other within 900;
+    a_core_that_does_not_come_up_is_reported within 300;
+    lines_that_are_lost_are_counted within 300;
     a_crash_shows_all_cores within 300;
     the_queue_does_not_mind_more_cores within 300;
 );
 glass_tests::in_worlds!(tcg Tcg:
     cores_work_for_each_other within 900;
+    a_core_that_does_not_come_up_is_reported within 300;
+    lines_that_are_lost_are_counted within 300;
     a_crash_shows_all_cores within 300;
     the_queue_does_not_mind_more_cores within 300;
 );
@@ -53,6 +57,54 @@ fn cores_work_for_each_other(world: World) {
             assert!(output.contains(&format!("core {core} runs")), "{count} cores, {machine:?}: {output}");
         }
     }
+}
+
+/// An image whose further cores halt where they start: the service runs without them.
+fn a_core_that_does_not_come_up_is_reported(world: World) {
+    /// The first instructions of a further core in boot.s, CLI and LGDT, and HLT in a loop in their place.
+    const START: [u8; 6] = [0xfa, 0x2e, 0x66, 0x0f, 0x01, 0x16];
+    const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
+    if let Some(reason) = world.obstacle() {
+        return programs::skip(reason);
+    }
+    let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("faults")) else { return };
+    let folder = Folder::new("missing-core").unwrap();
+    let mut bytes = std::fs::read(image).unwrap();
+    let places: Vec<usize> = (0..bytes.len() - START.len()).filter(|at| bytes[*at..].starts_with(&START)).collect();
+    assert_eq!(places.len(), 1, "the start of a further core is found once");
+    bytes[places[0]..places[0] + HALT.len()].copy_from_slice(&HALT);
+    let broken = folder.write("faults", &bytes).unwrap();
+    let mut command = Command::new(glass);
+    command.arg("run").arg(broken).args([
+        "--accel",
+        &world.to_string(),
+        "--net",
+        "none",
+        "--cores",
+        "3",
+        "--",
+        "cores",
+    ]);
+    let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
+    let status = process.wait(LIMIT).unwrap_or_else(|| panic!("it does not end: {}", process.output()));
+    let output = process.output();
+    assert_eq!(status.code(), Some(0), "{output}");
+    for core in [1, 2] {
+        let line = format!("core {core} (local APIC {core}) did not start: the service runs without it");
+        assert!(output.contains(&line), "{output}");
+    }
+    assert!(output.contains("cores=1 cancelled=true none=true back=Some(0)"), "{output}");
+}
+
+/// A core does not wait when it prints more than the first one takes, and no line disappears uncounted.
+fn lines_that_are_lost_are_counted(world: World) {
+    let Some((output, code)) = faults(world, &["--cores", "2"], "flood") else { return };
+    assert_eq!(code, Some(0), "{output}");
+    let lost =
+        output.lines().filter_map(|line| line.strip_prefix('(')?.strip_suffix(" lines lost)")?.parse::<u64>().ok());
+    // Of 20,000 lines at most 4,096 wait.
+    assert!(lost.sum::<u64>() >= 20_000 - 4096, "{output}");
+    assert!(output.lines().any(|line| line == "line 0"), "{output}");
 }
 
 /// The culprit is the last core; one never gives way, and the first waits, or still starts the culprit.

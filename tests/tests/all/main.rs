@@ -6,6 +6,7 @@ mod boots;
 mod broken;
 mod build;
 mod buses;
+mod c_programs;
 mod console;
 mod cores;
 mod crash;

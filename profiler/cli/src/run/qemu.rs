@@ -150,7 +150,8 @@ fn kernel_command_line(args: &Args) -> String {
     };
     let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
-    format!("{trace}{log}{ip}{dns}{}", service_words(args))
+    let cpus = args.cpus.map_or(String::new(), |cpus| format!("cpus={cpus} "));
+    format!("{trace}{log}{cpus}{ip}{dns}{}", service_words(args))
 }
 
 /// The end of the image's command line: what the service gets.

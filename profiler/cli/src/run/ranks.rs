@@ -1,8 +1,10 @@
 //! `glass run --ranks N`: starts a program N times as the ranks of an MPI job (docs/formats/mpi-ranks.md).
 
-use super::{SocketFolder, ends_with_us};
+use super::{Args, CORES_MAX, MEMORY_DEFAULT, SocketFolder, ends_with_us};
+use crate::build::Platform;
 use crate::console::say;
 use anyhow::{Context, Result, bail, ensure};
+use glass_formats::C_PROGRAM_MARK;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,12 +34,45 @@ const INSIDE: u32 = 1;
 /// Options of a job of ranks.
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// Start the program after `--` this many times, as the ranks of an MPI job: processes, not VMs.
+    /// Start the program after `--` this many times, as the ranks of an MPI job. With the image of a C program instead: the ranks of one
+    /// VM, each on a core of its own.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
     pub ranks: Option<u32>,
     /// Print each line of a rank with its number before it.
     #[arg(long, requires = "ranks")]
     prefix: bool,
+}
+
+/// Gives the VM of a C program's image a core for each rank and one for the devices, and more memory unless its size is given.
+pub(super) fn prepare_vm(args: &mut Args, image: &Path) -> Result<()> {
+    let is_c_program = args.platform == Platform::Vm && contains(image, C_PROGRAM_MARK)?;
+    let ranks = args.ranks.ranks;
+    if !is_c_program {
+        ensure!(
+            ranks.is_none(),
+            "{} has no ranks: give an image made by `glass build --c`, or the program after `--`",
+            image.display()
+        );
+        return Ok(());
+    }
+    ensure!(!args.ranks.prefix, "--prefix is for ranks that are processes: give the program after `--`");
+    ensure!(args.cores == 1, "a C program has a core for each rank: give their number by --ranks");
+    args.cores = ranks.unwrap_or(1) + 1;
+    ensure!(
+        i64::from(args.cores) <= CORES_MAX,
+        "a VM has at most {} ranks, a core for each and one for the devices",
+        CORES_MAX - 1
+    );
+    if args.memory == MEMORY_DEFAULT {
+        args.memory *= u64::from(args.cores);
+    }
+    args.cpus = thread::available_parallelism().ok().map(usize::from);
+    Ok(())
+}
+
+fn contains(file: &Path, mark: &[u8]) -> Result<bool> {
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(bytes.windows(mark.len()).any(|window| window == mark))
 }
 
 /// Runs the job; the exit code is that of the first rank that failed, as `mpirun` has it.
