@@ -11,10 +11,11 @@ mod cores;
 mod disk;
 pub mod figure;
 mod idle;
+mod load;
 mod mpi;
 mod network;
-mod nginx;
 pub mod outcome;
+mod peers;
 mod perf;
 mod platform;
 mod sampling;
@@ -22,15 +23,17 @@ mod size;
 pub mod statistics;
 mod tracing;
 mod transfer;
+mod vsock;
+mod web;
 mod xen;
 
 use anyhow::{Result, bail};
 use outcome::{Outcome, Progress, run_parts};
 
 /// The measurements that there are.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 16] = [
     "boot", "platform", "queue", "network", "disk", "console", "idle", "sampling", "tracing", "size", "perf", "mpi",
-    "cores", "xen",
+    "cores", "xen", "web", "vsock",
 ];
 
 /// Runs the measurement `name`, or one part of it if it has parts.
@@ -51,6 +54,8 @@ pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome
         ("mpi", None) => mpi::run(progress),
         ("cores", None) => cores::run(progress),
         ("xen", None) => xen::run(progress),
+        ("web", None) => web::run(progress),
+        ("vsock", None) => vsock::run(progress),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::block::Body;
 use crate::figure::Figure;
-use crate::nginx::Nginx;
 use crate::outcome::{Outcome, Progress};
+use crate::peers::nginx::Nginx;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;

@@ -8,7 +8,7 @@ use glass_bench::figure;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure: boot, platform, queue, network, disk, console, idle, sampling, tracing, size, mpi, cores or xen; perf compares profiles with those of perf
+    /// What to measure: boot, platform, queue, network, disk, console, idle, sampling, tracing, size, mpi, cores, xen, web or vsock; perf compares profiles with those of perf
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
     /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp or offloads, of platform wakes or tx-blocked
@@ -22,6 +22,7 @@ pub fn run(options: &Options) -> Result<()> {
         "perf" => packages::FOR_BENCH_PERF,
         "network" => packages::FOR_BENCH_NETWORK,
         "disk" | "console" | "cores" => packages::FOR_BENCH_DISK,
+        "web" | "vsock" => packages::FOR_BENCH_WEB,
         _ => packages::FOR_BENCH,
     })?;
     let mut steps = Steps::new(3);

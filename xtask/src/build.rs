@@ -107,6 +107,14 @@ pub fn measured(name: &str) -> Result<String> {
     if let "disk" | "console" | "cores" = name {
         return image(&format!("bench-{name}"));
     }
+    if name == "web" {
+        return image("web-server");
+    }
+    if name == "vsock" {
+        // The Linux guest has no libraries.
+        run::shown(without_libraries(&["--package", "bench-tcp"]).arg("--release"))?;
+        return image("bench-tcp");
+    }
     if name == "platform" {
         image("bench-tcp")?;
         return image("bench-platform");

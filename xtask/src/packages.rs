@@ -24,6 +24,8 @@ const CHROMIUM: Package = Package { program: "chromium", package: "chromium", pu
 const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
 const IP: Package = Package { program: "ip", package: "iproute2", purpose: "networks for benchmarks" };
 const FIO: Package = Package { program: "fio", package: "fio", purpose: "the peer of the disk benchmark" };
+const BUSYBOX: Package =
+    Package { program: "busybox", package: "busybox-static", purpose: "a VM with Linux as a peer of benchmarks" };
 const GDB: Package = Package { program: "gdb", package: "gdb", purpose: "a peer of the sampling benchmark" };
 const GCC: Package =
     Package { program: "gcc", package: "gcc", purpose: "test guests, and the plugin that counts in QEMU" };
@@ -59,7 +61,9 @@ pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
 /// What `cargo xtask bench network` needs.
 pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP];
 /// What `cargo xtask bench disk` needs.
-pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO];
+pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO, BUSYBOX];
+/// What `cargo xtask bench web` and `bench vsock` need.
+pub const FOR_BENCH_WEB: &[Package] = &[QEMU, IP, NGINX, BUSYBOX];
 /// What `cargo xtask bench perf` needs.
 pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE];
 

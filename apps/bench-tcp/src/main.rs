@@ -1,17 +1,19 @@
-//! Sends or receives bytes over TCP as fast as it can, for measurements of the network. A client sends its request
-//! in one line: `send NUMBER` to receive so many bytes, `take` to send bytes until it closes its half, `echo` to get its bytes back.
+//! Sends or receives bytes over TCP or vsock as fast as it can, for measurements of the network. A client sends its request
+//! in one line: `send NUMBER` to receive so many bytes, `take NUMBER` to send so many, `take` to send bytes until it closes its half, `echo` to get its
+//! bytes back.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+use alloc::string::String;
 use alloc::{format, vec};
 use core::str;
 use core::time::Duration;
 use glasshouse::trace::Counter;
-use glasshouse::{Error, Listener, Net, NetError, Platform, Stream};
+use glasshouse::{Error, Listener, Net, NetError, Platform, Port, Stream};
 
-const PORT_DEFAULT: u16 = 8090;
+const PORT_DEFAULT: Port = Port::Tcp(8090);
 /// All bytes are sent from one buffer of this size, and received into one.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Longest line of a client.
@@ -30,11 +32,15 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
     let port = match platform.args() {
         [] => PORT_DEFAULT,
         [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is not a port"))?,
-        _ => return Err("the arguments are: [--port NUMBER]".into()),
+        _ => return Err("the arguments are: [--port PORT], where PORT is a number or vsock: and a number".into()),
     };
-    let address = platform.net().up().await?.address;
+    // Vsock has no address that must be there first.
+    let address = match port {
+        Port::Tcp(_) => format!("{} ", platform.net().up().await?.address),
+        Port::Vsock(_) => String::new(),
+    };
     let mut listener = platform.net().listen(port).await?;
-    platform.print(format_args!("bench-tcp listens on {address} {}", listener.port()));
+    platform.print(format_args!("bench-tcp listens on {address}{}", listener.port()));
     loop {
         let Ok(stream) = listener.accept().await else {
             platform.sleep(PAUSE).await;
@@ -48,7 +54,8 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
 /// A client's request.
 enum Wish {
     Send(u64),
-    Take,
+    /// So many bytes, or all until the client closes its half, which not every host's vsock passes on.
+    Take(Option<u64>),
     Echo,
 }
 
@@ -56,7 +63,8 @@ impl Wish {
     fn parse(line: &[u8]) -> Option<Wish> {
         match str::from_utf8(line).ok()?.trim().split_once(' ') {
             Some(("send", number)) => number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Send),
-            None if line.trim_ascii() == b"take" => Some(Wish::Take),
+            Some(("take", number)) => number.parse().ok().map(|bytes| Wish::Take(Some(bytes))),
+            None if line.trim_ascii() == b"take" => Some(Wish::Take(None)),
             None if line.trim_ascii() == b"echo" => Some(Wish::Echo),
             _ => None,
         }
@@ -68,9 +76,9 @@ async fn client(mut stream: impl Stream) -> Result<(), NetError> {
     let (line_bytes, rest_bytes) = read_line(&mut stream, &mut line).await?;
     match Wish::parse(&line[..line_bytes]) {
         Some(Wish::Send(bytes)) => send(&mut stream, bytes).await?,
-        Some(Wish::Take) => take(&mut stream, rest_bytes).await?,
+        Some(Wish::Take(bytes)) => take(&mut stream, rest_bytes, bytes.unwrap_or(u64::MAX)).await?,
         Some(Wish::Echo) => echo(&mut stream, &line[line_bytes + 1..][..rest_bytes]).await?,
-        None => stream.write_all(b"send `send NUMBER`, `take` or `echo`, and a line end\n").await?,
+        None => stream.write_all(b"send `send NUMBER`, `take [NUMBER]` or `echo`, and a line end\n").await?,
     }
     stream.close().await
 }
@@ -104,11 +112,11 @@ async fn send(stream: &mut impl Stream, bytes: u64) -> Result<(), NetError> {
     Ok(())
 }
 
-/// Receives everything and answers with the number of bytes.
-async fn take(stream: &mut impl Stream, had_bytes: usize) -> Result<(), NetError> {
+/// Receives everything, or `wanted` bytes at least, and answers with the number of bytes.
+async fn take(stream: &mut impl Stream, had_bytes: usize, wanted: u64) -> Result<(), NetError> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut bytes = had_bytes as u64;
-    loop {
+    while bytes < wanted {
         match stream.read(&mut buffer).await? {
             0 => break,
             count => {

@@ -47,6 +47,9 @@ pub(crate) struct Wanted {
     pub request: bool,
     pub response: bool,
     pub credit_update: bool,
+    /// The peer has requested an update. It gets one once it has credit, also when other packets have granted that meanwhile: peers such
+    /// as vhost-device-vsock 0.3.0 wait for that operation.
+    pub credit_answer: bool,
     pub credit_request: bool,
     /// Flags of a shutdown.
     pub shutdown: u32,
@@ -141,6 +144,11 @@ impl Connection {
     pub(crate) fn credit_bytes(&self) -> u32 {
         // A peer may shrink its window below what is in flight.
         self.peer_window.saturating_sub(self.sent_total.wrapping_sub(self.peer_consumed))
+    }
+
+    /// Whether the peer has consumed all that was sent to it.
+    pub(crate) fn is_all_consumed(&self) -> bool {
+        self.sent_total == self.peer_consumed
     }
 
     /// Bytes that the peer may send.

@@ -444,9 +444,15 @@ impl Stack {
                 connection.wake_writer();
                 self.finish(id);
             }
-            Operation::CreditUpdate => {}
+            Operation::CreditUpdate => {
+                // A peer may have ignored a shutdown while it had data that it had not consumed (vhost-device-vsock 0.3.0 does).
+                if matches!(connection.state, State::Closing(_)) && connection.is_all_consumed() {
+                    connection.wanted.shutdown |= SHUTDOWN_BOTH;
+                    self.queue(id);
+                }
+            }
             Operation::CreditRequest => {
-                connection.wanted.credit_update = true;
+                connection.wanted.credit_answer = true;
                 self.queue(id);
             }
             Operation::Request | Operation::Reset => self.violate(id),
@@ -556,6 +562,8 @@ impl Stack {
     fn packet_of(&mut self, id: ConnectionId) -> Option<Packet> {
         let connection = self.connections[id.0].as_mut().expect("the connection exists");
         let ends = connection.ends;
+        // Without credit the answer waits until the service has read: the peer would only request again.
+        let answers = connection.wanted.credit_answer && connection.granted_bytes(&self.config) > 0;
         let wanted = &mut connection.wanted;
         let (operation, flags) = if core::mem::take(&mut wanted.request) {
             (Operation::Request, 0)
@@ -571,7 +579,8 @@ impl Stack {
             return Some(Packet { header, data: Some(data) });
         } else if core::mem::take(&mut wanted.credit_request) {
             (Operation::CreditRequest, 0)
-        } else if wanted.credit_update {
+        } else if wanted.credit_update || answers {
+            wanted.credit_answer = false;
             (Operation::CreditUpdate, 0)
         } else if wanted.shutdown != 0 {
             (Operation::Shutdown, core::mem::take(&mut wanted.shutdown))

@@ -347,6 +347,37 @@ fn a_peer_that_breaks_a_rule_is_reset_and_others_are_served() {
 }
 
 #[test]
+fn a_request_for_credit_is_answered_once_there_is_some_also_beside_data() {
+    let Pair { mut guest, mut host, guest_end, host_end, .. } = pair(small());
+    while host.poll_write(host_end, &[7; BUFFER_BYTES], nothing()).is_ready() {}
+    assert_eq!(carry(&mut host, &mut guest).last(), Some(&Operation::CreditRequest));
+    // The window is full: an answer would only cause the next request.
+    assert_eq!(carry(&mut guest, &mut host), []);
+    assert_eq!(read(&mut guest, guest_end).len(), 8192);
+    assert_eq!(ready(guest.poll_write(guest_end, b"answer", nothing())), Ok(6));
+    assert_eq!(carry(&mut guest, &mut host), [Operation::Data, Operation::CreditUpdate]);
+    assert_eq!(carry(&mut guest, &mut host), []);
+}
+
+#[test]
+fn a_peer_that_was_busy_at_the_shutdown_gets_it_again_once_it_has_everything() {
+    let mut pair = pair(small());
+    assert_eq!(ready(pair.guest.poll_write(pair.guest_end, b"12345", nothing())), Ok(5));
+    pair.guest.close(NOW, pair.guest_end).unwrap();
+    pair.guest.release(NOW, pair.guest_end);
+    let operations = |guest: &mut Stack| {
+        let packets = core::iter::from_fn(|| guest.next_packet());
+        packets.map(|packet| packet.header.operation.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(operations(&mut pair.guest), [Operation::Data, Operation::Shutdown]);
+    for (consumed, expected) in [(4, &[][..]), (5, &[Operation::Shutdown])] {
+        let update = Header { consumed, ..header(&pair, Some(Operation::CreditUpdate), 0) };
+        pair.receive(update, 0);
+        assert_eq!(operations(&mut pair.guest), expected, "{consumed} bytes");
+    }
+}
+
+#[test]
 fn a_peer_that_sends_more_than_it_was_granted_is_reset() {
     let mut pair = pair(small());
     for _ in 0..2 {

@@ -1,10 +1,12 @@
-//! nginx as a peer: files by PUT (its DAV module) and GET, on loopback, in a folder of its own.
+//! nginx as a peer: files by PUT (its DAV module) and GET.
 
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
+use glass_tests::netns::Namespace;
 use glass_tests::process::Process;
 use glass_tests::queue::{answer, free_port};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -18,16 +20,17 @@ pub struct Nginx {
     _folder: Folder,
 }
 
-/// One process, no log of accesses, bodies straight to the file that becomes the item.
-fn configuration(folder: &str, port: u16) -> String {
+/// One process, no log of accesses, bodies straight to the file that becomes the item, and connections that are kept. `listen` is as in nginx's directive.
+pub fn configuration(folder: &str, listen: &str, root: &str) -> String {
     format!(
         "daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
          events {{ worker_connections 64; }}\n\
          http {{\n    access_log off;\n    sendfile on;\n    tcp_nopush on;\n    client_max_body_size 0;\n\
+         \x20   keepalive_requests 1000000000;\n\
          \x20   client_body_temp_path {folder}/body;\n    proxy_temp_path {folder}/proxy;\n\
          \x20   fastcgi_temp_path {folder}/fastcgi;\n    uwsgi_temp_path {folder}/uwsgi;\n\
          \x20   scgi_temp_path {folder}/scgi;\n\
-         \x20   server {{\n        listen 127.0.0.1:{port};\n        root {folder}/files;\n\
+         \x20   server {{\n        listen {listen};\n        root {root};\n\
          \x20       location / {{ dav_methods PUT DELETE; }}\n    }}\n}}\n"
     )
 }
@@ -39,25 +42,43 @@ fn program() -> Option<&'static str> {
 }
 
 impl Nginx {
-    /// Starts it; `None` when it is not installed.
+    /// Starts it on loopback, with files in a folder of its own; `None` when it is not installed.
     pub fn start() -> Result<Option<Nginx>> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let answers = || answer(address, Duration::from_millis(500)).is_some();
+        Nginx::start_as(|program| Command::new(program), address, None, answers)
+    }
+
+    /// Starts it in `far` at `address`, with the files of `root`, for clients in `near`; `None` when it is not installed.
+    pub fn serve(far: &Namespace, near: &Namespace, address: SocketAddr, root: &Path) -> Result<Option<Nginx>> {
+        let answers =
+            || near.inside(|| Ok(answer(address, Duration::from_millis(500)))).is_ok_and(|found| found.is_some());
+        Nginx::start_as(|program| far.command(program), address, Some(root), answers)
+    }
+
+    fn start_as(
+        command: impl FnOnce(&str) -> Command,
+        address: SocketAddr,
+        root: Option<&Path>,
+        answers: impl Fn() -> bool,
+    ) -> Result<Option<Nginx>> {
         let Some(program) = program() else { return Ok(None) };
         let folder = Folder::new("nginx")?;
-        std::fs::create_dir(folder.file("files")).context("cannot make nginx's folder")?;
-        let port = free_port()?;
+        let files = folder.file("files");
+        std::fs::create_dir(&files).context("cannot make nginx's folder")?;
         let path = folder.path().to_string_lossy().into_owned();
         let file = folder.file("nginx.conf");
         // A root's nginx gives its worker to another user, who could not read our folder.
         let user = "user root;\n";
         let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-        let text = format!("{}{}", if is_root { user } else { "" }, configuration(&path, port));
+        let root = root.unwrap_or(&files).to_string_lossy();
+        let text = format!("{}{}", if is_root { user } else { "" }, configuration(&path, &address.to_string(), &root));
         std::fs::write(&file, text).context("cannot write nginx's configuration")?;
-        let mut command = Command::new(program);
+        let mut command = command(program);
         command.arg("-c").arg(&file).arg("-p").arg(folder.path());
         let mut process = Process::spawn(&mut command, &folder.file("output"))?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let deadline = Instant::now() + Duration::from_secs(10);
-        while answer(address, Duration::from_millis(500)).is_none() {
+        while !answers() {
             if process.ended().is_some() || Instant::now() > deadline {
                 bail!("nginx does not answer: {}", process.output());
             }

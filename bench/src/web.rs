@@ -1,0 +1,196 @@
+//! `web`: files of the host over HTTP, for `web-server` in a VM over TCP and over vsock, with its files by virtio-fs, beside nginx on the host
+//! and nginx in a VM with Linux. The article's `ab -c 1` (a connection for each request) and kept connections.
+
+use crate::figure::Figure;
+use crate::load::{Load, Place};
+use crate::outcome::{Outcome, Progress};
+use crate::peers::helpers::{self, Helper};
+use crate::peers::linux::{self, Contents, LinuxGuest};
+use crate::peers::nginx::{self, Nginx};
+use crate::statistics::{Summary, turn};
+use anyhow::{Context, Result, bail};
+use glass_tests::content::Random;
+use glass_tests::folder::Folder;
+use glass_tests::netns::{self, Namespace};
+use glass_tests::process::Process;
+use glass_tests::queue::World;
+use glass_tests::{programs, vsock};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+/// Turns of each contestant.
+const ROUNDS: usize = 5;
+/// How long one measurement takes.
+const DURATION: Duration = Duration::from_millis(250);
+/// A server that does not listen for so long has failed.
+const LIMIT: Duration = Duration::from_secs(120);
+const PORT: u16 = 8080;
+const VSOCK_PORT: u32 = 80;
+/// Name of a file in figures, and its length. That of 133 KB has the length of the article's picture.
+const FILES: [(&str, u64); 4] = [("1k", 1024), ("8k", 8192), ("133k", 136_192), ("1m", 1 << 20)];
+/// What follows the name of a figure, connections, and whether they are kept.
+const MODES: [(&str, usize, bool); 3] = [("", 1, false), ("_keep1", 1, true), ("_keep16", 16, true)];
+
+/// A server, and its requests per second by file and mode.
+struct Contestant {
+    name: String,
+    place: Place,
+    samples: Vec<Vec<f64>>,
+}
+
+impl Contestant {
+    fn new(name: impl Into<String>, place: Place) -> Contestant {
+        Contestant { name: name.into(), place, samples: vec![Vec::new(); FILES.len() * MODES.len()] }
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let cells = FILES.iter().flat_map(|file| MODES.iter().map(move |mode| (file, mode)));
+        for ((&(path, bytes), &(_, connections, keeps)), samples) in cells.zip(&mut self.samples) {
+            let load = Load { path, bytes, connections, keeps, duration: DURATION };
+            samples.push(load.run(&self.place).with_context(|| format!("{load:?}"))?);
+        }
+        Ok(())
+    }
+}
+
+/// Measures; contestants that this machine lacks are left out with a note.
+pub fn run(progress: Progress) -> Result<Outcome> {
+    if let Some(reason) = netns::obstacle() {
+        bail!("{reason}, and virtiofsd needs root too");
+    }
+    let mut outcome = Outcome::default();
+    let folder = Folder::new("bench-web")?;
+    let site = make_site(&folder)?;
+    let (near, far) = (Namespace::new()?, Namespace::new()?);
+    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
+    near.join(near_address, &far, far_address)?;
+    let mut contestants = Vec::new();
+    let nginx = Nginx::serve(&far, &near, (far_address, PORT).into(), &site)?;
+    match &nginx {
+        Some(nginx) => contestants.push(Contestant::new("native_nginx", Place::Tcp(nginx.address))),
+        None => outcome.note("nginx skipped: it is not installed"),
+    }
+    let mut servers = Vec::new();
+    for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
+        let server = vm(world, number, &near, &site, &folder, &mut contestants)?;
+        servers.push(server.with_context(|| format!("the image for {world} cannot be started"))?);
+    }
+    let guest = match linux::obstacle() {
+        None => linux_guest(&near, &site, &folder, &mut contestants).map_err(|error| format!("{error:#}")),
+        Some(reason) => Err(reason.to_owned()),
+    };
+    if let Err(reason) = &guest {
+        outcome.note(format!("linux_guest skipped: {reason}"));
+    }
+    for contestant in &contestants {
+        contestant.place.wait(&near, LIMIT).with_context(|| contestant.name.clone())?;
+    }
+    near.inside(|| {
+        for round in 0..ROUNDS {
+            for index in turn(contestants.len(), round) {
+                let contestant = &mut contestants[index];
+                contestant.turn().with_context(|| format!("{} failed in round {round}", contestant.name))?;
+            }
+        }
+        Ok(())
+    })?;
+    progress(1, 1);
+    add_figures(&mut outcome, &contestants);
+    outcome.note("requests per second of one file: _req_s with a connection for each request and one at a time (ab -c 1), _keep1_req_s on one kept connection, _keep16_req_s on 16; the same clients for all, over a TAP device, veth (native_nginx) or the unix socket of vhost-device-vsock");
+    outcome.note(format!("{} ms a measurement; files are in the page cache of the host and reach VMs by virtio-fs; there is no embedded file system, so no figures with files on a disk", DURATION.as_millis()));
+    outcome.note("linux_guest: nginx in a VM with Debian's kernel (QEMU's q35, TCG) on the same virtio-fs, over TCP, because nginx has no vsock");
+    Ok(outcome)
+}
+
+/// The files, of bytes that cannot be compressed.
+fn make_site(folder: &Folder) -> Result<std::path::PathBuf> {
+    let site = folder.file("site");
+    std::fs::create_dir(&site)?;
+    for (name, bytes) in FILES {
+        let mut content = vec![0; bytes as usize];
+        Random::new(bytes).fill(&mut content);
+        std::fs::write(site.join(name), content)?;
+    }
+    Ok(site)
+}
+
+/// Boots `web-server` with a TAP device of its own and vsock, which are two contestants.
+fn vm(
+    world: World,
+    number: u8,
+    near: &Namespace,
+    site: &Path,
+    folder: &Folder,
+    contestants: &mut Vec<Contestant>,
+) -> Result<Option<Process>> {
+    let (tap, host, guest) =
+        (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
+    near.tap(&tap, host)?;
+    let (Some(glass), Some(image), Some(helper)) =
+        (programs::built("glass"), programs::image("web-server"), vsock::helper())
+    else {
+        return Ok(None);
+    };
+    let socket = folder.file(&format!("{world}.vsock"));
+    let mut command = near.command(glass);
+    command.env("PATH", vsock::path_with(helper));
+    command.arg("run").arg(image).args(["--accel", &world.to_string(), "--memory", "128"]);
+    command.args(["--net", &format!("tap={tap}"), "--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
+    command.arg(format!("--share={}:ro", site.display())).arg(format!("--vsock={}", socket.display()));
+    command.args(["--", "--port", &PORT.to_string(), "--port", &format!("vsock:{VSOCK_PORT}")]);
+    let process = Process::spawn(&mut command, &folder.file(&format!("{world}.log")))?;
+    contestants.push(Contestant::new(format!("{world}.tcp"), Place::Tcp((guest, PORT).into())));
+    contestants.push(Contestant::new(format!("{world}.vsock"), Place::Vsock(socket, VSOCK_PORT)));
+    Ok(Some(process))
+}
+
+/// Boots Linux with nginx; what is returned has to live as long as the guest is used.
+fn linux_guest(
+    near: &Namespace,
+    site: &Path,
+    folder: &Folder,
+    contestants: &mut Vec<Contestant>,
+) -> Result<(LinuxGuest, Helper)> {
+    let (host, address) = (Ipv4Addr::new(10, 77, 9, 1), Ipv4Addr::new(10, 77, 9, 2));
+    near.tap("tap9", host)?;
+    let share = helpers::share(site, folder)?;
+    let mut glass = near.command(programs::built("glass").context("glass is not built")?);
+    glass.arg("run").arg(programs::image("web-server").context("the image of web-server is not built")?);
+    glass.args(linux::MACHINE).args(["--net", "tap=tap9"]).arg(format!("--share={}", site.display()));
+    let listen = format!("0.0.0.0:{PORT}");
+    let configuration = format!("user root;\n{}", nginx::configuration("/tmp", &listen, "/site"));
+    let files = vec![
+        ("etc/nginx.conf", configuration.into_bytes()),
+        ("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n".to_vec()),
+        ("etc/group", b"root:x:0:\n".to_vec()),
+    ];
+    let contents = Contents { programs: &["nginx"], files };
+    let mut guest = LinuxGuest::start(Some(near), &mut glass, &contents, &[("files", share.socket.clone())])?;
+    guest.run("mkdir /site && mount -t virtiofs glass /site", LIMIT)?;
+    guest.run(&format!("ip addr add {address}/{} dev eth0 && ip link set eth0 up", netns::PREFIX_BITS), LIMIT)?;
+    guest.run("nginx -t -c /etc/nginx.conf", LIMIT)?;
+    guest.run("nginx -c /etc/nginx.conf >/dev/null 2>&1 &", LIMIT)?;
+    contestants.push(Contestant::new("linux_guest", Place::Tcp(SocketAddr::from((address, PORT)))));
+    Ok((guest, share))
+}
+
+fn add_figures(outcome: &mut Outcome, contestants: &[Contestant]) {
+    let peer = |name: &str| contestants.iter().find(|contestant| contestant.name == name);
+    for contestant in contestants {
+        let peer = match contestant.name.split('.').next() {
+            Some("kvm") => peer("native_nginx"),
+            Some("tcg") => peer("linux_guest").or(peer("native_nginx")),
+            _ => None,
+        };
+        for (index, samples) in contestant.samples.iter().enumerate() {
+            let ((file, _), (mode, ..)) = (FILES[index / MODES.len()], MODES[index % MODES.len()]);
+            let figure = Figure::of(&format!("web.{}.{file}{mode}_req_s", contestant.name), "1/s", samples);
+            let median = peer.and_then(|peer| Some((&peer.name, Summary::of(&peer.samples[index])?.median)));
+            outcome.add(figure.map(|figure| match median {
+                Some((name, median)) => figure.against(name, median),
+                None => figure,
+            }));
+        }
+    }
+}
