@@ -3,6 +3,7 @@
 
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
+use crate::peers::linux::{self, Contents, LinuxGuest};
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -19,7 +20,7 @@ use std::time::Duration;
 /// Turns of each contestant in each cell.
 const ROUNDS: usize = 5;
 /// How long one measurement takes.
-const MILLISECONDS: u32 = 300;
+const MILLISECONDS: u32 = 200;
 /// A turn that takes longer has failed.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// The disk's size: more than a second's worth, less than the page cache.
@@ -85,13 +86,39 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         outcome.note("fio skipped: it is not installed");
     }
     let cells = Cell::all();
+    // Of its own, because QEMU locks it for as long as the guest runs, which is booted once for each kind of cache.
+    let linux_disk = folder.file("linux.img");
+    let mut linux = None;
+    let mut has_linux = worlds.contains(&World::Tcg) && has_fio;
+    if let Some(reason) = linux::obstacle().filter(|_| has_linux) {
+        outcome.note(format!("linux_guest skipped: {reason}"));
+        has_linux = false;
+    }
+    if has_linux {
+        std::fs::copy(&disk, &linux_disk).context("cannot copy the disk")?;
+    }
     let mut ratios: Vec<(World, Vec<f64>)> = worlds.iter().map(|world| (*world, Vec::new())).collect();
     for (index, cell) in cells.iter().enumerate() {
         let mut samples = vec![Vec::new(); worlds.len()];
-        let mut floor = Vec::new();
+        let (mut floor, mut guest_samples) = (Vec::new(), Vec::new());
+        if has_linux && index.is_multiple_of(cells.len() / 2) {
+            drop(linux.take());
+            match linux_guest(cell.is_direct, &linux_disk) {
+                Ok(guest) => linux = Some(guest),
+                Err(error) => {
+                    outcome.note(format!("linux_guest skipped: {error:#}"));
+                    has_linux = false;
+                }
+            }
+        }
         for round in 0..ROUNDS {
-            for contestant in turn(worlds.len() + 1, round) {
+            for contestant in turn(worlds.len() + 2, round) {
                 match worlds.get(contestant) {
+                    None if contestant > worlds.len() => {
+                        if let Some(guest) = &mut linux {
+                            guest_samples.push(fio_in_guest(guest, cell)?);
+                        }
+                    }
                     // A process always uses the page cache.
                     Some(World::Process) if cell.is_direct => {}
                     Some(world) => samples[contestant].push(
@@ -102,21 +129,30 @@ pub fn run(progress: Progress) -> Result<Outcome> {
                 }
             }
         }
-        let peer = Summary::of(&floor).map(|summary| summary.median);
+        let median = |samples: &[f64]| Summary::of(samples).map(|summary| summary.median);
+        let (native, guest) = (median(&floor), median(&guest_samples));
         for ((world, ratios), samples) in ratios.iter_mut().zip(&samples) {
+            let peer = match (*world, guest) {
+                (World::Tcg, Some(guest)) => Some(("linux_guest", guest)),
+                _ => native.map(|native| ("fio", native)),
+            };
             let figure = Figure::of(&format!("disk.{world}.{}_mb_s", cell.name()), "MB/s", samples);
-            let figure = figure.map(|figure| peer.map_or(figure.clone(), |peer| figure.against("fio", peer)));
+            let figure = figure.map(|figure| match peer {
+                Some((name, median)) => figure.against(name, median),
+                None => figure,
+            });
             ratios.extend(figure.as_ref().and_then(|figure| figure.ratio));
             outcome.add(figure);
         }
         outcome.add(Figure::of(&format!("floor.fio.{}_mb_s", cell.name()), "MB/s", &floor));
+        outcome.add(Figure::of(&format!("disk.linux_guest.{}_mb_s", cell.name()), "MB/s", &guest_samples));
         progress(index as u64 + 1, cells.len() as u64);
     }
     for (world, ratios) in &ratios {
         let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
         outcome.add(Figure::of(
             &format!("disk.{world}.geomean"),
-            "of fio",
+            "of the peer",
             if ratios.is_empty() { &[] } else { std::slice::from_ref(&mean) },
         ));
     }
@@ -125,6 +161,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         DISK_BYTES >> 20
     ));
     outcome.note("fio: io_uring, one job; a VM is booted for each turn, and the boot is not part of the time");
+    outcome.note("linux_guest: the same fio in a VM with Debian's kernel (QEMU's q35, TCG), direct both in the guest and on the host, or with the page cache of the host only");
     Ok(outcome)
 }
 
@@ -155,13 +192,9 @@ fn service(world: World, cell: &Cell, disk: &Path, folder: &Folder) -> Result<f6
             let arguments = cell.service_arguments();
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
             let words = qemu::command_words(&mut run, &arguments, folder)?;
-            let direct = |word: &String| match cell.is_direct {
-                true => word.replace("cache=writeback", "cache=none,aio=io_uring"),
-                false => word.clone(),
-            };
             let (program, words) = words.split_first().context("an empty command line")?;
             let mut command = Command::new(program);
-            command.args(words.iter().map(direct));
+            command.args(words.iter().map(|word| cached(word, cell.is_direct)));
             command
         }
     };
@@ -174,19 +207,66 @@ fn service(world: World, cell: &Cell, disk: &Path, folder: &Folder) -> Result<f6
     result["mb_s"].as_f64().context("no mb_s")
 }
 
+/// The kind of access for fio, in the order of its options.
+fn fio_arguments(cell: &Cell, file: &str, is_direct: bool) -> Vec<String> {
+    let mut arguments =
+        ["--name=cell", "--ioengine=io_uring", "--time_based=1", "--output-format=json"].map(str::to_owned).to_vec();
+    arguments.push(format!("--filename={file}"));
+    arguments.extend([format!("--rw={}", cell.direction), format!("--bs={}", cell.size.1)]);
+    arguments.extend([format!("--iodepth={}", cell.in_flight), format!("--direct={}", u8::from(is_direct))]);
+    arguments.extend([format!("--runtime={MILLISECONDS}ms"), format!("--size={DISK_BYTES}")]);
+    arguments
+}
+
 /// Megabytes per second of fio.
 fn fio(cell: &Cell, disk: &Path) -> Result<f64> {
     let mut command = Command::new("fio");
-    command.args(["--name=cell", "--ioengine=io_uring", "--time_based=1", "--output-format=json"]);
-    command.arg(format!("--filename={}", disk.display()));
-    command.arg(format!("--rw={}", cell.direction)).arg(format!("--bs={}", cell.size.1));
-    command.arg(format!("--iodepth={}", cell.in_flight)).arg(format!("--direct={}", u8::from(cell.is_direct)));
-    command.arg(format!("--runtime={MILLISECONDS}ms")).arg(format!("--size={DISK_BYTES}"));
-    let output = command.output().context("cannot start fio")?;
+    let output = command.args(fio_arguments(cell, &disk.display().to_string(), cell.is_direct)).output();
+    let output = output.context("cannot start fio")?;
     if !output.status.success() {
         bail!("fio: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let result: Value = serde_json::from_slice(&output.stdout).context("fio did not print JSON")?;
+    fio_result(cell, &String::from_utf8_lossy(&output.stdout))
+}
+
+/// Megabytes per second of fio in the Linux guest, whose page cache is not used: a service has none either.
+fn fio_in_guest(guest: &mut LinuxGuest, cell: &Cell) -> Result<f64> {
+    let line = format!("fio {} 2>/dev/null", fio_arguments(cell, "/dev/vda", true).join(" "));
+    fio_result(cell, &guest.run(&line, TURN_LIMIT)?)
+}
+
+/// The rate in what fio prints as JSON; other lines may precede it.
+fn fio_result(cell: &Cell, text: &str) -> Result<f64> {
+    let object = text.find('{').zip(text.rfind('}')).map(|(start, end)| &text[start..=end]);
+    let result: Value =
+        serde_json::from_str(object.unwrap_or_default()).with_context(|| format!("fio did not print JSON: {text}"))?;
     let bytes_per_sec = result["jobs"][0][cell.direction]["bw_bytes"].as_f64().context("no bw_bytes")?;
     Ok(bytes_per_sec / 1e6)
+}
+
+/// Boots Linux with fio and the disk.
+fn linux_guest(is_direct: bool, disk: &Path) -> Result<LinuxGuest> {
+    let mut glass = Command::new(programs::built("glass").context("glass is not built")?);
+    glass.arg("run").arg(programs::image("bench-disk").context("the image of bench-disk is not built")?);
+    glass.args(linux::MACHINE).args(["--net", "none", "--disk"]).arg(disk);
+    let contents = Contents { programs: &["fio"], files: Vec::new() };
+    LinuxGuest::start(None, &mut glass, &contents, &[], &|word| cached(word, is_direct))
+}
+
+/// A word of QEMU's command line, with the page cache of the host or without.
+fn cached(word: &str, is_direct: bool) -> String {
+    if is_direct { word.replace("cache=writeback", "cache=none,aio=io_uring") } else { word.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_found_behind_other_lines() {
+        let cell = Cell { direction: "read", size: SIZES[0], in_flight: 1, is_direct: true };
+        let text = "note: x\r\n{\"jobs\": [{\"read\": {\"bw_bytes\": 2500000}}]}\r\n";
+        assert_eq!(fio_result(&cell, text).unwrap(), 2.5);
+        assert!(fio_result(&cell, "no result").is_err());
+    }
 }

@@ -205,7 +205,8 @@ fn linux_guest(folder: &Folder) -> Result<Contestant> {
     glass.args(linux::MACHINE).args(["--net", "none", "--vsock"]);
     let program = programs::built_static("bench-tcp", true).context("bench-tcp is not built for the Linux guest")?;
     let contents = Contents { programs: &[], files: vec![("bench-tcp", std::fs::read(program)?)] };
-    let mut guest = LinuxGuest::start(None, &mut glass, &contents, &[("vsock", helper.socket.clone())])?;
+    let mut guest =
+        LinuxGuest::start(None, &mut glass, &contents, &[("vsock", helper.socket.clone())], &str::to_owned)?;
     guest.run(&format!("/bench-tcp -- --port vsock:{PORT} > /tmp/log 2>&1 &"), LIMIT)?;
     guest.run(
         "for i in $(seq 200); do grep -q 'listens on' /tmp/log && break; sleep 0.1; done; grep 'listens on' /tmp/log",

@@ -166,7 +166,8 @@ fn linux_guest(
         ("etc/group", b"root:x:0:\n".to_vec()),
     ];
     let contents = Contents { programs: &["nginx"], files };
-    let mut guest = LinuxGuest::start(Some(near), &mut glass, &contents, &[("files", share.socket.clone())])?;
+    let mut guest =
+        LinuxGuest::start(Some(near), &mut glass, &contents, &[("files", share.socket.clone())], &str::to_owned)?;
     guest.run("mkdir /site && mount -t virtiofs glass /site", LIMIT)?;
     guest.run(&format!("ip addr add {address}/{} dev eth0 && ip link set eth0 up", netns::PREFIX_BITS), LIMIT)?;
     guest.run("nginx -t -c /etc/nginx.conf", LIMIT)?;

@@ -80,12 +80,14 @@ pub fn obstacle() -> Option<&'static str> {
 
 impl LinuxGuest {
     /// Boots it with the devices of `glass_run`, a `glass run` of any image with [`MACHINE`] and its options. Where a helper of the host serves
-    /// a device, `sockets` has the name of the device's character device and the helper's socket. QEMU runs in the namespace `within`.
+    /// a device, `sockets` has the name of the device's character device and the helper's socket. QEMU runs in the namespace `within`, with each
+    /// word of its command line changed by `change`.
     pub fn start(
         within: Option<&Namespace>,
         glass_run: &mut Command,
         contents: &Contents,
         sockets: &[(&str, PathBuf)],
+        change: &dyn Fn(&str) -> String,
     ) -> Result<LinuxGuest> {
         let folder = Folder::new("linux-guest")?;
         let kernel = kernel()?;
@@ -94,7 +96,8 @@ impl LinuxGuest {
         let words = with_linux(words, &kernel.join("vmlinuz"), &archive, sockets);
         let (program, words) = words.split_first().context("an empty command line")?;
         let mut command = within.map_or_else(|| Command::new(program), |within| within.command(program));
-        let (process, input) = Process::spawn_with_input(command.args(words), &folder.file("log"))?;
+        let (process, input) =
+            Process::spawn_with_input(command.args(words.iter().map(|word| change(word))), &folder.file("log"))?;
         let mut guest = LinuxGuest { process, input, seen: 0, _folder: folder };
         guest.answer(START_LIMIT).context("the Linux guest does not start")?;
         Ok(guest)
