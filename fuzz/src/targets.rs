@@ -2,6 +2,7 @@
 
 mod boot;
 mod devices;
+mod files;
 mod guests;
 mod jit;
 mod kernel;
@@ -64,6 +65,7 @@ pub const ALL: &[&dyn Target] = &[
     &boot::CommandLines,
     &boot::Acpi,
     &devices::Devices,
+    &files::HostDirectory,
 ];
 
 /// The one with this name.
