@@ -104,7 +104,8 @@ fn body(request: &[u8], room: usize, step: &Step) -> Vec<u8> {
         28 => {
             let mut answer = Vec::new();
             for index in 0..step.small % 5 {
-                let name: &[u8] = [&b"name"[..], b"..", b"a/b", b"\xff\xff", b"."][usize::from(index + step.small) % 5];
+                let name: &[u8] =
+                    [&b"name"[..], b"..", b"a/b", b"\xff\xff", b"."][usize::from(index.wrapping_add(step.small)) % 5];
                 answer.extend(number.to_le_bytes());
                 answer.extend((u64::from(step.large) + u64::from(index)).to_le_bytes());
                 answer.extend((name.len() as u32 ^ if step.queue == 9 { step.large } else { 0 }).to_le_bytes());
