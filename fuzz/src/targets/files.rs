@@ -204,7 +204,7 @@ fn run(fake: Fake, steps: &[Step]) {
         files.poll();
         poll_tasks(&mut tasks);
     }
-    assert!(tasks.is_empty(), "{} tasks wait for ever, the device is said to be {:?}", tasks.len(), files.lie());
+    assert!(tasks.is_empty(), "{} tasks wait forever, the lie is {:?}", tasks.len(), files.lie());
 }
 
 impl Target for HostDirectory {
@@ -213,7 +213,7 @@ impl Target for HostDirectory {
     }
 
     fn corpus(&self) -> Vec<Vec<u8>> {
-        // Each operation, and a host that answers what it is asked for.
+        // Each operation, and a host that answers each request.
         (0..8u8)
             .map(|what| {
                 let mut bytes = vec![what];

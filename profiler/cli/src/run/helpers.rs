@@ -75,7 +75,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch the helpers of the VM that `vmm` runs. If one ends, prints one sentence; `is_ending` says whether the VM is ended
+    /// Starts to watch the helpers of the VM that `vmm` runs. If one ends, prints one sentence; `is_ending` is whether the VM is ended
     /// then, so that it can be started again with all of its helpers: QEMU connects to a helper only when it starts.
     pub(super) fn start(helpers: Vec<Helper>, vmm: &Child, is_ending: bool) -> Result<Watch> {
         if helpers.is_empty() {
