@@ -46,7 +46,7 @@ struct Host {
     valid_secs: u64,
     /// Changes the next answer.
     damage: Option<fn(&mut Vec<u8>)>,
-    /// Directories have another entry for ever.
+    /// Directories have another entry forever.
     is_endless: bool,
     /// It takes nothing that is to be forgotten.
     keeps_all: bool,
@@ -497,7 +497,7 @@ fn a_directory_without_an_end_is_refused() {
         site.host.is_endless = true;
         site.round();
     }
-    panic!("the directory is read for ever");
+    panic!("the directory is read forever");
 }
 
 /// Answers that came before the device was started again, to a task that runs after it.
@@ -533,7 +533,7 @@ fn a_host_that_forgets_nothing_is_given_up() {
             return;
         }
     }
-    panic!("what is to be forgotten grows for ever");
+    panic!("what is to be forgotten grows forever");
 }
 
 #[test]

@@ -104,7 +104,8 @@ fn body(request: &[u8], room: usize, step: &Step) -> Vec<u8> {
         28 => {
             let mut answer = Vec::new();
             for index in 0..step.small % 5 {
-                let name: &[u8] = [&b"name"[..], b"..", b"a/b", b"\xff\xff", b"."][usize::from(index + step.small) % 5];
+                let name: &[u8] =
+                    [&b"name"[..], b"..", b"a/b", b"\xff\xff", b"."][usize::from(index.wrapping_add(step.small)) % 5];
                 answer.extend(number.to_le_bytes());
                 answer.extend((u64::from(step.large) + u64::from(index)).to_le_bytes());
                 answer.extend((name.len() as u32 ^ if step.queue == 9 { step.large } else { 0 }).to_le_bytes());
@@ -203,7 +204,7 @@ fn run(fake: Fake, steps: &[Step]) {
         files.poll();
         poll_tasks(&mut tasks);
     }
-    assert!(tasks.is_empty(), "{} tasks wait for ever, the device is said to be {:?}", tasks.len(), files.lie());
+    assert!(tasks.is_empty(), "{} tasks wait forever, the lie is {:?}", tasks.len(), files.lie());
 }
 
 impl Target for HostDirectory {
@@ -212,7 +213,7 @@ impl Target for HostDirectory {
     }
 
     fn corpus(&self) -> Vec<Vec<u8>> {
-        // Each operation, and a host that answers what it is asked for.
+        // Each operation, and a host that answers each request.
         (0..8u8)
             .map(|what| {
                 let mut bytes = vec![what];

@@ -141,6 +141,7 @@ fn attach(socket: PathBuf) {
         vcpus: None,
         is_x86: true,
         ram_bytes: None,
+        links: Default::default(),
     };
     let Ok(mut guest) = QemuVm::attach(&vm, settings()) else { return };
     for _ in 0..2 {

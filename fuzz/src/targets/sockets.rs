@@ -124,7 +124,11 @@ fn take(liar: &Liar, ports: &mut Vec<u32>) {
             let packet = chain.read();
             if let Some(header) = packet.first_chunk::<HEADER_BYTES>() {
                 let header = Header::parse(header);
-                assert_eq!(header.data_bytes as usize, packet.len() - HEADER_BYTES, "a packet is as long as it says");
+                assert_eq!(
+                    header.data_bytes as usize,
+                    packet.len() - HEADER_BYTES,
+                    "a packet is as long as its header reports"
+                );
                 if !ports.contains(&header.source_port) && header.source_port != PORT {
                     ports.push(header.source_port);
                 }

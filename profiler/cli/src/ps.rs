@@ -4,11 +4,12 @@ mod domains;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use glass_guests::choose::{self, Plan, Wanted, Way};
 use glass_guests::find::{self, Vm};
+use glass_guests::registry::{Links, Share, Vsock};
 use serde_json::json;
 
 use crate::console;
@@ -39,6 +40,7 @@ struct Row {
     ram_bytes: Option<u64>,
     symbols: Option<PathBuf>,
     way: Option<Way>,
+    links: Links,
     /// Why there is no better backend, and what would help.
     remarks: Vec<String>,
 }
@@ -56,7 +58,25 @@ fn row(vm: Vm, version: Option<String>) -> Row {
         vcpus: vm.vcpus,
         ram_bytes: vm.ram_bytes,
         symbols: vm.elf,
+        links: vm.links,
     }
+}
+
+/// What joins a VM with its host, a sentence each.
+fn sentences(links: &Links) -> Vec<String> {
+    let vsock = links.vsock.as_ref().map(|Vsock { cid, socket, ports }| {
+        let ports = ports.iter().map(|(host, guest)| format!(", 127.0.0.1:{host} leads to its port {guest}"));
+        format!("vsock: CID {cid}, by the unix socket {}{}", shown(socket), ports.collect::<String>())
+    });
+    let share = links.share.as_ref().map(|Share { path, is_read_only }| {
+        format!("files: {}{}", shown(path), if *is_read_only { " (read only)" } else { "" })
+    });
+    vsock.into_iter().chain(share).collect()
+}
+
+/// A path without control characters, which could change the terminal.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().chars().filter(|c| !c.is_control()).collect()
 }
 
 /// Lists the current VMs.
@@ -99,6 +119,8 @@ fn json(rows: &[Row], hidden: usize, domains: &domains::Domains) -> Result<Strin
                 "vcpus": row.vcpus,
                 "ram_bytes": row.ram_bytes,
                 "symbols": row.symbols,
+                "vsock": row.links.vsock,
+                "share": row.links.share,
                 "backend": row.way.map(|way| way.to_string()),
                 "remarks": row.remarks,
             })
@@ -174,6 +196,7 @@ fn table(rows: &[Row], hidden: usize) -> String {
         line(TITLES, &mut out);
         for (row, cells) in rows.iter().zip(&cells) {
             line(std::array::from_fn(|column| cells[column].as_str()), &mut out);
+            sentences(&row.links).iter().for_each(|sentence| wrap(sentence, &mut out));
             row.remarks.iter().for_each(|remark| wrap(remark, &mut out));
         }
     }
@@ -205,7 +228,8 @@ mod tests {
         let remarks = if remark.is_empty() { Vec::new() } else { vec![remark.to_owned()] };
         let (vmm, version, accel) = ("QEMU".to_owned(), Some("7.2.22".to_owned()), "kvm".to_owned());
         let (vcpus, ram_bytes) = (Some(2), Some(64 << 20));
-        Row { pid, name: name.to_owned(), vmm, version, accel, vcpus, ram_bytes, symbols: None, way, remarks }
+        let links = Links::default();
+        Row { pid, name: name.to_owned(), vmm, version, accel, vcpus, ram_bytes, symbols: None, way, links, remarks }
     }
 
     #[test]
@@ -230,6 +254,22 @@ mod tests {
             lines.last(),
             Some(&"3 processes cannot be inspected, so VMs may be missing (CAP_SYS_PTRACE permits most)")
         );
+    }
+
+    #[test]
+    fn sockets_and_files_are_under_their_vm() {
+        let vsock = Vsock { cid: 3, socket: "/run/v\x1bsock".into(), ports: vec![(8080, 80)] };
+        let share = Share { path: "/srv/site".into(), is_read_only: true };
+        let links = Links { vsock: Some(vsock), share: Some(share) };
+        let rows = [Row { links, ..row(7, "web", Some(Way::Kvm), "") }];
+        let text = table(&rows, 0);
+        let under: Vec<&str> = text.lines().skip(2).map(str::trim).collect();
+        let socket = "vsock: CID 3, by the unix socket /run/vsock, 127.0.0.1:8080 leads to its port 80";
+        assert_eq!(under, [socket, "files: /srv/site (read only)"]);
+        let value: serde_json::Value = serde_json::from_str(&json(&rows, 0, &None).unwrap()).unwrap();
+        let vm = &value["vms"][0];
+        assert_eq!((&vm["vsock"]["cid"], &vm["vsock"]["ports"][0][1]), (&json!(3), &json!(80)));
+        assert_eq!((&vm["share"]["path"], &vm["share"]["is_read_only"]), (&json!("/srv/site"), &json!(true)));
     }
 
     #[test]

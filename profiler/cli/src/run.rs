@@ -125,6 +125,9 @@ const LOG_DEFAULT: &str = "warn";
 /// The exit code of a service that could not start, as a process: to start it again would not help.
 const UNUSABLE: u8 = 2;
 
+/// The exit code of a VM that was ended because a helper had ended.
+const HELPER_ENDED: u8 = 1;
+
 /// Runs the command; the exit code is the service's.
 pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.ranks.ranks.is_some() && args.app.is_none() {
@@ -260,7 +263,8 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
             say!("glass: 127.0.0.1:{host} is forwarded to port {guest} of the VM");
         }
     }
-    let _helpers = (vsock::start(args, &folder.0)?, share::start(args, &folder.0)?);
+    let helpers: Vec<_> =
+        [vsock::start(args, &folder.0)?, share::start(args, &folder.0)?].into_iter().flatten().collect();
     let recording = Recording::prepare(args, image)?;
     Signals::prepare(&mut command, true);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -269,6 +273,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
         Err(error) => bail!("cannot run setpriv ({error}): install util-linux and qemu-system-x86"),
     };
     let serving = signals.serve(&mut child)?;
+    let helpers = helpers::Watch::start(helpers, &child, args.restart)?;
     let errors = child.stderr.take().context("QEMU has no messages")?;
     let messages = std::thread::spawn(move || disk::pass_messages(errors));
     let registered = registry::Entry {
@@ -278,6 +283,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
         name: name.to_owned(),
         accel: accel.to_owned(),
         vcpus: args.cores,
+        links: registry::Links { vsock: vsock::link(args, &folder.0), share: share::link(args) },
     };
     let registered = registry::register(&registered).context("cannot announce the VM to `glass record`")?;
     let _watch = stopped::Watch::start(&folder.0);
@@ -305,7 +311,9 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     if let (true, Some(disk)) = (is_disk_in_use, &args.disk) {
         return Err(disk::in_use(disk, None));
     }
+    let is_ended_by_us = helpers.finish();
     match printed {
+        Ok(()) if is_ended_by_us && !signals.is_asked() => Ok(HELPER_ENDED),
         Ok(()) if signals.is_asked() && Exit::from_qemu_status(status.code().unwrap_or(1)) != Some(Exit::Success) => {
             Ok(INTERRUPTED)
         }

@@ -42,6 +42,8 @@ pub struct Vm {
     pub vcpus: Option<u32>,
     /// The size of its RAM, if known.
     pub ram_bytes: Option<u64>,
+    /// What else joins a VM of `glass run` with its host.
+    pub links: registry::Links,
 }
 
 /// The guest of a process id.
@@ -164,6 +166,7 @@ fn with_entry(vm: Option<Vm>, entry: &registry::Entry) -> Vm {
         gdb: Some(SocketAddress::Unix(entry.gdb.clone())),
         accel: entry.accel.clone(),
         vcpus: Some(entry.vcpus),
+        links: entry.links.clone(),
         ..vm
     }
 }
@@ -187,6 +190,7 @@ mod tests {
     #[test]
     fn the_registry_knows_better() {
         let vm = qemu::parse(5, &["qemu-system-x86_64".to_owned(), "-m".to_owned(), "64".to_owned()], Path::new("/"));
+        let share = registry::Share { path: "/site".into(), is_read_only: true };
         let entry = registry::Entry {
             pid: 5,
             elf: "/images/web".into(),
@@ -194,11 +198,13 @@ mod tests {
             name: "web".to_owned(),
             accel: "kvm".to_owned(),
             vcpus: 2,
+            links: registry::Links { share: Some(share.clone()), vsock: None },
         };
         let vm = with_entry(vm, &entry);
         assert_eq!((vm.name.as_str(), vm.vmm.as_str(), vm.accel.as_str()), ("web", "QEMU", "kvm"));
         assert_eq!((vm.vcpus, vm.ram_bytes), (Some(2), Some(64 << 20)));
         assert_eq!(vm.gdb, Some(SocketAddress::Unix("/run/gdb".into())));
+        assert_eq!(vm.links.share, Some(share));
     }
 
     #[test]

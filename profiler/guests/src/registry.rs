@@ -31,6 +31,38 @@ pub struct Entry {
     pub accel: String,
     /// How many cores it has.
     pub vcpus: u32,
+    /// What else joins it with its host.
+    #[serde(default)]
+    pub links: Links,
+}
+
+/// What joins a VM of `glass run` with its host, besides TCP/IP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Links {
+    /// Its socket device, if it has one.
+    pub vsock: Option<Vsock>,
+    /// The directory that is shared with it, if there is one.
+    pub share: Option<Share>,
+}
+
+/// A socket device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vsock {
+    /// The VM's context identifier.
+    pub cid: u32,
+    /// The unix socket for clients on the host.
+    pub socket: PathBuf,
+    /// TCP ports of 127.0.0.1, and the vsock ports to which they lead.
+    pub ports: Vec<(u16, u32)>,
+}
+
+/// A directory of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The directory.
+    pub path: PathBuf,
+    /// Whether the VM can only read.
+    pub is_read_only: bool,
 }
 
 /// Removes the entry from the registry when it is dropped.
@@ -133,7 +165,7 @@ mod tests {
 
     fn entry(pid: u32) -> Entry {
         let (elf, gdb) = (PathBuf::from("/images/a"), PathBuf::from("/run/gdb"));
-        Entry { pid, elf, gdb, name: "a".to_owned(), accel: "tcg".to_owned(), vcpus: 1 }
+        Entry { pid, elf, gdb, name: "a".to_owned(), accel: "tcg".to_owned(), vcpus: 1, links: Links::default() }
     }
 
     #[test]

@@ -34,6 +34,11 @@ struct Server {
 impl Server {
     /// `None` after printing why it cannot run here.
     fn start(world: World, share_suffix: &str) -> Option<Server> {
+        Server::start_with(world, share_suffix, &[])
+    }
+
+    /// With further options of `glass run`.
+    fn start_with(world: World, share_suffix: &str, options: &[&str]) -> Option<Server> {
         if let Some(reason) = world.obstacle() {
             programs::skip(reason);
             return None;
@@ -57,7 +62,7 @@ impl Server {
             command.args(["--port", &format!("{port}:8080")]);
             service_port = "8080".into();
         }
-        command.arg(format!("--share={}{share_suffix}", folder.file("site").display()));
+        command.args(options).arg(format!("--share={}{share_suffix}", folder.file("site").display()));
         command.arg(format!("--vsock={}", socket.display()));
         command.args(["--", "--port", &service_port, "--port", "vsock:80"]);
         let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
@@ -73,6 +78,17 @@ impl Server {
 
     fn site(&self) -> PathBuf {
         self.folder.file("site")
+    }
+
+    /// Kills what serves the files.
+    fn kill_daemon(&self) {
+        let all = process::descendants(self.process.pid());
+        let daemons = all.into_iter().filter(|pid| process::name(*pid).is_some_and(|name| name.contains("virtiofsd")));
+        for pid in daemons {
+            // An error means that it has ended with another one.
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
     }
 
     fn tcp(&self) -> Client {
@@ -262,23 +278,40 @@ fn loses_its_daemon() {
     let Some(server) = Server::start(World::Tcg, "") else { return };
     fs::write(server.site().join("file"), "x").unwrap();
     assert_eq!(server.tcp().request("GET", "/file").unwrap().status(), 200);
-    let all = process::descendants(server.process.pid());
-    let daemons = all.into_iter().filter(|pid| process::name(*pid).is_some_and(|name| name.contains("virtiofsd")));
-    for pid in daemons {
-        let _ = rustix::process::kill_process(
-            rustix::process::Pid::from_raw(pid as i32).unwrap(),
-            rustix::process::Signal::KILL,
-        );
-    }
+    server.kill_daemon();
     let mut client = server.vsock();
     client.set_patience(Duration::from_secs(200)).unwrap();
     // A name that is not known yet.
     assert_eq!(client.request("GET", "/other").unwrap().status(), 503, "{}", server.process.output());
     assert_eq!(client.request("POST", "/").unwrap().status(), 405);
-    assert!(server.process.output().contains("files broke"), "{}", server.process.output());
+    let output = server.process.output();
+    assert!(output.contains("files broke"), "{output}");
+    assert!(output.contains("virtiofsd has ended") && output.contains("the VM has no files"), "{output}");
 }
 
 #[test]
 fn a_daemon_that_ends_is_an_error_to_clients() {
     within(LIMIT, loses_its_daemon);
+}
+
+/// With `--restart` the VM and its daemon start again, and serve the same files.
+fn starts_its_daemon_again() {
+    let Some(server) = Server::start_with(World::Tcg, ":ro", &["--restart"]) else { return };
+    fs::write(server.site().join("file"), "x").unwrap();
+    assert_eq!(server.tcp().request("GET", "/file").unwrap().status(), 200);
+    server.kill_daemon();
+    let end = Instant::now() + START_LIMIT;
+    while server.process.output().matches("listening on").count() < 4 {
+        assert!(Instant::now() < end, "{}", server.process.output());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(server.process.output().contains("virtiofsd has ended"), "{}", server.process.output());
+    let answer = server.tcp().request("GET", "/file").unwrap();
+    assert_eq!((answer.status(), answer.text().as_str()), (200, "x"));
+    assert_eq!(server.vsock().request("GET", "/file").unwrap().status(), 200);
+}
+
+#[test]
+fn a_daemon_that_ends_starts_again_with_the_vm() {
+    within(LIMIT, starts_its_daemon_again);
 }

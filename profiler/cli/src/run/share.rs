@@ -4,9 +4,11 @@ use super::Args;
 use super::helpers::{Helper, find};
 use super::qemu::escape;
 use anyhow::{Context, Result, bail};
+use glass_guests::registry;
 use std::path::{Path, PathBuf};
 
 const PROGRAM: &str = "virtiofsd";
+const SERVES: (&str, &str) = (PROGRAM, "files");
 /// Where systems put it, as it is no command for users: Debian 12 with QEMU, newer ones in a package of its own.
 const FOLDERS: [&str; 3] = ["/usr/lib/qemu", "/usr/libexec", "/usr/lib/virtiofsd"];
 
@@ -74,18 +76,24 @@ pub(super) fn start(args: &Args, folder: &Path) -> Result<Option<Helper>> {
     }
     let log = folder.join("files.log");
     if !share.is_read_only {
-        return Helper::start(&program, &arguments, &socket, &log).map(Some);
+        return Helper::start(SERVES, &program, &arguments, &socket, log).map(Some);
     }
     if !is_first {
         arguments.push("--readonly".into());
-        return Helper::start(&program, &arguments, &socket, &log).map(Some);
+        return Helper::start(SERVES, &program, &arguments, &socket, log).map(Some);
     }
     // It has no option for it: it gets a view of its own of the file systems, in which the directory cannot be written.
     let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
     let mut words: Vec<String> = ["--mount", "--propagation", "private", "sh", "-c", script].map(str::to_owned).into();
     words.extend([path.display().to_string(), program.display().to_string()]);
     words.extend(arguments);
-    Helper::start(Path::new("unshare"), &words, &socket, &log).map(Some)
+    Helper::start(SERVES, Path::new("unshare"), &words, &socket, log).map(Some)
+}
+
+/// What `glass ps` shows of it.
+pub(super) fn link(args: &Args) -> Option<registry::Share> {
+    let Share { path, is_read_only } = args.share.as_ref()?;
+    Some(registry::Share { path: path.canonicalize().unwrap_or(path.clone()), is_read_only: *is_read_only })
 }
 
 /// Whether it is QEMU's own virtiofsd, which ended with QEMU 7; the later one is another program of the same name.

@@ -6,6 +6,7 @@ use super::options::{Guest, Port};
 use super::qemu::escape;
 use crate::console::say;
 use anyhow::{Context, Result};
+use glass_guests::registry;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -72,7 +73,7 @@ pub(super) fn start(args: &Args, folder: &Path) -> Result<Option<Helper>> {
         format!("--uds-path={}", clients.display()),
         format!("--tx-buffer-size={BUFFER_BYTES}"),
     ];
-    let helper = Helper::start(&program, &arguments, &socket, &folder.join("vsock.log"))?;
+    let helper = Helper::start((PROGRAM, "vsock"), &program, &arguments, &socket, folder.join("vsock.log"))?;
     say!("glass: {} leads to the VM's vsock: write `CONNECT PORT` and a line end, then read `OK`", clients.display());
     for (host, guest) in forwarded(&args.port) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, host));
@@ -82,6 +83,16 @@ pub(super) fn start(args: &Args, folder: &Path) -> Result<Option<Helper>> {
         thread::spawn(move || forward(&listener, &clients, guest));
     }
     Ok(Some(helper))
+}
+
+/// What `glass ps` shows of it.
+pub(super) fn link(args: &Args, folder: &Path) -> Option<registry::Vsock> {
+    let link = || {
+        let socket = clients(args, folder);
+        let socket = std::path::absolute(&socket).unwrap_or(socket);
+        registry::Vsock { cid: CID, socket, ports: forwarded(&args.port).collect() }
+    };
+    is_wanted(args).then(link)
 }
 
 /// Forwards connections of a port for as long as we live.

@@ -193,6 +193,7 @@ pub(super) fn parse(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm>
         is_x86: !program_is_foreign,
         vcpus: Some(options.vcpus()),
         ram_bytes: options.ram_bytes(),
+        links: Default::default(),
     })
 }
 

@@ -37,6 +37,7 @@ fn vm(pid: u32, name: String, vmm: String, accel: &str) -> Vm {
         is_x86: true,
         vcpus: None,
         ram_bytes: None,
+        links: Default::default(),
     }
 }
 

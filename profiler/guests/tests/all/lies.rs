@@ -116,6 +116,7 @@ fn vm(gdb: PathBuf) -> Vm {
         vcpus: None,
         is_x86: true,
         ram_bytes: None,
+        links: Default::default(),
     }
 }
 
