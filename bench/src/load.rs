@@ -138,7 +138,8 @@ struct Exchange {
 
 impl Exchange {
     fn send(&mut self, load: &Load) -> Result<()> {
-        (self.head.clear(), self.left = None);
+        self.head.clear();
+        self.left = None;
         let version = if load.keeps { "1.1" } else { "1.0" };
         let request = format!("GET /{} HTTP/{version}\r\nHost: bench\r\n\r\n", load.path);
         self.stream.write_all(request.as_bytes()).context("cannot send a request")

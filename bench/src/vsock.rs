@@ -254,5 +254,5 @@ fn answer(stream: std::os::unix::net::UnixStream) -> Result<()> {
             count => received += count as u64,
         }
     }
-    Ok(write!(writer, "{received}\n")?)
+    Ok(writeln!(writer, "{received}")?)
 }

@@ -218,7 +218,8 @@ fn an_error_ends_a_request_once() {
 
 #[test]
 fn a_back_end_that_lies_or_closes_fails_all_requests_at_once() {
-    let lies: [fn(&mut Back, &Blk<&Cell<u32>>); 4] = [
+    type LieTo = fn(&mut Back, &Blk<&Cell<u32>>);
+    let lies: [LieTo; 4] = [
         // An entry that does not exist, one that has no request, one twice, and more answers than requests.
         |back, _| back.answer(&[0xff; 16]),
         |back, _| back.answer(&[31, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),

@@ -259,8 +259,12 @@ impl Receiver {
         while self.ring.take(&mut entry)? {
             let page = self.posted.pop_front().expect("the ring has no more answers than pages");
             let is_extra = self.partial.is_extra;
-            let result =
-                if is_extra { Ok(self.add_extra(entry)) } else { self.add_part(page, Received::decode(entry)) };
+            let result = if is_extra {
+                self.add_extra(entry);
+                Ok(())
+            } else {
+                self.add_part(page, Received::decode(entry))
+            };
             self.post(page);
             result?;
             if self.partial.is_extra || self.partial.is_more {

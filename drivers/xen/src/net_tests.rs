@@ -13,6 +13,9 @@ use core::sync::atomic::Ordering;
 use glass_virtio::Driver;
 use proptest::prelude::*;
 
+/// A frame that was sent: its bytes, the flags of its first part, and how it is to be cut.
+type Sent = (Vec<u8>, u16, Option<(u16, u8)>);
+
 const ENTRIES: u32 = 256;
 const ALL: NetOffers = NetOffers { parts: true, checksums: true, segments_v4: true, segments_v6: true, mtu: 1500 };
 
@@ -76,7 +79,7 @@ impl Back {
     }
 
     /// The next frame that was sent: its bytes, the flags of its first part, and how it is to be cut. All parts are answered.
-    fn sent(&mut self) -> Option<(Vec<u8>, u16, Option<(u16, u8)>)> {
+    fn sent(&mut self) -> Option<Sent> {
         let word = |bytes: &[u8; 12], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let first = self.send.take()?;
         let cut = (word(&first, 6) & wire::EXTRA != 0).then(|| {

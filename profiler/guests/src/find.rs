@@ -48,6 +48,7 @@ pub struct Vm {
 
 /// The guest of a process id.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Found {
     /// A VM.
     Vm(Vm),

@@ -121,7 +121,8 @@ impl Program {
             entry: long(file, field::ENTRY as u64)?,
             constants: Vec::new(),
             data: Vec::new(),
-            writable: u64::MAX..0,
+            // Nothing yet: each segment extends it.
+            writable: Range { start: u64::MAX, end: 0 },
             headers,
             headers_count: count.into(),
         };

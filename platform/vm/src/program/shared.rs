@@ -42,7 +42,7 @@ pub fn make(bytes: u64) -> Option<()> {
     while memory().is_none() {
         core::hint::spin_loop();
     }
-    (memory()?.len() * size_of::<AtomicU32>() == bytes).then_some(())
+    (size_of_val(memory()?) == bytes).then_some(())
 }
 
 /// The memory, once it was made.

@@ -2,6 +2,7 @@
 
 use super::options::Network;
 use super::{Args, LOG_DEFAULT, qemu};
+use crate::console;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -31,10 +32,12 @@ pub(super) fn write(args: &Args, image: &Path, name: &str) -> Result<()> {
     let path = PathBuf::from(format!("{name}.cfg"));
     std::fs::write(&path, configuration(args, &image, disk.as_deref(), name)?)
         .with_context(|| format!("cannot write {}", path.display()))?;
-    println!("written: {}. In dom0, with the files at the same paths:", path.display());
-    println!("    xl create {}        # with -c also its console", path.display());
-    println!("    xl shutdown {name}          # ends the service as Ctrl-C does");
-    Ok(())
+    let file = path.display();
+    console::print(&format!(
+        "written: {file}. In dom0, with the files at the same paths:
+    xl create {file}        # with -c also its console
+    xl shutdown {name}          # ends the service as Ctrl-C does\n"
+    ))
 }
 
 fn configuration(args: &Args, image: &Path, disk: Option<&Path>, name: &str) -> Result<String> {
