@@ -30,11 +30,12 @@ pub trait Net: Clone + 'static {
     /// [`NetError::TimedOut`]. Dropping the future ends the query.
     ///
     /// ```
+    /// # use core::net::SocketAddr;
     /// # use glass_api::{Net, NetError};
     /// async fn connect<N: Net>(net: &N, name: &str, port: u16) -> Result<N::Stream, NetError> {
     ///     let mut error = NetError::NoSuchName;
     ///     for address in net.resolve(name).await? {
-    ///         match net.connect((address, port)).await {
+    ///         match net.connect(SocketAddr::new(address, port)).await {
     ///             Ok(stream) => return Ok(stream),
     ///             Err(failed) => error = failed,
     ///         }

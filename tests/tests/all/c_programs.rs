@@ -1,5 +1,6 @@
 //! C programs by `glass build --c`: the same sources as processes and as the ranks of a VM, with right results, and errors that are reported.
 
+use crate::buses::MACHINES;
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
 use glass_tests::programs;
@@ -161,7 +162,7 @@ fn the_benchmarks_give_right_results(world: World) {
             assert!(name == "barrier" || output.lines().any(|line| line.starts_with("262144 ")), "{output}");
         }
     }
-    for machine in [&["--machine", "q35"][..], &["--bus", "mmio"], &["--memory", "24M"], &["--memory", "6G"]] {
+    for machine in MACHINES.into_iter().chain([&["--memory", "24M"][..], &["--memory", "6G"]]) {
         let (output, code) = program.run(2, machine, &["allreduce", "-c", "-i", "2", "-x", "1", "-m", "1:4096"]);
         assert_eq!(code, Some(0), "{machine:?}: {output}");
     }

@@ -110,8 +110,8 @@ fn hostile_memory_and_registers_cost_a_bounded_time() {
             }
         }
     });
-    // A stack takes some microseconds; most of the time goes into making up cases.
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    // A stack takes some microseconds; most of the time goes into making up cases. Without a bound, one stack takes minutes.
+    assert!(start.elapsed().as_secs() < 300, "{:?}", start.elapsed());
 }
 
 #[test]
