@@ -38,8 +38,14 @@ int main(int count, char **arguments)
         MPI_Finalize();
         return 0;
     }
-    if (strcmp(name, "killed") == 0 && rank == 1)
+    /* Not before the others have left MPI_Init, where each error is fatal. */
+    if (strcmp(name, "killed") == 0 && rank == 1) {
+        for (int other = 0; other < 2; other++)
+            MPI_Recv(&code, 1, MPI_INT, MPI_ANY_SOURCE, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         kill(getpid(), SIGKILL);
+    } else if (strcmp(name, "killed") == 0) {
+        MPI_Send(&rank, 1, MPI_INT, 1, 1, MPI_COMM_WORLD);
+    }
     if (strcmp(name, "abort") == 0 && rank == 2)
         MPI_Abort(MPI_COMM_WORLD, 7);
     if (strcmp(name, "leaves") == 0 && rank == 0)
