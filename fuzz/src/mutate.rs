@@ -12,7 +12,7 @@ pub use elf::elf;
 pub use plain::{interesting, plain};
 pub use protobuf::protobuf;
 pub use text::text;
-pub use words::{fields, words};
+pub use words::{fields, kinds, words};
 
 /// One of several items.
 pub fn pick<'a, T>(rng: &mut Rng, things: &'a [T]) -> &'a T {

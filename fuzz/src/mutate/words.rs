@@ -58,3 +58,11 @@ pub fn words(bytes: &mut Vec<u8>, head: usize, size: usize, rng: &mut Rng) {
         }
     }
 }
+
+/// Gives one of the steps of `size` bytes behind a header of `head` bytes another kind, which is its first byte.
+pub fn kinds(bytes: &mut [u8], head: usize, size: usize, count: u8, rng: &mut Rng) {
+    let steps = bytes.len().saturating_sub(head) / size;
+    if steps > 0 {
+        bytes[head + size * rng.usize(..steps)] = rng.u8(..count);
+    }
+}

@@ -14,6 +14,8 @@ use crate::mutate;
 const HEAD_BYTES: usize = 64;
 /// A step: what, which queue, two numbers.
 pub(super) const STEP_BYTES: usize = 8;
+/// More than there are kinds of steps.
+pub(super) const KINDS: u8 = 40;
 pub(super) const STEPS_MAX: usize = 400;
 const FEATURES: [u64; 12] = [
     feature::INDIRECT,
@@ -248,12 +250,7 @@ impl Target for Devices {
         match rng.u32(..8) {
             0 => mutate::plain(bytes, corpus, rng),
             1 => mutate::fields(bytes, &[(0, 1), (1, 2), (3, 8), (11, 4), (15, 4), (23, 4)], rng),
-            2 | 3 => {
-                let count = bytes.len().saturating_sub(HEAD_BYTES) / STEP_BYTES;
-                if count > 0 {
-                    bytes[HEAD_BYTES + STEP_BYTES * rng.usize(..count)] = rng.u8(..40);
-                }
-            }
+            2 | 3 => mutate::kinds(bytes, HEAD_BYTES, STEP_BYTES, KINDS, rng),
             _ => mutate::words(bytes, HEAD_BYTES, STEP_BYTES, rng),
         }
     }

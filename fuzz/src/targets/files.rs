@@ -13,7 +13,7 @@ use glass_virtio::fake::{Chain, DAMAGED, Fake, GuardedDma};
 use glass_virtio::{Driver, Fs, HostFiles, device, feature};
 
 use super::Target;
-use super::devices::{Liar, STEP_BYTES, STEPS_MAX, Step};
+use super::devices::{KINDS, Liar, STEP_BYTES, STEPS_MAX, Step};
 use crate::mutate;
 
 /// The features.
@@ -239,12 +239,7 @@ impl Target for HostDirectory {
     fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
         match rng.u32(..6) {
             0 => mutate::plain(bytes, corpus, rng),
-            1 | 2 => {
-                let count = bytes.len().saturating_sub(HEAD_BYTES) / STEP_BYTES;
-                if count > 0 {
-                    bytes[HEAD_BYTES + STEP_BYTES * rng.usize(..count)] = rng.u8(..40);
-                }
-            }
+            1 | 2 => mutate::kinds(bytes, HEAD_BYTES, STEP_BYTES, KINDS, rng),
             _ => mutate::words(bytes, HEAD_BYTES, STEP_BYTES, rng),
         }
     }
