@@ -15,7 +15,7 @@ const HEAD_BYTES: usize = 64;
 /// A step: what, which queue, two numbers.
 pub(super) const STEP_BYTES: usize = 8;
 /// More than there are kinds of steps.
-pub(super) const KINDS: u8 = 40;
+const KINDS: u8 = 40;
 pub(super) const STEPS_MAX: usize = 400;
 const FEATURES: [u64; 12] = [
     feature::INDIRECT,
@@ -46,13 +46,27 @@ impl Step {
     /// The steps of an input without its head.
     pub fn all(bytes: &[u8]) -> Vec<Step> {
         let step = |bytes: &[u8; STEP_BYTES]| Step {
-            what: bytes[0] % 40,
+            what: bytes[0] % KINDS,
             queue: bytes[1],
             small: u16::from_le_bytes([bytes[2], bytes[3]]),
             large: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
         };
         bytes.as_chunks::<STEP_BYTES>().0.iter().map(step).collect()
     }
+}
+
+/// Changes steps behind a head of `head_bytes`: as bytes, their kinds, or their words and order.
+pub(super) fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], head_bytes: usize, rng: &mut Rng) {
+    match rng.u32(..6) {
+        0 => mutate::plain(bytes, corpus, rng),
+        1 | 2 => mutate::kinds(bytes, head_bytes, STEP_BYTES, KINDS, rng),
+        _ => mutate::words(bytes, head_bytes, STEP_BYTES, rng),
+    }
+}
+
+/// Panics when a device has written outside of what a driver gave it.
+pub(super) fn assert_undamaged() {
+    assert_eq!(DAMAGED.load(Ordering::SeqCst), 0, "a device made the driver write where it must not");
 }
 
 /// The device's side, which may delay completions and complete twice.
@@ -270,6 +284,6 @@ impl Target for Devices {
             1 => net(Fake::new(device::NET, features, &head[3..]), &steps),
             _ => console(Fake::new(device::CONSOLE, features, &head[3..]), &steps),
         }
-        assert_eq!(DAMAGED.load(Ordering::SeqCst), 0, "a device made the driver write where it must not");
+        assert_undamaged();
     }
 }

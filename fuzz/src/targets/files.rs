@@ -3,18 +3,16 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
 use glass_api::{Buf, File, FileError, Files, Instant, Open};
-use glass_virtio::fake::{Chain, DAMAGED, Fake, GuardedDma};
+use glass_virtio::fake::{Chain, Fake, GuardedDma};
 use glass_virtio::{Driver, Fs, HostFiles, device, feature};
 
 use super::Target;
-use super::devices::{KINDS, Liar, STEP_BYTES, STEPS_MAX, Step};
-use crate::mutate;
+use super::devices::{Liar, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};
 
 /// The features.
 const HEAD_BYTES: usize = 1;
@@ -237,11 +235,7 @@ impl Target for HostDirectory {
     }
 
     fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
-        match rng.u32(..6) {
-            0 => mutate::plain(bytes, corpus, rng),
-            1 | 2 => mutate::kinds(bytes, HEAD_BYTES, STEP_BYTES, KINDS, rng),
-            _ => mutate::words(bytes, HEAD_BYTES, STEP_BYTES, rng),
-        }
+        change(bytes, corpus, HEAD_BYTES, rng);
     }
 
     fn bytes_max(&self) -> usize {
@@ -253,6 +247,6 @@ impl Target for HostDirectory {
         let features = [feature::EVENT_IDX, feature::INDIRECT].into_iter().enumerate();
         let features = features.filter(|(index, _)| head & 1 << index != 0).fold(0, |all, (_, feature)| all | feature);
         run(Fake::new(device::FS, features, &[0; 40]), &Step::all(rest));
-        assert_eq!(DAMAGED.load(Ordering::SeqCst), 0, "a device made the driver write where it must not");
+        assert_undamaged();
     }
 }

@@ -4,19 +4,17 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
 use glass_api::{Buf, Instant, Listener, NetError, Stream, VsockAddress};
-use glass_virtio::fake::{DAMAGED, Fake, GuardedDma};
+use glass_virtio::fake::{Fake, GuardedDma};
 use glass_virtio::{Driver, Vsock, VsockConfig, device, feature};
 use glass_vsock::{Config, HEADER_BYTES, Header, Sockets};
 
 use super::Target;
-use super::devices::{KINDS, Liar, STEP_BYTES, STEPS_MAX, Step};
-use crate::mutate;
+use super::devices::{Liar, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};
 
 /// The features.
 const HEAD_BYTES: usize = 1;
@@ -214,11 +212,7 @@ impl Target for HostSockets {
     }
 
     fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
-        match rng.u32(..6) {
-            0 => mutate::plain(bytes, corpus, rng),
-            1 | 2 => mutate::kinds(bytes, HEAD_BYTES, STEP_BYTES, KINDS, rng),
-            _ => mutate::words(bytes, HEAD_BYTES, STEP_BYTES, rng),
-        }
+        change(bytes, corpus, HEAD_BYTES, rng);
     }
 
     fn bytes_max(&self) -> usize {
@@ -229,6 +223,6 @@ impl Target for HostSockets {
         let Some((head, rest)) = input.split_first() else { return };
         let features = if head & 1 == 0 { 0 } else { feature::EVENT_IDX };
         run(Fake::new(device::VSOCK, features, &u64::from(OUR_CID).to_le_bytes()), &Step::all(rest));
-        assert_eq!(DAMAGED.load(Ordering::SeqCst), 0, "a device made the driver write where it must not");
+        assert_undamaged();
     }
 }

@@ -127,8 +127,8 @@ impl State {
             counters: Counters::default(),
             port_next,
         };
-        let servers: Vec<_> = state.config.name_servers.iter().map(|server| IpAddress::from(*server)).collect();
-        state.set_name_servers(servers.into_iter());
+        let servers = state.config.name_servers.clone();
+        state.set_name_servers(servers.into_iter().map(IpAddress::from));
         state
     }
 

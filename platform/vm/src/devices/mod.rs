@@ -136,11 +136,11 @@ pub fn start(
         }
     }
     power_button::start(machine, vectors, drivers, &mut devices);
+    if !random::is_seeded() {
+        return Err(NoEntropy);
+    }
     if let Some(domain) = machine.domain {
-        if !random::is_seeded() {
-            return Err(NoEntropy);
-        }
         xen::bus::start(domain, settings, vectors, drivers, &mut devices);
     }
-    if random::is_seeded() { Ok(devices) } else { Err(NoEntropy) }
+    Ok(devices)
 }
