@@ -20,8 +20,8 @@ const ROUNDS: usize = 20;
 /// A boot that takes longer has failed.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// How long one attempt waits for an answer before a new connection is tried: QEMU accepts a
-/// connection before the guest does, and an early one may be lost.
-const ATTEMPT: Duration = Duration::from_millis(20);
+/// connection before the guest does, and an early one may be lost. Half of it is how much later than the guest is ready an answer may be seen.
+const ATTEMPT: Duration = Duration::from_millis(8);
 
 /// Measures the accelerators of this machine.
 pub fn run(progress: Progress) -> Result<Outcome> {

@@ -32,7 +32,7 @@ fn main() -> Result<(), String> {
     let [before, after] = others else { return Ok(()) };
     let [before, after] = [recording(before)?, recording(after)?];
     browser.show_at(&glass_report::difference_html(&before.profile, &after.profile), "");
-    browser.resize(1280, 1000);
+    browser.resize(1280, 1500);
     browser.wait_for("document.querySelector('#whole').textContent !== ''");
     browser.picture(folder, "difference.png");
     Ok(())

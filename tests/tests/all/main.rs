@@ -26,6 +26,7 @@ mod network;
 mod oracle;
 mod owner;
 mod platform_vm;
+mod ports;
 mod record;
 mod service;
 mod shutdown;

@@ -251,6 +251,7 @@ fn report_missed_port(port: u16, open: &[u16]) {
             "a client wants to reach port {port}, but the service listens on port {only}: forward that one \
              (glass run --port {port}:{only})"
         )),
-        _ => print(format_args!("a client wants to reach port {port}, but the service listens on {open:?}")),
+        [] => print(format_args!("a client wants to reach port {port}, but the service listens on no port")),
+        _ => print(format_args!("a client wants to reach port {port}, but the service listens on ports {open:?}")),
     }
 }
