@@ -30,9 +30,12 @@ impl Received {
     }
 
     /// Adds the first `bytes` bytes of `buffer`; returns the buffer if they were copied out of it, so that it can be used again.
-    /// Without memory for a copy nothing is added.
+    /// Without memory for a copy nothing is added. A packet without bytes adds no piece: an empty one would read as the peer's end.
     pub(crate) fn push(&mut self, buffer: Buf, bytes: usize) -> Result<Option<Buf>, OutOfMemory> {
-        if bytes * SMALL_PART >= buffer.len() && bytes > 0 {
+        if bytes == 0 {
+            return Ok(Some(buffer));
+        }
+        if bytes * SMALL_PART >= buffer.len() {
             self.bytes += bytes;
             self.pieces.push_back(Piece::Buffer(buffer.slice(0..bytes)));
             return Ok(None);

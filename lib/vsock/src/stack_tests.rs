@@ -171,6 +171,25 @@ fn what_is_large_is_read_and_written_without_a_copy() {
 }
 
 #[test]
+fn data_of_no_bytes_is_not_the_end() {
+    let mut pair = pair(small());
+    // Before data in a buffer of its own, after it, and before small data.
+    for (empty_before, bytes, empty_after) in [(2, 3000, 0), (0, 3000, 2), (2, 10, 2)] {
+        let (before, packet) = (vec![0; empty_before], [bytes]);
+        for bytes in before.into_iter().chain(packet).chain(vec![0; empty_after]) {
+            pair.receive(header(&pair, Some(Operation::Data), bytes), bytes);
+        }
+        let read = ready(pair.guest.poll_read_buf(pair.guest_end, nothing())).unwrap();
+        assert_eq!(read.len(), bytes);
+        assert!(pair.guest.poll_read_buf(pair.guest_end, nothing()).is_pending());
+        assert!(pair.guest.poll_read(pair.guest_end, &mut [0; 10], nothing()).is_pending());
+    }
+    pair.receive(Header { flags: 2, ..header(&pair, Some(Operation::Shutdown), 0) }, 0);
+    assert!(ready(pair.guest.poll_read_buf(pair.guest_end, nothing())).unwrap().is_empty());
+    assert_eq!(pair.guest.counters().violations, 0);
+}
+
+#[test]
 fn nobody_listening_is_a_reset_and_nobody_there_a_timeout() {
     let (mut guest, mut host) = (Stack::new(GUEST, small(), 1), Stack::new(HOST, small(), 2));
     let refused = host.connect(NOW, GUEST, PORT).unwrap();
