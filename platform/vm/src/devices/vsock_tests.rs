@@ -1,7 +1,7 @@
 //! Two virtio socket devices with a stack each, joined by a wire in memory.
 
 use super::SocketDevice;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -34,13 +34,20 @@ fn end(cid: u8) -> End {
     End { fake, driver: SocketDevice { device, sockets: sockets.clone() }, sockets, now }
 }
 
-/// The wire from one end to the other: packets that wait for a buffer of the receiver, and the length of a packet at most.
-struct Wire(VecDeque<Vec<u8>>, usize);
+/// The wire from one end to the other.
+struct Wire {
+    /// Packets that wait for a buffer of the receiver.
+    packets: VecDeque<Vec<u8>>,
+    /// The data of a packet at most.
+    piece_bytes: usize,
+    /// Addresses of the buffers in which the receiver was given data.
+    buffers: BTreeSet<u64>,
+}
 
 impl Default for Wire {
     /// A packet fills a buffer of the receiver at most, as with real devices.
     fn default() -> Wire {
-        Wire(VecDeque::new(), SMALL.receive_bytes)
+        Wire { packets: VecDeque::new(), piece_bytes: SMALL.receive_bytes, buffers: BTreeSet::new() }
     }
 }
 
@@ -51,19 +58,20 @@ impl Wire {
             from.fake.with(1, |queue| queue.complete(chain.head, 0));
             let packet = chain.read();
             let (header, data) = packet.split_at(HEADER_BYTES);
-            let mut pieces: Vec<&[u8]> = data.chunks(self.1).collect();
+            let mut pieces: Vec<&[u8]> = data.chunks(self.piece_bytes).collect();
             if pieces.is_empty() {
                 pieces.push(&[]);
             }
             for piece in pieces {
                 let mut header = header.to_vec();
                 header[24..28].copy_from_slice(&(piece.len() as u32).to_le_bytes());
-                self.0.push_back([&header[..], piece].concat());
+                self.packets.push_back([&header[..], piece].concat());
             }
         }
-        while let Some(packet) = self.0.pop_front() {
+        while let Some(packet) = self.packets.pop_front() {
             let has_buffer = to.fake.with(0, |queue| match queue.take() {
                 Some(chain) => {
+                    self.buffers.insert(chain.segments[1].address);
                     let written = chain.write(&packet);
                     queue.complete(chain.head, written);
                     true
@@ -71,7 +79,7 @@ impl Wire {
                 None => false,
             });
             if !has_buffer {
-                self.0.push_front(packet);
+                self.packets.push_front(packet);
                 return;
             }
         }
@@ -132,7 +140,7 @@ impl Pair {
             window_bytes: 64 << 10,
             consumed: 0,
         };
-        self.wires[0].0.push_back([&header.bytes()[..], data].concat());
+        self.wires[0].packets.push_back([&header.bytes()[..], data].concat());
     }
 
     /// Nothing is left of any connection, and both devices have all their buffers.
@@ -245,7 +253,7 @@ fn content(bytes: u32) -> Vec<u8> {
 #[test]
 fn a_peer_that_sends_single_bytes_is_read_whole_and_holds_no_buffers() {
     let mut pair = Pair::new();
-    pair.wires[0].1 = 1;
+    pair.wires[0].piece_bytes = 1;
     let mut listener = pair.guest.sockets.listen(PORT).unwrap();
     let (mut client, mut server) = connect(&mut pair, &mut listener);
     // As many packets as bytes fit into a window, and nothing is read meanwhile.
@@ -255,7 +263,8 @@ fn a_peer_that_sends_single_bytes_is_read_whole_and_holds_no_buffers() {
     for _ in 0..20_000 {
         pair.round();
     }
-    assert!(pair.wires[0].0.is_empty(), "each packet found a buffer, though nothing is read");
+    assert!(pair.wires[0].packets.is_empty(), "each packet found a buffer, though nothing is read");
+    assert_eq!(pair.wires[0].buffers.len(), usize::from(SMALL.receive_buffers), "no buffer is kept for a byte");
     assert!(pair.run(read_all(&mut server)) == data);
     pair.run(server.write_all(&data)).unwrap();
     pair.run(server.close()).unwrap();
