@@ -74,6 +74,22 @@ impl Received {
         done
     }
 
+    /// The next `bytes` bytes, without a copy where they are one piece that was not small. There must be so many.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<Buf, glass_api::OutOfMemory> {
+        if let Some(Piece::Buffer(buf)) = self.pieces.front()
+            && buf.len() == bytes
+        {
+            let buf = buf.clone();
+            self.pieces.pop_front();
+            self.bytes -= bytes;
+            return Ok(buf);
+        }
+        let mut buf = Buf::zeroed(bytes)?;
+        let count = self.read(buf.as_mut().expect("a new buffer has one owner"));
+        assert_eq!(count, bytes, "the caller has counted what there is");
+        Ok(buf)
+    }
+
     /// The next piece, without a copy unless it was small.
     pub(crate) fn read_buf(&mut self) -> Option<Result<Buf, glass_api::OutOfMemory>> {
         let piece = self.pieces.pop_front()?;

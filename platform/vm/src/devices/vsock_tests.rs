@@ -1,6 +1,6 @@
 //! Two virtio socket devices with a stack each, joined by a wire in memory.
 
-use super::SocketDevice;
+use super::{SocketDevice, config};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
@@ -10,10 +10,10 @@ use core::pin::pin;
 use core::sync::atomic::Ordering;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use glass_api::{Address, Instant, Listener, NetError, Stream, VsockAddress};
+use glass_api::{Address, Instant, Listener, MessageListener, Messages, NetError, Stream, VsockAddress};
 use glass_virtio::fake::{DAMAGED, Fake, GuardedDma};
 use glass_virtio::{Driver, Vsock, VsockConfig, device, feature};
-use glass_vsock::{Config, HEADER_BYTES, Header, Operation, Sockets, Type};
+use glass_vsock::{HEADER_BYTES, Header, Operation, Sockets, Type};
 
 const PORT: u32 = 80;
 const SMALL: VsockConfig = VsockConfig { receive_buffers: 8, receive_bytes: 4096 };
@@ -25,12 +25,15 @@ struct End {
     now: Rc<Cell<Instant>>,
 }
 
-fn end(cid: u8) -> End {
-    let fake = Fake::new(device::VSOCK, feature::EVENT_IDX, &[cid, 0, 0, 0, 0, 0, 0, 0]);
+/// The device carries messages too (virtio 1.2, section 5.10.3).
+const SEQPACKET: u64 = 1 << 1;
+
+fn end(cid: u8, features: u64) -> End {
+    let fake = Fake::new(device::VSOCK, feature::EVENT_IDX | features, &[cid, 0, 0, 0, 0, 0, 0, 0]);
     let device = Vsock::new(fake.clone(), GuardedDma, SMALL).unwrap();
     let now = Rc::new(Cell::new(Instant(0)));
     let clock = now.clone();
-    let sockets = Sockets::new(cid.into(), Config::for_memory(1 << 30), 7, move || clock.get());
+    let sockets = Sockets::new(cid.into(), config(&device, 1 << 30), 7, move || clock.get());
     End { fake, driver: SocketDevice { device, sockets: sockets.clone() }, sockets, now }
 }
 
@@ -62,8 +65,14 @@ impl Wire {
             if pieces.is_empty() {
                 pieces.push(&[]);
             }
-            for piece in pieces {
+            let is_message = header[28] == Type::Message as u8;
+            let last = pieces.len() - 1;
+            for (index, piece) in pieces.into_iter().enumerate() {
                 let mut header = header.to_vec();
+                if is_message && index < last {
+                    // The end of a message is in its last piece.
+                    header[32] = 0;
+                }
                 header[24..28].copy_from_slice(&(piece.len() as u32).to_le_bytes());
                 self.packets.push_back([&header[..], piece].concat());
             }
@@ -95,7 +104,11 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
-        Pair { host: end(4), guest: end(3), wires: Default::default() }
+        Pair::with(0)
+    }
+
+    fn with(features: u64) -> Pair {
+        Pair { host: end(4, features), guest: end(3, features), wires: Default::default() }
     }
 
     /// What the loops of both cores do once.
@@ -362,4 +375,39 @@ fn a_host_that_does_not_answer_is_a_time_out() {
     pair.guest.now.set(deadline);
     pair.guest.driver.kick();
     assert_eq!(connect.as_mut().poll(context).map(|result| result.err()), Poll::Ready(Some(NetError::TimedOut)));
+}
+
+#[test]
+fn messages_keep_their_ends_through_devices_that_carry_them() {
+    let mut pair = Pair::with(SEQPACKET);
+    assert_ne!(pair.guest.fake.state().accepted & SEQPACKET, 0);
+    let mut listener = pair.guest.sockets.listen_messages(PORT).unwrap();
+    let sockets = pair.host.sockets.clone();
+    let mut client = pair.run(sockets.connect_messages(guest())).unwrap();
+    let mut server = pair.run(listener.accept()).unwrap();
+    // Shorter and longer than a buffer of the device, as long as the window, and empty.
+    for bytes in [1, 0, 4096, 4097, 64 << 10, 0, 20_000] {
+        pair.run(client.send(&content(bytes))).unwrap();
+        let received = pair.run(server.receive()).unwrap().unwrap();
+        assert!(received[..] == content(bytes), "{bytes} bytes");
+        pair.run(server.send(&received)).unwrap();
+        assert!(pair.run(client.receive()).unwrap().unwrap()[..] == content(bytes), "{bytes} bytes");
+    }
+    // A stream finds no port of messages.
+    assert_eq!(pair.run(sockets.connect(guest())).err(), Some(NetError::Reset));
+    pair.run(client.send(b"last")).unwrap();
+    pair.run(client.close()).unwrap();
+    assert_eq!(&pair.run(server.receive()).unwrap().unwrap()[..], b"last");
+    assert!(pair.run(server.receive()).unwrap().is_none());
+    pair.run(server.close()).unwrap();
+    drop((client, server));
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn without_the_feature_there_are_no_messages() {
+    let mut pair = Pair::new();
+    assert_eq!(pair.guest.sockets.listen_messages(PORT).err(), Some(NetError::NoMessages));
+    let sockets = pair.guest.sockets.clone();
+    assert_eq!(pair.run(sockets.connect_messages(guest())).err(), Some(NetError::NoMessages));
 }
