@@ -121,7 +121,7 @@ fn messages_are_echoed_whole_over_many_connections_at_once() {
                     let net = node.net();
                     node.run("transfer", async move {
                         let mut messages = net.connect_messages(remote).await.unwrap();
-                        let sent: Vec<_> = (0..20).map(|at| pattern(tag, 0..(at * at * tag % 9000))).collect();
+                        let sent: Vec<_> = (0..20).map(|at| pattern(tag, 0..at * at * tag as usize % 9000)).collect();
                         for message in &sent {
                             messages.send(message).await.unwrap();
                         }
