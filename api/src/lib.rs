@@ -36,7 +36,9 @@ pub use files::{
     DirectoryEntry, ENTRIES_MAX, File, FileError, FileKind, Files, Metadata, NAME_BYTES_MAX, Open, PATH_BYTES_MAX,
     check_path, path_names,
 };
-pub use net::{Datagrams, Listener, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf};
+pub use net::{
+    Datagrams, Listener, MessageListener, Messages, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf,
+};
 pub use platform::{Console, MemoryUse, Platform, Random};
 pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};
 pub use wall::{HttpDate, WallSource, WallTime};

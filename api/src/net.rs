@@ -1,7 +1,8 @@
 //! Byte streams and datagrams between machines.
 
-use crate::{Address, Buf, Port};
+use crate::{Address, Buf, Port, VsockAddress};
 use alloc::vec::Vec;
+use core::convert::Infallible;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
@@ -13,6 +14,10 @@ pub trait Net: Clone + 'static {
     type Stream: Split;
     /// A port that is open for datagrams.
     type Datagrams: Datagrams;
+    /// Accepts connections of messages on one port.
+    type MessageListener: MessageListener<Messages = Self::Messages>;
+    /// One connection of messages.
+    type Messages: Messages;
 
     /// Waits until the network has an address (DHCP may take a while) and returns it. Fails with
     /// [`NetError::NoNetwork`] when there is no network device.
@@ -47,6 +52,13 @@ pub trait Net: Clone + 'static {
 
     /// Opens a connection. Dropping the future abandons it.
     async fn connect(&self, remote: impl Into<Address>) -> Result<Self::Stream, NetError>;
+
+    /// Listens on a vsock port for connections of messages; 0 picks a free port. Fails with [`NetError::NoMessages`] where vsock has
+    /// streams only, as in a process and with `vhost-device-vsock`.
+    async fn listen_messages(&self, port: u32) -> Result<Self::MessageListener, NetError>;
+
+    /// Opens a connection of messages. Fails as [`Net::listen_messages`]. Dropping the future abandons it.
+    async fn connect_messages(&self, remote: VsockAddress) -> Result<Self::Messages, NetError>;
 }
 
 /// Properties of the network.
@@ -178,6 +190,66 @@ pub trait Datagrams: 'static {
     fn port(&self) -> u16;
 }
 
+/// Accepts connections of messages. Dropping it closes the port; open connections continue.
+pub trait MessageListener: 'static {
+    /// One connection.
+    type Messages: Messages;
+
+    /// The next connection. Cancel safe.
+    async fn accept(&mut self) -> Result<Self::Messages, NetError>;
+
+    /// The port listened on.
+    fn port(&self) -> u32;
+}
+
+/// One connection that carries messages over vsock: each arrives whole, once and in order. Dropping it without [`Messages::close`] resets
+/// it.
+pub trait Messages: 'static {
+    /// Queues a message, which may be empty, once the peer has room for all of it. Cancel safe: a future that is dropped has queued
+    /// nothing. Fails with [`NetError::TooLong`] for one that is longer than the peer's whole window.
+    async fn send(&mut self, message: &[u8]) -> Result<(), NetError>;
+
+    /// The next message; `None` when the peer has finished sending. Cancel safe.
+    async fn receive(&mut self) -> Result<Option<Buf>, NetError>;
+
+    /// Shuts down the sending half after what was queued. The receiving half stays readable.
+    async fn close(&mut self) -> Result<(), NetError>;
+
+    /// The other end.
+    fn peer(&self) -> VsockAddress;
+}
+
+/// The connections of a network that has none of messages.
+impl Messages for Infallible {
+    async fn send(&mut self, _message: &[u8]) -> Result<(), NetError> {
+        match *self {}
+    }
+
+    async fn receive(&mut self) -> Result<Option<Buf>, NetError> {
+        match *self {}
+    }
+
+    async fn close(&mut self) -> Result<(), NetError> {
+        match *self {}
+    }
+
+    fn peer(&self) -> VsockAddress {
+        match *self {}
+    }
+}
+
+impl MessageListener for Infallible {
+    type Messages = Infallible;
+
+    async fn accept(&mut self) -> Result<Infallible, NetError> {
+        match *self {}
+    }
+
+    fn port(&self) -> u32 {
+        match *self {}
+    }
+}
+
 /// Why a network operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -186,6 +258,8 @@ pub enum NetError {
     NoNetwork,
     /// There is no vsock device.
     NoVsock,
+    /// Vsock has streams only here.
+    NoMessages,
     /// The port is taken.
     PortInUse(Port),
     /// The peer refused or reset the connection, or it broke.
@@ -194,7 +268,7 @@ pub enum NetError {
     TimedOut,
     /// No memory or no slot for another socket.
     TooMany,
-    /// A datagram is longer than the network carries.
+    /// A datagram is longer than the network carries, or a message than the peer's window.
     TooLong {
         /// Its length.
         bytes: usize,
@@ -214,12 +288,15 @@ impl fmt::Display for NetError {
         match self {
             NetError::NoNetwork => write!(f, "there is no network device"),
             NetError::NoVsock => write!(f, "there is no vsock device: start the service with --vsock"),
+            NetError::NoMessages => {
+                write!(f, "vsock has no messages (SEQPACKET) here: use a stream, or a device that offers them")
+            }
             NetError::PortInUse(port) => write!(f, "{port} is in use"),
             NetError::Reset => write!(f, "the connection was reset"),
             NetError::TimedOut => write!(f, "the peer did not answer in time"),
             NetError::TooMany => write!(f, "too many open connections"),
             NetError::TooLong { bytes, bytes_max } => {
-                write!(f, "a datagram of {bytes} bytes is too long: the network carries {bytes_max}")
+                write!(f, "a message of {bytes} bytes is too long: at most {bytes_max} can be sent")
             }
             NetError::NoSuchName => write!(f, "no address is known for this name"),
             NetError::NoNameServer => write!(f, "there is no name server: start the service with --dns ADDRESS"),

@@ -1,10 +1,25 @@
 //! A file to a client, in pieces.
 
 use crate::limits::PIECE_BYTES;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::ops::Range;
 use glasshouse::future::join;
 use glasshouse::http::{Connection, HttpError};
 use glasshouse::{Buf, Clock, File, FileError, Metadata, Stream};
+
+/// Where a body comes from.
+pub(crate) enum Content<F> {
+    File(F),
+    /// All of it, from the cache.
+    Cached(Rc<Vec<u8>>),
+}
+
+/// A part of what is in the cache.
+pub(crate) fn part<'a>(content: &'a [u8], range: &Range<u64>) -> &'a [u8] {
+    // It fits into memory.
+    &content[range.start as usize..range.end as usize]
+}
 
 /// Why a body was not sent whole.
 pub(crate) enum BodyError {

@@ -10,6 +10,10 @@ use glasshouse::Port;
 pub struct Config {
     /// Where to listen, by default TCP port 8080.
     pub ports: Vec<Port>,
+    /// Answer a directory without `index.html` with a page of its entries.
+    pub lists: bool,
+    /// Memory for small files, in bytes; 0 keeps none.
+    pub cache_bytes: u64,
 }
 
 /// Invalid arguments.
@@ -21,16 +25,17 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}: {} (arguments: [--port PORT]...)", self.argument, self.what)
+        write!(f, "{}: {} (arguments: [--port PORT]... [--list] [--cache SIZE])", self.argument, self.what)
     }
 }
 
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `--port PORT`: `8080`, or `vsock:80`; several times for several.
+    /// Reads `--port PORT` (`8080`, or `vsock:80`; several times for several), `--list` and `--cache SIZE` (bytes, or with `K`, `M` or `G`
+    /// behind the number).
     pub fn from_args(args: &[String]) -> Result<Config, ConfigError> {
-        let mut ports = Vec::new();
+        let mut config = Config { ports: Vec::new(), lists: false, cache_bytes: 0 };
         let mut rest = args.iter().map(String::as_str);
         while let Some(argument) = rest.next() {
             let error = |what| ConfigError { argument: String::from(argument), what };
@@ -38,34 +43,67 @@ impl Config {
                 Some((name, value)) => (name, Some(value)),
                 None => (argument, None),
             };
-            if name != "--port" {
-                return Err(error("there is no such argument"));
+            match name {
+                "--port" => {
+                    let port = value.or_else(|| rest.next()).and_then(|value| value.parse().ok());
+                    let what = "a number from 0 to 65535, or vsock: and a number, must follow";
+                    config.ports.push(port.ok_or(error(what))?);
+                }
+                "--cache" => {
+                    let size = value.or_else(|| rest.next()).and_then(size);
+                    config.cache_bytes = size.ok_or(error("a size such as 8M must follow"))?;
+                }
+                "--list" if value.is_none() => config.lists = true,
+                _ => return Err(error("there is no such argument")),
             }
-            let port = value.or_else(|| rest.next()).and_then(|value| value.parse().ok());
-            ports.push(port.ok_or(error("a number from 0 to 65535, or vsock: and a number, must follow"))?);
         }
-        if ports.is_empty() {
-            ports.push(Port::Tcp(8080));
+        if config.ports.is_empty() {
+            config.ports.push(Port::Tcp(8080));
         }
-        Ok(Config { ports })
+        Ok(config)
     }
+}
+
+/// A number of bytes, KiB, MiB or GiB.
+fn size(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    // `parse` would accept a plus sign.
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
-    fn parse(args: &[&str]) -> Result<Vec<Port>, ConfigError> {
+    fn parse(args: &[&str]) -> Result<Config, ConfigError> {
         let args: Vec<String> = args.iter().map(|arg| String::from(*arg)).collect();
-        Config::from_args(&args).map(|config| config.ports)
+        Config::from_args(&args)
     }
 
     #[test]
-    fn ports_are_read_or_refused() {
-        assert_eq!(parse(&[]), Ok(vec![Port::Tcp(8080)]));
-        assert_eq!(parse(&["--port", "80", "--port=vsock:80"]), Ok(vec![Port::Tcp(80), Port::Vsock(80)]));
-        for bad in [&["--port"][..], &["--port", "x"], &["--prot", "1"], &["80"]] {
+    fn arguments_are_read_or_refused() {
+        let default = Config { ports: vec![Port::Tcp(8080)], lists: false, cache_bytes: 0 };
+        assert_eq!(parse(&[]), Ok(default.clone()));
+        let ports = vec![Port::Tcp(80), Port::Vsock(80)];
+        assert_eq!(parse(&["--port", "80", "--port=vsock:80"]), Ok(Config { ports, ..default.clone() }));
+        assert_eq!(parse(&["--list"]), Ok(Config { lists: true, ..default.clone() }));
+        for (text, cache_bytes) in [("0", 0), ("1000", 1000), ("2K", 2048), ("8M", 8 << 20), ("1G", 1 << 30)] {
+            assert_eq!(parse(&["--cache", text]), Ok(Config { cache_bytes, ..default.clone() }));
+        }
+        let sizes = ["", "M", "x", "-1", "+1", "1T", "1.5M", "99999999999G", "8m", "\u{fc}"];
+        for bad in [&["--port"][..], &["--port", "x"], &["--prot", "1"], &["80"], &["--list=1"], &["--cache"]] {
             assert!(parse(bad).is_err(), "{bad:?}");
+        }
+        for size in sizes {
+            let error = parse(&["--cache", size]).unwrap_err().to_string();
+            assert!(error.starts_with("--cache: a size such as 8M must follow"), "{size}: {error}");
         }
     }
 }

@@ -4,6 +4,8 @@
 //! service ── site ──┬─ path          which file a URL names
 //!                   ├─ conditional   entity tags, dates and ranges of a request
 //!                   ├─ media_type    the type of a file, and whether it may be compressed
+//!                   ├─ listing       the page of a directory
+//!                   ├─ cache         small files in bounded memory
 //!                   └─ body          a file to a client, in pieces
 //! ```
 //! A response is one version of a file. A file that changes while it is sent ends the connection with a reset, because its entity tag
@@ -16,9 +18,11 @@
 extern crate alloc;
 
 mod body;
+mod cache;
 mod conditional;
 mod config;
 pub mod limits;
+mod listing;
 mod media_type;
 mod path;
 mod service;

@@ -13,6 +13,16 @@ pub const BODY_SHARE: u64 = 4;
 pub const BODIES_MIN: usize = 4;
 /// See [`BODIES_MIN`].
 pub const BODIES_MAX: usize = 256;
+/// Names in the page of a directory; further ones are left out.
+pub const LISTED_MAX: usize = 1000;
+/// Bytes of that page, but for its end: those of a body in progress.
+pub const LISTING_BYTES_MAX: usize = 2 * PIECE_BYTES;
+/// Files up to this length are kept by `--cache`.
+pub const CACHED_FILE_BYTES_MAX: u64 = PIECE_BYTES as u64;
+/// What an entry of the cache costs beside its path and its content, some more than it does.
+pub const CACHE_ENTRY_BYTES: usize = 256;
+/// `--cache` may be one part in so many of the memory.
+pub const CACHE_SHARE: u64 = 2;
 /// Ranges in one request; one with more gets the whole file.
 pub const RANGES_MAX: usize = 16;
 /// A file that has changed less than this ago has no entity tag: its times may not show the next change.

@@ -1,8 +1,9 @@
 //! The service: start, accept connections, end.
 
+use crate::cache::Cache;
 use crate::config::{Config, ConfigError};
 use crate::limits::{
-    ACCEPT_PAUSE, BODIES_MAX, BODIES_MIN, BODY_SHARE, CONNECTIONS_MAX, HTTP, PIECE_BYTES, SHUTDOWN_WAIT,
+    ACCEPT_PAUSE, BODIES_MAX, BODIES_MIN, BODY_SHARE, CACHE_SHARE, CONNECTIONS_MAX, HTTP, PIECE_BYTES, SHUTDOWN_WAIT,
 };
 use crate::site::Site;
 use alloc::boxed::Box;
@@ -10,6 +11,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::fmt;
 use core::pin::Pin;
 use glasshouse::future::{Either, select, select_slice};
@@ -20,12 +22,18 @@ use glasshouse::{Listener, Net, NetError, Platform, Port};
 
 static CONNECTION_PLACE: Name = Name::new("place for a connection");
 static BODY_PLACE: Name = Name::new("place for a body");
+static LISTING_PLACE: Name = Name::new("place for a listing");
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServeError {
     /// The arguments are invalid.
     Config(ConfigError),
+    /// `--cache` is more than its part of the memory.
+    CacheTooLarge {
+        /// What it may be, in bytes.
+        bytes_max: u64,
+    },
     /// There is no directory to serve.
     NoFiles,
     /// The network cannot be used.
@@ -36,6 +44,9 @@ impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             ServeError::Config(error) => write!(f, "{error}"),
+            ServeError::CacheTooLarge { bytes_max } => {
+                write!(f, "--cache is more than half of the memory: give at most {}K", bytes_max >> 10)
+            }
             ServeError::NoFiles => write!(f, "there is no directory to serve: give one with --share"),
             ServeError::Net(error) => write!(f, "the network cannot be used: {error}"),
         }
@@ -48,6 +59,12 @@ impl core::error::Error for ServeError {}
 /// [`SHUTDOWN_WAIT`] at most.
 pub async fn serve(platform: impl Platform) -> Result<(), glasshouse::Error> {
     let config = Config::from_args(platform.args()).map_err(ServeError::Config)?;
+    let memory_bytes = platform.memory().total_bytes;
+    let bytes_max = memory_bytes / CACHE_SHARE;
+    let cache_bytes = usize::try_from(config.cache_bytes.min(bytes_max)).unwrap_or(usize::MAX);
+    if config.cache_bytes > bytes_max {
+        return Err(ServeError::CacheTooLarge { bytes_max }.into());
+    }
     let files = platform.files().ok_or(ServeError::NoFiles)?;
     let net = platform.net();
     let mut listeners = Vec::new();
@@ -60,10 +77,17 @@ pub async fn serve(platform: impl Platform) -> Result<(), glasshouse::Error> {
         platform.print(format_args!("web-server: listening on {place}{}", listener.port()));
         listeners.push(listener);
     }
-    let share_bytes = platform.memory().total_bytes / BODY_SHARE;
+    let share_bytes = memory_bytes / BODY_SHARE;
     let bodies = usize::try_from(share_bytes / (2 * PIECE_BYTES as u64)).unwrap_or(usize::MAX);
     let bodies = Semaphore::named(&BODY_PLACE, bodies.clamp(BODIES_MIN, BODIES_MAX));
-    let site = Rc::new(Site { platform: platform.clone(), files, bodies });
+    let site = Rc::new(Site {
+        platform: platform.clone(),
+        files,
+        bodies,
+        listings: Semaphore::named(&LISTING_PLACE, 1),
+        lists: config.lists,
+        cache: RefCell::new(Cache::new(cache_bytes)),
+    });
     let connections = Semaphore::named(&CONNECTION_PLACE, CONNECTIONS_MAX);
     let stop = Latch::new();
     let mut accepting: Vec<_> = listeners

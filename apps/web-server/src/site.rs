@@ -1,13 +1,16 @@
 //! Answers requests.
 
-use crate::body::{self, BodyError, Pieces};
+use crate::body::{self, BodyError, Content, Pieces};
+use crate::cache::{Cache, HITS, MISSES};
 use crate::conditional::{Version, Wanted, accepts_encoding, ranges};
-use crate::limits::SETTLED;
+use crate::limits::{CACHED_FILE_BYTES_MAX, SETTLED};
+use crate::listing;
 use crate::media_type::{is_compressible, media_type};
 use crate::path::{Target, target};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::ops::Range;
 use glasshouse::http::{Connection, HttpError, Method, Request, Response, Status};
 use glasshouse::sync::Semaphore;
@@ -19,17 +22,26 @@ const ENCODINGS: [(&str, &str); 2] = [(".br", "br"), (".gz", "gzip")];
 /// The file of a directory.
 const INDEX: &str = "index.html";
 
+/// An open file of a platform.
+type FileOf<P> = <<P as Platform>::Files as Files>::File;
+
 /// A directory that is served.
 pub(crate) struct Site<P: Platform> {
     pub platform: P,
     pub files: P::Files,
     /// Bodies that may be in progress.
     pub bodies: Semaphore,
+    /// Pages of directories that may be made at once: the entries of one may take much memory.
+    pub listings: Semaphore,
+    /// Whether a directory without [`INDEX`] has a page.
+    pub lists: bool,
+    pub cache: RefCell<Cache>,
 }
 
 /// A file that was found.
 struct Found<F> {
-    file: F,
+    path: String,
+    content: Content<F>,
     metadata: Metadata,
     media_type: &'static str,
     encoding: Option<&'static str>,
@@ -40,6 +52,8 @@ enum Lookup<F> {
     File(Found<F>),
     /// It is a directory, whose URL ends with a slash.
     AddSlash,
+    /// A directory without [`INDEX`]; its entries may be shown.
+    List,
 }
 
 impl<P: Platform> Site<P> {
@@ -60,18 +74,13 @@ impl<P: Platform> Site<P> {
             };
             match self.look_up(&target, &request).await {
                 Ok(Lookup::File(found)) => self.answer(connection, &request, found).await,
+                Ok(Lookup::List) => self.list(connection, &request, &target.path).await,
                 Ok(Lookup::AddSlash) => {
                     let response = Response::new(Status::MOVED_PERMANENTLY);
                     let response = response.header("Location", format!("{}/", request.path()));
                     connection.respond(response, b"").await
                 }
-                Err(error) => {
-                    let (status, text) = refusal(error);
-                    if status == Status::SERVICE_UNAVAILABLE {
-                        warn!("{}: {error}", target.path);
-                    }
-                    self.refuse(connection, status, text).await
-                }
+                Err(error) => self.refuse_file(connection, &target.path, error).await,
             }
         }
         .instrument(span)
@@ -88,48 +97,109 @@ impl<P: Platform> Site<P> {
         connection.respond_text(status, text).await
     }
 
-    /// Opens the file that a URL names, or a compressed one beside it if the client takes that.
-    async fn look_up(
+    async fn refuse_file<S: Stream>(
         &self,
-        target: &Target,
+        connection: &mut Connection<S, P>,
+        path: &str,
+        error: FileError,
+    ) -> Result<(), HttpError> {
+        let (status, text) = refusal(error);
+        if status == Status::SERVICE_UNAVAILABLE {
+            warn!("{path}: {error}");
+        }
+        self.refuse(connection, status, text).await
+    }
+
+    /// Answers with the page of a directory, which exists or not.
+    async fn list<S: Stream>(
+        &self,
+        connection: &mut Connection<S, P>,
         request: &Request,
-    ) -> Result<Lookup<<P::Files as Files>::File>, FileError> {
-        let path = match (target.is_directory, target.path.is_empty()) {
+        path: &str,
+    ) -> Result<(), HttpError> {
+        let _place = self.bodies.acquire().await;
+        let page = {
+            let _place = self.listings.acquire().await;
+            match self.files.read_dir(path).await {
+                Ok(entries) => listing::page(path, entries),
+                Err(error) => return self.refuse_file(connection, path, error).await,
+            }
+        };
+        info!(status = 200, "answered");
+        let response = Response::new(Status::OK)
+            .header("Content-Type", "text/html; charset=utf-8")
+            // It has no version that a client could compare, and nothing of it is a script.
+            .header("Cache-Control", "no-cache")
+            .header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'");
+        connection.start(response, page.len() as u64).await?;
+        match request.method() {
+            Method::Head => connection.omit_body(),
+            _ => connection.write_body(page.as_bytes()).await?,
+        }
+        Ok(())
+    }
+
+    /// A file from the cache, if it still is of that version, or opened.
+    async fn open(&self, path: &str) -> Result<(Content<FileOf<P>>, Metadata), FileError> {
+        let cached = self.cache.borrow_mut().get(path);
+        if let Some((bytes, version)) = cached {
+            if self.files.metadata(path).await == Ok(version) {
+                HITS.add(1);
+                return Ok((Content::Cached(bytes), version));
+            }
+            self.cache.borrow_mut().remove(path);
+        }
+        let file = self.files.open(path, Open::Read).await?;
+        let metadata = file.metadata().await?;
+        if self.cache.borrow().is_on() {
+            MISSES.add(1);
+        }
+        Ok((Content::File(file), metadata))
+    }
+
+    /// Opens the file that a URL names, or a compressed one beside it if the client takes that.
+    async fn look_up(&self, target: &Target, request: &Request) -> Result<Lookup<FileOf<P>>, FileError> {
+        let mut path = match (target.is_directory, target.path.is_empty()) {
             (false, _) => target.path.clone(),
             (true, true) => String::from(INDEX),
             (true, false) => format!("{}/{INDEX}", target.path),
         };
         let media_type = media_type(&path);
-        let plain = match self.files.open(&path, Open::Read).await {
+        let (mut content, mut metadata) = match self.open(&path).await {
             Err(FileError::IsADirectory) if !target.is_directory => return Ok(Lookup::AddSlash),
+            Err(FileError::NotFound | FileError::IsADirectory) if target.is_directory && self.lists => {
+                return Ok(Lookup::List);
+            }
             // A directory that is called like an index has no page.
             Err(FileError::IsADirectory) => return Err(FileError::NotFound),
             opened => opened?,
         };
+        let mut encoding = None;
         if is_compressible(media_type) {
-            for (suffix, encoding) in ENCODINGS {
-                if accepts_encoding(request, encoding)
-                    && let Ok(file) = self.files.open(&format!("{path}{suffix}"), Open::Read).await
+            for (suffix, name) in ENCODINGS {
+                let compressed = format!("{path}{suffix}");
+                if accepts_encoding(request, name)
+                    && let Ok(opened) = self.open(&compressed).await
                 {
-                    let metadata = file.metadata().await?;
-                    return Ok(Lookup::File(Found { file, metadata, media_type, encoding: Some(encoding) }));
+                    (content, metadata) = opened;
+                    (path, encoding) = (compressed, Some(name));
+                    break;
                 }
             }
         }
-        let metadata = plain.metadata().await?;
         if metadata.kind != FileKind::File {
             return Err(FileError::NotFound);
         }
-        Ok(Lookup::File(Found { file: plain, metadata, media_type, encoding: None }))
+        Ok(Lookup::File(Found { path, content, metadata, media_type, encoding }))
     }
 
     async fn answer<S: Stream>(
         &self,
         connection: &mut Connection<S, P>,
         request: &Request,
-        found: Found<<P::Files as Files>::File>,
+        found: Found<FileOf<P>>,
     ) -> Result<(), HttpError> {
-        let Found { file, metadata, .. } = &found;
+        let metadata = &found.metadata;
         let version = self.is_settled(metadata).then(|| Version::of(metadata));
         let head = |status| {
             let mut response = Response::new(status);
@@ -179,18 +249,17 @@ impl<P: Platform> Site<P> {
                 let boundary = format!("{:016x}", u64::from_ne_bytes(random));
                 let multipart = format!("multipart/byteranges; boundary={boundary}");
                 let parts = Parts { content_type, boundary, ranges, bytes: metadata.bytes };
-                self.send_parts(connection, response.header("Content-Type", multipart), file, metadata, parts).await
+                self.send_parts(connection, response.header("Content-Type", multipart), &found, parts).await
             }
             Wanted::Ranges(ranges) => {
                 let range = ranges.into_iter().next().unwrap_or(0..0);
                 let place = format!("bytes {}-{}/{}", range.start, range.end - 1, metadata.bytes);
                 let response = response.header("Content-Type", content_type).header("Content-Range", place);
-                self.send(connection, response, request, Pieces { file, version: metadata, range }).await
+                self.send(connection, response, request, &found, range).await
             }
             _ => {
                 let response = response.header("Content-Type", content_type);
-                let pieces = Pieces { file, version: metadata, range: 0..metadata.bytes };
-                self.send(connection, response, request, pieces).await
+                self.send(connection, response, request, &found, 0..metadata.bytes).await
             }
         };
         match sent {
@@ -227,17 +296,33 @@ impl<P: Platform> Site<P> {
         connection: &mut Connection<S, P>,
         response: Response,
         request: &Request,
-        mut pieces: Pieces<'_, <P::Files as Files>::File>,
+        found: &Found<FileOf<P>>,
+        range: Range<u64>,
     ) -> Result<(), BodyError> {
-        let bytes = pieces.range.end - pieces.range.start;
+        let bytes = range.end - range.start;
         if request.method() == Method::Head || bytes == 0 {
             connection.start(response, bytes).await?;
             connection.omit_body();
             return Ok(());
         }
         let _place = self.bodies.acquire().await;
+        let file = match &found.content {
+            Content::File(file) => file,
+            Content::Cached(content) => {
+                connection.start(response, bytes).await?;
+                return Ok(connection.write_body(body::part(content, &range)).await?);
+            }
+        };
+        let mut pieces = Pieces { file, version: &found.metadata, range };
         // Before the head: what fails here has an answer.
         let first = pieces.next(None).await?;
+        // The whole file was read in one version. One that may change within the tick of a clock is not kept.
+        if first.len() as u64 == found.metadata.bytes
+            && bytes <= CACHED_FILE_BYTES_MAX
+            && self.is_settled(&found.metadata)
+        {
+            self.cache.borrow_mut().put(&found.path, found.metadata, &first);
+        }
         connection.start(response, bytes).await?;
         body::send(connection, pieces, first).await
     }
@@ -247,17 +332,21 @@ impl<P: Platform> Site<P> {
         &self,
         connection: &mut Connection<S, P>,
         response: Response,
-        file: &<P::Files as Files>::File,
-        version: &Metadata,
+        found: &Found<FileOf<P>>,
         parts: Parts,
     ) -> Result<(), BodyError> {
         let _place = self.bodies.acquire().await;
         connection.start(response, parts.total_bytes()).await?;
         for range in &parts.ranges {
             connection.write_body(parts.head(range).as_bytes()).await?;
-            let mut pieces = Pieces { file, version, range: range.clone() };
-            let first = pieces.next(None).await?;
-            body::send(connection, pieces, first).await?;
+            match &found.content {
+                Content::Cached(content) => connection.write_body(body::part(content, range)).await?,
+                Content::File(file) => {
+                    let mut pieces = Pieces { file, version: &found.metadata, range: range.clone() };
+                    let first = pieces.next(None).await?;
+                    body::send(connection, pieces, first).await?;
+                }
+            }
         }
         Ok(connection.write_body(parts.end().as_bytes()).await?)
     }

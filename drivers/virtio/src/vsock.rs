@@ -23,6 +23,8 @@ const EVENT_QUEUE: u16 = 2;
 const QUEUE_SIZE: u16 = 128;
 const EVENT_QUEUE_SIZE: u16 = 4;
 const CONFIG_CID: u16 = 0;
+/// The device carries messages, not only streams (virtio 1.2, section 5.10.3).
+const FEATURE_SEQPACKET: u64 = 1 << 1;
 /// Each descriptor has a header of its own, which does not cross a cache line.
 const HEADER_STRIDE: usize = 64;
 /// An event: its number, and four bytes for nothing.
@@ -99,6 +101,7 @@ pub struct Vsock<T: Transport, D: Dma> {
 /// What belongs to one use of the device.
 struct Card {
     cid: u64,
+    has_messages: bool,
     receive: Queue,
     transmit: Queue,
     events: Queue,
@@ -116,7 +119,7 @@ struct Card {
 
 /// Resets the device, agrees on features and makes it run.
 fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma) -> Result<Card, SetupError> {
-    let features = session.begin(device::VSOCK, feature::EVENT_IDX, 0, &[])?;
+    let features = session.begin(device::VSOCK, feature::EVENT_IDX | FEATURE_SEQPACKET, 0, &[])?;
     let cid = read_cid(session)?;
     let event_idx = features & feature::EVENT_IDX != 0;
     let options = QueueOptions { size: QUEUE_SIZE, event_idx, table_entries: 0 };
@@ -129,6 +132,7 @@ fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma) -> Result<Card,
     let event_words = session.allocate(dma, usize::from(events.size()) * EVENT_BYTES, Users::DeviceWrites)?;
     let mut card = Card {
         cid,
+        has_messages: features & FEATURE_SEQPACKET != 0,
         posted: (0..receive.size()).map(|_| None).collect(),
         sent: (0..transmit.size()).map(|_| None).collect(),
         receive,
@@ -195,6 +199,11 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the device carries messages, not only streams.
+    pub fn has_messages(&self) -> bool {
+        self.card.has_messages
     }
 
     /// Our context identifier.

@@ -4,9 +4,10 @@ use crate::state::Shared;
 use crate::stream::Stream;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::convert::Infallible;
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
-use glass_api::{Address, NetError, NetInfo, Port};
+use glass_api::{Address, NetError, NetInfo, Port, VsockAddress};
 
 /// A handle to a stack; see [`glass_api::Net`]. Clones are handles to the same stack.
 ///
@@ -37,6 +38,8 @@ impl glass_api::Net for Sockets {
     type Listener = Listener;
     type Stream = Stream;
     type Datagrams = Datagrams;
+    type MessageListener = Infallible;
+    type Messages = Infallible;
 
     async fn up(&self) -> Result<NetInfo, NetError> {
         let shared = self.shared()?;
@@ -78,6 +81,14 @@ impl glass_api::Net for Sockets {
         let stream = Stream::new(shared.clone(), id, remote);
         stream.connected().await?;
         Ok(stream)
+    }
+
+    async fn listen_messages(&self, _port: u32) -> Result<Infallible, NetError> {
+        Err(NetError::NoMessages)
+    }
+
+    async fn connect_messages(&self, _remote: VsockAddress) -> Result<Infallible, NetError> {
+        Err(NetError::NoMessages)
     }
 }
 

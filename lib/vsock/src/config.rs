@@ -11,6 +11,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Connections of a port that wait to be accepted.
     pub backlog_max: usize,
+    /// Whether the device carries messages (VIRTIO_VSOCK_F_SEQPACKET).
+    pub has_messages: bool,
     /// The longest payload of a packet.
     pub packet_bytes_max: usize,
     /// Bytes that all connections together may have queued for the device.
@@ -46,6 +48,7 @@ impl Default for Config {
             buffer_bytes: 256 << 10,
             connections_max: 1024,
             backlog_max: 128,
+            has_messages: true,
             packet_bytes_max: 64 << 10,
             queued_bytes_max: 4 << 20,
             connect_timeout: Duration::from_secs(2),

@@ -1,7 +1,7 @@
 //! One connection: its credit, its halves, and what waits to be sent.
 
 use crate::config::Config;
-use crate::header::Ends;
+use crate::header::{Ends, Type};
 use crate::received::Received;
 use crate::stack::ListenerId;
 use alloc::collections::VecDeque;
@@ -61,13 +61,25 @@ impl Wanted {
     }
 }
 
+/// The data of a packet to send.
+pub(crate) struct Unsent {
+    pub data: Buf,
+    /// A message ends with it.
+    pub ends_message: bool,
+}
+
 pub(crate) struct Connection {
     /// Its number in the trace.
     pub number: u32,
     pub ends: Ends,
     pub state: State,
     pub owner: Owner,
+    pub kind: Type,
     pub received: Received,
+    /// Of messages: the lengths of those that were received whole.
+    pub whole: VecDeque<u32>,
+    /// Of messages: bytes of the one that is being received.
+    pub part_bytes: u32,
     /// All bytes that were received, modulo 2^32.
     received_total: u32,
     /// All bytes that the service has read.
@@ -77,10 +89,10 @@ pub(crate) struct Connection {
     /// All bytes that were taken for sending.
     sent_total: u32,
     /// The window of the peer's last packet.
-    peer_window: u32,
+    pub peer_window: u32,
     peer_consumed: u32,
     /// Data in order, not with the device yet.
-    pub unsent: VecDeque<Buf>,
+    pub unsent: VecDeque<Unsent>,
     pub unsent_bytes: usize,
     /// The peer sends no more.
     pub peer_sends_no_more: bool,
@@ -96,13 +108,16 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(ends: Ends, state: State, owner: Owner) -> Connection {
+    pub(crate) fn new(ends: Ends, kind: Type, state: State, owner: Owner) -> Connection {
         Connection {
             number: 0,
             ends,
             state,
             owner,
+            kind,
             received: Received::default(),
+            whole: VecDeque::new(),
+            part_bytes: 0,
             received_total: 0,
             consumed_total: 0,
             consumed_granted: 0,
@@ -156,6 +171,26 @@ impl Connection {
         config.buffer_bytes.saturating_sub(self.received_total.wrapping_sub(self.consumed_total))
     }
 
+    /// Whether there is nothing to read.
+    pub(crate) fn is_read(&self) -> bool {
+        self.received.bytes() == 0 && self.whole.is_empty()
+    }
+
+    /// Counts a part of a message. `false` for what this connection cannot hold: a message that is longer than the window, or so many
+    /// short ones that their lengths would take more memory than it.
+    pub(crate) fn note_part(&mut self, bytes: u32, ends_message: bool, config: &Config) -> bool {
+        self.part_bytes += bytes;
+        if !ends_message {
+            return !self.whole.is_empty() || self.granted_bytes(config) > 0;
+        }
+        let whole_max = config.buffer_bytes as usize / core::mem::size_of::<u32>();
+        if self.whole.len() >= whole_max || self.whole.try_reserve(1).is_err() {
+            return false;
+        }
+        self.whole.push_back(core::mem::take(&mut self.part_bytes));
+        true
+    }
+
     pub(crate) fn note_received(&mut self, bytes: u32) {
         self.received_total = self.received_total.wrapping_add(bytes);
         self.wake_reader();
@@ -167,7 +202,11 @@ impl Connection {
         self.consumed_total = self.consumed_total.wrapping_add(bytes as u32);
         let in_flight = self.received_total.wrapping_sub(self.consumed_granted);
         let known_bytes = config.buffer_bytes.saturating_sub(in_flight);
-        let enough_bytes = (config.buffer_bytes / 2).min(config.packet_bytes_max as u32 * 2);
+        let enough_bytes = match self.kind {
+            Type::Stream => (config.buffer_bytes / 2).min(config.packet_bytes_max as u32 * 2),
+            // A sender waits for room for a whole message.
+            Type::Message => config.buffer_bytes,
+        };
         if known_bytes < enough_bytes && self.consumed_granted != self.consumed_total {
             self.wanted.credit_update = true;
         }

@@ -28,6 +28,9 @@ pub(crate) const SHUTDOWN_RECEIVE: u32 = 1;
 /// Flag of [`Operation::Shutdown`]: the sender sends no more.
 pub(crate) const SHUTDOWN_SEND: u32 = 2;
 
+/// Flag of [`Operation::Data`] of messages: the message ends with this packet.
+pub(crate) const END_OF_MESSAGE: u32 = 1;
+
 impl Operation {
     fn from_number(number: u16) -> Option<Operation> {
         use Operation::*;

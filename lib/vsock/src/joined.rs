@@ -1,10 +1,13 @@
 //! A machine's whole network: TCP/IP and vsock behind one [`glass_api::Net`].
 
+use crate::messages;
 use crate::sockets::{self, Sockets};
 use crate::stream;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use glass_api::{Address, Buf, Listener, Net, NetError, NetInfo, Port, ReadHalf, Split, Stream, WriteHalf};
+use glass_api::{
+    Address, Buf, Listener, Net, NetError, NetInfo, Port, ReadHalf, Split, Stream, VsockAddress, WriteHalf,
+};
 
 /// A network `N` of TCP/IP, and vsock where there is a device. The address decides between them.
 #[derive(Clone)]
@@ -27,6 +30,8 @@ impl<N: Net> Net for Joined<N> {
     type Listener = Either<N::Listener, sockets::Listener>;
     type Stream = Either<N::Stream, stream::Stream>;
     type Datagrams = N::Datagrams;
+    type MessageListener = messages::MessageListener;
+    type Messages = messages::Messages;
 
     async fn up(&self) -> Result<NetInfo, NetError> {
         self.ip.up().await
@@ -54,6 +59,14 @@ impl<N: Net> Net for Joined<N> {
             (Address::Vsock(remote), Some(vsock)) => vsock.connect(remote).await.map(Either::Vsock),
             (Address::Vsock(_), None) => Err(NetError::NoVsock),
         }
+    }
+
+    async fn listen_messages(&self, port: u32) -> Result<messages::MessageListener, NetError> {
+        self.vsock.as_ref().ok_or(NetError::NoVsock)?.listen_messages(port)
+    }
+
+    async fn connect_messages(&self, remote: VsockAddress) -> Result<messages::Messages, NetError> {
+        self.vsock.as_ref().ok_or(NetError::NoVsock)?.connect_messages(remote).await
     }
 }
 

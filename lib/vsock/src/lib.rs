@@ -1,4 +1,4 @@
-//! Streams between a VM and its host: the connections of virtio-vsock (virtio 1.2, section 5.10), over whatever moves packets.
+//! Streams and messages between a VM and its host: the connections of virtio-vsock (virtio 1.2, section 5.10), over whatever moves packets.
 //!
 //! [`Stack`] is the state of all connections, without a device, a clock or tasks:
 //! * a driver hands it each packet that was received ([`Stack::receive`]) and takes the packets to send
@@ -15,6 +15,11 @@
 //! # Credit
 //! Each side grants the other a window of [`Config::buffer_bytes`] for each connection; both count all bytes ever sent and consumed,
 //! modulo 2^32 (section 5.10.6.3). A peer that sends more than it was granted is reset.
+//!
+//! # Messages
+//! Connections of messages (SEQPACKET) differ in this: a packet's flag ends a message, a message is sent once the peer has room for all of
+//! it, and each message that was read grants its bytes at once. A peer that sends a message longer than the window is reset, and so is one
+//! with more messages that wait than the window has words.
 #![no_std]
 #![forbid(unsafe_code)]
 // One core runs one executor, so the futures need not be `Send`, and the lint does not apply.
@@ -28,6 +33,9 @@ mod config;
 mod connection;
 mod header;
 mod joined;
+mod messages;
+#[cfg(test)]
+mod messages_tests;
 mod received;
 mod sockets;
 mod stack;
@@ -39,6 +47,7 @@ mod trace;
 pub use config::Config;
 pub use header::{Ends, HEADER_BYTES, Header, Operation, Type};
 pub use joined::{Either, Joined};
+pub use messages::{MessageListener, Messages};
 pub use sockets::{Listener, Sockets};
 pub use stack::{ConnectionId, Counters, ListenerId, Packet, Stack};
 pub use stream::{ReadHalf, Stream, WriteHalf};

@@ -30,9 +30,12 @@ impl Received {
     }
 
     /// Adds the first `bytes` bytes of `buffer`; returns the buffer if they were copied out of it, so that it can be used again.
-    /// Without memory for a copy nothing is added.
+    /// Without memory for a copy nothing is added. A packet without bytes adds no piece: an empty one would read as the peer's end.
     pub(crate) fn push(&mut self, buffer: Buf, bytes: usize) -> Result<Option<Buf>, OutOfMemory> {
-        if bytes * SMALL_PART >= buffer.len() && bytes > 0 {
+        if bytes == 0 {
+            return Ok(Some(buffer));
+        }
+        if bytes * SMALL_PART >= buffer.len() {
             self.bytes += bytes;
             self.pieces.push_back(Piece::Buffer(buffer.slice(0..bytes)));
             return Ok(None);
@@ -69,6 +72,22 @@ impl Received {
         }
         self.bytes -= done;
         done
+    }
+
+    /// The next `bytes` bytes, without a copy where they are one piece that was not small. There must be so many.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<Buf, glass_api::OutOfMemory> {
+        if let Some(Piece::Buffer(buf)) = self.pieces.front()
+            && buf.len() == bytes
+        {
+            let buf = buf.clone();
+            self.pieces.pop_front();
+            self.bytes -= bytes;
+            return Ok(buf);
+        }
+        let mut buf = Buf::zeroed(bytes)?;
+        let count = self.read(buf.as_mut().expect("a new buffer has one owner"));
+        assert_eq!(count, bytes, "the caller has counted what there is");
+        Ok(buf)
     }
 
     /// The next piece, without a copy unless it was small.

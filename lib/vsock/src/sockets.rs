@@ -1,7 +1,8 @@
 //! The service's side of a stack: opening ports and connections.
 
 use crate::config::Config;
-use crate::header::Header;
+use crate::header::{Header, Type};
+use crate::messages::{MessageListener, Messages};
 use crate::stack::{ListenerId, Packet, Stack};
 use crate::stream::Stream;
 use crate::trace::ACCEPT;
@@ -87,14 +88,32 @@ impl Sockets {
 impl Sockets {
     /// Listens on a port; 0 picks a free one.
     pub fn listen(&self, port: u32) -> Result<Listener, NetError> {
-        let (id, port) = self.shared.stack.borrow_mut().listen(port)?;
+        self.open(port, Type::Stream)
+    }
+
+    /// Listens on a port for messages; 0 picks a free one.
+    pub fn listen_messages(&self, port: u32) -> Result<MessageListener, NetError> {
+        self.open(port, Type::Message).map(MessageListener)
+    }
+
+    fn open(&self, port: u32, kind: Type) -> Result<Listener, NetError> {
+        let (id, port) = self.shared.stack.borrow_mut().listen(port, kind)?;
         Ok(Listener { shared: self.shared.clone(), id, port })
     }
 
     /// Opens a connection.
     pub async fn connect(&self, remote: VsockAddress) -> Result<Stream, NetError> {
+        self.connect_kind(remote, Type::Stream).await
+    }
+
+    /// Opens a connection of messages.
+    pub async fn connect_messages(&self, remote: VsockAddress) -> Result<Messages, NetError> {
+        self.connect_kind(remote, Type::Message).await.map(Messages)
+    }
+
+    async fn connect_kind(&self, remote: VsockAddress, kind: Type) -> Result<Stream, NetError> {
         let now = self.shared.now();
-        let id = self.shared.stack.borrow_mut().connect(now, remote.cid.into(), remote.port)?;
+        let id = self.shared.stack.borrow_mut().connect(now, remote.cid.into(), remote.port, kind)?;
         // Dropping the stream undoes everything, whether the wait fails or is cancelled.
         let stream = Stream::new(self.shared.clone(), id, remote);
         stream.connected().await?;
@@ -107,6 +126,12 @@ pub struct Listener {
     shared: Rc<Shared>,
     id: ListenerId,
     port: u32,
+}
+
+impl Listener {
+    pub(crate) fn number(&self) -> u32 {
+        self.port
+    }
 }
 
 impl glass_api::Listener for Listener {

@@ -1,8 +1,8 @@
 //! All connections of one machine.
 
 use crate::config::Config;
-use crate::connection::{Connection, End, Owner, State};
-use crate::header::{Ends, Header, Operation, SHUTDOWN_RECEIVE, SHUTDOWN_SEND, Type};
+use crate::connection::{Connection, End, Owner, State, Unsent};
+use crate::header::{END_OF_MESSAGE, Ends, Header, Operation, SHUTDOWN_RECEIVE, SHUTDOWN_SEND, Type};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
@@ -54,6 +54,7 @@ pub struct Counters {
 
 struct Listener {
     id: ListenerId,
+    kind: Type,
     backlog: VecDeque<ConnectionId>,
     waker: Option<Waker>,
 }
@@ -122,16 +123,24 @@ impl Stack {
         self.connections.len() - self.free.len()
     }
 
-    /// Opens `port`, or a free one if it is 0; returns which.
-    pub fn listen(&mut self, port: u32) -> Result<(ListenerId, u32), NetError> {
+    /// Opens `port` for connections of this kind, or a free one if it is 0; returns which.
+    pub fn listen(&mut self, port: u32, kind: Type) -> Result<(ListenerId, u32), NetError> {
+        self.check_kind(kind)?;
         let port = if port == 0 { self.free_port() } else { port };
         if self.listeners.contains_key(&port) {
             return Err(NetError::PortInUse(Port::Vsock(port)));
         }
         self.listeners_made += 1;
         let id = ListenerId(self.listeners_made);
-        self.listeners.insert(port, Listener { id, backlog: VecDeque::new(), waker: None });
+        self.listeners.insert(port, Listener { id, kind, backlog: VecDeque::new(), waker: None });
         Ok((id, port))
+    }
+
+    fn check_kind(&self, kind: Type) -> Result<(), NetError> {
+        match kind {
+            Type::Message if !self.config.has_messages => Err(NetError::NoMessages),
+            _ => Ok(()),
+        }
     }
 
     /// Closes a port. What was not accepted is reset.
@@ -159,14 +168,21 @@ impl Stack {
     }
 
     /// Starts to open a connection; [`Stack::poll_connected`] returns how it went.
-    pub fn connect(&mut self, now: Instant, peer_cid: u64, peer_port: u32) -> Result<ConnectionId, NetError> {
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        peer_cid: u64,
+        peer_port: u32,
+        kind: Type,
+    ) -> Result<ConnectionId, NetError> {
         self.now = now;
+        self.check_kind(kind)?;
         if self.by_ends.len() >= self.config.connections_max {
             return Err(NetError::TooMany);
         }
         let ends = Ends { local_port: self.free_port(), peer_cid, peer_port };
         let until = now + self.config.connect_timeout;
-        let id = self.insert(Connection::new(ends, State::Connecting(until), Owner::Service));
+        let id = self.insert(Connection::new(ends, kind, State::Connecting(until), Owner::Service));
         self.deadlines.insert((until, id));
         self.get(id).wanted.request = true;
         self.queue(id);
@@ -221,6 +237,23 @@ impl Stack {
         }
     }
 
+    /// Receives a message, without a copy if one packet was all of it and not small; `None` after the peer's end.
+    pub fn poll_receive(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<Option<Buf>, NetError>> {
+        let connection = self.get(id);
+        let Some(bytes) = connection.whole.front().map(|bytes| *bytes as usize) else {
+            let is_cut = connection.part_bytes > 0;
+            return self.poll_end(id, waker).map(|end| match end {
+                // The peer has ended within a message.
+                Ok(()) if is_cut => Err(NetError::Reset),
+                end => end.map(|()| None),
+            });
+        };
+        let Ok(message) = connection.received.take(bytes) else { return Poll::Ready(Err(NetError::TooMany)) };
+        connection.whole.pop_front();
+        self.note_read(id, bytes);
+        Poll::Ready(Ok(Some(message)))
+    }
+
     /// Whether a connection from which there is nothing to read has ended.
     fn poll_end(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<(), NetError>> {
         let connection = self.get(id);
@@ -253,7 +286,7 @@ impl Stack {
             Poll::Pending => return Poll::Pending,
         };
         let Ok(buf) = Buf::copy_of(&data[..room]) else { return Poll::Ready(Err(NetError::TooMany)) };
-        self.take(id, buf);
+        self.take(id, Unsent { data: buf, ends_message: false });
         Poll::Ready(Ok(room))
     }
 
@@ -264,21 +297,56 @@ impl Stack {
         }
         self.poll_room(id, waker).map_ok(|room| {
             let count = room.min(data.len());
-            self.take(id, data.slice(0..count));
+            self.take(id, Unsent { data: data.slice(0..count), ends_message: false });
             count
         })
+    }
+
+    /// Takes a whole message for sending. Pending while the peer gives no credit for all of it.
+    pub fn poll_send(&mut self, id: ConnectionId, message: &[u8], waker: &Waker) -> Poll<Result<(), NetError>> {
+        let is_full = self.queued_bytes >= self.config.queued_bytes_max;
+        let packet_bytes_max = self.config.packet_bytes_max;
+        self.check_writable(id)?;
+        let connection = self.get(id);
+        let (bytes, bytes_max) = (message.len(), connection.peer_window as usize);
+        if bytes > bytes_max {
+            return Poll::Ready(Err(NetError::TooLong { bytes, bytes_max }));
+        }
+        if is_full || bytes > connection.credit_bytes() as usize {
+            connection.writer = Some(waker.clone());
+            if is_full {
+                self.starved.push(id);
+            }
+            // No request for credit: its receiver grants it with each message that was read.
+            return Poll::Pending;
+        }
+        let parts: Result<Vec<Buf>, _> = match message {
+            [] => Buf::zeroed(0).map(|empty| [empty].into()),
+            _ => message.chunks(packet_bytes_max).map(Buf::copy_of).collect(),
+        };
+        let Ok(parts) = parts else { return Poll::Ready(Err(NetError::TooMany)) };
+        let last = parts.len() - 1;
+        for (index, data) in parts.into_iter().enumerate() {
+            self.take(id, Unsent { data, ends_message: index == last });
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn check_writable(&mut self, id: ConnectionId) -> Result<(), NetError> {
+        let connection = self.get(id);
+        match connection.state {
+            State::Ended(End::TimedOut) => Err(NetError::TimedOut),
+            State::Open if !connection.closed && !connection.peer_receives_no_more => Ok(()),
+            _ => Err(NetError::Reset),
+        }
     }
 
     /// How long a packet may be that is written now.
     fn poll_room(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<usize, NetError>> {
         let is_full = self.queued_bytes >= self.config.queued_bytes_max;
         let packet_bytes_max = self.config.packet_bytes_max;
+        self.check_writable(id)?;
         let connection = self.get(id);
-        match connection.state {
-            State::Ended(End::TimedOut) => return Poll::Ready(Err(NetError::TimedOut)),
-            State::Open if !connection.closed && !connection.peer_receives_no_more => {}
-            _ => return Poll::Ready(Err(NetError::Reset)),
-        }
         let credit_bytes = connection.credit_bytes() as usize;
         if credit_bytes > 0 && !is_full {
             return Poll::Ready(Ok(credit_bytes.min(packet_bytes_max)));
@@ -293,11 +361,11 @@ impl Stack {
         Poll::Pending
     }
 
-    fn take(&mut self, id: ConnectionId, data: Buf) {
-        let bytes = data.len();
+    fn take(&mut self, id: ConnectionId, unsent: Unsent) {
+        let bytes = unsent.data.len();
         let connection = self.get(id);
         connection.note_taken(bytes);
-        connection.unsent.push_back(data);
+        connection.unsent.push_back(unsent);
         connection.unsent_bytes += bytes;
         self.queued_bytes += bytes;
         self.queue(id);
@@ -360,11 +428,9 @@ impl Stack {
         let is_whole = header.data_bytes as usize == bytes && (bytes == 0 || header.operation == Some(Operation::Data));
         match (id, header.operation) {
             (None, Some(Operation::Reset)) => {}
-            (None, Some(Operation::Request)) if is_whole && header.kind == Some(Type::Stream) => {
-                self.admit(ends, &header)
-            }
+            (None, Some(Operation::Request)) if is_whole => self.admit(ends, &header),
             (None, _) => self.refuse(&header),
-            (Some(id), _) if !is_whole || header.kind != Some(Type::Stream) => {
+            (Some(id), _) if !is_whole || header.kind != Some(self.get(id).kind) => {
                 self.counters.malformed += 1;
                 self.reset(id, End::Reset);
             }
@@ -378,11 +444,12 @@ impl Stack {
         let has_room = self.by_ends.len() < self.config.connections_max;
         let backlog_max = self.config.backlog_max;
         let listener = self.listeners.get_mut(&ends.local_port);
-        let Some(listener) = listener.filter(|listener| has_room && listener.backlog.len() < backlog_max) else {
-            return self.refuse(header);
+        let admits = |listener: &&mut Listener| {
+            has_room && listener.backlog.len() < backlog_max && header.kind == Some(listener.kind)
         };
-        let owner = Owner::Listener(listener.id);
-        let id = self.insert(Connection::new(ends, State::Open, owner));
+        let Some(listener) = listener.filter(admits) else { return self.refuse(header) };
+        let (owner, kind) = (Owner::Listener(listener.id), listener.kind);
+        let id = self.insert(Connection::new(ends, kind, State::Open, owner));
         let connection = self.get(id);
         connection.take_credit(header.window_bytes, header.consumed);
         connection.wanted.response = true;
@@ -399,12 +466,12 @@ impl Stack {
     /// Answers a packet of no connection.
     fn refuse(&mut self, header: &Header) {
         self.counters.refused += 1;
-        self.reply_reset(header.ends_of_receiver());
+        self.reply_reset(header.ends_of_receiver(), header.kind.unwrap_or(Type::Stream));
     }
 
-    fn reply_reset(&mut self, ends: Ends) {
+    fn reply_reset(&mut self, ends: Ends, kind: Type) {
         if self.replies.len() < REPLIES_MAX {
-            self.replies.push_back(self.header(ends, Operation::Reset));
+            self.replies.push_back(self.header(ends, kind, Operation::Reset));
         }
     }
 
@@ -466,6 +533,12 @@ impl Stack {
             Operation::Data => match connection.received.push(buffer, bytes) {
                 Ok(buffer) => {
                     connection.note_received(bytes as u32);
+                    let ends_message = header.flags & END_OF_MESSAGE != 0;
+                    if connection.kind == Type::Message
+                        && !connection.note_part(bytes as u32, ends_message, &self.config)
+                    {
+                        self.violate(id);
+                    }
                     return buffer;
                 }
                 Err(_) => {
@@ -496,8 +569,8 @@ impl Stack {
 
     /// Ends a connection with a reset to the peer.
     fn reset(&mut self, id: ConnectionId, end: End) {
-        let ends = self.get(id).ends;
-        self.reply_reset(ends);
+        let Connection { ends, kind, .. } = *self.get(id);
+        self.reply_reset(ends, kind);
         self.end(id, end);
     }
 
@@ -509,7 +582,7 @@ impl Stack {
         }
         let has_sent = connection.unsent.is_empty() && connection.wanted.shutdown == 0;
         let writes_no_more = connection.peer_receives_no_more || connection.closed && has_sent;
-        let reads_no_more = connection.received.bytes() == 0 || connection.owner == Owner::Nobody;
+        let reads_no_more = connection.is_read() || connection.owner == Owner::Nobody;
         if writes_no_more && reads_no_more {
             self.reset(id, End::Closed);
         }
@@ -530,7 +603,7 @@ impl Stack {
             Owner::Service => {}
             Owner::Nobody => self.remove(id),
             // It can be accepted while there is something to read.
-            Owner::Listener(_) if self.get(id).received.bytes() > 0 => {}
+            Owner::Listener(_) if !self.get(id).is_read() => {}
             Owner::Listener(_) => {
                 if let Some(listener) = self.listeners.get_mut(&ends.local_port) {
                     listener.backlog.retain(|waiting| *waiting != id);
@@ -561,7 +634,7 @@ impl Stack {
 
     fn packet_of(&mut self, id: ConnectionId) -> Option<Packet> {
         let connection = self.connections[id.0].as_mut().expect("the connection exists");
-        let ends = connection.ends;
+        let Connection { ends, kind, .. } = *connection;
         // Without credit the answer waits until the service has read: the peer would only request again.
         let answers = connection.wanted.credit_answer && connection.granted_bytes(&self.config) > 0;
         let wanted = &mut connection.wanted;
@@ -569,10 +642,11 @@ impl Stack {
             (Operation::Request, 0)
         } else if core::mem::take(&mut wanted.response) {
             (Operation::Response, 0)
-        } else if let Some(data) = connection.unsent.pop_front() {
+        } else if let Some(Unsent { data, ends_message }) = connection.unsent.pop_front() {
             connection.unsent_bytes -= data.len();
             self.queued_bytes -= data.len();
-            let mut header = self.header(ends, Operation::Data);
+            let mut header = self.header(ends, kind, Operation::Data);
+            header.flags = if ends_message { END_OF_MESSAGE } else { 0 };
             header.data_bytes = data.len() as u32;
             header.consumed = self.get(id).grant();
             self.feed_starved();
@@ -588,7 +662,7 @@ impl Stack {
             return None;
         };
         let consumed = connection.grant();
-        let header = Header { flags, consumed, ..self.header(ends, operation) };
+        let header = Header { flags, consumed, ..self.header(ends, kind, operation) };
         Some(Packet { header, data: None })
     }
 
@@ -647,14 +721,14 @@ impl Stack {
         self.replies.clear();
     }
 
-    fn header(&self, ends: Ends, operation: Operation) -> Header {
+    fn header(&self, ends: Ends, kind: Type, operation: Operation) -> Header {
         Header {
             source_cid: self.cid,
             destination_cid: ends.peer_cid,
             source_port: ends.local_port,
             destination_port: ends.peer_port,
             data_bytes: 0,
-            kind: Some(Type::Stream),
+            kind: Some(kind),
             operation: Some(operation),
             flags: 0,
             window_bytes: self.config.buffer_bytes,

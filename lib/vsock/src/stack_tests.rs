@@ -13,14 +13,14 @@ use core::time::Duration;
 use glass_api::{Buf, Instant, NetError, Port};
 use proptest::prelude::*;
 
-const NOW: Instant = Instant(1_000_000_000);
-const GUEST: u64 = 3;
-const HOST: u64 = 2;
-const PORT: u32 = 80;
+pub(crate) const NOW: Instant = Instant(1_000_000_000);
+pub(crate) const GUEST: u64 = 3;
+pub(crate) const HOST: u64 = 2;
+pub(crate) const PORT: u32 = 80;
 /// A device's receive buffer.
-const BUFFER_BYTES: usize = 4096;
+pub(crate) const BUFFER_BYTES: usize = 4096;
 
-fn small() -> Config {
+pub(crate) fn small() -> Config {
     Config { buffer_bytes: 8192, packet_bytes_max: BUFFER_BYTES, ..Config::default() }
 }
 
@@ -34,12 +34,12 @@ impl Wake for Woken {
     }
 }
 
-fn nothing() -> &'static Waker {
+pub(crate) fn nothing() -> &'static Waker {
     Waker::noop()
 }
 
 /// Hands all packets of `from` to `to`; returns their operations.
-fn carry(from: &mut Stack, to: &mut Stack) -> Vec<Operation> {
+pub(crate) fn carry(from: &mut Stack, to: &mut Stack) -> Vec<Operation> {
     let mut operations = Vec::new();
     while let Some(packet) = from.next_packet() {
         operations.push(packet.header.operation.unwrap());
@@ -53,7 +53,7 @@ fn carry(from: &mut Stack, to: &mut Stack) -> Vec<Operation> {
     operations
 }
 
-fn exchange(a: &mut Stack, b: &mut Stack) {
+pub(crate) fn exchange(a: &mut Stack, b: &mut Stack) {
     for _ in 0..100 {
         if carry(a, b).is_empty() && carry(b, a).is_empty() {
             return;
@@ -62,7 +62,7 @@ fn exchange(a: &mut Stack, b: &mut Stack) {
     panic!("they never stop talking");
 }
 
-fn ready<T>(poll: Poll<T>) -> T {
+pub(crate) fn ready<T>(poll: Poll<T>) -> T {
     match poll {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("it is not ready"),
@@ -70,18 +70,22 @@ fn ready<T>(poll: Poll<T>) -> T {
 }
 
 /// A guest that listens and a host that has connected.
-struct Pair {
-    guest: Stack,
-    host: Stack,
+pub(crate) struct Pair {
+    pub(crate) guest: Stack,
+    pub(crate) host: Stack,
     listener: ListenerId,
-    guest_end: ConnectionId,
-    host_end: ConnectionId,
+    pub(crate) guest_end: ConnectionId,
+    pub(crate) host_end: ConnectionId,
 }
 
 fn pair(config: Config) -> Pair {
+    pair_of(config, Type::Stream)
+}
+
+pub(crate) fn pair_of(config: Config, kind: Type) -> Pair {
     let (mut guest, mut host) = (Stack::new(GUEST, config.clone(), 1), Stack::new(HOST, config, 2));
-    let (listener, _) = guest.listen(PORT).unwrap();
-    let host_end = host.connect(NOW, GUEST, PORT).unwrap();
+    let (listener, _) = guest.listen(PORT, kind).unwrap();
+    let host_end = host.connect(NOW, GUEST, PORT, kind).unwrap();
     assert!(host.poll_connected(host_end, nothing()).is_pending());
     exchange(&mut guest, &mut host);
     ready(host.poll_connected(host_end, nothing())).unwrap();
@@ -171,13 +175,32 @@ fn what_is_large_is_read_and_written_without_a_copy() {
 }
 
 #[test]
+fn data_of_no_bytes_is_not_the_end() {
+    let mut pair = pair(small());
+    // Before data in a buffer of its own, after it, and before small data.
+    for (empty_before, bytes, empty_after) in [(2, 3000, 0), (0, 3000, 2), (2, 10, 2)] {
+        let (before, packet) = (vec![0; empty_before], [bytes]);
+        for bytes in before.into_iter().chain(packet).chain(vec![0; empty_after]) {
+            pair.receive(header(&pair, Some(Operation::Data), bytes), bytes);
+        }
+        let read = ready(pair.guest.poll_read_buf(pair.guest_end, nothing())).unwrap();
+        assert_eq!(read.len(), bytes);
+        assert!(pair.guest.poll_read_buf(pair.guest_end, nothing()).is_pending());
+        assert!(pair.guest.poll_read(pair.guest_end, &mut [0; 10], nothing()).is_pending());
+    }
+    pair.receive(Header { flags: 2, ..header(&pair, Some(Operation::Shutdown), 0) }, 0);
+    assert!(ready(pair.guest.poll_read_buf(pair.guest_end, nothing())).unwrap().is_empty());
+    assert_eq!(pair.guest.counters().violations, 0);
+}
+
+#[test]
 fn nobody_listening_is_a_reset_and_nobody_there_a_timeout() {
     let (mut guest, mut host) = (Stack::new(GUEST, small(), 1), Stack::new(HOST, small(), 2));
-    let refused = host.connect(NOW, GUEST, PORT).unwrap();
+    let refused = host.connect(NOW, GUEST, PORT, Type::Stream).unwrap();
     exchange(&mut host, &mut guest);
     assert_eq!(ready(host.poll_connected(refused, nothing())), Err(NetError::Reset));
     assert_eq!(guest.counters().refused, 1);
-    let lost = host.connect(NOW, 77, PORT).unwrap();
+    let lost = host.connect(NOW, 77, PORT, Type::Stream).unwrap();
     assert_eq!(host.next_packet().unwrap().header.operation, Some(Operation::Request));
     let until = host.next_deadline().unwrap();
     host.poll(until);
@@ -192,11 +215,11 @@ fn nobody_listening_is_a_reset_and_nobody_there_a_timeout() {
 fn ports_and_connections_are_bounded() {
     let config = Config { backlog_max: 2, connections_max: 3, ..small() };
     let (mut guest, mut host) = (Stack::new(GUEST, config, 1), Stack::new(HOST, small(), 2));
-    let (listener, _) = guest.listen(PORT).unwrap();
-    assert_eq!(guest.listen(PORT).unwrap_err(), NetError::PortInUse(Port::Vsock(80)));
-    assert!(guest.listen(0).unwrap().1 >= 49_152);
+    let (listener, _) = guest.listen(PORT, Type::Stream).unwrap();
+    assert_eq!(guest.listen(PORT, Type::Stream).unwrap_err(), NetError::PortInUse(Port::Vsock(80)));
+    assert!(guest.listen(0, Type::Stream).unwrap().1 >= 49_152);
     let connect = |guest: &mut Stack, host: &mut Stack| {
-        let id = host.connect(NOW, GUEST, PORT).unwrap();
+        let id = host.connect(NOW, GUEST, PORT, Type::Stream).unwrap();
         exchange(host, guest);
         ready(host.poll_connected(id, nothing()))
     };
@@ -207,7 +230,7 @@ fn ports_and_connections_are_bounded() {
     assert_eq!(connect(&mut guest, &mut host), Ok(()));
     let _second = ready(guest.poll_accept(listener, nothing()));
     assert_eq!(connect(&mut guest, &mut host), Err(NetError::Reset), "there are three connections");
-    assert_eq!(guest.connect(NOW, HOST, PORT), Err(NetError::TooMany));
+    assert_eq!(guest.connect(NOW, HOST, PORT, Type::Stream), Err(NetError::TooMany));
     guest.close_listener(listener);
     exchange(&mut guest, &mut host);
     assert_eq!(guest.connection_count(), 2, "what was not accepted is gone");
@@ -217,8 +240,8 @@ fn ports_and_connections_are_bounded() {
 #[test]
 fn what_was_sent_before_the_accept_is_kept() {
     let (mut guest, mut host) = (Stack::new(GUEST, small(), 1), Stack::new(HOST, small(), 2));
-    let (listener, _) = guest.listen(PORT).unwrap();
-    let id = host.connect(NOW, GUEST, PORT).unwrap();
+    let (listener, _) = guest.listen(PORT, Type::Stream).unwrap();
+    let id = host.connect(NOW, GUEST, PORT, Type::Stream).unwrap();
     exchange(&mut host, &mut guest);
     ready(host.poll_write(id, b"early", nothing())).unwrap();
     host.close(NOW, id).unwrap();
@@ -242,7 +265,7 @@ fn a_stream_that_is_dropped_resets_and_a_silent_peer_is_given_up() {
     host.release(NOW, host_end);
     assert_eq!(guest.connection_count(), 0);
     // One that has closed both halves and hears nothing.
-    let id = host.connect(NOW, GUEST, PORT).unwrap();
+    let id = host.connect(NOW, GUEST, PORT, Type::Stream).unwrap();
     exchange(&mut host, &mut guest);
     let (accepted, _) = ready(guest.poll_accept(listener, nothing()));
     guest.close(NOW, accepted).unwrap();
@@ -260,8 +283,8 @@ fn a_stream_that_is_dropped_resets_and_a_silent_peer_is_given_up() {
 fn data_of_all_connections_is_bounded() {
     let config = Config { queued_bytes_max: 4096, ..Config::default() };
     let (mut guest, mut host) = (Stack::new(GUEST, config.clone(), 1), Stack::new(HOST, config, 2));
-    guest.listen(PORT).unwrap();
-    let ids: Vec<_> = (0..2).map(|_| host.connect(NOW, GUEST, PORT).unwrap()).collect();
+    guest.listen(PORT, Type::Stream).unwrap();
+    let ids: Vec<_> = (0..2).map(|_| host.connect(NOW, GUEST, PORT, Type::Stream).unwrap()).collect();
     exchange(&mut host, &mut guest);
     assert_eq!(ready(host.poll_write(ids[0], &[1; 4096], nothing())), Ok(4096));
     let woken = Arc::new(Woken::default());
@@ -272,7 +295,7 @@ fn data_of_all_connections_is_bounded() {
 }
 
 /// A header as the host would send it on the connection.
-fn header(pair: &Pair, operation: Option<Operation>, data_bytes: usize) -> Header {
+pub(crate) fn header(pair: &Pair, operation: Option<Operation>, data_bytes: usize) -> Header {
     Header {
         source_cid: HOST,
         destination_cid: GUEST,
@@ -293,7 +316,7 @@ impl Pair {
         49_152 + 2
     }
 
-    fn receive(&mut self, header: Header, bytes: usize) {
+    pub(crate) fn receive(&mut self, header: Header, bytes: usize) {
         self.guest.receive(NOW, header, Buf::zeroed(BUFFER_BYTES).unwrap(), bytes);
     }
 
@@ -301,7 +324,7 @@ impl Pair {
     fn is_reset(&mut self) -> bool {
         let answer = self.guest.next_packet().and_then(|packet| packet.header.operation);
         assert!(self.guest.next_packet().is_none());
-        let id = self.host.connect(NOW, GUEST, PORT).unwrap();
+        let id = self.host.connect(NOW, GUEST, PORT, Type::Stream).unwrap();
         exchange(&mut self.host, &mut self.guest);
         assert_eq!(ready(self.host.poll_connected(id, nothing())), Ok(()));
         answer == Some(Operation::Reset)
@@ -399,7 +422,7 @@ fn packets_for_others_are_dropped_and_a_moved_machine_starts_anew() {
     pair.guest.reset_all(5);
     assert_eq!(ready(pair.guest.poll_read(pair.guest_end, &mut [0; 1], nothing())), Err(NetError::Reset));
     assert!(pair.guest.poll_accept(pair.listener, nothing()).is_pending());
-    let id = pair.host.connect(NOW, 5, PORT).unwrap();
+    let id = pair.host.connect(NOW, 5, PORT, Type::Stream).unwrap();
     exchange(&mut pair.host, &mut pair.guest);
     assert_eq!(ready(pair.host.poll_connected(id, nothing())), Ok(()));
 }
@@ -407,10 +430,10 @@ fn packets_for_others_are_dropped_and_a_moved_machine_starts_anew() {
 #[test]
 fn ten_thousand_connections_leave_nothing_behind() {
     let (mut guest, mut host) = (Stack::new(GUEST, small(), 1), Stack::new(HOST, small(), 2));
-    let (listener, _) = guest.listen(PORT).unwrap();
+    let (listener, _) = guest.listen(PORT, Type::Stream).unwrap();
     let mut open = Vec::new();
     for round in 0..10_000 {
-        let id = host.connect(NOW, GUEST, PORT).unwrap();
+        let id = host.connect(NOW, GUEST, PORT, Type::Stream).unwrap();
         ready_write(&mut host, &mut guest, id);
         open.push((id, ready(guest.poll_accept(listener, nothing())).0));
         if open.len() > 100 || round == 9_999 {
@@ -544,7 +567,7 @@ proptest! {
     ) {
         let config = Config { connections_max: 8, backlog_max: 4, ..small() };
         let mut guest = Stack::new(GUEST, config, 1);
-        let (listener, _) = guest.listen(PORT).unwrap();
+        let (listener, _) = guest.listen(PORT, Type::Stream).unwrap();
         let mut accepted = Vec::new();
         let mut now = NOW;
         for (random, source_port, port, operation, bytes, act) in packets {

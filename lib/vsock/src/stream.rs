@@ -57,7 +57,21 @@ impl Stream {
         poll_fn(|context| self.waits(poll(context.waker()), BlockKind::Send, &CREDIT)).await
     }
 
-    fn end(&self) -> Result<(), NetError> {
+    pub(crate) async fn receive_message(&self) -> Result<Option<Buf>, NetError> {
+        let poll = |waker: &Waker| self.shared.stack.borrow_mut().poll_receive(self.id, waker);
+        poll_fn(|context| self.waits(poll(context.waker()), BlockKind::Receive, &RECEIVE)).await
+    }
+
+    pub(crate) async fn send_message(&self, message: &[u8]) -> Result<(), NetError> {
+        let poll = |waker: &Waker| self.shared.stack.borrow_mut().poll_send(self.id, message, waker);
+        poll_fn(|context| self.waits(poll(context.waker()), BlockKind::Send, &CREDIT)).await
+    }
+
+    pub(crate) fn address(&self) -> VsockAddress {
+        self.peer
+    }
+
+    pub(crate) fn end(&self) -> Result<(), NetError> {
         if !self.closed.get() {
             self.shared.stack.borrow_mut().close(self.shared.now(), self.id)?;
             self.closed.set(true);

@@ -13,6 +13,7 @@ use rustix::net::addr::SocketAddrArg;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -197,6 +198,8 @@ impl Net for HostNet {
     type Listener = HostListener;
     type Stream = HostStream;
     type Datagrams = HostDatagrams;
+    type MessageListener = Infallible;
+    type Messages = Infallible;
 
     async fn up(&self) -> Result<NetInfo, NetError> {
         if !self.host.bind.is_unspecified() {
@@ -236,6 +239,14 @@ impl Net for HostNet {
             Address::Ip(remote) => self.connect_tcp(remote).await.map_err(net_error),
             Address::Vsock(remote) => self.connect_vsock(remote).await,
         }
+    }
+
+    async fn listen_messages(&self, _port: u32) -> Result<Infallible, NetError> {
+        Err(NetError::NoMessages)
+    }
+
+    async fn connect_messages(&self, _remote: VsockAddress) -> Result<Infallible, NetError> {
+        Err(NetError::NoMessages)
     }
 }
 

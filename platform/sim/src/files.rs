@@ -101,6 +101,11 @@ impl SimFiles {
         self.inner.fail_every.set(operations);
     }
 
+    /// How many operations there were.
+    pub fn operations(&self) -> u64 {
+        self.inner.operations.get()
+    }
+
     fn make_above(&self, path: &str) {
         let ends = path.match_indices('/').map(|(at, _)| at);
         for end in ends {

@@ -1,4 +1,5 @@
-//! The web server as a process and as a VM, over TCP and vsock: a tree of files, hostile paths, files that are replaced.
+//! The web server as a process and as a VM, over TCP and vsock: a tree of files, listings, hostile paths, files that are replaced, helpers
+//! that end.
 
 use glass_tests::content::Random;
 use glass_tests::folder::Folder;
@@ -8,8 +9,11 @@ use glass_tests::process::{self, Process};
 use glass_tests::programs;
 use glass_tests::queue::{World, free_port};
 use glass_tests::vsock;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,11 +38,11 @@ struct Server {
 impl Server {
     /// `None` after printing why it cannot run here.
     fn start(world: World, share_suffix: &str) -> Option<Server> {
-        Server::start_with(world, share_suffix, &[])
+        Server::start_with(world, share_suffix, &[], &[])
     }
 
-    /// With further options of `glass run`.
-    fn start_with(world: World, share_suffix: &str, options: &[&str]) -> Option<Server> {
+    /// With further options of `glass run` and further arguments of the service.
+    fn start_with(world: World, share_suffix: &str, options: &[&str], service: &[&str]) -> Option<Server> {
         if let Some(reason) = world.obstacle() {
             programs::skip(reason);
             return None;
@@ -64,7 +68,7 @@ impl Server {
         }
         command.args(options).arg(format!("--share={}{share_suffix}", folder.file("site").display()));
         command.arg(format!("--vsock={}", socket.display()));
-        command.args(["--", "--port", &service_port, "--port", "vsock:80"]);
+        command.args(["--", "--port", &service_port, "--port", "vsock:80"]).args(service);
         let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut server = Server { process, folder, address, socket };
@@ -80,11 +84,13 @@ impl Server {
         self.folder.file("site")
     }
 
-    /// Kills what serves the files.
-    fn kill_daemon(&self) {
+    /// Kills the VM's helpers with this name, of which the kernel keeps 15 bytes.
+    fn kill_helper(&self, name: &str) {
         let all = process::descendants(self.process.pid());
-        let daemons = all.into_iter().filter(|pid| process::name(*pid).is_some_and(|name| name.contains("virtiofsd")));
-        for pid in daemons {
+        let is_meant = |pid: &u32| process::name(*pid).is_some_and(|found| found.contains(name));
+        let helpers: Vec<_> = all.into_iter().filter(is_meant).collect();
+        assert!(!helpers.is_empty(), "{name} runs: {}", self.process.output());
+        for pid in helpers {
             // An error means that it has ended with another one.
             let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -152,6 +158,141 @@ fn a_tree_of_files_by_kvm() {
 #[test]
 fn a_tree_of_files_by_tcg() {
     within(LIMIT, || serves_a_tree(World::Tcg));
+}
+
+/// A directory without an index has a page, as long as its names are those of the directory.
+fn lists_directories(world: World) {
+    let Some(server) = Server::start_with(world, ":ro", &[], &["--list"]) else { return };
+    let site = server.site();
+    fs::create_dir_all(site.join("docs/deep")).unwrap();
+    fs::write(site.join("docs/<b> & \u{fc}.txt"), "found").unwrap();
+    fs::write(site.join("docs/plain"), "x").unwrap();
+    fs::write(site.join(OsStr::from_bytes(b"docs/not \xff UTF-8")), "x").unwrap();
+    fs::write(site.join("docs/deep/index.html"), "index").unwrap();
+    symlink("plain", site.join("docs/link")).unwrap();
+    fs::create_dir(site.join("many")).unwrap();
+    (0..1200).for_each(|number| fs::write(site.join(format!("many/{number:04}")), "").unwrap());
+    let links = |page: &str| -> Vec<String> {
+        page.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
+    };
+    for mut client in [server.tcp(), server.vsock()] {
+        let page = client.request("GET", "/docs/").unwrap();
+        assert_eq!(page.status(), 200, "{}", server.process.output());
+        let found = links(&page.text());
+        assert_eq!(found, ["../", "./deep/", "./%3Cb%3E%20%26%20%C3%BC.txt", "./plain"]);
+        assert!(page.text().contains("&lt;b&gt; &amp; \u{fc}.txt<"), "{}", page.text());
+        let file = client.request("GET", &format!("/docs/{}", &found[2][2..])).unwrap();
+        assert_eq!((file.status(), file.text().as_str()), (200, "found"));
+        assert_eq!(client.request("GET", "/docs/deep/").unwrap().text(), "index");
+        let head = client.request("HEAD", "/docs/").unwrap();
+        assert_eq!((head.status(), head.head.content_length()), (200, Some(page.body.len() as u64)));
+        let many = client.request("GET", "/many/").unwrap().text();
+        assert_eq!(links(&many).len(), 1 + 1000);
+        assert!(many.contains("<p>These are the first 1000 of 1200 names.</p>"), "{many}");
+        assert_eq!(client.request("GET", "/none/").unwrap().status(), 404);
+    }
+}
+
+#[test]
+fn directories_are_listed_by_a_process() {
+    within(LIMIT, || lists_directories(World::Process));
+}
+
+#[test]
+fn directories_are_listed_by_kvm() {
+    within(LIMIT, || lists_directories(World::Kvm));
+}
+
+#[test]
+fn directories_are_listed_by_tcg() {
+    within(LIMIT, || lists_directories(World::Tcg));
+}
+
+/// A version of a file, which its bytes and its length show.
+fn version_of(path: &str, version: u8) -> Vec<u8> {
+    let mut bytes = format!("{version} {path} ").into_bytes();
+    let length = bytes.len() + path.len() * 37 % 5000 + usize::from(version % 2);
+    let fill = [version, b'\n', bytes[bytes.len() - 2]];
+    bytes.extend(fill.into_iter().cycle().take(length - bytes.len()));
+    bytes
+}
+
+/// A tree whose files the host replaces, by new ones or in place, while all of it is read through the cache: a tag never has two contents,
+/// each response is one version, and in the end each is the file.
+fn serves_a_tree_that_changes(world: World) {
+    let Some(server) = Server::start_with(world, ":ro", &[], &["--cache", "1M"]) else { return };
+    let count = if programs::is_long() { 10_000 } else { 200 };
+    let paths: Vec<String> = (0..count).map(|number| format!("folder {}/{number}.txt", number % 17)).collect();
+    (0..17).for_each(|folder| fs::create_dir(server.site().join(format!("folder {folder}"))).unwrap());
+    let replace = |path: &str, version: u8, is_in_place: bool| {
+        let (to, new) = (server.site().join(path), server.folder.file("new"));
+        if is_in_place {
+            return fs::write(to, version_of(path, version)).unwrap();
+        }
+        fs::write(&new, version_of(path, version)).unwrap();
+        fs::rename(new, to).unwrap();
+    };
+    paths.iter().for_each(|path| replace(path, 0, false));
+    // Old enough to be kept.
+    std::thread::sleep(Duration::from_secs(3));
+    let stop = AtomicBool::new(false);
+    let mut tags = BTreeMap::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random::new(3);
+            let mut version = 1u8;
+            while !stop.load(Ordering::Relaxed) {
+                let path = &paths[random.below(count as u64) as usize];
+                replace(path, version, random.below(2) == 0);
+                version = version.wrapping_add(1);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let (mut tcp, mut over_vsock) = (server.tcp(), server.vsock());
+        // The first hundred are what the cache has room for.
+        for (number, path) in
+            (0..6).flat_map(|round| paths.iter().take(if round < 5 { 100 } else { count })).enumerate()
+        {
+            let client = if number % 2 == 0 { &mut tcp } else { &mut over_vsock };
+            let Ok(answer) = client.request("GET", &format!("/{}", url(path))) else {
+                // It has changed while it was sent.
+                *client = if number % 2 == 0 { server.tcp() } else { server.vsock() };
+                continue;
+            };
+            assert!([200, 503].contains(&answer.status()), "{path}: {}", answer.status());
+            if answer.status() == 200 && !answer.etag().is_empty() {
+                let is_one = (0..=255).any(|version| answer.body == version_of(path, version));
+                assert!(is_one, "{path}: a mix of {} bytes has a tag", answer.body.len());
+                let known = tags.entry(format!("{path} {}", answer.etag())).or_insert(answer.body.clone());
+                assert!(*known == answer.body, "{path}: {} has two contents", answer.etag());
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(tags.len() >= paths.len() / 4, "{} versions of {} files had a tag", tags.len(), paths.len());
+    // A VM may use a name and its times for a second.
+    std::thread::sleep(Duration::from_secs(3));
+    let mut client = server.tcp();
+    for path in &paths {
+        let answer = client.request("GET", &format!("/{}", url(path))).unwrap();
+        let expected = fs::read(server.site().join(path)).unwrap();
+        assert!(answer.status() == 200 && answer.body == expected, "{path}: {}", answer.status());
+    }
+}
+
+#[test]
+fn a_tree_that_changes_by_a_process() {
+    within(LIMIT, || serves_a_tree_that_changes(World::Process));
+}
+
+#[test]
+fn a_tree_that_changes_by_kvm() {
+    within(LIMIT, || serves_a_tree_that_changes(World::Kvm));
+}
+
+#[test]
+fn a_tree_that_changes_by_tcg() {
+    within(LIMIT, || serves_a_tree_that_changes(World::Tcg));
 }
 
 /// A thousand paths that lead to the secret, if something fails.
@@ -278,7 +419,7 @@ fn loses_its_daemon() {
     let Some(server) = Server::start(World::Tcg, "") else { return };
     fs::write(server.site().join("file"), "x").unwrap();
     assert_eq!(server.tcp().request("GET", "/file").unwrap().status(), 200);
-    server.kill_daemon();
+    server.kill_helper("virtiofsd");
     let mut client = server.vsock();
     client.set_patience(Duration::from_secs(200)).unwrap();
     // A name that is not known yet.
@@ -296,10 +437,10 @@ fn a_daemon_that_ends_is_an_error_to_clients() {
 
 /// With `--restart` the VM and its daemon start again, and serve the same files.
 fn starts_its_daemon_again() {
-    let Some(server) = Server::start_with(World::Tcg, ":ro", &["--restart"]) else { return };
+    let Some(server) = Server::start_with(World::Tcg, ":ro", &["--restart"], &[]) else { return };
     fs::write(server.site().join("file"), "x").unwrap();
     assert_eq!(server.tcp().request("GET", "/file").unwrap().status(), 200);
-    server.kill_daemon();
+    server.kill_helper("virtiofsd");
     let end = Instant::now() + START_LIMIT;
     while server.process.output().matches("listening on").count() < 4 {
         assert!(Instant::now() < end, "{}", server.process.output());
@@ -314,4 +455,56 @@ fn starts_its_daemon_again() {
 #[test]
 fn a_daemon_that_ends_starts_again_with_the_vm() {
     within(LIMIT, starts_its_daemon_again);
+}
+
+/// Without the helper of vsock there are errors for its clients, and the service continues over TCP.
+fn loses_its_vsock(world: World) {
+    let Some(server) = Server::start_with(world, ":ro", &[], &[]) else { return };
+    fs::write(server.site().join("file"), vec![b'x'; 2_000_000]).unwrap();
+    let mut open = server.vsock();
+    assert_eq!(open.request("GET", "/file").unwrap().status(), 200);
+    server.kill_helper("vhost-device");
+    assert!(open.request("GET", "/file").is_err(), "a connection ends with its helper");
+    let end = Instant::now() + START_LIMIT;
+    while !server.process.output().contains("the VM has no vsock") {
+        assert!(Instant::now() < end, "{}", server.process.output());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(server.process.output().contains("vhost-device-vsock has ended"), "{}", server.process.output());
+    assert!(Client::connect_vsock(&server.socket, VSOCK_PORT).is_err());
+    for _ in 0..3 {
+        let answer = server.tcp().request("GET", "/file").unwrap();
+        assert_eq!((answer.status(), answer.body.len()), (200, 2_000_000));
+    }
+}
+
+#[test]
+fn a_vsock_that_ends_by_kvm() {
+    within(LIMIT, || loses_its_vsock(World::Kvm));
+}
+
+#[test]
+fn a_vsock_that_ends_by_tcg() {
+    within(LIMIT, || loses_its_vsock(World::Tcg));
+}
+
+/// With `--restart` the VM and its helper start again, and serve over both.
+fn starts_its_vsock_again() {
+    let Some(server) = Server::start_with(World::Tcg, ":ro", &["--restart"], &[]) else { return };
+    fs::write(server.site().join("file"), "x").unwrap();
+    assert_eq!(server.vsock().request("GET", "/file").unwrap().status(), 200);
+    server.kill_helper("vhost-device");
+    let end = Instant::now() + START_LIMIT;
+    while server.process.output().matches("listening on").count() < 4 {
+        assert!(Instant::now() < end, "{}", server.process.output());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(server.process.output().contains("vhost-device-vsock has ended"), "{}", server.process.output());
+    assert_eq!(server.vsock().request("GET", "/file").unwrap().text(), "x");
+    assert_eq!(server.tcp().request("GET", "/file").unwrap().text(), "x");
+}
+
+#[test]
+fn a_vsock_that_ends_starts_again_with_the_vm() {
+    within(LIMIT, starts_its_vsock_again);
 }

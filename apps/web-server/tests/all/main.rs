@@ -2,5 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod cached;
 mod changes;
+mod listing;
 mod site;

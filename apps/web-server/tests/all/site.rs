@@ -33,8 +33,14 @@ impl Answer {
 impl Site {
     /// A server of `files`, which have not changed for an hour.
     pub fn new(seed: u64, files: SimFiles) -> Site {
+        Site::with(seed, files, &[])
+    }
+
+    /// With further arguments.
+    pub fn with(seed: u64, files: SimFiles, args: &[&str]) -> Site {
         let mut world = World::new(seed);
-        let args = ["--port", "8080", "--port", "vsock:80"].map(str::to_owned).to_vec();
+        let args = [&["--port", "8080", "--port", "vsock:80"], args].concat();
+        let args = args.into_iter().map(str::to_owned).collect();
         let server = world.node("server", NodeConfig { args, files: Some(files.clone()), ..NodeConfig::default() });
         let client = world.node("client", NodeConfig::default());
         let node = server.clone();

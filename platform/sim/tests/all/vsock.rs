@@ -2,7 +2,9 @@
 
 use crate::common::{echo, pattern, read_to_end};
 use core::time::Duration;
-use glass_api::{Listener, Net, NetError, Platform, Port, Split, Stream, VsockAddress, WriteHalf};
+use glass_api::{
+    Listener, MessageListener, Messages, Net, NetError, Platform, Port, Split, Stream, VsockAddress, WriteHalf,
+};
 use glass_platform_sim::{NodeConfig, World, for_seeds};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -92,4 +94,51 @@ fn a_stream_that_is_dropped_resets_and_what_was_sent_before_an_end_is_read() {
         (first, cut)
     });
     assert_eq!(read.unwrap(), (Ok(b"whole".to_vec()), Err(NetError::Reset)));
+}
+
+#[test]
+fn messages_are_echoed_whole_over_many_connections_at_once() {
+    for_seeds(0..10, |seed| {
+        let mut world = World::new(seed);
+        let [server, client] = ["server", "client"].map(|name| world.node(name, NodeConfig::default()));
+        let (here, remote) = (server.clone(), server.vsock(PORT));
+        server.run("listen", async move {
+            let mut listener = here.net().listen_messages(PORT).await.unwrap();
+            loop {
+                let mut messages = listener.accept().await.unwrap();
+                here.run("echo", async move {
+                    while let Some(message) = messages.receive().await.unwrap() {
+                        messages.send(&message).await.unwrap();
+                    }
+                    messages.close().await.unwrap();
+                });
+            }
+        });
+        let node = client.clone();
+        let transfers = async move {
+            let tasks: Vec<_> = (0..20u64)
+                .map(|tag| {
+                    let net = node.net();
+                    node.run("transfer", async move {
+                        let mut messages = net.connect_messages(remote).await.unwrap();
+                        let sent: Vec<_> = (0..20).map(|at| pattern(tag, 0..at * at * tag as usize % 9000)).collect();
+                        for message in &sent {
+                            messages.send(message).await.unwrap();
+                        }
+                        messages.close().await.unwrap();
+                        for message in &sent {
+                            assert!(messages.receive().await.unwrap().unwrap()[..] == message[..], "connection {tag}");
+                        }
+                        assert!(messages.receive().await.unwrap().is_none());
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        };
+        world.complete(&client, LIMIT, transfers).unwrap();
+        world.run_for(Duration::from_secs(20)).unwrap();
+        assert_eq!((world.vsock_connection_count(&server), world.vsock_connection_count(&client)), (0, 0));
+    });
 }

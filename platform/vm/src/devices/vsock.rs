@@ -32,10 +32,15 @@ pub fn start(
         return Ok(None);
     }
     let device = Vsock::new(transport, IdentityDma, DEVICE)?;
-    let config = Config::for_memory(settings.memory_bytes);
+    let config = config(&device, settings.memory_bytes);
     let sockets = Sockets::new(device.cid(), config, random::next(), clock::now);
     devices.vsock = Some(sockets.clone());
     Ok(Some(("vsock".to_string(), Box::new(SocketDevice { device, sockets }))))
+}
+
+/// Bounds for a device in a machine with so much memory.
+fn config<T: Transport, D: Dma>(device: &Vsock<T, D>, memory_bytes: usize) -> Config {
+    Config { has_messages: device.has_messages(), ..Config::for_memory(memory_bytes) }
 }
 
 impl<T: Transport, D: Dma> SocketDevice<T, D> {
