@@ -165,15 +165,15 @@ export class TraceData {
 
   /** The same if they are there. */
   wakesNow(piece) {
-    return this.now(piece, () => this.fetchWakes(piece));
+    return this.decodedNow(piece, () => this.fetchWakes(piece));
   }
 
   /** Messages between ranks of a piece, if they are there: as wakes, and how long before its receipt each was sent. */
   messagesNow(piece) {
-    return this.now(piece, () => this.fetchAs(piece, (bytes) => decodeMessages(bytes, piece)));
+    return this.decodedNow(piece, () => this.fetchAs(piece, (bytes) => decodeMessages(bytes, piece)));
   }
 
-  now(piece, fetch) {
+  decodedNow(piece, fetch) {
     const known = this.decoded.get(piece);
     if (known === undefined) fetch().then(() => this.onLoaded());
     return known === undefined || known instanceof Promise ? null : known;
