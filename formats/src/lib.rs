@@ -26,6 +26,17 @@ pub const CORE_MAGIC: u32 = 0x434c_4753; // "SGLC"
 
 /// What the image of a C program contains, so that `glass run` gives its VM a core more than there are ranks.
 pub const C_PROGRAM_MARK: &[u8; 32] = b"Glasshouse image of a C program\0";
+/// What follows the name of such an image in that of the file with the program's symbols.
+pub const C_PROGRAM_SYMBOLS: &str = ".symbols";
+/// Where ranks of C programs start: above all physical memory.
+const C_PROGRAMS_START: u64 = 1 << 44;
+/// The pages that a rank's memory is mapped by.
+pub const C_PROGRAM_PAGE_BYTES: u64 = 2 << 20;
+
+/// What is added to the addresses in the file of a C program in a VM, whose data is from page `writable` on: the data starts at a large page.
+pub const fn c_program_start(writable: u64) -> u64 {
+    C_PROGRAMS_START + (C_PROGRAM_PAGE_BYTES - writable % C_PROGRAM_PAGE_BYTES) % C_PROGRAM_PAGE_BYTES
+}
 
 /// How an image ended: the value that it writes to the `isa-debug-exit` port.
 ///

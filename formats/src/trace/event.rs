@@ -23,10 +23,12 @@ pub enum Group {
     Spans = 1 << 5,
     /// Entry and exit of functions, in an image built for it.
     Functions = 1 << 6,
+    /// Calls of MPI, and messages between ranks.
+    Mpi = 1 << 7,
 }
 
 /// Every group with its name on the command line.
-pub const GROUPS: [(Group, &str); 7] = [
+pub const GROUPS: [(Group, &str); 8] = [
     (Group::Tasks, "tasks"),
     (Group::Cores, "cores"),
     (Group::Devices, "devices"),
@@ -34,6 +36,7 @@ pub const GROUPS: [(Group, &str); 7] = [
     (Group::Counters, "counters"),
     (Group::Spans, "spans"),
     (Group::Functions, "functions"),
+    (Group::Mpi, "mpi"),
 ];
 
 impl Group {
@@ -126,6 +129,19 @@ pub enum Kind {
     /// More of the text of the message or field before, on the same core: `detail` bytes (at most 20), in `a`, `b`, `c`, in this order,
     /// low byte first.
     Text = 78,
+    /// A rank calls MPI. `detail` the call: [`super::MPI_CALLS`], `a` the rank.
+    MpiCall = 80,
+    /// The call returns. `detail` and `a` as in [`Kind::MpiCall`].
+    MpiReturn = 81,
+    /// What the call is about; a call may have several. `detail` an [`MpiRole`]; `a` the other rank of the job and one (0: none,
+    /// [`MPI_ANY`]: any), of a collective operation its root; `b` the communicator, shifted by 32, and the tag, of a collective operation its
+    /// number in the communicator; `c` bytes, of a collective operation also its lowest rank << 40 and number of ranks << 48.
+    MpiAbout = 82,
+    /// A message is on its way. `a` the receiving rank, `b` its number among the slots for that rank, `c` bytes, `detail` 1 if it waits for its
+    /// receive.
+    MpiSent = 83,
+    /// A message was received. `a` the sending rank, `b` and `c` as in [`Kind::MpiSent`].
+    MpiReceived = 84,
     /// A function is entered. `a` its number in the image's table of sleds.
     FunctionEnter = 96,
     /// It returns. `a` its number.
@@ -138,7 +154,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 30] = [
+    pub const ALL: [Kind; 35] = [
         Kind::TaskSpawn,
         Kind::PollBegin,
         Kind::PollEnd,
@@ -165,6 +181,11 @@ impl Kind {
         Kind::Message,
         Kind::Field,
         Kind::Text,
+        Kind::MpiCall,
+        Kind::MpiReturn,
+        Kind::MpiAbout,
+        Kind::MpiSent,
+        Kind::MpiReceived,
         Kind::FunctionEnter,
         Kind::FunctionExit,
         Kind::FunctionTailExit,
@@ -174,6 +195,31 @@ impl Kind {
     /// The kind with this number.
     pub fn from_number(number: u16) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// The other rank of a receive from any: [`Kind::MpiAbout`].
+pub const MPI_ANY: u32 = u32::MAX;
+
+/// What a call of MPI does: [`Kind::MpiAbout`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum MpiRole {
+    /// Sends a message.
+    Send = 1,
+    /// Receives one, or looks for it.
+    Receive = 2,
+    /// Takes part in a collective operation.
+    Collective = 3,
+    /// Takes part in a barrier that no other operation is counted with.
+    Barrier = 4,
+}
+
+impl MpiRole {
+    /// The role with this number.
+    pub fn from_number(number: u16) -> Option<MpiRole> {
+        use MpiRole::*;
+        [Send, Receive, Collective, Barrier].into_iter().find(|role| *role as u16 == number)
     }
 }
 
@@ -360,8 +406,8 @@ mod tests {
     #[test]
     fn lists_of_groups() {
         assert_eq!(Group::parse_list("tasks, devices"), Ok(5));
-        assert_eq!(Group::parse_list("all"), Ok(63));
-        assert_eq!(Group::parse_list("all,functions"), Ok(127));
+        assert_eq!(Group::parse_list("all"), Ok(191));
+        assert_eq!(Group::parse_list("all,functions"), Ok(255));
         assert_eq!(Group::parse_list("tasks,disks"), Err("disks"));
     }
 }

@@ -125,6 +125,28 @@ pub fn world() -> Result<&'static mut World, Error> {
     unsafe { (*GLOBAL.world.get()).as_mut() }.ok_or(Error::Other)
 }
 
+/// A call of the program, which a trace shows.
+pub struct Call(u16);
+
+impl Call {
+    /// It starts, if it is one that is traced, which is not 0.
+    #[inline(always)]
+    pub fn start(number: u16) -> Call {
+        let is_on = number != 0 && world().is_ok_and(|world| world.call_starts(number));
+        Call(if is_on { number } else { 0 })
+    }
+
+    /// It returns.
+    #[inline(always)]
+    pub fn end(self) {
+        if self.0 != 0
+            && let Ok(world) = world()
+        {
+            world.call_returns(self.0);
+        }
+    }
+}
+
 /// The objects. No caller keeps the reference while the engine or a function of the program runs.
 #[inline]
 pub fn objects() -> &'static mut Objects {

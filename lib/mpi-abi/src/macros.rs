@@ -8,7 +8,10 @@ macro_rules! mpi {
             unsafe fn inner($($argument: $type),*) -> Result<(), glass_mpi::Error> { unsafe { $body } }
             #[unsafe(export_name = stringify!($name))]
             unsafe extern "C" fn own($($argument: $type),*) -> core::ffi::c_int {
-                match unsafe { inner($($argument),*) } {
+                let span = crate::global::Call::start(const { glass_mpi::trace::mpi_call(stringify!($name)) });
+                let result = unsafe { inner($($argument),*) };
+                span.end();
+                match result {
                     Ok(()) => 0,
                     Err(error) => crate::errors::raise($on, error),
                 }
@@ -38,7 +41,10 @@ macro_rules! mpi_pair {
             type $count = $counts;
             #[unsafe(export_name = stringify!($name))]
             unsafe extern "C" fn own($($argument: $type),*) -> core::ffi::c_int {
-                match unsafe { inner::<$count>($($argument),*) } {
+                let span = crate::global::Call::start(const { glass_mpi::trace::mpi_call(stringify!($name)) });
+                let result = unsafe { inner::<$count>($($argument),*) };
+                span.end();
+                match result {
                     Ok(()) => 0,
                     Err(error) => crate::errors::raise($on, error),
                 }

@@ -1,6 +1,7 @@
 //! What the core needs of the world in which its ranks run: cores of a VM, processes of a host, or threads of a test.
 
 use crate::sys::Memory;
+use crate::trace::Trace;
 
 /// The ranks' world, as one of them sees it.
 pub trait Fabric {
@@ -19,4 +20,9 @@ pub trait Fabric {
 
     /// Nanoseconds from a fixed moment on.
     fn now_ns(&self) -> u64;
+
+    /// Where the events of this rank go.
+    fn trace(&self) -> Trace {
+        Trace::NONE
+    }
 }

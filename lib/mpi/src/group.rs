@@ -81,18 +81,20 @@ pub struct Communicator {
     rank: usize,
     /// Collective calls so far: the tag of the next.
     sequence: Cell<u32>,
+    /// Barriers so far that were no such calls.
+    barriers: Cell<u32>,
 }
 
 impl Communicator {
     /// `number` is one that the members agreed on; this process is `rank` of the group.
     pub(crate) fn new(number: u32, group: Rc<Group>, rank: usize) -> Communicator {
-        Communicator { context: number * 2, group, rank, sequence: Cell::new(0) }
+        Communicator { context: number * 2, group, rank, sequence: Cell::new(0), barriers: Cell::new(0) }
     }
 
     /// For one collective call among some members of `parent`, by a tag of the program: in the upper half of the collective tags.
     pub(crate) fn meeting(parent: &Communicator, group: Rc<Group>, rank: usize, tag: i32) -> Communicator {
         let sequence = Cell::new(1 << 30 | tag as u32 & 0x3fff_ffff);
-        Communicator { context: parent.context, group, rank, sequence }
+        Communicator { context: parent.context, group, rank, sequence, barriers: Cell::new(0) }
     }
 
     /// Its group.
@@ -110,6 +112,20 @@ impl Communicator {
     #[inline]
     pub fn size(&self) -> usize {
         self.group.size()
+    }
+
+    /// The number that its members agreed on.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.context / 2
+    }
+
+    /// Counts a barrier, which needs no tag; the number of those before.
+    #[inline]
+    pub(crate) fn next_barrier(&self) -> u32 {
+        let number = self.barriers.get();
+        self.barriers.set(number.wrapping_add(1));
+        number
     }
 
     /// The context of collective messages, and the tag of the next collective call.

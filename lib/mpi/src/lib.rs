@@ -23,6 +23,7 @@ mod send;
 mod slab;
 #[allow(unsafe_code)] // Memory of the program and of other ranks.
 mod sys;
+pub mod trace;
 pub mod typed;
 mod world;
 

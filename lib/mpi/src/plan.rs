@@ -12,6 +12,7 @@ use crate::world::{Filter, World};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use glass_formats::trace::MpiRole;
 
 /// Elements in a buffer of the program.
 #[derive(Debug, Clone)]
@@ -88,15 +89,17 @@ pub(crate) struct Plan {
     waiting: Vec<u32>,
     staging: Vec<Staging>,
     reduction: Option<(Operation, Rc<Datatype>, usize)>,
+    root: Option<usize>,
+    bytes: usize,
 }
 
 impl Plan {
-    /// The next collective operation of the communicator, without steps.
-    pub fn new(communicator: &Rc<Communicator>) -> Plan {
+    /// The next collective operation of the communicator, without steps. The root and the bytes of one rank's part are what a trace shows.
+    pub fn new(communicator: &Rc<Communicator>, root: Option<usize>, bytes: usize) -> Plan {
         let (context, tag) = communicator.next_collective();
         let communicator = Rc::clone(communicator);
         let (steps, waiting, staging) = (Vec::new(), Vec::new(), Vec::new());
-        Plan { communicator, context, tag, steps, next: 0, waiting, staging, reduction: None }
+        Plan { communicator, context, tag, steps, next: 0, waiting, staging, reduction: None, root, bytes }
     }
 
     pub fn size(&self) -> usize {
@@ -229,6 +232,7 @@ fn unpack_into(packed: &[u8], memory: Memory, start: isize, buffer: &Buffer) {
 impl World {
     /// Begins a plan; its request is done when all its steps are.
     pub(crate) fn start_plan(&mut self, plan: Plan) -> Id {
+        self.about_collective(MpiRole::Collective, &plan.communicator, plan.root, plan.tag as u32, plan.bytes);
         let group = Rc::clone(plan.communicator.group());
         let id = self.requests.insert(Request::new(Kind::Plan(Some(Box::new(plan))), Memory::EMPTY, group));
         if !self.advance_plan(id.index).0 {

@@ -8,9 +8,11 @@ use crate::request::{Kind, Request, Status, Unpack};
 use crate::send::{DONE, FIRST, MORE, OFFER, PIECE, WANTED};
 use crate::slab::Id;
 use crate::sys::{Base, Body, Memory, Staging};
+use crate::trace::Other;
 use crate::world::{Arriving, Content, Filter, Target, Unexpected, World};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use glass_formats::trace::MpiRole;
 
 /// A short receive polls one ring so many times as often as other waits, before it looks at everything else too.
 const SHORT_LOOKS: u32 = 4;
@@ -33,12 +35,23 @@ pub enum Source {
 pub struct Message(pub Id);
 
 impl World {
-    fn filter(&self, communicator: &Communicator, source: Source, tag: Option<i32>) -> Result<Option<Filter>, Error> {
+    /// What a receive of the program takes, of up to `bytes` bytes; the event about it.
+    fn filter(
+        &self,
+        communicator: &Communicator,
+        source: Source,
+        tag: Option<i32>,
+        bytes: usize,
+    ) -> Result<Option<Filter>, Error> {
         let source = match source {
             Source::Any => None,
             Source::Rank(rank) => Some(communicator.group().member(rank).ok_or(Error::Rank)?),
-            Source::Nobody => return Ok(None),
+            Source::Nobody => {
+                self.about_message(MpiRole::Receive, communicator, Other::None, tag, 0);
+                return Ok(None);
+            }
         };
+        self.about_message(MpiRole::Receive, communicator, source.map_or(Other::Any, Other::Rank), tag, bytes);
         Ok(Some(Filter { context: communicator.context, source, tag }))
     }
 
@@ -50,7 +63,7 @@ impl World {
         tag: Option<i32>,
         memory: Memory,
     ) -> Result<Status, Error> {
-        let Some(filter) = self.filter(communicator, source, tag)? else { return Ok(Status::EMPTY) };
+        let Some(filter) = self.filter(communicator, source, tag, memory.bytes())? else { return Ok(Status::EMPTY) };
         let short = self.try_receive_short(&filter, memory.bytes(), |bytes| {
             memory.write(0, bytes);
         });
@@ -71,7 +84,7 @@ impl World {
         tag: Option<i32>,
         memory: Memory,
     ) -> Result<Id, Error> {
-        match self.filter(communicator, source, tag)? {
+        match self.filter(communicator, source, tag, memory.bytes())? {
             Some(filter) => Ok(self.start_receive_in(communicator, filter, memory)),
             None => Ok(self.done_request(communicator.group(), Status::EMPTY)),
         }
@@ -88,7 +101,7 @@ impl World {
         count: usize,
         datatype: &Rc<crate::datatype::Datatype>,
     ) -> Result<Id, Error> {
-        let Some(filter) = self.filter(communicator, source, tag)? else {
+        let Some(filter) = self.filter(communicator, source, tag, datatype.size() * count)? else {
             return Ok(self.done_request(communicator.group(), Status::EMPTY));
         };
         let request = typed_request(communicator, base, count, datatype);
@@ -127,9 +140,11 @@ impl World {
                 return None;
             }
             let (tag, inline) = (body.tag, usize::from(body.inline));
+            let slot = (source as u32, ring.position());
             if bytes == inline {
                 accept(&body.data[..bytes]);
                 ring.advance(None);
+                self.received(slot, bytes as u64);
                 return Some((tag, bytes));
             }
             let piece = piece_of(body.word(0));
@@ -138,6 +153,7 @@ impl World {
             }
             accept(ring.bulk(piece.0, piece.1));
             ring.advance(Some(piece));
+            self.received(slot, bytes as u64);
             return Some((tag, bytes));
         }
         None
@@ -158,7 +174,11 @@ impl World {
     fn receive_unexpected(&mut self, index: u32, entry: u32) {
         let Some(message) = self.unexpected.remove_at(entry) else { return };
         let Some(request) = self.requests.at_mut(index) else { return };
-        request.begin(message.source, message.tag, message.total);
+        if message.source == self.rank {
+            request.begin(message.source, message.tag, message.total);
+        } else {
+            request.begin_from(message.source, message.position, message.tag, message.total);
+        }
         match message.content {
             Content::Bytes(bytes) => {
                 request.accept(0, &bytes);
@@ -232,17 +252,17 @@ impl World {
     }
 
     fn take_first(&mut self, source: usize, body: &Body, piece: Option<(u32, usize)>) {
-        let total = body.total();
+        let (total, position) = (body.total(), self.incoming[source].ring.position());
         let target = match self.take_posted(body.context, source, body.tag) {
             Some(index) => {
                 if let Some(request) = self.requests.at_mut(index) {
-                    request.begin(source, body.tag, total);
+                    request.begin_from(source, position, body.tag, total);
                 }
                 Target::Request(index)
             }
             None => {
                 let content = Content::Bytes(Vec::with_capacity(total as usize));
-                let entry = Unexpected { context: body.context, source, tag: body.tag, total, content };
+                let entry = Unexpected { context: body.context, source, tag: body.tag, total, position, content };
                 let index = self.unexpected.insert(entry).index;
                 self.arrivals.push_back(index);
                 Target::Unexpected(index)
@@ -285,14 +305,15 @@ impl World {
 
     fn take_offer(&mut self, source: usize, body: &Body) {
         let (sender, address, total) = (body.word(0) as u32, body.word(1), body.total());
+        let position = self.incoming[source].ring.position();
         if let Some(index) = self.take_posted(body.context, source, body.tag) {
             if let Some(request) = self.requests.at_mut(index) {
-                request.begin(source, body.tag, total);
+                request.begin_from(source, position, body.tag, total);
             }
             return self.accept_offer(index, &Offer { source, sender, address });
         }
         let content = Content::Offer { request: sender, address };
-        let entry = Unexpected { context: body.context, source, tag: body.tag, total, content };
+        let entry = Unexpected { context: body.context, source, tag: body.tag, total, position, content };
         self.arrivals.push_back(self.unexpected.insert(entry).index);
     }
 
@@ -314,7 +335,7 @@ impl World {
         source: Source,
         tag: Option<i32>,
     ) -> Result<Option<Status>, Error> {
-        let Some(filter) = self.filter(communicator, source, tag)? else { return Ok(Some(Status::EMPTY)) };
+        let Some(filter) = self.filter(communicator, source, tag, 0)? else { return Ok(Some(Status::EMPTY)) };
         self.progress();
         if self.header().aborted().is_some() {
             return Err(Error::ProcAborted);
@@ -324,7 +345,7 @@ impl World {
 
     /// Waits for a message that matches, and returns what it would report. It stays.
     pub fn probe(&mut self, communicator: &Communicator, source: Source, tag: Option<i32>) -> Result<Status, Error> {
-        let Some(filter) = self.filter(communicator, source, tag)? else { return Ok(Status::EMPTY) };
+        let Some(filter) = self.filter(communicator, source, tag, 0)? else { return Ok(Status::EMPTY) };
         self.wait_until(|world| world.find(&filter).is_some())?;
         let (_, entry) = self.find(&filter).ok_or(Error::Intern)?;
         Ok(self.status_of(communicator, entry))
@@ -337,7 +358,7 @@ impl World {
         source: Source,
         tag: Option<i32>,
     ) -> Result<Option<(Message, Status)>, Error> {
-        let Some(filter) = self.filter(communicator, source, tag)? else { return Err(Error::Rank) };
+        let Some(filter) = self.filter(communicator, source, tag, 0)? else { return Err(Error::Rank) };
         self.progress();
         if self.header().aborted().is_some() {
             return Err(Error::ProcAborted);

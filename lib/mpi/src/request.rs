@@ -63,6 +63,8 @@ pub(crate) struct Request {
     /// Received bytes are combined into `memory` by this instead of written.
     pub fold: Option<Fold>,
     pub unpack: Option<Unpack>,
+    /// The message that was matched to it, of another rank: that rank, and the slot.
+    pub message: Option<(u32, u32)>,
     /// Memory of ours that it works in.
     pub staging: Option<Staging>,
 }
@@ -71,8 +73,14 @@ impl Request {
     pub fn new(kind: Kind, memory: Memory, group: Rc<Group>) -> Request {
         let status = Status::EMPTY;
         let (is_done, is_released, offset) = (false, false, 0);
-        let (fold, unpack, staging) = (None, None, None);
-        Request { kind, memory, group, status, is_done, is_released, offset, fold, unpack, staging }
+        let (fold, unpack, message, staging) = (None, None, None, None);
+        Request { kind, memory, group, status, is_done, is_released, offset, fold, unpack, message, staging }
+    }
+
+    /// A message of another rank, in this slot, was matched to it.
+    pub fn begin_from(&mut self, source: usize, position: u32, tag: i32, total: u64) {
+        self.message = Some((source as u32, position));
+        self.begin(source, tag, total);
     }
 
     /// A message was matched to it.

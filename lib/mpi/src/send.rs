@@ -5,8 +5,10 @@ use crate::group::Communicator;
 use crate::request::{Kind, Request, Status};
 use crate::slab::Id;
 use crate::sys::{Body, INLINE_BYTES, Memory, Staging};
+use crate::trace::Other;
 use crate::world::{Content, Unexpected, World};
 use alloc::rc::Rc;
+use glass_formats::trace::MpiRole;
 
 /// A message or its beginning; a piece has its position and length in word 0.
 pub(crate) const FIRST: u8 = 1;
@@ -48,8 +50,7 @@ impl World {
         memory: Memory,
         mode: Mode,
     ) -> Result<(), Error> {
-        let Some(destination) = destination else { return Ok(()) };
-        let peer = communicator.group().member(destination).ok_or(Error::Rank)?;
+        let Some(peer) = self.receiver(communicator, destination, tag, memory.bytes())? else { return Ok(()) };
         if mode == Mode::Standard && self.try_send_short(peer, communicator.context, tag, memory) {
             return Ok(());
         }
@@ -66,8 +67,9 @@ impl World {
         memory: Memory,
         mode: Mode,
     ) -> Result<Id, Error> {
-        let Some(destination) = destination else { return Ok(self.done_request(communicator.group(), Status::EMPTY)) };
-        let peer = communicator.group().member(destination).ok_or(Error::Rank)?;
+        let Some(peer) = self.receiver(communicator, destination, tag, memory.bytes())? else {
+            return Ok(self.done_request(communicator.group(), Status::EMPTY));
+        };
         Ok(self.start_send_in(communicator, communicator.context, peer, tag, memory, mode, None))
     }
 
@@ -80,12 +82,30 @@ impl World {
         bytes: &[u8],
         mode: Mode,
     ) -> Result<Id, Error> {
-        let Some(destination) = destination else { return Ok(self.done_request(communicator.group(), Status::EMPTY)) };
-        let peer = communicator.group().member(destination).ok_or(Error::Rank)?;
+        let Some(peer) = self.receiver(communicator, destination, tag, bytes.len())? else {
+            return Ok(self.done_request(communicator.group(), Status::EMPTY));
+        };
         let staging = Staging::new(bytes.len());
         let memory = staging.memory();
         memory.write(0, bytes);
         Ok(self.start_send_in(communicator, communicator.context, peer, tag, memory, mode, Some(staging)))
+    }
+
+    /// The rank of the job to which a message of the program goes; the event about it.
+    #[inline]
+    fn receiver(
+        &self,
+        communicator: &Communicator,
+        to: Option<usize>,
+        tag: i32,
+        bytes: usize,
+    ) -> Result<Option<usize>, Error> {
+        let peer = match to {
+            Some(to) => Some(communicator.group().member(to).ok_or(Error::Rank)?),
+            None => None,
+        };
+        self.about_message(MpiRole::Send, communicator, peer.map_or(Other::None, Other::Rank), Some(tag), bytes);
+        Ok(peer)
     }
 
     /// Sends a message of one slot and at most one piece, if there is room and nothing waits before it.
@@ -104,6 +124,8 @@ impl World {
             let Some(position) = out.ring.push_bulk(&memory) else { return false };
             body.set_word(0, u64::from(position) | (bytes as u64) << 32);
         }
+        // Before it is: no trace shows that a message was received and then sent.
+        self.trace.sent(peer, out.ring.position(), bytes, false);
         out.ring.push(&body);
         true
     }
@@ -152,7 +174,7 @@ impl World {
             Mode::Standard => Content::Bytes(bytes),
             Mode::Synchronous => Content::Own { bytes, request: index },
         };
-        let entry = self.unexpected.insert(Unexpected { context, source: self.rank, tag, total, content });
+        let entry = self.unexpected.insert(Unexpected { context, source: self.rank, tag, total, position: 0, content });
         self.arrivals.push_back(entry.index);
         if mode == Mode::Standard {
             self.finish(index);
@@ -208,10 +230,12 @@ impl World {
             let mut body = Body::new(OFFER, context, tag, total as u64);
             body.set_word(0, index.into());
             body.set_word(1, memory.address() as u64);
+            self.trace.sent(peer, ring.position(), total, true);
             ring.push(&body);
             return Some(true);
         }
-        let mut body = Body::new(if request.offset == 0 { FIRST } else { MORE }, context, tag, total as u64);
+        let is_first = request.offset == 0;
+        let mut body = Body::new(if is_first { FIRST } else { MORE }, context, tag, total as u64);
         if total <= INLINE_BYTES {
             body.inline = total as u16;
             body.data[..total].copy_from_slice(memory.as_slice());
@@ -221,6 +245,9 @@ impl World {
             let position = ring.push_bulk(&piece)?;
             body.set_word(0, u64::from(position) | (piece.bytes() as u64) << 32);
             request.offset += piece.bytes();
+        }
+        if is_first {
+            self.trace.sent(peer, ring.position(), total, false);
         }
         ring.push(&body);
         let is_sent = request.offset == total;

@@ -6,6 +6,7 @@ use crate::group::{Communicator, Group};
 use crate::request::{Kind, Request, Status};
 use crate::slab::{Id, Slab};
 use crate::sys::{Consumer, Producer, Segment};
+use crate::trace::Trace;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -71,6 +72,8 @@ pub(crate) struct Unexpected {
     pub source: usize,
     pub tag: i32,
     pub total: u64,
+    /// The slot that it came in, of one from another rank.
+    pub position: u32,
     pub content: Content,
 }
 
@@ -108,6 +111,7 @@ pub struct World {
     pub(crate) is_over: bool,
     /// Polls that only look, before another rank is given a chance to run.
     pub(crate) looks: u32,
+    pub(crate) trace: Trace,
 }
 
 impl World {
@@ -124,6 +128,7 @@ impl World {
         let looks = fabric.looks().max(1);
         World {
             looks,
+            trace: fabric.trace(),
             fabric,
             segment,
             rank,
@@ -292,8 +297,12 @@ impl World {
 
     pub(crate) fn finish(&mut self, index: u32) {
         if let Some(request) = self.requests.at_mut(index) {
+            let (message, bytes) = (request.message, request.status.bytes);
             request.finish();
             self.forget_released(index);
+            if let Some(message) = message {
+                self.received(message, bytes);
+            }
         }
     }
 

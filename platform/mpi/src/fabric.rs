@@ -3,6 +3,7 @@
 use crate::sys::{self, Peers};
 use core::hint::spin_loop;
 use core::time::Duration;
+use glass_mpi::trace::Trace;
 use glass_mpi::{Fabric, Memory, Segment};
 
 /// Fruitless polls with a pause each, while each rank has a core of its own: some milliseconds. A rank that yields earlier on a busy machine
@@ -21,12 +22,17 @@ const ONE_COPY_BYTES_MIN: usize = 1;
 pub struct ProcessFabric {
     spins: u32,
     peers: Peers,
+    trace: Trace,
 }
 
 impl ProcessFabric {
     pub(crate) fn new(ranks: usize, segment: &Segment) -> ProcessFabric {
         // With fewer cores than ranks the one that is awaited may need our core.
-        ProcessFabric { spins: if ranks > sys::cores() { 0 } else { SPINS }, peers: Peers::of(segment) }
+        ProcessFabric {
+            spins: if ranks > sys::cores() { 0 } else { SPINS },
+            peers: Peers::of(segment),
+            trace: sys::trace(segment.rank()),
+        }
     }
 }
 
@@ -55,5 +61,9 @@ impl Fabric for ProcessFabric {
 
     fn now_ns(&self) -> u64 {
         sys::now_ns()
+    }
+
+    fn trace(&self) -> Trace {
+        self.trace
     }
 }

@@ -9,6 +9,7 @@ use crate::machine::Machine;
 use crate::memory::PAGE_TABLES;
 use crate::paging::PAGE_BYTES;
 use crate::platform::VmCore;
+use crate::pool::PART_BYTES;
 use crate::ports::halt;
 use crate::serial::print_line;
 use crate::trace;
@@ -86,6 +87,13 @@ pub fn prepare(machine: &Machine) -> Further {
         print_line(format_args!("{} of the machine's {} cores are used", CORES_MAX, others.len() + 1));
     }
     let others = &others[..others.len().min(CORES_MAX - 1)];
+    // The heap of each takes whole parts of the memory.
+    let room = heap::total_bytes() / PART_BYTES;
+    if others.len() as u64 >= room.max(1) {
+        let cores = others.len() + 1;
+        print_line(format_args!("the memory is enough for {} of {cores} cores: give the VM more", room.max(1)));
+    }
+    let others = &others[..others.len().min(room.max(1) as usize - 1)];
     if others.is_empty() {
         return Further { cores: Vec::new() };
     }

@@ -5,6 +5,7 @@ mod helpers;
 mod options;
 mod qemu;
 mod ranks;
+mod ranks_trace;
 mod restart;
 mod share;
 mod signals;
@@ -94,7 +95,7 @@ pub struct Args {
     /// Restart the service after a failure, with a pause that grows from half a second to a minute.
     #[arg(long, conflicts_with_all = ["trace", "print_command"])]
     restart: bool,
-    /// Trace the service from its first instruction: all groups of events except functions, or those named here.
+    /// Trace the service, or the MPI calls of ranks, from the first instruction: all groups of events except functions, or those named here.
     #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
         require_equals = true)]
     trace: Option<Groups>,
@@ -131,7 +132,7 @@ const HELPER_ENDED: u8 = 1;
 /// Runs the command; the exit code is the service's.
 pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.ranks.ranks.is_some() && args.app.is_none() {
-        return ranks::run(&args.ranks, &args.args);
+        return ranks::run(&args);
     }
     let (program, name) = find_program(&args)?;
     ranks::prepare_vm(&mut args, &program)?;

@@ -14,7 +14,7 @@ use crate::relocatable::Layout;
 
 /// Functions that no function called: where a thread, a process or a core starts. Their callers
 /// are not looked for, whatever lies on the stack above them.
-const ROOTS: [&str; 10] = [
+const ROOTS: [&str; 11] = [
     "glass_start",
     "_start",
     "_dl_start_user",
@@ -25,6 +25,8 @@ const ROOTS: [&str; 10] = [
     "__clone3",
     "__clone_internal",
     "start64",
+    // What musl starts `main` from; there are no unwind tables for its callers.
+    "libc_start_main_stage2",
 ];
 
 /// Why a file cannot be used.

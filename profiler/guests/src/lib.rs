@@ -40,7 +40,7 @@ pub mod xen;
 pub use boot_image::is_boot_image;
 pub use error::GuestError;
 pub use stream::SocketAddress;
-pub use symbols::{SymbolFile, parse_address};
+pub use symbols::{SymbolFile, of_c_program, parse_address};
 pub use sys::{cpu_time_ns, read_clocks};
 pub use vm::VmSettings;
 

@@ -14,6 +14,7 @@ use glass_profile::image::{Image, ImageError};
 use glass_profile::map::SymbolMap;
 use glass_profile::program::{NamesFrom, Parts, Program};
 use glass_profile::symbols;
+use object::{Object, ObjectSegment};
 
 use crate::boot_image;
 use crate::error::GuestError;
@@ -29,11 +30,13 @@ pub struct SymbolFile {
     pub path: PathBuf,
     /// Where the first byte of the program really is, if not where it was linked for.
     pub address: Option<u64>,
+    /// It is what the guest runs, as was found out already.
+    pub is_right: bool,
 }
 
 impl From<PathBuf> for SymbolFile {
     fn from(path: PathBuf) -> SymbolFile {
-        SymbolFile { path, address: None }
+        SymbolFile { path, address: None, is_right: false }
     }
 }
 
@@ -43,9 +46,9 @@ impl SymbolFile {
         match text.rsplit_once("@0x") {
             Some((path, digits)) => {
                 let address = parse_address(digits).map_err(|error| format!("{error} after the @ of {text}"))?;
-                Ok(SymbolFile { path: path.into(), address: Some(address) })
+                Ok(SymbolFile { path: path.into(), address: Some(address), is_right: false })
             }
-            None => Ok(SymbolFile { path: text.into(), address: None }),
+            None => Ok(PathBuf::from(text).into()),
         }
     }
 }
@@ -77,6 +80,8 @@ pub(crate) struct GuestProgram {
     pub(crate) linked: Range<u64>,
     /// Its load address, if the user gives it.
     pub(crate) address: Option<u64>,
+    /// See [`SymbolFile::is_right`].
+    pub(crate) is_right: bool,
     /// What is added to linked addresses.
     pub(crate) bias: Cell<u64>,
 }
@@ -195,12 +200,13 @@ pub(crate) fn load(files: &[SymbolFile]) -> Result<Vec<GuestProgram>, GuestError
     let mut programs: Vec<GuestProgram> = Vec::new();
     let mut maps = Vec::new();
     for file in files {
-        let (path, address) = (file.path.clone(), file.address);
+        let (path, address, is_right) = (file.path.clone(), file.address, file.is_right);
         match read(&file.path)? {
             Content::Elf { image, has_names } => {
                 let linked = image.linked_range();
                 let elf = Some(Arc::from(image));
-                programs.push(GuestProgram { path, elf, map: None, has_names, linked, address, bias: Cell::default() });
+                let (map, bias) = (None, Cell::default());
+                programs.push(GuestProgram { path, elf, map, has_names, linked, address, is_right, bias });
             }
             Content::Map(map) => maps.push((path, map, address)),
         }
@@ -223,6 +229,7 @@ pub(crate) fn load(files: &[SymbolFile]) -> Result<Vec<GuestProgram>, GuestError
                 has_names: true,
                 linked,
                 address,
+                is_right: false,
                 bias: Cell::default(),
             }),
         }
@@ -237,6 +244,24 @@ pub(crate) fn load(files: &[SymbolFile]) -> Result<Vec<GuestProgram>, GuestError
     }
     check_apart(&programs)?;
     Ok(programs)
+}
+
+/// The symbols of the C program in an image that `glass build --c` made, which it leaves beside it; with where a VM's ranks have the
+/// program. `None` if they are not there, or belong to another program than the image contains.
+pub fn of_c_program(image: &Path) -> Option<SymbolFile> {
+    let mut path = image.as_os_str().to_owned();
+    path.push(formats::C_PROGRAM_SYMBOLS);
+    let path = PathBuf::from(path);
+    let file = fs::read(&path).ok()?;
+    let elf = object::File::parse(&*file).ok()?;
+    let build_id = elf.build_id().ok()??;
+    let contains = |image: &[u8]| image.windows(build_id.len()).any(|window| window == build_id);
+    if build_id.is_empty() || !contains(&fs::read(image).ok()?) {
+        return None;
+    }
+    let is_written = |segment: &object::Segment| segment.permissions().writable();
+    let writable = elf.segments().filter(is_written).map(|segment| segment.address() & !(PAGE_BYTES - 1)).min()?;
+    Some(SymbolFile { path, address: Some(formats::c_program_start(writable)), is_right: true })
 }
 
 /// Fails with one sentence if two programs are at the same addresses.
@@ -267,7 +292,17 @@ mod tests {
         let map = SymbolMap::parse(lines.collect::<String>().as_bytes(), &landmarks()).unwrap();
         let linked = map_range(&map);
         let (path, map) = ("a map".into(), Some(Arc::new(map)));
-        GuestProgram { path, elf: None, map, has_names: true, linked, address: None, bias: Cell::default() }.is_linux()
+        GuestProgram {
+            path,
+            elf: None,
+            map,
+            has_names: true,
+            linked,
+            address: None,
+            is_right: false,
+            bias: Cell::default(),
+        }
+        .is_linux()
     }
 
     #[test]
@@ -298,8 +333,11 @@ mod tests {
     #[test]
     fn a_file_with_or_without_address() {
         let parse = SymbolFile::parse;
-        assert_eq!(parse("app.elf"), Ok(SymbolFile { path: "app.elf".into(), address: None }));
-        assert_eq!(parse("a@b/c@0x200000"), Ok(SymbolFile { path: "a@b/c".into(), address: Some(0x20_0000) }));
+        assert_eq!(parse("app.elf"), Ok(SymbolFile { path: "app.elf".into(), address: None, is_right: false }));
+        assert_eq!(
+            parse("a@b/c@0x200000"),
+            Ok(SymbolFile { path: "a@b/c".into(), address: Some(0x20_0000), is_right: false })
+        );
         assert!(parse("app@0x2000zz").unwrap_err().contains("2000zz is no hexadecimal address"));
         assert!(parse("app@0x2010").unwrap_err().contains("0x2010 is not at the start of a page"));
         assert_eq!(parse_address("0xffffffff81000000"), Ok(0xffff_ffff_8100_0000));

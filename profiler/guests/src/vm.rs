@@ -112,7 +112,7 @@ impl VmImage {
                 ImageError::BootImage
             ));
         }
-        for (index, program) in self.programs.iter().enumerate() {
+        for (index, program) in self.programs.iter().enumerate().filter(|(_, program)| !program.is_right) {
             let checked = if program.is_linux() && self.linux.get().is_none() {
                 Linux::find(program, core).map(|mut linux| {
                     let warning = linux.warning.take();

@@ -13,7 +13,7 @@ use glass_guests::find::{self, Found, Vm};
 use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
 use glass_guests::xen::{self, XenDomain};
-use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image};
+use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
 use glass_profile::model::Origin;
 
 /// How long after an attempt that did not find a guest's kernel the next one is made.
@@ -260,7 +260,10 @@ fn vm_settings(request: &Request, known: Option<&Path>, what: &str) -> Result<(V
         (Some(first), _, Some(address)) => first.address = Some(address),
         (Some(_), _, None) => {}
         (None, Some(_), _) if boot_image.is_some() => {}
-        (None, Some(elf), _) => symbols.push(elf.to_owned().into()),
+        (None, Some(elf), _) => {
+            symbols.push(elf.to_owned().into());
+            symbols.extend(of_c_program(elf));
+        }
         (None, None, _) => {
             return refuse(format!(
                 "what {what} runs is unknown: give the guest's ELF file or System.map with --symbols"

@@ -13,9 +13,11 @@ glass_tests::in_every_world!(
     a_program_finds_what_c_promises within 1800;
     every_line_is_printed within 900;
     failures_are_errors_on_all_ranks within 1800;
+    the_functions_of_the_osu_suite_are_there within 900;
+    a_trace_shows_who_waited_for_whom within 900;
 );
-glass_tests::in_worlds!(kvm_only Kvm: a_crash_names_its_rank within 900; the_benchmarks_give_right_results within 1800; what_cannot_run_is_refused within 900;);
-glass_tests::in_worlds!(tcg_only Tcg: a_crash_names_its_rank within 900; the_benchmarks_give_right_results within 1800; what_cannot_run_is_refused within 900;);
+glass_tests::in_worlds!(kvm_only Kvm: a_crash_names_its_rank within 900; a_profile_names_functions_of_c within 900; the_benchmarks_give_right_results within 1800; what_cannot_run_is_refused within 900;);
+glass_tests::in_worlds!(tcg_only Tcg: a_crash_names_its_rank within 900; a_profile_names_functions_of_c within 900; the_benchmarks_give_right_results within 1800; what_cannot_run_is_refused within 900;);
 
 /// How long a run may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -28,6 +30,7 @@ fn sources(of: &str) -> Vec<PathBuf> {
             .map(|name| programs::root().join("bench/osu").join(name))
             .collect(),
         "failures" => vec![own.join("mpi/failures.c")],
+        "suite" => vec![own.join("c_programs/suite.c")],
         _ => vec![own.join("c_programs/program.c")],
     }
 }
@@ -54,7 +57,8 @@ impl Program {
         }
         let glass = programs::built("glass")?;
         let folder = Folder::new(&format!("c-{of}-{world}")).unwrap();
-        let file = folder.file("program");
+        // By its name a VM is found.
+        let file = folder.file(&format!("c-{of}-{world}-{}", std::process::id()));
         let platform = if world == World::Process { "linux" } else { "vm" };
         let mut command = Command::new(&glass);
         command.args(["build", "--platform", platform, "--output"]).arg(&file).arg("--c").args(sources(of));
@@ -68,7 +72,7 @@ impl Program {
         let mut command = Command::new(&self.glass);
         command.args(["run", "--ranks", &ranks.to_string()]);
         match self.world {
-            World::Process => _ = command.arg("--").arg(&self.file),
+            World::Process => _ = command.args(options).arg("--").arg(&self.file),
             world => _ = command.args(["--accel", &world.to_string()]).args(options).arg(&self.file).arg("--"),
         }
         let mut process = Process::spawn(command.args(words), &self.folder.file("log")).unwrap();
@@ -97,6 +101,68 @@ fn a_program_finds_what_c_promises(world: World) {
             }
         }
     }
+}
+
+fn the_functions_of_the_osu_suite_are_there(world: World) {
+    let Some(program) = Program::build(world, "suite") else { return };
+    for ranks in [1, 2, 3] {
+        let words: &[&str] = if world == World::Process { &["threads"] } else { &[] };
+        let (output, code) = program.run(ranks, &[], words);
+        assert_eq!(code, Some(0), "{ranks} ranks: {output}");
+        for rank in 0..ranks {
+            assert!(output.contains(&format!("rank {rank}: fine")), "{ranks} ranks: {output}");
+        }
+    }
+}
+
+/// Rank 0 receives what rank 1 sends late, and is then late itself.
+fn a_trace_shows_who_waited_for_whom(world: World) {
+    let Some(program) = Program::build(world, "program") else { return };
+    let recording = program.folder.file("ranks.pftrace");
+    let (output, code) = program.run(2, &["--trace", "--output", text(&recording)], &["waits"]);
+    assert_eq!(code, Some(0), "{output}");
+    let report = |arguments: &[&str]| {
+        let output = Command::new(&program.glass).arg("report").args(arguments).arg(&recording).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report = report(&["--text"]);
+    let row = |start: &[&str]| {
+        let rows = report.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let found = rows.into_iter().find(|row| row.starts_with(start));
+        found.unwrap_or_else(|| panic!("no {start:?} in {output}\n{report}")).join(" ")
+    };
+    let (received, barrier) = (row(&["rank", "0", "MPI_Recv", "1"]), row(&["rank", "1", "MPI_Barrier", "1"]));
+    assert!(received.ends_with("100.0 % rank 1") && received.contains(" ms"), "{report}");
+    assert!(barrier.ends_with("100.0 % rank 0") && barrier.contains(" ms"), "{report}");
+    let collective = row(&["MPI_Barrier", "0", "of", "2", "ranks", "1"]);
+    assert!(collective.ends_with("rank 0, 100.0 %"), "{report}");
+    let rows = report.lines().filter(|line| line.contains(" MPI_Send ")).count();
+    assert_eq!(rows, 1, "rank 0 sends nothing: {report}");
+}
+
+/// The ranks of a VM run their program at addresses of its own.
+fn a_profile_names_functions_of_c(world: World) {
+    let Some(program) = Program::build(world, "program") else { return };
+    let mut command = Command::new(&program.glass);
+    command.args(["run", "--ranks", "2", "--accel", &world.to_string()]).arg(&program.file).args(["--", "spin"]);
+    let mut running = Process::spawn(&mut command, &program.folder.file("log")).unwrap();
+    let limit = std::time::Instant::now() + LIMIT;
+    while !running.output().contains("spinning") {
+        assert!(running.ended().is_none() && std::time::Instant::now() < limit, "{}", running.output());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let recording = program.folder.file("c.pftrace");
+    let name = program.file.file_name().and_then(|name| name.to_str()).unwrap();
+    let mut record = Command::new(&program.glass);
+    record.args(["record", "--name", name, "--duration", "2", "--output"]).arg(&recording);
+    let recorded = record.output().unwrap();
+    let said = String::from_utf8_lossy(&recorded.stderr);
+    assert!(recorded.status.success() && !said.contains("could not be checked"), "{said}");
+    let report = Command::new(&program.glass).args(["report", "--text"]).arg(&recording).output().unwrap();
+    let report = String::from_utf8_lossy(&report.stdout);
+    assert!(report.contains("spin_in_c"), "{said}\n{report}");
+    drop(running);
 }
 
 /// More lines than wait anywhere on their way, in their order.
@@ -182,6 +248,7 @@ fn what_cannot_run_is_refused(world: World) {
         (&["--ranks", "64", image][..], "at most 63 ranks"),
         (&["--cores", "2", image], "give their number by --ranks"),
         (&["--ranks", "3", "--memory", "16M", image, "--", "globals"], "too little memory"),
+        (&["--ranks", "3", "--memory", "8M", image, "--", "globals"], "memory is enough for 3 of 4 cores: give"),
         (&["--ranks", "2", "--prefix", image], "--prefix is for ranks that are processes"),
     ] {
         let (output, code) = run(options);

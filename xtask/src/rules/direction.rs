@@ -28,12 +28,14 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 19] = [
+const PARTS: [Part; 20] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
     // It has no part in a service: processes load it, and C programs link it.
-    Part { prefix: "platform/mpi", may_use: &["lib/mpi", "lib/mpi-abi"], tests_may_use: &["tests"] },
+    Part { prefix: "platform/mpi", may_use: &["formats", "lib/mpi", "lib/mpi-abi"], tests_may_use: &["tests"] },
+    // Its events go to the ring of another program's trace: it cannot use lib/trace, which is part of a program.
+    Part { prefix: "lib/mpi", may_use: &["formats"], tests_may_use: &[] },
     Part { prefix: "platform/c-image", may_use: &["platform/vm", "formats"], tests_may_use: &[] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["formats", "platform/sim"] },
     Part { prefix: "drivers", may_use: &["api", "drivers", "lib/trace"], tests_may_use: &[] },

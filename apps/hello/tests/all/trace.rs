@@ -116,7 +116,7 @@ fn the_host_switches_groups_while_it_runs() {
 fn groups_that_are_none_are_refused_in_one_sentence() {
     let (code, error) = crate::common::run("GLASS_TRACE=tasks,disks");
     assert_eq!(code, Some(2));
-    let groups = "take all or some of tasks,cores,devices,net,counters,spans,functions";
+    let groups = "take all or some of tasks,cores,devices,net,counters,spans,functions,mpi";
     assert_eq!(error, format!("hello: GLASS_TRACE names the group disks, which there is not: {groups}\n"));
 }
 

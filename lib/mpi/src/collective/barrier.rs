@@ -7,6 +7,7 @@ use crate::slab::Id;
 use crate::sys::Memory;
 use crate::world::World;
 use alloc::rc::Rc;
+use glass_formats::trace::MpiRole;
 
 /// The most looks at the line of a signal between two looks at everything else.
 const SIGNAL_LOOKS_MAX: u32 = 32;
@@ -16,6 +17,7 @@ impl World {
     /// barriers, because of two ranks that share several communicators both come to their barriers in the same order.
     pub fn barrier(&mut self, communicator: &Communicator) -> Result<(), Error> {
         let (size, rank) = (communicator.size(), communicator.rank());
+        self.about_collective(MpiRole::Barrier, communicator, None, communicator.next_barrier(), 0);
         let mut distance = 1;
         while distance < size {
             let to = communicator.group().member((rank + distance) % size).ok_or(Error::Intern)?;
@@ -52,7 +54,7 @@ impl World {
 
     /// Begins a barrier; the request is done when all ranks have begun it.
     pub fn start_barrier(&mut self, communicator: &Rc<Communicator>) -> Id {
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, None, 0);
         let (size, rank) = (plan.size(), plan.rank());
         let mut distance = 1;
         while distance < size {

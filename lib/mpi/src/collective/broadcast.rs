@@ -25,7 +25,7 @@ impl World {
 
     /// Begins a broadcast.
     pub fn start_broadcast(&mut self, communicator: &Rc<Communicator>, buffer: &Buffer, root: usize) -> Id {
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, Some(root), buffer.bytes());
         let is_root = plan.rank() == root;
         let memory = if is_root { plan.input(buffer) } else { plan.output(buffer) };
         if memory.bytes() >= SPREAD_BYTES_MIN && plan.size() >= SPREAD_RANKS_MIN {

@@ -9,6 +9,7 @@ use crate::send::Mode;
 use crate::sys::{Memory, Staging};
 use crate::world::{Filter, World};
 use alloc::rc::Rc;
+use glass_formats::trace::MpiRole;
 
 /// A rank's part in one collective call.
 struct Call<'a> {
@@ -57,6 +58,7 @@ impl World {
         root: usize,
     ) -> Result<(), Error> {
         let (context, tag) = communicator.next_collective();
+        self.about_collective(MpiRole::Collective, communicator, Some(root), tag as u32, memory.bytes());
         self.direct_broadcast_in(&Call { communicator, context, tag }, memory, root)
     }
 
@@ -89,6 +91,7 @@ impl World {
         root: usize,
     ) -> Result<(), Error> {
         let (context, tag) = communicator.next_collective();
+        self.about_collective(MpiRole::Collective, communicator, Some(root), tag as u32, from.bytes());
         self.direct_reduce_in(&Call { communicator, context, tag }, from, into, fold, root)
     }
 
@@ -130,6 +133,7 @@ impl World {
         fold: Fold,
     ) -> Result<(), Error> {
         let (context, tag) = communicator.next_collective();
+        self.about_collective(MpiRole::Collective, communicator, None, tag as u32, from.bytes());
         let call = Call { communicator, context, tag };
         let (size, rank) = (communicator.size(), communicator.rank());
         if !size.is_power_of_two() {

@@ -22,7 +22,7 @@ impl World {
         from: Option<&[Buffer]>,
         into: &[Buffer],
     ) -> Result<Id, Error> {
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, None, into.get(communicator.rank()).map_or(0, Buffer::bytes));
         let (size, rank) = (plan.size(), plan.rank());
         let sent: Vec<Memory> = match from {
             Some(from) => from.iter().map(|part| plan.input(part)).collect(),

@@ -19,7 +19,8 @@ impl World {
         parts: &[Buffer],
         root: usize,
     ) -> Result<Id, Error> {
-        let mut plan = Plan::new(communicator);
+        let mut plan =
+            Plan::new(communicator, Some(root), from.or(parts.get(communicator.rank())).map_or(0, Buffer::bytes));
         let rank = plan.rank();
         if rank != root {
             let own = plan.input(from.ok_or(Error::Buffer)?);
@@ -52,7 +53,8 @@ impl World {
         into: Option<&Buffer>,
         root: usize,
     ) -> Result<Id, Error> {
-        let mut plan = Plan::new(communicator);
+        let mut plan =
+            Plan::new(communicator, Some(root), into.or(parts.get(communicator.rank())).map_or(0, Buffer::bytes));
         let rank = plan.rank();
         if rank == root {
             for (other, part) in parts.iter().enumerate() {
@@ -82,7 +84,7 @@ impl World {
         from: Option<&Buffer>,
         parts: &[Buffer],
     ) -> Result<Id, Error> {
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, None, parts.get(communicator.rank()).map_or(0, Buffer::bytes));
         let (size, rank) = (plan.size(), plan.rank());
         let own = plan.input(from.unwrap_or(&parts[rank]));
         let places: Vec<Memory> = parts.iter().map(|part| plan.output(part)).collect();

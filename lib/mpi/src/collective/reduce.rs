@@ -49,7 +49,7 @@ impl World {
     ) -> Result<Id, Error> {
         let input = from.or(into).ok_or(Error::Buffer)?;
         operation.check(&input.datatype)?;
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, Some(root), input.bytes());
         plan.set_reduction(operation, input);
         let own = plan.load(input);
         let result = match fold_of(operation, &input.datatype) {
@@ -91,7 +91,7 @@ impl World {
     ) -> Result<Id, Error> {
         let input = from.unwrap_or(into);
         operation.check(&input.datatype)?;
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, None, input.bytes());
         plan.set_reduction(operation, input);
         let own = plan.load(input);
         match fold_of(operation, &input.datatype) {
@@ -126,7 +126,7 @@ impl World {
         operation: &Operation,
     ) -> Result<Id, Error> {
         operation.check(&from.datatype)?;
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, None, from.bytes());
         let (size, rank) = (plan.size(), plan.rank());
         let starts: alloc::vec::Vec<usize> =
             counts.iter().scan(0, |sum, n| Some(core::mem::replace(sum, *sum + n))).collect();

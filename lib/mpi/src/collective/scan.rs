@@ -21,7 +21,7 @@ impl World {
     ) -> Result<Id, Error> {
         let input = from.unwrap_or(into);
         operation.check(&input.datatype)?;
-        let mut plan = Plan::new(communicator);
+        let mut plan = Plan::new(communicator, None, input.bytes());
         plan.set_reduction(operation, input);
         let (size, rank) = (plan.size(), plan.rank());
         let own = plan.load(input);

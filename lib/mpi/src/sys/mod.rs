@@ -10,3 +10,10 @@ pub use ring::{Body, Consumer, INLINE_BYTES, Producer};
 #[cfg(loom)]
 pub use ring::{Credit, Slot};
 pub use segment::{Header, RANKS_MAX, Segment, bytes_of};
+
+/// The clock of events: the time stamp counter.
+#[inline(always)]
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: every x86-64 CPU has the instruction, and neither our kernel nor Linux forbids it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}

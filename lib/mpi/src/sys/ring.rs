@@ -169,6 +169,12 @@ impl Producer {
         self.next.wrapping_sub(self.taken) < SLOTS
     }
 
+    /// The number of the slot that is sent next.
+    #[inline]
+    pub fn position(&self) -> u32 {
+        self.next
+    }
+
     /// Sends what is in `body`. Only after [`Producer::has_slot`] returned true.
     #[inline]
     pub fn push(&mut self, body: &Body) {
@@ -224,6 +230,12 @@ impl Consumer {
     /// As for [`Producer::new`].
     pub unsafe fn new(slots: NonNull<Slot>, credit: NonNull<Credit>, bulk: NonNull<u8>) -> Consumer {
         Consumer { slots, credit, bulk, next: 0, published: 0, bulk_next: 0, bulk_published: 0 }
+    }
+
+    /// The number of the slot that is received next.
+    #[inline]
+    pub fn position(&self) -> u32 {
+        self.next
     }
 
     /// What is received next, if anything is there; it stays there until [`Consumer::advance`].

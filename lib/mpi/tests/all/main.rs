@@ -4,4 +4,5 @@
 mod collectives;
 mod messages;
 mod simulated;
+mod traced;
 mod typed;

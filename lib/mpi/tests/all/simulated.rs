@@ -1,5 +1,6 @@
 //! A world of ranks in one process: each is a thread, one runs at a time, and who runs next is chosen by the seed.
 
+use glass_mpi::trace::Trace;
 use glass_mpi::{Base, Basic, Buffer, Communicator, Datatype, Fabric, Memory, RANKS_MAX, Segment, World, bytes_of};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -78,6 +79,7 @@ struct SimulatedFabric {
     rank: usize,
     baton: Arc<Baton>,
     one_copy_bytes_min: usize,
+    trace: Trace,
 }
 
 impl Fabric for SimulatedFabric {
@@ -102,6 +104,10 @@ impl Fabric for SimulatedFabric {
 
     fn now_ns(&self) -> u64 {
         self.baton.lock().taken
+    }
+
+    fn trace(&self) -> Trace {
+        self.trace
     }
 }
 
@@ -144,6 +150,16 @@ impl Rank {
 
 /// Runs `program` as each of `count` ranks; what they return, by rank. The same seed gives the same order of steps.
 pub fn run<R: Send>(count: usize, seed: u64, program: impl Fn(&mut Rank) -> R + Sync) -> Vec<R> {
+    run_traced(count, seed, |_| Trace::NONE, program)
+}
+
+/// As [`run`], with events.
+pub fn run_traced<R: Send>(
+    count: usize,
+    seed: u64,
+    trace: impl Fn(usize) -> Trace + Sync,
+    program: impl Fn(&mut Rank) -> R + Sync,
+) -> Vec<R> {
     assert!(count <= RANKS_MAX);
     let layout = Layout::from_size_align(bytes_of(count), 4096).unwrap();
     // SAFETY: the layout is not empty.
@@ -154,7 +170,7 @@ pub fn run<R: Send>(count: usize, seed: u64, program: impl Fn(&mut Rank) -> R + 
     let turns = Turns { current, alive: vec![true; count], random, taken: 0, has_failed: false };
     let baton =
         Arc::new(Baton { turns: Mutex::new(turns), changed: (0..count).map(|_| Condvar::new()).collect(), seed });
-    let (shared, program) = (&shared, &program);
+    let (shared, trace, program) = (&shared, &trace, &program);
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..count)
             .map(|rank| {
@@ -164,7 +180,8 @@ pub fn run<R: Send>(count: usize, seed: u64, program: impl Fn(&mut Rank) -> R + 
                         baton.await_turn(rank, baton.lock());
                         // SAFETY: zeroed memory of this length that lives until all ranks are gone; one segment per rank.
                         let segment = unsafe { Segment::new(shared.0, count, rank) };
-                        let fabric = SimulatedFabric { rank, baton: baton.clone(), one_copy_bytes_min };
+                        let fabric =
+                            SimulatedFabric { rank, baton: baton.clone(), one_copy_bytes_min, trace: trace(rank) };
                         let world = World::new(Box::new(fabric), segment);
                         let all = world.communicator_of_all();
                         let random = fastrand::Rng::with_seed(seed ^ (rank as u64 + 1) << 32);

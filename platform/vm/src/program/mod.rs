@@ -21,9 +21,7 @@ use core::ops::Range;
 use elf::Program;
 
 /// The memory of ranks starts and ends at a large page, so that few entries map it.
-const LARGE_PAGE_BYTES: u64 = 2 << 20;
-/// Programs are above all physical memory.
-const PROGRAMS_START: u64 = 1 << 44;
+const LARGE_PAGE_BYTES: u64 = glass_formats::C_PROGRAM_PAGE_BYTES;
 const STACK_BYTES_MAX: u64 = 8 << 20;
 /// One part of a rank's memory in so many is its stack.
 const STACK_SHARE: u64 = 8;
@@ -42,8 +40,7 @@ struct Place {
 impl Place {
     /// For ranks with `bytes` bytes of memory each, a multiple of a large page; `None` if that is too little.
     fn of(program: &Program, bytes: u64) -> Option<Place> {
-        let into_page = program.writable.start % LARGE_PAGE_BYTES;
-        let start = PROGRAMS_START + (LARGE_PAGE_BYTES - into_page) % LARGE_PAGE_BYTES;
+        let start = glass_formats::c_program_start(program.writable.start);
         let memory = start + program.writable.start..start + program.writable.start + bytes;
         let stack = (bytes / STACK_SHARE).min(STACK_BYTES_MAX) / crate::paging::PAGE_BYTES * crate::paging::PAGE_BYTES;
         let guard = memory.end - stack - crate::paging::PAGE_BYTES;
@@ -69,7 +66,7 @@ mod tests {
         };
         for first in [0x6000, 0x20_0000, 0x2f_f000] {
             let place = Place::of(&program(first..first + 0x2000), 4 << 20).unwrap();
-            assert!(place.memory.start.is_multiple_of(LARGE_PAGE_BYTES) && place.start >= PROGRAMS_START);
+            assert!(place.memory.start.is_multiple_of(LARGE_PAGE_BYTES) && place.start >= 1 << 44);
             assert_eq!((place.memory.start - place.start, place.memory.end - place.memory.start), (first, 4 << 20));
             assert_eq!(place.heap, place.memory.start + 0x2000..place.guard);
             assert_eq!(place.memory.end - place.guard, (512 << 10) + 4096);

@@ -202,9 +202,20 @@ fn environment(rank: usize, ranks: usize, place: &Place, memory: u64) -> Vec<Str
     ])
 }
 
+/// Where the events of a program on this core go: into the core's ring, which the kernel writes only while the program does not run.
+fn trace_of_this_core() -> Option<String> {
+    let own = this_core().trace_memory.get().as_ptr().addr() as u64;
+    let ring = glass_trace::CONTROL
+        .rings
+        .iter()
+        .position(|ring| ring.capacity.load(Ordering::Acquire) > 0 && ring.address.load(Ordering::Relaxed) == own)?;
+    Some(format!("GLASS_MPI_TRACE={}:{ring}", (&raw const glass_trace::CONTROL).expose_provenance()))
+}
+
 impl Rank {
     /// Runs the program on this core to its end; its exit code.
-    fn run(self, printed: Sender<String>) -> u8 {
+    fn run(mut self, printed: Sender<String>) -> u8 {
+        self.environment.extend(trace_of_this_core());
         // SAFETY: the tables map all that the kernel's do, at the same addresses.
         unsafe { load_page_tables(self.root) };
         self.load();

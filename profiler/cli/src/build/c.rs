@@ -3,6 +3,7 @@
 use super::{Args, IMAGE_PROFILE, Package, Platform, TARGET, report_size, strip};
 use crate::new;
 use anyhow::{Context, Result, bail, ensure};
+use glass_formats::C_PROGRAM_SYMBOLS;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,6 +52,10 @@ pub(super) fn run(args: &Args) -> Result<PathBuf> {
             strip(&program, &stripped)?;
             let image = image(&repository, &stripped)?;
             fs::copy(&image, &output).with_context(|| format!("cannot write {}", output.display()))?;
+            // For the profiler: the image has the program without its symbols.
+            let mut symbols = output.clone().into_os_string();
+            symbols.push(C_PROGRAM_SYMBOLS);
+            fs::copy(&program, &symbols).with_context(|| format!("cannot write {}", symbols.display()))?;
         }
     }
     report_size("built", &output)?;

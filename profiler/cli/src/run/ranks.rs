@@ -1,10 +1,14 @@
 //! `glass run --ranks N`: starts a program N times as the ranks of an MPI job (docs/formats/mpi-ranks.md).
 
+use super::ranks_trace::RanksTrace;
+use super::traced::Recording;
 use super::{Args, CORES_MAX, MEMORY_DEFAULT, SocketFolder, ends_with_us};
 use crate::build::Platform;
 use crate::console::say;
 use anyhow::{Context, Result, bail, ensure};
 use glass_formats::C_PROGRAM_MARK;
+use glass_formats::trace::Group;
+use glass_session::Wish;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -76,8 +80,9 @@ fn contains(file: &Path, mark: &[u8]) -> Result<bool> {
 }
 
 /// Runs the job; the exit code is that of the first rank that failed, as `mpirun` has it.
-pub(super) fn run(options: &Options, words: &[String]) -> Result<ExitCode> {
-    let Some((program, arguments)) = words.split_first() else { bail!("give the program after `--`") };
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let options = &args.ranks;
+    let Some((program, arguments)) = args.args.split_first() else { bail!("give the program after `--`") };
     let program = find_program(program)?;
     let count = options.ranks.unwrap_or(1);
     let folder = SocketFolder::make()?;
@@ -86,17 +91,37 @@ pub(super) fn run(options: &Options, words: &[String]) -> Result<ExitCode> {
         File::from(memfd_create("glass-mpi", MemfdFlags::empty()).context("cannot make the memory of the ranks")?);
     memory.set_len(HEADER_BYTES)?;
     let libraries = library_path(&folder.0)?;
-    let mut job = Job { memory, ranks: Vec::new() };
+    let groups = args.trace.map_or(0, |groups| groups.0);
+    ensure!(
+        args.trace.is_none() || groups & Group::Mpi as u32 != 0,
+        "ranks have the group of events `mpi` only: leave out the groups after `--trace`"
+    );
+    let recording = Recording::of_ranks(args)?;
+    let mut job = Job { memory, trace: RanksTrace::make(count, groups)?, ranks: Vec::new(), failed: None };
     for rank in 0..count {
         let mut command = ends_with_us(&program);
         command.args(arguments).env("GLASS_MPI_RANK", rank.to_string()).env("GLASS_MPI_RANKS", count.to_string());
         command.env("GLASS_MPI_FD", job.memory.as_raw_fd().to_string()).env("LD_LIBRARY_PATH", &libraries);
+        command.env("GLASS_MPI_TRACE_FD", job.trace.descriptor().to_string());
         if rank > 0 {
             command.stdin(Stdio::null());
         }
         job.ranks.push(Rank::start(&mut command, rank, options.prefix)?);
     }
-    job.wait()
+    match recording {
+        Some(recording) => {
+            let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+            let title = format!("{name} ({count} ranks)");
+            let watch = || Ok(if job.is_over()? { Wish::Stop } else { Wish::Continue });
+            recording.record(std::process::id(), &title, false, watch)?;
+        }
+        None => {
+            while !job.is_over()? {
+                thread::sleep(POLL);
+            }
+        }
+    }
+    job.finish()
 }
 
 /// The program as a shell would find it: setpriv, which starts it, looks in the path too.
@@ -174,7 +199,10 @@ fn copy_lines(rank: u32, from: impl Read, mut to: impl Write) {
 
 struct Job {
     memory: File,
+    trace: RanksTrace,
     ranks: Vec<Rank>,
+    /// The exit code of the first rank that failed, and since when.
+    failed: Option<(u8, Instant)>,
 }
 
 impl Job {
@@ -195,36 +223,35 @@ impl Job {
         let _ = self.memory.write_all_at(&(rank as u32 + 1).to_ne_bytes(), 0);
     }
 
-    /// Waits for all ranks. After a failure the others have a moment to end by themselves.
-    fn wait(&mut self) -> Result<ExitCode> {
-        let mut failed: Option<(u8, Instant)> = None;
-        loop {
-            for rank in 0..self.ranks.len() {
-                let Some(status) = self.ended(rank)? else { continue };
-                let Some((code, reason)) = self.failure(rank, status) else { continue };
-                if failed.is_none() {
-                    // A rank that aborts gives its code; others may have ended because of it before it did.
-                    let is_announced = self.word(0) != 0;
-                    let code = if is_announced { (self.word(4) as u8).max(1) } else { code };
-                    if !is_announced {
-                        say!("glass: rank {rank} {reason}; ending the others");
-                        self.announce(rank, code);
-                    }
-                    failed = Some((code, Instant::now()));
+    /// Whether all ranks have ended, which is to be called often: after a failure the others have a moment to end by themselves.
+    fn is_over(&mut self) -> Result<bool> {
+        self.trace.follow_host();
+        for rank in 0..self.ranks.len() {
+            let Some(status) = self.ended(rank)? else { continue };
+            let Some((code, reason)) = self.failure(rank, status) else { continue };
+            if self.failed.is_none() {
+                // A rank that aborts gives its code; others may have ended because of it before it did.
+                let is_announced = self.word(0) != 0;
+                let code = if is_announced { (self.word(4) as u8).max(1) } else { code };
+                if !is_announced {
+                    say!("glass: rank {rank} {reason}; ending the others");
+                    self.announce(rank, code);
                 }
+                self.failed = Some((code, Instant::now()));
             }
-            if self.ranks.iter().all(|rank| rank.status.is_some()) {
-                break;
-            }
-            if failed.is_some_and(|(_, since)| since.elapsed() > GRACE) {
-                self.kill();
-            }
-            thread::sleep(POLL);
         }
+        if self.failed.is_some_and(|(_, since)| since.elapsed() > GRACE) {
+            self.kill();
+        }
+        Ok(self.ranks.iter().all(|rank| rank.status.is_some()))
+    }
+
+    /// Waits until all output of the ranks, which have ended, is copied.
+    fn finish(&mut self) -> Result<ExitCode> {
         self.ranks.iter_mut().flat_map(|rank| rank.copiers.drain(..)).for_each(|copier| {
             let _ = copier.join();
         });
-        Ok(failed.map_or(ExitCode::SUCCESS, |(code, _)| ExitCode::from(code)))
+        Ok(self.failed.map_or(ExitCode::SUCCESS, |(code, _)| ExitCode::from(code)))
     }
 
     /// How a rank ended, once: `None` before and after.

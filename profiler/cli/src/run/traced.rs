@@ -24,6 +24,7 @@ const ROUND: Duration = Duration::from_millis(20);
 pub(super) struct Recording {
     output: Output,
     path: PathBuf,
+    /// What runs in a VM.
     program: PathBuf,
     settings: LiveSettings,
 }
@@ -34,31 +35,51 @@ impl Recording {
         let Some(groups) = args.trace else { return Ok(None) };
         trace::check_program(program)?;
         let wanted = WantedArgs { groups, functions: Vec::new(), exclude: Vec::new() };
-        let settings = wanted.settings_of(program, &program.display().to_string())?;
+        Recording::new(args, program, wanted.settings_of(program, &program.display().to_string())?).map(Some)
+    }
+
+    /// As [`Recording::prepare`], of ranks that are processes: the launcher has their trace.
+    pub(super) fn of_ranks(args: &Args) -> Result<Option<Recording>> {
+        args.trace.map(|groups| Recording::new(args, Path::new(""), groups.live())).transpose()
+    }
+
+    fn new(args: &Args, program: &Path, settings: LiveSettings) -> Result<Recording> {
         // A pipe may wait for its reader here, which Ctrl-C ends.
         let output = Output::prepare(&args.output)?;
-        Ok(Some(Recording {
+        Ok(Recording {
             output,
             path: args.output.clone(),
             program: program.to_owned(),
             // What the ring held before the first read counts, or is reported as lost.
             settings: LiveSettings { start: Start::First, ..settings },
-        }))
+        })
     }
 
     /// Records until the service in `child` ends.
     pub(super) fn run(self, child: &mut Child, title: &str, is_vm: bool) -> Result<ExitStatus> {
-        let result = self.record(child, title, is_vm);
+        let (mut status, child_id) = (None, child.id());
+        let watch = || {
+            status = child.try_wait().context("cannot wait for the service")?;
+            Ok(if status.is_some() { Wish::Stop } else { Wish::Continue })
+        };
+        let result = self.record(child_id, title, is_vm, watch);
         if result.is_err() {
             // Whatever went wrong, it was started by us.
             let _ = child.kill();
             let _ = child.wait();
         }
-        result
+        result?;
+        status.context("the service has no status")
     }
 
-    fn record(self, child: &mut Child, title: &str, is_vm: bool) -> Result<ExitStatus> {
-        let pid = child.id();
+    /// Records what process `pid` has a trace of, until `watch`, which is called ten times a second, wishes it to end or fails.
+    pub(super) fn record(
+        self,
+        pid: u32,
+        title: &str,
+        is_vm: bool,
+        mut watch: impl FnMut() -> Result<Wish>,
+    ) -> Result<()> {
         let program = self.program;
         let from = "its own trace, from the first instruction on";
         let origin = origin(0, title.to_owned(), from, program.display().to_string());
@@ -68,10 +89,12 @@ impl Recording {
         let session = Session::announce(Sources { samples: None, trace: Some(trace), guest })?;
         let file = self.output.into_recording(session.clocks(), &origin)?;
         let running = session.start(file)?;
-        let mut status = None;
+        let mut failed = None;
         let mut watch = || {
-            status = child.try_wait().transpose();
-            if status.is_some() { Wish::Stop } else { Wish::Continue }
+            watch().unwrap_or_else(|error| {
+                failed = Some(error);
+                Wish::Stop
+            })
         };
         let ended = running.run(None, |_| watch());
         // A full disk ends the recording, not the service.
@@ -87,6 +110,6 @@ impl Recording {
             None => {}
         }
         progress::profiler(&written.cost, elapsed);
-        status.context("the service has no status")?.context("cannot wait for the service")
+        failed.map_or(Ok(()), Err)
     }
 }

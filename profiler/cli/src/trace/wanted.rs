@@ -39,7 +39,7 @@ pub fn parse_groups(text: &str) -> Result<Groups, String> {
 /// The subjects of tracing.
 #[derive(clap::Args)]
 pub struct WantedArgs {
-    /// Groups of events, separated by commas: tasks, cores, devices, net, counters, spans, functions; `all`: every group except
+    /// Groups of events, separated by commas: tasks, cores, devices, net, counters, spans, functions, mpi; `all`: every group except
     /// functions, which need --functions. For `glass trace` an empty list switches all off.
     #[arg(long, value_name = "GROUPS", default_value = "all", value_parser = parse_groups)]
     pub groups: Groups,

@@ -51,6 +51,12 @@ pub struct Trace {
     pub spans: Vec<Span>,
     /// When a core was in a span, in order of their start.
     pub span_visits: Vec<SpanVisit>,
+    /// Calls of MPI, in order of their start.
+    pub mpi_calls: Vec<MpiCall>,
+    /// Messages between ranks, in order of their receipt.
+    pub mpi_messages: Vec<MpiMessage>,
+    /// Which calls took part in which collective operations, in order.
+    pub mpi_parts: Vec<MpiPart>,
     /// In order.
     pub messages: Vec<Message>,
     /// Functions that were traced.
@@ -383,6 +389,63 @@ pub struct SpanVisit {
     pub interval: Interval,
     /// The task that ran: index into [`Trace::tasks`].
     pub task: Option<u32>,
+}
+
+/// A call of MPI.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MpiCall {
+    /// Of the job.
+    pub rank: u32,
+    /// Index into [`Trace::cores`].
+    pub core: u32,
+    /// "MPI_Send".
+    pub name: NameId,
+    /// Begin.
+    pub start_ns: u64,
+    /// End.
+    pub end_ns: u64,
+    /// Its span, with communicator, peer, tag and bytes: index into [`Trace::spans`].
+    pub span: u32,
+    /// Index into [`Trace::span_visits`].
+    pub visit: u32,
+    /// Its end is missing.
+    pub is_cut: bool,
+}
+
+/// A message from rank to rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MpiMessage {
+    /// The call that sent it: index into [`Trace::mpi_calls`].
+    pub from: u32,
+    /// The call that received it.
+    pub to: u32,
+    /// When it, or its offer, was on its way.
+    pub sent_ns: u64,
+    /// When all of it was where it belongs.
+    pub received_ns: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Its sender waited until it was received.
+    pub is_offered: bool,
+}
+
+/// A rank's part in a collective operation. All parts of one operation have the same communicator, lowest rank, number and kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MpiPart {
+    /// The call: index into [`Trace::mpi_calls`].
+    pub call: u32,
+    /// Its number. Communicators without common ranks may have the same.
+    pub communicator: u32,
+    /// The lowest of its ranks.
+    pub lowest: u8,
+    /// How many ranks it has.
+    pub ranks: u32,
+    /// Barriers are counted apart from other operations.
+    pub is_barrier: bool,
+    /// Operations of the communicator before it.
+    pub number: u32,
+    /// When the rank began it.
+    pub time_ns: u64,
 }
 
 /// A message of the `tracing` macros.

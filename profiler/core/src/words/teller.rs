@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use glass_formats::trace::{BlockKind, Event, GROUPS, Kind, Operation, Outcome, Presence, UNREQUESTED_MIN, WakeSource};
+use glass_formats::trace::{
+    BlockKind, Event, GROUPS, Kind, MPI_ANY, MPI_CALLS, MpiRole, Operation, Outcome, Presence, UNREQUESTED_MIN,
+    WakeSource,
+};
 
 use super::message::Told;
 use super::phrase::{flags, operation, wait, wait_object};
@@ -165,6 +168,9 @@ impl Teller {
             Kind::SpanEnter => format!("enters span {}", self.span(event.b, names)),
             Kind::SpanExit => format!("leaves span {}", self.span(event.b, names)),
             Kind::SpanEnd => format!("span {} ended", self.span(event.b, names)),
+            Kind::MpiCall | Kind::MpiReturn | Kind::MpiAbout | Kind::MpiSent | Kind::MpiReceived => {
+                mpi_words(kind, event)
+            }
             Kind::FunctionEnter => format!("{} starts", function()),
             Kind::FunctionExit => format!("{} returns", function()),
             Kind::FunctionTailExit => format!("{} ends by a jump", function()),
@@ -252,6 +258,32 @@ fn net_words(kind: Kind, event: &Event) -> String {
         count(bytes),
         count(window)
     )
+}
+
+fn mpi_words(kind: Kind, event: &Event) -> String {
+    let name = || MPI_CALLS.get(usize::from(event.detail)).copied().unwrap_or("MPI");
+    let (communicator, low) = (event.b >> 32, event.b as u32);
+    match kind {
+        Kind::MpiCall => format!("rank {} calls {}", event.a, name()),
+        Kind::MpiReturn => format!("rank {} returns from {}", event.a, name()),
+        Kind::MpiSent => format!("message {} to rank {}: {} bytes", event.b, event.a, count(event.c)),
+        Kind::MpiReceived => format!("message {} from rank {}: {} bytes", event.b, event.a, count(event.c)),
+        _ => {
+            let peer = match event.a {
+                0 => "no rank".to_owned(),
+                MPI_ANY => "any rank".to_owned(),
+                rank => format!("rank {}", rank - 1),
+            };
+            let tag = if low == u32::MAX { "any tag".to_owned() } else { format!("tag {low}") };
+            let bytes = |bytes| format!("{} bytes, communicator {communicator}", count(bytes));
+            match MpiRole::from_number(event.detail) {
+                Some(MpiRole::Send) => format!("sends to {peer}: {tag}, {}", bytes(event.c)),
+                Some(MpiRole::Receive) => format!("receives from {peer}: {tag}, up to {}", bytes(event.c)),
+                _ if event.a == 0 => format!("collective operation {low}: {}", bytes(event.c & ((1 << 40) - 1))),
+                _ => format!("collective operation {low}: root {peer}, {}", bytes(event.c & ((1 << 40) - 1))),
+            }
+        }
+    }
 }
 
 fn groups(bits: u64) -> String {

@@ -131,6 +131,16 @@ pub(super) fn fields(kind: Kind) -> &'static [Field] {
         Kind::Message => &[("place", Name, A), SPAN, ("text_bytes", U64, C), ("level", U16, Detail)],
         Kind::Field => &[("name", Name, A), ("value", Hex64, B), ("span", U64, C), ("type", FieldValue, Detail)],
         Kind::Text => &[("bytes", U16, Detail), ("text", Text, Bytes)],
+        Kind::MpiCall | Kind::MpiReturn => &[("call", U16, Detail), ("rank", U32, A)],
+        Kind::MpiAbout => &[
+            ("role", U16, Detail),
+            ("rank_and_one", U32, A),
+            ("tag_or_number", U32, BLow),
+            ("communicator", U32, BHigh),
+            ("bytes", Hex64, C),
+        ],
+        Kind::MpiSent => &[("rank", U32, A), ("slot", U64, B), ("bytes", U64, C), ("is_offered", U16, Detail)],
+        Kind::MpiReceived => &[("rank", U32, A), ("slot", U64, B), ("bytes", U64, C)],
         Kind::FunctionEnter | Kind::FunctionExit | Kind::FunctionTailExit => &[("function", Function, A)],
         Kind::Groups => &[("groups", Hex64, B)],
     }

@@ -7,7 +7,7 @@ use glass_profile::format::count;
 use glass_profile::names::printable;
 use glass_profile::trace::model::{Trace, Value};
 
-use super::flows::Wakes;
+use super::flows::{Step, Wakes, messages};
 use super::{Board, Lane, Mark, by_time, core_name, list, task_name, text};
 
 const CUT: &[(&str, Value)] = &[("is_cut", Value::Bool(true))];
@@ -37,13 +37,16 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     }
     interrupts(board)?;
     calls(board)?;
-    for visit in &trace.span_visits {
+    let mut ends = messages(trace).into_iter().peekable();
+    for (index, visit) in (0u32..).zip(&trace.span_visits) {
+        let steps: Vec<Step> =
+            std::iter::from_fn(|| ends.next_if(|(of, _)| *of <= index)).map(|(_, step)| step).collect();
         let span = trace.spans.get(visit.span as usize);
         let name = span.map_or_else(String::new, |span| printable(trace.name(span.name)));
         let details = [("span", Value::Unsigned(span.map_or(0, |span| span.number)))];
         let lane = Lane::CoreSpans(visit.interval.core);
         let mark = Mark::new(lane, visit.interval.start_ns, visit.interval.end_ns, "span", &name);
-        board.slice(&Mark { details: &details, ..mark }, || "spans".to_owned())?;
+        board.slice(&Mark { details: &details, steps: &steps, ..mark }, || "spans".to_owned())?;
     }
     for loss in &trace.losses {
         let name = format!("{} events are missing", count(loss.events));

@@ -1,4 +1,5 @@
-//! Arrows: from the cause of a wake-up to the poll that follows, and from a task to its requests.
+//! Arrows: from the cause of a wake-up to the poll that follows, from a task to its requests, and from the call of MPI that sends a message to
+//! the one that receives it.
 
 use glass_profile::trace::model::{Cause, Trace};
 
@@ -26,6 +27,18 @@ pub(super) fn wake_arrow(wake: u32) -> u64 {
 /// The arrow from a task to its request.
 pub(super) fn request_arrow(request: u32) -> u64 {
     1 << 40 | u64::from(request)
+}
+
+/// The ends of messages between ranks, by index of the visit of a span, in order.
+pub(super) fn messages(trace: &Trace) -> Vec<(u32, Step)> {
+    let mut ends = Vec::with_capacity(trace.mpi_messages.len() * 2);
+    for (message, arrow) in trace.mpi_messages.iter().zip(1_u64 << 41..) {
+        for (call, place) in [(message.from, Place::Begin), (message.to, Place::End)] {
+            ends.extend(trace.mpi_calls.get(call as usize).map(|call| (call.visit, Step { arrow, place })));
+        }
+    }
+    ends.sort_by_key(|(visit, _)| *visit);
+    ends
 }
 
 /// The wake-ups of each cause, which become arrows.

@@ -36,7 +36,8 @@ fn derive(fixture: &Fixture, name: &str, program: &str, arguments: &[&str]) -> P
 }
 
 fn settings(files: &[(&Path, Option<u64>)]) -> VmSettings {
-    let symbols = files.iter().map(|(path, address)| SymbolFile { path: path.to_path_buf(), address: *address });
+    let symbols =
+        files.iter().map(|(path, address)| SymbolFile { path: path.to_path_buf(), address: *address, is_right: false });
     VmSettings { symbols: symbols.collect(), ..VmSettings::new(2048, PathBuf::new()) }
 }
 

@@ -56,6 +56,7 @@ export class TraceData {
     this.sums = index.sums;
     this.sumsLeftOut = index.sumsLeftOut;
     this.wakes = index.wakes;
+    this.mpiMessages = index.mpiMessages;
     this.series = index.series;
     this.tables = index.tables;
     this.tasks = index.tasks;
@@ -164,8 +165,17 @@ export class TraceData {
 
   /** The same if they are there. */
   wakesNow(piece) {
+    return this.decodedNow(piece, () => this.fetchWakes(piece));
+  }
+
+  /** Messages between ranks of a piece, if they are there: as wakes, and how long before its receipt each was sent. */
+  messagesNow(piece) {
+    return this.decodedNow(piece, () => this.fetchAs(piece, (bytes) => decodeMessages(bytes, piece)));
+  }
+
+  decodedNow(piece, fetch) {
     const known = this.decoded.get(piece);
-    if (known === undefined) this.fetchWakes(piece).then(() => this.onLoaded());
+    if (known === undefined) fetch().then(() => this.onLoaded());
     return known === undefined || known instanceof Promise ? null : known;
   }
 
@@ -291,15 +301,27 @@ function decodeSteps(bytes, [, offset, count, first], width) {
   return { width, count, start, last, low, high };
 }
 
-function decodeWakes(bytes, [, offset, count, first]) {
-  const reader = new Reader(bytes, offset);
+function decodeTimes(reader, count, first) {
   const time = reader.numbers(count, new Float64Array(count));
   let at = first;
   for (let index = 0; index < count; index += 1) {
     at += time[index];
     time[index] = at;
   }
+  return time;
+}
+
+function decodeWakes(bytes, [, offset, count, first]) {
+  const reader = new Reader(bytes, offset);
+  const time = decodeTimes(reader, count, first);
   return { count, time, from: reader.numbers(count, new Float64Array(count)), to: reader.numbers(count, new Float64Array(count)) };
+}
+
+function decodeMessages(bytes, [, offset, count, first]) {
+  const reader = new Reader(bytes, offset);
+  const time = decodeTimes(reader, count, first);
+  const column = () => reader.numbers(count, new Float64Array(count));
+  return { count, time, way: column(), from: column(), to: column() };
 }
 
 function decodeTasks(bytes, [, offset, count]) {

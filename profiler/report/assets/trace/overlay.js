@@ -118,12 +118,17 @@ export function drawLosses(pen, frame) {
   }
 }
 
-/** Arrows from what woke a task to the task, or their number if they are too many to be drawn. */
+/** Arrows from what woke a task to the task, and from the call that sent a message to the one that received it; none if they are too many. */
 export function drawArrows(pen, frame) {
-  const { view, data, ink } = frame;
-  const pieces = piecesIn({ pieces: data.wakes }, ...view);
+  const { data } = frame;
+  return drawArrowsOf(pen, frame, data.wakes, (piece) => data.wakesNow(piece)) + drawArrowsOf(pen, frame, data.mpiMessages, (piece) => data.messagesNow(piece));
+}
+
+function drawArrowsOf(pen, frame, list, now) {
+  const { view, ink } = frame;
+  const pieces = piecesIn({ pieces: list }, ...view);
   if (pieces.length === 0 || pieces.length > ARROW_PIECES_MAX) return 0;
-  const found = pieces.map((piece) => data.wakesNow(piece)).filter((piece) => piece !== null);
+  const found = pieces.map(now).filter((piece) => piece !== null);
   const ranges = found.map((piece) => [piece, firstAbove(piece.time, view[0]), firstAbove(piece.time, view[1])]);
   const count = ranges.reduce((sum, [, from, to]) => sum + to - from, 0);
   if (count > ARROWS_MAX) return 0;
@@ -131,39 +136,49 @@ export function drawArrows(pen, frame) {
   let drawn = 0;
   for (const [piece, first, end] of ranges) {
     for (let index = first; index < end; index += 1) {
-      if (piece.from[index] > 0 && piece.to[index] > 0) drawn += drawArrow(pen, frame, piece.time[index], piece.from[index] - 1, piece.to[index] - 1);
+      if (piece.from[index] > 0 && piece.to[index] > 0) drawn += drawArrow(pen, frame, piece.time[index], piece.way?.[index] ?? 0, piece.from[index] - 1, piece.to[index] - 1);
     }
   }
   return drawn;
 }
 
-function drawArrow(pen, frame, time, from, to) {
+/** An arrow that ends at `time` and started `way` ns before. */
+function drawArrow(pen, frame, time, way, from, to) {
   const y0 = frame.middle(from);
   const y1 = frame.middle(to);
   if (y0 === null || y1 === null || y0 === y1) return 0;
   const { plane, height } = frame;
   if ((y0 < plane.top && y1 < plane.top) || (y0 > height && y1 > height)) return 0;
   const x = Math.round(frame.x(time)) + 0.5;
+  const x0 = way === 0 ? x : frame.x(time - way);
   const down = y1 > y0 ? 1 : -1;
   const tip = y1 - down * 3;
   const isFromSight = y0 > plane.top && y0 < height;
   // Of an arrow that comes from a track out of sight the last part is enough.
   const tail = isFromSight ? y0 : y1 - down * ARROW_TAIL_PX;
+  const seen = (y) => Math.max(plane.top, Math.min(height, y));
+  const at = (y) => x0 + ((x - x0) * (y - y0)) / (tip - y0);
   pen.globalAlpha = isFromSight ? 0.75 : 0.45;
   pen.lineWidth = 1.25;
   pen.beginPath();
-  pen.moveTo(x, Math.max(plane.top, Math.min(height, tail)));
-  pen.lineTo(x, Math.max(plane.top, Math.min(height, tip)));
+  pen.moveTo(at(seen(tail)), seen(tail));
+  pen.lineTo(at(seen(tip)), seen(tip));
   pen.stroke();
   if (tip > plane.top && tip < height) {
+    pen.save();
+    pen.translate(x, tip);
+    pen.rotate(Math.atan2(tip - y0, x - x0));
     pen.beginPath();
-    pen.moveTo(x, tip + down * 2);
-    pen.lineTo(x - 3.5, tip - down * 5);
-    pen.lineTo(x + 3.5, tip - down * 5);
+    pen.moveTo(2, 0);
+    pen.lineTo(-5, -3.5);
+    pen.lineTo(-5, 3.5);
     pen.fill();
-    pen.beginPath();
-    pen.arc(x, y0, 2, 0, 7);
-    if (isFromSight) pen.fill();
+    pen.restore();
+    if (isFromSight) {
+      pen.beginPath();
+      pen.arc(x0, y0, 2, 0, 7);
+      pen.fill();
+    }
   }
   pen.globalAlpha = 1;
   return 1;

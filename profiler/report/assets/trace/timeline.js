@@ -343,7 +343,7 @@ export class TraceTimeline {
     pen.clip();
     drawLabels(pen, frame, labels);
     drawLosses(pen, frame);
-    this.arrows = drawArrows(pen, frame);
+    this.canvas.dataset.arrows = String(drawArrows(pen, frame));
     if (this.paths) this.paths(pen, frame);
     drawChosen(pen, frame, this.chosen, this.other);
     const cause = this.chosen && !data.isCounter(this.chosen.track) ? linkOf(data, this.chosen) : null;

@@ -4,6 +4,7 @@ pub mod difference;
 pub mod figures;
 mod functions;
 mod label;
+mod mpi;
 pub mod over_time;
 pub(crate) mod page;
 pub mod sheets;

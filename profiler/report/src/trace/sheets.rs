@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::figures;
 use super::functions::{self, Total};
 use super::label;
+use super::mpi;
 use super::table::Table;
 use glass_profile::format::{count, duration, percent};
 use glass_profile::names::printable;
@@ -310,6 +311,68 @@ pub fn spans(trace: &Trace) -> Sheet {
         ("max", Column::Moment),
     ];
     Sheet::new("Spans", 3, &columns, figures::spans(trace).into_iter().map(row).collect())
+}
+
+/// The place of a call of MPI.
+fn place_of_call(trace: &Trace, call: u32) -> Option<Place> {
+    trace.mpi_calls.get(call as usize).map(|call| Place::Span(call.span))
+}
+
+/// Calls of MPI by rank and function: for how long they waited for other ranks.
+pub fn mpi_waits(trace: &Trace) -> Sheet {
+    let row = |of: mpi::MpiFigures| {
+        let mostly = of.mostly.map_or("-".into(), |(rank, ns)| format!("{} rank {rank}", percent(ns, of.waited_ns)));
+        vec![
+            Cell::Text(format!("rank {}", of.rank)),
+            Cell::Text(printable(trace.name(of.name))),
+            number(of.calls),
+            Cell::Time(Some(of.total_ns)),
+            Cell::Time(Some(of.waited_ns)),
+            Cell::Percent(of.waited_ns, of.total_ns),
+            Cell::Moment(of.longest.and_then(|(ns, call)| Some((ns, place_of_call(trace, call)?)))),
+            Cell::Text(mostly),
+        ]
+    };
+    let columns = [
+        ("rank", Column::Text),
+        ("call", Column::Text),
+        ("count", Column::Count),
+        ("total", Column::Time),
+        ("waited", Column::Time),
+        ("waited %", Column::Percent),
+        ("max", Column::Moment),
+        ("mostly for", Column::Text),
+    ];
+    Sheet::new("MPI waits", 4, &columns, mpi::calls(trace).into_iter().map(row).collect())
+}
+
+/// Collective operations of MPI: how long the earliest rank was there before the last.
+pub fn mpi_collectives(trace: &Trace) -> Sheet {
+    let row = |of: mpi::CollectiveFigures| {
+        let [median, p99] = quantiles(&of.imbalance);
+        let (rank, times) = of.last;
+        vec![
+            Cell::Text(printable(trace.name(of.name))),
+            Cell::Text(format!("{} of {} ranks", of.communicator, of.ranks)),
+            number(of.imbalance.count),
+            sum(&of.imbalance),
+            median,
+            p99,
+            longest(&of.imbalance, of.longest.and_then(|call| place_of_call(trace, call))),
+            Cell::Text(format!("rank {rank}, {}", percent(times, of.imbalance.count))),
+        ]
+    };
+    let columns = [
+        ("call", Column::Text),
+        ("communicator", Column::Text),
+        ("count", Column::Count),
+        ("imbalance", Column::Time),
+        ("median", Column::Time),
+        ("p99", Column::Time),
+        ("max", Column::Moment),
+        ("last most often", Column::Text),
+    ];
+    Sheet::new("MPI collectives", 3, &columns, mpi::collectives(trace).into_iter().map(row).collect())
 }
 
 /// Functions whose total is at least `min_ns`, without those of the libraries in `hide`.

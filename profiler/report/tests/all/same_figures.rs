@@ -1,6 +1,6 @@
 //! The page and the text print the same figures of the same recording: every table, and every critical path.
 
-mod printed;
+pub mod printed;
 mod samples;
 
 use std::ffi::OsStr;

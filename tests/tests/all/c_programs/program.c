@@ -160,6 +160,29 @@ static __attribute__((noinline)) int depth(int more)
     return more == 0 ? 0 : depth(more - 1) + used[more % 1000] - 1;
 }
 
+/* Rank 0 waits for a message of rank 1, then all wait for rank 0. */
+static void waits(void)
+{
+    struct timespec pause = { 0, 100000000 };
+    int value = rank;
+    if (rank == 1) {
+        nanosleep(&pause, NULL);
+        MPI_Send(&value, 1, MPI_INT, 0, 5, MPI_COMM_WORLD);
+    } else if (rank == 0) {
+        MPI_Recv(&value, 1, MPI_INT, 1, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        CHECK(value == 1);
+        nanosleep(&pause, NULL);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* Computes until it is ended. */
+__attribute__((noinline)) static void spin_in_c(volatile double *sum)
+{
+    for (double step = 1; *sum < 1e300; step += 1)
+        *sum += 1 / step;
+}
+
 int main(int count, char **arguments)
 {
     MPI_Init(&count, &arguments);
@@ -178,6 +201,13 @@ int main(int count, char **arguments)
         library();
     } else if (strcmp(name, "messages") == 0) {
         messages();
+    } else if (strcmp(name, "waits") == 0) {
+        waits();
+    } else if (strcmp(name, "spin") == 0) {
+        volatile double sum = 0;
+        printf("spinning\n");
+        fflush(stdout);
+        spin_in_c(&sum);
     } else if (strcmp(name, "lines") == 0) {
         for (int line = 0; line < 3000; line++) {
             printf("line %d of rank %d\n", line, rank);

@@ -8,6 +8,7 @@ mod clock;
 mod cores;
 mod devices;
 mod merge;
+mod mpi;
 mod names;
 mod net;
 mod spans;
@@ -23,6 +24,7 @@ use self::clock::Clock;
 use self::cores::Cores;
 use self::devices::{Devices, RequestEvent};
 use self::merge::Merged;
+use self::mpi::Mpi;
 use self::names::{Names, Role};
 use self::net::Net;
 use self::spans::Spans;
@@ -66,6 +68,7 @@ struct Builder<'a> {
     devices: Devices,
     net: Net,
     spans: Spans,
+    mpi: Mpi,
     calls: Calls<'a>,
     counters: HashMap<NameId, u32>,
     has_begun: Vec<bool>,
@@ -101,6 +104,7 @@ impl<'a> Builder<'a> {
             devices: Devices::default(),
             net: Net::default(),
             spans: Spans::new(cores),
+            mpi: Mpi::new(cores),
             calls: Calls::new(cores, &raw.functions),
             counters: HashMap::new(),
             has_begun: vec![false; cores],
@@ -146,6 +150,7 @@ impl<'a> Builder<'a> {
         self.tasks.cut(at.core, from_ns, at.time_ns, trace);
         self.cores.cut(at.core, from_ns, trace);
         self.spans.cut(at.core, from_ns, trace);
+        self.mpi.cut(at.core, from_ns, trace);
         self.calls.cut(at.core, from_ns, at.time_ns, trace);
     }
 
@@ -209,6 +214,11 @@ impl<'a> Builder<'a> {
             Kind::Connection => self.net.event(at, a, detail, b, c, trace),
             Kind::Counter => self.counter(at, a, b as i64, detail == 1),
             Kind::Groups => self.groups(at, b as u32),
+            Kind::MpiCall => self.mpi.call(at, event, &mut self.names, trace),
+            Kind::MpiReturn => self.mpi.returns(at, trace),
+            Kind::MpiAbout => self.mpi.about(at, event, &mut self.names, trace),
+            Kind::MpiSent => self.mpi.sent(at, event),
+            Kind::MpiReceived => self.mpi.received(at, event, trace),
             Kind::FunctionEnter => {
                 let task = self.tasks.current(at.core, trace);
                 self.calls.enter(at, a, task, trace);
@@ -302,7 +312,7 @@ impl<'a> Builder<'a> {
         self.findings.open_polls = self.tasks.finish(trace);
         self.cores.stop(end_ns, trace);
         self.findings.open_requests = self.devices.finish(&self.names.texts, trace);
-        self.findings.open_spans = self.spans.finish(trace);
+        self.findings.open_spans = self.mpi.finish(trace) + self.spans.finish(trace);
         self.findings.open_calls = self.calls.finish(trace);
         self.findings.misplaced = self.tasks.misplaced;
         self.findings.calls = (self.calls.unmatched_exits, self.calls.unmatched_entries, self.calls.nameless);

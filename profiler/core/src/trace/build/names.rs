@@ -75,6 +75,12 @@ impl Names {
         id
     }
 
+    /// A name of ours, which is in no table of the guest.
+    pub(super) fn add(&mut self, text: &str) -> NameId {
+        self.texts.push(text.into());
+        self.texts.len() as NameId - 1
+    }
+
     fn make_up(&self, number: u32, role: Role) -> String {
         let said = match (role, number) {
             (Role::Task(task), _) => return format!("task {task}"),

@@ -246,5 +246,6 @@ fn sort(trace: &mut Trace) {
     let moved = |span: &mut u32| *span = places[*span as usize];
     trace.spans.iter_mut().filter_map(|span| span.parent.as_mut()).for_each(moved);
     trace.span_visits.iter_mut().map(|visit| &mut visit.span).for_each(moved);
+    trace.mpi_calls.iter_mut().map(|call| &mut call.span).for_each(moved);
     trace.messages.iter_mut().filter_map(|message| message.span.as_mut()).for_each(moved);
 }

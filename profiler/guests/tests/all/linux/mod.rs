@@ -176,7 +176,7 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
         })
         .collect();
     let base = known.iter().map(|(address, _)| *address).min().unwrap() & !0xfff;
-    let module = SymbolFile { path: kernel.module.clone(), address: Some(base) };
+    let module = SymbolFile { path: kernel.module.clone(), address: Some(base), is_right: false };
     let both = VmSettings { symbols: vec![map.clone().into(), module], ..settings(&map) };
     drop(QemuVm::attach(&linux.vm(), both).unwrap());
     let names = Symbols::parse(&std::fs::read(&kernel.module).unwrap()).unwrap();
@@ -184,7 +184,7 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
         let found = names.locate(address - base).pop();
         assert!(found.is_some(), "{name} is at {address:#x}, {:#x} in the module", address - base);
     }
-    let wrong = SymbolFile { path: map.clone(), address: Some(0xffff_ffff_9000_0000) };
+    let wrong = SymbolFile { path: map.clone(), address: Some(0xffff_ffff_9000_0000), is_right: false };
     let refused = QemuVm::attach(&linux.vm(), VmSettings { symbols: vec![wrong], ..settings(&map) });
     let error = refused.err().unwrap().to_string();
     assert!(error.contains("not at the load address"), "{error}");

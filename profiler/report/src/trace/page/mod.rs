@@ -45,6 +45,7 @@ impl TracePage {
         let mut book = Book::new(trace);
         tracks::all(&mut book);
         let wakes = tracks::wakes(&mut book);
+        let mpi_messages = tracks::mpi_messages(&mut book);
         let tasks = tracks::task_table(&mut book);
         let explainer = Explainer::new(trace);
         let series = series::all(&mut book, &|times| {
@@ -80,6 +81,7 @@ impl TracePage {
             "sums": sums,
             "sumsLeftOut": sums_left_out,
             "wakes": wakes,
+            "mpiMessages": mpi_messages,
             "series": series,
             "tables": tables,
             "story": story,

@@ -31,6 +31,8 @@ pub fn all(book: &Book) -> Vec<Table> {
     let sheets = [
         sheets::spans(trace),
         sheets::waits(trace),
+        sheets::mpi_waits(trace),
+        sheets::mpi_collectives(trace),
         sheets::devices(trace),
         sheets::tasks(trace),
         every_task(book),

@@ -244,6 +244,38 @@ pub fn wakes(book: &mut Book) -> Vec<Piece> {
     pieces
 }
 
+/// Arrows from rank to rank: when the message was received, how long before that it was sent, from which track (and one), to which.
+pub fn mpi_messages(book: &mut Book) -> Vec<Piece> {
+    let trace = book.trace;
+    let track = |book: &Book, call: u32| {
+        let visit = trace.mpi_calls.get(call as usize)?.visit;
+        book.plan.visit.get(visit as usize).map(|track| u64::from(*track) + 1)
+    };
+    let mut pieces = Vec::new();
+    for messages in trace.mpi_messages.chunks(WAKES_OF_PIECE) {
+        let mut rows: Vec<[u64; 4]> = messages
+            .iter()
+            .filter_map(|message| {
+                let (sent, received) = (book.time(message.sent_ns), book.time(message.received_ns));
+                Some([received, received.saturating_sub(sent), track(book, message.from)?, track(book, message.to)?])
+            })
+            .collect();
+        rows.sort_unstable();
+        let (Some(first), Some(last)) = (rows.first().map(|row| row[0]), rows.last().map(|row| row[0])) else {
+            continue;
+        };
+        pieces.push(book.packer.add(Class::Detail, rows.len(), (first, last), |bytes| {
+            let mut at = first;
+            for row in &rows {
+                varint(bytes, row[0] - at);
+                at = row[0];
+            }
+            (1..4).for_each(|column| rows.iter().for_each(|row| varint(bytes, row[column])));
+        }));
+    }
+    pieces
+}
+
 /// The tasks in the order of their indices: name, number, track, parent and one, start and one; 0 for what is not known.
 pub fn task_table(book: &mut Book) -> Vec<Piece> {
     let trace = book.trace;

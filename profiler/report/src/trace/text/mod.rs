@@ -75,7 +75,8 @@ pub fn text(trace: &Trace, view: View, settings: &Settings) -> Result<String, St
         View::Cumulative if trace.calls.is_empty() => Ok([tasks(trace), waits(trace), devices(trace)].join("\n")),
         View::Cumulative => Ok(cumulative::text(trace, settings)),
         View::Tasks => Ok([tasks(trace), waits(trace)].join("\n")),
-        View::Waits => Ok(waits(trace)),
+        View::Waits if trace.mpi_calls.is_empty() => Ok(waits(trace)),
+        View::Waits => Ok([waits(trace), mpi_waits(trace), mpi_collectives(trace)].join("\n")),
         View::Devices => Ok(devices(trace)),
         View::Events => events::text(trace, settings.event.as_deref()),
         View::Path => path::text(trace, settings),
@@ -94,6 +95,14 @@ fn tasks(trace: &Trace) -> String {
 
 fn waits(trace: &Trace) -> String {
     headed(&sheets::waits(trace), trace.waits.len())
+}
+
+fn mpi_waits(trace: &Trace) -> String {
+    headed(&sheets::mpi_waits(trace), trace.mpi_calls.len())
+}
+
+fn mpi_collectives(trace: &Trace) -> String {
+    headed(&sheets::mpi_collectives(trace), super::mpi::collectives(trace).len())
 }
 
 fn devices(trace: &Trace) -> String {

@@ -33,7 +33,9 @@ pub fn summary(trace: &Trace) -> String {
             out.push_str(&format!("  !{}", &said[3..]));
         }
     }
-    let known = figures::spans(trace).into_iter().filter(|span| span.durations.count > 0);
+    // Of calls of MPI there is a table: no task made them.
+    let is_mpi = |span: &figures::SpanFigures| trace.mpi_calls.iter().any(|call| call.name == span.name);
+    let known = figures::spans(trace).into_iter().filter(|span| span.durations.count > 0 && !is_mpi(span));
     for span in known.take(PARAGRAPHS_MAX) {
         if let Some(said) = dominating_wait(trace, trace.name(span.name)) {
             out.push_str(&format!("\n{}", wrap(0, &said)));
@@ -46,6 +48,8 @@ pub fn summary(trace: &Trace) -> String {
         (!trace.segments.is_empty(), network),
         (!trace.counters.is_empty(), |trace| headed(&sheets::counters(trace), trace.counters.len())),
         (!trace.spans.is_empty(), |trace| headed(&sheets::spans(trace), trace.spans.len())),
+        (!trace.mpi_calls.is_empty(), super::mpi_waits),
+        (!trace.mpi_parts.is_empty(), super::mpi_collectives),
         (!trace.functions.is_empty(), functions),
         (!trace.messages.is_empty(), messages),
     ] {
