@@ -1,6 +1,7 @@
 //! The platform's side: frames and time.
 
 use crate::announce::announce;
+use crate::autoconf::{Autoconf, Notice};
 use crate::config::{Config, ConfigError};
 use crate::congestion::{Data, Watching};
 use crate::ingress::send_stray;
@@ -11,6 +12,7 @@ use crate::trace::{ADDRESS, Flow, Traced};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::net::IpAddr;
 use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
@@ -48,7 +50,7 @@ impl<D: Device> Stack<D> {
         settings.random_seed = seed;
         let interface = Interface::new(settings, &mut device, to_smoltcp(now));
         let mtu = device.capabilities().ip_mtu();
-        let state = RefCell::new(State::new(interface, mtu, config, seed, now));
+        let state = RefCell::new(State::new(interface, mac, mtu, config, seed, now));
         let shared = Rc::new(Shared { state, address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
@@ -92,12 +94,19 @@ impl<D: Device> Stack<D> {
                 (None, _) => state.announce = false,
             }
         }
+        let mut is_blocked = false;
+        while !is_blocked && state.wants_to_discover() {
+            match self.device.transmit(time) {
+                Some(transmit) => moved |= state.discover(transmit),
+                None => is_blocked = true,
+            }
+        }
         let mut device =
             Watched { device: &mut self.device, blocked: false, flow: Cell::default(), data: Cell::default() };
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
         moved |= state.send_datagrams(&mut device);
-        self.transmit_blocked = device.blocked;
+        self.transmit_blocked = device.blocked | is_blocked;
 
         let capabilities = self.device.capabilities();
         while state.can_admit_refused() {
@@ -135,7 +144,7 @@ impl<D: Device> Stack<D> {
             });
             moved = true;
         }
-        if state.poll_dhcp() {
+        if state.poll_dhcp() | state.poll_ipv6() | state.has_changed() {
             self.shared.address_changed.notify_all();
         }
         moved
@@ -147,6 +156,7 @@ impl<D: Device> Stack<D> {
         let may_send = state.table.queue_len() > 0
             || state.has_datagrams()
             || state.wants_to_announce()
+            || state.wants_to_discover()
             || state.can_admit_refused();
         may_send && !self.transmit_blocked
     }
@@ -158,7 +168,8 @@ impl<D: Device> Stack<D> {
         let control = state.interface.poll_at(to_smoltcp(now), &state.control).map(from_smoltcp);
         let blocked = self.transmit_blocked.then(|| now + BLOCKED_WAIT);
         let (datagrams, handshakes) = (state.next_datagram_retry(), state.handshakes.next_deadline());
-        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, blocked];
+        let ipv6 = [state.ipv6.as_ref().and_then(Autoconf::next_deadline), state.next_up()].into_iter().flatten().min();
+        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, ipv6, blocked];
         let deadline = deadlines.into_iter().flatten().min()?;
         // Polling has served what could be served.
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
@@ -179,6 +190,16 @@ impl<D: Device> Stack<D> {
         }
         let port = *port;
         Some((port, state.listeners.iter().map(|listener| listener.port).collect()))
+    }
+
+    /// What happened to our IPv6 addresses: the oldest event that was not returned yet.
+    pub fn take_notice(&self) -> Option<Notice> {
+        self.shared.state.borrow_mut().ipv6.as_mut()?.take_notice()
+    }
+
+    /// Our addresses, the first one for most connections; [`glass_api::Net::up`] waits for one.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.shared.state.borrow().interface.ip_addrs().iter().map(|cidr| cidr.address().into()).collect()
     }
 
     /// Whether the peer of a closed connection has not yet acknowledged all of it. A platform that ends continues to poll while

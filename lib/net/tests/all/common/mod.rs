@@ -3,14 +3,14 @@
 pub mod peer;
 
 use core::cell::RefCell;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::{Executor, Unpark};
 use glass_net::smoltcp::phy::{self, Checksum, Device, DeviceCapabilities, Medium};
 use glass_net::smoltcp::time;
-use glass_net::{Address, Config, Stack};
+use glass_net::{Address, Config, Ipv6, Stack};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -90,14 +90,15 @@ pub fn config(host: u8) -> Config {
     Config { spare_bytes: 0, ..Config::for_memory(address, 64 << 20) }
 }
 
-/// The address before this one.
-fn neighbour(address: Address) -> Address {
-    let Address::Static { address, prefix_bits, gateway } = address else { return address };
-    let address = match address {
-        IpAddr::V4(address) => IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() - 1)),
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() - 1)),
-    };
-    Address::Static { address, prefix_bits, gateway }
+/// With the addresses before these.
+fn neighbour(mut config: Config) -> Config {
+    if let Address::Static { address, .. } = &mut config.address {
+        *address = Ipv4Addr::from_bits(address.to_bits() - 1);
+    }
+    if let Ipv6::Static { address, .. } = &mut config.ipv6 {
+        *address = Ipv6Addr::from_bits(address.to_bits() - 1);
+    }
+    config
 }
 
 impl Wire {
@@ -113,8 +114,7 @@ impl Wire {
         let (one, two) = (Queue::default(), Queue::default());
         let left_end = End { incoming: one.clone(), outgoing: two.clone(), offloads, room: 256 };
         let right_end = End { incoming: two, outgoing: one, offloads, room: 256 };
-        let mut left = right.clone();
-        left.address = neighbour(left.address);
+        let left = neighbour(right.clone());
         Wire {
             left: Stack::new(left_end, [2, 0, 0, 0, 0, 1], left, 1, Instant(0)).unwrap(),
             right: Stack::new(right_end, RIGHT_MAC, right, 2, Instant(0)).unwrap(),
