@@ -132,8 +132,7 @@ fn repair(frame: &mut [u8]) {
 }
 
 fn ip_frame(ip: &IpRepr, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let ethertype =
-        if ip.version() == IpVersion::Ipv4 { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
+    let ethertype = if ip.version() == IpVersion::Ipv4 { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
     let ethernet = EthernetRepr { src_addr: EthernetAddress(PEER_MAC), dst_addr: EthernetAddress(MAC), ethertype };
     let mut bytes = vec![0; ethernet.buffer_len() + ip.buffer_len()];
     let mut frame = EthernetFrame::new_unchecked(&mut bytes[..]);

@@ -84,7 +84,7 @@ impl<C: Card> phy::Device for FrameDevice<C> {
         capabilities.checksum.tcp = checksum;
         capabilities.checksum.udp = checksum;
         capabilities.segmentation.tcpv4 = limits.segment_v4_bytes_max;
-        // smoltcp 0.14.0 drops frames of IPv6 that are longer than the MTU: decision 28.
+        capabilities.segmentation.tcpv6 = limits.segment_v6_bytes_max;
         capabilities
     }
 }
@@ -181,7 +181,7 @@ mod tests {
             assert_eq!((told.checksum.udp.rx(), told.checksum.udp.tx()), (checksum.rx(), checksum.tx()));
             assert!(told.checksum.ipv4.rx() && told.checksum.icmpv4.tx() && told.checksum.icmpv6.rx());
             let longest = |bytes| NonZeroUsize::new(bytes).filter(|_| completes);
-            assert_eq!((told.segmentation.tcpv4, told.segmentation.tcpv6), (longest(65535), None));
+            assert_eq!((told.segmentation.tcpv4, told.segmentation.tcpv6), (longest(65535), longest(65534)));
             assert_eq!(told.max_transmission_unit, 1514);
         }
     }

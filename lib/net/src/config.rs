@@ -152,12 +152,7 @@ impl Config {
     }
 }
 
-fn check_address(
-    address: IpAddr,
-    prefix_bits: u8,
-    bits_max: u8,
-    gateway: Option<IpAddr>,
-) -> Result<(), ConfigError> {
+fn check_address(address: IpAddr, prefix_bits: u8, bits_max: u8, gateway: Option<IpAddr>) -> Result<(), ConfigError> {
     let invalid = [Some(address), gateway].into_iter().flatten().find(|address| !is_usable(*address));
     match invalid {
         Some(address) => Err(ConfigError::NotUnicast(address)),

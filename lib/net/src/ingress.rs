@@ -6,15 +6,14 @@ use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
 use crate::state::State;
 use crate::table::{ConnectionId, Ends};
-use crate::trace::{Flow, Traced, window_scale};
+use crate::trace::{Flow, Traced, segment_bytes, window_scale};
 use core::cell::Cell;
 use glass_trace::{Group, is_on};
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet,
-    TcpPacket,
+    EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
 };
 
 /// The kind of a frame, as far as it decides its receiver.
@@ -29,6 +28,8 @@ pub(crate) enum Kind {
         resets: bool,
         /// The shift of windows that it offers.
         scale: Option<u8>,
+        /// Of a SYN, the longest segment that its sender receives.
+        segment_bytes: Option<u16>,
     },
     /// It may contain a neighbour's IPv4 address.
     Neighbour,
@@ -87,7 +88,8 @@ impl Kind {
         let remote = IpEndpoint::new(addresses.1, packet.src_port());
         let opens = packet.syn() && !packet.ack() && !packet.rst();
         let scale = if packet.syn() { window_scale(&packet) } else { None };
-        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst(), scale })
+        let segment_bytes = packet.syn().then(|| segment_bytes(&packet));
+        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst(), scale, segment_bytes })
     }
 }
 
@@ -106,8 +108,10 @@ impl State {
             self.acknowledge_large_frames();
         }
         let device = OneFrame { receive: Some((frame, meta)), transmit: Some(transmit), capabilities };
-        let (ends, opens, resets, scale) = match Kind::of(frame) {
-            Kind::Segment { ends, opens, resets, scale } => (ends, opens, resets, scale),
+        let (ends, opens, resets, scale, segment_bytes) = match Kind::of(frame) {
+            Kind::Segment { ends, opens, resets, scale, segment_bytes } => (ends, opens, resets, scale, segment_bytes),
+            // An answer might be as long (`long_frames.rs`).
+            _ if frame.len() > capabilities.max_transmission_unit => return None,
             Kind::Discovery => {
                 self.receive_discovery(now, device, frame);
                 return None;
@@ -132,7 +136,7 @@ impl State {
         }
         match (found, opens) {
             (Some(id), _) => {
-                self.note_scale(id, scale);
+                self.note_syn(id, scale, segment_bytes);
                 self.receive_segment(now, device, id, frame);
             }
             (None, true) => match self.admit(ends, frame, capabilities) {
@@ -157,8 +161,8 @@ impl State {
             (None, false) => match self.handshakes.reply(ends, frame) {
                 Some(Reply::Complete) => match self.open(ends, capabilities) {
                     Some((id, syn)) => {
-                        if let Kind::Segment { scale, .. } = Kind::of(&syn) {
-                            self.note_scale(id, scale);
+                        if let Kind::Segment { scale, segment_bytes, .. } = Kind::of(&syn) {
+                            self.note_syn(id, scale, segment_bytes);
                         }
                         self.receive_segment(now, device, id, frame);
                     }
@@ -262,8 +266,11 @@ impl State {
         self.table.touch(id);
     }
 
-    /// Records the window scale of a connection, if this segment offers one.
-    fn note_scale(&mut self, id: ConnectionId, scale: Option<u8>) {
+    /// Records what a SYN offers.
+    fn note_syn(&mut self, id: ConnectionId, scale: Option<u8>, segment_bytes: Option<u16>) {
+        if let Some(bytes) = segment_bytes {
+            self.table.get(id).segment_bytes = bytes.into();
+        }
         if let Some(scale) = scale {
             let receive_bytes = self.table.get(id).socket().recv_capacity();
             self.table.get(id).flow.set_scales(scale, receive_bytes);
@@ -305,7 +312,7 @@ struct OneFrame<'f, T> {
     capabilities: &'f DeviceCapabilities,
 }
 
-struct Frame<'f>(&'f [u8], PacketMeta);
+pub(crate) struct Frame<'f>(&'f [u8], PacketMeta);
 
 impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     type RxToken<'a>

@@ -50,6 +50,7 @@ mod discovery;
 mod half_open;
 mod ingress;
 mod listeners;
+mod long_frames;
 mod names;
 mod refused;
 mod resync;

@@ -2,9 +2,10 @@
 
 use crate::announce::announce;
 use crate::autoconf::{Autoconf, Notice};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Ipv6};
 use crate::congestion::{Data, Watching};
 use crate::ingress::send_stray;
+use crate::long_frames::{Cut, Cutting, Shape};
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
 use crate::table::Role;
@@ -43,15 +44,17 @@ pub struct Stack<D: Device> {
 impl<D: Device> Stack<D> {
     /// A stack with the device's address `mac`. `seed` chooses ports and sequence numbers: it must
     /// be hard to guess and different at each start.
-    pub fn new(mut device: D, mac: [u8; 6], config: Config, seed: u64, now: Instant) -> Result<Stack<D>, ConfigError> {
+    pub fn new(device: D, mac: [u8; 6], config: Config, seed: u64, now: Instant) -> Result<Stack<D>, ConfigError> {
         let mac = EthernetAddress(mac);
         config.check(mac)?;
         let mut settings = iface::Config::new(HardwareAddress::Ethernet(mac));
         settings.random_seed = seed;
-        let interface = Interface::new(settings, &mut device, to_smoltcp(now));
         let mtu = device.capabilities().ip_mtu();
-        let state = RefCell::new(State::new(interface, mac, mtu, config, seed, now));
-        let shared = Rc::new(Shared { state, address_changed: Notify::named(&ADDRESS) });
+        let (mut shape, has_long_frames) = Shape::of(device.capabilities(), config.ipv6 != Ipv6::Off);
+        let interface = Interface::new(settings, &mut shape, to_smoltcp(now));
+        let mut state = State::new(interface, mac, mtu, config, seed, now);
+        state.has_long_frames = has_long_frames;
+        let shared = Rc::new(Shared { state: RefCell::new(state), address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
 
@@ -101,8 +104,13 @@ impl<D: Device> Stack<D> {
                 None => is_blocked = true,
             }
         }
-        let mut device =
-            Watched { device: &mut self.device, blocked: false, flow: Cell::default(), data: Cell::default() };
+        let mut device = Watched {
+            device: &mut self.device,
+            blocked: false,
+            flow: Cell::default(),
+            data: Cell::default(),
+            cut: None,
+        };
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
         moved |= state.send_datagrams(&mut device);
@@ -249,6 +257,7 @@ impl State {
             if is_on(Group::Net) {
                 device.flow.set(connection.flow);
             }
+            device.cut = if self.has_long_frames { connection.cut(self.mtu) } else { None };
             let result = self.interface.poll_egress(time, device, &mut connection.sockets);
             if is_on(Group::Net) {
                 connection.flow = device.flow.get();
@@ -269,6 +278,7 @@ impl State {
                 self.settle(id);
             }
         }
+        device.cut = None;
         moved
     }
 }
@@ -281,6 +291,8 @@ pub(crate) struct Watched<'d, D> {
     flow: Cell<Flow>,
     /// The data that it has sent.
     data: Cell<Option<Data>>,
+    /// How its frames are cut, unless smoltcp does that.
+    cut: Option<Cut>,
 }
 
 impl<D: Device> Device for Watched<'_, D> {
@@ -289,7 +301,7 @@ impl<D: Device> Device for Watched<'_, D> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Watching<'a, Traced<'a, D::TxToken<'a>>>
+        = Cutting<Watching<'a, Traced<'a, D::TxToken<'a>>>>
     where
         Self: 'a;
 
@@ -301,7 +313,8 @@ impl<D: Device> Device for Watched<'_, D> {
     fn transmit(&mut self, now: time::Instant) -> Option<Self::TxToken<'_>> {
         let token = self.device.transmit(now);
         self.blocked |= token.is_none();
-        Some(Watching { transmit: Traced { transmit: token?, flow: &self.flow }, data: &self.data })
+        let transmit = Traced { transmit: token?, flow: &self.flow };
+        Some(Cutting { transmit: Watching { transmit, data: &self.data }, cut: self.cut })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -87,8 +87,9 @@ pub(crate) struct State {
     seeds: u64,
     /// Ports that are open for datagrams.
     pub(crate) ports: Vec<Port>,
-    /// Bytes that a frame carries after its Ethernet header, at most.
+    /// Bytes that a frame carries after its Ethernet header, at most; and smoltcp has the longest frame as its MTU.
     pub(crate) mtu: usize,
+    pub(crate) has_long_frames: bool,
     /// The first port that a peer wanted to reach without a listener, while there were others; and whether it was reported.
     pub(crate) missed: Option<(u16, bool)>,
     /// SYNs that arrived while there was no room.
@@ -151,6 +152,7 @@ impl State {
             seeds: seed,
             ports: Vec::new(),
             mtu,
+            has_long_frames: false,
             missed: None,
             refused: Refused::default(),
             counters: Counters::default(),
@@ -216,7 +218,8 @@ impl State {
                 let (address, gateway) = (Some(lease.address), lease.router);
                 let address = address.filter(|address| is_unicast(address.address()));
                 self.announce |= address != self.ipv4;
-                (self.ipv4, self.ipv4_gateway, self.dhcp_servers) = (address, gateway.filter(|at| is_unicast(*at)), servers);
+                (self.ipv4, self.ipv4_gateway, self.dhcp_servers) =
+                    (address, gateway.filter(|at| is_unicast(*at)), servers);
             }
             Some(dhcpv4::Event::Deconfigured) => {
                 // Connections from the old address end with it: smoltcp resets them.

@@ -249,10 +249,12 @@ impl Net for HostNet {
     async fn listen(&self, port: impl Into<Port>) -> Result<HostListener, NetError> {
         match port.into() {
             Port::Vsock(port) => self.listen_vsock(port),
-            Port::Tcp(port) => open_first(self.host.bind, port, |at| self.listen_tcp(at)).map_err(|errno| match errno {
-                Errno::ADDRINUSE => NetError::PortInUse(Port::Tcp(port)),
-                other => net_error(other),
-            }),
+            Port::Tcp(port) => {
+                open_first(self.host.bind, port, |at| self.listen_tcp(at)).map_err(|errno| match errno {
+                    Errno::ADDRINUSE => NetError::PortInUse(Port::Tcp(port)),
+                    other => net_error(other),
+                })
+            }
         }
     }
 

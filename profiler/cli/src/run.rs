@@ -21,7 +21,8 @@ use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
 use glass_guests::registry;
 use options::{
-    Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size, tcp_ports,
+    Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
+    tcp_ports,
 };
 use qemu::{QEMU, escape};
 use restart::Delays;

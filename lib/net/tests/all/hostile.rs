@@ -389,7 +389,8 @@ fn a_connection_whose_stream_is_held_does_not_make_way_for_a_new_one() {
 #[test]
 fn a_syn_for_another_address_is_not_answered() {
     let (mut wire, _, ended) = sink_wire(config(2));
-    for address in [[224, 0, 0, 1], [255, 255, 255, 255], [10, 0, 0, 255], [10, 0, 0, 3], [0, 0, 0, 0], [127, 0, 0, 1]] {
+    for address in [[224, 0, 0, 1], [255, 255, 255, 255], [10, 0, 0, 255], [10, 0, 0, 3], [0, 0, 0, 0], [127, 0, 0, 1]]
+    {
         let mut frame = Peer::new(4000, PORT).frame(TcpControl::Syn, TcpSeqNumber(1), None, &[]);
         frame[30..34].copy_from_slice(&address);
         let mut packet = Ipv4Packet::new_unchecked(&mut frame[14..]);

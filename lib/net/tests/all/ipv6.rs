@@ -165,6 +165,39 @@ fn tcp_works_between_link_local_addresses() {
     sends_and_receives(automatic(), LINK_LOCAL);
 }
 
+/// The peer's segments are not longer than the MTU, and those of its SYN neither.
+#[test]
+fn with_offloads_frames_are_long_and_segments_are_not() {
+    for remote in ["fd00::2", "10.0.0.2"] {
+        let mut wire = Wire::between(fixed(), true);
+        wire.spawn(echo(wire.right.sockets()));
+        let left = wire.left.sockets();
+        wire.spawn(async move {
+            let mut stream = left.connect(SocketAddr::new(ip(remote), PORT)).await.unwrap();
+            loop {
+                stream.write_all(&[7; 64 << 10]).await.unwrap();
+            }
+        });
+        let (mut longest, mut syns) = (0, 0);
+        for _ in 0..2000 {
+            wire.executor.run_ready();
+            wire.left.poll(wire.now);
+            let frames = wire.right.device_mut().incoming.borrow();
+            for syn in frames.iter().filter(|frame| frame[if remote.contains(':') { 20 } else { 23 }] == 6) {
+                let (start, longest) = if remote.contains(':') { (54, 1440) } else { (34, 1460) };
+                let packet = TcpPacket::new_checked(&syn[start..]).unwrap();
+                let option = TcpOption::parse(packet.options()).map(|(_, option)| option);
+                assert!(!packet.syn() || option == Ok(TcpOption::MaxSegmentSize(longest)), "{option:?}");
+                syns += usize::from(packet.syn());
+            }
+            longest = frames.iter().map(Vec::len).max().unwrap_or(0).max(longest);
+            drop(frames);
+            wire.right.poll(wire.now);
+        }
+        assert!(longest > 20_000 && syns == 1, "{longest} {syns}");
+    }
+}
+
 #[test]
 fn datagrams_pass() {
     let mut wire = Wire::with(fixed());
@@ -210,9 +243,14 @@ fn a_router_gives_an_address_a_route_and_a_name_server() {
     wire.executor.run_ready();
     let sent = give(&mut wire, neighbour(136, ROUTER, v6(LINK_LOCAL), ROUTER));
     let syn = sent.iter().find(|frame| frame[20] == 6).expect("a segment");
-    assert_eq!((&syn[..6], &syn[22..38], &syn[38..54]), (&ROUTER_MAC.0[..], &v6(GLOBAL).octets()[..], &[
-        0x20, 1, 0xd, 0xb8, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1
-    ][..]));
+    assert_eq!(
+        (&syn[..6], &syn[22..38], &syn[38..54]),
+        (
+            &ROUTER_MAC.0[..],
+            &v6(GLOBAL).octets()[..],
+            &[0x20, 1, 0xd, 0xb8, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1][..]
+        )
+    );
     let right = wire.right.sockets();
     wire.spawn(async move { assert!(right.resolve("host.example").await.is_err()) });
     wire.executor.run_ready();
@@ -337,10 +375,11 @@ fn a_flood_of_router_advertisements_is_bounded() {
     let (mut addresses, mut changes) = (wire.right.addresses(), 0);
     for number in 0..1000u16 {
         let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, number);
-        // A thousand prefixes each.
+        // As many as a frame has room for, and sometimes a thousand, in a frame that is too long.
+        let count = if number % 100 == 99 { 1000 } else { 40 };
         let prefix = |index: u16| prefix_option(Ipv6Addr::new(0x2001, 1, number, index, 0, 0, 0, 0), 1, 1);
-        let servers = |index: u16| servers_option(60, &[Ipv6Addr::new(0x2001, 1, number, index, 0, 0, 0, 1)]);
-        let options: Vec<_> = (0..1000).map(prefix).chain((0..100).map(servers)).collect();
+        let servers = [servers_option(60, &[Ipv6Addr::new(0x2001, 1, number, 0, 0, 0, 0, 1)])];
+        let options: Vec<_> = servers.into_iter().chain((0..count).map(prefix)).collect();
         give(&mut wire, advert(router, 1 + number % 2, &options));
         wire.now = wire.now + Duration::from_millis(100);
         if wire.right.addresses() != addresses {

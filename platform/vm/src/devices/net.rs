@@ -158,9 +158,7 @@ fn start_stack<C: DrivenCard + 'static>(
 ) -> Result<Started, SetupError> {
     let address = match settings.address {
         Addressing::Dhcp => Address::Dhcp,
-        Addressing::Static { address, prefix_bits, gateway } => {
-            Address::Static { address, prefix_bits, gateway }
-        }
+        Addressing::Static { address, prefix_bits, gateway } => Address::Static { address, prefix_bits, gateway },
     };
     let ipv6 = match settings.ipv6 {
         Ipv6Addressing::Auto => Ipv6::Auto,
@@ -257,7 +255,9 @@ fn print(line: fmt::Arguments) {
 
 fn report(notice: Notice) {
     match notice {
-        Notice::Configured(address) => print(format_args!("this VM has the address {address}, too, from an IPv6 router")),
+        Notice::Configured(address) => {
+            print(format_args!("this VM has the address {address}, too, from an IPv6 router"))
+        }
         Notice::Duplicate(address) => print(format_args!(
             "another host has the address {address}, which this VM therefore does not use: give its network card \
              another address"

@@ -28,7 +28,7 @@ pub struct End {
 }
 
 pub struct Receive(Vec<u8>);
-pub struct Transmit(Queue);
+pub struct Transmit(Queue, phy::PacketMeta);
 
 impl phy::RxToken for Receive {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
@@ -40,8 +40,16 @@ impl phy::TxToken for Transmit {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
         let mut frame = vec![0; len];
         let result = write(&mut frame);
+        // A frame longer than the MTU is cut into segments that fit it; others are not.
+        let headers_bytes = if frame[12..14] == [0x86, 0xdd] { 40 + 20 } else { 20 + 20 };
+        let segment_bytes = self.1.segmentation_offload_size.map(|bytes| usize::from(bytes.get()));
+        assert!(len <= 1514 || segment_bytes == Some(1500 - headers_bytes), "{len} bytes in {segment_bytes:?}");
         self.0.borrow_mut().push_back(frame);
         result
+    }
+
+    fn set_meta(&mut self, meta: phy::PacketMeta) {
+        self.1 = meta;
     }
 }
 
@@ -51,11 +59,11 @@ impl Device for End {
 
     fn receive(&mut self, _: time::Instant) -> Option<(Receive, Transmit)> {
         let frame = self.incoming.borrow_mut().pop_front()?;
-        Some((Receive(frame), Transmit(self.outgoing.clone())))
+        Some((Receive(frame), Transmit(self.outgoing.clone(), phy::PacketMeta::default())))
     }
 
     fn transmit(&mut self, _: time::Instant) -> Option<Transmit> {
-        (self.outgoing.borrow().len() < self.room).then(|| Transmit(self.outgoing.clone()))
+        (self.outgoing.borrow().len() < self.room).then(|| Transmit(self.outgoing.clone(), phy::PacketMeta::default()))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -65,6 +73,7 @@ impl Device for End {
         if self.offloads {
             capabilities.checksum.tcp = Checksum::None;
             capabilities.segmentation.tcpv4 = NonZeroUsize::new(65_535);
+            capabilities.segmentation.tcpv6 = NonZeroUsize::new(65_535);
         }
         capabilities
     }
