@@ -72,7 +72,7 @@ fn check_process() {
     let mut command = namespace.command(program);
     command.arg("--disk").arg(folder.file("disk")).args(["--disk-size", "64M", "--", "--port", "8080"]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
-    wait_for(&mut process, "listens on");
+    wait_for(&mut process, "listening on");
     check_with_curl(&namespace, &folder, "-6", "[::1]");
     check_with_curl(&namespace, &folder, "-4", "127.0.0.1");
 }
@@ -92,7 +92,7 @@ fn check_vm(world: World, setting: &str, address: &str) {
     let mut command = namespace.command(&words[0]);
     command.args(&words[1..]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
-    wait_for(&mut process, "listens on");
+    wait_for(&mut process, "listening on");
     let line = format!("this VM has the address {AUTOMATIC}, too");
     if setting == "auto" {
         wait_for(&mut process, &line);
@@ -119,10 +119,10 @@ fn check_user_network() {
     command.args(["--", "--to", &remote, "--count", "1000000", "--bytes", "1000"]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
     wait_for(&mut process, "this VM has the address fec0::5054:ff:fe12:3456, too");
-    // The first one is short: whether there is a way.
+    // A short one comes first, unless it is lost or late: whether there is a way.
     let mut buffer = [0; 2000];
-    let sizes = [(); 2].map(|()| socket.recv(&mut buffer).expect("a datagram"));
-    assert_eq!(sizes, [16, 1000], "{}", process.output());
+    let received = (0..3).any(|_| socket.recv(&mut buffer).expect("a datagram") == 1000);
+    assert!(received, "{}", process.output());
 }
 
 #[test]
