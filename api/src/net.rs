@@ -19,8 +19,9 @@ pub trait Net: Clone + 'static {
     /// One connection of messages.
     type Messages: Messages;
 
-    /// Waits until the network has an address (DHCP may take a while) and returns it. Fails with
-    /// [`NetError::NoNetwork`] when there is no network device.
+    /// Waits until the network has an address (DHCP may take a while) and returns it: the IPv4 address where there is one. An IPv6
+    /// address may be there later; until then, connections to IPv6 addresses fail with [`NetError::NoNetwork`]. So does this when there is
+    /// no network device.
     async fn up(&self) -> Result<NetInfo, NetError>;
 
     /// Listens on a TCP port (a `u16` is one) of every address of the platform, or of a process on the one that `--bind` names, or on a

@@ -6,6 +6,7 @@ mod files;
 mod guests;
 mod jit;
 mod kernel;
+mod network;
 mod programs;
 mod recording;
 mod service;
@@ -68,6 +69,7 @@ pub const ALL: &[&dyn Target] = &[
     &devices::Devices,
     &files::HostDirectory,
     &sockets::HostSockets,
+    &network::Neighbours,
 ];
 
 /// The one with this name.

@@ -18,6 +18,7 @@ pub mod programs;
 pub mod qemu;
 pub mod qmp;
 pub mod queue;
+pub mod router;
 pub mod terminal;
 pub mod vsock;
 pub mod xen;

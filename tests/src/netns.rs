@@ -5,7 +5,7 @@ use crate::process;
 use anyhow::{Context, Result, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const PREFIX: &str = "glass-";
 /// Leading bits that the addresses of one network have in common.
 pub const PREFIX_BITS: u8 = 24;
+/// The same of IPv6.
+pub const IPV6_PREFIX_BITS: u8 = 64;
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -79,6 +81,18 @@ impl Namespace {
     pub fn tap(&self, device: &str, address: Ipv4Addr) -> Result<()> {
         self.ip(&["tuntap", "add", device, "mode", "tap"])?;
         self.raise(device, address)
+    }
+
+    /// Adds an IPv6 address to a device, which is usable at once.
+    pub fn add_ipv6(&self, device: &str, address: Ipv6Addr) -> Result<()> {
+        self.ip(&["address", "add", &format!("{address}/{IPV6_PREFIX_BITS}"), "dev", device, "nodad"]).map(drop)
+    }
+
+    /// The number of a device.
+    pub fn index(&self, device: &str) -> Result<u32> {
+        let line = self.ip(&["-oneline", "link", "show", device])?;
+        let number = line.split(':').next().and_then(|number| number.parse().ok());
+        number.with_context(|| format!("no number in {line:?}"))
     }
 
     /// Joins it to `other` by a pair of devices with these addresses.

@@ -29,6 +29,9 @@ const BYTES_MIN: u64 = 16;
 /// Pause after an error, so that a permanent error does not keep the core busy.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How long an address of the network may take.
+const ADDRESS_TIME: Duration = Duration::from_secs(10);
+
 static SENT: Counter = Counter::new("datagrams sent");
 static TAKEN: Counter = Counter::new("datagrams taken");
 
@@ -46,6 +49,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
     let address = platform.net().up().await?.address;
     let datagrams = platform.net().bind(options.port).await?;
     if let Some(remote) = options.to {
+        wait_for_address(&platform, &datagrams, remote).await?;
         let us = send(&platform, &datagrams, remote, options.count, options.bytes).await?;
         report(&platform, "sent", options.count, options.count * options.bytes, us);
         return Ok(());
@@ -149,6 +153,21 @@ impl Taken {
     /// Microseconds from the first to the last.
     fn us(&self) -> u64 {
         self.times.map_or(0, |(first, last)| (last - first).as_micros() as u64)
+    }
+}
+
+/// Waits until the platform has an address of the kind that reaches `remote`: an IPv6 router may give it one after the start.
+async fn wait_for_address(
+    platform: &impl Platform,
+    datagrams: &impl Datagrams,
+    remote: SocketAddr,
+) -> Result<(), NetError> {
+    let end = platform.now() + ADDRESS_TIME;
+    loop {
+        match datagrams.send_to(&[0; BYTES_MIN as usize], remote).await {
+            Err(NetError::NoNetwork) if platform.now() < end => platform.sleep(PAUSE).await,
+            result => return result,
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use smoltcp::wire::{EthernetAddress, IpAddress};
 
-/// Where our address comes from.
+/// Where our IPv4 address comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Address {
     /// Request one by DHCP, repeatedly until a server answers.
@@ -14,11 +14,29 @@ pub enum Address {
     /// Use this one.
     Static {
         /// Our address.
-        address: IpAddr,
+        address: Ipv4Addr,
         /// Leading bits that our network has in common: 24 for 255.255.255.0.
         prefix_bits: u8,
         /// The router for other networks.
-        gateway: Option<IpAddr>,
+        gateway: Option<Ipv4Addr>,
+    },
+}
+
+/// Where our IPv6 addresses come from. Unless IPv6 is off, there is a link-local one, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ipv6 {
+    /// No IPv6.
+    Off,
+    /// From the network's routers (stateless address autoconfiguration, RFC 4862).
+    Auto,
+    /// Use this one; routers are not heard.
+    Static {
+        /// Our address.
+        address: Ipv6Addr,
+        /// Leading bits that our network has in common: 64, mostly.
+        prefix_bits: u8,
+        /// The router for other networks.
+        gateway: Option<Ipv6Addr>,
     },
 }
 
@@ -36,9 +54,12 @@ pub enum Congestion {
 /// Sizes, bounds and times of a [`crate::Stack`]. Start from [`Config::for_memory`].
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where our address comes from.
+    /// Where our IPv4 address comes from.
     pub address: Address,
-    /// Name servers, in the order in which they are tried; the first three. If there are none, those of the DHCP server are used.
+    /// Where our IPv6 addresses come from; [`Ipv6::Off`] by default.
+    pub ipv6: Ipv6,
+    /// Name servers, in the order in which they are tried; the first three. If there are none, those of the DHCP server and of the IPv6
+    /// routers are used.
     pub name_servers: Vec<IpAddr>,
     /// Receive window of a connection, at least. Rounded down to 65,535 times a power of two; see
     /// [`Config::window_bytes`].
@@ -82,6 +103,7 @@ impl Config {
         let count = memory_bytes / 4 / (2 * window);
         Config {
             address,
+            ipv6: Ipv6::Off,
             name_servers: Vec::new(),
             receive_bytes: window,
             send_bytes: window,
@@ -120,20 +142,28 @@ impl Config {
         if !mac.is_unicast() {
             return Err(ConfigError::Mac(mac.0));
         }
-        let Address::Static { address, prefix_bits, gateway } = self.address else { return Ok(()) };
-        let bits_max = if address.is_ipv4() { 32 } else { 128 };
-        if !IpAddress::from(address).is_unicast() {
-            return Err(ConfigError::NotUnicast(address));
+        if let Address::Static { address, prefix_bits, gateway } = self.address {
+            check_address(address.into(), prefix_bits, 32, gateway.map(IpAddr::from))?;
         }
-        if prefix_bits > bits_max {
-            return Err(ConfigError::Prefix { prefix_bits, bits_max });
+        if let Ipv6::Static { address, prefix_bits, gateway } = self.ipv6 {
+            check_address(address.into(), prefix_bits, 128, gateway.map(IpAddr::from))?;
         }
-        match gateway {
-            Some(gateway) if !IpAddress::from(gateway).is_unicast() => Err(ConfigError::NotUnicast(gateway)),
-            Some(gateway) if gateway.is_ipv4() != address.is_ipv4() => Err(ConfigError::Gateway(gateway)),
-            _ => Ok(()),
-        }
+        Ok(())
     }
+}
+
+fn check_address(address: IpAddr, prefix_bits: u8, bits_max: u8, gateway: Option<IpAddr>) -> Result<(), ConfigError> {
+    let invalid = [Some(address), gateway].into_iter().flatten().find(|address| !is_usable(*address));
+    match invalid {
+        Some(address) => Err(ConfigError::NotUnicast(address)),
+        None if prefix_bits > bits_max => Err(ConfigError::Prefix { prefix_bits, bits_max }),
+        None => Ok(()),
+    }
+}
+
+/// Whether it can be the address of a single host in a network.
+fn is_usable(address: IpAddr) -> bool {
+    IpAddress::from(address).is_unicast() && !address.is_loopback()
 }
 
 fn whole_window(bytes: usize) -> usize {
@@ -149,7 +179,7 @@ fn whole_window(bytes: usize) -> usize {
 pub enum ConfigError {
     /// The device's address is a multicast or unspecified address.
     Mac([u8; 6]),
-    /// An address is multicast or unspecified.
+    /// An address is multicast, unspecified or of the loopback network.
     NotUnicast(IpAddr),
     /// A prefix is longer than the address.
     Prefix {
@@ -158,8 +188,6 @@ pub enum ConfigError {
         /// Bits of the address.
         bits_max: u8,
     },
-    /// The gateway's address is of another family than ours.
-    Gateway(IpAddr),
 }
 
 impl fmt::Display for ConfigError {
@@ -171,9 +199,6 @@ impl fmt::Display for ConfigError {
             ConfigError::NotUnicast(address) => write!(f, "{address} cannot be a single host's address"),
             ConfigError::Prefix { prefix_bits, bits_max } => {
                 write!(f, "a prefix of {prefix_bits} bits does not fit an address of {bits_max}")
-            }
-            ConfigError::Gateway(gateway) => {
-                write!(f, "the gateway {gateway} is of another address family than our address")
             }
         }
     }
@@ -225,15 +250,25 @@ mod tests {
 
     #[test]
     fn bad_addresses_are_refused() {
-        let address = |address: &str, prefix_bits, gateway: Option<&str>| {
-            let gateway = gateway.map(|gateway| gateway.parse().unwrap());
-            Address::Static { address: address.parse().unwrap(), prefix_bits, gateway }
+        let mac = EthernetAddress([2, 0, 0, 0, 0, 1]);
+        let check = |address: &str, prefix_bits, gateway: Option<&str>| {
+            let (address, gateway) = (address.parse().unwrap(), gateway.map(|gateway| gateway.parse().unwrap()));
+            let address = Address::Static { address, prefix_bits, gateway };
+            Config::for_memory(address, 1 << 20).check(mac)
         };
-        let check = |address| Config::for_memory(address, 1 << 20).check(EthernetAddress([2, 0, 0, 0, 0, 1]));
-        assert_eq!(check(address("10.0.0.1", 24, Some("10.0.0.2"))), Ok(()));
-        assert!(matches!(check(address("224.0.0.1", 24, None)), Err(ConfigError::NotUnicast(_))));
-        assert!(matches!(check(address("10.0.0.1", 33, None)), Err(ConfigError::Prefix { .. })));
-        assert!(matches!(check(address("10.0.0.1", 24, Some("fe80::1"))), Err(ConfigError::Gateway(_))));
+        assert_eq!(check("10.0.0.1", 24, Some("10.0.0.2")), Ok(()));
+        assert!(matches!(check("224.0.0.1", 24, None), Err(ConfigError::NotUnicast(_))));
+        assert!(matches!(check("10.0.0.1", 24, Some("0.0.0.0")), Err(ConfigError::NotUnicast(_))));
+        assert!(matches!(check("10.0.0.1", 33, None), Err(ConfigError::Prefix { .. })));
+        let check = |address: &str, prefix_bits, gateway: Option<&str>| {
+            let (address, gateway) = (address.parse().unwrap(), gateway.map(|gateway| gateway.parse().unwrap()));
+            let ipv6 = Ipv6::Static { address, prefix_bits, gateway };
+            Config { ipv6, ..Config::for_memory(Address::Dhcp, 1 << 20) }.check(mac)
+        };
+        assert_eq!(check("fd00::2", 64, Some("fe80::1")), Ok(()));
+        assert!(matches!(check("ff02::1", 64, None), Err(ConfigError::NotUnicast(_))));
+        assert!(matches!(check("::1", 64, None), Err(ConfigError::NotUnicast(_))));
+        assert!(matches!(check("fd00::2", 129, None), Err(ConfigError::Prefix { .. })));
         let config = Config::for_memory(Address::Dhcp, 1 << 20);
         assert!(matches!(config.check(EthernetAddress([1, 0, 0, 0, 0, 1])), Err(ConfigError::Mac(_))));
     }

@@ -84,10 +84,13 @@ impl State {
             self.counters.refused_limit += 1;
             return Err(NetError::TooMany);
         }
+        if !self.can_reach(remote.ip().into()) {
+            return Err(NetError::NoNetwork);
+        }
         let port = self.free_port().ok_or(NetError::TooMany)?;
         let sizes = self.sizes();
         let mut socket = self.make_socket(sizes)?;
-        // It fails when we have no address of this family, or the remote address is invalid.
+        // It fails when the remote address is invalid.
         socket.connect(self.interface.context(), remote, port).map_err(|_| NetError::NoNetwork)?;
         let local = socket.local_endpoint().ok_or(NetError::NoNetwork)?;
         let window = Window::new(self.config.congestion);

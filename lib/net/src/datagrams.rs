@@ -209,8 +209,7 @@ impl State {
             return Poll::Ready(Err(NetError::TooLong { bytes: data.len(), bytes_max }));
         }
         let remote = IpEndpoint::from(remote);
-        let has_address = self.interface.ip_addrs().iter().any(|own| own.address().version() == remote.addr.version());
-        if !has_address || remote.port == 0 || remote.addr.is_unspecified() {
+        if !self.can_reach(remote.addr) || remote.port == 0 || remote.addr.is_unspecified() {
             return Poll::Ready(Err(NetError::NoNetwork));
         }
         let Some(port) = self.ports.iter_mut().find(|port| port.id == id) else {

@@ -8,7 +8,7 @@
 //! generator of its interface. Therefore each handshake has an interface of its own for a moment, with a seed of its own: once with a
 //! socket without buffers, whose answer is sent, and once more, from the same seed and SYN, with the socket that stays.
 
-use crate::segment::segment_of;
+use crate::segment::{segment_of, segment_start};
 use crate::state::to_smoltcp;
 use crate::table::Ends;
 use alloc::collections::BTreeMap;
@@ -20,10 +20,7 @@ use smoltcp::iface::{self, Interface, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time;
-use smoltcp::wire::{
-    EthernetFrame, HardwareAddress, IpAddress, IpCidr, Ipv4Address, Ipv4Packet, Ipv6Address, Ipv6Packet, TcpOption,
-    TcpPacket, TcpSeqNumber,
-};
+use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, Ipv4Address, Ipv6Address, TcpOption, TcpPacket, TcpSeqNumber};
 
 /// Handshakes that may be in progress.
 const COUNT_MAX: usize = 256;
@@ -289,21 +286,6 @@ fn offer_window(frame: &mut [u8], ends: Ends, bytes: usize, capabilities: &Devic
         TcpPacket::new_checked(&mut frame[start..]).ok()?.fill_checksum(&ends.local.addr, &ends.remote.addr);
     }
     Some(())
-}
-
-/// Where a frame's TCP segment starts.
-fn segment_start(frame: &[u8]) -> Option<usize> {
-    let frame = EthernetFrame::new_checked(frame).ok()?;
-    let packet = frame.payload();
-    match frame.ethertype() {
-        smoltcp::wire::EthernetProtocol::Ipv4 => {
-            Some(ETHERNET_BYTES + usize::from(Ipv4Packet::new_checked(packet).ok()?.header_len()))
-        }
-        smoltcp::wire::EthernetProtocol::Ipv6 => {
-            Some(ETHERNET_BYTES + Ipv6Packet::new_checked(packet).ok()?.header_len())
-        }
-        _ => None,
-    }
 }
 
 fn first_number(answer: &[u8]) -> Option<TcpSeqNumber> {

@@ -1,19 +1,19 @@
 //! Received frames: what we parse before smoltcp does.
 
+use crate::discovery::{Message, announcement, is_discovery, message_in};
 use crate::half_open::Reply;
 use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
 use crate::state::State;
 use crate::table::{ConnectionId, Ends};
-use crate::trace::{Flow, Traced, window_scale};
+use crate::trace::{Flow, Traced, segment_bytes, window_scale};
 use core::cell::Cell;
 use glass_trace::{Group, is_on};
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet,
-    Ipv6Packet, TcpPacket,
+    EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
 };
 
 /// The kind of a frame, as far as it decides its receiver.
@@ -28,9 +28,15 @@ pub(crate) enum Kind {
         resets: bool,
         /// The shift of windows that it offers.
         scale: Option<u8>,
+        /// Of a SYN, the longest segment that its sender receives.
+        segment_bytes: Option<u16>,
     },
-    /// It may contain a neighbour's address.
+    /// It may contain a neighbour's IPv4 address.
     Neighbour,
+    /// A message of IPv6 neighbour discovery.
+    Discovery,
+    /// Nothing that a stack may process.
+    Invalid,
     /// Anything else, including invalid frames.
     Other,
 }
@@ -51,6 +57,14 @@ impl Kind {
             }
             EthernetProtocol::Ipv6 => {
                 let packet = Ipv6Packet::new_checked(frame.payload()).ok()?;
+                // Loopback addresses are never on a wire (RFC 4291, section 2.5.3).
+                if packet.src_addr().is_loopback() || packet.dst_addr().is_loopback() {
+                    return Some(Kind::Invalid);
+                }
+                // smoltcp would process the payload behind such a header, beside our connections.
+                if packet.next_header() == IpProtocol::HopByHop && hides_segment(packet.payload()) {
+                    return Some(Kind::Invalid);
+                }
                 let addresses = (IpAddress::Ipv6(packet.dst_addr()), IpAddress::Ipv6(packet.src_addr()));
                 Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
@@ -65,7 +79,7 @@ impl Kind {
             IpProtocol::Tcp => {}
             IpProtocol::Icmpv6 => {
                 let message = Icmpv6Packet::new_checked(payload).ok()?.msg_type();
-                return (message == Icmpv6Message::NeighborAdvert).then_some(Kind::Neighbour);
+                return is_discovery(message).then_some(Kind::Discovery);
             }
             _ => return None,
         }
@@ -74,7 +88,8 @@ impl Kind {
         let remote = IpEndpoint::new(addresses.1, packet.src_port());
         let opens = packet.syn() && !packet.ack() && !packet.rst();
         let scale = if packet.syn() { window_scale(&packet) } else { None };
-        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst(), scale })
+        let segment_bytes = packet.syn().then(|| segment_bytes(&packet));
+        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst(), scale, segment_bytes })
     }
 }
 
@@ -93,25 +108,35 @@ impl State {
             self.acknowledge_large_frames();
         }
         let device = OneFrame { receive: Some((frame, meta)), transmit: Some(transmit), capabilities };
-        let (ends, opens, resets, scale) = match Kind::of(frame) {
-            Kind::Segment { ends, opens, resets, scale } => (ends, opens, resets, scale),
+        let (ends, opens, resets, scale, segment_bytes) = match Kind::of(frame) {
+            Kind::Segment { ends, opens, resets, scale, segment_bytes } => (ends, opens, resets, scale, segment_bytes),
+            // An answer might be as long (`long_frames.rs`).
+            _ if frame.len() > capabilities.max_transmission_unit => return None,
+            Kind::Discovery => {
+                self.receive_discovery(now, device, frame);
+                return None;
+            }
+            Kind::Invalid => return None,
             kind => {
                 self.receive_control(now, device, frame);
                 if kind == Kind::Neighbour {
-                    // Some may have waited for that address.
-                    self.table.touch_all();
-                    self.retry_parked();
+                    self.found_neighbour();
                 }
                 return None;
             }
         };
+        // smoltcp panics when it gets one of a group as its own.
+        if !self.interface.has_ip_addr(ends.local.addr) {
+            trace_stray(frame);
+            return None;
+        }
         let mut found = self.table.find(ends);
         if opens && found.is_some_and(|id| self.end_time_wait(id)) {
             found = None;
         }
         match (found, opens) {
             (Some(id), _) => {
-                self.note_scale(id, scale);
+                self.note_syn(id, scale, segment_bytes);
                 self.receive_segment(now, device, id, frame);
             }
             (None, true) => match self.admit(ends, frame, capabilities) {
@@ -136,8 +161,8 @@ impl State {
             (None, false) => match self.handshakes.reply(ends, frame) {
                 Some(Reply::Complete) => match self.open(ends, capabilities) {
                     Some((id, syn)) => {
-                        if let Kind::Segment { scale, .. } = Kind::of(&syn) {
-                            self.note_scale(id, scale);
+                        if let Kind::Segment { scale, segment_bytes, .. } = Kind::of(&syn) {
+                            self.note_syn(id, scale, segment_bytes);
                         }
                         self.receive_segment(now, device, id, frame);
                     }
@@ -158,6 +183,47 @@ impl State {
             self.note_reset(id);
         }
         None
+    }
+
+    /// A neighbour's address may be new; some may have waited for it.
+    fn found_neighbour(&mut self) {
+        self.table.touch_all();
+        self.retry_parked();
+    }
+
+    /// A message of IPv6 neighbour discovery. smoltcp answers for our addresses and remembers neighbours; those that it need not
+    /// remember, it does not get.
+    fn receive_discovery<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
+        let Some(ipv6) = &mut self.ipv6 else { return };
+        // A switch may return our own frames.
+        if frame.get(6..12) == Some(ipv6.mac().as_bytes()) {
+            return;
+        }
+        match message_in(frame) {
+            Some(Message::RouterAdvert(advert)) => {
+                ipv6.receive(self.now, &advert);
+                self.configure();
+            }
+            Some(Message::Advert { target }) if self.interface.has_ip_addr(target) => {
+                if ipv6.contest(self.now, target) {
+                    self.configure();
+                }
+            }
+            Some(Message::Advert { .. }) => {
+                self.receive_control(now, device, frame);
+                self.found_neighbour();
+            }
+            Some(Message::Solicit { source, target }) if self.interface.has_ip_addr(target) => {
+                if !source.is_unspecified() {
+                    self.receive_control(now, device, frame);
+                } else if ipv6.contest(self.now, target) {
+                    self.configure();
+                } else if let Some(transmit) = device.transmit {
+                    send_stray(transmit, &announcement(ipv6.mac(), target));
+                }
+            }
+            Some(Message::Solicit { .. }) | None => {}
+        }
     }
 
     /// A frame for no connection: smoltcp answers it if necessary.
@@ -200,8 +266,11 @@ impl State {
         self.table.touch(id);
     }
 
-    /// Records the window scale of a connection, if this segment offers one.
-    fn note_scale(&mut self, id: ConnectionId, scale: Option<u8>) {
+    /// Records what a SYN offers.
+    fn note_syn(&mut self, id: ConnectionId, scale: Option<u8>, segment_bytes: Option<u16>) {
+        if let Some(bytes) = segment_bytes {
+            self.table.get(id).segment_bytes = bytes.into();
+        }
         if let Some(scale) = scale {
             let receive_bytes = self.table.get(id).socket().recv_capacity();
             self.table.get(id).flow.set_scales(scale, receive_bytes);
@@ -216,6 +285,11 @@ impl State {
             self.counters.reset_by_peer += 1;
         }
     }
+}
+
+/// Whether a TCP segment is behind an extension header.
+fn hides_segment(header: &[u8]) -> bool {
+    header.first() == Some(&IpProtocol::Tcp.into())
 }
 
 /// Records a segment for no connection in the trace.
@@ -238,7 +312,7 @@ struct OneFrame<'f, T> {
     capabilities: &'f DeviceCapabilities,
 }
 
-struct Frame<'f>(&'f [u8], PacketMeta);
+pub(crate) struct Frame<'f>(&'f [u8], PacketMeta);
 
 impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     type RxToken<'a>

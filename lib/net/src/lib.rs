@@ -9,7 +9,7 @@
 //! smoltcp implements the protocol. This crate adds sockets that exist only while a
 //! connection does (buffers are allocated when a handshake is done, not when a port is opened), bounds on
 //! connections and on handshakes, a congestion window that counts bytes, UDP, connections that outlive their [`Stream`] until
-//! their data is delivered, peers that vanish, addresses by DHCP, and host names by DNS.
+//! their data is delivered, peers that vanish, addresses by DHCP and from IPv6 routers, and host names by DNS.
 //!
 //! # Copies
 //! A byte that is received is copied once from the frame into the socket's ring and once from there
@@ -40,14 +40,17 @@ extern crate alloc;
 extern crate std;
 
 mod announce;
+mod autoconf;
 mod card;
 mod config;
 mod congestion;
 mod connections;
 mod datagrams;
+mod discovery;
 mod half_open;
 mod ingress;
 mod listeners;
+mod long_frames;
 mod names;
 mod refused;
 mod resync;
@@ -59,8 +62,9 @@ mod stream;
 mod table;
 mod trace;
 
+pub use autoconf::Notice;
 pub use card::{Card, CardLimits, CardTransmit, FrameDevice};
-pub use config::{Address, Config, ConfigError, Congestion};
+pub use config::{Address, Config, ConfigError, Congestion, Ipv6};
 pub use smoltcp;
 pub use sockets::{Datagrams, Listener, Sockets};
 pub use stack::Stack;

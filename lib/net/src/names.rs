@@ -28,19 +28,13 @@ struct Query<'s> {
 }
 
 impl Sockets {
-    /// The addresses of `name`: first IPv4, then IPv6 if we have such an address.
+    /// The addresses of `name`: first IPv4, then IPv6 if we have an address that reaches other networks.
     pub(crate) async fn query(&self, name: &str) -> Result<Vec<IpAddr>, NetError> {
         if let Ok(address) = name.parse() {
             return Ok([address].into());
         }
         let shared = self.shared()?;
-        let has_ipv6 = shared
-            .state
-            .borrow()
-            .interface
-            .ip_addrs()
-            .iter()
-            .any(|cidr| cidr.address().version() == smoltcp::wire::IpVersion::Ipv6);
+        let has_ipv6 = shared.state.borrow().far_ipv6().is_some();
         let kinds = [Some(DnsQueryType::A), has_ipv6.then_some(DnsQueryType::Aaaa)];
         let mut addresses = Vec::new();
         let mut error = NetError::NoSuchName;
@@ -90,15 +84,18 @@ impl State {
         self.control.get_mut(self.names)
     }
 
-    /// The name servers from now on.
-    pub(crate) fn set_name_servers(&mut self, servers: impl Iterator<Item = IpAddress>) {
-        let servers: Vec<_> = servers.filter(IpAddress::is_unicast).take(SERVERS_MAX).collect();
-        self.has_name_server = !servers.is_empty();
-        self.names().update_servers(&servers);
+    /// The name servers from now on: the first usable ones.
+    pub(crate) fn set_name_servers(&mut self, servers: Vec<IpAddress>) {
+        let is_usable = |server: &IpAddress| server.is_unicast() && !IpAddr::from(*server).is_loopback();
+        let servers: Vec<_> = servers.into_iter().filter(is_usable).take(SERVERS_MAX).collect();
+        if servers != self.name_servers {
+            self.names().update_servers(&servers);
+            self.name_servers = servers;
+        }
     }
 
     fn start_query(&mut self, name: &str, kind: DnsQueryType) -> Result<QueryHandle, NetError> {
-        if !self.has_name_server {
+        if self.name_servers.is_empty() {
             return Err(NetError::NoNameServer);
         }
         if self.queries >= QUERIES_MAX {

@@ -18,3 +18,15 @@ pub(crate) fn segment_of(frame: &[u8]) -> Option<TcpPacket<&[u8]>> {
     };
     if protocol == IpProtocol::Tcp { TcpPacket::new_checked(payload).ok() } else { None }
 }
+
+/// Where a frame's TCP segment starts.
+pub(crate) fn segment_start(frame: &[u8]) -> Option<usize> {
+    let start = EthernetFrame::<&[u8]>::header_len();
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let packet = frame.payload();
+    match frame.ethertype() {
+        EthernetProtocol::Ipv4 => Some(start + usize::from(Ipv4Packet::new_checked(packet).ok()?.header_len())),
+        EthernetProtocol::Ipv6 => Some(start + Ipv6Packet::new_checked(packet).ok()?.header_len()),
+        _ => None,
+    }
+}

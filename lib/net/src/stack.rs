@@ -1,9 +1,11 @@
 //! The platform's side: frames and time.
 
 use crate::announce::announce;
-use crate::config::{Config, ConfigError};
+use crate::autoconf::{Autoconf, Notice};
+use crate::config::{Config, ConfigError, Ipv6};
 use crate::congestion::{Data, Watching};
 use crate::ingress::send_stray;
+use crate::long_frames::{Cut, Cutting, Shape};
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
 use crate::table::Role;
@@ -11,6 +13,7 @@ use crate::trace::{ADDRESS, Flow, Traced};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::net::IpAddr;
 use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
@@ -41,15 +44,17 @@ pub struct Stack<D: Device> {
 impl<D: Device> Stack<D> {
     /// A stack with the device's address `mac`. `seed` chooses ports and sequence numbers: it must
     /// be hard to guess and different at each start.
-    pub fn new(mut device: D, mac: [u8; 6], config: Config, seed: u64, now: Instant) -> Result<Stack<D>, ConfigError> {
+    pub fn new(device: D, mac: [u8; 6], config: Config, seed: u64, now: Instant) -> Result<Stack<D>, ConfigError> {
         let mac = EthernetAddress(mac);
         config.check(mac)?;
         let mut settings = iface::Config::new(HardwareAddress::Ethernet(mac));
         settings.random_seed = seed;
-        let interface = Interface::new(settings, &mut device, to_smoltcp(now));
         let mtu = device.capabilities().ip_mtu();
-        let state = RefCell::new(State::new(interface, mtu, config, seed, now));
-        let shared = Rc::new(Shared { state, address_changed: Notify::named(&ADDRESS) });
+        let (mut shape, has_long_frames) = Shape::of(device.capabilities(), config.ipv6 != Ipv6::Off);
+        let interface = Interface::new(settings, &mut shape, to_smoltcp(now));
+        let mut state = State::new(interface, mac, mtu, config, seed, now);
+        state.has_long_frames = has_long_frames;
+        let shared = Rc::new(Shared { state: RefCell::new(state), address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
 
@@ -92,12 +97,24 @@ impl<D: Device> Stack<D> {
                 (None, _) => state.announce = false,
             }
         }
-        let mut device =
-            Watched { device: &mut self.device, blocked: false, flow: Cell::default(), data: Cell::default() };
+        let mut is_blocked = false;
+        while !is_blocked && state.wants_to_discover() {
+            match self.device.transmit(time) {
+                Some(transmit) => moved |= state.discover(transmit),
+                None => is_blocked = true,
+            }
+        }
+        let mut device = Watched {
+            device: &mut self.device,
+            blocked: false,
+            flow: Cell::default(),
+            data: Cell::default(),
+            cut: None,
+        };
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
         moved |= state.send_datagrams(&mut device);
-        self.transmit_blocked = device.blocked;
+        self.transmit_blocked = device.blocked | is_blocked;
 
         let capabilities = self.device.capabilities();
         while state.can_admit_refused() {
@@ -135,7 +152,7 @@ impl<D: Device> Stack<D> {
             });
             moved = true;
         }
-        if state.poll_dhcp() {
+        if state.poll_dhcp() | state.poll_ipv6() | state.has_changed() {
             self.shared.address_changed.notify_all();
         }
         moved
@@ -147,6 +164,7 @@ impl<D: Device> Stack<D> {
         let may_send = state.table.queue_len() > 0
             || state.has_datagrams()
             || state.wants_to_announce()
+            || state.wants_to_discover()
             || state.can_admit_refused();
         may_send && !self.transmit_blocked
     }
@@ -158,7 +176,8 @@ impl<D: Device> Stack<D> {
         let control = state.interface.poll_at(to_smoltcp(now), &state.control).map(from_smoltcp);
         let blocked = self.transmit_blocked.then(|| now + BLOCKED_WAIT);
         let (datagrams, handshakes) = (state.next_datagram_retry(), state.handshakes.next_deadline());
-        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, blocked];
+        let ipv6 = [state.ipv6.as_ref().and_then(Autoconf::next_deadline), state.next_up()].into_iter().flatten().min();
+        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, ipv6, blocked];
         let deadline = deadlines.into_iter().flatten().min()?;
         // Polling has served what could be served.
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
@@ -179,6 +198,16 @@ impl<D: Device> Stack<D> {
         }
         let port = *port;
         Some((port, state.listeners.iter().map(|listener| listener.port).collect()))
+    }
+
+    /// What happened to our IPv6 addresses: the oldest event that was not returned yet.
+    pub fn take_notice(&self) -> Option<Notice> {
+        self.shared.state.borrow_mut().ipv6.as_mut()?.take_notice()
+    }
+
+    /// Our addresses, the first one for most connections; [`glass_api::Net::up`] waits for one.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.shared.state.borrow().interface.ip_addrs().iter().map(|cidr| cidr.address().into()).collect()
     }
 
     /// Whether the peer of a closed connection has not yet acknowledged all of it. A platform that ends continues to poll while
@@ -228,6 +257,7 @@ impl State {
             if is_on(Group::Net) {
                 device.flow.set(connection.flow);
             }
+            device.cut = if self.has_long_frames { connection.cut(self.mtu) } else { None };
             let result = self.interface.poll_egress(time, device, &mut connection.sockets);
             if is_on(Group::Net) {
                 connection.flow = device.flow.get();
@@ -248,6 +278,7 @@ impl State {
                 self.settle(id);
             }
         }
+        device.cut = None;
         moved
     }
 }
@@ -260,6 +291,8 @@ pub(crate) struct Watched<'d, D> {
     flow: Cell<Flow>,
     /// The data that it has sent.
     data: Cell<Option<Data>>,
+    /// How its frames are cut, unless smoltcp does that.
+    cut: Option<Cut>,
 }
 
 impl<D: Device> Device for Watched<'_, D> {
@@ -268,7 +301,7 @@ impl<D: Device> Device for Watched<'_, D> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Watching<'a, Traced<'a, D::TxToken<'a>>>
+        = Cutting<Watching<'a, Traced<'a, D::TxToken<'a>>>>
     where
         Self: 'a;
 
@@ -280,7 +313,8 @@ impl<D: Device> Device for Watched<'_, D> {
     fn transmit(&mut self, now: time::Instant) -> Option<Self::TxToken<'_>> {
         let token = self.device.transmit(now);
         self.blocked |= token.is_none();
-        Some(Watching { transmit: Traced { transmit: token?, flow: &self.flow }, data: &self.data })
+        let transmit = Traced { transmit: token?, flow: &self.flow };
+        Some(Cutting { transmit: Watching { transmit, data: &self.data }, cut: self.cut })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

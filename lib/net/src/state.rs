@@ -1,23 +1,29 @@
 //! The shared state of the two halves of the stack: smoltcp's interface and sockets, and our tables of them.
 
-use crate::config::{Address, Config};
+use crate::autoconf::Autoconf;
+use crate::config::{Address, Config, Ipv6};
 use crate::datagrams::Port;
 use crate::half_open::Handshakes;
+use crate::ingress::send_stray;
 use crate::listeners::ListenerState;
 use crate::refused::Refused;
 use crate::table::Table;
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
+use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
+use smoltcp::phy::TxToken;
 use smoltcp::socket::{dhcpv4, dns};
 use smoltcp::time;
-use smoltcp::wire::{IpAddress, IpCidr, Ipv4Address};
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Address, Ipv4Cidr};
 
 /// First ephemeral port (RFC 6335).
 const EPHEMERAL_PORT_MIN: u16 = 49_152;
+/// How long an IPv6 address is not reported as the network's while a DHCP server may give us an IPv4 address.
+const DHCP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What happened since the start. All of them only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,9 +58,18 @@ pub(crate) struct State {
     /// Sockets that are not connections: the clients of DHCP and of name servers, and the ports for datagrams.
     pub(crate) control: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
+    /// Our IPv4 address and router, and the name servers of DHCP.
+    ipv4: Option<Ipv4Cidr>,
+    ipv4_gateway: Option<Ipv4Address>,
+    dhcp_servers: Vec<IpAddress>,
+    /// Our IPv6 addresses, and when the first one was there that other networks reach.
+    pub(crate) ipv6: Option<Autoconf>,
+    ipv6_since: Option<Instant>,
+    /// The network was up at the end of the last poll.
+    was_up: bool,
     /// The client of name servers, whether it has one, and its queries.
     pub(crate) names: SocketHandle,
-    pub(crate) has_name_server: bool,
+    pub(crate) name_servers: Vec<IpAddress>,
     pub(crate) queries: usize,
     pub(crate) config: Config,
     /// When the stack was polled last.
@@ -72,8 +87,9 @@ pub(crate) struct State {
     seeds: u64,
     /// Ports that are open for datagrams.
     pub(crate) ports: Vec<Port>,
-    /// Bytes that a frame carries after its Ethernet header, at most.
+    /// Bytes that a frame carries after its Ethernet header, at most; and smoltcp has the longest frame as its MTU.
     pub(crate) mtu: usize,
+    pub(crate) has_long_frames: bool,
     /// The first port that a peer wanted to reach without a listener, while there were others; and whether it was reported.
     pub(crate) missed: Option<(u16, bool)>,
     /// SYNs that arrived while there was no room.
@@ -83,10 +99,17 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(mut interface: Interface, mtu: usize, config: Config, seed: u64, now: Instant) -> State {
+    pub(crate) fn new(
+        interface: Interface,
+        mac: EthernetAddress,
+        mtu: usize,
+        config: Config,
+        seed: u64,
+        now: Instant,
+    ) -> State {
         let mut control = SocketSet::new(Vec::new());
         let names = control.add(dns::Socket::new(&[], Vec::new()));
-        let mut dhcp = None;
+        let (mut dhcp, mut ipv4, mut ipv4_gateway) = (None, None, None);
         match config.address {
             Address::Dhcp => {
                 let mut socket = dhcpv4::Socket::new();
@@ -99,17 +122,24 @@ impl State {
                 dhcp = Some(control.add(socket));
             }
             Address::Static { address, prefix_bits, gateway } => {
-                set_address(&mut interface, Some(IpCidr::new(address.into(), prefix_bits)));
-                set_gateway(&mut interface, gateway.map(IpAddress::from));
+                ipv4 = Some(Ipv4Cidr::new(address, prefix_bits));
+                ipv4_gateway = gateway;
             }
         }
+        let ipv6 = (config.ipv6 != Ipv6::Off).then(|| Autoconf::new(mac, config.ipv6, now));
         let port_next = EPHEMERAL_PORT_MIN + (seed >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN);
         let mut state = State {
             interface,
             control,
             dhcp,
+            ipv4,
+            ipv4_gateway,
+            dhcp_servers: Vec::new(),
+            ipv6,
+            ipv6_since: None,
+            was_up: false,
             names,
-            has_name_server: false,
+            name_servers: Vec::new(),
             queries: 0,
             config,
             now,
@@ -122,13 +152,13 @@ impl State {
             seeds: seed,
             ports: Vec::new(),
             mtu,
+            has_long_frames: false,
             missed: None,
             refused: Refused::default(),
             counters: Counters::default(),
             port_next,
         };
-        let servers = state.config.name_servers.clone();
-        state.set_name_servers(servers.into_iter().map(IpAddress::from));
+        state.configure();
         state
     }
 
@@ -137,9 +167,44 @@ impl State {
         self.announce && !self.listeners.is_empty()
     }
 
-    /// Our address, once there is one.
+    /// Our address, once there is one: the IPv4 address if there are both.
     pub(crate) fn address(&self) -> Option<IpAddr> {
-        self.interface.ip_addrs().first().map(|cidr| cidr.address().into())
+        if let Some(ipv4) = self.ipv4 {
+            return Some(ipv4.address().into());
+        }
+        let is_due = self.ipv6_due().is_some_and(|at| at <= self.now);
+        is_due.then(|| self.far_ipv6().map(IpAddr::from)).flatten()
+    }
+
+    /// When our IPv6 address is the network's, unless we have an IPv4 address then.
+    fn ipv6_due(&self) -> Option<Instant> {
+        self.ipv6_since.map(|since| if self.dhcp.is_some() { since + DHCP_PATIENCE } else { since })
+    }
+
+    /// When the network is up by itself.
+    pub(crate) fn next_up(&self) -> Option<Instant> {
+        self.ipv6_due().filter(|_| !self.was_up && self.ipv4.is_none())
+    }
+
+    /// Whether the network has become up, or down.
+    pub(crate) fn has_changed(&mut self) -> bool {
+        let is_up = self.address().is_some();
+        core::mem::replace(&mut self.was_up, is_up) != is_up
+    }
+
+    /// The IPv6 address that other networks reach.
+    pub(crate) fn far_ipv6(&self) -> Option<Ipv6Addr> {
+        self.ipv6.as_ref()?.addresses().map(|(address, _)| address).find(|address| !address.is_unicast_link_local())
+    }
+
+    /// Whether we have an address of the kind that reaches `remote`.
+    pub(crate) fn can_reach(&self, remote: IpAddress) -> bool {
+        match remote {
+            IpAddress::Ipv4(_) => self.ipv4.is_some(),
+            IpAddress::Ipv6(remote) if remote.is_loopback() => false,
+            IpAddress::Ipv6(remote) if remote.is_unicast_link_local() || remote.is_multicast() => self.ipv6.is_some(),
+            IpAddress::Ipv6(_) => self.far_ipv6().is_some(),
+        }
     }
 
     /// Applies the DHCP client's configuration; returns whether our address changed.
@@ -148,26 +213,79 @@ impl State {
         match self.control.get_mut::<dhcpv4::Socket>(dhcp).poll() {
             None => return false,
             Some(dhcpv4::Event::Configured(lease)) => {
-                let address = IpCidr::Ipv4(lease.address);
-                let gateway = lease.router.map(IpAddress::Ipv4);
-                let servers = lease.dns_servers;
-                if !self.interface.ip_addrs().contains(&address) {
-                    set_address(&mut self.interface, Some(address));
-                    self.announce = true;
-                }
-                set_gateway(&mut self.interface, gateway);
-                if self.config.name_servers.is_empty() {
-                    self.set_name_servers(servers.into_iter().map(IpAddress::Ipv4));
-                }
+                let servers = lease.dns_servers.iter().copied().map(IpAddress::Ipv4).collect();
+                // smoltcp would panic on invalid data of a DHCP server.
+                let (address, gateway) = (Some(lease.address), lease.router);
+                let address = address.filter(|address| is_unicast(address.address()));
+                self.announce |= address != self.ipv4;
+                (self.ipv4, self.ipv4_gateway, self.dhcp_servers) =
+                    (address, gateway.filter(|at| is_unicast(*at)), servers);
             }
             Some(dhcpv4::Event::Deconfigured) => {
                 // Connections from the old address end with it: smoltcp resets them.
-                set_address(&mut self.interface, None);
-                set_gateway(&mut self.interface, None);
+                (self.ipv4, self.ipv4_gateway) = (None, None);
             }
         }
-        self.table.touch_all();
+        self.configure();
         true
+    }
+
+    /// Removes IPv6 addresses, routers and name servers that are not valid any more; returns whether there were some.
+    pub(crate) fn poll_ipv6(&mut self) -> bool {
+        let changed = self.ipv6.as_mut().is_some_and(|ipv6| ipv6.expire(self.now));
+        if changed {
+            self.configure();
+        }
+        changed
+    }
+
+    /// Whether a message of neighbour discovery is to be sent.
+    pub(crate) fn wants_to_discover(&self) -> bool {
+        let listens = !self.listeners.is_empty();
+        self.ipv6.as_ref().is_some_and(|ipv6| ipv6.has_frame(self.now, listens))
+    }
+
+    /// Sends one in `transmit`'s frame. Returns whether it did.
+    pub(crate) fn discover(&mut self, transmit: impl TxToken) -> bool {
+        let listens = !self.listeners.is_empty();
+        let frame = self.ipv6.as_mut().and_then(|ipv6| ipv6.next_frame(self.now, listens));
+        if let Some(frame) = &frame {
+            send_stray(transmit, frame);
+        }
+        frame.is_some()
+    }
+
+    /// Makes smoltcp's addresses, routes and name servers the ones that we have.
+    pub(crate) fn configure(&mut self) {
+        let ipv6 = self.ipv6.as_ref();
+        let own_ipv6 = ipv6.into_iter().flat_map(Autoconf::addresses);
+        let own_ipv6 = own_ipv6.map(|(address, bits)| IpCidr::new(address.into(), bits));
+        let addresses: Vec<IpCidr> = self.ipv4.map(IpCidr::Ipv4).into_iter().chain(own_ipv6).collect();
+        // smoltcp forgets its neighbours when addresses change.
+        if addresses != self.interface.ip_addrs() {
+            self.interface.update_ip_addrs(|list| {
+                list.clear();
+                // There is room for as many as there can be (feature `iface-max-addr-count-6`).
+                list.extend(addresses.iter().copied().take(list.capacity()));
+            });
+        }
+        let routes = self.interface.routes_mut();
+        routes.remove_default_ipv4_route();
+        routes.remove_default_ipv6_route();
+        // The table has room for two routes (feature `iface-max-route-count-2`).
+        let _ = self.ipv4_gateway.map(|gateway| routes.add_default_ipv4_route(gateway));
+        let _ = ipv6.and_then(Autoconf::gateway).map(|gateway| routes.add_default_ipv6_route(gateway));
+
+        let servers: Vec<IpAddress> = match self.config.name_servers.as_slice() {
+            [] => {
+                let advertised = ipv6.into_iter().flat_map(Autoconf::name_servers);
+                self.dhcp_servers.iter().copied().chain(advertised.map(IpAddress::Ipv6)).collect()
+            }
+            given => given.iter().copied().map(IpAddress::from).collect(),
+        };
+        self.set_name_servers(servers);
+        self.ipv6_since = self.far_ipv6().map(|_| self.ipv6_since.unwrap_or(self.now));
+        self.table.touch_all();
     }
 
     /// A number that is hard to guess (SplitMix64).
@@ -190,28 +308,6 @@ impl State {
         }
         None
     }
-}
-
-fn set_address(interface: &mut Interface, address: Option<IpCidr>) {
-    interface.update_ip_addrs(|addresses| {
-        addresses.clear();
-        // smoltcp would panic on invalid data of a DHCP server.
-        let address = address.filter(|address| address.address().is_unicast());
-        // The list has room for eight and is empty.
-        addresses.extend(address);
-    });
-}
-
-fn set_gateway(interface: &mut Interface, gateway: Option<IpAddress>) {
-    let routes = interface.routes_mut();
-    routes.remove_default_ipv4_route();
-    routes.remove_default_ipv6_route();
-    // The table has room for four routes and holds ours only.
-    let _ = match gateway {
-        Some(IpAddress::Ipv4(gateway)) if is_unicast(gateway) => routes.add_default_ipv4_route(gateway).is_ok(),
-        Some(IpAddress::Ipv6(gateway)) => routes.add_default_ipv6_route(gateway).is_ok(),
-        _ => false,
-    };
 }
 
 fn is_unicast(address: Ipv4Address) -> bool {

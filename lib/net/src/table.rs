@@ -5,6 +5,7 @@
 //! application put it in a queue, and its deadline is in an ordered set.
 
 use crate::congestion::Window;
+use crate::long_frames::Cut;
 use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -12,7 +13,7 @@ use glass_api::Instant;
 use glass_trace::Presence;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
-use smoltcp::wire::IpEndpoint;
+use smoltcp::wire::{IpAddress, IpEndpoint};
 
 /// Names a connection as long as it exists.
 pub(crate) type ConnectionId = usize;
@@ -55,6 +56,8 @@ pub(crate) struct Connection {
     /// How much of its buffers is spare memory.
     spare: usize,
     pub(crate) window: Window,
+    /// The longest segment that the peer receives.
+    pub(crate) segment_bytes: usize,
     pub(crate) role: Role,
     /// The peer has reset it.
     pub(crate) reset: bool,
@@ -67,6 +70,12 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn socket(&mut self) -> &mut tcp::Socket<'static> {
         self.sockets.get_mut(self.handle)
+    }
+
+    /// How its frames are cut by a device with this MTU.
+    pub(crate) fn cut(&self, mtu: usize) -> Option<Cut> {
+        let ip_header_bytes = if matches!(self.ends.local.addr, IpAddress::Ipv4(_)) { 20 } else { 40 };
+        Cut::new(mtu, ip_header_bytes, self.segment_bytes)
     }
 
     /// Records in the trace that it opens, closes or was open before.
@@ -120,6 +129,7 @@ impl Table {
             ends,
             spare,
             window,
+            segment_bytes: 0,
             role,
             reset: false,
             flow,

@@ -19,6 +19,8 @@ pub(crate) static ADDRESS: Name = Name::new("network address");
 /// Largest shift of a window (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
 
+const SEGMENT_BYTES_DEFAULT: u16 = 536;
+
 /// A connection's state for the trace.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flow {
@@ -127,16 +129,23 @@ impl Segment {
 
 /// The shift that a SYN offers for its sender's windows.
 pub(crate) fn window_scale(packet: &TcpPacket<&[u8]>) -> Option<u8> {
+    options(packet).find_map(|option| if let TcpOption::WindowScale(shift) = option { Some(shift) } else { None })
+}
+
+/// The longest segment that the sender of a SYN receives; without the option, the least that each host does (RFC 9293, section 3.7.1).
+pub(crate) fn segment_bytes(packet: &TcpPacket<&[u8]>) -> u16 {
+    let offered = options(packet)
+        .find_map(|option| if let TcpOption::MaxSegmentSize(bytes) = option { Some(bytes) } else { None });
+    offered.unwrap_or(SEGMENT_BYTES_DEFAULT)
+}
+
+fn options<'p>(packet: &TcpPacket<&'p [u8]>) -> impl Iterator<Item = TcpOption<'p>> {
     let mut options = packet.options();
-    while !options.is_empty() {
+    core::iter::from_fn(move || {
         let (rest, option) = TcpOption::parse(options).ok()?;
-        match option {
-            TcpOption::WindowScale(shift) => return Some(shift),
-            TcpOption::EndOfList => return None,
-            _ => options = rest,
-        }
-    }
-    None
+        options = rest;
+        (option != TcpOption::EndOfList).then_some(option)
+    })
 }
 
 /// The remote address as the trace has it: 0 unless it is IPv4.

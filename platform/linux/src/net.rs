@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, 
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -59,6 +59,7 @@ enum Connections {
 pub struct HostDatagrams {
     socket: Watched,
     port: u16,
+    is_ipv6: bool,
 }
 
 /// One connection.
@@ -89,8 +90,37 @@ fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
 fn address(any: &SocketAddrAny) -> Option<Address> {
     match any.address_family() {
         AddressFamily::VSOCK => vsock::address(any).map(Address::Vsock),
-        _ => SocketAddr::try_from(any.clone()).ok().map(Address::Ip),
+        _ => SocketAddr::try_from(any.clone()).ok().map(|address| Address::Ip(unmapped(address))),
     }
+}
+
+/// An IPv4 address as such; a socket for both families has it as an IPv6 address (RFC 4291, section 2.5.5.2).
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Where to bind, and the same without IPv6 for a host that has none: `::` is every address of both families.
+fn places(address: IpAddr, port: u16) -> impl Iterator<Item = SocketAddr> {
+    let every = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let without = every.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    [Some(address), without].into_iter().flatten().map(move |address| SocketAddr::new(address, port))
+}
+
+/// Calls `open` for the first of these places that the host has.
+fn open_first<T>(address: IpAddr, port: u16, open: impl Fn(SocketAddr) -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut result = Err(Errno::AFNOSUPPORT);
+    for place in places(address, port) {
+        result = open(place);
+        if !matches!(result, Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) {
+            break;
+        }
+    }
+    result
+}
+
+/// Lets a socket for `::` receive from IPv4 addresses, too, whatever the host's default is.
+fn listen_to_both(socket: &OwnedFd, address: SocketAddr) -> Result<(), Errno> {
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) { sockopt::set_ipv6_v6only(socket, false) } else { Ok(()) }
 }
 
 /// Accepted sockets inherit these from their listener.
@@ -105,6 +135,7 @@ fn set_options(socket: &OwnedFd) -> Result<(), Errno> {
 impl HostNet {
     fn listen_tcp(&self, address: SocketAddr) -> Result<HostListener, Errno> {
         let socket = new_socket(address)?;
+        listen_to_both(&socket, address)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         set_options(&socket)?;
         rustix::net::bind(&socket, &address)?;
@@ -116,10 +147,11 @@ impl HostNet {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        listen_to_both(&socket, address)?;
         rustix::net::bind(&socket, &address)?;
         let port = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?.port();
         let socket = self.host.core.reactor().watch(socket, Role::Datagrams(port), true)?;
-        Ok(HostDatagrams { socket, port })
+        Ok(HostDatagrams { socket, port, is_ipv6: address.is_ipv6() })
     }
 
     fn listen_vsock(&self, port: u32) -> Result<HostListener, NetError> {
@@ -205,26 +237,32 @@ impl Net for HostNet {
         if !self.host.bind.is_unspecified() {
             return Ok(NetInfo { address: self.host.bind, connections_max: usize::MAX });
         }
-        // The address that the host would use towards the rest of the world (192.0.2.0/24 is for
-        // documents). Connecting a UDP socket looks up a route and sends nothing.
-        let address = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-            .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()));
-        let address = address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip());
-        Ok(NetInfo { address, connections_max: usize::MAX })
+        // The address that the host would use towards the rest of the world (192.0.2.0/24 and
+        // 2001:db8::/32 are for documents). Connecting a UDP socket looks up a route and sends nothing.
+        let far = [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+        let address = far.into_iter().find_map(|far| {
+            let any = if far.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+            let socket = UdpSocket::bind((any, 0)).ok()?;
+            socket.connect((far, 9)).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        });
+        Ok(NetInfo { address: address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), connections_max: usize::MAX })
     }
 
     async fn listen(&self, port: impl Into<Port>) -> Result<HostListener, NetError> {
         match port.into() {
             Port::Vsock(port) => self.listen_vsock(port),
-            Port::Tcp(port) => self.listen_tcp(SocketAddr::new(self.host.bind, port)).map_err(|errno| match errno {
-                Errno::ADDRINUSE => NetError::PortInUse(Port::Tcp(port)),
-                other => net_error(other),
-            }),
+            Port::Tcp(port) => {
+                open_first(self.host.bind, port, |at| self.listen_tcp(at)).map_err(|errno| match errno {
+                    Errno::ADDRINUSE => NetError::PortInUse(Port::Tcp(port)),
+                    other => net_error(other),
+                })
+            }
         }
     }
 
     async fn bind(&self, port: u16) -> Result<HostDatagrams, NetError> {
-        self.bind_to(SocketAddr::new(self.host.bind, port)).map_err(|errno| match errno {
+        open_first(self.host.bind, port, |at| self.bind_to(at)).map_err(|errno| match errno {
             Errno::ADDRINUSE => NetError::PortInUse(port.into()),
             other => net_error(other),
         })
@@ -253,6 +291,10 @@ impl Net for HostNet {
 impl Datagrams for HostDatagrams {
     async fn send_to(&self, data: &[u8], remote: SocketAddr) -> Result<(), NetError> {
         let socket = &self.socket;
+        let remote = match remote.ip() {
+            IpAddr::V4(address) if self.is_ipv6 => SocketAddr::new(address.to_ipv6_mapped().into(), remote.port()),
+            _ => remote,
+        };
         let send = || rustix::net::sendto(socket.fd(), data, SendFlags::NOSIGNAL, &remote);
         match poll_fn(|context| socket.poll(Interest::Write, context, send)).await {
             Ok(_) => Ok(()),
@@ -265,7 +307,7 @@ impl Datagrams for HostDatagrams {
         let socket = &self.socket;
         let mut receive = || {
             let (count, _, remote) = rustix::net::recvfrom(socket.fd(), &mut *buf, RecvFlags::empty())?;
-            Ok((count, remote.and_then(|remote| SocketAddr::try_from(remote).ok())))
+            Ok((count, remote.and_then(|remote| SocketAddr::try_from(remote).ok().map(unmapped))))
         };
         loop {
             // One without a sender cannot be answered.

@@ -3,7 +3,7 @@
 use glass_trace::{LEVELS, LevelFilter, parse_level};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub struct Options {
     pub disks: Vec<DiskOption>,
     /// The directory whose files the service gets.
     pub share: Option<ShareOption>,
-    /// The address that services listen on.
+    /// The address that services listen on; `::` stands for every one of IPv6 and IPv4.
     pub bind: IpAddr,
     /// The unix socket that stands for vsock; without it, vsock is that of the host.
     pub vsock: Option<PathBuf>,
@@ -99,7 +99,7 @@ Options:
   --disk PATH        a file or block device as the next disk; may be repeated
   --disk-size SIZE   create that disk with this size if it is missing: 1G, 512M, 64K or bytes
   --share PATH[:ro]  a directory whose files the service may use, or only read
-  --bind ADDRESS     the address to listen on (default 0.0.0.0, every one)
+  --bind ADDRESS     the address to listen on (default ::, every one of IPv6 and IPv4)
   --vsock PATH       a unix socket that stands for vsock, as VMs have it: a client writes `CONNECT PORT` and a line end
   --log LEVEL        print messages of this level and worse: off, error, warn (default), info, debug or trace
   --cores COUNT      threads that run tasks of the service, if it uses them (default 1, at most {CORES_MAX})
@@ -113,7 +113,7 @@ Example: {name} --disk {name}.img --disk-size 1G --bind 127.0.0.1 -- --port 8080
 impl Options {
     /// Reads a command line without its program name.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, OptionsError> {
-        let bind = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let bind = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
         let mut options = Options {
             disks: Vec::new(),
             share: None,

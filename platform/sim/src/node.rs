@@ -9,7 +9,7 @@ use crate::trace::Trace;
 use crate::vsock;
 use core::cell::{Cell, RefCell};
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use glass_api::{
     Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
     SpawnOnError, VsockAddress, WallSource, WallTime,
@@ -44,7 +44,7 @@ pub struct NodeConfig {
     pub cores: usize,
     /// The link to the network.
     pub link: LinkConfig,
-    /// Sizes, bounds and times of its network stack. The world chooses the address.
+    /// Sizes, bounds and times of its network stack. The world chooses the addresses; an IPv6 address unless IPv6 is off, as by default.
     pub network: Config,
 }
 
@@ -59,6 +59,11 @@ impl Default for NodeConfig {
             network: Config::for_memory(Address::Dhcp, MEMORY_BYTES),
         }
     }
+}
+
+/// The IPv6 address of the node on a port of the network.
+pub(crate) fn ipv6_address(port: usize) -> Ipv6Addr {
+    Ipv6Addr::from_bits(0xfd00 << 112 | (port as u128 + 1))
 }
 
 /// A node. Clones are handles to the same one.
@@ -174,6 +179,11 @@ impl Node {
     /// Where others reach its port `port`.
     pub fn endpoint(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.machine.address, port)
+    }
+
+    /// The same over IPv6, which its configuration must not have switched off.
+    pub fn ipv6_endpoint(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(ipv6_address(self.machine.port).into(), port)
     }
 
     /// Where others reach its vsock port `port`.

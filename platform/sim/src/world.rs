@@ -4,15 +4,15 @@ use crate::chance::Chance;
 use crate::clock::SimClock;
 use crate::log;
 use crate::network::{Network, NetworkCounters, SimDevice};
-use crate::node::{Node, NodeConfig, Parts};
+use crate::node::{self, Node, NodeConfig, Parts};
 use crate::trace::Trace;
 use crate::vsock::{self, Carrier};
 use core::cell::RefCell;
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::Ipv4Addr;
 use core::time::Duration;
 use glass_api::Instant;
-use glass_net::{Address, Counters, Stack};
+use glass_net::{Address, Counters, Ipv6, Stack};
 use glass_vsock::Joined;
 use std::rc::Rc;
 
@@ -94,10 +94,14 @@ impl World {
         assert!(port < NODES_MAX, "a world has at most {NODES_MAX} nodes");
         let host = port as u8 + 1;
         let mac = [2, 0, 0, 0, 0, host];
-        let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
+        let address = Ipv4Addr::new(10, 0, 0, host);
         let device = self.network.borrow_mut().plug(mac, config.link);
         let mut network_config = config.network;
         network_config.address = Address::Static { address, prefix_bits: 24, gateway: None };
+        if network_config.ipv6 != Ipv6::Off {
+            let address = node::ipv6_address(port);
+            network_config.ipv6 = Ipv6::Static { address, prefix_bits: 64, gateway: None };
+        }
         let seed = self.chance.next_u64();
         let stack = Stack::new(device, mac, network_config, seed, self.clock.now());
         let stack = stack.unwrap_or_else(|error| panic!("the network of {name}: {error}"));
@@ -107,7 +111,7 @@ impl World {
         let node = Node::new(Parts {
             name: name.to_string(),
             port,
-            address,
+            address: address.into(),
             args: config.args,
             disks: config.disks,
             files: config.files,

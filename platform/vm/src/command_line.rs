@@ -6,7 +6,8 @@
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
 use glass_formats::trace::Group;
 use glass_trace::{LevelFilter, parse_level};
 
@@ -18,6 +19,8 @@ const TRACE_WORD: &str = "trace=";
 pub struct CommandLine {
     /// `ip=`
     pub address: Addressing,
+    /// `ip6=`
+    pub ipv6: Ipv6Addressing,
     /// `dns=ADDRESS[,ADDRESS]`: name servers; without it those of the DHCP server.
     pub name_servers: Vec<IpAddr>,
     /// `console=PORT`: which port of the virtio console text goes to, 0 by default.
@@ -51,6 +54,25 @@ pub enum Addressing {
     },
 }
 
+/// How the network gets its IPv6 addresses.
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
+pub enum Ipv6Addressing {
+    /// `ip6=auto`, or the default: from the network's routers.
+    #[default]
+    Auto,
+    /// `ip6=off`
+    Off,
+    /// `ip6=ADDRESS/PREFIX[,GATEWAY]`
+    Static {
+        /// Our address.
+        address: Ipv6Addr,
+        /// Length of the network's prefix in bits.
+        prefix_bits: u8,
+        /// Where packets for other networks go.
+        gateway: Option<Ipv6Addr>,
+    },
+}
+
 /// A virtio-mmio register window (Linux's `virtio_mmio.device=SIZE@ADDRESS:INTERRUPT` syntax).
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct MmioDevice {
@@ -73,6 +95,7 @@ impl CommandLine {
     pub fn parse(text: &str) -> CommandLine {
         let mut line = CommandLine {
             address: Addressing::Dhcp,
+            ipv6: Ipv6Addressing::Auto,
             name_servers: Vec::new(),
             console_port: 0,
             cpus: None,
@@ -94,6 +117,8 @@ impl CommandLine {
                 in_args = true;
             } else if let Some(address) = word.strip_prefix("ip=").and_then(parse_addressing) {
                 line.address = address;
+            } else if let Some(ipv6) = word.strip_prefix("ip6=").and_then(parse_ipv6) {
+                line.ipv6 = ipv6;
             } else if let Some(servers) = word.strip_prefix("dns=").and_then(parse_name_servers) {
                 line.name_servers = servers;
             } else if let Some(port) = word.strip_prefix("console=").and_then(parse_port) {
@@ -125,13 +150,29 @@ fn parse_addressing(text: &str) -> Option<Addressing> {
     if text == "dhcp" {
         return Some(Addressing::Dhcp);
     }
+    let (address, prefix_bits, gateway) = parse_network(text, 32)?;
+    Some(Addressing::Static { address, prefix_bits, gateway })
+}
+
+fn parse_ipv6(text: &str) -> Option<Ipv6Addressing> {
+    match text {
+        "auto" => return Some(Ipv6Addressing::Auto),
+        "off" => return Some(Ipv6Addressing::Off),
+        _ => {}
+    }
+    let (address, prefix_bits, gateway) = parse_network(text, 128)?;
+    Some(Ipv6Addressing::Static { address, prefix_bits, gateway })
+}
+
+/// `ADDRESS/PREFIX[,GATEWAY]`
+fn parse_network<A: FromStr>(text: &str, bits_max: u8) -> Option<(A, u8, Option<A>)> {
     let (network, gateway) = match text.split_once(',') {
         Some((network, gateway)) => (network, Some(gateway.parse().ok()?)),
         None => (text, None),
     };
     let (address, prefix) = network.split_once('/')?;
-    let prefix_bits = prefix.parse().ok().filter(|bits| *bits <= 32)?;
-    Some(Addressing::Static { address: address.parse().ok()?, prefix_bits, gateway })
+    let prefix_bits = prefix.parse().ok().filter(|bits| *bits <= bits_max)?;
+    Some((address.parse().ok()?, prefix_bits, gateway))
 }
 
 fn parse_name_servers(text: &str) -> Option<Vec<IpAddr>> {
@@ -184,6 +225,17 @@ mod tests {
     }
 
     #[test]
+    fn ipv6_has_a_word_of_its_own() {
+        let ipv6 = |text| CommandLine::parse(text).ipv6;
+        assert_eq!(ipv6("ip=dhcp"), Ipv6Addressing::Auto);
+        assert_eq!(ipv6("ip6=off"), Ipv6Addressing::Off);
+        assert_eq!(ipv6("ip6=off ip6=auto"), Ipv6Addressing::Auto);
+        let (address, gateway) = ("fd00::2".parse().unwrap(), "fe80::1".parse().ok());
+        assert_eq!(ipv6("ip6=fd00::2/64"), Ipv6Addressing::Static { address, prefix_bits: 64, gateway: None });
+        assert_eq!(ipv6("ip6=fd00::2/56,fe80::1"), Ipv6Addressing::Static { address, prefix_bits: 56, gateway });
+    }
+
+    #[test]
     fn groups_of_events_are_found_among_the_platforms_words() {
         assert_eq!(trace_groups("ip=dhcp trace=cores,devices trace=tasks -- trace=nonsense"), Ok(7));
         assert_eq!(trace_groups("ip=dhcp"), Ok(0));
@@ -199,6 +251,10 @@ mod tests {
             "ip=x/8",
             "virtio_mmio.device=512@feb:x",
             "ip=1.2.3.4/8,no",
+            "ip6=fd00::2",
+            "ip6=fd00::2/129",
+            "ip6=10.0.2.15/24",
+            "ip=fd00::2/64",
             "dns=10.0.2.3,",
             "console=x",
             "console=511",
@@ -208,6 +264,7 @@ mod tests {
             let line = CommandLine::parse(word);
             assert_eq!(line.unknown, [word]);
             assert_eq!((line.address, line.log), (Addressing::Dhcp, LevelFilter::WARN));
+            assert_eq!(line.ipv6, Ipv6Addressing::Auto);
         }
     }
 }

@@ -57,6 +57,7 @@ where
     let Boot { machine, command_line, further } = boot;
     let settings = Settings {
         address: command_line.address,
+        ipv6: command_line.ipv6,
         name_servers: command_line.name_servers,
         console_port: command_line.console_port,
         memory_bytes: heap::total_bytes() as usize,

@@ -22,7 +22,8 @@ use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
 use glass_guests::registry;
 use options::{
-    Accel, Bus, Machine, Network, Port, parse_ip, parse_memory, parse_network, parse_port, parse_size, tcp_ports,
+    Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
+    tcp_ports,
 };
 use qemu::{QEMU, escape};
 use restart::Delays;
@@ -86,7 +87,11 @@ pub struct Args {
     /// DHCP].
     #[arg(long, value_parser = parse_ip)]
     ip: Option<String>,
-    /// Name servers of the VM [default: those of the DHCP server; with QEMU's user-mode network the host's].
+    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user-mode network is one and gives a VM
+    /// fec0::5054:ff:fe12:3456, from which connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
+    #[arg(long, value_parser = parse_ip6)]
+    ip6: Option<String>,
+    /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with QEMU's user-mode network the host's].
     #[arg(long, value_name = "ADDRESS[,ADDRESS]", value_delimiter = ',')]
     dns: Vec<IpAddr>,
     /// Print messages of this level and more severe ones.

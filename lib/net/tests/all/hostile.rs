@@ -5,7 +5,7 @@ use crate::common::{Wire, config, run};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::{Listener, Net, NetError, Stream};
-use glass_net::smoltcp::wire::{Ipv4Address, TcpControl, TcpSeqNumber};
+use glass_net::smoltcp::wire::{Ipv4Address, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber};
 use glass_net::{Config, Sockets};
 use std::rc::Rc;
 
@@ -383,4 +383,23 @@ fn a_connection_whose_stream_is_held_does_not_make_way_for_a_new_one() {
         assert_eq!(peer.open(&mut wire), !keep);
         assert_eq!(wire.right.connection_count(), 1);
     }
+}
+
+/// smoltcp 0.14.0 panics when a group's address becomes an interface's, as that of a handshake.
+#[test]
+fn a_syn_for_another_address_is_not_answered() {
+    let (mut wire, _, ended) = sink_wire(config(2));
+    for address in [[224, 0, 0, 1], [255, 255, 255, 255], [10, 0, 0, 255], [10, 0, 0, 3], [0, 0, 0, 0], [127, 0, 0, 1]]
+    {
+        let mut frame = Peer::new(4000, PORT).frame(TcpControl::Syn, TcpSeqNumber(1), None, &[]);
+        frame[30..34].copy_from_slice(&address);
+        let mut packet = Ipv4Packet::new_unchecked(&mut frame[14..]);
+        packet.fill_checksum();
+        let (source, destination) = (packet.src_addr().into(), packet.dst_addr().into());
+        TcpPacket::new_unchecked(packet.payload_mut()).fill_checksum(&source, &destination);
+        wire.right.device_mut().incoming.borrow_mut().push_back(frame);
+        wire.right.poll(wire.now);
+        assert_eq!(wire.right.half_open_count(), 0, "{address:?}");
+    }
+    assert_serves(&mut wire, &ended);
 }

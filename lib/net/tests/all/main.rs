@@ -5,6 +5,7 @@ mod common;
 mod datagrams;
 mod dhcp;
 mod hostile;
+mod ipv6;
 mod names;
 mod trace;
 mod wire;

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use core::net::SocketAddr;
 use core::time::Duration;
 use glass_api::{Listener, Net, NetError, Port, ReadHalf, Split, Stream, WriteHalf};
-use glass_net::{Address, Config, Sockets};
+use glass_net::Sockets;
 use std::rc::Rc;
 
 const PORT: u16 = 80;
@@ -185,22 +185,6 @@ fn a_stuck_device_is_waited_for_and_not_polled_without_end() {
     wire.settle();
     let deadline = wire.left.next_deadline(wire.now).unwrap();
     assert!(deadline > wire.now, "{deadline}");
-}
-
-#[test]
-fn ipv6_works_with_static_addresses() {
-    let address = Address::Static { address: "fd00::2".parse().unwrap(), prefix_bits: 64, gateway: None };
-    let mut wire = Wire::with(Config { address, ..config(2) });
-    wire.spawn(echo(wire.right.sockets()));
-    let left = wire.left.sockets();
-    let reply = run(&mut wire, Duration::from_secs(5), async move {
-        let mut stream = left.connect("[fd00::2]:80".parse::<SocketAddr>().unwrap()).await?;
-        stream.write_all(b"six").await?;
-        let mut reply = [0; 3];
-        stream.read(&mut reply).await?;
-        Ok::<_, NetError>(reply)
-    });
-    assert_eq!(reply, Ok(*b"six"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::common::{PORT, echo, listen, pattern, read_to_end};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::{Clock, Net, NetError, Platform, Stream};
-use glass_net::{Address, Config};
+use glass_net::{Address, Config, Ipv6};
 use glass_platform_sim::{Chance, LinkConfig, Node, NodeConfig, World, for_seeds};
 use std::rc::Rc;
 
@@ -71,6 +71,31 @@ fn one_seed_has_one_trace() {
     };
     for_seeds(0..10, |seed| assert_eq!(run(seed), run(seed), "seed {seed}"));
     assert_ne!(run(1).0, run(2).0);
+}
+
+/// Over links that lose, repeat and reorder frames, also those of neighbour discovery.
+#[test]
+fn bytes_arrive_over_ipv6() {
+    for_seeds(0..10, |seed| {
+        let mut world = World::new(seed);
+        let config = || {
+            let network = Config { ipv6: Ipv6::Auto, ..Config::for_memory(Address::Dhcp, 32 << 20) };
+            NodeConfig { network, ..with_link(LinkConfig::bad()) }
+        };
+        let (server, client) = (world.node("server", config()), world.node("client", config()));
+        listen(&server, echo);
+        let (net, remote, done) = (client.net(), server.ipv6_endpoint(PORT), Rc::new(Cell::new(false)));
+        let is_done = done.clone();
+        client.run("client", async move {
+            let mut stream = net.connect(remote).await.unwrap();
+            let data = pattern(6, 0..30_000);
+            stream.write_all(&data).await.unwrap();
+            stream.close().await.unwrap();
+            assert!(read_to_end(&mut stream, 1000).await.unwrap() == data);
+            is_done.set(true);
+        });
+        world.run_until(5 * MINUTE, || done.get()).unwrap();
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod vsock;
 
 use crate::bus::{self, VmTransport};
 use crate::clock;
-use crate::command_line::Addressing;
+use crate::command_line::{Addressing, Ipv6Addressing};
 use crate::drivers::Drivers;
 use crate::interrupts::Vectors;
 use crate::machine::Machine;
@@ -65,7 +65,9 @@ fn start_rng(transport: VmTransport, _: &Settings, _: &mut Devices) -> Result<Op
 pub struct Settings {
     /// How the network gets its address.
     pub address: Addressing,
-    /// Name servers; without one those of the DHCP server.
+    /// How it gets its IPv6 addresses.
+    pub ipv6: Ipv6Addressing,
+    /// Name servers; without one those of the DHCP server and the IPv6 routers.
     pub name_servers: Vec<IpAddr>,
     /// The console's port for text.
     pub console_port: u16,

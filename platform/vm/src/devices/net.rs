@@ -6,7 +6,7 @@ mod tests;
 
 use super::{Devices, Settings, Started};
 use crate::bus::VmTransport;
-use crate::command_line::Addressing;
+use crate::command_line::{Addressing, Ipv6Addressing};
 use crate::cores::this_core;
 use crate::serial::print_line;
 use crate::xen::XenEvents;
@@ -16,7 +16,7 @@ use alloc::string::ToString;
 use core::fmt;
 use core::num::NonZeroU16;
 use glass_api::Instant;
-use glass_net::{Address, Card, CardLimits, CardTransmit, Config, FrameDevice, Stack};
+use glass_net::{Address, Card, CardLimits, CardTransmit, Config, FrameDevice, Ipv6, Notice, Stack};
 use glass_trace::Group;
 use glass_virtio::{Dma, Driver, IdentityDma, Lie, Net, NetConfig, NetLimits, NetTransmit, SetupError, Transport};
 
@@ -158,12 +158,15 @@ fn start_stack<C: DrivenCard + 'static>(
 ) -> Result<Started, SetupError> {
     let address = match settings.address {
         Addressing::Dhcp => Address::Dhcp,
-        Addressing::Static { address, prefix_bits, gateway } => {
-            Address::Static { address: address.into(), prefix_bits, gateway: gateway.map(Into::into) }
-        }
+        Addressing::Static { address, prefix_bits, gateway } => Address::Static { address, prefix_bits, gateway },
     };
-    let config =
-        Config { name_servers: settings.name_servers.clone(), ..Config::for_memory(address, settings.memory_bytes) };
+    let ipv6 = match settings.ipv6 {
+        Ipv6Addressing::Auto => Ipv6::Auto,
+        Ipv6Addressing::Off => Ipv6::Off,
+        Ipv6Addressing::Static { address, prefix_bits, gateway } => Ipv6::Static { address, prefix_bits, gateway },
+    };
+    let name_servers = settings.name_servers.clone();
+    let config = Config { ipv6, name_servers, ..Config::for_memory(address, settings.memory_bytes) };
     match Stack::new(FrameDevice(card), mac, config, random::next(), clock::now()) {
         Ok(stack) => {
             devices.sockets = Some(stack.sockets());
@@ -192,6 +195,9 @@ impl<C: DrivenCard> Driver for Network<C> {
         let moved = self.stack.poll((self.now)());
         if let Some((port, open)) = self.stack.take_missed_port() {
             report_missed_port(port, &open);
+        }
+        while let Some(notice) = self.stack.take_notice() {
+            report(notice);
         }
         self.card().kick();
         moved
@@ -240,12 +246,27 @@ impl<C: DrivenCard> Driver for Network<C> {
     }
 }
 
-/// A port that is forwarded to no listener resets each connection, which a client cannot distinguish from a service that fails.
-fn report_missed_port(port: u16, open: &[u16]) {
-    let print = |line: fmt::Arguments| match this_core().print.get() {
+fn print(line: fmt::Arguments) {
+    match this_core().print.get() {
         Some(print) => print(line),
         None => print_line(line),
-    };
+    }
+}
+
+fn report(notice: Notice) {
+    match notice {
+        Notice::Configured(address) => {
+            print(format_args!("this VM has the address {address}, too, from an IPv6 router"))
+        }
+        Notice::Duplicate(address) => print(format_args!(
+            "another host has the address {address}, which this VM therefore does not use: give its network card \
+             another address"
+        )),
+    }
+}
+
+/// A port that is forwarded to no listener resets each connection, which a client cannot distinguish from a service that fails.
+fn report_missed_port(port: u16, open: &[u16]) {
     match open {
         [only] => print(format_args!(
             "a client wants to reach port {port}, but the service listens on port {only}: forward that one \

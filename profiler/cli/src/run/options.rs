@@ -5,8 +5,9 @@ use crate::build::Platform;
 use anyhow::{Result as Checked, bail};
 use std::fs;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::Path;
+use std::str::FromStr;
 
 /// Refuses what QEMU would refuse in words of its own, or what would have no effect.
 pub(super) fn check(args: &Args) -> Checked<()> {
@@ -147,17 +148,22 @@ pub(super) fn parse_port(text: &str) -> Result<Port, String> {
 /// `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`, as the image reads it (`platform/vm/src/command_line.rs`).
 pub(super) fn parse_ip(text: &str) -> Result<String, String> {
     let wrong = || "write dhcp, or an address with its prefix and gateway, such as 10.0.2.15/24,10.0.2.2".to_owned();
-    if text != "dhcp" {
-        let (network, gateway) =
-            text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
-        let (address, prefix) = network.split_once('/').ok_or_else(wrong)?;
-        let is_address = |text: &str| text.parse::<Ipv4Addr>().is_ok();
-        let is_prefix = prefix.parse::<u8>().is_ok_and(|bits| bits <= 32);
-        if !is_address(address) || !is_prefix || !gateway.is_none_or(is_address) {
-            return Err(wrong());
-        }
-    }
-    Ok(text.to_owned())
+    if text == "dhcp" || is_network::<Ipv4Addr>(text, 32) { Ok(text.to_owned()) } else { Err(wrong()) }
+}
+
+/// `auto`, `off` or `ADDRESS/PREFIX[,GATEWAY]`, as the image reads it.
+pub(super) fn parse_ip6(text: &str) -> Result<String, String> {
+    let wrong = || "write auto, off, or an address with its prefix and gateway, such as fd00::2/64,fd00::1".to_owned();
+    let is_good = text == "auto" || text == "off" || is_network::<Ipv6Addr>(text, 128);
+    if is_good { Ok(text.to_owned()) } else { Err(wrong()) }
+}
+
+fn is_network<A: FromStr>(text: &str, bits_max: u8) -> bool {
+    let (network, gateway) = text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
+    let is_address = |text: &str| text.parse::<A>().is_ok();
+    let is_prefix = |text: &str| text.parse::<u8>().is_ok_and(|bits| bits <= bits_max);
+    let is_good = network.split_once('/').is_some_and(|(address, prefix)| is_address(address) && is_prefix(prefix));
+    is_good && gateway.is_none_or(is_address)
 }
 
 pub(super) fn parse_network(text: &str) -> Result<Network, String> {
@@ -203,6 +209,12 @@ mod tests {
         for bad in ["", "1.2.3", "1.2.3.4", "1.2.3.4/33", "1.2.3.4/24,", "1.2.3.4/24,x", "::1/64", "1.2.3/24", "dhcp6"]
         {
             assert!(parse_ip(bad).is_err(), "{bad}");
+        }
+        for good in ["auto", "off", "fd00::2/64", "fd00::2/64,fe80::1"] {
+            assert_eq!(parse_ip6(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "dhcp", "fd00::2", "fd00::2/129", "fd00::2/64,", "10.0.2.15/24", "fd00::2/64,10.0.2.2"] {
+            assert!(parse_ip6(bad).is_err(), "{bad}");
         }
     }
 }

@@ -128,7 +128,7 @@ fn network(args: &Args, bus: Bus, qemu: &mut Command) {
         Network::None => return,
         Network::User => {
             let forwards = tcp_ports(&args.port).map(|(host, guest)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}"));
-            format!("user,id=net{}", forwards.collect::<String>())
+            format!("user,id=net,ipv4=on,ipv6=on{}", forwards.collect::<String>())
         }
         Network::Tap(name) => format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on"),
     };
@@ -142,6 +142,7 @@ fn kernel_command_line(args: &Args) -> String {
         (None, Network::User) => format!("ip={USER_NETWORK_IP} "),
         (None, _) => String::new(),
     };
+    let ip6 = args.ip6.as_ref().map_or(String::new(), |ip6| format!("ip6={ip6} "));
     let servers = args.dns.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let dns = match (servers.as_str(), &args.ip, &args.net) {
         ("", None, Network::User) => format!("dns={USER_NETWORK_DNS} "),
@@ -151,7 +152,7 @@ fn kernel_command_line(args: &Args) -> String {
     let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
     let cpus = args.cpus.map_or(String::new(), |cpus| format!("cpus={cpus} "));
-    format!("{trace}{log}{cpus}{ip}{dns}{}", service_words(args))
+    format!("{trace}{log}{cpus}{ip}{ip6}{dns}{}", service_words(args))
 }
 
 /// The end of the image's command line: what the service gets.

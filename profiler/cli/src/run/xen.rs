@@ -60,10 +60,11 @@ fn configuration(args: &Args, image: &Path, disk: Option<&Path>, name: &str) -> 
         writeln!(text, "# The default bridge of dom0; another one: [\"bridge=NAME\"].\nvif = [\"\"]")?;
     }
     let ip = args.ip.as_ref().map_or(String::new(), |ip| format!("ip={ip} "));
+    let ip6 = args.ip6.as_ref().map_or(String::new(), |ip6| format!("ip6={ip6} "));
     let servers = args.dns.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let dns = if servers.is_empty() { String::new() } else { format!("dns={servers} ") };
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
-    writeln!(text, "extra = {}", quoted(&format!("{log}{ip}{dns}{}", qemu::service_words(args)))?)?;
+    writeln!(text, "extra = {}", quoted(&format!("{log}{ip}{ip6}{dns}{}", qemu::service_words(args)))?)?;
     Ok(text)
 }
 

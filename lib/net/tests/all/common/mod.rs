@@ -3,14 +3,14 @@
 pub mod peer;
 
 use core::cell::RefCell;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::{Executor, Unpark};
 use glass_net::smoltcp::phy::{self, Checksum, Device, DeviceCapabilities, Medium};
 use glass_net::smoltcp::time;
-use glass_net::{Address, Config, Stack};
+use glass_net::{Address, Config, Ipv6, Stack};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct End {
 }
 
 pub struct Receive(Vec<u8>);
-pub struct Transmit(Queue);
+pub struct Transmit(Queue, phy::PacketMeta);
 
 impl phy::RxToken for Receive {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
@@ -40,8 +40,16 @@ impl phy::TxToken for Transmit {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
         let mut frame = vec![0; len];
         let result = write(&mut frame);
+        // A frame longer than the MTU is cut into segments that fit it; others are not.
+        let headers_bytes = if frame[12..14] == [0x86, 0xdd] { 40 + 20 } else { 20 + 20 };
+        let segment_bytes = self.1.segmentation_offload_size.map(|bytes| usize::from(bytes.get()));
+        assert!(len <= 1514 || segment_bytes == Some(1500 - headers_bytes), "{len} bytes in {segment_bytes:?}");
         self.0.borrow_mut().push_back(frame);
         result
+    }
+
+    fn set_meta(&mut self, meta: phy::PacketMeta) {
+        self.1 = meta;
     }
 }
 
@@ -51,11 +59,11 @@ impl Device for End {
 
     fn receive(&mut self, _: time::Instant) -> Option<(Receive, Transmit)> {
         let frame = self.incoming.borrow_mut().pop_front()?;
-        Some((Receive(frame), Transmit(self.outgoing.clone())))
+        Some((Receive(frame), Transmit(self.outgoing.clone(), phy::PacketMeta::default())))
     }
 
     fn transmit(&mut self, _: time::Instant) -> Option<Transmit> {
-        (self.outgoing.borrow().len() < self.room).then(|| Transmit(self.outgoing.clone()))
+        (self.outgoing.borrow().len() < self.room).then(|| Transmit(self.outgoing.clone(), phy::PacketMeta::default()))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -65,6 +73,7 @@ impl Device for End {
         if self.offloads {
             capabilities.checksum.tcp = Checksum::None;
             capabilities.segmentation.tcpv4 = NonZeroUsize::new(65_535);
+            capabilities.segmentation.tcpv6 = NonZeroUsize::new(65_535);
         }
         capabilities
     }
@@ -90,14 +99,15 @@ pub fn config(host: u8) -> Config {
     Config { spare_bytes: 0, ..Config::for_memory(address, 64 << 20) }
 }
 
-/// The address before this one.
-fn neighbour(address: Address) -> Address {
-    let Address::Static { address, prefix_bits, gateway } = address else { return address };
-    let address = match address {
-        IpAddr::V4(address) => IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() - 1)),
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() - 1)),
-    };
-    Address::Static { address, prefix_bits, gateway }
+/// With the addresses before these.
+fn neighbour(mut config: Config) -> Config {
+    if let Address::Static { address, .. } = &mut config.address {
+        *address = Ipv4Addr::from_bits(address.to_bits() - 1);
+    }
+    if let Ipv6::Static { address, .. } = &mut config.ipv6 {
+        *address = Ipv6Addr::from_bits(address.to_bits() - 1);
+    }
+    config
 }
 
 impl Wire {
@@ -113,8 +123,7 @@ impl Wire {
         let (one, two) = (Queue::default(), Queue::default());
         let left_end = End { incoming: one.clone(), outgoing: two.clone(), offloads, room: 256 };
         let right_end = End { incoming: two, outgoing: one, offloads, room: 256 };
-        let mut left = right.clone();
-        left.address = neighbour(left.address);
+        let left = neighbour(right.clone());
         Wire {
             left: Stack::new(left_end, [2, 0, 0, 0, 0, 1], left, 1, Instant(0)).unwrap(),
             right: Stack::new(right_end, RIGHT_MAC, right, 2, Instant(0)).unwrap(),
