@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
-use glass_api::{Buf, Instant, Listener, NetError, Stream, VsockAddress};
+use glass_api::{Buf, Instant, Listener, MessageListener, Messages, NetError, Stream, VsockAddress};
 use glass_virtio::fake::{Fake, GuardedDma};
 use glass_virtio::{Driver, Vsock, VsockConfig, device, feature};
 use glass_vsock::{Config, HEADER_BYTES, Header, Sockets};
@@ -20,8 +20,11 @@ use super::devices::{Liar, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change
 const HEAD_BYTES: usize = 1;
 const TASKS_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 8;
+const BUFFER_BYTES: u32 = 16 << 10;
 const OUR_CID: u32 = 3;
 const PORT: u32 = 80;
+/// The feature of a device that carries messages too.
+const SEQPACKET: u64 = 1 << 1;
 const RECEIVE_QUEUE: u16 = 0;
 const DEVICE: VsockConfig = VsockConfig { receive_buffers: 8, receive_bytes: 4096 };
 /// Longer than a connection may take to end.
@@ -46,6 +49,23 @@ async fn talk(mut stream: impl Stream, what: u16, bytes: usize) -> Result<(), Ne
     }
     stream.close().await?;
     if what & 16 == 0 { stream.read(&mut received).await.map(drop) } else { Ok(()) }
+}
+
+/// The same with a connection of messages.
+async fn talk_in_messages(mut messages: impl Messages, what: u16, bytes: usize) -> Result<(), NetError> {
+    let message = vec![0; bytes];
+    for _ in 0..what % 4 {
+        if what & 4 == 0 {
+            messages.send(&message).await?;
+        }
+        if what & 8 == 0
+            && let Some(received) = messages.receive().await?
+        {
+            assert!(received.len() <= BUFFER_BYTES as usize, "a message is longer than the window");
+        }
+    }
+    messages.close().await?;
+    if what & 16 == 0 { messages.receive().await.map(drop) } else { Ok(()) }
 }
 
 /// A machine with a socket device.
@@ -141,7 +161,12 @@ fn run(fake: Fake, steps: &[Step]) {
     let now = Rc::new(Cell::new(Instant(1 << 40)));
     let clock = now.clone();
     let Ok(device) = Vsock::new(fake, GuardedDma, DEVICE) else { return };
-    let config = Config { connections_max: CONNECTIONS_MAX, buffer_bytes: 16 << 10, ..Config::default() };
+    let config = Config {
+        connections_max: CONNECTIONS_MAX,
+        buffer_bytes: BUFFER_BYTES,
+        has_messages: device.has_messages(),
+        ..Config::default()
+    };
     let sockets = Sockets::new(device.cid(), config, 7, move || clock.get());
     let mut machine = Machine { device, sockets, tasks: Vec::new() };
     let mut ports = Vec::new();
@@ -152,8 +177,22 @@ fn run(fake: Fake, steps: &[Step]) {
             20..=25 if machine.tasks.len() < TASKS_MAX => {
                 let (sockets, what, bytes) = (machine.sockets.clone(), step.small, 1 + step.large as usize % 20_000);
                 let is_server = step.queue & 1 == 0;
+                let remote = VsockAddress { cid: VsockAddress::HOST, port: PORT };
+                if step.queue & 2 != 0 {
+                    machine.tasks.push(Box::pin(async move {
+                        let messages = if is_server {
+                            let Ok(mut listener) = sockets.listen_messages(PORT) else { return };
+                            listener.accept().await
+                        } else {
+                            sockets.connect_messages(remote).await
+                        };
+                        if let Ok(messages) = messages {
+                            let _ = talk_in_messages(messages, what, bytes).await;
+                        }
+                    }));
+                    continue;
+                }
                 machine.tasks.push(Box::pin(async move {
-                    let remote = VsockAddress { cid: VsockAddress::HOST, port: PORT };
                     let stream = if is_server {
                         let Ok(mut listener) = sockets.listen(PORT) else { return };
                         listener.accept().await
@@ -199,12 +238,18 @@ impl Target for HostSockets {
 
     fn corpus(&self) -> Vec<Vec<u8>> {
         let packet = |queue: u8, operation: u8, bytes: u8| [14, queue, operation, 0, 0xff, 0x7f, bytes, 0];
+        // Of a connection of messages.
+        let part = |queue: u8, operation: u8, bytes: u8| [14, queue, operation, 0x80, 0xff, 0x7f, bytes, 0];
         let round = [30, 0, 1, 0, 0, 0, 0, 0];
         let take = [11, 0, 0, 0, 0, 0, 0, 0];
         let served = [[20, 0, 1, 0, 50, 0, 0, 0], round, packet(0, 1, 0), round, take, packet(0, 5, 99), round, take];
         let opened = [[20, 1, 2, 0, 50, 0, 0, 0], round, take, packet(8, 2, 0), round, take, packet(8, 5, 50), round];
         let ends = [take, packet(0, 6, 0), packet(0, 0x34, 0), round, packet(8, 0x34, 0), packet(8, 3, 0), round, take];
-        [served, opened]
+        let in_messages =
+            [[20, 2, 1, 0, 50, 0, 0, 0], round, part(0, 1, 0), round, take, part(0, 0x15, 99), round, take];
+        let opened_in_messages =
+            [[20, 3, 2, 0, 50, 0, 0, 0], round, take, part(8, 2, 0), round, take, part(8, 0x15, 50), round];
+        [served, opened, in_messages, opened_in_messages]
             .into_iter()
             .enumerate()
             .map(|(index, steps)| [&[index as u8][..], steps.as_flattened(), ends.as_flattened()].concat())
@@ -221,7 +266,8 @@ impl Target for HostSockets {
 
     fn run(&self, input: &[u8]) {
         let Some((head, rest)) = input.split_first() else { return };
-        let features = if head & 1 == 0 { 0 } else { feature::EVENT_IDX };
+        let event_idx = if head & 1 == 0 { 0 } else { feature::EVENT_IDX };
+        let features = event_idx | if head & 2 == 0 { 0 } else { SEQPACKET };
         run(Fake::new(device::VSOCK, features, &u64::from(OUR_CID).to_le_bytes()), &Step::all(rest));
         assert_undamaged();
     }
