@@ -1,7 +1,7 @@
 //! Addresses of connections: those of TCP, and those of vsock between a VM and its host.
 
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
 /// One end of a connection.
@@ -30,7 +30,8 @@ impl VsockAddress {
 /// A machine, without a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Machine {
-    /// With an IP address.
+    /// With an IPv4 address, or with any address of a network of 64 bits, whose last 64 bits are 0 here: a machine can take
+    /// as many IPv6 addresses of its network as it likes (RFC 7934).
     Ip(IpAddr),
     /// With a context identifier of vsock.
     Vsock(u32),
@@ -53,7 +54,10 @@ impl Address {
     /// The machine.
     pub fn machine(self) -> Machine {
         match self {
-            Address::Ip(address) => Machine::Ip(address.ip()),
+            Address::Ip(SocketAddr::V4(address)) => Machine::Ip((*address.ip()).into()),
+            Address::Ip(SocketAddr::V6(address)) => {
+                Machine::Ip(Ipv6Addr::from_bits(address.ip().to_bits() >> 64 << 64).into())
+            }
             Address::Vsock(address) => Machine::Vsock(address.cid),
         }
     }
@@ -129,6 +133,14 @@ impl core::error::Error for NotAPort {}
 mod tests {
     use super::*;
     use alloc::string::ToString;
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_machine() {
+        let machine = |text: &str| Address::from(text.parse::<SocketAddr>().unwrap()).machine();
+        assert_eq!(machine("[2001:db8::1]:80"), machine("[2001:db8::ffff:ffff:ffff:ffff]:81"));
+        assert_ne!(machine("[2001:db8::1]:80"), machine("[2001:db8:0:1::1]:80"));
+        assert_ne!(machine("10.0.0.1:80"), machine("10.0.0.2:80"));
+    }
 
     #[test]
     fn a_port_is_a_number_or_one_of_vsock() {
