@@ -24,7 +24,7 @@ pub struct Args {
     /// Also write PACKAGE.stripped, without symbols.
     #[arg(long)]
     stripped: bool,
-    /// Make its functions traceable by `glass trace --functions`; sets an unstable flag of the stable compiler (RUSTC_BOOTSTRAP).
+    /// Make the functions of the program traceable by `glass trace --functions`; sets an unstable flag of the stable compiler (RUSTC_BOOTSTRAP).
     #[arg(long)]
     trace_functions: bool,
     /// Leave all trace events out of the code, to compare with.

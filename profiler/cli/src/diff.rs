@@ -18,7 +18,8 @@ const ROWS_DEFAULT: usize = 30;
 /// Compares two recordings: where B spends more of its time than A, and where less.
 ///
 /// Shares are relative to the running samples of each recording, so duration and rate do not matter. Traces are compared by the median and
-/// p99 of their spans, waits and device requests. Each change comes with its statistical noise (two standard errors).
+/// p99 of their spans, waits and device requests. Each change comes with its statistical noise: `~` marks a change
+/// within two standard errors, `?` one within 3.5.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording from before the change.

@@ -35,7 +35,7 @@ pub struct Args {
     /// View of a trace; by default a summary of the recording.
     #[arg(long, requires = "text")]
     view: Option<ViewName>,
-    /// Smallest item to print. For samples a share in percent (`--min 2`): also prints the call tree, without nodes below it. For a
+    /// Smallest item to print. For samples a share in percent (`--min 2`): print the call tree too, without nodes below that share. For a
     /// trace a time (`--min 10us`, the default for calls): leaves out shorter calls and parts.
     #[arg(long, value_name = "PERCENT|TIME", value_parser = parse_min, requires = "text")]
     min: Option<Min>,
@@ -62,7 +62,7 @@ enum ViewName {
     Cumulative,
     /// Tasks: runs and waits.
     Tasks,
-    /// Waits: for what, how long, and what ended them.
+    /// Waits: on what, how long, and what ended them.
     Waits,
     /// Devices: requests, bytes, latency, depth.
     Devices,

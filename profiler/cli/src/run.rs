@@ -42,7 +42,7 @@ use traced::Recording;
 /// Boots a service as a VM, or starts it as a process.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Package to build and run, or the path of an existing image [default: the package of the current folder, or the only one of
+    /// Package to build and run, or the path of an existing image: a file of that name is the image [default: the package of the current folder, or the only one of
     /// the workspace].
     app: Option<String>,
     #[command(flatten)]
@@ -74,13 +74,14 @@ pub struct Args {
     /// Give the service the files of a directory; with `:ro` it cannot change them.
     #[arg(long, value_name = "PATH[:ro]", value_parser = share::parse)]
     share: Option<share::Share>,
-    /// Forward a TCP port of 127.0.0.1 to the VM, to a TCP port or to `vsock:PORT`; may be given several times.
+    /// Forward a TCP port of 127.0.0.1 to the VM, to a TCP port or to `vsock:PORT`; may be given several times. VMs only.
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
     port: Vec<Port>,
     /// Network of the VM: `user` (QEMU's user-mode network, needs no privileges), `none`, or `tap=NAME` of an existing TAP device.
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
-    /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end
+    /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end.
+    /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     vsock: Option<Option<PathBuf>>,
     /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of QEMU's user-mode network; with a TAP device
@@ -116,7 +117,7 @@ pub struct Args {
     /// Processors of this host, for an image that has to know them.
     #[arg(skip)]
     cpus: Option<usize>,
-    /// The service's own arguments.
+    /// The service's own arguments; with --ranks and no image, the program and its arguments.
     #[arg(last = true)]
     args: Vec<String>,
 }

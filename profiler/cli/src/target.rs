@@ -49,7 +49,7 @@ pub struct TargetArgs {
     #[arg(long, requires = "domain")]
     pub force_xen: bool,
     /// Symbol file of the code in the VM, if glass cannot find it: an ELF file or a map (nm -n, System.map, a copy of
-    /// the guest's /proc/kallsyms). @0xADDRESS is its load address, if that differs from the link
+    /// the guest's /proc/kallsyms); VMs only. @0xADDRESS is its load address, if that differs from the link
     /// address; may be given several times.
     #[arg(long, value_name = "FILE[@0xADDRESS]", value_parser = SymbolFile::parse, conflicts_with = "command")]
     pub symbols: Vec<SymbolFile>,
@@ -86,7 +86,7 @@ pub struct TargetArgs {
 pub enum Backend {
     /// The one that disturbs the guest least: kvm for a VM under KVM, otherwise gdbstub; process for a process.
     Auto,
-    /// Stop the threads of the VM's cores by ptrace and read their registers from KVM.
+    /// Stop the vCPU threads by ptrace and read the registers of the vCPUs from KVM.
     Kvm,
     /// Use QEMU's gdbstub.
     Gdbstub,

@@ -34,7 +34,7 @@ const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(400);
 /// How long to wait for groups to be switched off.
 const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Records tasks, waits, device requests, segments, counters, spans and calls of a Glasshouse service.
+/// Records tasks, waits, device requests, TCP segments, counters, spans and calls of a Glasshouse service.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
