@@ -255,7 +255,7 @@ fn print(line: fmt::Arguments) {
 
 fn report(notice: Notice) {
     match notice {
-        // A site-local address (deprecated by RFC 3879) is one of QEMU's user-mode network, where nobody can use it from outside.
+        // A site-local address (deprecated by RFC 3879) is one of QEMU's user-mode network: no client outside can use it.
         Notice::Configured(address) if address.segments()[0] & 0xffc0 == 0xfec0 => {}
         Notice::Configured(address) => {
             print(format_args!("this VM has the address {address}, too, from an IPv6 router"))
