@@ -32,23 +32,43 @@ const FILES: [(&str, u64); 4] = [("1k", 1024), ("8k", 8192), ("133k", 136_192), 
 /// What follows the name of a figure, connections, and whether they are kept.
 const MODES: [(&str, usize, bool); 3] = [("", 1, false), ("_keep1", 1, true), ("_keep16", 16, true)];
 
+/// Measurements of a server that may fail in all.
+const FAILURES_MAX: usize = 5;
+
 /// A server, and its requests per second by file and mode.
 struct Contestant {
     name: String,
     place: Place,
     samples: Vec<Vec<f64>>,
+    /// Why measurements failed that were repeated.
+    failures: Vec<String>,
 }
 
 impl Contestant {
     fn new(name: impl Into<String>, place: Place) -> Contestant {
-        Contestant { name: name.into(), place, samples: vec![Vec::new(); FILES.len() * MODES.len()] }
+        Contestant {
+            name: name.into(),
+            place,
+            samples: vec![Vec::new(); FILES.len() * MODES.len()],
+            failures: Vec::new(),
+        }
     }
 
     fn turn(&mut self) -> Result<()> {
         let cells = FILES.iter().flat_map(|file| MODES.iter().map(move |mode| (file, mode)));
         for ((&(path, bytes), &(_, connections, keeps)), samples) in cells.zip(&mut self.samples) {
             let load = Load { path, bytes, connections, keeps, duration: DURATION };
-            samples.push(load.run(&self.place).with_context(|| format!("{load:?}"))?);
+            // `vhost-device-vsock` 0.3.0 resets one of some thousand connections by mistake.
+            let rate = loop {
+                match load.run(&self.place) {
+                    Ok(rate) => break rate,
+                    Err(error) if self.failures.len() < FAILURES_MAX => {
+                        self.failures.push(format!("{path}: {error:#}"))
+                    }
+                    Err(error) => return Err(error).with_context(|| format!("{load:?}")),
+                }
+            };
+            samples.push(rate);
         }
         Ok(())
     }
@@ -97,6 +117,13 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     })?;
     progress(1, 1);
     add_figures(&mut outcome, &contestants);
+    for Contestant { name, failures, .. } in contestants.iter().filter(|contestant| !contestant.failures.is_empty()) {
+        outcome.note(format!(
+            "{name}: {} measurements failed and were repeated: {}",
+            failures.len(),
+            failures.join("; ")
+        ));
+    }
     outcome.note("requests per second of one file: _req_s with a connection for each request and one at a time (ab -c 1), _keep1_req_s on one kept connection, _keep16_req_s on 16; the same clients for all, over a TAP device, veth (native_nginx) or the unix socket of vhost-device-vsock");
     outcome.note(format!("{} ms a measurement; files are in the page cache of the host and reach VMs by virtio-fs; our web server keeps those of up to 64 KiB in its own memory (--cache 8M); there is no embedded file system, so no figures with files on a disk", DURATION.as_millis()));
     outcome.note("linux_guest: nginx in a VM with Debian's kernel (QEMU's q35, TCG) on the same virtio-fs, over TCP, because nginx has no vsock");
