@@ -208,10 +208,11 @@ impl World {
             || is_worth_it
                 && match request.fold {
                     None => self.fabric.read_peer(offer.source, offer.address, memory),
-                    Some(fold) => fold_peer(&mut *self.fabric, offer, memory, fold).unwrap_or_else(|error| {
-                        request.status.error = Some(error);
-                        true
-                    }),
+                    Some(fold) => fold_peer(&mut *self.fabric, &mut self.fold_piece, offer, memory, fold)
+                        .unwrap_or_else(|error| {
+                            request.status.error = Some(error);
+                            true
+                        }),
                 };
         let mut answer = Body::new(if is_here { DONE } else { WANTED }, 0, 0, 0);
         answer.set_word(0, offer.sender.into());
@@ -418,9 +419,16 @@ fn typed_request(
 }
 
 /// Combines the memory of another rank with ours, in pieces that stay in the cache. False if it cannot be read; fails if it can be read
-/// no more after a piece, which cannot be combined again.
-fn fold_peer(fabric: &mut dyn Fabric, offer: &Offer, mut memory: Memory, fold: Fold) -> Result<bool, Error> {
-    let staging = Staging::new(FOLD_PIECE_BYTES.min(memory.bytes()));
+/// no more after a piece, which cannot be combined again. `staging` is made at the first use and kept: an allocation of its size can be
+/// a system call.
+fn fold_peer(
+    fabric: &mut dyn Fabric,
+    staging: &mut Option<Staging>,
+    offer: &Offer,
+    mut memory: Memory,
+    fold: Fold,
+) -> Result<bool, Error> {
+    let staging = staging.get_or_insert_with(|| Staging::new(FOLD_PIECE_BYTES));
     for start in (0..memory.bytes()).step_by(FOLD_PIECE_BYTES) {
         let piece = staging.memory().part(0, FOLD_PIECE_BYTES.min(memory.bytes() - start));
         if !fabric.read_peer(offer.source, offer.address + start as u64, piece) {

@@ -5,7 +5,7 @@ use crate::fabric::Fabric;
 use crate::group::{Communicator, Group};
 use crate::request::{Kind, Request, Status};
 use crate::slab::{Id, Slab};
-use crate::sys::{Consumer, Producer, Segment};
+use crate::sys::{Consumer, Producer, Segment, Staging};
 use crate::trace::Trace;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -111,6 +111,8 @@ pub struct World {
     pub(crate) is_over: bool,
     /// Polls that only look, before another rank is given a chance to run.
     pub(crate) looks: u32,
+    /// Memory for a piece of another rank's buffer that is combined with ours.
+    pub(crate) fold_piece: Option<Staging>,
     pub(crate) trace: Trace,
 }
 
@@ -128,6 +130,7 @@ impl World {
         let looks = fabric.looks().max(1);
         World {
             looks,
+            fold_piece: None,
             trace: fabric.trace(),
             fabric,
             segment,
