@@ -187,18 +187,30 @@ fn fold_tree(plan: &mut Plan, own: Memory, into: Option<&Buffer>, fold: Fold, ro
         Some(into) => plan.place(into),
         None => plan.temporary(own.bytes()),
     };
-    plan.copy(own, sum);
+    // The first buffer is received where the result will be, and ours is combined with it: ours is not copied.
+    let mut has_own = own.address() == sum.address();
     let mut distance = 1;
     while distance < size {
         if place & distance != 0 {
-            plan.send((rank + size - distance) % size, sum);
-            break;
+            plan.send((rank + size - distance) % size, if has_own { sum } else { own });
+            return sum;
         }
         if place + distance < size {
-            plan.receive_and_fold((rank + distance) % size, sum, fold);
-            plan.round();
+            let other = (rank + distance) % size;
+            if has_own {
+                plan.receive_and_fold(other, sum, fold);
+                plan.round();
+            } else {
+                plan.receive(other, sum);
+                plan.round();
+                plan.combine(own, sum);
+                has_own = true;
+            }
         }
         distance *= 2;
+    }
+    if !has_own {
+        plan.copy(own, sum);
     }
     sum
 }
