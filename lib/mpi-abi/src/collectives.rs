@@ -78,13 +78,16 @@ unsafe fn keep(start: impl Fn() -> Result<Id, Error> + 'static, request: *mut Ha
 }
 
 /// Each line: the blocking call, the one with a request, the persistent one, their variants for large counts, and what `starter`
-/// makes of the arguments: a function that begins the operation.
+/// makes of the arguments: a function that begins the operation. `unless` does a blocking call without it and returns true, where it can.
 macro_rules! collectives {
     ($([$blocking:ident $blocking_c:ident $request:ident $request_c:ident $initial:ident $initial_c:ident]
-        [$count:ident] ($($argument:ident: $type:ty),* $(,)?) $starter:block)*) => {
+        [$count:ident] ($($argument:ident: $type:ty),* $(,)?) $starter:block $(unless $short:block)?)*) => {
         mpi_pair! { $(
             fn $blocking $blocking_c [$count] ($($argument: $type,)* comm: Handle) on comm; {
                 let core = core_of(comm)?;
+                if false $(|| $short(&core)?)? {
+                    return Ok(());
+                }
                 let starter = $starter(core)?;
                 wait(starter()?)
             }
@@ -147,6 +150,12 @@ collectives! {
             let (from, parts) = (optional(from, count, datatype)?, equal(&core, into, into_count, into_type)?);
             Ok::<_, Error>(move || world()?.start_allgather(&core, from.as_ref(), &parts))
         }
+    } unless {
+        |core: &Core| {
+            let into = buffer(into, into_count, into_type)?;
+            let own = optional(from, count, datatype)?.unwrap_or_else(|| into.part(core.rank() * into.count, into.count));
+            world()?.short_allgather(core, &own, &into)
+        }
     }
 
     [MPI_Allgatherv MPI_Allgatherv_c MPI_Iallgatherv MPI_Iallgatherv_c MPI_Allgatherv_init MPI_Allgatherv_init_c] [C]
@@ -163,6 +172,11 @@ collectives! {
             let parts = equal(&core, into, into_count, into_type)?;
             let from = if from as usize == IN_PLACE { None } else { Some(equal(&core, from, count, datatype)?) };
             Ok::<_, Error>(move || world()?.start_alltoall(&core, from.as_deref(), &parts))
+        }
+    } unless {
+        |core: &Core| match optional(from, count, datatype)? {
+            Some(from) => world()?.short_alltoall(core, &from, &buffer(into, into_count, into_type)?),
+            None => Ok::<_, Error>(false),
         }
     }
 

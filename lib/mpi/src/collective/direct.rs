@@ -1,11 +1,13 @@
 //! Short collective operations without a plan: their messages leave at once and are awaited one by one.
 
+use super::gather::shorter;
 use crate::error::Error;
 use crate::group::Communicator;
 use crate::operation::Fold;
+use crate::plan::Buffer;
 use crate::request::Status;
 use crate::request::{Kind, Request};
-use crate::send::Mode;
+use crate::send::{EAGER_BYTES_MAX, Mode};
 use crate::sys::{Memory, Staging};
 use crate::world::{Filter, World};
 use alloc::rc::Rc;
@@ -122,6 +124,48 @@ impl World {
             distance *= 2;
         }
         Ok(())
+    }
+
+    /// Sends `from(i)` to rank `i` and receives its part of `into`, the part of rank 0, which those of the other ranks follow. False if the
+    /// parts are long or have gaps: then nothing was sent.
+    fn direct_exchange(
+        &mut self,
+        communicator: &Communicator,
+        from: impl Fn(usize) -> Option<Memory>,
+        into: &Buffer,
+    ) -> Result<bool, Error> {
+        let (size, rank) = (communicator.size(), communicator.rank());
+        let place = |of: usize| into.part(of * into.count, into.count).region();
+        let (Some(own), Some(own_place)) = (from(rank), place(rank)) else { return Ok(false) };
+        if own.bytes().max(own_place.bytes()) > EAGER_BYTES_MAX {
+            return Ok(false);
+        }
+        let (context, tag) = communicator.next_collective();
+        self.about_collective(MpiRole::Collective, communicator, None, tag as u32, own_place.bytes());
+        let call = Call { communicator, context, tag };
+        let own = shorter(own, own_place)?;
+        for distance in 1..size {
+            let to = (rank + distance) % size;
+            self.direct_send(&call, to, from(to).ok_or(Error::Intern)?)?;
+        }
+        copy(own, own_place);
+        for distance in 1..size {
+            let other = (rank + size - distance) % size;
+            self.direct_receive(&call, other, place(other).ok_or(Error::Intern)?, None)?;
+        }
+        Ok(true)
+    }
+
+    /// An alltoall of equal parts, if they are short and without gaps; false if they are not. `from` and `into` are the parts of rank 0,
+    /// which those of the other ranks follow.
+    pub fn short_alltoall(&mut self, communicator: &Communicator, from: &Buffer, into: &Buffer) -> Result<bool, Error> {
+        self.direct_exchange(communicator, |rank| from.part(rank * from.count, from.count).region(), into)
+    }
+
+    /// An allgather of equal parts, if they are short and without gaps; false if they are not. `into` is the part of rank 0, which those
+    /// of the other ranks follow.
+    pub fn short_allgather(&mut self, communicator: &Communicator, own: &Buffer, into: &Buffer) -> Result<bool, Error> {
+        self.direct_exchange(communicator, |_| own.region(), into)
     }
 
     /// Reduction to all ranks: each exchanges with the one 2^k away; of a number of ranks that is no power of two, to one and back.

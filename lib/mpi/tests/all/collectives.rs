@@ -1,7 +1,7 @@
 //! Each collective operation, with all sizes at the bounds of its algorithms, for 1 to 9 ranks, against what it should give.
 
 use crate::simulated::{Rank, buffer, run};
-use glass_mpi::{Basic, Buffer, Datatype, Error, Id, Operation, Part, Predefined};
+use glass_mpi::{Basic, Buffer, Datatype, EAGER_BYTES_MAX, Error, Id, Operation, Part, Predefined};
 use std::rc::Rc;
 
 /// Counts of 64-bit numbers: within a slot, a piece, eager, in pieces, spread.
@@ -203,6 +203,35 @@ fn alltoall_and_reduce_scatter() {
         let id = rank.world.start_reduce_scatter(&all, &buffer(&mut own), &buffer(&mut mine), &counts, &SUM);
         finish(rank, id);
         assert_eq!(mine, sums(0..size, count * size)[number * count..(number + 1) * count]);
+    });
+}
+
+/// Some ranks take the short way and others the long one, as if their types had gaps: they still exchange with each other.
+#[test]
+fn short_exchanges_are_those_of_plans() {
+    for_all(|rank, count, root| {
+        let (all, size, number) = (rank.all.clone(), rank.count(), rank.number());
+        let count = count.min(5000);
+        let is_short = count * size_of::<u64>() <= EAGER_BYTES_MAX;
+        let part = |from: usize, to: usize| values(from * 16 + to, count);
+        let mut sent: Vec<u64> = (0..size).flat_map(|to| part(number, to)).collect();
+        let expected: Vec<u64> = (0..size).flat_map(|from| part(from, number)).collect();
+        let mut received = vec![0; count * size];
+        let (from, into) = (parts(&mut sent, size), parts(&mut received, size));
+        if number == root || !rank.world.short_alltoall(&all, &from[0], &into[0]).unwrap() {
+            assert!(number == root || !is_short);
+            let id = rank.world.start_alltoall(&all, Some(&from), &into);
+            finish(rank, id);
+        }
+        assert_eq!(received, expected);
+        let (mut own, mut every) = (values(number, count), vec![0; count * size]);
+        let (own, into) = (buffer(&mut own), parts(&mut every, size));
+        if number == root || !rank.world.short_allgather(&all, &own, &into[0]).unwrap() {
+            assert!(number == root || !is_short);
+            let id = rank.world.start_allgather(&all, Some(&own), &into);
+            finish(rank, id);
+        }
+        assert_eq!(every, all_values(size, count));
     });
 }
 
