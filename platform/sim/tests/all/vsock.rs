@@ -3,12 +3,24 @@
 use crate::common::{echo, pattern, read_to_end};
 use core::time::Duration;
 use glass_api::{
-    Listener, MessageListener, Messages, Net, NetError, Platform, Port, Split, Stream, VsockAddress, WriteHalf,
+    JoinHandle, Listener, MessageListener, Messages, Net, NetError, Platform, Port, Split, Stream, VsockAddress,
+    WriteHalf,
 };
-use glass_platform_sim::{NodeConfig, World, for_seeds};
+use glass_platform_sim::{Node, NodeConfig, World, for_seeds};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PORT: u32 = 80;
+
+fn all_complete_and_nothing_is_left(world: &mut World, server: &Node, client: &Node, tasks: Vec<JoinHandle<()>>) {
+    let all = async move {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    };
+    world.complete(client, LIMIT, all).unwrap();
+    world.run_for(Duration::from_secs(20)).unwrap();
+    assert_eq!((world.vsock_connection_count(server), world.vsock_connection_count(client)), (0, 0));
+}
 
 #[test]
 fn every_byte_is_echoed_over_many_connections_at_once() {
@@ -24,36 +36,29 @@ fn every_byte_is_echoed_over_many_connections_at_once() {
             }
         });
         let node = client.clone();
-        let transfers = async move {
-            let tasks: Vec<_> = (0..30u64)
-                .map(|tag| {
-                    let net = node.net();
-                    let sender = node.clone();
-                    node.run("transfer", async move {
-                        // More than a window.
-                        let sent = pattern(tag, 0..400_000);
-                        let (mut reader, mut writer) = net.connect(remote).await.unwrap().split();
-                        let data = sent.clone();
-                        sender.run("sender", async move {
-                            writer.write_all(&data).await.unwrap();
-                            writer.close().await.unwrap();
-                        });
-                        let mut received = Vec::new();
-                        let mut part = [0; 3000];
-                        while let count @ 1.. = glass_api::ReadHalf::read(&mut reader, &mut part).await.unwrap() {
-                            received.extend_from_slice(&part[..count]);
-                        }
-                        assert!(received == sent, "connection {tag}");
-                    })
+        let tasks: Vec<_> = (0..30u64)
+            .map(|tag| {
+                let net = node.net();
+                let sender = node.clone();
+                node.run("transfer", async move {
+                    // More than a window.
+                    let sent = pattern(tag, 0..400_000);
+                    let (mut reader, mut writer) = net.connect(remote).await.unwrap().split();
+                    let data = sent.clone();
+                    sender.run("sender", async move {
+                        writer.write_all(&data).await.unwrap();
+                        writer.close().await.unwrap();
+                    });
+                    let mut received = Vec::new();
+                    let mut part = [0; 3000];
+                    while let count @ 1.. = glass_api::ReadHalf::read(&mut reader, &mut part).await.unwrap() {
+                        received.extend_from_slice(&part[..count]);
+                    }
+                    assert!(received == sent, "connection {tag}");
                 })
-                .collect();
-            for task in tasks {
-                task.await.unwrap();
-            }
-        };
-        world.complete(&client, LIMIT, transfers).unwrap();
-        world.run_for(Duration::from_secs(20)).unwrap();
-        assert_eq!((world.vsock_connection_count(&server), world.vsock_connection_count(&client)), (0, 0));
+            })
+            .collect();
+        all_complete_and_nothing_is_left(&mut world, &server, &client, tasks);
     });
 }
 
@@ -115,30 +120,23 @@ fn messages_are_echoed_whole_over_many_connections_at_once() {
             }
         });
         let node = client.clone();
-        let transfers = async move {
-            let tasks: Vec<_> = (0..20u64)
-                .map(|tag| {
-                    let net = node.net();
-                    node.run("transfer", async move {
-                        let mut messages = net.connect_messages(remote).await.unwrap();
-                        let sent: Vec<_> = (0..20).map(|at| pattern(tag, 0..at * at * tag as usize % 9000)).collect();
-                        for message in &sent {
-                            messages.send(message).await.unwrap();
-                        }
-                        messages.close().await.unwrap();
-                        for message in &sent {
-                            assert!(messages.receive().await.unwrap().unwrap()[..] == message[..], "connection {tag}");
-                        }
-                        assert!(messages.receive().await.unwrap().is_none());
-                    })
+        let tasks: Vec<_> = (0..20u64)
+            .map(|tag| {
+                let net = node.net();
+                node.run("transfer", async move {
+                    let mut messages = net.connect_messages(remote).await.unwrap();
+                    let sent: Vec<_> = (0..20).map(|at| pattern(tag, 0..at * at * tag as usize % 9000)).collect();
+                    for message in &sent {
+                        messages.send(message).await.unwrap();
+                    }
+                    messages.close().await.unwrap();
+                    for message in &sent {
+                        assert!(messages.receive().await.unwrap().unwrap()[..] == message[..], "connection {tag}");
+                    }
+                    assert!(messages.receive().await.unwrap().is_none());
                 })
-                .collect();
-            for task in tasks {
-                task.await.unwrap();
-            }
-        };
-        world.complete(&client, LIMIT, transfers).unwrap();
-        world.run_for(Duration::from_secs(20)).unwrap();
-        assert_eq!((world.vsock_connection_count(&server), world.vsock_connection_count(&client)), (0, 0));
+            })
+            .collect();
+        all_complete_and_nothing_is_left(&mut world, &server, &client, tasks);
     });
 }
