@@ -165,6 +165,16 @@ impl Process {
         ended
     }
 
+    /// Waits until its output contains `text`; meanwhile calls `act` again and again. Panics after `limit`, or when it has ended without.
+    pub fn wait_for_text(&mut self, text: &str, limit: Duration, act: impl Fn()) {
+        let end = Instant::now() + limit;
+        while !self.output().contains(text) {
+            assert!(self.ended().is_none() && Instant::now() < end, "no `{text}`:\n{}", self.output());
+            act();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// What it has printed so far.
     pub fn output(&self) -> String {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()

@@ -10,7 +10,7 @@ use glass_tests::router::Router;
 use glass_tests::{programs, qemu};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 glass_tests::in_every_world! {
     curl_reaches_the_queue within 180;
@@ -22,14 +22,6 @@ const PREFIX: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 0);
 /// What a VM makes of the prefix and the address of QEMU's first network card, 52:54:00:12:34:56.
 const AUTOMATIC: &str = "2001:db8:77:0:5054:ff:fe12:3456";
 const FIXED: &str = "2001:db8:77::2";
-
-fn wait_for(process: &mut Process, line: &str) {
-    let deadline = Instant::now() + LIMIT;
-    while !process.output().contains(line) {
-        assert!(process.ended().is_none() && Instant::now() < deadline, "no `{line}`:\n{}", process.output());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// Uploads and downloads a file with curl.
 fn check_with_curl(namespace: &Namespace, folder: &Folder, family: &str, host: &str) {
@@ -72,7 +64,7 @@ fn check_process() {
     let mut command = namespace.command(program);
     command.arg("--disk").arg(folder.file("disk")).args(["--disk-size", "64M", "--", "--port", "8080"]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
-    wait_for(&mut process, "listening on");
+    process.wait_for_text("listening on", LIMIT, || ());
     check_with_curl(&namespace, &folder, "-6", "[::1]");
     check_with_curl(&namespace, &folder, "-4", "127.0.0.1");
 }
@@ -92,10 +84,10 @@ fn check_vm(world: World, setting: &str, address: &str) {
     let mut command = namespace.command(&words[0]);
     command.args(&words[1..]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
-    wait_for(&mut process, "listening on");
+    process.wait_for_text("listening on", LIMIT, || ());
     let line = format!("this VM has the address {AUTOMATIC}, too");
     if setting == "auto" {
-        wait_for(&mut process, &line);
+        process.wait_for_text(&line, LIMIT, || ());
     }
     check_with_curl(&namespace, &folder, "-6", &format!("[{address}]"));
     // A router's advertisements do not change a static address.

@@ -8,7 +8,7 @@ use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 glass_tests::in_every_world! {
     bytes_come_back_whole within 180;
@@ -55,14 +55,9 @@ fn start(world: World, app: &str) -> Option<Service> {
             command
         }
     };
-    let process = Process::spawn(&mut command, &folder.file("service.log")).unwrap();
-    let service = Service { process, near, _far: far, _folder: folder };
-    let end = Instant::now() + LIMIT;
-    while !service.process.output().contains("listens on") {
-        assert!(Instant::now() < end, "it does not start: {}", service.process.output());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Some(service)
+    let mut process = Process::spawn(&mut command, &folder.file("service.log")).unwrap();
+    process.wait_for_text("listens on", LIMIT, || ());
+    Some(Service { process, near, _far: far, _folder: folder })
 }
 
 fn bytes_come_back_whole(world: World) {

@@ -6,7 +6,7 @@ use glass_tests::programs;
 use glass_tests::queue::{World, free_port};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 glass_tests::in_worlds!(kvm Kvm: a_client_of_another_port_is_reported within 120;);
 glass_tests::in_worlds!(tcg Tcg: a_client_of_another_port_is_reported within 120;);
@@ -23,19 +23,12 @@ fn a_client_of_another_port_is_reported(world: World) {
     let mut command = Command::new(glass);
     command.arg("run").arg(image).args(["--accel", &world.to_string(), "--port", &format!("{port}:8080")]);
     command.args(["--", "--port", "8081"]);
-    let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
-    let wait = |words: &str, act: &dyn Fn()| {
-        let end = Instant::now() + LIMIT;
-        while !process.output().contains(words) {
-            assert!(Instant::now() < end, "no {words:?}: {}", process.output());
-            act();
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
-    wait("listens on", &|| ());
+    let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
+    process.wait_for_text("listens on", LIMIT, || ());
     // QEMU accepts the connection and forwards it to the guest's port.
-    wait(
+    process.wait_for_text(
         "a client wants to reach port 8080, but the service listens on port 8081: forward that one (glass run --port 8080:8081)",
-        &|| drop(TcpStream::connect((Ipv4Addr::LOCALHOST, port))),
+        LIMIT,
+        || drop(TcpStream::connect((Ipv4Addr::LOCALHOST, port))),
     );
 }
