@@ -72,13 +72,15 @@ pub(crate) fn watch_signals() -> Result<Arc<AtomicBool>> {
 pub fn run(arguments: Args) -> Result<()> {
     let stop = watch_signals()?;
     ensure!(arguments.wanted.groups() != Groups(0), "nothing to follow: --groups names no group of events");
-    let (guest, child) = open_any(&arguments.guest, arguments.symbols.as_deref(), &arguments.command, &stop)?;
+    let start_ns = read_clocks().monotonic_ns;
+    let (symbols, groups) = (arguments.symbols.as_deref(), arguments.wanted.groups());
+    let (guest, child) = open_any(&arguments.guest, symbols, &arguments.command, groups, &stop)?;
     let (title, pid) = (guest.title.clone(), guest.pid);
-    let settings = arguments.wanted.settings(&guest)?;
+    let settings = arguments.wanted.settings(&guest)?.of_command(child.is_some());
     let mut live = Live::new(guest, settings)?;
     let columns = console::output_columns();
     let mut shown = Shown {
-        start_ns: read_clocks().monotonic_ns,
+        start_ns,
         stream: Stream::default(),
         teller: Teller::default(),
         filter: Filter::new(arguments.task.as_deref(), arguments.kind, arguments.grep.as_deref()),

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use glass_formats::trace::Group;
 use glass_guests::trace::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
 use glass_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
 use glass_profile::arch::Architecture;
@@ -98,11 +99,17 @@ pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGu
     })
 }
 
-/// Starts a command and waits until it has a trace, or until `stop` is set.
-pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(TracedGuest, Child)> {
+/// Starts a command with these groups on and waits until it has a trace, or until `stop` is set.
+fn open_command(words: &[String], groups: Groups, stop: &AtomicBool) -> Result<(TracedGuest, Child)> {
     let (program, rest) = words.split_first().context("there is no command")?;
-    // What is on is for us to say.
-    let child = Command::new(program).args(rest).env_remove("GLASS_TRACE").spawn();
+    // Until we have found its trace, the command writes events already. Functions are switched on when they are selected.
+    let groups = Groups(groups.0 & !(Group::Functions as u32));
+    let mut command = Command::new(program);
+    command.args(rest).env_remove("GLASS_TRACE");
+    if groups != Groups(0) {
+        command.env("GLASS_TRACE", groups.names());
+    }
+    let child = command.spawn();
     let mut child = child.map_err(|error| GuestError::Command { program: program.clone(), error })?;
     let begun = Instant::now();
     let _busy = Busy::with(&format!("waiting for {program} to keep a trace"));
@@ -123,16 +130,18 @@ pub(crate) fn open_command(words: &[String], stop: &AtomicBool) -> Result<(Trace
     bail!("{error}; the command was killed")
 }
 
-/// The selected running guest, or a command that is started for it.
+/// The selected running guest, or a command that is started with these groups on; then the settings of its trace are
+/// [`LiveSettings::of_command`].
 pub(crate) fn open_any(
     guest: &GuestArgs,
     program: Option<&Path>,
     command: &[String],
+    groups: Groups,
     stop: &AtomicBool,
 ) -> Result<(TracedGuest, Option<Child>)> {
     match command.is_empty() {
         true => Ok((open(guest, program)?, None)),
-        false => open_command(command, stop).map(|(guest, child)| (guest, Some(child))),
+        false => open_command(command, groups, stop).map(|(guest, child)| (guest, Some(child))),
     }
 }
 
@@ -150,10 +159,10 @@ fn origin(arguments: &Args, guest: String, backend: &str) -> Origin {
 }
 
 fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
-    let (guest, child) =
-        open_any(&arguments.guest, arguments.symbols.as_deref(), &arguments.command, &signals.interrupted)?;
+    let (symbols, groups) = (arguments.symbols.as_deref(), arguments.wanted.groups());
+    let (guest, child) = open_any(&arguments.guest, symbols, &arguments.command, groups, &signals.interrupted)?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
-    let settings = arguments.wanted.settings(&guest)?;
+    let settings = arguments.wanted.settings(&guest)?.of_command(child.is_some());
     let live = Live::new(guest, settings)?;
     let mut target = match arguments.sample {
         Some(rate) => Some(sampled(arguments, pid, rate)?),
@@ -219,7 +228,7 @@ fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Optio
 fn snapshot(arguments: &Args, output: Output) -> Result<()> {
     let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
-    let settings = LiveSettings { groups: None, functions: None, start: Start::Oldest };
+    let settings = LiveSettings { groups: None, functions: None, start: Start::Oldest, groups_after: None };
     let mut live = Live::new(guest, settings)?;
     let mut kept = Vec::new();
     let clocks = read_clocks();

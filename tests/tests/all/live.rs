@@ -182,17 +182,33 @@ fn a_command_is_traced_from_its_start_and_goes_on() {
         let item = Content { seed: 3, length_bytes: 50_000 };
         let mut client = glass_tests::http::Client::connect(address).unwrap();
         let answer = client.put("/uploader", item.length_bytes, &mut item.reader()).unwrap();
+        // The span of the upload ends after its response was sent, and before the connection's next request is read.
+        client.request("GET", "/healthz").unwrap();
         signal("INT", trace.pid());
         let status = trace.wait(PATIENCE).expect("glass trace ends when it is interrupted");
         let goes_on = is_alive(pid);
+        let newest_events = || {
+            let mut last = Command::new(&glass);
+            last.args(["trace", "--last", "--pid", &pid.to_string(), "--output"]).arg(folder.file("last.pftrace"));
+            let said = String::from_utf8(last.output().unwrap().stderr).unwrap();
+            said.lines().find(|line| line.contains("  events ")).map(str::to_owned)
+        };
+        let events = newest_events();
+        client.request("GET", "/healthz").unwrap();
+        let events_later = newest_events();
         // Nothing else ends it.
         signal("KILL", pid);
         let said = trace.output();
         assert!(answer.status() == 200 && status.success() && goes_on, "{status}: {said}");
         assert!(said.contains("continues to run") && said.contains(" 0 lost"), "{said}");
+        assert!(events.is_some() && events == events_later, "groups are on after it: {events:?}, {events_later:?}");
         let report = Command::new(&glass).args(["report", "--text", "--span", "upload"]).arg(&file).output().unwrap();
         let text = String::from_utf8_lossy(&report.stdout);
-        assert!(report.status.success() && text.contains("span `upload`") && text.contains("bytes=50000"), "{text}");
+        assert!(text.contains("span `upload`") && text.contains("bytes=50000"), "{report:?}");
+        // The service read its disk before `glass` had found its trace.
+        let report = Command::new(&glass).args(["report", "--text"]).arg(&file).output().unwrap();
+        let text = String::from_utf8_lossy(&report.stdout);
+        assert!(text.contains("\n  disk 0 read "), "{report:?}");
     });
 }
 

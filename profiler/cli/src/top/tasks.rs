@@ -48,9 +48,10 @@ pub(super) fn run(arguments: &Args) -> Result<()> {
     let is_live = !arguments.once && console::has_screen();
     let target = &arguments.target;
     let program = target.symbols.first().map(|file| file.path.as_path());
-    let (guest, _child) = open_any(&target.guest, program, &target.command, &stop)?;
+    let groups = Groups(Group::Tasks as u32);
+    let (guest, child) = open_any(&target.guest, program, &target.command, groups, &stop)?;
     let (title, pid) = (guest.title.clone(), guest.pid);
-    let live = Live::new(guest, Groups(Group::Tasks as u32).live())?;
+    let live = Live::new(guest, groups.live().of_command(child.is_some()))?;
     let mut followed = Followed {
         live,
         stream: Stream::default(),

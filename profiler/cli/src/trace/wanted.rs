@@ -17,7 +17,7 @@ pub struct Groups(pub u32);
 impl Groups {
     /// The request to a live guest: these groups from now on.
     pub fn live(self) -> LiveSettings {
-        LiveSettings { groups: Some(self.0), functions: None, start: Start::Now }
+        LiveSettings { groups: Some(self.0), functions: None, start: Start::Now, groups_after: None }
     }
 
     /// Their names, separated by commas.

@@ -44,6 +44,16 @@ pub struct LiveSettings {
     pub functions: Option<(Vec<u64>, Vec<Function>)>,
     /// Where reading starts.
     pub start: Start,
+    /// Groups that are on afterwards; `None` restores those that were on before.
+    pub groups_after: Option<u32>,
+}
+
+impl LiveSettings {
+    /// The same for a guest that was started for this recording with the groups on, if it was: from its first event, and
+    /// no group is on afterwards.
+    pub fn of_command(self, is_command: bool) -> LiveSettings {
+        if is_command { LiveSettings { start: Start::First, groups_after: Some(0), ..self } } else { self }
+    }
 }
 
 /// The counters.
@@ -224,7 +234,8 @@ impl Source for Live {
         // Without a switch, request the groups that are on already: the answer contains the VM's time.
         let may_ask = self.is_vm() && page.recorder == 0;
         if let Some(groups) = self.settings.groups.or(may_ask.then_some(page.groups)) {
-            let (switch, warning) = Switch::take(self.reader.memory(), &page, groups, words)?;
+            let after = self.settings.groups_after.unwrap_or(page.groups);
+            let (switch, warning) = Switch::take(self.reader.memory(), &page, (groups, after), words)?;
             self.switch = Some(switch);
             sink_warning(warning, sink);
         }

@@ -77,16 +77,17 @@ fn read_functions(memory: &impl TraceMemory) -> Option<Vec<u64>> {
 }
 
 impl Switch {
-    /// Registers as the guest's recorder, and requests groups. Returns a sentence if another recorder had left or has groups on.
+    /// Registers as the guest's recorder, and requests groups, and `after` at the end. Returns a sentence if another
+    /// recorder had left or has groups on: then the groups at the end are those before it.
     pub(super) fn take(
         memory: &impl TraceMemory,
         page: &Page,
-        groups: u32,
+        (groups, after): (u32, u32),
         functions: Option<&[u64]>,
     ) -> Result<(Switch, Option<String>), GuestError> {
         let own = std::process::id();
         let (before, warning) = match page.recorder {
-            0 => (page.groups, None),
+            0 => (after, None),
             pid if pid == own || !is_alive(pid) => {
                 let text = format!("a recorder that was killed (process {pid}) had left groups of events on");
                 (page.groups_before, (pid != own && page.groups != page.groups_before).then_some(text))

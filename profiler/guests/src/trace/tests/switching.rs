@@ -24,7 +24,7 @@ fn follow(fake: &Fake, ticks: u64) {
 fn groups_are_on_while_we_look_and_then_as_they_were() {
     let fake = Fake::new();
     fake.set(128, 2);
-    let (mut switch, warning) = Switch::take(&fake, &page(&fake), 5, Some(&[7, 9])).unwrap();
+    let (mut switch, warning) = Switch::take(&fake, &page(&fake), (5, page(&fake).groups), Some(&[7, 9])).unwrap();
     assert_eq!(warning, None);
     assert!(switch.answer(&page(&fake), read_pair()).is_none() && switch.waited().is_some());
     assert_eq!(fake.get(FUNCTIONS_OFFSET + 8), 9);
@@ -46,7 +46,7 @@ fn groups_are_on_while_we_look_and_then_as_they_were() {
 #[test]
 fn a_guest_that_sleeps_answers_the_newest_question() {
     let fake = Fake::new();
-    let (mut switch, _) = Switch::take(&fake, &page(&fake), 5, None).unwrap();
+    let (mut switch, _) = Switch::take(&fake, &page(&fake), (5, page(&fake).groups), None).unwrap();
     let first = fake.get(HOST_LINE_OFFSET) >> 32;
     let begun = read_pair();
     for _ in 0..2000 {
@@ -71,7 +71,7 @@ fn what_a_killed_recorder_left_on_is_switched_off() {
     fake.set(RECORDER_OFFSET, u64::from((1u32 << 22) + 1) | 1 << 32);
     fake.set(128, 0x7f);
     fake.set(FUNCTIONS_OFFSET, u64::MAX);
-    let (mut switch, warning) = Switch::take(&fake, &page(&fake), 4, Some(&[1])).unwrap();
+    let (mut switch, warning) = Switch::take(&fake, &page(&fake), (4, page(&fake).groups), Some(&[1])).unwrap();
     assert!(warning.unwrap().contains("killed"));
     follow(&fake, 1);
     switch.give_back(&fake);
@@ -80,14 +80,26 @@ fn what_a_killed_recorder_left_on_is_switched_off() {
 }
 
 #[test]
+fn a_guest_that_was_started_with_groups_has_none_afterwards() {
+    let fake = Fake::new();
+    fake.set(128, 5);
+    let (mut switch, warning) = Switch::take(&fake, &page(&fake), (5, 0), None).unwrap();
+    assert_eq!((warning, page(&fake).groups_before), (None, 0), "a recorder that is killed leaves none either");
+    follow(&fake, 1);
+    assert!(switch.give_back(&fake));
+    follow(&fake, 2);
+    assert_eq!(page(&fake).groups, 0);
+}
+
+#[test]
 fn of_two_recorders_the_last_wins_and_both_say_so() {
     let fake = Fake::new();
     fake.set(128, 1);
     // Process 1 always lives.
-    let (mut first, _) = Switch::take(&fake, &page(&fake), 4, None).unwrap();
+    let (mut first, _) = Switch::take(&fake, &page(&fake), (4, page(&fake).groups), None).unwrap();
     follow(&fake, 1);
     fake.set(RECORDER_OFFSET, 1 | 1 << 32);
-    let (mut second, warning) = Switch::take(&fake, &page(&fake), 8, None).unwrap();
+    let (mut second, warning) = Switch::take(&fake, &page(&fake), (8, page(&fake).groups), None).unwrap();
     assert!(warning.unwrap().contains("process 1"));
     follow(&fake, 2);
     assert!(first.was_taken_over(&page(&fake)) && !first.was_taken_over(&page(&fake)), "reported once");
@@ -115,6 +127,7 @@ fn a_guest_that_may_not_be_written_to_is_an_error() {
         }
     }
     let fake = Fake::new();
-    let error = Switch::take(&ReadOnly(fake.clone()), &page(&fake), 1, None).unwrap_err().to_string();
+    let error =
+        Switch::take(&ReadOnly(fake.clone()), &page(&fake), (1, page(&fake).groups), None).unwrap_err().to_string();
     assert!(error.contains("not permitted") && error.contains("root"), "{error}");
 }
