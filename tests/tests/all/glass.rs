@@ -71,12 +71,16 @@ fn arguments_are_checked_before_a_vm_starts() {
             (&["--port", &taken], &[&taken, "in use"]),
             (&["--port", "18080:1", "--port", "18080:2"], &["18080", "twice"]),
             (&["--log", "loud"], &["loud", "debug"]),
-            (&["--platform", "linux", "--port", "1"], &["--port", "behind --"]),
+            (&["--platform", "linux", "--port", "1"], &["--port", "after `--`"]),
+            (&["--platform", "linux", "--memory", "32"], &["--memory", "for a vm", "ulimit"]),
+            (&["--platform", "linux", "--ip", "1.2.3.4/24"], &["--ip", "for a vm"]),
             (&["--restart", "--trace"], &["--restart", "--trace"]),
         ] {
             let all = [&["run", &image][..], arguments].concat();
             refuses(&folder, &all, words);
         }
+        refuses(&folder, &["run", "--ranks", "2", "--net", "none", "--", "true"], &["--net", "for a vm"]);
+        refuses(&folder, &["run", "--ranks", "2", "--cores", "2", "--", "true"], &["--cores", "ranks"]);
     });
 }
 

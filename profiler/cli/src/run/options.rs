@@ -1,6 +1,6 @@
 //! What the options of `glass run` say: sizes, ports, networks, addresses; and whether the host has what they want.
 
-use super::{Args, share};
+use super::{Args, MEMORY_DEFAULT, share};
 use crate::build::Platform;
 use anyhow::{Result as Checked, bail};
 use std::fs;
@@ -13,9 +13,7 @@ use std::str::FromStr;
 pub(super) fn check(args: &Args) -> Checked<()> {
     share::check(args)?;
     if args.platform == Platform::Linux {
-        if !args.port.is_empty() {
-            bail!("--port forwards to a VM: a process listens on the port of its own argument, behind --");
-        }
+        check_process(args)?;
         if let Some(None) = args.vsock {
             bail!("a process needs a name for the socket: --vsock=PATH");
         }
@@ -52,6 +50,26 @@ pub(super) fn check(args: &Args) -> Checked<()> {
         bail!("port {} of 127.0.0.1 is forwarded twice: leave one out", twice[0]);
     }
     Ok(())
+}
+
+/// Refuses options that a process, or ranks that are processes, cannot obey.
+pub(super) fn check_process(args: &Args) -> Checked<()> {
+    let refused = [
+        (!args.port.is_empty(), "--port", "a process listens on the port of its own argument, after `--`"),
+        (args.accel != Accel::Auto, "--accel", "a process runs on the host's CPUs"),
+        (args.machine != Machine::Microvm, "--machine", "a process has no devices"),
+        (args.bus.is_some(), "--bus", "a process has no devices"),
+        (args.memory != MEMORY_DEFAULT, "--memory", "a process takes the memory it needs; `ulimit -v` bounds it"),
+        (args.net != Network::User, "--net", "a process has the host's network"),
+        (args.ip.is_some(), "--ip", "a process has the host's addresses"),
+        (args.ip6.is_some(), "--ip6", "a process has the host's addresses"),
+        (!args.dns.is_empty(), "--dns", "a process uses the host's name servers"),
+        (args.print_command, "--print-command", "it prints the command line of QEMU, which a process does not need"),
+    ];
+    match refused.into_iter().find(|(is_given, ..)| *is_given) {
+        Some((_, option, reason)) => bail!("{option} is for a VM: {reason}; leave it out"),
+        None => Ok(()),
+    }
 }
 
 /// Bytes of memory that the host has.

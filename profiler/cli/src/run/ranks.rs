@@ -2,7 +2,7 @@
 
 use super::ranks_trace::RanksTrace;
 use super::traced::Recording;
-use super::{Args, CORES_MAX, MEMORY_DEFAULT, SocketFolder, ends_with_us};
+use super::{Args, CORES_MAX, MEMORY_DEFAULT, SocketFolder, ends_with_us, options};
 use crate::build::Platform;
 use crate::console::say;
 use anyhow::{Context, Result, bail, ensure};
@@ -82,6 +82,17 @@ fn contains(file: &Path, mark: &[u8]) -> Result<bool> {
 /// Runs the job; the exit code is that of the first rank that failed, as `mpirun` has it.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let options = &args.ranks;
+    options::check_process(args)?;
+    let refused = [
+        (args.disk.is_some(), "--disk"),
+        (args.share.is_some(), "--share"),
+        (args.vsock.is_some(), "--vsock"),
+        (args.restart, "--restart"),
+        (args.cores > 1, "--cores"),
+    ];
+    if let Some((_, option)) = refused.into_iter().find(|(is_given, _)| *is_given) {
+        bail!("{option} is for a service, and ranks are programs: leave it out");
+    }
     let Some((program, arguments)) = args.args.split_first() else { bail!("give the program after `--`") };
     let program = find_program(program)?;
     let count = options.ranks.unwrap_or(1);
