@@ -43,7 +43,7 @@ pub struct WantedArgs {
     /// functions, which need --functions. For `glass trace` an empty list switches all off.
     #[arg(long, value_name = "GROUPS", default_value = "all", value_parser = parse_groups)]
     pub groups: Groups,
-    /// Trace calls of these functions too, in an image built with --trace-functions: a crate, a part of a path
+    /// Trace calls of these functions too, in a program built with --trace-functions: a crate, a part of a path
     /// (`store`, `Store::push`), or a pattern with stars; may be given several times.
     #[arg(long, alias = "include", value_name = "PATTERN")]
     pub functions: Vec<String>,
