@@ -221,7 +221,7 @@ fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Optio
         let is_over_time = !arguments.last && arguments.post_mortem.is_none();
         tell::summary(counts, is_over_time.then_some(elapsed));
     }
-    progress::profiler(&written.cost, elapsed);
+    progress::profiler(written, elapsed);
 }
 
 /// The newest existing events, without a change of the groups.

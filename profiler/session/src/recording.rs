@@ -17,19 +17,25 @@ pub struct Written {
     pub cost: Cost,
     /// How many vCPUs or threads were sampled.
     pub tracks: u32,
+    /// The first warnings of the recording, and how many there are.
+    pub warnings: (Vec<String>, usize),
 }
+
+/// Warnings that are returned at most; the recording has all.
+const WARNINGS_MAX: usize = 8;
 
 /// A recording that is being written.
 pub struct Recording<W, F> {
     recorder: Recorder<W>,
     files: F,
+    warnings: (Vec<String>, usize),
 }
 
 impl<W: Write, F: FileSource> Recording<W, F> {
     /// Writes the start of a recording. `clocks` are those of the session; `files` gives the programs that the guest runs.
     pub fn start(output: W, clocks: Clocks, origin: &Origin, files: F) -> io::Result<Recording<W, F>> {
         let origin = Origin { start_unix_ns: clocks.realtime_ns, ..origin.clone() };
-        Ok(Recording { recorder: Recorder::start(output, clocks, &origin)?, files })
+        Ok(Recording { recorder: Recorder::start(output, clocks, &origin)?, files, warnings: Default::default() })
     }
 }
 
@@ -37,6 +43,12 @@ impl<W: Write + Send + 'static, F: FileSource + Send + 'static> Sink for Recordi
     type Output = Written;
 
     fn event(&mut self, event: Event) -> io::Result<()> {
+        if let Event::Warning(text) = &event {
+            self.warnings.1 += 1;
+            if self.warnings.1 <= WARNINGS_MAX {
+                self.warnings.0.push(text.clone());
+            }
+        }
         self.recorder.event(event, &mut self.files)
     }
 
@@ -52,6 +64,6 @@ impl<W: Write + Send + 'static, F: FileSource + Send + 'static> Sink for Recordi
         let tracks = self.recorder.tracks();
         let (cost, mut output) = self.recorder.finish(cost, end_ns, &mut self.files, cpu_time_ns)?;
         output.flush()?;
-        Ok(Written { cost, tracks })
+        Ok(Written { cost, tracks, warnings: self.warnings })
     }
 }

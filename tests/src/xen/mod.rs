@@ -171,8 +171,10 @@ fn qemu(image: &image::Image, shared: &Path) -> Command {
     qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi,tb-size=96", "-cpu", "max,-smap", "-smp", "1"]);
     qemu.args(["-m", &RAM_MIB.to_string(), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     qemu.args(["-serial", "stdio"]).arg("-kernel").arg(&image.xen);
+    // Without eager-fpu Xen restores floating-point registers at their first use, which QEMU 7.2's TCG loses once a domain has
+    // run as a VM: programs of dom0 crashed in most runs.
     let memory = format!("dom0_mem={DOM0_MIB}M,max:{DOM0_MIB}M");
-    let options = "console=com1 com1=115200,8n1 loglvl=info guest_loglvl=info noreboot bootscrub=0 dom0_max_vcpus=1";
+    let options = "console=com1 com1=115200,8n1 loglvl=info guest_loglvl=info noreboot bootscrub=0 dom0_max_vcpus=1 spec-ctrl=eager-fpu";
     qemu.args(["-append", &format!("{options} {memory}")]);
     // The TSC of an emulated machine seems unstable to the kernel, and other clocks cost a hypercall.
     let kernel = "console=hvc0 quiet mitigations=off panic=1 tsc=reliable clocksource=tsc";

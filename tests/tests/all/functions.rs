@@ -5,15 +5,18 @@ use crate::traced::{Call, PATIENCE, Traced};
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::say;
+use glass_tests::process::{Process, descendants, name};
 use glass_tests::programs::{self, Variant};
 use glass_tests::queue::{Options, Queue, World};
 use std::collections::HashSet;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 glass_tests::in_every_world! {
     chosen_functions_are_traced_and_then_no_more within 120;
     the_queue_does_not_notice_how_its_functions_are_switched within 240;
+    a_trace_says_if_functions_are_not_traced within 60;
 }
 
 /// The functions of `busy --calls` that call each other in every way.
@@ -92,6 +95,36 @@ fn check_shapes(guest: &Traced, calls: &[(Call, u32, u64)]) {
 
 /// How long the functions of a busy queue are switched, and how many items have to pass it meanwhile. An emulator translates
 /// all code again after each switch, so there this may take longer.
+/// A VM with several cores cannot switch functions; a process with several threads can.
+fn a_trace_says_if_functions_are_not_traced(world: World) {
+    if let Some(reason) = world.obstacle() {
+        return programs::skip(reason);
+    }
+    let folder = Folder::new("cores").unwrap();
+    let is_process = world == World::Process;
+    let (Some(glass), Some(busy)) =
+        (programs::built("glass"), programs::variant("busy", Variant::Functions, !is_process))
+    else {
+        return;
+    };
+    let mut command = Command::new(&glass);
+    command.arg("run").arg(&busy).args(["--cores", "2"]);
+    match is_process {
+        true => command.args(["--platform", "linux"]),
+        false => command.args(["--accel", &world.to_string()]),
+    };
+    let mut busy = Process::spawn(command.args(["--", "--calls"]), &folder.file("log")).unwrap();
+    busy.wait_for_text("function ", PATIENCE, || ());
+    let of_service = |pid: &u32| name(*pid).is_some_and(|name| name == "busy" || name.starts_with("qemu"));
+    let service = descendants(busy.pid()).into_iter().find(of_service).unwrap().to_string();
+    let mut trace = Command::new(&glass);
+    trace.args(["trace", "--duration", "1", "--functions", "busy::calls", "--pid", &service, "--output"]);
+    let traced = trace.arg(folder.file("a.pftrace")).output().unwrap();
+    let said = String::from_utf8(traced.stderr).unwrap();
+    let is_refused = said.contains("chosen functions is traced: a VM with several cores");
+    assert!(traced.status.success() && is_refused != is_process, "{said}");
+}
+
 const SWITCHING: Duration = Duration::from_secs(3);
 const ITEMS_MIN: u64 = 3;
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use glass_guests::trace::LiveCounts;
-use glass_profile::model::{Cost, Distribution, LOST_PER_FROZEN, Origin};
+use glass_profile::model::{Distribution, LOST_PER_FROZEN, Origin};
+use glass_profile::names::printable;
 use glass_profile::recorder;
 use glass_session::{Status, Written};
 use indicatif::ProgressBar;
@@ -88,7 +89,7 @@ pub(super) fn summary(path: &Path, elapsed: Duration, recorded: &Written, traced
     if let Some(counts) = traced {
         tell::summary(counts, Some(elapsed));
     }
-    profiler(&recorded.cost, elapsed);
+    profiler(recorded, elapsed);
 }
 
 /// What was written.
@@ -126,14 +127,19 @@ pub(crate) fn samples(recorded: &Written, elapsed: Duration) {
     }
 }
 
-/// What we took of the machine.
-pub(crate) fn profiler(cost: &Cost, elapsed: Duration) {
-    let cpu = Duration::from_nanos(cost.profiler_cpu_ns);
+/// What we took of the machine, and what went wrong.
+pub(crate) fn profiler(recorded: &Written, elapsed: Duration) {
+    let cpu = Duration::from_nanos(recorded.cost.profiler_cpu_ns);
     say!(
         "  profiler   {:.2} s of CPU time ({} of one core)",
         cpu.as_secs_f64(),
         percent(cpu.as_millis() as u64, elapsed.as_millis() as u64)
     );
+    let (warnings, count) = &recorded.warnings;
+    warnings.iter().for_each(|warning| say!("glass: warning: {}", printable(warning)));
+    if *count > warnings.len() {
+        say!("glass: {} more warnings are in the recording", count - warnings.len());
+    }
 }
 
 #[cfg(test)]

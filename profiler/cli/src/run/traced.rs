@@ -109,7 +109,7 @@ impl Recording {
             Some(Err(error)) => say!("glass: the service ran, but its trace is not complete: {error}"),
             None => {}
         }
-        progress::profiler(&written.cost, elapsed);
+        progress::profiler(&written, elapsed);
         failed.map_or(Ok(()), Err)
     }
 }

@@ -81,6 +81,8 @@ pub struct Live {
     last_point: Option<Instant>,
     last_asked: Instant,
     is_told_asleep: bool,
+    /// How many functions were requested, until the guest answers.
+    functions_requested: Option<usize>,
     counts: LiveCounts,
 }
 
@@ -103,6 +105,7 @@ impl Live {
             last_point: None,
             last_asked: Instant::now(),
             is_told_asleep: false,
+            functions_requested: None,
             counts: LiveCounts::default(),
         })
     }
@@ -142,6 +145,8 @@ impl Live {
         let Some(switch) = &mut self.switch else { return };
         if let Some(answer) = switch.answer(&page, read_pair()) {
             self.counts.has_answered = true;
+            let requested = self.functions_requested.take();
+            sink_warning(requested.and_then(|requested| untraced(requested, page.functions_on)), sink);
             if is_vm {
                 self.offset.answered(answer.ticks, answer.asked, answer.seen);
             }
@@ -240,6 +245,7 @@ impl Source for Live {
             sink_warning(warning, sink);
         }
         if let Some((_, names)) = functions {
+            self.functions_requested = self.switch.is_some().then_some(names.len());
             sink(Event::Trace(Piece::Functions(names)));
         }
         self.last_asked = Instant::now();
@@ -314,6 +320,19 @@ pub fn switch(mut guest: Guest, groups: u32, patience: Duration) -> Result<bool,
         std::thread::sleep(INTERVAL_MIN);
     }
     Ok(false)
+}
+
+/// A sentence if fewer functions are traced than were requested.
+fn untraced(requested: usize, on: u32) -> Option<String> {
+    match on as usize {
+        0 if requested > 0 => Some(format!(
+            "none of the {requested} chosen functions is traced: a VM with several cores cannot switch them; start it with one core"
+        )),
+        on if on < requested => {
+            Some(format!("{on} of the {requested} chosen functions are traced: the guest could not switch the others"))
+        }
+        _ => None,
+    }
 }
 
 fn sink_warning(warning: Option<String>, sink: &mut dyn FnMut(Event)) {

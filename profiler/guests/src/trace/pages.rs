@@ -35,6 +35,8 @@ pub(super) struct Page {
     /// Within the table.
     pub(super) names_used: u32,
     pub(super) names_lost: u32,
+    /// How many functions are traced.
+    pub(super) functions_on: u32,
     pub(super) rings_lost: u32,
     /// By slot.
     pub(super) rings: Vec<RingWords>,
@@ -118,6 +120,7 @@ impl Page {
             answer_ticks: word(&bytes, 136),
             names_used: half(&bytes, 144).min(NAMES_MAX as u32),
             names_lost: half(&bytes, 148),
+            functions_on: half(&bytes, 152),
             rings_lost: half(&bytes, 156),
             rings: (0..RINGS_MAX).map(ring).collect(),
         })
