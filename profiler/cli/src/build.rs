@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes a bootable VM image of a service.
+/// Builds a service as a bootable VM image or as a Linux executable, with the release profile, and prints its path.
 #[derive(clap::Args)]
 pub struct Args {
     /// Package of the service [default: the package of the current folder, or the only one of the workspace].
@@ -24,7 +24,8 @@ pub struct Args {
     /// Also write PACKAGE.stripped, without symbols.
     #[arg(long)]
     stripped: bool,
-    /// Make the functions of the program traceable by `glass trace --functions`; sets an unstable flag of the stable compiler (RUSTC_BOOTSTRAP).
+    /// Make the functions of the program traceable by `glass trace --functions`; for measurements: it sets an unstable flag of the
+    /// stable compiler (RUSTC_BOOTSTRAP).
     #[arg(long)]
     trace_functions: bool,
     /// Leave all trace events out of the code, to compare with.

@@ -20,10 +20,13 @@ use progress::Progress;
 
 /// Samples the call stacks of a running VM or process, or of a command.
 #[derive(clap::Args)]
+#[command(
+    override_usage = "glass record [OPTIONS] <--pid PID | --name NAME | --domain NAME|ID | --post-mortem FILE | -- COMMAND...>"
+)]
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Stop after this time; without it, at Ctrl-C or when the guest ends. A command continues to run.
+    /// Stop after this time; without it, at Ctrl-C or when the guest ends. The command itself is not stopped.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
     /// Also trace these groups of events of a Glasshouse service, into the same recording: see `glass trace`.

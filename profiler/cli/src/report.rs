@@ -35,11 +35,12 @@ pub struct Args {
     /// View of a trace; by default a summary of the recording.
     #[arg(long, requires = "text")]
     view: Option<ViewName>,
-    /// Smallest item to print. For samples a share in percent (`--min 2`): print the call tree too, without nodes below that share. For a
-    /// trace a time (`--min 10us`, the default for calls): leaves out shorter calls and parts.
+    /// Smallest item to print. A share in percent (`--min 2`), for samples: print the call tree too, without nodes below that share. A time with its
+    /// unit (`--min 10us`, the default for calls), for a trace: leave out shorter calls and shorter parts of a critical path.
     #[arg(long, value_name = "PERCENT|TIME", value_parser = parse_min, requires = "text")]
     min: Option<Min>,
-    /// Event to count over time: a counter, "submit disk 0 write", or a part of such a name; without it, a list of events.
+    /// Event to count over time: a counter, "submit disk 0 write", or a part of such a name. `--view events` without it
+    /// prints the list of events.
     #[arg(long, value_name = "NAME", requires = "text")]
     event: Option<String>,
     /// Span for the critical path or the calls: NAME (the longest), NAME#3 (the third) or NAME#median.

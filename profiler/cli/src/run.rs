@@ -42,8 +42,9 @@ use traced::Recording;
 /// Boots a service as a VM, or starts it as a process.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Package to build and run, or the path of an existing image: a file of that name is the image [default: the package of the current folder, or the only one of
+    /// Package to build and run, or the path of an existing image; if a file of this name is in the current folder, it is the image [default: the package of the current folder, or the only one of
     /// the workspace].
+    #[arg(value_name = "PACKAGE|IMAGE")]
     app: Option<String>,
     #[command(flatten)]
     ranks: ranks::Options,
@@ -105,7 +106,7 @@ pub struct Args {
     #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
         require_equals = true)]
     trace: Option<Groups>,
-    /// Output file for the recording.
+    /// With --trace: output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
     /// Print QEMU's command line and do not run it.

@@ -29,8 +29,9 @@ const ROUND: Duration = Duration::from_millis(50);
 
 /// Prints the events of a Glasshouse service live, one line for each event.
 ///
-/// A line shows the time since the start, the core, the task and the event. Lost events are a line, too.
+/// A line shows the time since the start, the core, the task and the event. Lost events are printed as a line of their own.
 #[derive(clap::Args)]
+#[command(override_usage = "glass tail [OPTIONS] <--pid PID | --name NAME | -- COMMAND...>")]
 pub struct Args {
     #[command(flatten)]
     guest: GuestArgs,

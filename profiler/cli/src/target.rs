@@ -15,7 +15,7 @@ const RATE_HZ_MAX: i64 = 100_000;
 /// A running guest.
 #[derive(clap::Args, Clone, Default)]
 pub struct GuestArgs {
-    /// Process, by its id. If it is a VMM, its VM.
+    /// Process, by its ID; if it is a VMM, its VM is meant.
     #[arg(long, value_parser = parse_pid, conflicts_with_all = ["name", "command"])]
     pub pid: Option<u32>,
     /// VM, by its name from `glass run`.
@@ -59,7 +59,7 @@ pub struct TargetArgs {
     /// Use symbols that do not match the VM's program, with a warning.
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
-    /// Samples per second and vCPU or thread [default: 997 for a process (no divisor of usual timer rates), 199 for KVM and Xen, 79
+    /// Samples per second and vCPU or thread [default: 997 for a process (a prime, to avoid lockstep with timers), 199 for KVM and Xen, 79
     /// for a gdbstub].
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: Option<u32>,

@@ -30,6 +30,9 @@ const ONCE: Duration = Duration::from_secs(5);
 ///
 /// Without a terminal, or with --once, prints one table and ends.
 #[derive(clap::Args)]
+#[command(
+    override_usage = "glass top [OPTIONS] <--pid PID | --name NAME | --domain NAME|ID | --post-mortem FILE | -- COMMAND...>"
+)]
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,

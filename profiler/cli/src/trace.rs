@@ -37,6 +37,7 @@ const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Records tasks, waits, device requests, TCP segments, counters, spans and calls of a Glasshouse service.
 #[derive(clap::Args)]
+#[command(override_usage = "glass trace [OPTIONS] <--pid PID | --name NAME | --post-mortem FILE | -- COMMAND...>")]
 pub struct Args {
     #[command(flatten)]
     guest: GuestArgs,
