@@ -219,14 +219,14 @@ impl<G: Guest> Source for Paced<G> {
         let longest_ms = self.longest_pause_ns as f64 / 1e6;
         if spared > 0 {
             let why = load.map_or(String::new(), |(waiting, cpus)| {
-                format!(", as this host is overloaded ({waiting:.1} threads want its {cpus} CPUs)")
+                format!(", as this host is overloaded ({waiting:.1} runnable threads on {cpus} CPUs)")
             });
             sink(Event::Warning(format!(
-                "the rate was lowered to keep the guest running: {spared} samples were left out, because others had held the guest for up to {longest_ms:.1} ms{why}; take a lower --rate"
+                "the rate was lowered to keep the guest running: {spared} samples were dropped, because earlier pauses lasted up to {longest_ms:.1} ms{why}; take a lower --rate"
             )));
         } else if let Some((waiting, cpus)) = load {
             sink(Event::Warning(format!(
-                "this host is overloaded ({waiting:.1} threads want its {cpus} CPUs): the guest lost more than on a quiet one, and samples came late"
+                "this host is overloaded ({waiting:.1} runnable threads on {cpus} CPUs): the guest lost more than on a quiet one, and samples came late"
             )));
         }
         self.guest.remark().into_iter().for_each(|text| sink(Event::Warning(text)));

@@ -26,8 +26,8 @@ pub const SHARED: &str = "/mnt";
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(5);
 /// RAM of the machine, and dom0's part of it.
-const RAM_MIB: u32 = 640;
-const DOM0_MIB: u32 = 320;
+const RAM_MIB: u32 = 768;
+const DOM0_MIB: u32 = 448;
 
 /// What the first process of a Linux guest does.
 const LINUX_INIT: &str = "#!/busybox sh\n/busybox mount -t proc proc /proc\necho UP\nwhile :; do while read -r line; do :; done </proc/self/maps; done\n";

@@ -49,10 +49,10 @@ const table = new SortedTable(
   [
     shareColumn("selfA", "Self A", 0),
     shareColumn("selfB", "Self B", 1),
-    changeColumn("selfChange", "Change", "Change of self: B less A, in points, and two standard errors"),
+    changeColumn("selfChange", "Change", "Change of self: B minus A, in points, and two standard errors"),
     shareColumn("totalA", "Total A", 0),
     shareColumn("totalB", "Total B", 1),
-    changeColumn("totalChange", "Change", "Change of total: B less A, in points, and two standard errors"),
+    changeColumn("totalChange", "Change", "Change of total: B minus A, in points, and two standard errors"),
     functionColumn(),
     imageColumn(),
   ],

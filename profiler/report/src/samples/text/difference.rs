@@ -15,7 +15,7 @@ const NAME_COLUMNS: usize = 34;
 pub fn text(a: &Profile, b: &Profile, top: usize) -> String {
     let difference = Difference::build(a, b);
     let mut out = String::new();
-    line(&mut out, "Difference of two recordings: B less A, in points of each one's running samples");
+    line(&mut out, "Difference of two recordings: B minus A, in points of each one's running samples");
     for (index, profile) in [a, b].into_iter().enumerate() {
         side(&mut out, ["A", "B"][index], profile, &difference.tree.tracks[index]);
     }
