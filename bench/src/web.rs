@@ -74,8 +74,22 @@ impl Contestant {
     }
 }
 
-/// Measures; contestants that this machine lacks are left out with a note.
-pub fn run(progress: Progress) -> Result<Outcome> {
+/// What may be measured by itself: an accelerator and how clients connect.
+const PARTS: [(&str, World, &str); 4] = [
+    ("kvm-tcp", World::Kvm, "tcp"),
+    ("kvm-vsock", World::Kvm, "vsock"),
+    ("tcg-tcp", World::Tcg, "tcp"),
+    ("tcg-vsock", World::Tcg, "vsock"),
+];
+
+/// Measures everything, or one part beside its peer; contestants that this machine lacks are left out with a note.
+pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
+    let parts: Vec<_> = PARTS.iter().filter(|(name, ..)| part.is_none_or(|part| part == *name)).collect();
+    if parts.is_empty() {
+        let names = PARTS.map(|(name, ..)| name).join(", ");
+        bail!("web has no part {:?}; there is: {names}", part.unwrap_or_default());
+    }
+    let has = |world| parts.iter().any(|(_, of, _)| *of == world);
     if let Some(reason) = netns::obstacle() {
         bail!("{reason}, and virtiofsd needs root too");
     }
@@ -92,17 +106,22 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         None => outcome.note("nginx skipped: it is not installed"),
     }
     let mut servers = Vec::new();
-    for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
+    let worlds = [World::Kvm, World::Tcg].into_iter().filter(|world| has(*world));
+    for (number, world) in (1..).zip(outcome.available(worlds)) {
         let server = vm(world, number, &near, &site, &folder, &mut contestants)?;
         servers.push(server.with_context(|| format!("the image for {world} cannot be started"))?);
     }
-    let guest = match linux::obstacle() {
+    let obstacle = if has(World::Tcg) { linux::obstacle() } else { Some("it is the peer of TCG") };
+    let guest = match obstacle {
         None => linux_guest(&near, &site, &folder, &mut contestants).map_err(|error| format!("{error:#}")),
         Some(reason) => Err(reason.to_owned()),
     };
     if let Err(reason) = &guest {
         outcome.note(format!("linux_guest skipped: {reason}"));
     }
+    let is_wanted =
+        |name: &str| !name.contains('.') || parts.iter().any(|(_, world, kind)| name == format!("{world}.{kind}"));
+    contestants.retain(|contestant| is_wanted(&contestant.name));
     for contestant in &contestants {
         contestant.place.wait(&near, LIMIT).with_context(|| contestant.name.clone())?;
     }
@@ -125,7 +144,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         ));
     }
     outcome.note("requests per second of one file: _req_s with a connection for each request and one at a time (ab -c 1), _keep1_req_s on one kept connection, _keep16_req_s on 16; the same clients for all, over a TAP device, veth (native_nginx) or the unix socket of vhost-device-vsock");
-    outcome.note(format!("{} ms a measurement; files are in the page cache of the host and reach VMs by virtio-fs; our web server keeps those of up to 64 KiB in its own memory (--cache 8M); there is no embedded file system, so no figures with files on a disk", DURATION.as_millis()));
+    outcome.note(format!("{} ms a measurement; files are in the page cache of the host and reach VMs by virtio-fs; our web server keeps them in its own memory (--cache 8M) and compares their versions; there is no embedded file system, so no figures with files on a disk", DURATION.as_millis()));
     outcome.note("linux_guest: nginx in a VM with Debian's kernel (QEMU's q35, TCG) on the same virtio-fs, over TCP, because nginx has no vsock");
     Ok(outcome)
 }

@@ -1,5 +1,6 @@
 //! A file to a client, in pieces.
 
+use crate::cache;
 use crate::limits::PIECE_BYTES;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -12,13 +13,13 @@ use glasshouse::{Buf, Clock, File, FileError, Metadata, Stream};
 pub(crate) enum Content<F> {
     File(F),
     /// All of it, from the cache.
-    Cached(Rc<Vec<u8>>),
+    Cached(Rc<cache::Content>),
 }
 
 /// A part of what is in the cache.
-pub(crate) fn part<'a>(content: &'a [u8], range: &Range<u64>) -> &'a [u8] {
+pub(crate) fn part<'a>(content: &'a cache::Content, range: &Range<u64>) -> &'a [u8] {
     // It fits into memory.
-    &content[range.start as usize..range.end as usize]
+    &content.bytes[range.start as usize..range.end as usize]
 }
 
 /// Why a body was not sent whole.
@@ -68,6 +69,17 @@ impl<F: File> Pieces<'_, F> {
     pub(crate) fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
+}
+
+/// Appends all pieces to `bytes`, which has room for them.
+pub(crate) async fn read<F: File>(mut pieces: Pieces<'_, F>, bytes: &mut Vec<u8>) -> Result<(), BodyError> {
+    let mut piece = None;
+    while !pieces.is_empty() {
+        let next = pieces.next(piece.take()).await?;
+        bytes.extend_from_slice(&next);
+        piece = Some(next);
+    }
+    Ok(())
 }
 
 /// Sends `first` and what follows it.

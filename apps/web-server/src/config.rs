@@ -12,7 +12,7 @@ pub struct Config {
     pub ports: Vec<Port>,
     /// Answer a directory without `index.html` with a page of its entries.
     pub lists: bool,
-    /// Memory for small files, in bytes; 0 keeps none.
+    /// Memory for files, in bytes; 0 keeps none.
     pub cache_bytes: u64,
 }
 

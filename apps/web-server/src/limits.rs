@@ -17,8 +17,8 @@ pub const BODIES_MAX: usize = 256;
 pub const LISTED_MAX: usize = 1000;
 /// Bytes of that page, but for its end: those of a body in progress.
 pub const LISTING_BYTES_MAX: usize = 2 * PIECE_BYTES;
-/// Files up to this length are kept by `--cache`.
-pub const CACHED_FILE_BYTES_MAX: u64 = PIECE_BYTES as u64;
+/// A file may take one part in so many of the cache.
+pub const CACHED_FILE_SHARE: usize = 4;
 /// What an entry of the cache costs beside its path and its content, some more than it does.
 pub const CACHE_ENTRY_BYTES: usize = 256;
 /// `--cache` may be one part in so many of the memory.

@@ -3,7 +3,7 @@
 use crate::body::{self, BodyError, Content, Pieces};
 use crate::cache::{Cache, HITS, MISSES};
 use crate::conditional::{Version, Wanted, accepts_encoding, ranges};
-use crate::limits::{CACHED_FILE_BYTES_MAX, SETTLED};
+use crate::limits::SETTLED;
 use crate::listing;
 use crate::media_type::{is_compressible, media_type};
 use crate::path::{Target, target};
@@ -313,16 +313,19 @@ impl<P: Platform> Site<P> {
                 return Ok(connection.write_body(body::part(content, &range)).await?);
             }
         };
+        let is_whole = bytes == found.metadata.bytes;
         let mut pieces = Pieces { file, version: &found.metadata, range };
+        // A file that may change within the tick of a clock is not kept.
+        let kept = is_whole && self.is_settled(&found.metadata);
+        let place = kept.then(|| self.cache.borrow_mut().reserve(&found.path, bytes)).flatten();
+        if let Some(mut place) = place {
+            body::read(pieces, place.bytes()).await?;
+            let content = self.cache.borrow_mut().put(&found.path, found.metadata, place);
+            connection.start(response, bytes).await?;
+            return Ok(connection.write_body(&content.bytes).await?);
+        }
         // Before the head: what fails here has an answer.
         let first = pieces.next(None).await?;
-        // The whole file was read in one version. One that may change within the tick of a clock is not kept.
-        if first.len() as u64 == found.metadata.bytes
-            && bytes <= CACHED_FILE_BYTES_MAX
-            && self.is_settled(&found.metadata)
-        {
-            self.cache.borrow_mut().put(&found.path, found.metadata, &first);
-        }
         connection.start(response, bytes).await?;
         body::send(connection, pieces, first).await
     }

@@ -134,7 +134,9 @@ impl Config {
         let share = self.spare_bytes.saturating_sub(spare_in_use) / 4;
         let longest = |least: usize| (least + share).min(SPARE_BUFFER_MAX.max(least));
         let (least_receive, least_send) = (self.window_bytes(), self.send_bytes.max(1));
-        let (receive, send) = (whole_window(longest(self.receive_bytes)), longest(least_send));
+        // In steps of powers of two, so that a new connection has the sizes of one that has ended.
+        let receive = whole_window(longest(self.receive_bytes));
+        let send = least_send << (longest(least_send) / least_send).ilog2();
         (receive, send, receive - least_receive + send - least_send)
     }
 

@@ -19,6 +19,8 @@ const ABORT_WAIT: Duration = Duration::from_secs(1);
 /// Bytes that a peer may send to a closed connection before it is reset. They are read and dropped,
 /// because a reset would make the peer forget the answer that it has not read yet.
 const DISCARD_MAX_BYTES: usize = 4 << 20;
+/// Sockets of ended connections are kept with one part in so many of the spare memory.
+const ENDED_SHARE: usize = 2;
 /// How long a deadline is postponed that polling did not clear.
 const LATE_WAIT: Duration = Duration::from_millis(1);
 
@@ -30,10 +32,16 @@ impl State {
 
     /// A socket with buffers of these sizes and options.
     pub(crate) fn make_socket(&mut self, (receive, send, _): Sizes) -> Result<tcp::Socket<'static>, NetError> {
-        let (Some(receive), Some(send)) = (zeroed(receive), zeroed(send)) else {
-            return Err(NetError::TooMany);
+        let mut socket = match self.ended.take(receive, send) {
+            // It forgets its connection when it opens.
+            Some(socket) => socket,
+            None => {
+                let (Some(receive), Some(send)) = (zeroed(receive), zeroed(send)) else {
+                    return Err(NetError::TooMany);
+                };
+                tcp::Socket::new(tcp::SocketBuffer::new(receive), tcp::SocketBuffer::new(send))
+            }
         };
-        let mut socket = tcp::Socket::new(tcp::SocketBuffer::new(receive), tcp::SocketBuffer::new(send));
         // Writers pass whole messages; waiting for more of them only adds delay (but see `State::poll_write`).
         socket.set_nagle_enabled(false);
         // `congestion.rs` controls it.
@@ -45,6 +53,13 @@ impl State {
             socket.set_ack_delay(None);
         }
         Ok(socket)
+    }
+
+    /// Removes a connection from the table and keeps its socket for a new one.
+    pub(crate) fn remove(&mut self, id: ConnectionId) {
+        if let Some(socket) = self.table.remove(id) {
+            self.ended.keep(socket, self.config.spare_bytes / ENDED_SHARE);
+        }
     }
 
     pub(crate) fn socket(&mut self, id: ConnectionId) -> &mut tcp::Socket<'static> {
@@ -61,7 +76,7 @@ impl State {
             (free && connection.socket().state() == tcp::State::TimeWait).then_some(id)
         });
         if let Some(id) = waiting {
-            self.table.remove(id);
+            self.remove(id);
             self.counters.time_wait_reclaimed += 1;
         }
         waiting.is_some()
@@ -73,7 +88,7 @@ impl State {
         let connection = self.table.get(id);
         let over = matches!(connection.role, Role::Lingering(_)) && connection.socket().state() == tcp::State::TimeWait;
         if over {
-            self.table.remove(id);
+            self.remove(id);
         }
         over
     }
@@ -235,7 +250,7 @@ impl State {
                 None
             }
             Role::Lingering(_) => match self.settle_lingering(id) {
-                None => return self.table.remove(id),
+                None => return self.remove(id),
                 deadline => deadline,
             },
         };

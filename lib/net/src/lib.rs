@@ -47,6 +47,7 @@ mod congestion;
 mod connections;
 mod datagrams;
 mod discovery;
+mod ended;
 mod half_open;
 mod ingress;
 mod listeners;

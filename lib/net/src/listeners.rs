@@ -170,7 +170,7 @@ impl State {
             listener.pending.retain(|pending| *pending != id);
         }
         if state == tcp::State::Listen {
-            self.table.remove(id);
+            self.remove(id);
         } else {
             // Its reset may have no destination: a flood comes from addresses without a host.
             self.release(id, false);

@@ -7,6 +7,7 @@ use crate::half_open::Handshakes;
 use crate::ingress::send_stray;
 use crate::listeners::ListenerState;
 use crate::refused::Refused;
+use crate::ended::Ended;
 use crate::table::Table;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -75,6 +76,7 @@ pub(crate) struct State {
     /// When the stack was polled last.
     pub(crate) now: Instant,
     pub(crate) table: Table,
+    pub(crate) ended: Ended,
     /// Our address is new: announce it to the neighbours as soon as there is a listener.
     pub(crate) announce: bool,
     /// The device merges frames, so each one is acknowledged without delay.
@@ -144,6 +146,7 @@ impl State {
             config,
             now,
             table: Table::default(),
+            ended: Ended::default(),
             announce: true,
             large_frames: false,
             listeners: Vec::new(),

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use glass_api::Instant;
 use glass_trace::Presence;
 use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp;
+use smoltcp::socket::{Socket, tcp};
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
 /// Names a connection as long as it exists.
@@ -148,15 +148,19 @@ impl Table {
         id
     }
 
-    pub(crate) fn remove(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.slots[id].take() {
-            connection.trace(Presence::Ends);
-            self.spare -= connection.spare;
-            self.by_ends.remove(&connection.ends);
-            if let Some(deadline) = connection.deadline {
-                self.deadlines.remove(&(deadline, id));
-            }
-            self.free.push(id);
+    /// Removes a connection and returns its socket.
+    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<tcp::Socket<'static>> {
+        let mut connection = self.slots[id].take()?;
+        connection.trace(Presence::Ends);
+        self.spare -= connection.spare;
+        self.by_ends.remove(&connection.ends);
+        if let Some(deadline) = connection.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        self.free.push(id);
+        match connection.sockets.remove(connection.handle) {
+            Socket::Tcp(socket) => Some(socket),
+            _ => None,
         }
     }
 

@@ -208,10 +208,11 @@ fn directories_are_listed_by_tcg() {
     within(LIMIT, || lists_directories(World::Tcg));
 }
 
-/// A version of a file, which its bytes and its length show.
+/// A version of a file, which its bytes and its length show. One file of ten is read in several pieces.
 fn version_of(path: &str, version: u8) -> Vec<u8> {
     let mut bytes = format!("{version} {path} ").into_bytes();
     let length = bytes.len() + path.len() * 37 % 5000 + usize::from(version % 2);
+    let length = if path.ends_with("7.txt") { length + 150_000 } else { length };
     let fill = [version, b'\n', bytes[bytes.len() - 2]];
     bytes.extend(fill.into_iter().cycle().take(length - bytes.len()));
     bytes
@@ -261,7 +262,9 @@ fn serves_a_tree_that_changes(world: World) {
             };
             assert!([200, 503].contains(&answer.status()), "{path}: {}", answer.status());
             if answer.status() == 200 && !answer.etag().is_empty() {
-                let is_one = (0..=255).any(|version| answer.body == version_of(path, version));
+                let start = answer.body.split(|byte| *byte == b' ').next().unwrap();
+                let version = str::from_utf8(start).ok().and_then(|number| number.parse().ok());
+                let is_one = version.is_some_and(|version| answer.body == version_of(path, version));
                 assert!(is_one, "{path}: a mix of {} bytes has a tag", answer.body.len());
                 let known = tags.entry(format!("{path} {}", answer.etag())).or_insert(answer.body.clone());
                 assert!(*known == answer.body, "{path}: {} has two contents", answer.etag());

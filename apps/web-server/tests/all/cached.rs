@@ -1,4 +1,4 @@
-//! The cache of small files, with `--cache`.
+//! The cache of files, with `--cache`.
 
 use crate::site::{Site, content};
 use core::time::Duration;
@@ -9,7 +9,8 @@ fn files() -> SimFiles {
     let files = SimFiles::new(1);
     files.put("index.html", b"home");
     files.put("small.bin", &content(1, 60_000));
-    files.put("large.bin", &content(2, 70_000));
+    files.put("pieces.bin", &content(3, 200_000));
+    files.put("large.bin", &content(2, 300_000));
     files.put("app.js", b"plain");
     files.put("app.js.gz", b"compressed");
     files
@@ -23,13 +24,17 @@ fn operations(site: &mut Site, method: &str, target: &str, fields: &str) -> u64 
 }
 
 #[test]
-fn a_small_file_is_read_once_and_compared_each_time() {
+fn a_file_is_read_once_and_compared_each_time() {
     let mut site = Site::with(1, files(), &["--cache", "1M"]);
     let gzip = "Accept-Encoding: gzip\r\n";
     // Opened, its version, read, its version again; then its version only.
-    for (target, fields, first, again) in
-        [("/", "", 4, 1), ("/small.bin", "", 4, 1), ("/app.js", "", 4, 1), ("/app.js", gzip, 1 + 4, 2)]
-    {
+    for (target, fields, first, again) in [
+        ("/", "", 4, 1),
+        ("/small.bin", "", 4, 1),
+        ("/pieces.bin", "", 3 + 4, 1),
+        ("/app.js", "", 4, 1),
+        ("/app.js", gzip, 1 + 4, 2),
+    ] {
         assert_eq!(operations(&mut site, "GET", target, fields), first, "{target} {fields}");
         for method in ["GET", "HEAD", "GET"] {
             assert_eq!(operations(&mut site, method, target, fields), again, "{target} {fields}");
@@ -39,6 +44,10 @@ fn a_small_file_is_read_once_and_compared_each_time() {
     assert_eq!(site.get("/app.js").body, b"plain");
     let first = operations(&mut site, "GET", "/large.bin", "");
     assert_eq!(operations(&mut site, "GET", "/large.bin", ""), first, "it is too large");
+    assert_eq!(site.get("/pieces.bin").body, content(3, 200_000));
+    // Moments after a change it is read again each time, as any other.
+    site.files.put("pieces.bin", &content(4, 200_000));
+    assert_eq!([(); 2].map(|()| operations(&mut site, "GET", "/pieces.bin", "")), [1 + 7, 7]);
     // Moments after a change it may change again without a new time.
     site.files.put("index.html", b"news");
     assert_eq!([(); 2].map(|()| operations(&mut site, "GET", "/", "")), [1 + 4, 4]);

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use core::net::SocketAddr;
 use core::time::Duration;
 use glass_api::{Listener, Net, NetError, Port, ReadHalf, Split, Stream, WriteHalf};
-use glass_net::Sockets;
+use glass_net::{Config, Sockets};
 use std::rc::Rc;
 
 const PORT: u16 = 80;
@@ -48,6 +48,36 @@ fn an_echo_comes_back_and_everything_is_freed() {
     wire.advance(Duration::from_secs(11));
     assert_eq!((wire.left.connection_count(), wire.right.connection_count()), (0, 0));
     assert_eq!(wire.right.counters().accepted, 1);
+}
+
+/// A connection has the socket of one that has ended, which was cut with data in both directions, and nothing of what that was.
+#[test]
+fn a_connection_after_others_has_nothing_of_theirs() {
+    let mut wire = Wire::with(Config { spare_bytes: 2 << 20, ..config(2) });
+    wire.spawn(echo(wire.right.sockets()));
+    for number in 0..40u8 {
+        let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+        run(&mut wire, Duration::from_secs(5), async move {
+            let mut stream = left.connect(remote).await.unwrap();
+            let length = if number % 2 == 0 { 100_000 } else { 1000 };
+            stream.write_all(&vec![number; length]).await.unwrap();
+            if number % 2 == 0 {
+                return;
+            }
+            stream.close().await.unwrap();
+            let (mut reply, mut filled) = ([0; 1001], 0);
+            while let count @ 1.. = stream.read(&mut reply[filled..]).await.unwrap() {
+                filled += count;
+            }
+            assert!(filled == length && reply[..filled] == [number; 1000]);
+        });
+        if number % 8 == 0 {
+            wire.advance(Duration::from_secs(11));
+        }
+    }
+    wire.advance(Duration::from_secs(11));
+    assert_eq!((wire.left.connection_count(), wire.right.connection_count()), (0, 0));
+    assert_eq!(wire.right.counters().accepted, 40);
 }
 
 #[test]
