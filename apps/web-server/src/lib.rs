@@ -5,7 +5,7 @@
 //!                   ├─ conditional   entity tags, dates and ranges of a request
 //!                   ├─ media_type    the type of a file, and whether it may be compressed
 //!                   ├─ listing       the page of a directory
-//!                   ├─ cache         small files in bounded memory
+//!                   ├─ cache         files in bounded memory
 //!                   └─ body          a file to a client, in pieces
 //! ```
 //! A response is one version of a file. A file that changes while it is sent ends the connection with a reset, because its entity tag
