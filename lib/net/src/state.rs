@@ -3,11 +3,11 @@
 use crate::autoconf::Autoconf;
 use crate::config::{Address, Config, Ipv6};
 use crate::datagrams::Port;
+use crate::ended::Ended;
 use crate::half_open::Handshakes;
 use crate::ingress::send_stray;
 use crate::listeners::ListenerState;
 use crate::refused::Refused;
-use crate::ended::Ended;
 use crate::table::Table;
 use alloc::vec::Vec;
 use core::cell::RefCell;

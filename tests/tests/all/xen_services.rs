@@ -26,9 +26,6 @@ const CASES: [Case; 4] = [
 
 #[test]
 fn services_on_xen() {
-    if !programs::is_long() && std::env::var_os("GLASS_XEN_CASE").is_none() {
-        return programs::skip("it boots a Xen: run it by --long, or a case by GLASS_XEN_CASE=WORD");
-    }
     within(LIMIT, || {
         let images: Vec<_> = IMAGES.into_iter().filter_map(programs::image).collect();
         if images.len() < IMAGES.len() {
