@@ -84,8 +84,9 @@ const STANDARD_OUTPUT: u64 = 1;
 const STANDARD_ERROR: u64 = 2;
 /// The descriptor of the memory that all ranks share.
 pub const SHARED: u64 = 3;
-/// How long `sched_yield` halts: as long as others need a core of the host to get somewhere. A halt costs 40 us more.
-const YIELD: Duration = Duration::from_micros(20);
+/// How long `sched_yield` halts: long enough that the host gives the core to another rank. A halt of 1 us does not (a barrier of 4 ranks on 2
+/// cores of the host takes three of its time slices, 9 ms), one of 20 us does sometimes.
+const YIELD: Duration = Duration::from_micros(50);
 /// Between two attempts to give the first core a line.
 const OUTPUT_WAIT: Duration = Duration::from_micros(200);
 const ARCH_SET_FS: u64 = 0x1002;
