@@ -142,8 +142,9 @@ impl<T: Send> Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `poll_recv`, so that the receiver sees what was sent before.
-        self.ends.sender_is_gone.store(true, Ordering::Release);
+        // Relaxed: the fence in `wake`, which follows each send, comes before it and pairs with the Acquire in `poll_recv`, so that the
+        // receiver sees what was sent before.
+        self.ends.sender_is_gone.store(true, Ordering::Relaxed);
         self.ends.arrival.wake();
     }
 }

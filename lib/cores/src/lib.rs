@@ -16,6 +16,7 @@
 extern crate alloc;
 
 mod channel;
+mod end;
 #[cfg(not(loom))]
 mod forward;
 #[cfg(not(loom))]
@@ -27,6 +28,7 @@ mod task;
 mod wait;
 
 pub use channel::{Receiver, Sender, channel, channel_named};
+pub use end::End;
 /// For [`forward_to_core`].
 #[doc(hidden)]
 #[cfg(not(loom))]

@@ -1,5 +1,6 @@
 //! A task that one core starts on another, and its handle.
 
+use crate::end::End;
 use crate::sys::{AtomicBool, Once, Ordering, WakerCell};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -18,10 +19,8 @@ pub(crate) type Message<C> = Box<dyn FnOnce(&C) + Send>;
 struct Shared<T> {
     value: Once<T>,
     /// The task is dropped, and its value is in its place if it had one.
-    has_ended: AtomicBool,
+    end: End,
     is_cancelled: AtomicBool,
-    /// Who waits for the end.
-    joiner: WakerCell,
     /// The task, for a wake-up when it is cancelled.
     task: WakerCell,
 }
@@ -38,29 +37,25 @@ where
 {
     let shared = Arc::new(Shared {
         value: Once::new(),
-        has_ended: AtomicBool::new(false),
+        end: End::new(),
         is_cancelled: AtomicBool::new(false),
-        joiner: WakerCell::new(),
         task: WakerCell::new(),
     });
-    let end = End(shared.clone());
+    let reporter = Reporter(shared.clone());
     let message = move |core: &C| {
         let own = core.clone();
         let future = async move { start(own).await };
         // One that is refused is dropped, which ends it.
-        let _ = core.spawn(name, Remote { future, is_registered: false, end });
+        let _ = core.spawn(name, Remote { future, is_registered: false, reporter });
     };
     (Box::new(message), CoreHandle::new(shared))
 }
 
 impl<T> JoinTask<T> for Shared<T> {
     fn poll_join(&self, context: &mut Context) -> Poll<Result<T, Cancelled>> {
-        if !self.is_finished() {
-            self.joiner.register(context.waker());
-            if !self.is_finished() {
-                block(BlockKind::Notify, &END, 0);
-                return Poll::Pending;
-            }
+        if !self.end.is_reported_to(context.waker()) {
+            block(BlockKind::Notify, &END, 0);
+            return Poll::Pending;
         }
         Poll::Ready(self.value.take().ok_or(Cancelled))
     }
@@ -72,8 +67,7 @@ impl<T> JoinTask<T> for Shared<T> {
     }
 
     fn is_finished(&self) -> bool {
-        // Acquire: pairs with the Release in `End`.
-        self.has_ended.load(Ordering::Acquire)
+        self.end.is_reported()
     }
 }
 
@@ -83,7 +77,7 @@ pin_project! {
         #[pin]
         future: F,
         is_registered: bool,
-        end: End<F::Output>,
+        reporter: Reporter<F::Output>,
     }
 }
 
@@ -92,7 +86,7 @@ impl<F: Future> Future for Remote<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context) -> Poll<()> {
         let this = self.project();
-        let shared = &this.end.0;
+        let shared = &this.reporter.0;
         // Once: a task has one waker.
         if !core::mem::replace(this.is_registered, true) {
             shared.task.register(context.waker());
@@ -105,12 +99,10 @@ impl<F: Future> Future for Remote<F> {
 }
 
 /// Reports the end of the task when it is dropped, which is after its future was.
-struct End<T>(Arc<Shared<T>>);
+struct Reporter<T>(Arc<Shared<T>>);
 
-impl<T> Drop for End<T> {
+impl<T> Drop for Reporter<T> {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `is_finished`.
-        self.0.has_ended.store(true, Ordering::Release);
-        self.0.joiner.wake();
+        self.0.end.report();
     }
 }

@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p glass-cores --release --test ring`, in a target folder of its own.
 #![cfg(loom)]
 
-use glass_cores::{Inbox, Link, List, Once, WakerCell, channel};
+use glass_cores::{End, Inbox, Link, List, Once, WakerCell, channel};
 use loom::thread;
 use std::pin::{Pin, pin};
 use std::ptr::NonNull;
@@ -81,6 +81,41 @@ fn a_receiver_that_goes_ends_a_sender_that_waits() {
         let receiving = thread::spawn(move || drop(receiver));
         assert!(block_on(pin!(sender.send(2))).is_err());
         receiving.join().unwrap();
+    });
+}
+
+/// Also one that was sent while the receiver began to wait.
+#[test]
+fn values_are_received_after_their_sender_is_dropped() {
+    static EXECUTIONS: AtomicUsize = AtomicUsize::new(0);
+    explore(20, &EXECUTIONS, || {
+        let (mut sender, mut receiver) = channel::<u8>(1);
+        let sending = thread::spawn(move || sender.try_send(7).unwrap());
+        assert_eq!(block_on(pin!(receiver.recv())), Some(7));
+        assert_eq!(block_on(pin!(receiver.recv())), None);
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn who_sees_an_end_sees_what_was_done_before_it() {
+    static EXECUTIONS: AtomicUsize = AtomicUsize::new(0);
+    explore(10, &EXECUTIONS, || {
+        let shared = Arc::new((End::new(), loom::cell::UnsafeCell::new(0)));
+        let theirs = shared.clone();
+        let ending = thread::spawn(move || {
+            // SAFETY: it is read only after the report, which loom checks.
+            theirs.1.with_mut(|place| unsafe { *place = 7 });
+            theirs.0.report();
+        });
+        let wait = std::future::poll_fn(|context| match shared.0.is_reported_to(context.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        block_on(pin!(wait));
+        // SAFETY: it is written only before the report.
+        assert_eq!(shared.1.with(|place| unsafe { *place }), 7);
+        ending.join().unwrap();
     });
 }
 

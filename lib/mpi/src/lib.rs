@@ -40,5 +40,5 @@ pub use send::{EAGER_BYTES_MAX, Mode};
 pub use slab::{Id, Slab};
 pub use sys::{Base, Header, Memory, RANKS_MAX, Segment, bytes_of};
 #[cfg(loom)]
-pub use sys::{Body, Consumer, Credit, Producer, Slot};
+pub use sys::{Body, Consumer, Credit, Line, Producer, Slot};
 pub use world::World;

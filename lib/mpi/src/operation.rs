@@ -2,6 +2,7 @@
 
 use crate::datatype::{Basic, Datatype, Value};
 use crate::error::Error;
+use crate::sys::each;
 use alloc::rc::Rc;
 use core::fmt;
 
@@ -110,16 +111,6 @@ impl Predefined {
             (_, Basic::Unsigned(8)) => integer::u64(self)?,
             _ => return None,
         })
-    }
-}
-
-/// Combines elements of N bytes each; the compiler makes vector code of it.
-#[inline(always)]
-fn each<const N: usize>(first: &[u8], second: &mut [u8], combine: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
-    let (first, _) = first.as_chunks::<N>();
-    let (second, _) = second.as_chunks_mut::<N>();
-    for (a, b) in first.iter().zip(second) {
-        *b = combine(*a, *b);
     }
 }
 

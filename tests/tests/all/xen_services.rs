@@ -81,8 +81,13 @@ fn wait_for(world: &mut World, text: &str) -> String {
 
 /// Waits until the domain is gone. Returns what it has printed, and what `xl` reports of its end.
 fn wait_for_end(world: &mut World) -> (String, String) {
-    let gone = "n=0; while xl domid service >/dev/null 2>&1 && [ $n != 600 ]; do n=$((n+1)); usleep 100000; done";
-    world.expect(&format!("{gone}; ! xl domid service"), SCRIPT).unwrap();
+    let gone =
+        "n=0; while xl domid service >/dev/null 2>&1; do n=$((n+1)); [ $n != 300 ] || exit 1; usleep 100000; done";
+    let waited = world.run(gone, SCRIPT).unwrap();
+    if waited.code != 0 {
+        let state = world.run(&format!("xl vcpu-list service; cat {LOG}; dmesg | tail -n 5"), SCRIPT).unwrap();
+        panic!("the service does not end: {}", state.output);
+    }
     let read = |world: &mut World, file: &str| world.expect(&format!("cat {file}"), SCRIPT).unwrap();
     (read(world, LOG), read(world, "/var/log/xen/xl-service.log"))
 }

@@ -3,13 +3,15 @@
 mod memory;
 mod ring;
 mod segment;
+mod vector;
 
 pub(crate) use memory::Staging;
 pub use memory::{Base, Element, Memory};
 pub use ring::{Body, Consumer, INLINE_BYTES, Producer};
 #[cfg(loom)]
-pub use ring::{Credit, Slot};
+pub use ring::{Credit, Line, Slot};
 pub use segment::{Header, RANKS_MAX, Segment, bytes_of};
+pub(crate) use vector::each;
 
 /// The clock of events: the time stamp counter.
 #[inline(always)]

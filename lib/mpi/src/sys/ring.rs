@@ -16,17 +16,22 @@ use core::{
 };
 
 use super::Memory;
-use core::ptr::{self, NonNull};
+#[cfg(loom)]
+use alloc::vec::Vec;
+#[cfg(not(loom))]
+use core::ptr;
+use core::ptr::NonNull;
+#[cfg(not(loom))]
 use core::slice;
 
 /// Slots of a ring.
 pub const SLOTS: u32 = if cfg!(loom) { 2 } else { 128 };
 /// Bytes of a message that fit into its slot.
 pub const INLINE_BYTES: usize = 40;
-/// Bytes of the ring for longer ones.
-pub const BULK_BYTES: u32 = if cfg!(loom) { 256 } else { 32 << 10 };
+/// Bytes of the ring for longer ones. In a model it is full before the slots are: two pieces of a line.
+pub const BULK_BYTES: u32 = if cfg!(loom) { 2 * LINE } else { 32 << 10 };
 /// The longest piece: with one unread, one skipped at the end of the ring and an unpublished rest there is still room for one.
-pub const CHUNK_BYTES_MAX: usize = BULK_BYTES as usize / 4;
+pub const CHUNK_BYTES_MAX: usize = if cfg!(loom) { LINE } else { BULK_BYTES / 4 } as usize;
 /// The receiver publishes how far it is after so many slots or bytes.
 const SLOTS_UNPUBLISHED_MAX: u32 = SLOTS / 4;
 const BULK_UNPUBLISHED_MAX: u32 = BULK_BYTES / 8;
@@ -125,12 +130,36 @@ fn put(slot: &Slot, body: &Body) {
     slot.body.with_mut(|place| unsafe { *place = *body });
 }
 
+/// A line of the ring of bytes.
+#[cfg(not(loom))]
+pub type Line = [u8; LINE as usize];
+
+/// As above: loom reports who reads or writes it while the other writes.
+#[cfg(loom)]
+pub type Line = UnsafeCell<[u8; LINE as usize]>;
+
+#[cfg(not(loom))]
+#[inline]
+fn put_bulk(bulk: NonNull<Line>, offset: usize, from: &[u8]) {
+    // SAFETY: the piece lies inside of the ring, and the receiver has read what was there (`Producer::push_bulk`); it is another's memory
+    // than `from`.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), bulk.as_ptr().cast::<u8>().add(offset), from.len()) };
+}
+
+#[cfg(loom)]
+fn put_bulk(bulk: NonNull<Line>, offset: usize, from: &[u8]) {
+    // SAFETY: as above; loom checks it.
+    unsafe {
+        bulk.add(offset / LINE as usize).as_ref().with_mut(|line| (&mut *line)[..from.len()].copy_from_slice(from))
+    };
+}
+
 /// The sender's end.
 #[derive(Debug)]
 pub struct Producer {
     slots: NonNull<Slot>,
     credit: NonNull<Credit>,
-    bulk: NonNull<u8>,
+    bulk: NonNull<Line>,
     next: u32,
     /// As the receiver last published.
     taken: u32,
@@ -144,7 +173,7 @@ impl Producer {
     /// # Safety
     /// `slots` points to [`SLOTS`] slots, `bulk` to [`BULK_BYTES`] bytes, all zero at first and valid while this lives; there is one
     /// producer and one consumer of them.
-    pub unsafe fn new(slots: NonNull<Slot>, credit: NonNull<Credit>, bulk: NonNull<u8>) -> Producer {
+    pub unsafe fn new(slots: NonNull<Slot>, credit: NonNull<Credit>, bulk: NonNull<Line>) -> Producer {
         Producer { slots, credit, bulk, next: 0, taken: 0, bulk_next: 0, bulk_taken: 0 }
     }
 
@@ -201,11 +230,7 @@ impl Producer {
                 return None;
             }
         }
-        // SAFETY: the piece lies inside of the ring, and the receiver has read what was there; it is another's memory than `from`.
-        unsafe {
-            let target = self.bulk.as_ptr().add((start % BULK_BYTES) as usize);
-            ptr::copy_nonoverlapping(from.as_slice().as_ptr(), target, from.bytes());
-        }
+        put_bulk(self.bulk, (start % BULK_BYTES) as usize, from.as_slice());
         self.bulk_next = end;
         Some(start)
     }
@@ -216,7 +241,7 @@ impl Producer {
 pub struct Consumer {
     slots: NonNull<Slot>,
     credit: NonNull<Credit>,
-    bulk: NonNull<u8>,
+    bulk: NonNull<Line>,
     next: u32,
     published: u32,
     bulk_next: u32,
@@ -228,7 +253,7 @@ impl Consumer {
     ///
     /// # Safety
     /// As for [`Producer::new`].
-    pub unsafe fn new(slots: NonNull<Slot>, credit: NonNull<Credit>, bulk: NonNull<u8>) -> Consumer {
+    pub unsafe fn new(slots: NonNull<Slot>, credit: NonNull<Credit>, bulk: NonNull<Line>) -> Consumer {
         Consumer { slots, credit, bulk, next: 0, published: 0, bulk_next: 0, bulk_published: 0 }
     }
 
@@ -238,41 +263,48 @@ impl Consumer {
         self.next
     }
 
+    /// The slot that is received next, if it is written.
+    #[inline]
+    fn written(&self) -> Option<&Slot> {
+        // SAFETY: the index is below SLOTS; the memory is valid by the promise of `new`.
+        let slot = unsafe { self.slots.add((self.next % SLOTS) as usize).as_ref() };
+        // Acquire: pairs with the release in `Producer::push`.
+        (slot.stamp.load(Ordering::Acquire) == self.next.wrapping_add(1)).then_some(slot)
+    }
+
     /// What is received next, if anything is there; it stays there until [`Consumer::advance`].
     #[cfg(not(loom))]
     #[inline]
     pub fn peek(&self) -> Option<&Body> {
-        // SAFETY: the index is below SLOTS; the memory is valid by the promise of `new`.
-        let slot = unsafe { self.slots.add((self.next % SLOTS) as usize).as_ref() };
-        // Acquire: pairs with the release in `Producer::push`.
-        if slot.stamp.load(Ordering::Acquire) != self.next.wrapping_add(1) {
-            return None;
-        }
-        // SAFETY: the stamp shows that the slot is written; the sender leaves it alone until `advance` publishes that it is read.
-        Some(unsafe { &*slot.body.get() })
+        // SAFETY: the slot is written; the sender leaves it alone until `advance` publishes that it is read.
+        self.written().map(|slot| unsafe { &*slot.body.get() })
     }
 
     /// As above, by a copy: a model has no references into its cells.
     #[cfg(loom)]
     pub fn peek(&self) -> Option<Body> {
-        // SAFETY: the index is below SLOTS; the memory is valid by the promise of `new`.
-        let slot = unsafe { self.slots.add((self.next % SLOTS) as usize).as_ref() };
-        if slot.stamp.load(Ordering::Acquire) != self.next.wrapping_add(1) {
-            return None;
-        }
-        // SAFETY: the stamp shows that the slot is written; loom checks it.
-        Some(slot.body.with(|body| unsafe { *body }))
+        // SAFETY: the slot is written; loom checks it.
+        self.written().map(|slot| slot.body.with(|body| unsafe { *body }))
     }
 
     /// The piece of `bytes` bytes at a position of the ring of bytes, which a body names that is not advanced over yet.
     ///
     /// # Panics
     /// When it is not inside of the ring.
+    #[cfg(not(loom))]
     pub fn bulk(&self, position: u32, bytes: usize) -> &[u8] {
         let offset = (position % BULK_BYTES) as usize;
         assert!(bytes <= BULK_BYTES as usize - offset, "a piece lies outside of the ring");
         // SAFETY: inside of the ring; the sender does not write it before `advance` publishes that it is read.
-        unsafe { slice::from_raw_parts(self.bulk.as_ptr().add(offset), bytes) }
+        unsafe { slice::from_raw_parts(self.bulk.as_ptr().cast::<u8>().add(offset), bytes) }
+    }
+
+    /// As above, by a copy that is never freed.
+    #[cfg(loom)]
+    pub fn bulk(&self, position: u32, bytes: usize) -> &[u8] {
+        let line = (position % BULK_BYTES / LINE) as usize;
+        // SAFETY: inside of the ring; loom checks that the sender does not write it.
+        unsafe { self.bulk.add(line).as_ref().with(|line| Vec::leak((&*line)[..bytes].to_vec())) }
     }
 
     /// Leaves what [`Consumer::peek`] returned to the sender, with the piece of `bytes` bytes at `position` if it has one.

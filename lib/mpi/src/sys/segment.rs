@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::ring::{BULK_BYTES, Consumer, Credit, Producer, SLOTS, Slot};
+use super::ring::{BULK_BYTES, Consumer, Credit, Line, Producer, SLOTS, Slot};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -130,10 +130,10 @@ impl Segment {
         unsafe { self.start.add(HEADER_BYTES + (from * self.ranks + to) * PAIR_BYTES) }
     }
 
-    fn places(&self, from: usize, to: usize) -> (NonNull<Slot>, NonNull<Credit>, NonNull<u8>) {
+    fn places(&self, from: usize, to: usize) -> (NonNull<Slot>, NonNull<Credit>, NonNull<Line>) {
         let pair = self.pair(from, to);
         // SAFETY: the offsets lie inside of the pair's part and are multiples of a line.
-        unsafe { (pair.add(SLOTS_OFFSET).cast(), pair.add(CREDIT_OFFSET).cast(), pair.add(BULK_OFFSET)) }
+        unsafe { (pair.add(SLOTS_OFFSET).cast(), pair.add(CREDIT_OFFSET).cast(), pair.add(BULK_OFFSET).cast()) }
     }
 
     /// This rank's ends of the rings to and from each rank, by rank. Its own ring is never used.
