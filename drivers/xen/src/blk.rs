@@ -407,7 +407,11 @@ impl<E: Events> BlockDevice for Blk<E> {
                 self.end(id, complete);
                 1
             }
-            None => 0,
+            None => {
+                // No request has ended, so the core may sleep now, and the back end may have answered all that it knows of.
+                self.kick();
+                0
+            }
         }
     }
 

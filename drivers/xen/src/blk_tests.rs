@@ -172,6 +172,32 @@ fn a_long_request_lets_a_short_one_pass_and_a_flush_is_its_own() {
     assert_eq!((ended.len(), ended.iter().all(|(_, result, _)| result.is_ok())), (3, true));
 }
 
+/// All pieces that the back end knew of are answered before one request is complete: it learns of the others although no request ends, which
+/// is when the core sleeps.
+#[test]
+fn pieces_that_follow_answers_reach_the_back_end_when_no_request_has_ended() {
+    let events = Cell::new(0);
+    let (mut blk, mut back) = world(limits(16), 2, &events);
+    let requests = (ENTRIES / 2) as usize;
+    for number in 0..requests {
+        // Four pieces: the first two of each fill the ring.
+        let buf = Buf::copy_of(&[number as u8; 4 * 2 * PAGE_BYTES]).unwrap();
+        blk.submit(Request::Write { offset: (number * 8 * PAGE_BYTES) as u64, buf }).unwrap();
+    }
+    blk.kick();
+    let mut ended = 0;
+    for round in 0.. {
+        assert!(round < 10, "{ended} of {requests} requests have ended, and the back end knows of no piece");
+        back.work(&blk);
+        back.answer_all();
+        ended += poll(&mut blk).len();
+        if ended == requests {
+            break;
+        }
+    }
+    assert!(events.get() > 0);
+}
+
 #[test]
 fn without_a_request_to_flush_there_is_nothing_to_flush() {
     let events = Cell::new(0);
