@@ -408,7 +408,7 @@ impl<E: Events> BlockDevice for Blk<E> {
                 1
             }
             None => {
-                // No request has ended, so the core may sleep now, and the back end may have answered all that it knows of.
+                // No request has ended, so the core may sleep now, and the back end may have answered all that was published.
                 self.kick();
                 0
             }

@@ -172,7 +172,7 @@ fn a_long_request_lets_a_short_one_pass_and_a_flush_is_its_own() {
     assert_eq!((ended.len(), ended.iter().all(|(_, result, _)| result.is_ok())), (3, true));
 }
 
-/// All pieces that the back end knew of are answered before one request is complete: it learns of the others although no request ends, which
+/// All pieces that were published are answered before one request is complete: the others are published although no request ends, which
 /// is when the core sleeps.
 #[test]
 fn pieces_that_follow_answers_reach_the_back_end_when_no_request_has_ended() {
@@ -187,7 +187,7 @@ fn pieces_that_follow_answers_reach_the_back_end_when_no_request_has_ended() {
     blk.kick();
     let mut ended = 0;
     for round in 0.. {
-        assert!(round < 10, "{ended} of {requests} requests have ended, and the back end knows of no piece");
+        assert!(round < 10, "{ended} of {requests} requests have ended, and no piece is published");
         back.work(&blk);
         back.answer_all();
         ended += poll(&mut blk).len();
