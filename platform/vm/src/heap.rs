@@ -18,7 +18,7 @@ use glass_api::MemoryUse;
 use glass_cores::Link;
 use glass_formats::CORES_MAX;
 
-/// A core that needs memory takes one part in so many of all.
+/// A core that needs memory takes one part in so many of what is left.
 const SHARE: u64 = 64;
 
 /// The allocator that `entry!` registers.
@@ -176,8 +176,8 @@ fn allocate_slowly(core: &Core, layout: Layout) -> *mut u8 {
     let Some(bytes_min) = layout.size().checked_add(layout.align()).and_then(|bytes| bytes.checked_add(4096)) else {
         return ptr::null_mut();
     };
-    let share = TOTAL_BYTES.load(Ordering::Relaxed) / SHARE;
-    let Some(part) = POOL.with(|pool| pool.take(bytes_min as u64, share)) else { return ptr::null_mut() };
+    let take = |pool: &mut Pool| pool.take(bytes_min as u64, pool.left_bytes() / SHARE);
+    let Some(part) = POOL.with(take) else { return ptr::null_mut() };
     own(core, part);
     // SAFETY: as above, and the memory is from the pool.
     unsafe {
@@ -242,6 +242,11 @@ pub fn memory() -> MemoryUse {
 /// Bytes of memory that there are, in heaps and in the pool.
 pub fn total_bytes() -> u64 {
     TOTAL_BYTES.load(Ordering::Relaxed)
+}
+
+/// Parts of memory that no core has yet.
+pub fn parts_left() -> u64 {
+    POOL.with(|pool| pool.left_bytes()) / PART_BYTES
 }
 
 /// `ram` without the range `taken`, which lies inside of one of its ranges or nowhere.

@@ -32,6 +32,11 @@ impl Pool {
         [(start, first), (last, end)]
     }
 
+    /// Bytes that it has.
+    pub fn left_bytes(&self) -> u64 {
+        self.ranges[..self.count].iter().map(|(start, end)| end - start).sum()
+    }
+
     /// Takes at least `bytes_min` bytes in a row, and `bytes` if there are so many; the lowest that there are.
     pub fn take(&mut self, bytes_min: u64, bytes: u64) -> Option<Ram> {
         let range =
@@ -56,6 +61,7 @@ mod tests {
             [(0x1_0010_0800, 0x1_0010_1000), (0x1_0010_1000, 0x1_0010_1000)]
         );
         assert_eq!(pool.add((4 << 30, 5 << 30)), [(4 << 30, 4 << 30), (5 << 30, 5 << 30)]);
+        assert_eq!(pool.left_bytes(), (0xfff0_0000 - 0x30_0000) + (1 << 30));
         assert_eq!(pool.take(1, 3 << 20), Some((0x30_0000, 0x60_0000)));
         assert_eq!(pool.take(100, 0), Some((0x60_0000, 0x70_0000)));
         // What no range has in a row is not there; the rest of one is.
@@ -63,6 +69,7 @@ mod tests {
         assert_eq!(pool.take(1, u64::MAX >> 1), Some((0x70_0000, 0xfff0_0000)));
         assert_eq!(pool.take((1 << 30) - 5, 1 << 21), Some((4 << 30, 5 << 30)));
         assert_eq!(pool.take(1, 1), None);
+        assert_eq!(pool.left_bytes(), 0);
         assert_eq!(pool.take(u64::MAX, u64::MAX), None);
     }
 }

@@ -9,7 +9,6 @@ use crate::machine::Machine;
 use crate::memory::PAGE_TABLES;
 use crate::paging::PAGE_BYTES;
 use crate::platform::VmCore;
-use crate::pool::PART_BYTES;
 use crate::ports::halt;
 use crate::serial::print_line;
 use crate::trace;
@@ -73,6 +72,9 @@ pub struct Work {
     pub seed: [u8; 32],
 }
 
+/// Parts of the memory that are left to the boot core: with fewer cores there is more for it.
+const BOOT_CORE_PARTS: u64 = 4;
+
 /// By core: its work, null until it is known.
 static WORK: [AtomicPtr<Work>; CORES_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; CORES_MAX];
 
@@ -87,19 +89,19 @@ pub fn prepare(machine: &Machine) -> Further {
         print_line(format_args!("{} of the machine's {} cores are used", CORES_MAX, others.len() + 1));
     }
     let others = &others[..others.len().min(CORES_MAX - 1)];
-    // The heap of each takes whole parts of the memory.
-    let room = heap::total_bytes() / PART_BYTES;
-    if others.len() as u64 >= room.max(1) {
-        let cores = others.len() + 1;
-        print_line(format_args!("the memory is enough for {} of {cores} cores: give the VM more", room.max(1)));
-    }
-    let others = &others[..others.len().min(room.max(1) as usize - 1)];
     if others.is_empty() {
         return Further { cores: Vec::new() };
     }
     heap::share(machine.ram.iter().map(|(_, end)| *end).max().unwrap_or(0));
     let bytes = heap::total_bytes() / (others.len() as u64 + 1);
-    let cores = others.iter().enumerate().map_while(|(index, apic)| make(index + 1, *apic, bytes)).collect();
+    // The heap of each takes a part of the memory at least, and the boot core needs some for devices and the service.
+    let fits = |index: usize| heap::parts_left() > index as u64 + BOOT_CORE_PARTS;
+    let make = |(index, apic): (usize, &u32)| fits(index).then(|| make(index + 1, *apic, bytes)).flatten();
+    let cores: Vec<_> = others.iter().enumerate().map_while(make).collect();
+    if cores.len() < others.len() {
+        let (made, all) = (cores.len() + 1, others.len() + 1);
+        print_line(format_args!("the memory is enough for {made} of {all} cores: give the VM more"));
+    }
     Further { cores }
 }
 

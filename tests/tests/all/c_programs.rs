@@ -248,7 +248,7 @@ fn what_cannot_run_is_refused(world: World) {
         (&["--ranks", "64", image][..], "at most 63 ranks"),
         (&["--cores", "2", image], "give their number by --ranks"),
         (&["--ranks", "3", "--memory", "16M", image, "--", "globals"], "too little memory"),
-        (&["--ranks", "3", "--memory", "8M", image, "--", "globals"], "memory is enough for 3 of 4 cores: give"),
+        (&["--ranks", "3", "--memory", "8M", image, "--", "globals"], "memory is enough for 1 of 4 cores: give"),
         (&["--ranks", "2", "--prefix", image], "--prefix is for ranks that are processes"),
     ] {
         let (output, code) = run(options);

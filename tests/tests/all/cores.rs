@@ -18,6 +18,7 @@ glass_tests::in_worlds!(kvm Kvm:
 );
 glass_tests::in_worlds!(tcg Tcg:
     cores_work_for_each_other within 900;
+    the_memory_bounds_the_cores within 300;
     a_core_that_does_not_come_up_is_reported within 300;
     lines_that_are_lost_are_counted within 300;
     a_crash_shows_all_cores within 300;
@@ -57,6 +58,16 @@ fn cores_work_for_each_other(world: World) {
             assert!(output.contains(&format!("core {core} runs")), "{count} cores, {machine:?}: {output}");
         }
     }
+}
+
+/// The most cores with the least memory: those that it is enough for run, and each finds some when it needs it.
+fn the_memory_bounds_the_cores(world: World) {
+    let Some((output, code)) = faults(world, &["--cores", "64", "--memory", "48"], "cores") else { return };
+    assert_eq!(code, Some(0), "{output}");
+    let after = |text: &str| output.split_once(text).map(|(_, rest)| rest);
+    let count = after("the memory is enough for ").and_then(|rest| rest.split_once(" of 64 cores")).expect(&output).0;
+    assert!(count.parse::<usize>().is_ok_and(|count| (8..64).contains(&count)), "{output}");
+    assert!(output.contains(&format!("cores={count} cancelled=true none=true back=Some(0)")), "{output}");
 }
 
 /// An image whose further cores halt where they start: the service runs without them.
