@@ -12,6 +12,7 @@ mod recording;
 mod service;
 mod sockets;
 mod trace;
+mod xen;
 
 use fastrand::Rng;
 
@@ -70,6 +71,7 @@ pub const ALL: &[&dyn Target] = &[
     &files::HostDirectory,
     &sockets::HostSockets,
     &network::Neighbours,
+    &xen::BackEnds,
 ];
 
 /// The one with this name.

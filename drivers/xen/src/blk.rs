@@ -465,8 +465,8 @@ impl<E: Events> Blk<E> {
     }
 }
 
-/// A disk with a ring of its own, for tests of the protocol without xenstore.
-#[cfg(test)]
+/// A disk with its ring in `page`, and so many pages for each entry.
+#[cfg(any(test, feature = "fake"))]
 pub fn without_bus<E: Events>(
     page: SharedPages,
     grants: &Grants,

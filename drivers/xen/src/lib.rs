@@ -34,6 +34,14 @@ mod store;
 mod store_tests;
 mod wire;
 
+/// Devices whose back end a test is, without xenstore.
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
+    pub use crate::blk::without_bus as blk;
+    pub use crate::net::without_bus as net;
+    pub use crate::page::SmallNumbers;
+}
+
 pub use blk::{Blk, BlkLimits};
 pub use bus::{BusError, Device, State};
 pub use console::Console;

@@ -435,8 +435,8 @@ impl<E: Events> Driver for Net<E> {
     }
 }
 
-/// A card whose rings a test has in its hands: those for receiving and for sending.
-#[cfg(test)]
+/// A card whose pages a test has in its hands, with the ring behind them: those for receiving and for sending.
+#[cfg(any(test, feature = "fake"))]
 pub fn without_bus<E: Events>(offers: NetOffers, grants: &Grants, events: E) -> (Net<E>, [SharedPages; 2]) {
     let frames = crate::page::SmallNumbers::default();
     let net = Net::new(offers, [2, 0, 0, 0, 0, 1], (&frames, grants, Domain(0)), (1, events)).unwrap();

@@ -160,7 +160,7 @@ impl SharedPages {
 }
 
 /// Pages whose frame numbers start at `frame`, as they are small in a guest; those of a process have more than 32 bits.
-#[cfg(test)]
+#[cfg(any(test, feature = "fake"))]
 pub fn numbered(count: usize, frame: u64) -> SharedPages {
     let mut pages = IdentityFrames.allocate(count).expect("memory for a test");
     Rc::get_mut(&mut pages.region).expect("one handle").frame = frame;
@@ -168,11 +168,11 @@ pub fn numbered(count: usize, frame: u64) -> SharedPages {
 }
 
 /// Pages of the allocator with such numbers.
-#[cfg(test)]
+#[cfg(any(test, feature = "fake"))]
 #[derive(Debug, Default)]
 pub struct SmallNumbers(core::cell::Cell<u64>);
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fake"))]
 impl Frames for SmallNumbers {
     fn allocate(&self, count: usize) -> Option<SharedPages> {
         let frame = self.0.get() + 0x1000;
