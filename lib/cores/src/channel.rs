@@ -142,9 +142,9 @@ impl<T: Send> Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        // Relaxed: the fence in `wake`, which follows each send, comes before it and pairs with the Acquire in `poll_recv`, so that the
-        // receiver sees what was sent before.
-        self.ends.sender_is_gone.store(true, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `poll_recv`, so that the receiver sees what was sent before, also by a sender that was
+        // moved to this core since.
+        self.ends.sender_is_gone.store(true, Ordering::Release);
         self.ends.arrival.wake();
     }
 }

@@ -84,13 +84,16 @@ fn a_receiver_that_goes_ends_a_sender_that_waits() {
     });
 }
 
-/// Also one that was sent while the receiver began to wait.
+/// Also one that was sent while the receiver began to wait, by a sender that was dropped on another core.
 #[test]
 fn values_are_received_after_their_sender_is_dropped() {
     static EXECUTIONS: AtomicUsize = AtomicUsize::new(0);
     explore(20, &EXECUTIONS, || {
         let (mut sender, mut receiver) = channel::<u8>(1);
-        let sending = thread::spawn(move || sender.try_send(7).unwrap());
+        let sending = thread::spawn(move || {
+            sender.try_send(7).unwrap();
+            thread::spawn(move || drop(sender)).join().unwrap();
+        });
         assert_eq!(block_on(pin!(receiver.recv())), Some(7));
         assert_eq!(block_on(pin!(receiver.recv())), None);
         sending.join().unwrap();
