@@ -93,8 +93,6 @@ fn check_shapes(guest: &Traced, calls: &[(Call, u32, u64)]) {
     assert!(tail_exits >= rounds, "{tail_exits} jumps in {rounds} rounds");
 }
 
-/// How long the functions of a busy queue are switched, and how many items have to pass it meanwhile. An emulator translates
-/// all code again after each switch, so there this may take longer.
 /// A VM with several cores cannot switch functions; a process with several threads can.
 fn a_trace_says_if_functions_are_not_traced(world: World) {
     if let Some(reason) = world.obstacle() {
@@ -125,6 +123,8 @@ fn a_trace_says_if_functions_are_not_traced(world: World) {
     assert!(traced.status.success() && is_refused != is_process, "{said}");
 }
 
+/// How long the functions of a busy queue are switched, and how many items have to pass it meanwhile. An emulator translates
+/// all code again after each switch, so there this may take longer.
 const SWITCHING: Duration = Duration::from_secs(3);
 const ITEMS_MIN: u64 = 3;
 

@@ -92,6 +92,13 @@ fn start_with(world: &mut World, image: &str, memory_mib: u32, devices: &str, li
     world.expect(&format!("rm -f {LOG}; xl create -q {SHARED}/service.cfg"), SCRIPT).unwrap();
 }
 
+/// Starts the queue and waits until it listens. Returns what it has printed.
+fn start_queue(world: &mut World, memory_mib: u32, options: &str) -> String {
+    let line = format!("ip=10.99.0.2/24 -- {options}");
+    start_with(world, "upload-queue", memory_mib, &format!("{DISK}{CARD}"), &line);
+    wait_for(world, "listening on")
+}
+
 /// Waits until the log has a text.
 fn wait_for(world: &mut World, text: &str) -> String {
     let looks =
@@ -120,9 +127,7 @@ fn ended_with(reports: &str, code: u32) {
 
 /// An upload survives `xl shutdown` and, what was acknowledged, `xl destroy`; the service ends as by SIGTERM.
 fn keeps_uploads(world: &mut World) {
-    const LINE: &str = "ip=10.99.0.2/24 -- --format";
-    start(world, "upload-queue", &format!("{DISK}{CARD}"), LINE);
-    wait_for(world, "listening on");
+    start_queue(world, 64, "--format");
     // More than a frame, an indirect request and the receive window.
     let bytes = 3_000_000;
     let head =
@@ -131,8 +136,7 @@ fn keeps_uploads(world: &mut World) {
     let answer = world.expect(&put, SCRIPT).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     world.expect("xl destroy service", SCRIPT).unwrap();
-    start(world, "upload-queue", &format!("{DISK}{CARD}"), "ip=10.99.0.2/24 -- ");
-    let log = wait_for(world, "listening on");
+    let log = start_queue(world, 64, "");
     assert!(log.contains("1 items recovered"), "{log}");
     let get = "wget -q -O /tmp/back http://10.99.0.2:8080/downloader && cmp /tmp/body /tmp/back";
     world.expect(get, SCRIPT).unwrap();
@@ -142,15 +146,8 @@ fn keeps_uploads(world: &mut World) {
     ended_with(&reports, 0);
 }
 
-/// Starts the queue and waits until it listens.
-fn start_queue(world: &mut World, memory_mib: u32, options: &str) {
-    let line = format!("ip=10.99.0.2/24 -- {options}");
-    start_with(world, "upload-queue", memory_mib, &format!("{DISK}{CARD}"), &line);
-    wait_for(world, "listening on");
-}
-
-/// Destroyed in the middle of an upload, again and again: what it has acknowledged is there, whole and in order; the upload that it has not
-/// acknowledged is whole or not there.
+/// `xl destroy` during an upload, several times: all acknowledged uploads are there, whole and in order; the one that was not acknowledged
+/// is whole or not there.
 fn is_destroyed(world: &mut World) {
     let rounds = if programs::is_long() { 20 } else { 3 };
     for round in 0..rounds {
