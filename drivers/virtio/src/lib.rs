@@ -90,7 +90,8 @@ use glass_api::Instant;
 /// `disarm`. A driver that has a `lie` is of no use until its `restart` succeeds.
 pub trait Driver {
     /// Takes what the device has completed. Returns whether there was any, so whether tasks may
-    /// have been woken or frames wait to be read.
+    /// have been woken or frames wait to be read. A core that spins only polls, and then sleeps: what a poll that returns false has
+    /// added to a queue it publishes itself.
     fn poll(&mut self) -> bool;
 
     /// Hands over everything that tasks have queued, and notifies the device, once, if it wants to know. Returns whether
