@@ -17,7 +17,7 @@ enum Look {
     Nobody,
     /// `glass record` with so many samples per second.
     Record(u32),
-    /// So many stops per second in which nothing is read: the cost of any backend that stops the guest.
+    /// So many stops per second, at the moments of samples, in which nothing is read: the cost of any backend that stops the guest.
     Stops(u32),
 }
 
@@ -51,7 +51,7 @@ pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         }
     }
     outcome.note(format!(
-        "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows without a sampler; the lower bound is stops of the vCPU in which nothing is read",
+        "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows without a sampler; the lower bound is stops of the vCPU at the same moments, in which nothing is read",
         WINDOW.as_millis()
     ));
     Ok(())

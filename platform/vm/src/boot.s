@@ -38,7 +38,7 @@
     .long 1
 
 // One 16-byte stub a vector. All gates lead to ring 0 on the TSS's stack, so neither a red zone nor
-// a broken ring-3 stack matters. Vectors from 32 on arrive only inside the idle service.
+// a broken ring-3 stack matters. Vectors from 32 on count only inside the idle service.
     .section .boot.stubs, "ax"
     .globl glass_vector_stubs
 glass_vector_stubs:
@@ -54,17 +54,25 @@ glass_vector_stubs:
     pushq $vector
     jmp exception
     .else
-    movl $vector, %eax
+    pushq $vector
     jmp wake
     .endif
     vector = vector + 1
     .endr
 
     .section .boot, "ax"
-// An interrupt hit the halted idle service: drop its frame, return to ring 3 with the vector in eax.
+// An interrupt hit the halted idle service: drop its frame, return to ring 3 with the vector in eax. At any other place interrupts are off:
+// one that arrives there is a second delivery by an emulator (QEMU 7.2 repeats what Xen injects), and is ignored.
     .type wake, @function
-wake:
+wake:                               // stack: vector, rip, cs, rflags, rsp, ss
+    cmpq $.Lidle_halted, 8(%rsp)
+    jne 2f
+1:  popq %rax
     movq 24(%rsp), %rsp
+    iretq
+2:  cmpq $.Lidle_halted - 1, 8(%rsp)
+    je 1b                           // in front of `hlt`, which would wait for another one
+    addq $8, %rsp
     iretq
     .size wake, . - wake
 
@@ -84,6 +92,7 @@ glass_service:
 glass_idle_halt:
     sti
     hlt
+.Lidle_halted:
     iretq
 1:  cmpl $2, %r8d
     ja 3f

@@ -1,8 +1,8 @@
 //! Measures the pause of a VM for a sample, one line for each: `pauses kvm|gdbstub|stops PID SAMPLES RATE`.
 //!
 //! Prints `sample MICROSECONDS`, and for kvm in turn with it `floor MICROSECONDS`: a stop in which
-//! nothing is read. `stops` makes stops under KVM only. The last line, `cpu MICROSECONDS`, is our own CPU time
-//! for one of them.
+//! nothing is read. `stops` makes only these, under KVM and at the moments at which `glass record` takes its samples. The last
+//! line, `cpu MICROSECONDS`, is our own CPU time for one of them.
 #![forbid(unsafe_code)]
 
 use std::io::{BufWriter, Write, stdout};
@@ -11,8 +11,9 @@ use std::time::Duration;
 use glass_guests::find::{self, Found};
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::kvm::KvmVm;
-use glass_guests::{Guest, VmSettings, cpu_time_ns, read_clocks};
-use glass_profile::event::Event;
+use glass_guests::paced::Paced;
+use glass_guests::{Flow, Guest, GuestError, Source, VmSettings, cpu_time_ns, read_clocks};
+use glass_profile::event::{Event, RawSample};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -30,12 +31,61 @@ fn main() -> Result<()> {
     let symbols = vm.elf.clone().ok_or("the VM's image is unknown")?;
     let settings = VmSettings::new(STACK_BYTES, symbols);
     let floor = |guest: &mut KvmVm| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
+    let attach = || KvmVm::attach(&vm, settings.clone());
     match backend.as_str() {
-        "kvm" => measure(KvmVm::attach(&vm, settings)?, period, samples, &[Look::Bare(&floor), Look::Sample]),
-        "stops" => measure(KvmVm::attach(&vm, settings)?, period, samples, &[Look::Bare(&floor)]),
+        "kvm" => measure(attach()?, period, samples, &[Look::Bare(&floor), Look::Sample]),
+        "stops" => stop_paced(Stopped(attach()?), rate.parse()?, samples),
         "gdbstub" => measure(QemuVm::attach(&vm, settings)?, period, samples, &[Look::Sample]),
         other => Err(format!("there is no backend {other}").into()),
     }
+}
+
+/// A VM that is stopped where others are sampled.
+struct Stopped(KvmVm);
+
+impl Guest for Stopped {
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> std::result::Result<(), GuestError> {
+        self.0.announce(sink)
+    }
+
+    fn sample(&mut self) -> std::result::Result<Option<Vec<Event>>, GuestError> {
+        let sample = |pause: Duration| RawSample { frozen_ns: pause.as_nanos() as u64, ..Default::default() };
+        Ok(self.0.hold_and_release()?.map(|(_, pause)| vec![Event::Sample(sample(pause))]))
+    }
+
+    fn rest(&mut self, until_ns: u64) -> std::result::Result<(), GuestError> {
+        self.0.rest(until_ns)
+    }
+
+    fn tracks(&self) -> u64 {
+        self.0.tracks()
+    }
+
+    fn detach(&mut self) -> std::result::Result<(), GuestError> {
+        self.0.detach()
+    }
+}
+
+/// Stops the guest so many times, at the moments of a recording.
+fn stop_paced(guest: Stopped, rate_hz: u32, stops: u64) -> Result<()> {
+    let mut output = BufWriter::new(stdout().lock());
+    let mut source = Paced::new(guest, rate_hz);
+    source.announce(&mut drop)?;
+    let (mut pauses, mut flow, cpu_start_ns) = (Vec::new(), Flow::More, cpu_time_ns());
+    while flow != Flow::Ended && (pauses.len() as u64) < stops {
+        flow = source.collect(Duration::from_millis(100), &mut |event| {
+            if let Event::Sample(sample) = event {
+                pauses.push(sample.frozen_ns);
+            }
+        })?;
+    }
+    let cpu_ns = cpu_time_ns() - cpu_start_ns;
+    source.detach(&mut drop)?;
+    for pause_ns in &pauses {
+        writeln!(output, "floor {:.3}", *pause_ns as f64 / 1e3)?;
+    }
+    writeln!(output, "cpu {:.3}", cpu_ns as f64 / 1e3 / (pauses.len().max(1)) as f64)?;
+    Ok(output.flush()?)
 }
 
 /// One way to disturb a guest.

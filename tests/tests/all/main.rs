@@ -18,6 +18,7 @@ mod full;
 mod functions;
 mod glass;
 mod hostile;
+mod interrupts;
 mod ipv6;
 mod live;
 mod memory;

@@ -110,11 +110,16 @@ fn wait_for(world: &mut World, text: &str) -> String {
 
 /// Waits until the domain is gone. Returns what it has printed, and what `xl` reports of its end.
 fn wait_for_end(world: &mut World) -> (String, String) {
-    let gone =
-        "n=0; while xl domid service >/dev/null 2>&1; do n=$((n+1)); [ $n != 300 ] || exit 1; usleep 100000; done";
+    // Each look takes a busy dom0 half a second, so the wait is bounded by time.
+    let gone = "end=$(($(date +%s)+90)); while xl domid service >/dev/null 2>&1; do [ $(date +%s) -lt $end ] || exit 1; usleep 100000; done";
     let waited = world.run(gone, SCRIPT).unwrap();
     if waited.code != 0 {
-        let state = world.run(&format!("xl vcpu-list service; cat {LOG}; dmesg | tail -n 5"), SCRIPT).unwrap();
+        let state = world
+            .run(
+                &format!("xl list; xl vcpu-list service; cat {LOG} /var/log/xen/xl-service.log; dmesg | tail -n 8"),
+                SCRIPT,
+            )
+            .unwrap();
         panic!("the service does not end: {}", state.output);
     }
     let read = |world: &mut World, file: &str| world.expect(&format!("cat {file}"), SCRIPT).unwrap();

@@ -40,7 +40,10 @@ struct UpcallVector {
 pub fn initialize() -> Result<(), Refused> {
     let mut argument = UpcallVector { vcpu: 0, vector: UPCALL_VECTOR };
     // SAFETY: the argument is that operation's; the vector is taken in the idle service only, like all others.
-    unsafe { hypercall::operate(Number::Hvm, SET_UPCALL_VECTOR, &mut argument) }.map(drop)
+    unsafe { hypercall::operate(Number::Hvm, SET_UPCALL_VECTOR, &mut argument) }?;
+    // Xen announces nothing while it believes an event from before to be unhandled. All are masked here, so none is lost.
+    shared::take_events(drop);
+    Ok(())
 }
 
 /// Takes all pending events. The vector of one of them; after a wake all drivers are polled anyway, and only the trace names one.
