@@ -83,7 +83,7 @@ fn bytes_come_back_whole(world: World) {
 }
 
 fn datagrams_are_sent_and_counted(world: World) {
-    let Some(service) = start(world, "bench-udp") else { return };
+    let Some(mut service) = start(world, "bench-udp") else { return };
     service
         .near
         .inside(|| {
@@ -115,5 +115,6 @@ fn datagrams_are_sent_and_counted(world: World) {
             Ok(())
         })
         .unwrap();
-    assert!(service.process.output().contains("\"direction\": \"taken\", \"datagrams\": 100, \"bytes\": 147200"));
+    let line = "\"direction\": \"taken\", \"datagrams\": 100, \"bytes\": 147200";
+    service.process.wait_for_text(line, LIMIT, || ());
 }
