@@ -122,8 +122,8 @@ impl Changes {
     }
 
     /// The index once `batch` is committed.
-    pub(crate) fn entries(&self, batch: &Batch) -> Vec<Entry> {
-        self.items.iter().chain(&batch.adds).map(|item| item.entry).collect()
+    pub(crate) fn entries<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = Entry> + Clone + 'a {
+        self.items.iter().chain(&batch.adds).map(|item| item.entry)
     }
 
     /// `batch` is durable, with this sequence. Returns the items whose space is free when they are dropped.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn ids(changes: &Changes) -> Vec<u64> {
-        changes.entries(&Batch::default()).iter().map(|entry| entry.id).collect()
+        changes.entries(&Batch::default()).map(|entry| entry.id).collect()
     }
 
     const ERROR: BlockError = BlockError::Device(28);

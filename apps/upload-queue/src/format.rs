@@ -191,10 +191,10 @@ pub fn slot_used_bytes(count: usize) -> usize {
 pub fn encode_slot(
     sequence: u64,
     next_id: u64,
-    entries: impl ExactSizeIterator<Item = Entry>,
+    entries: impl Iterator<Item = Entry> + Clone,
     slot: &mut [u8],
 ) -> usize {
-    let count = entries.len();
+    let count = entries.clone().count();
     let used = slot_used_bytes(count);
     let slot = &mut slot[..used];
     slot.fill(0);

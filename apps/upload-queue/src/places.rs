@@ -255,14 +255,50 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::future::pending;
     use core::net::{IpAddr, Ipv4Addr};
+    use core::pin::pin;
+    use core::task::{Context, Poll, Waker};
 
     static PLACE: Name = Name::new("place of a test");
+
+    fn peer(last: u8) -> Machine {
+        Machine::Ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
+    }
+
+    /// Time that stands still.
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Instant {
+            Instant(0)
+        }
+
+        fn sleep_until(&self, _deadline: Instant) -> impl Future<Output = ()> + 'static {
+            pending()
+        }
+    }
+
+    #[test]
+    fn places_go_to_clients_in_the_order_of_their_arrival() {
+        let places = Places::new(1, 1, &PLACE, None);
+        let held = places.take(peer(1)).unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let wait = |last| places.wait_for(&Still, peer(last), Duration::from_secs(9));
+        let (mut first, mut second) = (pin!(wait(2)), pin!(wait(3)));
+        assert!(first.as_mut().poll(&mut context).is_pending() && second.as_mut().poll(&mut context).is_pending());
+        drop(held);
+        // It is the first one's, although that has not run yet.
+        assert!(places.take(peer(1)).is_none() && second.as_mut().poll(&mut context).is_pending());
+        let Poll::Ready(Some(place)) = first.as_mut().poll(&mut context) else { panic!("no place") };
+        drop(place);
+        assert!(matches!(second.as_mut().poll(&mut context), Poll::Ready(Some(_))));
+    }
 
     #[test]
     fn one_address_leaves_places_for_another() {
         let places = Places::new(8, 6, &PLACE, None);
-        let [first, second] = [1, 2].map(|last| Machine::Ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))));
+        let [first, second] = [1, 2].map(peer);
         let mut held: Vec<Place> = (0..6).map(|_| places.take(first).unwrap()).collect();
         assert!(places.take(first).is_none());
         held.extend((0..2).map(|_| places.take(second).unwrap()));

@@ -267,7 +267,7 @@ impl<B: Block> Store<B> {
             let state = self.inner.state.borrow();
             let bytes = buf.as_mut().expect("the buffer of the index has one owner");
             let entries = state.changes.entries(batch);
-            format::encode_slot(sequence, state.changes.next_id(), entries.into_iter(), bytes)
+            format::encode_slot(sequence, state.changes.next_id(), entries, bytes)
         };
         let offset = u64::from(geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
         let (result, part) = self.inner.block.write(offset, buf.slice(0..used)).await;

@@ -8,10 +8,10 @@ use glass_tests::oracle::comparison::{self, Function};
 use glass_tests::process::Process;
 use std::process::Command;
 
-/// Length of a run, for some 20,000 samples.
-const SECONDS: u32 = 110;
+/// Length of a run, for 20,000 samples and more.
+const SECONDS: u32 = 280;
 /// The same while two processes keep the CPUs busy.
-const BUSY_SECONDS: u32 = 300;
+const BUSY_SECONDS: u32 = 420;
 /// Runs of each kind.
 const ROUNDS: usize = 3;
 /// Functions that are shown.

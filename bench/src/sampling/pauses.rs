@@ -37,7 +37,7 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
     if programs::has_kvm() {
         let times = look_at("kvm")?;
         floor_us = Summary::of(&times.floor).map(|floor| floor.median);
-        outcome.add(Figure::of("floor.stop_us", "us", &times.floor));
+        add(outcome, "floor.stop_us", &times.floor, None);
         add(outcome, "sampling.kvm.pause_us", &times.kvm, floor_us);
         add(outcome, "sampling.kvm.cpu_us", &times.kvm_cpu, None);
         add_peers(outcome, "sampling", &times, floor_us);

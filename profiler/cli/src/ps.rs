@@ -10,6 +10,7 @@ use anyhow::Result;
 use glass_guests::choose::{self, Plan, Wanted, Way};
 use glass_guests::find::{self, Vm};
 use glass_guests::registry::{Links, Share, Vsock};
+use glass_profile::names::is_unsafe;
 use serde_json::json;
 
 use crate::console;
@@ -74,9 +75,9 @@ fn sentences(links: &Links) -> Vec<String> {
     vsock.into_iter().chain(share).collect()
 }
 
-/// A path without control characters, which could change the terminal.
+/// A path without characters that could change the terminal.
 fn shown(path: &Path) -> String {
-    path.to_string_lossy().chars().filter(|c| !c.is_control()).collect()
+    path.to_string_lossy().chars().filter(|c| !is_unsafe(*c)).collect()
 }
 
 /// Lists the current VMs.

@@ -10,7 +10,7 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 use crate::arch::x86_64::orc::OrcTable;
 use crate::elf::{Elf, Parts, ReadAt, parse_elf, section_bytes};
 use crate::map::SymbolMap;
-use crate::relocatable::Layout;
+use crate::relocatable::{self, Layout};
 
 /// Functions that no function called: where a thread, a process or a core starts. Their callers
 /// are not looked for, whatever lies on the stack above them.
@@ -227,8 +227,8 @@ impl Image {
         })
     }
 
-    /// A module of a kernel. Its code is not what is in memory, where references are resolved, and its unwind tables
-    /// refer to nothing yet: what remains is where its functions are.
+    /// A module of a kernel. Its code is not what is in memory, where references are resolved: what remains is where its functions are, and
+    /// the kernel's own unwind tables.
     fn of_module(file: &Elf<'_>, layout: &Layout, keep_symbols: &[&str]) -> Result<Image, ImageError> {
         let kept = file.symbols().filter(|symbol| symbol.name().is_ok_and(|name| keep_symbols.contains(&name)));
         let address =
@@ -236,7 +236,8 @@ impl Image {
         let symbols = kept.filter_map(address).collect();
         let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
         let map = SymbolMap::default();
-        Ok(Image { build_id, symbols, ..Image::of_map(&map, 0..layout.bytes(), None) })
+        let orc = relocatable::orc(file, layout).map(Arc::new);
+        Ok(Image { build_id, symbols, ..Image::of_map(&map, 0..layout.bytes(), orc) })
     }
 
     /// The image of a program at `range`, from a map: it contains the root functions. `orc` unwinds it, if there are such tables.

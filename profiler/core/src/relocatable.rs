@@ -1,8 +1,9 @@
 //! Relocatable ELF files: modules of a Linux kernel (`.ko`). Nothing in them has an address; the kernel lays their code
 //! out in the order of its sections, from the module's address on (`layout_sections` in `kernel/module/main.c`).
 
-use object::{Object, ObjectSection, ObjectSymbol, SectionIndex};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex};
 
+use crate::arch::x86_64::orc::{ADDRESS_BYTES, ENTRY_BYTES, OrcTable};
 use crate::elf::Elf;
 
 /// Where the code sections of a file lie, from the first byte of its code on.
@@ -46,8 +47,29 @@ impl Layout {
         (symbol.address() < *bytes).then(|| start + symbol.address())
     }
 
+    /// The first address of a section of code; `None` of another.
+    fn start(&self, section: SectionIndex) -> Option<u64> {
+        self.sections.iter().find(|(index, ..)| *index == section).map(|(_, start, _)| *start)
+    }
+
     /// The code sections.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
         self.sections.iter().map(|(_, start, bytes)| *start..start + bytes)
     }
+}
+
+/// The unwind tables of a module, with the references of the file resolved as the kernel does (`module_finalize` and
+/// `unwind_module_init` in `arch/x86/kernel`); `None` if it has none that can be used.
+pub(crate) fn orc(file: &Elf<'_>, layout: &Layout) -> Option<OrcTable> {
+    let (entries, _) = file.section_by_name(".orc_unwind")?.data().ok()?.as_chunks::<ENTRY_BYTES>();
+    // Each address is relative to its own place, which the reference takes into account: what it adds to is the address.
+    let resolve = |(offset, relocation): (u64, object::Relocation)| {
+        let RelocationTarget::Symbol(index) = relocation.target() else { return None };
+        let symbol = file.symbol_by_index(index).ok()?;
+        let start = layout.start(symbol.section_index()?)?;
+        let address = start.wrapping_add(symbol.address()).wrapping_add_signed(relocation.addend());
+        let entry = entries.get(usize::try_from(offset).ok()? / ADDRESS_BYTES)?;
+        Some((address, *entry))
+    };
+    OrcTable::of_entries(file.section_by_name(".orc_unwind_ip")?.relocations().filter_map(resolve).collect()).ok()
 }

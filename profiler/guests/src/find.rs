@@ -7,6 +7,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use glass_profile::names::is_unsafe;
+
 use crate::error::GuestError;
 use crate::monitor::MonitorAddress;
 use crate::stream::SocketAddress;
@@ -172,10 +174,10 @@ fn with_entry(vm: Option<Vm>, entry: &registry::Entry) -> Vm {
     }
 }
 
-/// The name of a program, for display: without control characters, which could change the terminal.
+/// The name of a program, for display: without characters that could change the terminal.
 fn program_name(path: &str) -> String {
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
-    name.chars().filter(|c| !c.is_control()).take(64).collect()
+    name.chars().filter(|c| !is_unsafe(*c)).take(64).collect()
 }
 
 #[cfg(test)]

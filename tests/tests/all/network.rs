@@ -1,18 +1,21 @@
-//! The services that measure the network, over devices of their own: a VM behind a TAP device, a process behind a pair of Ethernet devices.
+//! Services over devices of their own: a VM behind a TAP device, a process behind a pair of Ethernet devices.
 
 use glass_tests::content::Random;
 use glass_tests::folder::Folder;
+use glass_tests::http::Client;
 use glass_tests::netns::{self, Namespace};
 use glass_tests::process::Process;
 use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
+use rustix::process::{Resource, Rlimit};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 glass_tests::in_every_world! {
     bytes_come_back_whole within 180;
     datagrams_are_sent_and_counted within 180;
+    idle_connections_shut_nobody_out within 180;
 }
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -22,6 +25,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: usize = 16 << 20;
 const DATAGRAMS: usize = 100;
 const DATAGRAM_BYTES: usize = 1472;
+/// Connections that do nothing: more than a service accepts.
+const IDLE: usize = 1000;
+/// How long /healthz may take beside them: on a quiet host it takes milliseconds.
+const PROMPT: Duration = Duration::from_secs(5);
 
 /// A service, and the namespaces that it and its client are in. Dropped in this order.
 struct Service {
@@ -33,22 +40,28 @@ struct Service {
 
 /// Starts a service at [`FAR`]; its client is at [`NEAR`]. `None` if this machine cannot.
 fn start(world: World, app: &str) -> Option<Service> {
+    start_with(world, app, Folder::new(&format!("network-{app}")).unwrap(), &[])
+}
+
+/// The same with options of `glass run`, which a process has too, and with a folder for its files.
+fn start_with(world: World, app: &str, folder: Folder, options: &[&str]) -> Option<Service> {
     if let Some(reason) = world.obstacle().or(netns::obstacle()) {
         programs::skip(reason);
         return None;
     }
-    let folder = Folder::new(&format!("network-{app}")).unwrap();
     let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
     let mut command = match world {
         World::Process => {
             near.join(NEAR, &far, FAR).unwrap();
-            far.command(programs::built(app)?)
+            let mut command = far.command(programs::built(app)?);
+            command.args(options);
+            command
         }
         World::Kvm | World::Tcg => {
             near.tap("tap0", NEAR).unwrap();
             let mut glass = near.command(programs::built("glass")?);
             glass.arg("run").arg(programs::image(app)?).args(["--accel", &world.to_string(), "--net", "tap=tap0"]);
-            glass.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
+            glass.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]).args(options);
             let words = qemu::command_words(&mut glass, &[], &folder).unwrap();
             let mut command = near.command(&words[0]);
             command.args(&words[1..]);
@@ -56,7 +69,7 @@ fn start(world: World, app: &str) -> Option<Service> {
         }
     };
     let mut process = Process::spawn(&mut command, &folder.file("service.log")).unwrap();
-    process.wait_for_text("listens on", LIMIT, || ());
+    process.wait_for_text("listen", LIMIT, || ());
     Some(Service { process, near, _far: far, _folder: folder })
 }
 
@@ -117,4 +130,35 @@ fn datagrams_are_sent_and_counted(world: World) {
         .unwrap();
     let line = "\"direction\": \"taken\", \"datagrams\": 100, \"bytes\": 147200";
     service.process.wait_for_text(line, LIMIT, || ());
+}
+
+/// Half of them send nothing, half start a request and never end it.
+fn idle_connections_shut_nobody_out(world: World) {
+    let folder = Folder::new("network-idle").unwrap();
+    let disk = folder.file("disk").display().to_string();
+    let options = ["--disk", &disk, "--disk-size", "64M"];
+    let Some(mut service) = start_with(world, "upload-queue", folder, &options) else { return };
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let took = service
+        .near
+        .inside(|| {
+            let address = SocketAddr::from((FAR, 8080));
+            let mut idle = Vec::new();
+            for number in 0..IDLE {
+                let mut client = Client::connect_within(address, LIMIT)?;
+                if number % 2 == 0 {
+                    // The server may have ended it already.
+                    let _ = client.send(b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Le");
+                }
+                idle.push(client);
+            }
+            let begin = Instant::now();
+            let response = Client::connect_within(address, LIMIT)?.request("GET", "/healthz")?;
+            assert_eq!(response.status(), 200);
+            Ok(begin.elapsed())
+        })
+        .unwrap();
+    assert!(took < PROMPT, "/healthz took {took:?} beside {IDLE} connections");
+    assert!(service.process.ended().is_none(), "{}", service.process.output());
 }

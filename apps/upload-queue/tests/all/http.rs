@@ -199,6 +199,21 @@ fn a_full_disk_is_told_before_the_body() {
 }
 
 #[test]
+fn a_full_index_is_told_with_its_bound() {
+    let mut site = Site::new(6, MIB, &[]);
+    site.run(async |client| {
+        for number in 0..63 {
+            assert_eq!(client.put(&content(number, 1)).await.status, 200);
+        }
+        let reply = client.put(&content(63, 1)).await;
+        let text = "The queue has 63 items, including open uploads, and its index has no room for more\n";
+        assert_eq!((reply.status, reply.text().as_str()), (507, text));
+        client.delete(&client.get().await).await;
+        assert_eq!(client.put(&content(63, 1)).await.status, 200);
+    });
+}
+
+#[test]
 fn a_short_body_is_told_and_leaves_nothing() {
     let mut site = Site::new(5, MIB, &[]);
     let free = site.figure("bytes free");

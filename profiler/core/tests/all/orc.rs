@@ -1,12 +1,13 @@
 //! Steps through synthetic tables of Linux's three layouts.
 
-use crate::common::unwind;
+use crate::common::{compile, unwind};
 use glass_profile::arch::x86_64::Registers;
 use glass_profile::arch::x86_64::orc::{OrcError, OrcRegisters, OrcStep, OrcTable};
 use glass_profile::image::Image;
 use glass_profile::map::SymbolMap;
 use glass_profile::model::StackEnd;
 use glass_profile::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
+use glass_tests::folder::Folder;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -97,6 +98,29 @@ fn from_an_interrupted_function_to_the_entry_of_a_system_call_in_each_layout() {
         let chain = unwind(&space, registers, &memory[..48]);
         assert_eq!((chain.calls.len(), chain.end), (3, StackEnd::CopyEnded));
     }
+}
+
+#[test]
+fn a_module_of_a_kernel_has_tables_of_its_own() {
+    let folder = Folder::new("orc-module").unwrap();
+    let Some(object) = compile(&folder, "module.S", &["-c"]) else { return };
+    let image = Image::parse(&std::fs::read(object).unwrap(), &["outer", "inner", "outer_return"]).unwrap();
+    let symbol = |name| image.symbol(name).unwrap();
+    let (outer, inner, back) = (symbol("outer"), symbol("inner"), symbol("outer_return"));
+    let space = {
+        let mut space = AddressSpace::default();
+        space.add(KERNEL..KERNEL + 0x1000, KERNEL, 7, Arc::new(image));
+        space
+    };
+    // The first byte of a function, behind its `push`, and its last instruction; then its caller, whose own is not in the module.
+    for (offset, pushed) in [(0, 0), (1, 8), (3, 0)] {
+        let memory = words(&[(pushed, KERNEL + back), (pushed + 16, 0x1000)]);
+        let chain = unwind(&space, Registers { rip: KERNEL + inner + offset, rsp: STACK, rbp: 0 }, &memory);
+        let addresses: Vec<u64> = chain.calls.iter().map(|call| call.address).collect();
+        assert_eq!((addresses, chain.end), (vec![inner + offset, back - 1], StackEnd::BadAddress), "{offset}");
+    }
+    let chain = unwind(&space, Registers { rip: KERNEL + outer, rsp: STACK, rbp: 0 }, &words(&[(0, KERNEL + back)]));
+    assert_eq!(chain.calls.len(), 2);
 }
 
 #[test]

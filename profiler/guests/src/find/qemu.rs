@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use glass_profile::names::is_unsafe;
+
 use super::Vm;
 use crate::monitor::{Language, MonitorAddress};
 use crate::stream::SocketAddress;
@@ -101,7 +103,7 @@ impl Options<'_> {
     fn name(&self) -> Option<String> {
         let text = self.value("name")?;
         let name = suboption(text, "guest").or(first(text).map(str::to_owned))?;
-        Some(name.chars().filter(|c| !c.is_control()).collect()).filter(|name: &String| !name.is_empty())
+        Some(name.chars().filter(|c| !is_unsafe(*c)).collect()).filter(|name: &String| !name.is_empty())
     }
 
     /// The socket of a `-chardev socket,id=...`.

@@ -159,8 +159,8 @@ impl KvmVm {
         Ok(sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }))
     }
 
-    /// Stops and resumes each vCPU without reading anything: the lower bound that samples are compared with.
-    /// Returns, for the one that took longest, the time until it was stopped and that until it was resumed.
+    /// Stops and resumes each vCPU without reading anything: the lower bound that samples are compared with, which is not part of the
+    /// next sample's pause. Returns, for the one that took longest, the time until it was stopped and that until it was resumed.
     pub fn hold_and_release(&mut self) -> Result<Option<(Duration, Duration)>, GuestError> {
         let mut longest = (Duration::ZERO, Duration::ZERO);
         for vcpu in &mut self.vcpus {
@@ -168,6 +168,7 @@ impl KvmVm {
             let held = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)?;
             let held_ns = monotonic_ns();
             vcpu.thread.release()?;
+            vcpu.thread.take_frozen_ns();
             if held == Hold::Ended {
                 return Ok(None);
             }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use glass_profile::names::is_unsafe;
+
 use crate::error::GuestError;
 
 /// The conditions of tracing that are visible from outside.
@@ -44,10 +46,10 @@ pub(crate) fn explain(pid: u32) -> GuestError {
     GuestError::NotPermitted { action: format!("trace the VMM {pid} by ptrace"), remedy: remedy(facts) }
 }
 
-/// The name of a process, without control characters.
+/// The name of a process, without characters that could change the terminal.
 fn name_of(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(&name).trim_end().replace(|letter: char| letter.is_control(), "?");
+    let name = String::from_utf8_lossy(&name).trim_end().replace(is_unsafe, "?");
     if name.is_empty() { "another debugger".to_owned() } else { name }
 }
 

@@ -249,14 +249,34 @@ fn a_program_in_a_mount_namespace_of_its_own() {
     std::fs::create_dir(&inside).unwrap();
     std::fs::rename(&program.path, inside.join("weights")).unwrap();
     let script = "mount --bind \"$0\" \"$1\" && exec \"$1/weights\" 1.5";
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--mount", "sh", "-c", script]).args([&inside, &outside]).stdin(Stdio::null()).stderr(Stdio::null());
+    if let Some(profile) = record_unshared(script, &[&inside, &outside]) {
+        expect_right_names(&profile);
+    }
+}
+
+/// There is no file of this path outside.
+#[test]
+fn a_program_in_a_root_of_its_own() {
+    let Some(program) = Program::build("jail") else { return };
+    let root = program.folder.file("root");
+    std::fs::create_dir_all(root.join("usr")).unwrap();
+    std::fs::rename(&program.path, root.join("weights")).unwrap();
+    let script = "ln -s usr/lib usr/lib64 \"$0\" && mount --bind /usr \"$0/usr\" && exec chroot \"$0\" /weights 1.5";
+    if let Some(profile) = record_unshared(script, &[&root]) {
+        expect_right_names(&profile);
+    }
+}
+
+/// Records what a script of the shell becomes in a mount namespace of its own; `$0` is the first argument.
+fn record_unshared(script: &str, arguments: &[&Path]) -> Option<Profile> {
     let is_permitted = Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status();
     if !is_permitted.is_ok_and(|status| status.success()) {
-        return skip("a mount namespace needs the right to make one");
+        skip("a mount namespace needs the right to make one");
+        return None;
     }
-    let Some(profile) = record_child(unshare.spawn().unwrap(), || ()) else { return };
-    expect_right_names(&profile);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script]).args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
+    record_child(unshare.spawn().unwrap(), || ())
 }
 
 /// `pthread_exit` in main: what is left looked like the end of the process (2026-11-22).
@@ -284,7 +304,7 @@ fn attach_with_few_descriptors() {
 fn more_threads_than_descriptors() {
     let (stop, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
-    let threads: Vec<_> = (0..100)
+    let threads: Vec<_> = (0..1000)
         .map(|_| {
             let wait = wait.clone();
             std::thread::spawn(move || {

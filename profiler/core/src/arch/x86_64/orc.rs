@@ -140,6 +140,17 @@ impl OrcTable {
         Ok(OrcTable { base, offsets, entries: entries.to_vec(), layout: layout(entries) })
     }
 
+    /// A table of addresses and their entries, in any order.
+    pub fn of_entries(mut found: Vec<(u64, [u8; ENTRY_BYTES])>) -> Result<OrcTable, OrcError> {
+        // Where a function ends and another begins, the entry of the latter counts.
+        found.sort_by_key(|(address, entry)| (*address, entry[4] & 15 != 0));
+        let base = found.first().map(|(address, _)| *address).ok_or(OrcError::Lengths)?;
+        let offset = |(address, _): &(u64, _)| u32::try_from(address - base).map_err(|_| OrcError::Lengths);
+        let offsets = found.iter().map(offset).collect::<Result<_, _>>()?;
+        let entries: Vec<_> = found.into_iter().map(|(_, entry)| entry).collect();
+        Ok(OrcTable { base, offsets, layout: layout(&entries), entries })
+    }
+
     fn find(&self, address: u64) -> Option<&[u8; ENTRY_BYTES]> {
         let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let after = self.offsets.partition_point(|known| *known <= offset);

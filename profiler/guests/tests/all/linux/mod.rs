@@ -4,16 +4,20 @@ mod kernel;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::paced::Paced;
 use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings, is_boot_image};
+use glass_profile::arch::x86_64::Registers;
 use glass_profile::event::Event;
+use glass_profile::image::Image;
 use glass_profile::images::{Images, Names};
 use glass_profile::model::{StackEnd, State};
 use glass_profile::recording::NoFiles;
 use glass_profile::symbols::Symbols;
+use glass_profile::unwind::{AddressSpace, StackMemory, UnwindCache};
 use glass_tests::programs::skip;
 use kernel::Linux;
 
@@ -179,10 +183,19 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
     let module = SymbolFile { path: kernel.module.clone(), address: Some(base), is_right: false };
     let both = VmSettings { symbols: vec![map.clone().into(), module], ..settings(&map) };
     drop(QemuVm::attach(&linux.vm(), both).unwrap());
-    let names = Symbols::parse(&std::fs::read(&kernel.module).unwrap()).unwrap();
+    let bytes = std::fs::read(&kernel.module).unwrap();
+    let names = Symbols::parse(&bytes).unwrap();
+    let image = Arc::new(Image::parse(&bytes, &[]).unwrap());
     for (address, name) in known {
         let found = names.locate(address - base).pop();
         assert!(found.is_some(), "{name} is at {address:#x}, {:#x} in the module", address - base);
+        // Where a function begins, its return address is on top of the stack.
+        let mut space = AddressSpace::default();
+        space.add(base..base + 0x10_0000, base, 0, image.clone());
+        let registers = Registers { rip: address, rsp: 0x1000, rbp: 0 };
+        let top = (0x1000, [address + 1, 0].map(u64::to_le_bytes).concat());
+        let chain = space.unwind(&mut UnwindCache::default(), &registers.into(), StackMemory(&[top]));
+        assert_eq!(chain.calls.get(1).map(|call| call.address), Some(address - base), "{name}");
     }
     let wrong = SymbolFile { path: map.clone(), address: Some(0xffff_ffff_9000_0000), is_right: false };
     let refused = QemuVm::attach(&linux.vm(), VmSettings { symbols: vec![wrong], ..settings(&map) });
