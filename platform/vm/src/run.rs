@@ -63,7 +63,13 @@ where
         memory_bytes: heap::total_bytes() as usize,
     };
     let (mut vectors, mut drivers) = (Vectors::new(apic::identifier()), Drivers::default());
-    let devices = step("boot: devices", || devices::start(&machine, &settings, &mut vectors, &mut drivers));
+    let found = step("boot: search for devices", || devices::find(&machine));
+    // They come up while the devices are started, and not before those have their addresses: while one core changes the map of memory, QEMU 7.2
+    // (TCG) may lose what another one writes to its local APIC.
+    if !further.are_none() {
+        step("boot: start of further cores", || further.start());
+    }
+    let devices = step("boot: devices", || devices::start(found, &machine, &settings, &mut vectors, &mut drivers));
     let devices = devices.unwrap_or_else(|error| {
         print_line(format_args!("error: {error}"));
         exit(Exit::Error)

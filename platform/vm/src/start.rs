@@ -77,10 +77,6 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     tracing_subscriber::install(ConsoleLog { level: command_line.log, print: print_message });
     step("boot: clock", || clock::initialize(entry_ticks));
     step("boot: local APIC", apic::initialize);
-    // They come up while the devices are started.
-    if !further.are_none() {
-        step("boot: start of further cores", || further.start());
-    }
     random::initialize();
     let boot = Boot { machine, command_line, further };
     // SAFETY: `entry!` defines it with this signature.

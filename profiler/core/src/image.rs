@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gimli::UnwindSection;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 
+use crate::arch::x86_64::Tables;
 use crate::arch::x86_64::orc::OrcTable;
 use crate::elf::{Elf, Parts, ReadAt, parse_elf, section_bytes};
 use crate::map::SymbolMap;
@@ -112,6 +113,7 @@ pub struct Image {
     segments: Vec<Segment>,
     pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
     pub(crate) debug_frame: Option<Arc<[u8]>>,
+    tables: OnceLock<Arc<Tables>>,
     /// Starts of the functions with an entry in `eh_frame` or `debug_frame`, sorted.
     starts: Arc<[u64]>,
     /// Addresses in `eh_frame`, sorted, not overlapping.
@@ -216,6 +218,7 @@ impl Image {
             segments,
             eh_frame,
             debug_frame,
+            tables: OnceLock::new(),
             starts: starts.into(),
             covered,
             covered_by_debug,
@@ -248,6 +251,7 @@ impl Image {
             segments: Vec::new(),
             eh_frame: None,
             debug_frame: None,
+            tables: OnceLock::new(),
             starts: Arc::from([]),
             covered: Vec::new(),
             covered_by_debug: Vec::new(),
@@ -299,6 +303,11 @@ impl Image {
             .max_by_key(|segment| (segment.code.is_some(), segment.file.start))?;
         let linked = segment.address.wrapping_sub(segment.file.start).wrapping_add(file_offset);
         Some(start.wrapping_sub(linked))
+    }
+
+    /// What unwinds by `.eh_frame` and `.debug_frame`.
+    pub(crate) fn tables(&self) -> &Tables {
+        self.tables.get_or_init(|| Arc::new(Tables::of(self)))
     }
 
     /// Whether `.eh_frame` has an entry for a linked address.

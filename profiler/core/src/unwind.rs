@@ -71,7 +71,6 @@ pub(crate) struct Placed {
 #[derive(Clone, Default)]
 pub struct AddressSpace {
     placed: Vec<Placed>,
-    x86_64: x86_64::Unwinders,
 }
 
 /// Unwind rules that were used lately. One for all address spaces.
@@ -89,13 +88,7 @@ impl AddressSpace {
         }
         let range = self.joined(range, bias, image_index);
         let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        for placed in &self.placed {
-            if overlaps(&placed.range) {
-                self.x86_64.remove(placed.range.start);
-            }
-        }
         self.placed.retain(|placed| !overlaps(&placed.range));
-        self.x86_64.add(&range, bias, &image);
         self.placed.push(Placed { range, bias, image_index, image });
         self.placed.sort_by_key(|placed| placed.range.start);
     }
@@ -142,7 +135,7 @@ impl AddressSpace {
     /// Unwinds from `registers` through pieces of memory. For code of 64 bits only.
     pub fn unwind(&self, cache: &mut UnwindCache, registers: &Registers, stack: StackMemory<'_>) -> CallChain {
         match registers {
-            Registers::X86_64(registers) => self.x86_64.unwind(self, &mut cache.x86_64, *registers, stack),
+            Registers::X86_64(registers) => x86_64::unwind(self, &mut cache.x86_64, *registers, stack),
         }
     }
 }

@@ -7,7 +7,7 @@ pub mod net;
 mod power_button;
 mod vsock;
 
-use crate::bus::{self, VmTransport};
+use crate::bus::{self, Found, VmTransport};
 use crate::clock;
 use crate::command_line::{Addressing, Ipv6Addressing};
 use crate::drivers::Drivers;
@@ -105,17 +105,23 @@ impl fmt::Display for NoEntropy {
     }
 }
 
-/// Finds and starts all devices, and adds their drivers. One that does not work is reported and left out.
+/// Finds all devices and gives them their addresses. In the order of their start.
+pub fn find(machine: &Machine) -> Vec<Found> {
+    let mut found = bus::find(machine);
+    found.sort_by_key(|found| KINDS.iter().position(|(kind, _)| *kind == found.transport.device_id()));
+    found
+}
+
+/// Starts the devices that were found and the machine's own, and adds their drivers. One that does not work is reported and left out.
 pub fn start(
+    found: Vec<Found>,
     machine: &Machine,
     settings: &Settings,
     vectors: &mut Vectors,
     drivers: &mut Drivers,
 ) -> Result<Devices, NoEntropy> {
     let mut devices = Devices::default();
-    let mut all = bus::find(machine);
-    all.sort_by_key(|found| KINDS.iter().position(|(kind, _)| *kind == found.transport.device_id()));
-    for found in all {
+    for found in found {
         let (place, id) = (found.place, found.transport.device_id());
         // A stack chooses numbers that must be hard to guess. Sources of entropy come first.
         if [device::NET, device::VSOCK].contains(&id) && !random::is_seeded() {

@@ -6,7 +6,7 @@ pub mod paging;
 pub mod skid;
 mod unwind;
 
-pub(crate) use unwind::{Cache, Unwinders};
+pub(crate) use unwind::{Cache, Tables, unwind};
 
 use crate::unwind::AddressSpace;
 

@@ -5,7 +5,6 @@
 //! and at `ret` the frame pointer still or already belongs to the caller; in assembly without a
 //! frame it always does.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use framehop::x86_64::{CacheX86_64, Reg, UnwindRegsX86_64, UnwinderX86_64};
@@ -21,28 +20,22 @@ use crate::unwind::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory};
 #[derive(Default)]
 pub(crate) struct Cache(Box<CacheX86_64>);
 
-/// The unwind tables of the images of an address space.
-#[derive(Clone, Default)]
-pub(crate) struct Unwinders {
+/// The unwind tables of an image, at the addresses that it was linked for: those of a C library serve every process
+/// that has it. Indexed when they are first used, which takes 8 bytes for each function.
+#[derive(Default)]
+pub(crate) struct Tables {
     /// By `.eh_frame`, and by `.debug_frame`: framehop uses only one table of an image.
     eh: UnwinderX86_64<Arc<[u8]>>,
     debug: UnwinderX86_64<Arc<[u8]>>,
 }
 
-impl Unwinders {
-    /// Removes the image that starts at `start`.
-    pub(crate) fn remove(&mut self, start: u64) {
-        self.eh.remove_module(start);
-        self.debug.remove_module(start);
-    }
-
-    /// Adds the tables of an image at `range`, `bias` above the addresses that it was linked for.
-    pub(crate) fn add(&mut self, range: &Range<u64>, bias: u64, image: &Image) {
+impl Tables {
+    pub(crate) fn of(image: &Image) -> Tables {
         let linked = image.linked_range();
-        let base = linked.start.wrapping_add(bias);
-        let module = |sections| Module::new(String::new(), range.clone(), base, sections);
+        let module = |sections| Module::new(String::new(), linked.clone(), linked.start, sections);
+        let mut tables = Tables::default();
         if let Some((svma, data)) = &image.eh_frame {
-            self.eh.add_module(module(ExplicitModuleSectionInfo {
+            tables.eh.add_module(module(ExplicitModuleSectionInfo {
                 base_svma: linked.start,
                 eh_frame_svma: Some(svma.clone()),
                 eh_frame: Some(data.clone()),
@@ -50,101 +43,113 @@ impl Unwinders {
             }));
         }
         if let Some(data) = &image.debug_frame {
-            self.debug.add_module(module(ExplicitModuleSectionInfo {
+            tables.debug.add_module(module(ExplicitModuleSectionInfo {
                 base_svma: linked.start,
                 debug_frame: Some(data.clone()),
                 ..Default::default()
             }));
         }
+        tables
     }
+}
 
-    /// Unwinds from `registers` through pieces of memory.
-    pub(crate) fn unwind(
-        &self,
-        space: &AddressSpace,
-        cache: &mut Cache,
-        registers: Registers,
-        stack: StackMemory<'_>,
-    ) -> CallChain {
-        let mut read = |address: u64| stack.word(address).ok_or(());
-        // Other registers are known only for a function that was interrupted.
-        let mut interrupted = None;
-        // The frame pointer was saved by a function; it is not an arbitrary value of the innermost one.
-        let mut is_saved = false;
-        let mut calls = Vec::new();
-        let mut frame = FrameAddress::from_instruction_pointer(registers.rip);
-        let mut unwound = UnwindRegsX86_64::new(registers.rip, registers.rsp, registers.rbp);
-        loop {
-            let (call, placed) = space.call(frame.address_for_lookup());
-            if placed.is_none() && !calls.is_empty() {
-                return CallChain { calls, end: StackEnd::BadAddress };
-            }
-            calls.push(call);
-            if placed.is_some_and(|placed| placed.image.is_root(call.address)) {
-                return CallChain { calls, end: StackEnd::Complete };
-            }
-            if calls.len() == DEPTH_MAX {
-                return CallChain { calls, end: StackEnd::TooDeep };
-            }
-            if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
-                let known = OrcRegisters::new(unwound.ip(), unwound.get(Reg::RSP), unwound.get(Reg::RBP));
-                let mut caller = interrupted.take().unwrap_or(known);
-                let step = orc.step(call.address, &mut caller, &mut |address| stack.word(address));
-                (unwound, interrupted) = (UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp), Some(caller));
-                let end = match step {
-                    OrcStep::Caller => match FrameAddress::from_return_address(caller.ip) {
-                        Some(next) => {
-                            frame = next;
-                            continue;
-                        }
-                        None => StackEnd::Complete,
-                    },
-                    OrcStep::Interrupted => {
-                        frame = FrameAddress::from_instruction_pointer(caller.ip);
-                        continue;
-                    }
-                    OrcStep::Start => StackEnd::Complete,
-                    OrcStep::CannotRead(address) => stack.end_at(address).unwrap_or(StackEnd::BadAddress),
-                    OrcStep::Unknown => StackEnd::NoUnwindInfo,
-                };
-                return CallChain { calls, end };
-            }
-            interrupted = None;
-            let by_eh = placed.is_some_and(|placed| placed.image.is_covered(call.address));
-            let covered = by_eh || placed.is_some_and(|placed| placed.image.is_covered_by_debug(call.address));
-            let next = if covered {
-                is_saved = true;
-                let unwinder = if by_eh { &self.eh } else { &self.debug };
-                unwinder.unwind_frame(frame, &mut unwound, &mut cache.0, &mut read)
-            } else {
-                let innermost = placed.filter(|_| calls.len() == 1);
-                match innermost.and_then(|placed| caller_by_instruction(space, placed, &mut unwound, &mut read)) {
-                    Some(next) => Ok(Some(next)),
-                    None if unwound.get(Reg::RBP) == 0 && !is_saved => Err(framehop::Error::DidNotAdvance),
-                    None => {
-                        is_saved = true;
-                        caller_by_frame_pointer(&mut unwound, &mut read)
-                    }
-                }
-            };
-            let end = match next {
-                Ok(Some(return_address)) => match FrameAddress::from_return_address(return_address) {
+impl std::fmt::Debug for Tables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tables")
+    }
+}
+
+/// Unwinds from `registers` through pieces of memory.
+pub(crate) fn unwind(
+    space: &AddressSpace,
+    cache: &mut Cache,
+    registers: Registers,
+    stack: StackMemory<'_>,
+) -> CallChain {
+    let mut read = |address: u64| stack.word(address).ok_or(());
+    // Other registers are known only for a function that was interrupted.
+    let mut interrupted = None;
+    // The frame pointer was saved by a function; it is not an arbitrary value of the innermost one.
+    let mut is_saved = false;
+    let mut calls = Vec::new();
+    let mut frame = FrameAddress::from_instruction_pointer(registers.rip);
+    let mut unwound = UnwindRegsX86_64::new(registers.rip, registers.rsp, registers.rbp);
+    loop {
+        let (call, placed) = space.call(frame.address_for_lookup());
+        if placed.is_none() && !calls.is_empty() {
+            return CallChain { calls, end: StackEnd::BadAddress };
+        }
+        calls.push(call);
+        if placed.is_some_and(|placed| placed.image.is_root(call.address)) {
+            return CallChain { calls, end: StackEnd::Complete };
+        }
+        if calls.len() == DEPTH_MAX {
+            return CallChain { calls, end: StackEnd::TooDeep };
+        }
+        if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
+            let known = OrcRegisters::new(unwound.ip(), unwound.get(Reg::RSP), unwound.get(Reg::RBP));
+            let mut caller = interrupted.take().unwrap_or(known);
+            let step = orc.step(call.address, &mut caller, &mut |address| stack.word(address));
+            (unwound, interrupted) = (UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp), Some(caller));
+            let end = match step {
+                OrcStep::Caller => match FrameAddress::from_return_address(caller.ip) {
                     Some(next) => {
                         frame = next;
                         continue;
                     }
                     None => StackEnd::Complete,
                 },
-                Ok(None) | Err(framehop::Error::ReturnAddressIsNull) => StackEnd::Complete,
-                Err(framehop::Error::CouldNotReadStack(address)) => {
-                    let otherwise = if covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
-                    stack.end_at(address).unwrap_or(otherwise)
+                OrcStep::Interrupted => {
+                    frame = FrameAddress::from_instruction_pointer(caller.ip);
+                    continue;
                 }
-                Err(_) if covered => StackEnd::BadAddress,
-                Err(_) => StackEnd::NoUnwindInfo,
+                OrcStep::Start => StackEnd::Complete,
+                OrcStep::CannotRead(address) => stack.end_at(address).unwrap_or(StackEnd::BadAddress),
+                OrcStep::Unknown => StackEnd::NoUnwindInfo,
             };
             return CallChain { calls, end };
         }
+        interrupted = None;
+        let by_eh = placed.is_some_and(|placed| placed.image.is_covered(call.address));
+        let covered = by_eh || placed.is_some_and(|placed| placed.image.is_covered_by_debug(call.address));
+        let next = if let Some(placed) = placed.filter(|_| covered) {
+            is_saved = true;
+            let tables = placed.image.tables();
+            let unwinder = if by_eh { &tables.eh } else { &tables.debug };
+            let linked = match frame {
+                FrameAddress::InstructionPointer(_) => Some(FrameAddress::from_instruction_pointer(call.address)),
+                FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(call.address.wrapping_add(1)),
+            };
+            let linked = linked.ok_or(framehop::Error::ReturnAddressIsNull);
+            linked.and_then(|linked| unwinder.unwind_frame(linked, &mut unwound, &mut cache.0, &mut read))
+        } else {
+            let innermost = placed.filter(|_| calls.len() == 1);
+            match innermost.and_then(|placed| caller_by_instruction(space, placed, &mut unwound, &mut read)) {
+                Some(next) => Ok(Some(next)),
+                None if unwound.get(Reg::RBP) == 0 && !is_saved => Err(framehop::Error::DidNotAdvance),
+                None => {
+                    is_saved = true;
+                    caller_by_frame_pointer(&mut unwound, &mut read)
+                }
+            }
+        };
+        let end = match next {
+            Ok(Some(return_address)) => match FrameAddress::from_return_address(return_address) {
+                Some(next) => {
+                    frame = next;
+                    continue;
+                }
+                None => StackEnd::Complete,
+            },
+            Ok(None) | Err(framehop::Error::ReturnAddressIsNull) => StackEnd::Complete,
+            Err(framehop::Error::CouldNotReadStack(address)) => {
+                let otherwise = if covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
+                stack.end_at(address).unwrap_or(otherwise)
+            }
+            Err(_) if covered => StackEnd::BadAddress,
+            Err(_) => StackEnd::NoUnwindInfo,
+        };
+        return CallChain { calls, end };
     }
 }
 
