@@ -266,7 +266,7 @@ mod tests {
         Machine::Ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
     }
 
-    /// Time that stands still.
+    /// Time that does not pass.
     struct Still;
 
     impl Clock for Still {
