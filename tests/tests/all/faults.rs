@@ -26,7 +26,15 @@ const ENDINGS: &[Ending] = &[
     Ending {
         fault: "panic",
         exit_code: 101,
-        words: &["PANIC at apps/faults/src/main.rs:", "on purpose, number 1", "task main", "faults::serve", "main.rs:"],
+        words: &[
+            "PANIC at apps/faults/src/main.rs:",
+            "on purpose, number 1",
+            "task main",
+            "  #0 0x",
+            "rust_begin_unwind",
+            "faults::serve",
+            "main.rs:",
+        ],
     },
     Ending { fault: "bounds", exit_code: 101, words: &["index out of bounds", "past_the_end", "wrong.rs:"] },
     Ending { fault: "memory", exit_code: 101, words: &["memory allocation of 100000 bytes failed", "all_memory"] },
