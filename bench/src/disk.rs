@@ -4,7 +4,7 @@
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
 use crate::peers::linux::{self, Contents, LinuxGuest};
-use crate::statistics::{Summary, turn};
+use crate::statistics::{Summary, geometric_mean, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
@@ -149,12 +149,8 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         progress(index as u64 + 1, cells.len() as u64);
     }
     for (world, ratios) in &ratios {
-        let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
-        outcome.add(Figure::of(
-            &format!("disk.{world}.geomean"),
-            "of the peer",
-            if ratios.is_empty() { &[] } else { std::slice::from_ref(&mean) },
-        ));
+        let mean = geometric_mean(ratios);
+        outcome.add(Figure::of(&format!("disk.{world}.geomean"), "of the peer", mean.as_slice()));
     }
     outcome.note(format!(
         "sequential, {MILLISECONDS} ms a turn on a file of {} MiB that has all its blocks; a VM's disk is virtio-blk, direct by cache=none and io_uring, cached by cache=writeback; flushes are not part of the time",

@@ -43,6 +43,7 @@ pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome
         ("network", part) => run_parts(&network::PARTS, part, progress),
         ("tracing", part) => run_parts(&tracing::PARTS, part, progress),
         ("platform", part) => run_parts(&platform::PARTS, part, progress),
+        ("xen", part) => run_parts(&xen::PARTS, part, progress),
         ("web", part) => web::run(part, progress),
         (_, Some(part)) => bail!("{name} has no part {part:?}: it is measured as a whole"),
         ("boot", None) => boot::run(progress),
@@ -54,7 +55,6 @@ pub fn run(name: &str, part: Option<&str>, progress: Progress) -> Result<Outcome
         ("perf", None) => perf::run(progress),
         ("mpi", None) => mpi::run(progress),
         ("cores", None) => cores::run(progress),
-        ("xen", None) => xen::run(progress),
         ("vsock", None) => vsock::run(progress),
         _ => bail!("there is no benchmark {name:?}; there is: {}", NAMES.join(", ")),
     }

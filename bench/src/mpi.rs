@@ -4,7 +4,7 @@ mod contestants;
 
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
-use crate::statistics::{Summary, turn};
+use crate::statistics::{Summary, geometric_mean, turn};
 use anyhow::Result;
 use contestants::{Contestant, Platform};
 use glass_tests::folder::Folder;
@@ -140,10 +140,9 @@ fn add_table(outcome: &mut Outcome, name: &str, contestants: &[Contestant], tabl
 
 fn add_means(outcome: &mut Outcome, contestants: &[Contestant], ratios: &[Vec<f64>]) {
     for (contestant, ratios) in contestants.iter().zip(ratios).filter(|(_, ratios)| !ratios.is_empty()) {
-        let logarithms: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
-        let mean = (logarithms / ratios.len() as f64).exp();
+        let mean = geometric_mean(ratios);
         let within = ratios.iter().filter(|ratio| **ratio <= 1.1).count() * 100 / ratios.len();
-        let figure = Figure::of(&figure_name(contestant, "geomean"), "ratio", &[mean]);
+        let figure = Figure::of(&figure_name(contestant, "geomean"), "ratio", mean.as_slice());
         outcome.add(figure.map(|figure| figure.against("best peer", 1.0)));
         let (name, sizes) = (contestant.name, ratios.len());
         outcome.note(format!("{name}: of {sizes} sizes, {within} % are within 10 % of the better peer"));

@@ -35,6 +35,12 @@ fn percentile(sorted: &[f64], part: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
 }
 
+/// The geometric mean of ratios, none of which is 0. `None` without any.
+pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
+    let logarithms: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+    (!ratios.is_empty()).then(|| (logarithms / ratios.len() as f64).exp())
+}
+
 /// The order in which `contestants` run in `round`: each round starts with another one, so that none
 /// profits from always following the same neighbour.
 pub fn turn(contestants: usize, round: usize) -> impl Iterator<Item = usize> {
@@ -58,6 +64,12 @@ mod tests {
         assert_eq!(Summary::of(&[7.0]), Some(Summary { count: 1, median: 7.0, low: 7.0, high: 7.0 }));
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
+    }
+
+    #[test]
+    fn a_ratio_and_its_inverse_have_the_mean_1() {
+        assert!((geometric_mean(&[4.0, 0.25]).unwrap() - 1.0).abs() < 1e-9);
+        assert_eq!(geometric_mean(&[]), None);
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! An archive that a Linux kernel unpacks as its first file system: `cpio`'s format `newc`.
+//! An archive that a Linux kernel unpacks as its first file system: `cpio`'s format `newc` (Documentation/driver-api/early-userspace/buffer-format.rst).
+
+use std::collections::BTreeSet;
 
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
@@ -10,26 +12,33 @@ const NAME_OF_END: &str = "TRAILER!!!";
 pub struct Archive {
     bytes: Vec<u8>,
     count: u32,
+    folders: BTreeSet<String>,
 }
 
 impl Archive {
-    /// Adds a folder; those above it come before it.
+    /// Adds a folder, and before it those above it.
     pub fn folder(&mut self, name: &str) {
-        self.add(name, FOLDER, b"");
+        self.folders_above(name);
+        if self.folders.insert(name.to_owned()) {
+            self.add(name, FOLDER, b"");
+        }
     }
 
-    /// Adds the folders above a name.
-    pub fn folders_above(&mut self, name: &str) {
-        name.match_indices('/').for_each(|(at, _)| self.folder(&name[..at]));
+    fn folders_above(&mut self, name: &str) {
+        if let Some((above, _)) = name.rsplit_once('/') {
+            self.folder(above);
+        }
     }
 
-    /// Adds a symbolic link.
+    /// Adds a symbolic link, and the folders above it.
     pub fn link(&mut self, name: &str, target: &str) {
+        self.folders_above(name);
         self.add(name, LINK, target.as_bytes());
     }
 
-    /// Adds a file that all may read and, if `is_program`, run.
+    /// Adds a file that all may read and, if `is_program`, run, and the folders above it.
     pub fn file(&mut self, name: &str, is_program: bool, data: &[u8]) {
+        self.folders_above(name);
         self.add(name, FILE | if is_program { 0o755 } else { 0o644 }, data);
     }
 
@@ -61,7 +70,6 @@ mod tests {
     #[test]
     fn entries_have_their_kind_and_rights() {
         let mut archive = Archive::default();
-        archive.folders_above("a/b/run");
         archive.file("a/b/run", true, b"#!");
         archive.file("a/text", false, b"");
         archive.link("a/link", "run");

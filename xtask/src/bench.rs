@@ -23,6 +23,7 @@ pub fn run(options: &Options) -> Result<()> {
         "mpi" => packages::FOR_BENCH_MPI,
         "network" => packages::FOR_BENCH_NETWORK,
         "disk" | "console" | "cores" => packages::FOR_BENCH_DISK,
+        "xen" => packages::FOR_BENCH_XEN,
         "web" | "vsock" => packages::FOR_BENCH_WEB,
         _ => packages::FOR_BENCH,
     })?;

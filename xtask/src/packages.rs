@@ -65,6 +65,8 @@ pub const FOR_BENCH_MPI: &[Package] = &[QEMU, GCC, MUSL];
 pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP];
 /// What `cargo xtask bench disk` needs.
 pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO, BUSYBOX];
+/// What `cargo xtask bench xen` needs: guests, and fio for the Linux domain. Xen itself is not installed.
+pub const FOR_BENCH_XEN: &[Package] = &[QEMU, GCC, FIO];
 /// What `cargo xtask bench web` and `bench vsock` need.
 pub const FOR_BENCH_WEB: &[Package] = &[QEMU, IP, NGINX, BUSYBOX];
 /// What `cargo xtask bench perf` needs.

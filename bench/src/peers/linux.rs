@@ -3,8 +3,8 @@
 //!
 //! The kernel is downloaded once and kept in the cache. What the guest runs is sent to it line by line over its serial port.
 
-use crate::peers::archive::Archive;
 use anyhow::{Context, Result, bail, ensure};
+use glass_tests::archive::Archive;
 use glass_tests::folder::Folder;
 use glass_tests::netns::Namespace;
 use glass_tests::process::Process;
@@ -206,28 +206,37 @@ fn keep_modules(from: &Path, folder: &Path) -> Result<()> {
 /// What Linux unpacks at its start.
 fn archive(kernel: &Path, contents: &Contents) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
-    archive.file("init", INIT.as_bytes());
-    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-    archive.file("bin/busybox", &read(&program("busybox").context("busybox is not installed")?)?);
+    archive.file("init", true, INIT.as_bytes());
+    archive.file("bin/busybox", true, &read(&program("busybox").context("busybox is not installed")?)?);
     for module in MODULES.map(|name| format!("{name}.ko")) {
         let path = kernel.join(&module);
         if path.exists() {
-            archive.file(&format!("modules/{module}"), &read(&path)?);
+            archive.file(&format!("modules/{module}"), false, &read(&path)?);
         }
     }
-    let mut libraries = BTreeSet::new();
-    for name in contents.programs {
-        let path = program(name).with_context(|| format!("{name} is not installed"))?;
-        libraries.extend(needed(&run(Command::new("ldd").arg(&path))?));
-        archive.file(&format!("usr/bin/{name}"), &read(&path)?);
-    }
-    for library in &libraries {
-        archive.file(library.trim_start_matches('/'), &read(Path::new(library))?);
-    }
+    add_programs(&mut archive, contents.programs)?;
     for (path, bytes) in &contents.files {
-        archive.file(path, bytes);
+        archive.file(path, true, bytes);
     }
     Ok(archive.finish())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Adds programs of the host, with the libraries that they need.
+pub fn add_programs(archive: &mut Archive, names: &[&str]) -> Result<()> {
+    let mut libraries = BTreeSet::new();
+    for name in names {
+        let path = program(name).with_context(|| format!("{name} is not installed"))?;
+        libraries.extend(needed(&run(Command::new("ldd").arg(&path))?));
+        archive.file(&format!("usr/bin/{name}"), true, &read(&path)?);
+    }
+    for library in &libraries {
+        archive.file(library.trim_start_matches('/'), true, &read(Path::new(library))?);
+    }
+    Ok(())
 }
 
 /// Paths of the libraries in what ldd prints: `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for the loader.

@@ -27,6 +27,22 @@ const SECTOR_BYTES_MAX: u64 = PAGE_BYTES as u64;
 /// The bit of `info` for a disk that cannot be written.
 const READ_ONLY: u64 = 4;
 
+/// What a front end uses where the back end offers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlkFeatures {
+    /// The back end keeps its mappings of granted pages.
+    pub persistent: bool,
+    /// Requests of more than eleven pages.
+    pub indirect: bool,
+}
+
+impl Default for BlkFeatures {
+    /// All of them.
+    fn default() -> BlkFeatures {
+        BlkFeatures { persistent: true, indirect: true }
+    }
+}
+
 /// What the back end offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlkLimits {
@@ -162,7 +178,7 @@ impl<E: Events> Blk<E> {
         frames: &impl Frames,
         grants: &Grants,
         (port, events): (u32, E),
-        memory_bytes: usize,
+        (memory_bytes, features): (usize, BlkFeatures),
     ) -> Result<Blk<E>, BusError> {
         device.wait_for(State::InitWait).await?;
         let page = frames.allocate(1).ok_or(BusError::NoMemory)?;
@@ -174,11 +190,14 @@ impl<E: Events> Blk<E> {
             ("ring-ref", offered.grants[0].reference().to_string()),
             ("event-channel", port.to_string()),
             ("protocol", "x86_64-abi".to_string()),
-            ("feature-persistent", "1".to_string()),
+            ("feature-persistent", u8::from(features.persistent).to_string()),
         ];
         device.publish(&values, State::Initialised).await?;
         device.wait_for(State::Connected).await?;
-        let limits = BlkLimits::read(device).await?;
+        let mut limits = BlkLimits::read(device).await?;
+        if !features.indirect {
+            limits.indirect_segments = 0;
+        }
         device.publish(&[], State::Connected).await?;
         Blk::new(offered, limits, (frames, grants, device.domain), (port, events), memory_bytes)
     }

@@ -42,7 +42,7 @@ pub mod fake {
     pub use crate::page::SmallNumbers;
 }
 
-pub use blk::{Blk, BlkLimits};
+pub use blk::{Blk, BlkFeatures, BlkLimits};
 pub use bus::{BusError, Device, State};
 pub use console::Console;
 pub use error::Lie;

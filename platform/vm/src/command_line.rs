@@ -10,6 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use glass_formats::trace::Group;
 use glass_trace::{LevelFilter, parse_level};
+use glass_xen::BlkFeatures;
 
 /// The word that [`trace_groups`] reads.
 const TRACE_WORD: &str = "trace=";
@@ -29,6 +30,8 @@ pub struct CommandLine {
     pub cpus: Option<usize>,
     /// `virtio_mmio.device=`, in order.
     pub devices: Vec<MmioDevice>,
+    /// `xen-disk=FEATURES`: what disks of Xen use, `none` or some of `persistent` and `indirect`, to measure what each is good for. Both by default.
+    pub xen_disk: BlkFeatures,
     /// `log=LEVEL`: messages of the macros of `tracing` that are printed, warnings and errors by default.
     pub log: LevelFilter,
     /// The service's arguments.
@@ -99,6 +102,7 @@ impl CommandLine {
             name_servers: Vec::new(),
             console_port: 0,
             cpus: None,
+            xen_disk: BlkFeatures::default(),
             devices: Vec::new(),
             log: LevelFilter::WARN,
             args: Vec::new(),
@@ -125,6 +129,8 @@ impl CommandLine {
                 line.console_port = port;
             } else if let Some(cpus) = word.strip_prefix("cpus=").and_then(|cpus| cpus.parse().ok()) {
                 line.cpus = Some(cpus);
+            } else if let Some(features) = word.strip_prefix("xen-disk=").and_then(parse_features) {
+                line.xen_disk = features;
             } else if let Some(level) = word.strip_prefix("log=").and_then(parse_level) {
                 line.log = level;
             } else if !word.starts_with(TRACE_WORD) {
@@ -139,6 +145,18 @@ fn parse_device(text: &str) -> Option<MmioDevice> {
     let (address, interrupt) = text.split_once("@0x")?.1.split_once(':')?;
     let interrupt = interrupt.split(':').next()?;
     Some(MmioDevice { address: u64::from_str_radix(address, 16).ok()?, interrupt: interrupt.parse().ok()? })
+}
+
+fn parse_features(text: &str) -> Option<BlkFeatures> {
+    let none = BlkFeatures { persistent: false, indirect: false };
+    if text == "none" {
+        return Some(none);
+    }
+    text.split(',').try_fold(none, |features, name| match name {
+        "persistent" => Some(BlkFeatures { persistent: true, ..features }),
+        "indirect" => Some(BlkFeatures { indirect: true, ..features }),
+        _ => None,
+    })
 }
 
 /// A virtio console has at most 511 ports, as it has 1024 queues.
@@ -236,6 +254,18 @@ mod tests {
     }
 
     #[test]
+    fn features_of_disks_can_be_left_out() {
+        let features = |text| {
+            let BlkFeatures { persistent, indirect } = CommandLine::parse(text).xen_disk;
+            (persistent, indirect)
+        };
+        assert_eq!(features("ip=dhcp"), (true, true));
+        assert_eq!(features("xen-disk=none"), (false, false));
+        assert_eq!(features("xen-disk=indirect"), (false, true));
+        assert_eq!(features("xen-disk=persistent,indirect"), (true, true));
+    }
+
+    #[test]
     fn groups_of_events_are_found_among_the_platforms_words() {
         assert_eq!(trace_groups("ip=dhcp trace=cores,devices trace=tasks -- trace=nonsense"), Ok(7));
         assert_eq!(trace_groups("ip=dhcp"), Ok(0));
@@ -260,6 +290,8 @@ mod tests {
             "console=511",
             "cpus=many",
             "log=loud",
+            "xen-disk=fast",
+            "xen-disk=persistent,none",
         ] {
             let line = CommandLine::parse(word);
             assert_eq!(line.unknown, [word]);

@@ -61,6 +61,7 @@ where
         name_servers: command_line.name_servers,
         console_port: command_line.console_port,
         memory_bytes: heap::total_bytes() as usize,
+        xen_disk: command_line.xen_disk,
     };
     let (mut vectors, mut drivers) = (Vectors::new(apic::identifier()), Drivers::default());
     let found = step("boot: search for devices", || devices::find(&machine));

@@ -54,6 +54,8 @@ const MODULES: [&str; 18] = [
     "xen-blkback",
     "xen-netback",
 ];
+/// The module with which a Linux domain reads its disk.
+const DISK_MODULE: &str = "xen-blkfront";
 /// Programs of Xen's tools.
 const TOOLS: [&str; 6] = ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "xenctx", "libxl-save-helper"];
 const FOLDERS: [&str; 23] = [
@@ -85,7 +87,7 @@ const INIT: &str = include_str!("init.sh");
 /// What `xl` runs when it connects a disk and a card. Xen's own scripts need more of a system than there is.
 const SCRIPTS: [(&str, &str); 2] = [("block", include_str!("block.sh")), ("vif-bridge", include_str!("vif.sh"))];
 /// Changes when an image is made in another way.
-const MAKER: &str = "1";
+const MAKER: &str = "2";
 
 /// What QEMU boots.
 #[derive(Debug, Clone)]
@@ -98,6 +100,8 @@ pub struct Image {
     pub files: PathBuf,
     /// The programs of a shell in one, for guests.
     pub busybox: PathBuf,
+    /// The kernel's module for a domain's disk.
+    pub disk_module: PathBuf,
 }
 
 /// The image, made where the cache has none of these versions; or the reason why there is none.
@@ -120,8 +124,9 @@ pub fn get() -> Result<Image> {
     };
     // The lists of packages may be missing or out of date.
     let folder = get().or_else(|_| run(Path::new("/"), "apt-get", &["-q", "update"]).and_then(|_| get()))?;
-    let [xen, kernel, files, busybox] = ["xen", "kernel", "files", "busybox"].map(|name| folder.join(name));
-    Ok(Image { xen, kernel, files, busybox })
+    let names = ["xen", "kernel", "files", "busybox", DISK_MODULE];
+    let [xen, kernel, files, busybox, disk_module] = names.map(|name| folder.join(name));
+    Ok(Image { xen, kernel, files, busybox, disk_module })
 }
 
 fn strings(names: &[String]) -> Vec<&str> {
@@ -158,7 +163,8 @@ fn make(packages: &Path, folder: &Path) -> Result<()> {
         let package = package.to_str().context("a path that is no text")?;
         if name.starts_with("linux-image-") {
             // It has 400 MB.
-            let wanted = MODULES.map(|module| format!("'*/{module}.ko'")).join(" ");
+            let modules = MODULES.into_iter().chain([DISK_MODULE]);
+            let wanted: String = modules.map(|module| format!("'*/{module}.ko' ")).collect();
             let unpack = format!(
                 "dpkg-deb --fsys-tarfile '{package}' | tar -x -C '{}' --wildcards './boot/vmlinuz-*' {wanted}",
                 root.display()
@@ -177,6 +183,8 @@ fn make(packages: &Path, folder: &Path) -> Result<()> {
     run(folder, "sh", &["-c", &format!("gzip -dc '{}' >xen", packed.display())])?;
     let busybox = find(&root, |name| name == "busybox").context("there is no busybox")?;
     std::fs::copy(busybox, folder.join("busybox"))?;
+    let module = find(&root, |name| name.strip_suffix(".ko") == Some(DISK_MODULE));
+    std::fs::copy(module.context("there is no module for disks")?, folder.join(DISK_MODULE))?;
     std::fs::write(folder.join("files"), file_system(&root)?)?;
     Ok(std::fs::remove_dir_all(root)?)
 }
@@ -221,7 +229,6 @@ fn file_system(root: &Path) -> Result<Vec<u8>> {
         let path = find(&root.join("usr/lib"), |name| name == tool).with_context(|| format!("there is no {tool}"))?;
         // `xl` looks for its helper where it was built for.
         let inside = path.strip_prefix(root)?.to_string_lossy().into_owned();
-        archive.folders_above(&inside);
         archive.file(&inside, true, &std::fs::read(&path)?);
         archive.link(&format!("usr/bin/{tool}"), &format!("/{inside}"));
     }

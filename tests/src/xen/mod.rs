@@ -3,10 +3,10 @@
 //! It shows whether things work on the Xen that Debian ships, and not how long they take on hardware; times
 //! compare with each other at most.
 
+pub mod domains;
 pub mod guests;
 mod image;
 
-use crate::archive::Archive;
 use crate::folder::Folder;
 use crate::limit::say;
 use crate::process::Process;
@@ -26,11 +26,8 @@ pub const SHARED: &str = "/mnt";
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(5);
 /// RAM of the machine, and dom0's part of it.
-const RAM_MIB: u32 = 768;
+const RAM_MIB: u32 = 1024;
 const DOM0_MIB: u32 = 448;
-
-/// What the first process of a Linux guest does.
-const LINUX_INIT: &str = "#!/busybox sh\n/busybox mount -t proc proc /proc\necho UP\nwhile :; do while read -r line; do :; done </proc/self/maps; done\n";
 
 /// A running machine. Dropping it ends it.
 #[derive(Debug)]
@@ -123,25 +120,6 @@ impl World {
         guest.build(self.shared.path())?;
         self.shared.write(&format!("{}.cfg", guest.name), guest.configuration(SHARED).as_bytes())?;
         self.expect(&format!("xl create -q {SHARED}/{}.cfg", guest.name), Duration::from_secs(60)).map(drop)
-    }
-
-    /// Starts the kernel of dom0 once more, as the domain `linux-pv` or `linux-pvh`, which makes system calls all the time;
-    /// it does so when this returns.
-    pub fn start_linux(&mut self, kind: &str) -> Result<()> {
-        let mut files = Archive::default();
-        ["proc", "dev"].into_iter().for_each(|folder| files.folder(folder));
-        files.file("busybox", true, &std::fs::read(&self.image.busybox)?);
-        files.file("init", true, LINUX_INIT.as_bytes());
-        self.shared.write("linux-files", &files.finish())?;
-        std::fs::copy(&self.image.kernel, self.shared.file("linux-kernel"))?;
-        let name = format!("linux-{kind}");
-        let configuration = format!(
-            "name = \"{name}\"\ntype = \"{kind}\"\nkernel = \"{SHARED}/linux-kernel\"\nramdisk = \"{SHARED}/linux-files\"\nmemory = 128\ntsc_mode = \"native\"\nextra = \"console=hvc0 quiet mitigations=off\"\n"
-        );
-        self.shared.write(&format!("{name}.cfg"), configuration.as_bytes())?;
-        let log = format!("/var/log/xen/guest-{name}.log");
-        let wait = format!("until grep -q UP {log}; do usleep 100000; done");
-        self.expect(&format!("xl create -q {SHARED}/{name}.cfg && {wait}"), BOOT_PATIENCE).map(drop)
     }
 
     /// Ends a domain.

@@ -4,7 +4,8 @@
 
 use glass_tests::limit::{say, within};
 use glass_tests::programs;
-use glass_tests::xen::{SHARED, World};
+use glass_tests::xen::World;
+use glass_tests::xen::domains::SERVICE_LOG;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,6 @@ fn services_on_xen() {
     });
 }
 
-/// Where dom0 has what the service prints.
-const LOG: &str = "/var/log/xen/guest-service.log";
 const DISK: &str = "disk = [\"phy:/dev/loop0,xvda,w\"]\n";
 const CARD: &str = "vif = [\"mac=00:16:3e:01:02:03\"]\n";
 
@@ -80,50 +79,24 @@ take() {
 
 /// Starts an image as the domain `service`, with these devices and command line.
 fn start(world: &mut World, image: &str, devices: &str, line: &str) {
-    start_with(world, image, 64, devices, line);
-}
-
-/// The same, with so many MiB of memory.
-fn start_with(world: &mut World, image: &str, memory_mib: u32, devices: &str, line: &str) {
-    let configuration = format!(
-        "name = \"service\"\ntype = \"pvh\"\nkernel = \"{SHARED}/{image}\"\nmemory = {memory_mib}\nvcpus = 2\ntsc_mode = \"native\"\non_poweroff = \"destroy\"\non_crash = \"destroy\"\n{devices}extra = \"{line}\"\n"
-    );
-    std::fs::write(world.folder().join("service.cfg"), configuration).unwrap();
-    world.expect(&format!("rm -f {LOG}; xl create -q {SHARED}/service.cfg"), SCRIPT).unwrap();
+    world.start_service(image, 64, devices, line).unwrap();
 }
 
 /// Starts the queue and waits until it listens. Returns what it has printed.
 fn start_queue(world: &mut World, memory_mib: u32, options: &str) -> String {
     let line = format!("ip=10.99.0.2/24 -- {options}");
-    start_with(world, "upload-queue", memory_mib, &format!("{DISK}{CARD}"), &line);
+    world.start_service("upload-queue", memory_mib, &format!("{DISK}{CARD}"), &line).unwrap();
     wait_for(world, "listening on")
 }
 
 /// Waits until the log has a text.
 fn wait_for(world: &mut World, text: &str) -> String {
-    let looks =
-        format!("n=0; until grep -q '{text}' {LOG} || [ $n = 600 ]; do n=$((n+1)); usleep 100000; done; cat {LOG}");
+    let looks = format!(
+        "n=0; until grep -q '{text}' {SERVICE_LOG} || [ $n = 600 ]; do n=$((n+1)); usleep 100000; done; cat {SERVICE_LOG}"
+    );
     let log = world.expect(&looks, SCRIPT).unwrap();
     assert!(log.contains(text), "{text:?} is not in: {log}");
     log
-}
-
-/// Waits until the domain is gone. Returns what it has printed, and what `xl` reports of its end.
-fn wait_for_end(world: &mut World) -> (String, String) {
-    // Each look takes a busy dom0 half a second, so the wait is bounded by time.
-    let gone = "end=$(($(date +%s)+90)); while xl domid service >/dev/null 2>&1; do [ $(date +%s) -lt $end ] || exit 1; usleep 100000; done";
-    let waited = world.run(gone, SCRIPT).unwrap();
-    if waited.code != 0 {
-        let state = world
-            .run(
-                &format!("xl list; xl vcpu-list service; cat {LOG} /var/log/xen/xl-service.log; dmesg | tail -n 8"),
-                SCRIPT,
-            )
-            .unwrap();
-        panic!("the service does not end: {}", state.output);
-    }
-    let read = |world: &mut World, file: &str| world.expect(&format!("cat {file}"), SCRIPT).unwrap();
-    (read(world, LOG), read(world, "/var/log/xen/xl-service.log"))
 }
 
 fn ended_with(reports: &str, code: u32) {
@@ -146,7 +119,7 @@ fn keeps_uploads(world: &mut World) {
     let get = "wget -q -O /tmp/back http://10.99.0.2:8080/downloader && cmp /tmp/body /tmp/back";
     world.expect(get, SCRIPT).unwrap();
     world.expect("xl shutdown -w service", SCRIPT).unwrap();
-    let (log, reports) = wait_for_end(world);
+    let (log, reports) = world.end_of_service().unwrap();
     assert!(log.contains("upload-queue: ended"), "{log}");
     ended_with(&reports, 0);
 }
@@ -199,7 +172,7 @@ fn moves_more_than_its_memory(world: &mut World) {
 /// A panic is in the log of dom0 with its message and call chain, and `xl` reports a crash.
 fn crash_is_reported(world: &mut World) {
     start(world, "faults", "", "-- panic");
-    let (log, reports) = wait_for_end(world);
+    let (log, reports) = world.end_of_service().unwrap();
     assert!(log.contains("PANIC at apps/faults") && log.contains("call chain:\n  #0 0x"), "{log}");
     ended_with(&reports, 3);
 }
@@ -209,7 +182,7 @@ fn moves_requests_of_any_size(world: &mut World) {
     for direction in ["write", "read"] {
         let line = format!("-- --direction {direction} --bytes 4K,44K,1M --in-flight 16 --milliseconds 200");
         start(world, "bench-disk", DISK, &line);
-        let (log, reports) = wait_for_end(world);
+        let (log, reports) = world.end_of_service().unwrap();
         assert!(log.lines().filter(|line| line.contains("mb_s")).count() == 3 && !log.contains("error"), "{log}");
         ended_with(&reports, 0);
     }
@@ -220,7 +193,7 @@ fn moves_requests_of_any_size(world: &mut World) {
 /// What a service lacks is a sentence, and an end in order.
 fn without_devices(world: &mut World) {
     start(world, "upload-queue", "", "-- ");
-    let (log, reports) = wait_for_end(world);
+    let (log, reports) = world.end_of_service().unwrap();
     assert!(log.contains("error: "), "{log}");
     ended_with(&reports, 0);
 }

@@ -26,6 +26,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use glass_net::Sockets;
 use glass_virtio::{BlockDevice, Driver, IdentityDma, Rng, SetupError, Transport, device};
+use glass_xen::BlkFeatures;
 
 pub use console::SharedConsole;
 
@@ -73,6 +74,8 @@ pub struct Settings {
     pub console_port: u16,
     /// Memory of the machine.
     pub memory_bytes: usize,
+    /// What disks of Xen use.
+    pub xen_disk: BlkFeatures,
 }
 
 /// What the service gets of the devices.

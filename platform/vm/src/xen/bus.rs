@@ -111,8 +111,8 @@ impl Bus<'_> {
     }
 
     fn start_disk(&mut self, device: &Found, port: Port, grants: &Grants) -> Result<(), NoStart> {
-        let memory_bytes = self.settings.memory_bytes / DISK_SHARE;
-        let connect = Blk::connect(device, &IdentityFrames, grants, (port.0, XenEvents), memory_bytes);
+        let limits = (self.settings.memory_bytes / DISK_SHARE, self.settings.xen_disk);
+        let connect = Blk::connect(device, &IdentityFrames, grants, (port.0, XenEvents), limits);
         let blk = wait(&self.store, connect).ok_or(NoStart::TooLate)?.map_err(NoStart::Bus)?;
         watch_end(device, blk.closed());
         let label = format!("disk {}", self.devices.disks.len());

@@ -1,5 +1,6 @@
-//! `xen`: the pause of a domain for one stack trace, beside the hypercalls of uniprof and beside xenctx.
+//! `xen traces`: the pause of a domain for one stack trace, beside the hypercalls of uniprof and beside xenctx.
 
+use super::EMULATED;
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
 use crate::statistics::Summary;
@@ -37,9 +38,8 @@ struct Times {
 }
 
 /// Measures guest after guest, each alone with dom0.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
-    outcome.note("Xen runs in QEMU's emulation (TCG), where a hypercall takes some 16 us and memory is as slow as code: ratios of ways that make the same kinds of calls are meaningful, microseconds are not those of hardware");
+pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+    outcome.note(EMULATED);
     let mut world = World::boot()?;
     for file in ["glass", "examples/xen_looks"] {
         world.bring(&programs::built_static(file, true).with_context(|| format!("{file} is not built for dom0"))?)?;
@@ -54,7 +54,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
             xenctx(&mut world, guest, &mut times)?;
             progress((index * (TURNS + 1) + turn + 1) as u64, (GUESTS.len() * (TURNS + 1)) as u64);
         }
-        add(&mut outcome, name, &times);
+        add(outcome, name, &times);
         let (of_guest, samples) = torn_stacks(&mut world, guest)?;
         torn += of_guest;
         judged += samples;
@@ -65,8 +65,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     outcome.note(format!("torn: {torn} of {judged} stacks of guests whose call chains show it"));
     outcome.note("trace_us: pause, registers, 16 KiB of stack, end of the pause; uniprof_sequence: pause, registers, end of the pause as three hypercalls, nothing of the stack; xenctx: a process for each trace (-f -S), less the time of one that only prints its help");
     outcome.note("uniprof's own figures are 12 us for a trace on its authors' hardware, and 3 ms for xenctx (2017)");
-    world.power_off()?;
-    Ok(outcome)
+    world.power_off()
 }
 
 fn add(outcome: &mut Outcome, guest: &str, times: &Times) {

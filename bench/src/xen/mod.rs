@@ -1,0 +1,12 @@
+//! `xen`: what a domain of Xen costs and how fast it is. Xen runs in QEMU's emulation.
+
+mod block;
+mod traces;
+
+use crate::outcome::Part;
+
+/// The parts.
+pub const PARTS: [Part; 2] = [("traces", traces::run), ("block", block::run)];
+
+/// What the figures can show.
+const EMULATED: &str = "Xen runs in QEMU's emulation (TCG), where a hypercall takes some 16 us and memory is as slow as code: ratios of ways that make the same kinds of calls are meaningful, microseconds are not those of hardware";

@@ -1,0 +1,98 @@
+//! Domains of our images and of Linux.
+
+use super::{BOOT_PATIENCE, SHARED, World};
+use crate::archive::Archive;
+use anyhow::{Result, ensure};
+use std::path::Path;
+use std::time::Duration;
+
+/// Where dom0 has what the domain `service` prints.
+pub const SERVICE_LOG: &str = "/var/log/xen/guest-service.log";
+/// What `xl` reports of it.
+const SERVICE_REPORTS: &str = "/var/log/xen/xl-service.log";
+/// One script in dom0.
+const SCRIPT: Duration = Duration::from_secs(120);
+/// How long a domain may take to end, in seconds of dom0.
+const END_SECONDS: u32 = 90;
+/// What the first process of a Linux guest does.
+const LINUX_INIT: &str = "#!/busybox sh\n/busybox mount -t proc proc /proc\necho UP\nwhile :; do while read -r line; do :; done </proc/self/maps; done\n";
+
+/// A Linux domain: the kernel of dom0 once more, with other files.
+#[derive(Debug)]
+pub struct Linux<'a> {
+    /// The name of the domain.
+    pub name: &'a str,
+    /// `pv` or `pvh`.
+    pub kind: &'a str,
+    /// Its memory.
+    pub memory_mib: u32,
+    /// Lines of its configuration.
+    pub devices: &'a str,
+    /// Its first file system, whose program `init` is its first process; `busybox` is added.
+    pub files: Archive,
+}
+
+impl World {
+    /// Starts an image of ours, which is in the shared folder, as the domain `service`, with these lines of its configuration and this kernel
+    /// command line.
+    pub fn start_service(&mut self, image: &str, memory_mib: u32, devices: &str, line: &str) -> Result<()> {
+        let configuration = format!(
+            "name = \"service\"\ntype = \"pvh\"\nkernel = \"{SHARED}/{image}\"\nmemory = {memory_mib}\nvcpus = 2\ntsc_mode = \"native\"\non_poweroff = \"destroy\"\non_crash = \"destroy\"\n{devices}extra = \"{line}\"\n"
+        );
+        self.shared.write("service.cfg", configuration.as_bytes())?;
+        self.expect(&format!("rm -f {SERVICE_LOG}; xl create -q {SHARED}/service.cfg"), SCRIPT).map(drop)
+    }
+
+    /// Waits until the domain `service` is gone. Returns what it has printed, and what `xl` reports of its end.
+    pub fn end_of_service(&mut self) -> Result<(String, String)> {
+        // Each look takes a busy dom0 half a second, so the wait is bounded by time.
+        let gone = format!(
+            "end=$(($(date +%s)+{END_SECONDS})); while xl domid service >/dev/null 2>&1; do [ $(date +%s) -lt $end ] || exit 1; usleep 100000; done"
+        );
+        let waited = self.run(&gone, SCRIPT)?;
+        if waited.code != 0 {
+            let looks =
+                format!("xl list; xl vcpu-list service; cat {SERVICE_LOG} {SERVICE_REPORTS}; dmesg | tail -n 8");
+            anyhow::bail!("the service does not end: {}", self.run(&looks, SCRIPT)?.output);
+        }
+        let log = self.expect(&format!("cat {SERVICE_LOG}"), SCRIPT)?;
+        Ok((log, self.expect(&format!("cat {SERVICE_REPORTS}"), SCRIPT)?))
+    }
+
+    /// The module of the kernel with which a Linux domain reads its disk.
+    pub fn disk_module(&self) -> &Path {
+        &self.image.disk_module
+    }
+
+    /// Starts a Linux domain and waits until it has printed `text`, at most `limit`. Returns what it has printed.
+    pub fn run_linux(&mut self, linux: Linux, text: &str, limit: Duration) -> Result<String> {
+        let Linux { name, kind, memory_mib, devices, mut files } = linux;
+        files.file("busybox", true, &std::fs::read(&self.image.busybox)?);
+        self.shared.write("linux-files", &files.finish())?;
+        std::fs::copy(&self.image.kernel, self.shared.file("linux-kernel"))?;
+        let configuration = format!(
+            "name = \"{name}\"\ntype = \"{kind}\"\nkernel = \"{SHARED}/linux-kernel\"\nramdisk = \"{SHARED}/linux-files\"\nmemory = {memory_mib}\ntsc_mode = \"native\"\n{devices}extra = \"console=hvc0 quiet mitigations=off\"\n"
+        );
+        self.shared.write(&format!("{name}.cfg"), configuration.as_bytes())?;
+        let log = format!("/var/log/xen/guest-{name}.log");
+        let seconds = limit.as_secs();
+        let wait = format!(
+            "end=$(($(date +%s)+{seconds})); until grep -q '{text}' {log} || [ $(date +%s) -ge $end ]; do usleep 100000; done; cat {log}"
+        );
+        let printed = self.expect(
+            &format!("rm -f {log}; xl create -q {SHARED}/{name}.cfg && {{ {wait}; }}"),
+            limit + BOOT_PATIENCE,
+        )?;
+        ensure!(printed.contains(text), "the domain {name} has not printed {text:?}: {printed}");
+        Ok(printed)
+    }
+
+    /// Starts the domain `linux-pv` or `linux-pvh`, which makes system calls all the time; it does so when this returns.
+    pub fn start_linux(&mut self, kind: &str) -> Result<()> {
+        let mut files = Archive::default();
+        ["proc", "dev"].into_iter().for_each(|folder| files.folder(folder));
+        files.file("init", true, LINUX_INIT.as_bytes());
+        let name = format!("linux-{kind}");
+        self.run_linux(Linux { name: &name, kind, memory_mib: 128, devices: "", files }, "UP", BOOT_PATIENCE).map(drop)
+    }
+}
