@@ -126,9 +126,13 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
         return image("bench-platform");
     }
     if name == "xen" {
-        if part != Some("block") {
+        if part.is_none_or(|part| part == "traces") {
             static_glass()?;
             run::shown(without_libraries(&XEN_LOOKS).arg("--release"))?;
+        }
+        if part.is_none_or(|part| part == "network") {
+            run::shown(without_libraries(&["--package", "bench-tcp"]).arg("--release"))?;
+            image("bench-tcp")?;
         }
         return image("bench-disk");
     }

@@ -1,6 +1,6 @@
 //! Sends or receives bytes over TCP or vsock as fast as it can, for measurements of the network. A client sends its request
 //! in one line: `send NUMBER` to receive so many bytes, `take NUMBER` to send so many, `take` to send bytes until it closes its half, `echo` to get its
-//! bytes back.
+//! bytes back. With `--client ADDRESS send|take NUMBER` it is such a client over TCP, and prints how long that took.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -8,11 +8,13 @@ extern crate alloc;
 
 use alloc::string::String;
 use alloc::{format, vec};
+use core::net::SocketAddr;
 use core::str;
 use core::time::Duration;
 use glasshouse::trace::Counter;
 use glasshouse::{Error, Listener, Net, NetError, Platform, Port, Stream};
 
+const USAGE: &str = "the arguments are: [--port PORT], where PORT is a number or vsock: and a number, or --client ADDRESS:PORT send|take NUMBER";
 const PORT_DEFAULT: Port = Port::Tcp(8090);
 /// All bytes are sent from one buffer of this size, and received into one.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -30,9 +32,14 @@ glasshouse::main!(serve);
 
 async fn serve(platform: impl Platform) -> Result<(), Error> {
     let port = match platform.args() {
+        [option, server, wish, bytes] if option == "--client" => {
+            let (server, bytes) = (server.parse::<SocketAddr>(), bytes.parse());
+            let (Ok(server), Ok(bytes)) = (server, bytes) else { return Err(USAGE.into()) };
+            return ask(&platform, server, wish, bytes).await;
+        }
         [] => PORT_DEFAULT,
         [option, port] if option == "--port" => port.parse().map_err(|_| format!("{port} is not a port"))?,
-        _ => return Err("the arguments are: [--port PORT], where PORT is a number or vsock: and a number".into()),
+        _ => return Err(USAGE.into()),
     };
     // Vsock has no address that must be there first.
     let address = match port {
@@ -49,6 +56,32 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         // A client beyond the limit is reset by the drop of its connection.
         let _ = platform.spawn("client", async move { _ = client(stream).await });
     }
+}
+
+/// Lets a server send `bytes` bytes, or take so many, and prints the time from the request to the last byte.
+async fn ask(platform: &impl Platform, server: SocketAddr, wish: &str, bytes: u64) -> Result<(), Error> {
+    let mut stream = platform.net().connect(server).await?;
+    let start = platform.now();
+    stream.write_all(format!("{wish} {bytes}\n").as_bytes()).await?;
+    let mut received = 0;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let wanted = match wish {
+        "send" => bytes,
+        "take" => {
+            send(&mut stream, bytes).await?;
+            // It answers with a line.
+            1
+        }
+        _ => return Err(USAGE.into()),
+    };
+    while received < wanted {
+        match stream.read(&mut buffer).await? {
+            0 => return Err(format!("the server closed the connection after {received} bytes").into()),
+            count => received += count as u64,
+        }
+    }
+    platform.print(format_args!("{bytes} bytes in {} us", (platform.now() - start).as_micros()));
+    Ok(())
 }
 
 /// A client's request.

@@ -130,7 +130,7 @@ fn linux(world: &mut World) -> Result<Rates> {
     let mut files = Archive::default();
     ["proc", "sys", "dev", "tmp", "bin"].into_iter().for_each(|folder| files.folder(folder));
     add_programs(&mut files, &["fio"])?;
-    files.file("disk.ko", false, &std::fs::read(world.disk_module())?);
+    files.file("disk.ko", false, &std::fs::read(world.module("xen-blkfront"))?);
     files.file("init", true, linux_init().as_bytes());
     let linux = Linux { name: "linux-disk", kind: "pvh", memory_mib: LINUX_MEMORY_MIB, devices: DEVICES, files };
     let printed = world.run_linux(linux, ENDED, LIMIT)?;

@@ -115,17 +115,19 @@ pub struct NetTransmit<'a> {
 }
 
 impl<E: Events> Net<E> {
-    /// Agrees with the back end of `device` on rings, whose event channel is `port`.
+    /// Agrees with the back end of `device` on rings, whose event channel is `port`. Without `offloads` each frame has one part, and the stack
+    /// makes its checksums and segments.
     pub async fn connect(
         device: &Device<E>,
         frames: &impl Frames,
         grants: &Grants,
         (port, events): (u32, E),
+        offloads: bool,
     ) -> Result<Net<E>, BusError> {
         device.wait_for(State::InitWait).await?;
         let mac = parse_mac(&device.value("mac").await?).ok_or(BusError::BadValue("mac"))?;
         let mtu = device.value("mtu").await.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(MTU_DEFAULT);
-        let has = async |key| device.back_number(key, 0).await.map(|value| value != 0);
+        let has = async |key| device.back_number(key, 0).await.map(|value| value != 0 && offloads);
         let (parts, checksums) = (has("feature-sg").await?, has("feature-ipv6-csum-offload").await?);
         let offers = NetOffers {
             parts,
@@ -137,16 +139,17 @@ impl<E: Events> Net<E> {
         let net = Net::new(offers, mac, (frames, grants, device.domain), (port, events))?;
         let [receive, send] = [&net.receiver.pages, &net.transmitter.pages].map(|pages| pages.reference(ENTRIES));
         let number = |value: u32| value.to_string();
-        let values: [(&str, String); 9] = [
+        let values: [(&str, String); 10] = [
             ("tx-ring-ref", number(send)),
             ("rx-ring-ref", number(receive)),
             ("event-channel", number(port)),
             ("request-rx-copy", number(1)),
             ("feature-rx-notify", number(1)),
-            ("feature-sg", number(1)),
-            ("feature-gso-tcpv4", number(1)),
-            ("feature-gso-tcpv6", number(1)),
-            ("feature-ipv6-csum-offload", number(1)),
+            ("feature-sg", number(offloads.into())),
+            ("feature-gso-tcpv4", number(offloads.into())),
+            ("feature-gso-tcpv6", number(offloads.into())),
+            ("feature-ipv6-csum-offload", number(offloads.into())),
+            ("feature-no-csum-offload", number((!offloads).into())),
         ];
         device.publish(&values, State::Connected).await?;
         device.wait_for(State::Connected).await?;

@@ -32,6 +32,8 @@ pub struct CommandLine {
     pub devices: Vec<MmioDevice>,
     /// `xen-disk=FEATURES`: what disks of Xen use, `none` or some of `persistent` and `indirect`, to measure what each is good for. Both by default.
     pub xen_disk: BlkFeatures,
+    /// `xen-offloads=off`: cards of Xen make no checksums and no segments, to measure what that is good for.
+    pub xen_offloads: bool,
     /// `log=LEVEL`: messages of the macros of `tracing` that are printed, warnings and errors by default.
     pub log: LevelFilter,
     /// The service's arguments.
@@ -103,6 +105,7 @@ impl CommandLine {
             console_port: 0,
             cpus: None,
             xen_disk: BlkFeatures::default(),
+            xen_offloads: true,
             devices: Vec::new(),
             log: LevelFilter::WARN,
             args: Vec::new(),
@@ -131,6 +134,8 @@ impl CommandLine {
                 line.cpus = Some(cpus);
             } else if let Some(features) = word.strip_prefix("xen-disk=").and_then(parse_features) {
                 line.xen_disk = features;
+            } else if word == "xen-offloads=off" {
+                line.xen_offloads = false;
             } else if let Some(level) = word.strip_prefix("log=").and_then(parse_level) {
                 line.log = level;
             } else if !word.starts_with(TRACE_WORD) {
@@ -254,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn features_of_disks_can_be_left_out() {
+    fn features_of_disks_and_cards_can_be_left_out() {
         let features = |text| {
             let BlkFeatures { persistent, indirect } = CommandLine::parse(text).xen_disk;
             (persistent, indirect)
@@ -263,6 +268,7 @@ mod tests {
         assert_eq!(features("xen-disk=none"), (false, false));
         assert_eq!(features("xen-disk=indirect"), (false, true));
         assert_eq!(features("xen-disk=persistent,indirect"), (true, true));
+        assert!(CommandLine::parse("").xen_offloads && !CommandLine::parse("xen-offloads=off").xen_offloads);
     }
 
     #[test]

@@ -62,6 +62,7 @@ where
         console_port: command_line.console_port,
         memory_bytes: heap::total_bytes() as usize,
         xen_disk: command_line.xen_disk,
+        xen_offloads: command_line.xen_offloads,
     };
     let (mut vectors, mut drivers) = (Vectors::new(apic::identifier()), Drivers::default());
     let found = step("boot: search for devices", || devices::find(&machine));

@@ -3,7 +3,7 @@
 use super::{BOOT_PATIENCE, SHARED, World};
 use crate::archive::Archive;
 use anyhow::{Result, ensure};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where dom0 has what the domain `service` prints.
@@ -59,9 +59,19 @@ impl World {
         Ok((log, self.expect(&format!("cat {SERVICE_REPORTS}"), SCRIPT)?))
     }
 
-    /// The module of the kernel with which a Linux domain reads its disk.
-    pub fn disk_module(&self) -> &Path {
-        &self.image.disk_module
+    /// Waits until the domain `service` has printed a text. Returns all that it has printed.
+    pub fn wait_for_service(&mut self, text: &str) -> Result<String> {
+        let looks = format!(
+            "n=0; until grep -q '{text}' {SERVICE_LOG} || [ $n = 600 ]; do n=$((n+1)); usleep 100000; done; cat {SERVICE_LOG}"
+        );
+        let log = self.expect(&looks, SCRIPT)?;
+        ensure!(log.contains(text), "{text:?} is not in: {log}");
+        Ok(log)
+    }
+
+    /// A module of the kernel for a device of a Linux domain: `xen-blkfront` or `xen-netfront`.
+    pub fn module(&self, name: &str) -> PathBuf {
+        self.image.modules.join(name)
     }
 
     /// Starts a Linux domain and waits until it has printed `text`, at most `limit`. Returns what it has printed.

@@ -54,8 +54,8 @@ const MODULES: [&str; 18] = [
     "xen-blkback",
     "xen-netback",
 ];
-/// The module with which a Linux domain reads its disk.
-const DISK_MODULE: &str = "xen-blkfront";
+/// Modules for the devices of a Linux domain.
+const DOMAIN_MODULES: [&str; 2] = ["xen-blkfront", "xen-netfront"];
 /// Programs of Xen's tools.
 const TOOLS: [&str; 6] = ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "xenctx", "libxl-save-helper"];
 const FOLDERS: [&str; 23] = [
@@ -87,7 +87,7 @@ const INIT: &str = include_str!("init.sh");
 /// What `xl` runs when it connects a disk and a card. Xen's own scripts need more of a system than there is.
 const SCRIPTS: [(&str, &str); 2] = [("block", include_str!("block.sh")), ("vif-bridge", include_str!("vif.sh"))];
 /// Changes when an image is made in another way.
-const MAKER: &str = "2";
+const MAKER: &str = "3";
 
 /// What QEMU boots.
 #[derive(Debug, Clone)]
@@ -100,8 +100,8 @@ pub struct Image {
     pub files: PathBuf,
     /// The programs of a shell in one, for guests.
     pub busybox: PathBuf,
-    /// The kernel's module for a domain's disk.
-    pub disk_module: PathBuf,
+    /// The folder of the kernel's modules for the devices of a domain, named without their extension.
+    pub modules: PathBuf,
 }
 
 /// The image, made where the cache has none of these versions; or the reason why there is none.
@@ -124,9 +124,8 @@ pub fn get() -> Result<Image> {
     };
     // The lists of packages may be missing or out of date.
     let folder = get().or_else(|_| run(Path::new("/"), "apt-get", &["-q", "update"]).and_then(|_| get()))?;
-    let names = ["xen", "kernel", "files", "busybox", DISK_MODULE];
-    let [xen, kernel, files, busybox, disk_module] = names.map(|name| folder.join(name));
-    Ok(Image { xen, kernel, files, busybox, disk_module })
+    let [xen, kernel, files, busybox] = ["xen", "kernel", "files", "busybox"].map(|name| folder.join(name));
+    Ok(Image { xen, kernel, files, busybox, modules: folder })
 }
 
 fn strings(names: &[String]) -> Vec<&str> {
@@ -163,7 +162,7 @@ fn make(packages: &Path, folder: &Path) -> Result<()> {
         let package = package.to_str().context("a path that is no text")?;
         if name.starts_with("linux-image-") {
             // It has 400 MB.
-            let modules = MODULES.into_iter().chain([DISK_MODULE]);
+            let modules = MODULES.into_iter().chain(DOMAIN_MODULES);
             let wanted: String = modules.map(|module| format!("'*/{module}.ko' ")).collect();
             let unpack = format!(
                 "dpkg-deb --fsys-tarfile '{package}' | tar -x -C '{}' --wildcards './boot/vmlinuz-*' {wanted}",
@@ -183,8 +182,10 @@ fn make(packages: &Path, folder: &Path) -> Result<()> {
     run(folder, "sh", &["-c", &format!("gzip -dc '{}' >xen", packed.display())])?;
     let busybox = find(&root, |name| name == "busybox").context("there is no busybox")?;
     std::fs::copy(busybox, folder.join("busybox"))?;
-    let module = find(&root, |name| name.strip_suffix(".ko") == Some(DISK_MODULE));
-    std::fs::copy(module.context("there is no module for disks")?, folder.join(DISK_MODULE))?;
+    for module in DOMAIN_MODULES {
+        let path = find(&root, |name| name.strip_suffix(".ko") == Some(module));
+        std::fs::copy(path.with_context(|| format!("there is no {module}"))?, folder.join(module))?;
+    }
     std::fs::write(folder.join("files"), file_system(&root)?)?;
     Ok(std::fs::remove_dir_all(root)?)
 }

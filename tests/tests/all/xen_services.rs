@@ -5,7 +5,6 @@
 use glass_tests::limit::{say, within};
 use glass_tests::programs;
 use glass_tests::xen::World;
-use glass_tests::xen::domains::SERVICE_LOG;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -86,17 +85,7 @@ fn start(world: &mut World, image: &str, devices: &str, line: &str) {
 fn start_queue(world: &mut World, memory_mib: u32, options: &str) -> String {
     let line = format!("ip=10.99.0.2/24 -- {options}");
     world.start_service("upload-queue", memory_mib, &format!("{DISK}{CARD}"), &line).unwrap();
-    wait_for(world, "listening on")
-}
-
-/// Waits until the log has a text.
-fn wait_for(world: &mut World, text: &str) -> String {
-    let looks = format!(
-        "n=0; until grep -q '{text}' {SERVICE_LOG} || [ $n = 600 ]; do n=$((n+1)); usleep 100000; done; cat {SERVICE_LOG}"
-    );
-    let log = world.expect(&looks, SCRIPT).unwrap();
-    assert!(log.contains(text), "{text:?} is not in: {log}");
-    log
+    world.wait_for_service("listening on").unwrap()
 }
 
 fn ended_with(reports: &str, code: u32) {

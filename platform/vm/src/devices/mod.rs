@@ -76,6 +76,8 @@ pub struct Settings {
     pub memory_bytes: usize,
     /// What disks of Xen use.
     pub xen_disk: BlkFeatures,
+    /// Cards of Xen make checksums and segments.
+    pub xen_offloads: bool,
 }
 
 /// What the service gets of the devices.

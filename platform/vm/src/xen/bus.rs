@@ -101,7 +101,7 @@ impl Bus<'_> {
         if self.devices.sockets.is_some() {
             return Err(NoStart::Surplus);
         }
-        let connect = Net::connect(device, &IdentityFrames, grants, (port.0, XenEvents));
+        let connect = Net::connect(device, &IdentityFrames, grants, (port.0, XenEvents), self.settings.xen_offloads);
         let card = wait(&self.store, connect).ok_or(NoStart::TooLate)?.map_err(NoStart::Bus)?;
         watch_end(device, card.closed());
         let started = net::start_xen(card, self.settings, self.devices);
