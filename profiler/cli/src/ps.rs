@@ -10,7 +10,7 @@ use anyhow::Result;
 use glass_guests::choose::{self, Plan, Wanted, Way};
 use glass_guests::find::{self, Vm};
 use glass_guests::registry::{Links, Share, Vsock};
-use glass_profile::names::is_unsafe;
+use glass_profile::names::safe_chars;
 use serde_json::json;
 
 use crate::console;
@@ -77,7 +77,7 @@ fn sentences(links: &Links) -> Vec<String> {
 
 /// A path without characters that could change the terminal.
 fn shown(path: &Path) -> String {
-    path.to_string_lossy().chars().filter(|c| !is_unsafe(*c)).collect()
+    safe_chars(&path.to_string_lossy()).collect()
 }
 
 /// Lists the current VMs.

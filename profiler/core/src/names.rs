@@ -13,6 +13,11 @@ pub fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{61c}')
 }
 
+/// The characters of a text but the [unsafe](is_unsafe) ones.
+pub fn safe_chars(text: &str) -> impl Iterator<Item = char> {
+    text.chars().filter(|c| !is_unsafe(*c))
+}
+
 /// Replaces what could move a terminal's cursor or reorder the text around it, and cuts names
 /// longer than [`NAME_CHARS_MAX`].
 pub fn printable(name: &str) -> String {

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use glass_profile::names::is_unsafe;
+use glass_profile::names::safe_chars;
 
 use crate::error::GuestError;
 use crate::monitor::MonitorAddress;
@@ -177,7 +177,7 @@ fn with_entry(vm: Option<Vm>, entry: &registry::Entry) -> Vm {
 /// The name of a program, for display: without characters that could change the terminal.
 fn program_name(path: &str) -> String {
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
-    name.chars().filter(|c| !is_unsafe(*c)).take(64).collect()
+    safe_chars(&name).take(64).collect()
 }
 
 #[cfg(test)]

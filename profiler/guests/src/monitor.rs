@@ -7,7 +7,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use glass_profile::names::is_unsafe;
+use glass_profile::names::safe_chars;
 use serde_json::{Value, json};
 
 use crate::error::GuestError;
@@ -184,7 +184,7 @@ impl Monitor {
             }
             if let Some(error) = message.get("error") {
                 let text = error.get("desc").and_then(Value::as_str).unwrap_or("it does not say why");
-                let text: String = text.chars().filter(|c| !is_unsafe(*c)).take(200).collect();
+                let text: String = safe_chars(text).take(200).collect();
                 return Err(self.failed(&format!("refuses: {text}")));
             }
             if Instant::now() > deadline {

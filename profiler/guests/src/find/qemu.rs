@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use glass_profile::names::is_unsafe;
+use glass_profile::names::safe_chars;
 
 use super::Vm;
 use crate::monitor::{Language, MonitorAddress};
@@ -103,7 +103,7 @@ impl Options<'_> {
     fn name(&self) -> Option<String> {
         let text = self.value("name")?;
         let name = suboption(text, "guest").or(first(text).map(str::to_owned))?;
-        Some(name.chars().filter(|c| !is_unsafe(*c)).collect()).filter(|name: &String| !name.is_empty())
+        Some(safe_chars(&name).collect()).filter(|name: &String| !name.is_empty())
     }
 
     /// The socket of a `-chardev socket,id=...`.
