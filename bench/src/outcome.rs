@@ -38,7 +38,7 @@ impl Outcome {
     }
 }
 
-/// Called with completed rounds and total rounds.
+/// Called with completed measurements, or rounds of them, and with the total of these.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
 
 /// Measures each of so many contestants once in each round, in turn. Returns their results, by contestant.
@@ -50,10 +50,10 @@ pub fn in_turn<T>(
 ) -> Result<Vec<Vec<T>>> {
     let mut results: Vec<Vec<T>> = (0..contestants).map(|_| Vec::new()).collect();
     for round in 0..rounds {
-        for index in turn(contestants, round) {
+        for (measured, index) in (round * contestants..).zip(turn(contestants, round)) {
             results[index].push(measure(index)?);
+            progress(measured as u64 + 1, (rounds * contestants) as u64);
         }
-        progress(round as u64 + 1, rounds as u64);
     }
     Ok(results)
 }

@@ -3,11 +3,10 @@
 
 use super::EMULATED;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::{Outcome, Progress, in_turn};
 use crate::peers::linux::add_programs;
-use crate::statistics::{Summary, geometric_mean, turn};
+use crate::statistics::{Summary, geometric_mean};
 use anyhow::{Context, Result, ensure};
-use glass_tests::archive::Archive;
 use glass_tests::programs;
 use glass_tests::xen::World;
 use glass_tests::xen::domains::Linux;
@@ -51,18 +50,10 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let disk =
         format!("dd if=/dev/zero of=/tmp/disk bs=1M count={DISK_MIB} 2>/dev/null && losetup /dev/loop0 /tmp/disk");
     world.expect(&disk, LIMIT)?;
-    let contestants = FEATURES.len() + 1;
-    let mut samples: Vec<Vec<Rates>> = vec![Vec::new(); contestants];
-    for round in 0..ROUNDS {
-        for (done, contestant) in turn(contestants, round).enumerate() {
-            let rates = match FEATURES.get(contestant) {
-                Some((_, features)) => ours(&mut world, features)?,
-                None => linux(&mut world)?,
-            };
-            samples[contestant].push(rates);
-            progress((round * contestants + done + 1) as u64, (ROUNDS * contestants) as u64);
-        }
-    }
+    let samples = in_turn(FEATURES.len() + 1, ROUNDS, progress, |contestant| match FEATURES.get(contestant) {
+        Some((_, features)) => ours(&mut world, features),
+        None => linux(&mut world),
+    })?;
     world.power_off()?;
     add(outcome, &samples);
     outcome.note(format!(
@@ -127,11 +118,8 @@ fn kib(size: &str) -> u64 {
 
 /// All cells of a Linux domain.
 fn linux(world: &mut World) -> Result<Rates> {
-    let mut files = Archive::default();
-    ["proc", "sys", "dev", "tmp", "bin"].into_iter().for_each(|folder| files.folder(folder));
+    let mut files = world.linux_files("xen-blkfront", &linux_script())?;
     add_programs(&mut files, &["fio"])?;
-    files.file("disk.ko", false, &std::fs::read(world.module("xen-blkfront"))?);
-    files.file("init", true, linux_init().as_bytes());
     let linux = Linux { name: "linux-disk", kind: "pvh", memory_mib: LINUX_MEMORY_MIB, devices: DEVICES, files };
     let printed = world.run_linux(linux, ENDED, LIMIT)?;
     world.destroy("linux-disk")?;
@@ -150,21 +138,14 @@ fn linux(world: &mut World) -> Result<Rates> {
     whole(rates, &printed)
 }
 
-fn linux_init() -> String {
+fn linux_script() -> String {
     let sizes = SIZES.map(|(_, size)| size).join(" ");
     let in_flight = IN_FLIGHT.map(|number| number.to_string()).join(" ");
     let fio = format!(
         "fio --name=cell --ioengine=io_uring --time_based=1 --output-format=terse --terse-version=3 --filename=/dev/xvda --rw=read --direct=1 --runtime={MILLISECONDS}ms --size={DISK_MIB}M"
     );
     format!(
-        "#!/busybox sh
-/busybox --install -s /bin
-export PATH=/bin:/usr/bin
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t devtmpfs dev /dev
-insmod /disk.ko
-until [ -b /dev/xvda ]; do usleep 10000; done
+        "until [ -b /dev/xvda ]; do usleep 10000; done
 for size in {sizes}; do for depth in {in_flight}; do
     echo \"CELL $size $depth $({fio} --bs=$size --iodepth=$depth)\"
 done; done

@@ -2,10 +2,9 @@
 
 use super::EMULATED;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
-use crate::statistics::{Summary, turn};
+use crate::outcome::{Outcome, Progress, in_turn};
+use crate::statistics::Summary;
 use anyhow::{Context, Result};
-use glass_tests::archive::Archive;
 use glass_tests::programs;
 use glass_tests::xen::domains::Linux;
 use glass_tests::xen::{SHARED, World};
@@ -39,18 +38,11 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     world.expect(&format!("cp {SHARED}/bench-tcp /usr/bin/client"), LIMIT)?;
     // Of the same name, so not before the program was copied.
     world.bring(&image)?;
-    let contestants = OURS.len() + 1;
-    let mut samples: Vec<Vec<Rates>> = vec![Vec::new(); contestants];
-    for round in 0..ROUNDS {
-        for (done, contestant) in turn(contestants, round).enumerate() {
-            let rates = match OURS.get(contestant) {
-                Some((_, words)) => ours(&mut world, words)?,
-                None => linux(&mut world, &std::fs::read(&program)?)?,
-            };
-            samples[contestant].push(rates);
-            progress((round * contestants + done + 1) as u64, (ROUNDS * contestants) as u64);
-        }
-    }
+    let program = std::fs::read(program)?;
+    let samples = in_turn(OURS.len() + 1, ROUNDS, progress, |contestant| match OURS.get(contestant) {
+        Some((_, words)) => ours(&mut world, words),
+        None => linux(&mut world, &program),
+    })?;
     world.power_off()?;
     for (index, (direction, _)) in DIRECTIONS.iter().enumerate() {
         let column = |contestant: usize| samples[contestant].iter().map(|rates| rates[index]).collect::<Vec<f64>>();
@@ -90,11 +82,8 @@ fn ours(world: &mut World, words: &str) -> Result<Rates> {
 }
 
 fn linux(world: &mut World, program: &[u8]) -> Result<Rates> {
-    let mut files = Archive::default();
-    ["proc", "sys", "dev", "tmp", "bin"].into_iter().for_each(|folder| files.folder(folder));
+    let mut files = world.linux_files("xen-netfront", LINUX_SCRIPT)?;
     files.file("server", true, program);
-    files.file("card.ko", false, &std::fs::read(world.module("xen-netfront"))?);
-    files.file("init", true, LINUX_INIT.as_bytes());
     let linux = Linux { name: "linux-net", kind: "pvh", memory_mib: MEMORY_MIB, devices: DEVICES, files };
     world.run_linux(linux, LISTENS, LIMIT)?;
     let rates = transfers(world)?;
@@ -102,14 +91,7 @@ fn linux(world: &mut World, program: &[u8]) -> Result<Rates> {
     Ok(rates)
 }
 
-const LINUX_INIT: &str = "#!/busybox sh
-/busybox --install -s /bin
-export PATH=/bin
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t devtmpfs dev /dev
-insmod /card.ko
-until [ -e /sys/class/net/eth0 ]; do usleep 10000; done
+const LINUX_SCRIPT: &str = "until [ -e /sys/class/net/eth0 ]; do usleep 10000; done
 ip addr add 10.99.0.2/24 dev eth0
 ip link set lo up
 ip link set eth0 up

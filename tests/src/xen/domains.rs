@@ -3,11 +3,10 @@
 use super::{BOOT_PATIENCE, SHARED, World};
 use crate::archive::Archive;
 use anyhow::{Result, ensure};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where dom0 has what the domain `service` prints.
-pub const SERVICE_LOG: &str = "/var/log/xen/guest-service.log";
+const SERVICE_LOG: &str = "/var/log/xen/guest-service.log";
 /// What `xl` reports of it.
 const SERVICE_REPORTS: &str = "/var/log/xen/xl-service.log";
 /// One script in dom0.
@@ -16,6 +15,16 @@ const SCRIPT: Duration = Duration::from_secs(120);
 const END_SECONDS: u32 = 90;
 /// What the first process of a Linux guest does.
 const LINUX_INIT: &str = "#!/busybox sh\n/busybox mount -t proc proc /proc\necho UP\nwhile :; do while read -r line; do :; done </proc/self/maps; done\n";
+
+/// How the first process of one with a device begins.
+const LINUX_HEAD: &str = "#!/busybox sh
+/busybox --install -s /bin
+export PATH=/bin:/usr/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+insmod /module.ko
+";
 
 /// A Linux domain: the kernel of dom0 once more, with other files.
 #[derive(Debug)]
@@ -61,17 +70,27 @@ impl World {
 
     /// Waits until the domain `service` has printed a text. Returns all that it has printed.
     pub fn wait_for_service(&mut self, text: &str) -> Result<String> {
-        let looks = format!(
-            "n=0; until grep -q '{text}' {SERVICE_LOG} || [ $n = 600 ]; do n=$((n+1)); usleep 100000; done; cat {SERVICE_LOG}"
-        );
-        let log = self.expect(&looks, SCRIPT)?;
-        ensure!(log.contains(text), "{text:?} is not in: {log}");
-        Ok(log)
+        self.wait_for_line("service", text, SCRIPT)
     }
 
-    /// A module of the kernel for a device of a Linux domain: `xen-blkfront` or `xen-netfront`.
-    pub fn module(&self, name: &str) -> PathBuf {
-        self.image.modules.join(name)
+    /// Waits until a domain has printed a text, at most `limit`. Returns all that it has printed.
+    fn wait_for_line(&mut self, name: &str, text: &str, limit: Duration) -> Result<String> {
+        let (log, seconds) = (format!("/var/log/xen/guest-{name}.log"), limit.as_secs());
+        let looks = format!(
+            "end=$(($(date +%s)+{seconds})); until grep -q '{text}' {log} || [ $(date +%s) -ge $end ]; do usleep 100000; done; cat {log}"
+        );
+        let printed = self.expect(&looks, limit + BOOT_PATIENCE)?;
+        ensure!(printed.contains(text), "the domain {name} has not printed {text:?}: {printed}");
+        Ok(printed)
+    }
+
+    /// Files of a Linux domain whose first process loads `module`, `xen-blkfront` or `xen-netfront`, and then runs a script of the shell.
+    pub fn linux_files(&self, module: &str, script: &str) -> Result<Archive> {
+        let mut files = Archive::default();
+        ["proc", "sys", "dev", "tmp", "bin"].into_iter().for_each(|folder| files.folder(folder));
+        files.file("module.ko", false, &std::fs::read(self.image.modules.join(module))?);
+        files.file("init", true, format!("{LINUX_HEAD}{script}").as_bytes());
+        Ok(files)
     }
 
     /// Starts a Linux domain and waits until it has printed `text`, at most `limit`. Returns what it has printed.
@@ -84,17 +103,9 @@ impl World {
             "name = \"{name}\"\ntype = \"{kind}\"\nkernel = \"{SHARED}/linux-kernel\"\nramdisk = \"{SHARED}/linux-files\"\nmemory = {memory_mib}\ntsc_mode = \"native\"\n{devices}extra = \"console=hvc0 quiet mitigations=off\"\n"
         );
         self.shared.write(&format!("{name}.cfg"), configuration.as_bytes())?;
-        let log = format!("/var/log/xen/guest-{name}.log");
-        let seconds = limit.as_secs();
-        let wait = format!(
-            "end=$(($(date +%s)+{seconds})); until grep -q '{text}' {log} || [ $(date +%s) -ge $end ]; do usleep 100000; done; cat {log}"
-        );
-        let printed = self.expect(
-            &format!("rm -f {log}; xl create -q {SHARED}/{name}.cfg && {{ {wait}; }}"),
-            limit + BOOT_PATIENCE,
-        )?;
-        ensure!(printed.contains(text), "the domain {name} has not printed {text:?}: {printed}");
-        Ok(printed)
+        let create = format!("rm -f /var/log/xen/guest-{name}.log; xl create -q {SHARED}/{name}.cfg");
+        self.expect(&create, BOOT_PATIENCE)?;
+        self.wait_for_line(name, text, limit)
     }
 
     /// Starts the domain `linux-pv` or `linux-pvh`, which makes system calls all the time; it does so when this returns.
