@@ -1,16 +1,18 @@
-//! A running upload queue, as a process or as a VM.
+//! A running upload queue, as a process, as a VM or as a domain of Xen.
 
 use crate::content::Content;
 use crate::http::{Client, Response};
 use crate::process::{self, Process};
 use crate::programs;
-use anyhow::{Context, Result, bail};
-use std::cell::Cell;
+use crate::xen;
+use anyhow::{Context, Result, bail, ensure};
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The platform of the service.
@@ -74,13 +76,56 @@ impl Default for Options {
 /// A queue that answers requests. Dropping it ends it.
 #[derive(Debug)]
 pub struct Queue {
-    process: Process,
+    runner: Runner,
     /// Its address.
     pub address: SocketAddr,
     world: World,
 }
 
+#[derive(Debug)]
+enum Runner {
+    Process(Process),
+    Domain(Domain),
+}
+
+/// The domain `service` of a machine with Xen. Dropping it destroys the domain.
+#[derive(Debug)]
+struct Domain(Arc<Mutex<xen::World>>);
+
+impl Domain {
+    fn machine(&self) -> MutexGuard<'_, xen::World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn destroy(&mut self) {
+        // If that fails, the next queue on this machine cannot start, and reports it.
+        let _ = self.machine().destroy_queue();
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+impl Runner {
+    /// How it ended, if it has.
+    fn ended(&mut self) -> Option<String> {
+        match self {
+            Runner::Process(process) => process.ended().map(|status| status.to_string()),
+            Runner::Domain(domain) => match domain.machine().has_service() {
+                Ok(true) => None,
+                Ok(false) => Some("the end of the domain".into()),
+                Err(error) => Some(format!("{error:#}")),
+            },
+        }
+    }
+}
+
 thread_local! {
+    /// Where the queues that this thread starts are domains.
+    static XEN: RefCell<Option<Arc<Mutex<xen::World>>>> = const { RefCell::new(None) };
     /// Options of `glass run` for the VMs that this thread starts.
     static MACHINE: Cell<&'static [&'static str]> = const { Cell::new(&[]) };
 }
@@ -91,6 +136,20 @@ pub fn on_machine<T>(options: &'static [&'static str], test: impl FnOnce() -> T)
     let result = test();
     MACHINE.set(before);
     result
+}
+
+/// Runs `test`, whose [`Queue::start`] on this thread starts a domain on a machine that was booted with a port and has the image of the queue,
+/// instead of a VM.
+pub fn in_domains<T>(machine: &Arc<Mutex<xen::World>>, test: impl FnOnce() -> T) -> T {
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            XEN.take();
+        }
+    }
+    XEN.replace(Some(machine.clone()));
+    let _end = End;
+    test()
 }
 
 /// A port that was free a moment ago.
@@ -126,11 +185,18 @@ impl Queue {
             programs::skip(reason);
             return Ok(None);
         }
-        let port = free_port()?;
-        let Some(mut command) = command(world, disk, port, options) else { return Ok(None) };
-        let process = Process::spawn(&mut command, &log_path(disk))?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut queue = Queue { process, address, world };
+        let (runner, address) = if let Some(machine) = XEN.with_borrow(Option::clone) {
+            ensure!(options.program.is_none() && options.vm.is_empty(), "a domain has no options of `glass run`");
+            let domain = Domain(machine);
+            let address = domain.machine().start_queue(disk, &options.disk_size, options.memory_mib)?;
+            (Runner::Domain(domain), address)
+        } else {
+            let port = free_port()?;
+            let Some(mut command) = command(world, disk, port, options) else { return Ok(None) };
+            let process = Process::spawn(&mut command, &log_path(disk))?;
+            (Runner::Process(process), SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        };
+        let mut queue = Queue { runner, address, world };
         queue.wait_until_it_answers()?;
         Ok(Some(queue))
     }
@@ -142,8 +208,8 @@ impl Queue {
         let mut patience = Duration::from_millis(30);
         while answer(self.address, patience).is_none() {
             patience = (patience * 5 / 4).min(Duration::from_secs(2));
-            if let Some(status) = self.process.ended() {
-                bail!("the queue ({}) ended with {status}:\n{}", self.world, self.output());
+            if let Some(end) = self.runner.ended() {
+                bail!("the queue ({}) ended with {end}:\n{}", self.world, self.output());
             }
             if Instant::now() > deadline {
                 bail!("the queue ({}) did not answer in time:\n{}", self.world, self.output());
@@ -155,22 +221,31 @@ impl Queue {
 
     /// The pid of the process that runs the service: QEMU's, or the service's own.
     pub fn service_pid(&self) -> Result<u32> {
-        service_pid(self.world, &self.process)
+        match &self.runner {
+            Runner::Process(process) => service_pid(self.world, process),
+            Runner::Domain(_) => bail!("a domain has no process"),
+        }
     }
 
-    /// Ends it immediately, as a power cut would: SIGKILL to QEMU or the process, and to `glass`.
+    /// Ends it immediately, as a power cut would: SIGKILL to QEMU or the process, and to `glass`; or the destruction of the domain.
     pub fn kill(&mut self) {
-        self.process.kill();
+        match &mut self.runner {
+            Runner::Process(process) => process.kill(),
+            Runner::Domain(domain) => domain.destroy(),
+        }
     }
 
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
-        self.process.ended().is_none()
+        self.runner.ended().is_none()
     }
 
     /// Its output so far.
     pub fn output(&self) -> String {
-        self.process.output()
+        match &self.runner {
+            Runner::Process(process) => process.output(),
+            Runner::Domain(domain) => domain.machine().log_of_service().unwrap_or_default(),
+        }
     }
 
     /// A new connection.

@@ -50,7 +50,13 @@ mod smp;
 #[cfg(not(test))]
 mod start;
 #[cfg(not(test))]
-core::arch::global_asm!(include_str!("boot.s"), include_str!("mem.s"), include_str!("program.s"), options(att_syntax));
+core::arch::global_asm!(
+    include_str!("boot.s"),
+    include_str!("firmware.s"),
+    include_str!("mem.s"),
+    include_str!("program.s"),
+    options(att_syntax)
+);
 
 #[cfg(not(test))]
 pub use devices::{VmDisk, VmFiles};

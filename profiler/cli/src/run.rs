@@ -1,6 +1,7 @@
 //! `glass run`: boots a service in QEMU, or starts it as a process.
 
 mod disk;
+mod firmware;
 mod helpers;
 mod options;
 mod qemu;
@@ -20,7 +21,8 @@ use crate::symbolizer::Symbolizer;
 use crate::trace::wanted::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
-use glass_guests::registry;
+use glass_guests::{files::HostFile, registry};
+use glass_profile::elf;
 use options::{
     Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
     tcp_ports,
@@ -60,6 +62,9 @@ pub struct Args {
     /// Bus of the VM's devices [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput.
     #[arg(long, value_enum)]
     bus: Option<Bus>,
+    /// Boot by QEMU's firmware; without this option microvm boots by the image's, which takes less time.
+    #[arg(long)]
+    qemu_firmware: bool,
     /// Memory of the VM, in MiB if it has no unit.
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = parse_memory)]
     memory: u64,
@@ -198,8 +203,18 @@ fn find_program(args: &Args) -> Result<(PathBuf, String)> {
 /// 4 bytes of description, type 18.
 fn has_pvh_entry(path: &Path) -> Result<bool> {
     const NOTE: &[u8; 16] = b"\x04\0\0\0\x04\0\0\0\x12\0\0\0Xen\0";
-    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(bytes.windows(NOTE.len()).any(|window| window == NOTE))
+    // Ours have it in a section of its own.
+    Ok(section_contains(path, ".note.pvh", NOTE)? || contains(&fs::read(path)?, NOTE))
+}
+
+/// Whether a section of an ELF file contains these bytes.
+fn section_contains(path: &Path, section: &str, pattern: &[u8]) -> Result<bool> {
+    let file = HostFile::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(elf::section(&file, section).is_some_and(|bytes| contains(&bytes, pattern)))
+}
+
+fn contains(bytes: &[u8], pattern: &[u8]) -> bool {
+    bytes.windows(pattern.len()).any(|window| window == pattern)
 }
 
 fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Result<u8> {

@@ -232,6 +232,12 @@ pub(crate) fn section_bytes(parts: &Parts<'_>, file: &Elf<'_>, name: &str) -> Op
     Some(Arc::from(compressed.decompress().ok()?))
 }
 
+/// The bytes of a section of an ELF file; `None` if it has none of this name, or is damaged.
+pub fn section(file: &dyn ReadAt, name: &str) -> Option<Arc<[u8]>> {
+    let parts = Parts::of(file);
+    section_bytes(&parts, &parse_elf(&parts).ok()?, name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,6 @@
 //! none unless that variable is set.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -42,7 +41,7 @@ impl Debuginfod {
     pub fn from_environment(notice: fn(&str)) -> Option<Debuginfod> {
         let urls = std::env::var("DEBUGINFOD_URLS").ok()?;
         let timeout_s = std::env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|text| text.trim().parse().ok());
-        Debuginfod::new(&urls, cache_folder()?.join("debuginfod"), timeout_s.unwrap_or(TIMEOUT_S), notice)
+        Debuginfod::new(&urls, crate::cache::folder()?.join("debuginfod"), timeout_s.unwrap_or(TIMEOUT_S), notice)
     }
 
     /// The servers of a blank-separated list, `None` if it is empty. Downloads are cached in `folder`.
@@ -140,11 +139,4 @@ enum Fetched {
 fn is_recent(path: &Path) -> bool {
     let written = fs::metadata(path).and_then(|data| data.modified()).ok();
     written.is_some_and(|written| SystemTime::now().duration_since(written).is_ok_and(|age| age < MISSING_FOR))
-}
-
-/// `$GLASS_CACHE`, `$XDG_CACHE_HOME/glasshouse` or `~/.cache/glasshouse`.
-fn cache_folder() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
-    let general = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    variable("GLASS_CACHE").or_else(|| Some(general()?.join("glasshouse")))
 }

@@ -11,6 +11,7 @@ use glass_profile::event::Event;
 
 mod arch;
 mod boot_image;
+pub mod cache;
 pub mod choose;
 pub mod debuginfod;
 mod error;

@@ -2,9 +2,15 @@
 
 use super::{BOOT_PATIENCE, SHARED, World};
 use crate::archive::Archive;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
+/// The address of a domain that the host reaches: the one that QEMU's user network expects.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+/// The disk of an upload queue, in the shared folder.
+const QUEUE_DISK: &str = "queue-disk";
 /// Where dom0 has what the domain `service` prints.
 const SERVICE_LOG: &str = "/var/log/xen/guest-service.log";
 /// What `xl` reports of it.
@@ -52,6 +58,43 @@ impl World {
         self.expect(&format!("rm -f {SERVICE_LOG}; xl create -q {SHARED}/service.cfg"), SCRIPT).map(drop)
     }
 
+    /// Starts the upload queue, whose image is in the shared folder, as the domain `service`. Its disk is a file of the host, which is created if
+    /// it does not exist; `size` has the form of `truncate`. Returns its address on the host, where it listens soon.
+    pub fn start_queue(&mut self, disk: &Path, size: &str, memory_mib: u32) -> Result<SocketAddr> {
+        let port = self.port.context("this machine was booted without a port for domains")?;
+        let is_new = !disk.exists();
+        if is_new {
+            std::fs::File::create(disk).with_context(|| format!("cannot create {}", disk.display()))?;
+        }
+        std::fs::hard_link(disk, self.shared.file(QUEUE_DISK))?;
+        let resize = if is_new { format!("truncate -s {size} {SHARED}/{QUEUE_DISK} &&") } else { String::new() };
+        // A destroyed domain's last requests may still be running, and the device is busy until they end.
+        let attach = format!(
+            "looks=0; until losetup /dev/loop1 {SHARED}/{QUEUE_DISK}; do looks=$((looks+1)); [ $looks -lt 100 ] || exit 1; usleep 100000; done"
+        );
+        self.expect(&format!("{resize} {{ {attach}; }}"), SCRIPT)?;
+        let devices = "disk = [\"phy:/dev/loop1,xvda,w\"]\nvif = [\"mac=00:16:3e:01:02:03\"]\n";
+        let format = if is_new { " --format" } else { "" };
+        self.start_service("upload-queue", memory_mib, devices, &format!("ip={ADDRESS}/24 -- --port 8080{format}"))?;
+        Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Ends the domain of [`World::start_queue`] at once, as a power cut would.
+    pub fn destroy_queue(&mut self) -> Result<()> {
+        let ends = format!("xl destroy service; losetup -d /dev/loop1; rm -f {SHARED}/{QUEUE_DISK}");
+        self.expect(&ends, SCRIPT).map(drop)
+    }
+
+    /// Whether the domain `service` exists.
+    pub fn has_service(&mut self) -> Result<bool> {
+        Ok(self.run("xl domid service", SCRIPT)?.code == 0)
+    }
+
+    /// What the domain `service` has printed.
+    pub fn log_of_service(&mut self) -> Result<String> {
+        self.expect(&format!("cat {SERVICE_LOG}"), SCRIPT)
+    }
+
     /// Waits until the domain `service` is gone. Returns what it has printed, and what `xl` reports of its end.
     pub fn end_of_service(&mut self) -> Result<(String, String)> {
         // Each look takes a busy dom0 half a second, so the wait is bounded by time.
@@ -64,7 +107,7 @@ impl World {
                 format!("xl list; xl vcpu-list service; cat {SERVICE_LOG} {SERVICE_REPORTS}; dmesg | tail -n 8");
             anyhow::bail!("the service does not end: {}", self.run(&looks, SCRIPT)?.output);
         }
-        let log = self.expect(&format!("cat {SERVICE_LOG}"), SCRIPT)?;
+        let log = self.log_of_service()?;
         Ok((log, self.expect(&format!("cat {SERVICE_REPORTS}"), SCRIPT)?))
     }
 

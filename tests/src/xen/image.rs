@@ -34,7 +34,7 @@ const PACKAGES: [&str; 21] = [
     "busybox-static",
 ];
 /// Modules of the kernel that are loaded.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 24] = [
     "xen-privcmd",
     "xen-evtchn",
     "xen-gntdev",
@@ -53,6 +53,12 @@ const MODULES: [&str; 18] = [
     "loop",
     "xen-blkback",
     "xen-netback",
+    "failover",
+    "net_failover",
+    "virtio_net",
+    "llc",
+    "stp",
+    "bridge",
 ];
 /// Modules for the devices of a Linux domain.
 const DOMAIN_MODULES: [&str; 2] = ["xen-blkfront", "xen-netfront"];

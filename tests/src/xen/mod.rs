@@ -36,6 +36,8 @@ pub struct World {
     console: ChildStdin,
     shared: Folder,
     image: image::Image,
+    /// The port of [`World::boot_with_port`].
+    port: Option<u16>,
     scripts: u32,
 }
 
@@ -51,14 +53,28 @@ pub struct Done {
 impl World {
     /// Boots; the error has the reason why this machine cannot.
     pub fn boot() -> Result<World> {
+        World::boot_with(None)
+    }
+
+    /// Boots with one network of domains and a card of the machine's own: this port of the host is port 8080 of the domain
+    /// with the address [`domains::ADDRESS`].
+    pub fn boot_with_port(port: u16) -> Result<World> {
+        World::boot_with(Some(port))
+    }
+
+    fn boot_with(port: Option<u16>) -> Result<World> {
         ensure!(programs::has_qemu(), "qemu-system-x86_64 is not installed");
         let begin = Instant::now();
         let image = image::get().context("Xen's packages cannot be had")?;
         let made = begin.elapsed();
         let shared = Folder::new("xen")?;
-        let (process, console) =
-            Process::spawn_with_input(&mut qemu(&image, shared.path()), &shared.file("console.log"))?;
-        let mut world = World { process, console, shared, image, scripts: 0 };
+        let mut qemu = qemu(&image, shared.path());
+        if let Some(port) = port {
+            let forward = format!("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-{}:8080", domains::ADDRESS);
+            qemu.args(["-netdev", &forward, "-device", "virtio-net-pci,netdev=net,romfile="]);
+        }
+        let (process, console) = Process::spawn_with_input(&mut qemu, &shared.file("console.log"))?;
+        let mut world = World { process, console, shared, image, port, scripts: 0 };
         world.wait_until("dom0 is ready", BOOT_PATIENCE, |world| world.process.output().contains("DOM0 READY"))?;
         let boot = begin.elapsed() - made;
         say(&format!("Xen: image after {:.1} s, dom0 ready {:.1} s later", made.as_secs_f64(), boot.as_secs_f64()));

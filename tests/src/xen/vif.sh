@@ -1,8 +1,8 @@
 #!/bin/sh
-# Gives dom0 an address on a domain's card, without a bridge: `xl` runs it.
+# Connects a domain's card: to the machine's own card if there is a bridge, else to dom0, which gets an address on it. `xl` runs it.
 case "$1" in
 online | add)
-    ip addr add 10.99.0.1/24 dev "$vif"
+    if [ -d /sys/class/net/br0 ]; then brctl addif br0 "$vif"; else ip addr add 10.99.0.1/24 dev "$vif"; fi
     ip link set "$vif" up
     xenstore-write "$XENBUS_PATH/hotplug-status" connected
     ;;

@@ -11,8 +11,11 @@ use std::time::Duration;
 pub const PCI: &[&str] = &["--machine", "microvm", "--bus", "pci"];
 /// The options for devices in windows of memory.
 pub const MMIO: &[&str] = &["--machine", "microvm", "--bus", "mmio"];
-/// Each machine with each bus that it has. Firmware of q35 takes seconds where a host emulates its code.
-pub const MACHINES: [&[&str]; 3] = [MMIO, PCI, &["--machine", "q35"]];
+/// Each machine with each bus that it has, microvm by the image's firmware and by QEMU's. Firmware of q35 takes seconds where a host emulates its
+/// code.
+pub const MACHINES: [&[&str]; 4] = [MMIO, PCI, QEMU_FIRMWARE, Q35];
+const QEMU_FIRMWARE: &[&str] = &["--machine", "microvm", "--qemu-firmware"];
+const Q35: &[&str] = &["--machine", "q35"];
 
 /// The tests that run over virtio-mmio too.
 macro_rules! over_mmio {
@@ -54,8 +57,8 @@ fn run_over_mmio(seconds: u64, test: fn()) {
     within(Duration::from_secs(seconds), move || on_machine(MMIO, test));
 }
 
-/// The devices of a queue's VM, by QEMU's command line.
-fn devices(machine: Option<&'static [&'static str]>) -> Option<Vec<String>> {
+/// QEMU's command line for a queue.
+fn words(machine: Option<&'static [&'static str]>) -> Option<Vec<String>> {
     if let Some(reason) = World::Tcg.obstacle() {
         programs::skip(reason);
         return None;
@@ -68,17 +71,28 @@ fn devices(machine: Option<&'static [&'static str]>) -> Option<Vec<String>> {
     let (run, service) = words.split_at(words.iter().position(|word| *word == "--")?);
     let mut printed = std::process::Command::new(command.get_program());
     let output = printed.args(run).arg("--print-command").args(service).output().unwrap();
-    let words = glass_tests::qemu::words(String::from_utf8(output.stdout).unwrap().trim()).unwrap();
-    let is_device = |word: &String| word.starts_with("virtio-") && !word.starts_with("virtio-mmio.");
-    Some(words.into_iter().filter(is_device).collect())
+    Some(glass_tests::qemu::words(String::from_utf8(output.stdout).unwrap().trim()).unwrap())
 }
 
 #[test]
 fn tests_run_over_pci_and_those_of_the_table_over_mmio() {
     for (machine, kind) in [(None, "-pci,"), (Some(PCI), "-pci,"), (Some(MMIO), "-device")] {
-        let Some(devices) = devices(machine) else { return };
+        let Some(words) = words(machine) else { return };
+        let is_device = |word: &&String| word.starts_with("virtio-") && !word.starts_with("virtio-mmio.");
+        let devices: Vec<_> = words.iter().filter(is_device).collect();
         assert_eq!(devices.len(), 3, "console, disk, card: {devices:?}");
         assert!(devices.iter().all(|device| device.contains(kind)), "{machine:?}: {devices:?}");
+    }
+}
+
+#[test]
+fn microvm_boots_by_the_images_firmware() {
+    for (machine, is_ours) in [(None, true), (Some(MMIO), true), (Some(QEMU_FIRMWARE), false), (Some(Q35), false)] {
+        let Some(words) = words(machine) else { return };
+        let firmware =
+            words.iter().position(|word| word == "-bios").map(|place| std::fs::read(&words[place + 1]).unwrap());
+        assert_eq!(firmware.is_some(), is_ours, "{machine:?}: {words:?}");
+        assert!(firmware.is_none_or(|bytes| bytes.len() == 64 << 10 && bytes[bytes.len() - 16] != 0), "{machine:?}");
     }
 }
 

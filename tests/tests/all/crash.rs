@@ -190,8 +190,12 @@ fn drain_and_check(address: SocketAddr, items: &Items, seeds: &AtomicU64) -> usi
     found.len() - 1
 }
 
-fn nothing_acknowledged_is_lost(world: World) {
-    let rounds = programs::number("GLASS_KILL_ROUNDS", if programs::is_long() { 50 } else { 5 });
+/// Kills of a process or a VM.
+fn rounds() -> u64 {
+    programs::number("GLASS_KILL_ROUNDS", if programs::is_long() { 50 } else { 5 })
+}
+
+pub fn nothing_acknowledged_is_lost(world: World, rounds: u64) {
     let seed = programs::number("GLASS_SEED", u64::from(std::process::id()));
     let folder = Folder::new("crash").unwrap();
     let options = Options { disk_size: "512M".into(), ..Options::default() };
@@ -219,15 +223,15 @@ fn nothing_acknowledged_is_lost(world: World) {
 
 #[test]
 fn process() {
-    within(Duration::from_secs(900), || nothing_acknowledged_is_lost(World::Process));
+    within(Duration::from_secs(900), || nothing_acknowledged_is_lost(World::Process, rounds()));
 }
 
 #[test]
 fn kvm() {
-    within(Duration::from_secs(900), || nothing_acknowledged_is_lost(World::Kvm));
+    within(Duration::from_secs(900), || nothing_acknowledged_is_lost(World::Kvm, rounds()));
 }
 
 #[test]
 fn tcg() {
-    within(Duration::from_secs(900), || nothing_acknowledged_is_lost(World::Tcg));
+    within(Duration::from_secs(900), || nothing_acknowledged_is_lost(World::Tcg, rounds()));
 }

@@ -72,7 +72,7 @@ fn attack(queue: &Queue, bytes: &[u8]) -> u16 {
     }
 }
 
-fn malformed_requests_are_refused(world: World) {
+pub fn malformed_requests_are_refused(world: World) {
     let folder = Folder::new("malformed").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
     let before = room(&queue);
@@ -118,7 +118,7 @@ fn malformed_requests_are_refused(world: World) {
     assert_room(&mut queue, before);
 }
 
-fn random_bytes_do_no_harm(world: World) {
+pub fn random_bytes_do_no_harm(world: World) {
     let folder = Folder::new("random").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
     let before = room(&queue);
@@ -239,7 +239,7 @@ pub fn slow_clients_do_not_hold_up_others(world: World) {
 }
 
 /// From the same address as all others, which is the harder case: the first announces all space, the others stall.
-fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
+pub fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
     let folder = Folder::new("greedy").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
     let before = room(&queue);

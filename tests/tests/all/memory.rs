@@ -25,7 +25,7 @@ fn start(world: World, folder: &Folder, disk_mib: u64) -> Option<Queue> {
     Queue::start(world, &folder.file("queue.img"), &options).unwrap()
 }
 
-fn a_body_may_be_larger_than_memory(world: World) {
+pub fn a_body_may_be_larger_than_memory(world: World) {
     let folder = Folder::new("large").unwrap();
     let length_mib = if programs::is_long() { 1024 } else { 64 };
     let Some(queue) = start(world, &folder, length_mib + 64) else { return };
@@ -56,7 +56,7 @@ fn put_past_the_forwarder(address: SocketAddr, content: Content) -> Response {
     panic!("each of {ATTEMPTS_MAX} connections was reset");
 }
 
-fn many_large_bodies_at_once(world: World) {
+pub fn many_large_bodies_at_once(world: World) {
     let folder = Folder::new("many").unwrap();
     let length_mib = if programs::is_long() { 64 } else { 8 };
     let Some(queue) = start(world, &folder, CLIENTS * length_mib + 64) else { return };

@@ -38,7 +38,7 @@ pub fn items_come_out_whole_and_in_order(world: World) {
     }
 }
 
-fn a_foreign_client_uploads_and_downloads(world: World) {
+pub fn a_foreign_client_uploads_and_downloads(world: World) {
     if !programs::has_curl() {
         return programs::skip("curl is not installed");
     }
@@ -77,7 +77,7 @@ fn a_foreign_client_uploads_and_downloads(world: World) {
     assert_eq!((empty.status(), empty.text().as_str()), (404, "The queue is empty\n"));
 }
 
-fn each_wrong_request_has_its_answer(world: World) {
+pub fn each_wrong_request_has_its_answer(world: World) {
     let folder = Folder::new("statuses").unwrap();
     let Some(queue) = start(world, &folder) else { return };
     let beyond_the_disk = format!("PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 1u64 << 40);

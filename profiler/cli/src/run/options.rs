@@ -57,6 +57,7 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
     let refused = [
         (!args.port.is_empty(), "--port", "a process listens on the port of its own argument, after `--`"),
         (args.accel != Accel::Auto, "--accel", "a process runs on the host's CPUs"),
+        (args.qemu_firmware, "--qemu-firmware", "a process has no firmware"),
         (args.machine != Machine::Microvm, "--machine", "a process has no devices"),
         (args.bus.is_some(), "--bus", "a process has no devices"),
         (args.memory != MEMORY_DEFAULT, "--memory", "a process takes the memory it needs; `ulimit -v` bounds it"),

@@ -1,7 +1,7 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
 use super::options::{Accel, Bus, Machine, Network, tcp_ports};
-use super::{Args, LOG_DEFAULT, share, stopped, vsock};
+use super::{Args, LOG_DEFAULT, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
 use std::net::IpAddr;
@@ -98,6 +98,12 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
     qemu.args(["-m", &format!("{}K", memory / 1024), "-nodefaults", "-no-user-config"]);
     qemu.args(["-display", "none", "-no-reboot"]);
+    if args.machine == Machine::Microvm
+        && !args.qemu_firmware
+        && let Some(firmware) = firmware::of_image(image)
+    {
+        qemu.arg("-bios").arg(firmware);
+    }
     qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
     if bus == Bus::Mmio {
         qemu.args(["-global", "virtio-mmio.force-legacy=false"]);

@@ -2,7 +2,7 @@
 
 use super::ranks_trace::RanksTrace;
 use super::traced::Recording;
-use super::{Args, CORES_MAX, MEMORY_DEFAULT, SocketFolder, ends_with_us, options};
+use super::{Args, CORES_MAX, MEMORY_DEFAULT, SocketFolder, ends_with_us, options, section_contains};
 use crate::build::Platform;
 use crate::console::say;
 use anyhow::{Context, Result, bail, ensure};
@@ -49,7 +49,7 @@ pub(super) struct Options {
 
 /// Gives the VM of a C program's image a core for each rank and one for the devices, and more memory unless its size is given.
 pub(super) fn prepare_vm(args: &mut Args, image: &Path) -> Result<()> {
-    let is_c_program = args.platform == Platform::Vm && contains(image, C_PROGRAM_MARK)?;
+    let is_c_program = args.platform == Platform::Vm && section_contains(image, ".rodata", C_PROGRAM_MARK)?;
     let ranks = args.ranks.ranks;
     if !is_c_program {
         ensure!(
@@ -72,11 +72,6 @@ pub(super) fn prepare_vm(args: &mut Args, image: &Path) -> Result<()> {
     }
     args.cpus = thread::available_parallelism().ok().map(usize::from);
     Ok(())
-}
-
-fn contains(file: &Path, mark: &[u8]) -> Result<bool> {
-    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    Ok(bytes.windows(mark.len()).any(|window| window == mark))
 }
 
 /// Runs the job; the exit code is that of the first rank that failed, as `mpirun` has it.
