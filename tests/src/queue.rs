@@ -138,7 +138,7 @@ pub fn on_machine<T>(options: &'static [&'static str], test: impl FnOnce() -> T)
     result
 }
 
-/// Runs `test`, whose [`Queue::start`] on this thread starts a domain on a machine that was booted with a port and has the image of the queue,
+/// Runs `test`, whose [`Queue::start`] on this thread starts a domain on a machine that was booted with a card and has the image of the queue,
 /// instead of a VM.
 pub fn in_domains<T>(machine: &Arc<Mutex<xen::World>>, test: impl FnOnce() -> T) -> T {
     struct End;

@@ -2,13 +2,16 @@
 
 use super::{BOOT_PATIENCE, SHARED, World};
 use crate::archive::Archive;
+use crate::queue::free_port;
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-/// The address of a domain that the host reaches: the one that QEMU's user network expects.
-pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+/// How many addresses domains have in turn, from 10.0.2.20 on. QEMU's user network keeps connections for a while: a new domain with an old one's
+/// address would receive what the old one's clients have sent.
+const ADDRESSES: u32 = 200;
 /// The disk of an upload queue, in the shared folder.
 const QUEUE_DISK: &str = "queue-disk";
 /// Where dom0 has what the domain `service` prints.
@@ -61,7 +64,6 @@ impl World {
     /// Starts the upload queue, whose image is in the shared folder, as the domain `service`. Its disk is a file of the host, which is created if
     /// it does not exist; `size` has the form of `truncate`. Returns its address on the host, where it listens soon.
     pub fn start_queue(&mut self, disk: &Path, size: &str, memory_mib: u32) -> Result<SocketAddr> {
-        let port = self.port.context("this machine was booted without a port for domains")?;
         let is_new = !disk.exists();
         if is_new {
             std::fs::File::create(disk).with_context(|| format!("cannot create {}", disk.display()))?;
@@ -75,7 +77,14 @@ impl World {
         self.expect(&format!("{resize} {{ {attach}; }}"), SCRIPT)?;
         let devices = "disk = [\"phy:/dev/loop1,xvda,w\"]\nvif = [\"mac=00:16:3e:01:02:03\"]\n";
         let format = if is_new { " --format" } else { "" };
-        self.start_service("upload-queue", memory_mib, devices, &format!("ip={ADDRESS}/24 -- --port 8080{format}"))?;
+        let address = Ipv4Addr::new(10, 0, 2, 20 + (self.queues % ADDRESSES) as u8);
+        self.queues += 1;
+        let port = free_port()?;
+        let forward = format!("hostfwd_add net tcp:127.0.0.1:{port}-{address}:8080");
+        let monitor = self.monitor.as_mut().context("this machine was booted without a card")?;
+        let refusal = monitor.execute("human-monitor-command", json!({ "command-line": forward }))?;
+        ensure!(refusal == "", "QEMU refuses {forward}: {refusal}");
+        self.start_service("upload-queue", memory_mib, devices, &format!("ip={address}/24 -- --port 8080{format}"))?;
         Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 

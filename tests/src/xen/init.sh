@@ -15,7 +15,9 @@ mount -t xenfs xenfs /proc/xen
 ip link set lo up
 # A card of the machine's own and those of domains are one network, without the 15 s that a bridge learns before it forwards.
 if [ -d /sys/class/net/eth0 ]; then
-    brctl addbr br0 && brctl setfd br0 0 && brctl addif br0 eth0
+    brctl addbr br0
+    echo 0 >/sys/class/net/br0/bridge/forward_delay
+    brctl addif br0 eth0
     ip link set eth0 up
     ip link set br0 up
 fi

@@ -11,6 +11,7 @@ use crate::folder::Folder;
 use crate::limit::say;
 use crate::process::Process;
 use crate::programs;
+use crate::qmp::Qmp;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,9 +37,11 @@ pub struct World {
     console: ChildStdin,
     shared: Folder,
     image: image::Image,
-    /// The port of [`World::boot_with_port`].
-    port: Option<u16>,
+    /// If it has a card.
+    monitor: Option<Qmp>,
     scripts: u32,
+    /// Queues that were started.
+    queues: u32,
 }
 
 /// What a script has printed, and with which code it ended.
@@ -53,28 +56,29 @@ pub struct Done {
 impl World {
     /// Boots; the error has the reason why this machine cannot.
     pub fn boot() -> Result<World> {
-        World::boot_with(None)
+        World::boot_with(false)
     }
 
-    /// Boots with one network of domains and a card of the machine's own: this port of the host is port 8080 of the domain
-    /// with the address [`domains::ADDRESS`].
-    pub fn boot_with_port(port: u16) -> Result<World> {
-        World::boot_with(Some(port))
+    /// Boots with a card of the machine's own, on one network with those of domains: the host reaches them ([`World::start_queue`]).
+    pub fn boot_with_card() -> Result<World> {
+        World::boot_with(true)
     }
 
-    fn boot_with(port: Option<u16>) -> Result<World> {
+    fn boot_with(has_card: bool) -> Result<World> {
         ensure!(programs::has_qemu(), "qemu-system-x86_64 is not installed");
         let begin = Instant::now();
         let image = image::get().context("Xen's packages cannot be had")?;
         let made = begin.elapsed();
         let shared = Folder::new("xen")?;
         let mut qemu = qemu(&image, shared.path());
-        if let Some(port) = port {
-            let forward = format!("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-{}:8080", domains::ADDRESS);
-            qemu.args(["-netdev", &forward, "-device", "virtio-net-pci,netdev=net,romfile="]);
+        let monitor = shared.file("monitor");
+        if has_card {
+            qemu.args(["-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,romfile="]);
+            qemu.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())]);
         }
         let (process, console) = Process::spawn_with_input(&mut qemu, &shared.file("console.log"))?;
-        let mut world = World { process, console, shared, image, port, scripts: 0 };
+        let monitor = has_card.then(|| Qmp::connect(&monitor)).transpose()?;
+        let mut world = World { process, console, shared, image, monitor, scripts: 0, queues: 0 };
         world.wait_until("dom0 is ready", BOOT_PATIENCE, |world| world.process.output().contains("DOM0 READY"))?;
         let boot = begin.elapsed() - made;
         say(&format!("Xen: image after {:.1} s, dom0 ready {:.1} s later", made.as_secs_f64(), boot.as_secs_f64()));

@@ -7,7 +7,7 @@ use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::{say, within};
 use glass_tests::programs;
-use glass_tests::queue::{Options, Queue, World, free_port, in_domains};
+use glass_tests::queue::{Options, Queue, World, in_domains};
 use glass_tests::xen;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,7 +61,7 @@ fn services_on_xen() {
         if images.len() < IMAGES.len() {
             return;
         }
-        let machine = match xen::World::boot_with_port(free_port().unwrap()) {
+        let machine = match xen::World::boot_with_card() {
             Ok(machine) => machine,
             Err(error) => return programs::skip(&format!("{error:#}")),
         };
