@@ -270,13 +270,13 @@
 
 .Lno_room:
     movl $ROM + .Lmessage - .Lfirmware, %esi
-    movl $message_end - .Lmessage, %ecx
+    movl $.Lmessage_end - .Lmessage, %ecx
     movl $0x3f8, %edx
     rep outsb
 1:  hlt
     jmp 1b
 
-.Lmessage: .ascii "glass: the command line or ACPI's tables are too long for the image's firmware\r\n"
+.Lmessage: .ascii "glass: the command line or ACPI's tables are too long for the image's firmware: use --qemu-firmware\r\n"
 .Lmessage_end:
 .Lloader: .asciz "etc/table-loader"
 .Lrsdp: .asciz "etc/acpi/rsdp\0\0"

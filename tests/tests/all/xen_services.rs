@@ -13,14 +13,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// All cases together; they take two minutes, with --long twenty.
+/// All cases together; they take two minutes, with --long twenty-five.
 const LIMIT: Duration = Duration::from_secs(3600);
 /// One script in dom0.
 const SCRIPT: Duration = Duration::from_secs(120);
 const IMAGES: [&str; 3] = ["upload-queue", "faults", "bench-disk"];
 
 /// Destructions of a domain during uploads.
-const DESTROYED: u64 = 3;
+const DESTROYED: u64 = 2;
 const DESTROYED_LONG: u64 = 20;
 
 type Machine = Arc<Mutex<xen::World>>;
@@ -45,7 +45,7 @@ const OF_ALL_PLATFORMS: [Common; 14] = [
     ("items_survive_a_restart", service::items_survive_a_restart, false),
     ("a_full_disk_is_told_and_drains", service::a_full_disk_is_told_and_drains, false),
     ("nothing_acknowledged_is_lost", nothing_acknowledged_is_lost, true),
-    ("malformed_requests_are_refused", hostile::malformed_requests_are_refused, true),
+    ("malformed_requests_are_refused", hostile::malformed_requests_are_refused, false),
     ("random_bytes_do_no_harm", hostile::random_bytes_do_no_harm, false),
     ("clients_that_vanish_leave_no_trace", hostile::clients_that_vanish_leave_no_trace, false),
     ("slow_clients_do_not_hold_up_others", hostile::slow_clients_do_not_hold_up_others, false),
