@@ -56,9 +56,12 @@ fn put_past_the_forwarder(address: SocketAddr, content: Content) -> Response {
     panic!("each of {ATTEMPTS_MAX} connections was reset");
 }
 
-pub fn many_large_bodies_at_once(world: World) {
+fn many_large_bodies_at_once(world: World) {
+    many_bodies_at_once(world, if programs::is_long() { 64 } else { 8 });
+}
+
+pub fn many_bodies_at_once(world: World, length_mib: u64) {
     let folder = Folder::new("many").unwrap();
-    let length_mib = if programs::is_long() { 64 } else { 8 };
     let Some(queue) = start(world, &folder, CLIENTS * length_mib + 64) else { return };
     let address = queue.address;
     let content = move |seed| Content { seed, length_bytes: length_mib * MIB };

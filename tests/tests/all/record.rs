@@ -9,6 +9,7 @@ use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World};
 use glass_tests::terminal::Terminal;
 use std::cell::RefCell;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -31,36 +32,45 @@ fn a_recording_names_what_the_queue_does(world: World) {
     record.args(["record", "--pid", &queue.service_pid().unwrap().to_string(), "--rate", "499", "--duration", "3"]);
     record.arg("--output").arg(&recording);
     let mut recorder = Process::spawn(&mut record, &folder.file("record.log")).unwrap();
+    let moved = load_until(&queue, 200_000, || recorder.wait(Duration::ZERO).is_some());
+    assert!(recorder.ended().is_some_and(|status| status.success()), "glass record: {}", recorder.output());
+    let names: &[&str] =
+        if world == World::Process { &["upload_queue"] } else { &["upload_queue", "smoltcp", "virtio"] };
+    let broken = judge(&glass, &recording, names);
+    say(&format!("record {world}: {moved} items moved meanwhile, {broken} % of the stacks broken"));
+}
+
+/// Moves items of this length through the queue until a condition holds; returns how many.
+pub fn load_until(queue: &Queue, length_bytes: u64, mut is_over: impl FnMut() -> bool) -> u64 {
     let mut seed = 0;
-    let status = loop {
+    while !is_over() {
         seed += 1;
         assert!(seed < 100_000, "glass record does not end after its duration");
-        let item = Content { seed, length_bytes: 200_000 };
+        let item = Content { seed, length_bytes };
         assert_eq!(queue.put(item).unwrap().status(), 200);
         queue.take(item).unwrap();
-        if let Some(status) = recorder.wait(Duration::ZERO) {
-            break status;
-        }
-    };
-    assert!(status.success(), "glass record: {}", recorder.output());
+    }
+    seed
+}
+
+/// Checks that functions of these names are in a recording and few stacks broken; returns the percentage of those.
+pub fn judge(glass: &Path, recording: &Path, names: &[&str]) -> f64 {
     let report = |arguments: &[&str]| {
-        let output = Command::new(&glass).arg("report").arg(&recording).args(arguments).output().unwrap();
+        let output = Command::new(glass).arg("report").arg(recording).args(arguments).output().unwrap();
         assert!(output.status.success(), "glass report: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
     let text = report(&["--text", "--top", "500"]);
-    let page = folder.file("report.html");
+    let page = recording.with_extension("html");
     report(&["--output", &page.to_string_lossy()]);
     let page = std::fs::read_to_string(page).unwrap();
-    let names: &[&str] =
-        if world == World::Process { &["upload_queue"] } else { &["upload_queue", "smoltcp", "virtio"] };
     // The table has room for short names only; the page holds the whole ones.
     for name in names {
         assert!(page.contains(name), "no function of {name} is in the page; the table:\n{text}");
     }
     let broken = broken_percent(&text).unwrap_or_else(|| panic!("the table has no line about broken stacks:\n{text}"));
-    say(&format!("record {world}: {seed} items moved meanwhile, {broken} % of the stacks broken"));
     assert!(broken < BROKEN_PERCENT_MAX, "{broken} % of the stacks are broken:\n{text}");
+    broken
 }
 
 #[test]
