@@ -5,7 +5,7 @@
 //! balloon) would still be read through the old one, so frames in use are mapped again every second, while it runs.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 
@@ -33,7 +33,7 @@ struct Shown {
 #[derive(Debug, Default)]
 struct Mapped {
     maps: Vec<Map>,
-    shown: HashMap<u64, Shown>,
+    shown: BTreeMap<u64, Shown>,
 }
 
 /// The frames of a domain, by their numbers: those of the machine for a paravirtualized guest, those of the guest for others.
@@ -79,20 +79,28 @@ impl Frames {
 impl Mapped {
     /// Where a frame can be read, mapped now if it was not.
     fn find(&mut self, device: &File, domain: u16, frame: u64) -> Option<(&Map, usize)> {
-        if !self.shown.contains_key(&frame) {
-            let (map, is_mapped) = map_foreign(device.as_fd(), domain, &[frame]).ok()?;
-            if is_mapped != [true] {
-                return None;
+        let (map, page) = match self.shown.get_mut(&frame) {
+            Some(shown) => {
+                shown.is_used = true;
+                (shown.map, shown.page)
             }
-            if self.shown.len() >= FRAMES_MAX {
-                *self = Mapped::default();
-            }
-            self.shown.insert(frame, Shown { map: self.maps.len(), page: 0, is_used: true });
-            self.maps.push(map);
+            None => (self.add(device, domain, frame)?, 0),
+        };
+        Some((self.maps.get(map)?, page))
+    }
+
+    /// Maps a frame; the number of its mapping.
+    fn add(&mut self, device: &File, domain: u16, frame: u64) -> Option<usize> {
+        let (map, is_mapped) = map_foreign(device.as_fd(), domain, &[frame]).ok()?;
+        if is_mapped != [true] {
+            return None;
         }
-        let shown = self.shown.get_mut(&frame)?;
-        shown.is_used = true;
-        Some((self.maps.get(shown.map)?, shown.page))
+        if self.shown.len() >= FRAMES_MAX {
+            *self = Mapped::default();
+        }
+        self.shown.insert(frame, Shown { map: self.maps.len(), page: 0, is_used: true });
+        self.maps.push(map);
+        Some(self.maps.len() - 1)
     }
 }
 

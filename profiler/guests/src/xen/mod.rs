@@ -152,22 +152,23 @@ impl XenDomain {
             Err((Some(libc::ENOENT | libc::ENODATA), _)) => return Ok(None),
             Err((_, error)) => return Err(failed("read the registers of a vCPU", error)),
         }
-        Ok(Some(if self.is_hvm {
-            let mut bytes = [0; xen::HVM_CONTEXT_BYTES];
-            self.calls.context(place, &mut bytes);
-            xen::parse_hvm_context(&bytes)
-        } else {
-            let mut bytes = [0; xen::CONTEXT_BYTES];
-            self.calls.context(place, &mut bytes);
-            xen::parse_context(&bytes)
-        }))
+        let word = |offset| self.calls.context_word(place, offset);
+        Ok(Some(if self.is_hvm { xen::parse_hvm_context(word) } else { xen::parse_context(word) }))
+    }
+
+    /// Memory for the stacks of so many vCPUs, to be allocated while the domain runs.
+    fn rooms(&self, count: usize) -> Vec<Vec<u8>> {
+        (0..count).map(|_| self.image.room()).collect()
     }
 
     /// Copies a sample of each of the vCPUs at these positions, with the domain held from the first hypercall on if that is
     /// wanted. The caller ends the pause.
-    fn copy(&mut self, positions: &[usize], is_held: bool) -> Result<Vec<RawSample>, GuestError> {
-        // Allocated while the domain runs.
-        let mut rooms: Vec<Vec<u8>> = positions.iter().map(|_| self.image.room()).collect();
+    fn copy(
+        &mut self,
+        positions: &[usize],
+        mut rooms: Vec<Vec<u8>>,
+        is_held: bool,
+    ) -> Result<Vec<RawSample>, GuestError> {
         let mut samples = Vec::with_capacity(positions.len());
         let mut is_due = is_held;
         // At least once: the pause may be all that is wanted.
@@ -207,7 +208,7 @@ impl XenDomain {
         let unknown: Vec<usize> = (0..self.vcpus.len()).filter(|at| self.vcpus[*at].is_unknown()).collect();
         if !unknown.is_empty() {
             let before: Vec<VcpuInfo> = unknown.iter().map(|at| self.vcpus[*at].info).collect();
-            let samples = self.copy(&unknown, false)?;
+            let samples = self.copy(&unknown, self.rooms(unknown.len()), false)?;
             if self.look()?.is_none() {
                 return Ok(None);
             }
@@ -227,8 +228,9 @@ impl XenDomain {
     /// Samples of a domain that is held for them; `None` if it has ended.
     fn sample_held(&mut self, is_paused: bool) -> Result<Option<Vec<RawSample>>, GuestError> {
         let unknown: Vec<usize> = (0..self.vcpus.len()).filter(|at| self.vcpus[*at].is_unknown()).collect();
+        let rooms = self.rooms(unknown.len());
         let start_ns = monotonic_ns();
-        let copied = self.copy(&unknown, true);
+        let copied = self.copy(&unknown, rooms, true);
         // Whatever the result is, the domain is resumed.
         let resumed = self.calls.resume();
         // One that others have paused loses nothing.

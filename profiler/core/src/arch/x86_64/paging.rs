@@ -47,6 +47,8 @@ pub struct Translator {
     paging: Paging,
     /// Virtual and physical page, by the virtual page's low bits.
     cache: [Option<(u64, u64)>; Translator::CACHE_PAGES],
+    /// The address bits above a table of the lowest level, and the table: a stack's pages have one in common.
+    table: Option<(u64, u64)>,
 }
 
 impl Translator {
@@ -54,7 +56,7 @@ impl Translator {
 
     /// A translator for the address space that these registers select.
     pub fn new(paging: Paging) -> Translator {
-        Translator { paging, cache: [None; Translator::CACHE_PAGES] }
+        Translator { paging, cache: [None; Translator::CACHE_PAGES], table: None }
     }
 
     fn translate_page(&mut self, memory: &impl Physical, page: u64) -> Option<u64> {
@@ -69,7 +71,8 @@ impl Translator {
         Some(physical)
     }
 
-    fn walk(&self, memory: &impl Physical, page: u64) -> Option<u64> {
+    fn walk(&mut self, memory: &impl Physical, page: u64) -> Option<u64> {
+        const TABLE_SHIFT: u32 = 21;
         if self.paging.cr0 & CR0_PAGING == 0 {
             return Some(page);
         }
@@ -82,7 +85,10 @@ impl Translator {
         if ((page << unused) as i64 >> unused) as u64 != page {
             return None;
         }
-        let mut table = self.paging.cr3 & ENTRY_ADDRESS;
+        let (mut table, levels) = match self.table {
+            Some((above, table)) if above == page >> TABLE_SHIFT => (table, 1),
+            _ => (self.paging.cr3 & ENTRY_ADDRESS, levels),
+        };
         for level in (0..levels).rev() {
             let shift = 12 + 9 * level;
             let index = (page >> shift) & 511;
@@ -93,6 +99,9 @@ impl Translator {
             let entry = u64::from_le_bytes(entry);
             if entry & ENTRY_PRESENT == 0 {
                 return None;
+            }
+            if level == 0 {
+                self.table = Some((page >> TABLE_SHIFT, table));
             }
             // A page of 1 GiB or 2 MiB ends the walk early; larger ones do not exist.
             if level == 0 || (level <= 2 && entry & ENTRY_LARGE != 0) {
@@ -176,7 +185,12 @@ mod tests {
         assert_eq!((bytes[0], bytes[8]), (11, 22));
         let walked = fake.reads.replace(0);
         assert_eq!(translator.read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 16);
-        assert_eq!((walked, fake.reads.get()), (10, 2), "the second read uses the cache");
+        assert_eq!(
+            (walked, fake.reads.get()),
+            (7, 2),
+            "the second page is in the same table, the second read uses the cache"
+        );
+        assert_eq!(translator.read(&fake, 0xffff_8000_0060_0000, &mut bytes), 0, "another table, which there is not");
     }
 
     #[test]

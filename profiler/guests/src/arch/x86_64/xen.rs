@@ -22,11 +22,6 @@ use glass_profile::arch::x86_64::paging::Paging;
 
 use super::CoreState;
 
-/// How much of a `vcpu_guest_context` is looked at.
-pub(crate) const CONTEXT_BYTES: usize = 5016;
-/// How much of a `hvm_hw_cpu` is looked at.
-pub(crate) const HVM_CONTEXT_BYTES: usize = 1000;
-
 /// `VGCF_in_kernel`: a kernel under Xen runs in ring 3 as its processes do, and Xen keeps which of them runs.
 const FLAG_IN_KERNEL: u64 = 1 << 2;
 /// Selectors of code of 32 bits: Xen's `FLAT_RING3_CS32`, and the one that Linux has for processes.
@@ -39,35 +34,29 @@ const CR0: u64 = 1 << 31 | CR0_PROTECTION;
 const CR4_PHYSICAL_EXTENSION: u64 = 1 << 5;
 const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
-}
-
-/// The registers of a vCPU of a paravirtualized guest of 64 bits.
-pub(crate) fn parse_context(bytes: &[u8; CONTEXT_BYTES]) -> CoreState {
-    let registers = Registers { rip: word(bytes, 648), rsp: word(bytes, 672), rbp: word(bytes, 552) };
-    let paging =
-        Paging { cr0: CR0, cr3: word(bytes, 5008), cr4: CR4_PHYSICAL_EXTENSION, efer: Some(EFER_LONG_MODE_ACTIVE) };
-    let selector = word(bytes, 656) as u16;
+/// The registers of a vCPU of a paravirtualized guest of 64 bits. `word` returns the 8 bytes at an offset.
+pub(crate) fn parse_context(word: impl Fn(usize) -> u64) -> CoreState {
+    let registers = Registers { rip: word(648), rsp: word(672), rbp: word(552) };
+    let paging = Paging { cr0: CR0, cr3: word(5008), cr4: CR4_PHYSICAL_EXTENSION, efer: Some(EFER_LONG_MODE_ACTIVE) };
+    let selector = word(656) as u16;
     let is_long = !SELECTORS_OF_32_BITS.contains(&selector);
     let code = CodeSegment { selector, is_long: Some(is_long), is_32_bit: Some(!is_long) };
-    let level = if word(bytes, 512) & FLAG_IN_KERNEL != 0 { 0 } else { 3 };
+    let level = if word(512) & FLAG_IN_KERNEL != 0 { 0 } else { 3 };
     CoreState::new(registers, paging, code, level)
 }
 
-/// The registers of a vCPU of a guest that Xen runs by the processor's virtualization (PVH and HVM).
-pub(crate) fn parse_hvm_context(bytes: &[u8; HVM_CONTEXT_BYTES]) -> CoreState {
-    let registers = Registers { rip: word(bytes, 640), rsp: word(bytes, 568), rbp: word(bytes, 544) };
-    let paging =
-        Paging { cr0: word(bytes, 656), cr3: word(bytes, 672), cr4: word(bytes, 680), efer: Some(word(bytes, 992)) };
-    let (selector, attributes) = (word(bytes, 736) as u16, word(bytes, 888) as u32);
+/// The registers of a vCPU of a guest that Xen runs by the processor's virtualization (PVH and HVM). `word` returns the 8 bytes at an offset.
+pub(crate) fn parse_hvm_context(word: impl Fn(usize) -> u64) -> CoreState {
+    let registers = Registers { rip: word(640), rsp: word(568), rbp: word(544) };
+    let paging = Paging { cr0: word(656), cr3: word(672), cr4: word(680), efer: Some(word(992)) };
+    let (selector, attributes) = (word(736) as u16, word(888) as u32);
     let code = CodeSegment {
         selector,
         is_long: Some(attributes & ATTRIBUTE_LONG != 0),
         is_32_bit: Some(attributes & ATTRIBUTE_32_BIT != 0),
     };
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { (selector & 3) as u8 };
-    CoreState::new(registers, paging, code, level).in_segments(word(bytes, 808), word(bytes, 848))
+    CoreState::new(registers, paging, code, level).in_segments(word(808), word(848))
 }
 
 #[cfg(test)]
@@ -75,24 +64,28 @@ mod tests {
     use super::*;
     use glass_profile::arch::Width;
 
+    fn words(bytes: &[u8]) -> impl Fn(usize) -> u64 {
+        |at| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
+    }
+
     /// Offsets from a C program that printed `offsetof()` of the headers of Xen 4.17.
     #[test]
     fn registers_are_where_xen_puts_them() {
-        let mut bytes = [0; CONTEXT_BYTES];
+        let mut bytes = [0; 5016];
         for (at, value) in [(512, 4), (552, 2), (648, 3), (656, 0x33), (657, 0xe0), (672, 1), (5008, 5)] {
             bytes[at] = value;
         }
-        let core = parse_context(&bytes);
+        let core = parse_context(words(&bytes));
         assert_eq!(core.registers, Registers { rip: 3, rsp: 1, rbp: 2 });
         assert_eq!((core.paging.cr3, core.width, core.is_privileged), (5, Width::Bits64, true));
         (bytes[512], bytes[656]) = (0, 0x23);
-        let core = parse_context(&bytes);
+        let core = parse_context(words(&bytes));
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits32, false, false));
     }
 
     #[test]
     fn registers_of_virtualized_guests() {
-        let mut bytes = [0; HVM_CONTEXT_BYTES];
+        let mut bytes = [0; 1000];
         for (at, value) in [(544, 2), (568, 1), (640, 3), (672, 5), (736, 0x10), (808, 7), (848, 9), (888, 0x9b)] {
             bytes[at] = value;
         }
@@ -100,13 +93,13 @@ mod tests {
         for (at, value) in [(656, 1), (659, 0x80), (680, 1 << 5), (993, 5), (889, 0xa)] {
             bytes[at] = value;
         }
-        let core = parse_hvm_context(&bytes);
+        let core = parse_hvm_context(words(&bytes));
         assert_eq!(core.registers, Registers { rip: 3, rsp: 1, rbp: 2 });
         assert_eq!(core.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: Some(0x500) });
         assert_eq!((core.width, core.is_privileged), (Width::Bits64, true));
         // As PVH begins: protected mode without paging, where addresses count from the segments' bases.
         (bytes[659], bytes[993], bytes[889]) = (0, 0, 0xc);
-        let core = parse_hvm_context(&bytes);
+        let core = parse_hvm_context(words(&bytes));
         assert_eq!((core.width, core.registers), (Width::Bits32, Registers { rip: 10, rsp: 10, rbp: 11 }));
     }
 }

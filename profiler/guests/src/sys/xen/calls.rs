@@ -197,10 +197,10 @@ impl Hypercalls {
         bytes
     }
 
-    /// The context in a place, as far as `into` reaches.
-    pub(crate) fn context(&self, place: usize, into: &mut [u8]) {
-        assert!(place < Hypercalls::CONTEXTS_MAX && into.len() <= CONTEXT_BYTES, "context {place}");
-        self.buffer.read((CONTEXTS + place * CONTEXT_BYTES) as u64, into);
+    /// The 8 bytes at an offset, a multiple of 8, of the context in a place.
+    pub(crate) fn context_word(&self, place: usize, offset: usize) -> u64 {
+        assert!(place < Hypercalls::CONTEXTS_MAX && offset < CONTEXT_BYTES, "{offset} of context {place}");
+        self.buffer.load(CONTEXTS + place * CONTEXT_BYTES + offset)
     }
 
     fn prepare(&mut self, calls: &[Call]) {
