@@ -1,8 +1,8 @@
-//! `network`: TCP between a client on the host and `bench-tcp` as a VM behind a TAP device, beside `bench-tcp` as a process behind a pair of
-//! Ethernet devices (veth). All devices are in network namespaces that the benchmark makes.
+//! `network`: TCP and UDP between a client on the host and `bench-tcp` or `bench-udp` as a VM behind a TAP device, beside the same as a process
+//! behind a pair of Ethernet devices (veth). All devices are in network namespaces that the benchmark makes.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Part, Progress};
+use crate::outcome::{Outcome, Part, Progress, in_turn};
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail, ensure};
 use glass_tests::folder::Folder;
@@ -10,8 +10,9 @@ use glass_tests::netns::{self, Namespace};
 use glass_tests::process::Process;
 use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Turns of each contestant.
@@ -26,11 +27,20 @@ const WARM_UP_TRIPS: usize = 100;
 const ECHO_BYTES: usize = 64;
 const PIECE_BYTES: usize = 256 << 10;
 const PORT: u16 = 8090;
+const UDP_PORT: u16 = 8091;
+/// Datagrams of a turn: of a process or a VM under KVM, and of an emulated VM.
+const DATAGRAMS: u64 = 200_000;
+const DATAGRAMS_TCG: u64 = 50_000;
+const DATAGRAM_BYTES: usize = 1400;
+/// Room for received datagrams in the client's socket.
+const RECEIVE_BYTES: usize = 16 << 20;
+/// Datagrams that have not arrived after so long are lost.
+const LOST_AFTER: Duration = Duration::from_millis(300);
 /// A service that does not answer for so long has failed.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts, by name.
-pub const PARTS: [Part; 2] = [("tcp", tcp), ("offloads", offloads)];
+pub const PARTS: [Part; 3] = [("tcp", tcp), ("udp", udp), ("offloads", offloads)];
 
 /// What the device of a VM lacks, by the name of the figures.
 const LACKS: [(&str, &str); 5] = [
@@ -102,7 +112,7 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
     contestants.push(Contestant::new("native_veth".into(), far_address, BYTES, &near, process));
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
-        contestants.push(vm(world, number, &world.to_string(), "", &near, &folder)?);
+        contestants.push(vm(world, number, "bench-tcp", &world.to_string(), "", &near, &folder)?);
     }
     measure(&mut contestants, progress)?;
     let veth = &contestants[0];
@@ -118,6 +128,119 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     Ok(())
 }
 
+/// Datagrams as fast as the sender can, and how many of them are received.
+fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+    check()?;
+    let folder = Folder::new("bench-network")?;
+    let (near, far) = (Namespace::new()?, Namespace::new()?);
+    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
+    near.join(near_address, &far, far_address)?;
+    let mut command = far.command(programs::built("bench-udp").context("bench-udp is not built")?);
+    let process = Process::spawn(&mut command, &folder.file("process.log"))?;
+    let mut contestants = vec![Contestant::new("native_veth".into(), far_address, DATAGRAMS, &near, process)];
+    for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
+        let mut vm = vm(world, number, "bench-udp", &world.to_string(), "", &near, &folder)?;
+        vm.bytes = if world == World::Tcg { DATAGRAMS_TCG } else { DATAGRAMS };
+        contestants.push(vm);
+    }
+    let samples = in_turn(contestants.len(), ROUNDS, progress, |index| {
+        let Contestant { name, address, bytes: count, near, .. } = &contestants[index];
+        let address = SocketAddr::from((address.ip(), UDP_PORT));
+        let both = near.inside(|| Ok((receive_datagrams(address, *count)?, send_datagrams(address, *count)?)));
+        both.with_context(|| name.clone())
+    })?;
+    let column =
+        |index: usize, of: fn(&(Datagrams, Datagrams)) -> f64| samples[index].iter().map(of).collect::<Vec<_>>();
+    let median = |values: &[f64]| Summary::of(values).map_or(0.0, |summary| summary.median);
+    for (index, Contestant { name, .. }) in contestants.iter().enumerate() {
+        for (what, of) in [
+            ("udp_1400_k_s", (|(out, _)| out.thousands_s) as fn(&(Datagrams, Datagrams)) -> f64),
+            ("udp_1400_in_k_s", |(_, r#in)| r#in.thousands_s),
+        ] {
+            let figure = Figure::of(&format!("network.{name}.{what}"), "k/s", &column(index, of));
+            let peer = median(&column(0, of));
+            outcome.add(figure.map(|figure| if index > 0 { figure.against("native_veth", peer) } else { figure }));
+        }
+        let [out, r#in] = [median(&column(index, |(out, _)| out.lost)), median(&column(index, |(_, r#in)| r#in.lost))];
+        outcome.note(format!(
+            "{name}: {:.2} % of the datagrams it sent were lost, {:.2} % of those sent to it",
+            out * 100.0,
+            r#in * 100.0
+        ));
+    }
+    outcome.note(format!("UDP: datagrams of {DATAGRAM_BYTES} bytes that were received, a second; udp_1400_k_s: by the client on the host, in: by bench-udp; {DATAGRAMS} a turn, {DATAGRAMS_TCG} of an emulated VM"));
+    Ok(())
+}
+
+/// Datagrams that were received, in thousands a second, and the share of those sent that was not.
+struct Datagrams {
+    thousands_s: f64,
+    lost: f64,
+}
+
+impl Datagrams {
+    fn new(received: u64, sent: u64, time: Duration) -> Datagrams {
+        Datagrams {
+            thousands_s: received as f64 / 1e3 / time.as_secs_f64().max(1e-9),
+            lost: 1.0 - received as f64 / sent as f64,
+        }
+    }
+}
+
+/// Sends a request to `bench-udp` until it is answered.
+fn ask(socket: &UdpSocket, request: &str) -> Result<String> {
+    let end = Instant::now() + LIMIT;
+    let mut buffer = vec![0; DATAGRAM_BYTES + 1];
+    socket.set_read_timeout(Some(LOST_AFTER))?;
+    while Instant::now() < end {
+        // Both fail as long as the service does not listen.
+        if socket.send(request.as_bytes()).is_ok()
+            && let Ok(count) = socket.recv(&mut buffer)
+        {
+            return Ok(String::from_utf8_lossy(&buffer[..count]).trim().to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    bail!("{request:?} is not answered")
+}
+
+fn receive_datagrams(address: SocketAddr, count: u64) -> Result<Datagrams> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect(address)?;
+    // A client that does not run for a moment loses what does not fit.
+    set_socket_recv_buffer_size_force(&socket, RECEIVE_BYTES)?;
+    ask(&socket, "take")?;
+    socket.send(format!("send {count} {DATAGRAM_BYTES}").as_bytes())?;
+    let mut buffer = vec![0; DATAGRAM_BYTES + 1];
+    let mut times = None;
+    let mut received = 0;
+    // The last one is not counted, but may be lost as well.
+    while let Ok(DATAGRAM_BYTES) = socket.recv(&mut buffer) {
+        received += 1;
+        let now = Instant::now();
+        times = Some((times.map_or(now, |(first, _)| first), now));
+    }
+    let (first, last) = times.context("nothing was received")?;
+    Ok(Datagrams::new(received, count, last - first))
+}
+
+fn send_datagrams(address: SocketAddr, count: u64) -> Result<Datagrams> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect(address)?;
+    ask(&socket, "take")?;
+    let datagram = [0; DATAGRAM_BYTES];
+    for _ in 0..count {
+        socket.send(&datagram)?;
+    }
+    std::thread::sleep(LOST_AFTER);
+    let answer = ask(&socket, "report")?;
+    let mut words = answer.split(' ').skip(1).map(str::parse::<u64>);
+    let (Some(Ok(received)), Some(Ok(us))) = (words.next(), words.next()) else {
+        bail!("bench-udp answered {answer:?}")
+    };
+    Ok(Datagrams::new(received, count, Duration::from_micros(us)))
+}
+
 /// The fastest VM of this machine, with one offload less each time.
 fn offloads(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     check()?;
@@ -130,7 +253,7 @@ fn offloads(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     };
     let mut contestants = Vec::new();
     for (number, (name, lacks)) in (1..).zip(LACKS) {
-        contestants.push(vm(world, number, &format!("{world}.{name}"), lacks, &near, &folder)?);
+        contestants.push(vm(world, number, "bench-tcp", &format!("{world}.{name}"), lacks, &near, &folder)?);
     }
     measure(&mut contestants, progress)?;
     let all = &contestants[0];
@@ -167,10 +290,11 @@ fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Opti
     }
 }
 
-/// Boots `bench-tcp` with a TAP device of its own, whose card has the options `lacks` of QEMU.
+/// Boots `app` with a TAP device of its own, whose card has the options `lacks` of QEMU.
 fn vm<'n>(
     world: World,
     number: u8,
+    app: &str,
     name: &str,
     lacks: &str,
     near: &'n Namespace,
@@ -181,7 +305,7 @@ fn vm<'n>(
         (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
     near.tap(&tap, host)?;
     let mut glass = near.command(programs::built("glass").context("glass is not built")?);
-    let image = programs::image("bench-tcp").context("the image of bench-tcp is not built")?;
+    let image = programs::image(app).with_context(|| format!("the image of {app} is not built"))?;
     glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
     glass.args(["--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
     let words = qemu::command_words(&mut glass, &[], &sockets)?;

@@ -108,6 +108,7 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
         return Ok("none is needed".to_owned());
     }
     if name == "network" {
+        image("bench-udp")?;
         return image("bench-tcp");
     }
     if let "disk" | "console" | "cores" = name {
