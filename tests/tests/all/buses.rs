@@ -57,8 +57,8 @@ fn run_over_mmio(seconds: u64, test: fn()) {
     within(Duration::from_secs(seconds), move || on_machine(MMIO, test));
 }
 
-/// QEMU's command line for a queue.
-fn words(machine: Option<&'static [&'static str]>) -> Option<Vec<String>> {
+/// QEMU's command line for a queue; `cache` gets the image's firmware.
+fn words(machine: Option<&'static [&'static str]>, cache: &Folder) -> Option<Vec<String>> {
     if let Some(reason) = World::Tcg.obstacle() {
         programs::skip(reason);
         return None;
@@ -70,14 +70,16 @@ fn words(machine: Option<&'static [&'static str]>) -> Option<Vec<String>> {
     let words: Vec<_> = command.get_args().collect();
     let (run, service) = words.split_at(words.iter().position(|word| *word == "--")?);
     let mut printed = std::process::Command::new(command.get_program());
-    let output = printed.args(run).arg("--print-command").args(service).output().unwrap();
+    let output =
+        printed.args(run).arg("--print-command").args(service).env("GLASS_CACHE", cache.path()).output().unwrap();
     Some(glass_tests::qemu::words(String::from_utf8(output.stdout).unwrap().trim()).unwrap())
 }
 
 #[test]
 fn tests_run_over_pci_and_those_of_the_table_over_mmio() {
+    let cache = Folder::new("buses-cache").unwrap();
     for (machine, kind) in [(None, "-pci,"), (Some(PCI), "-pci,"), (Some(MMIO), "-device")] {
-        let Some(words) = words(machine) else { return };
+        let Some(words) = words(machine, &cache) else { return };
         let is_device = |word: &&String| word.starts_with("virtio-") && !word.starts_with("virtio-mmio.");
         let devices: Vec<_> = words.iter().filter(is_device).collect();
         assert_eq!(devices.len(), 3, "console, disk, card: {devices:?}");
@@ -87,8 +89,9 @@ fn tests_run_over_pci_and_those_of_the_table_over_mmio() {
 
 #[test]
 fn microvm_boots_by_the_images_firmware() {
+    let cache = Folder::new("buses-cache").unwrap();
     for (machine, is_ours) in [(None, true), (Some(MMIO), true), (Some(QEMU_FIRMWARE), false), (Some(Q35), false)] {
-        let Some(words) = words(machine) else { return };
+        let Some(words) = words(machine, &cache) else { return };
         let firmware =
             words.iter().position(|word| word == "-bios").map(|place| std::fs::read(&words[place + 1]).unwrap());
         assert_eq!(firmware.is_some(), is_ours, "{machine:?}: {words:?}");
