@@ -1,8 +1,10 @@
 //! `network`: TCP and UDP between a client on the host and `bench-tcp` or `bench-udp` as a VM behind a TAP device, beside the same as a process
-//! behind a pair of Ethernet devices (veth). All devices are in network namespaces that the benchmark makes.
+//! behind a pair of Ethernet devices (veth), and in a Linux guest that is emulated as ours is. All devices are in network namespaces that the
+//! benchmark makes.
 
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Part, Progress, in_turn};
+use crate::peers::linux::{self, Contents, LinuxGuest};
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail, ensure};
 use glass_tests::folder::Folder;
@@ -59,22 +61,29 @@ struct Contestant<'n> {
     /// Where the client is.
     near: &'n Namespace,
     // Ended before the namespaces go, and before the folder with the sockets of a VM.
-    _process: Process,
+    _running: Running,
     _sockets: Option<Folder>,
     out: Vec<f64>,
     r#in: Vec<f64>,
     echo: Vec<f64>,
 }
 
+/// What ends with the contestant.
+#[expect(dead_code, reason = "they are kept for their end only")]
+enum Running {
+    Process(Process),
+    Guest(LinuxGuest),
+}
+
 impl<'n> Contestant<'n> {
-    fn new(name: String, address: Ipv4Addr, bytes: u64, near: &'n Namespace, process: Process) -> Contestant<'n> {
+    fn new(name: String, address: Ipv4Addr, bytes: u64, near: &'n Namespace, running: Running) -> Contestant<'n> {
         let address = SocketAddr::from((address, PORT));
         Contestant {
             name,
             address,
             bytes,
             near,
-            _process: process,
+            _running: running,
             _sockets: None,
             out: Vec::new(),
             r#in: Vec::new(),
@@ -110,15 +119,24 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let mut contestants = Vec::new();
     let mut command = far.command(programs::built("bench-tcp").context("bench-tcp is not built")?);
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
-    contestants.push(Contestant::new("native_veth".into(), far_address, BYTES, &near, process));
+    contestants.push(Contestant::new("native_veth".into(), far_address, BYTES, &near, Running::Process(process)));
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
         contestants.push(vm(world, number, "bench-tcp", &world.to_string(), "", &near, &folder)?);
     }
+    contestants.extend(peer_of_tcg("bench-tcp", BYTES_TCG, &near, outcome));
     measure(&mut contestants, progress)?;
-    let veth = &contestants[0];
-    let peers = [&veth.out, &veth.r#in, &veth.echo].map(|samples| Summary::of(samples).map(|summary| summary.median));
+    let medians = |of: &Contestant| {
+        [&of.out, &of.r#in, &of.echo].map(|samples| Summary::of(samples).map(|summary| summary.median))
+    };
     for contestant in &contestants {
-        add(outcome, "network", contestant, peers.map(|peer| peer.map(|peer| ("native_veth", peer))));
+        for peer in peers(&contestants, contestant) {
+            add(
+                outcome,
+                "network",
+                contestant,
+                medians(peer).map(|value| value.map(|value| (peer.name.as_str(), value))),
+            );
+        }
     }
     outcome.note(format!(
         "TCP between a client on the host and bench-tcp; out: from bench-tcp to the client, in: the other way, both with a copy by both programs; {} MiB a turn, {} MiB of an emulated VM, after {} MiB to warm up (out only)",
@@ -126,6 +144,13 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     ));
     outcome.note(format!("echo: the median of {ROUND_TRIPS} round trips of {ECHO_BYTES} bytes in each turn"));
     Ok(())
+}
+
+/// Whom a contestant is compared with: an emulated VM with Linux emulated in the same way too.
+fn peers<'c>(all: &'c [Contestant<'c>], one: &Contestant) -> Vec<&'c Contestant<'c>> {
+    let names: &[&str] =
+        if one.name == World::Tcg.to_string() { &["linux_guest", "native_veth"] } else { &["native_veth"] };
+    all.iter().filter(|other| names.contains(&other.name.as_str())).collect()
 }
 
 /// Datagrams as fast as the sender can, and how many of them are received.
@@ -137,12 +162,14 @@ fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     near.join(near_address, &far, far_address)?;
     let mut command = far.command(programs::built("bench-udp").context("bench-udp is not built")?);
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
-    let mut contestants = vec![Contestant::new("native_veth".into(), far_address, DATAGRAMS, &near, process)];
+    let mut contestants =
+        vec![Contestant::new("native_veth".into(), far_address, DATAGRAMS, &near, Running::Process(process))];
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
         let mut vm = vm(world, number, "bench-udp", &world.to_string(), "", &near, &folder)?;
         vm.bytes = if world == World::Tcg { DATAGRAMS_TCG } else { DATAGRAMS };
         contestants.push(vm);
     }
+    contestants.extend(peer_of_tcg("bench-udp", DATAGRAMS_TCG, &near, outcome));
     let samples = in_turn(contestants.len(), ROUNDS, progress, |index| {
         let Contestant { name, address, bytes: count, near, .. } = &contestants[index];
         let address = SocketAddr::from((address.ip(), UDP_PORT));
@@ -157,9 +184,14 @@ fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
             ("udp_1400_k_s", (|(out, _)| out.thousands_s) as fn(&(Datagrams, Datagrams)) -> f64),
             ("udp_1400_in_k_s", |(_, r#in)| r#in.thousands_s),
         ] {
-            let figure = Figure::of(&format!("network.{name}.{what}"), "k/s", &column(index, of));
-            let peer = median(&column(0, of));
-            outcome.add(figure.map(|figure| if index > 0 { figure.against("native_veth", peer) } else { figure }));
+            for peer in peers(&contestants, &contestants[index]) {
+                let of_peer = contestants.iter().position(|other| other.name == peer.name).unwrap_or(0);
+                let value = median(&column(of_peer, of));
+                let figure = Figure::of(&format!("network.{name}.{what}"), "k/s", &column(index, of));
+                outcome.add(
+                    figure.map(|figure| if of_peer == index { figure } else { figure.against(&peer.name, value) }),
+                );
+            }
         }
         let [out, r#in] = [median(&column(index, |(out, _)| out.lost)), median(&column(index, |(_, r#in)| r#in.lost))];
         outcome.note(format!(
@@ -315,8 +347,44 @@ fn vm<'n>(
     command.args(words.iter().map(|word| if is_card(word) { format!("{word}{lacks}") } else { word.clone() }));
     let process = Process::spawn(&mut command, &folder.file(&format!("{name}.log")))?;
     let bytes = if world == World::Tcg { BYTES_TCG } else { BYTES };
-    let contestant = Contestant::new(name.into(), guest, bytes, near, process);
+    let contestant = Contestant::new(name.into(), guest, bytes, near, Running::Process(process));
     Ok(Contestant { _sockets: Some(sockets), ..contestant })
+}
+
+/// The Linux guest, where there can be one and QEMU emulates ours; otherwise a note says why not.
+fn peer_of_tcg<'n>(app: &str, bytes: u64, near: &'n Namespace, outcome: &mut Outcome) -> Option<Contestant<'n>> {
+    if World::Tcg.obstacle().is_some() {
+        return None;
+    }
+    let guest = match linux::obstacle() {
+        None => linux_guest(app, near).map_err(|error| format!("{error:#}")),
+        Some(reason) => Err(reason.to_owned()),
+    };
+    match guest {
+        Ok((guest, address)) => {
+            Some(Contestant::new("linux_guest".into(), address, bytes, near, Running::Guest(guest)))
+        }
+        Err(reason) => {
+            outcome.note(format!("linux_guest skipped: {reason}"));
+            None
+        }
+    }
+}
+
+/// Boots Linux with `app` as a process without shared libraries, behind a TAP device of its own. Returns it with its address.
+fn linux_guest(app: &str, near: &Namespace) -> Result<(LinuxGuest, Ipv4Addr)> {
+    let [host, address] = [1, 2].map(|host| Ipv4Addr::new(10, 77, 9, host));
+    near.tap("tap9", host)?;
+    let mut glass = near.command(programs::built("glass").context("glass is not built")?);
+    glass.arg("run").arg(programs::image(app).with_context(|| format!("the image of {app} is not built"))?);
+    glass.args(linux::MACHINE).args(["--net", "tap=tap9"]);
+    let program =
+        programs::built_static(app, true).with_context(|| format!("{app} is not built for the Linux guest"))?;
+    let contents = Contents { programs: &[], files: vec![(app, std::fs::read(program)?)] };
+    let mut guest = LinuxGuest::start(Some(near), &mut glass, &contents, &[], &str::to_owned)?;
+    guest.run(&format!("ip addr add {address}/{} dev eth0 && ip link set eth0 up", netns::PREFIX_BITS), LIMIT)?;
+    guest.run(&format!("/{app} > /tmp/log 2>&1 &"), LIMIT)?;
+    Ok((guest, address))
 }
 
 /// A connection with the client's request; waits until the service listens.

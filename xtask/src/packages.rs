@@ -62,7 +62,7 @@ pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
 pub const FOR_BENCH_MPI: &[Package] = &[QEMU, GCC, MUSL];
 
 /// What `cargo xtask bench network` needs.
-pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP];
+pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP, BUSYBOX];
 /// What `cargo xtask bench disk` needs.
 pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO, BUSYBOX];
 /// What `cargo xtask bench xen` needs: guests, and fio for the Linux domain. Xen itself is not installed.
