@@ -4,7 +4,7 @@
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress, in_turn};
 use crate::statistics::Summary;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use glass_tests::programs;
 use glass_tests::queue::World;
 use serde_json::Value;
@@ -12,6 +12,8 @@ use std::process::Command;
 
 /// Runs on each platform.
 const ROUNDS: usize = 7;
+/// Lines that `bench-console` prints before those that it measures.
+const WARM_UP_LINES: u64 = 1000;
 /// More than the article's lines, so that a run is not too short.
 const LINES: &str = "100000";
 /// The article's figure.
@@ -39,7 +41,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs the service, reads its whole output and returns its figure.
+/// Runs the service, reads its whole output and returns its figure. Fails if a line is missing: a console that drops lines is a fast one.
 fn kb_s(world: World) -> Result<f64> {
     let mut command = match world {
         World::Process => Command::new(programs::built("bench-console").context("bench-console is not built")?),
@@ -56,5 +58,7 @@ fn kb_s(world: World) -> Result<f64> {
         bail!("no result: {}", String::from_utf8_lossy(&output.stderr));
     };
     let result: Value = serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))?;
+    let (received, printed) = (text.lines().count() - 1, result["lines"].as_u64().context("no lines")? + WARM_UP_LINES);
+    ensure!(received as u64 == printed, "{received} of {printed} lines were received");
     result["kb_s"].as_f64().context("no kb_s")
 }

@@ -12,6 +12,7 @@ mod share;
 mod signals;
 mod stopped;
 mod traced;
+mod vm_console;
 mod vsock;
 mod xen;
 
@@ -29,13 +30,11 @@ use options::{
 };
 use qemu::{QEMU, escape};
 use restart::Delays;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use signals::{INTERRUPTED, Signals};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -317,7 +316,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
             let image = image.to_owned();
             let pid = Pid::from_child(&child);
             let console = std::thread::spawn(move || {
-                let printed = copy_console(output, &Symbolizer::new(&image));
+                let printed = vm_console::copy(output, &Symbolizer::new(&image));
                 if printed.is_err() {
                     // An error means that it has ended already.
                     let _ = kill_process(pid, Signal::KILL);
@@ -349,48 +348,12 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
 /// ends other programs.
 fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
     let output = child.stdout.take().context("QEMU has no output")?;
-    let printed = copy_console(output, &Symbolizer::new(image));
+    let printed = vm_console::copy(output, &Symbolizer::new(image));
     if printed.is_err() {
         // It was running a moment ago; if it has ended since, that is as well.
         let _ = child.kill();
     }
     Ok((child.wait().context("cannot wait for QEMU")?, printed))
-}
-
-/// Prints what the guest prints; addresses of its last report become functions and lines. Fails if that
-/// cannot be printed.
-fn copy_console(output: impl Read + AsFd, symbolizer: &Symbolizer) -> io::Result<()> {
-    let mut lines = BufReader::new(Watched(output));
-    let mut line = Vec::new();
-    // A guest that never ends its line cannot use up our memory.
-    const LINE_BYTES_MAX: u64 = 64 << 10;
-    loop {
-        line.clear();
-        match (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(error),
-            Ok(0) | Err(_) => return Ok(()),
-            Ok(_) => {
-                let text = String::from_utf8_lossy(&line);
-                writeln!(io::stdout(), "{}", symbolizer.explain_line(text.trim_end()))?;
-            }
-        }
-    }
-}
-
-/// The guest's console. A read fails once our standard output is closed, though nothing may be printed for hours.
-struct Watched<R>(R);
-
-impl<R: Read + AsFd> Read for Watched<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let stdout = io::stdout();
-        // An error of a descriptor is reported without a request.
-        let mut polled = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&stdout, PollFlags::empty())];
-        rustix::io::retry_on_intr(|| poll(&mut polled, None))?;
-        if polled[1].revents().contains(PollFlags::ERR) {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        self.0.read(buf)
-    }
 }
 
 /// The exit code of a VM that has ended by itself.

@@ -147,7 +147,8 @@ impl<W: Write> Shown<W> {
     fn print(&mut self, is_end: bool) -> io::Result<()> {
         let items = self.stream.take(is_end);
         let Shown { start_ns, stream, teller, filter, printer, lines, lines_max } = self;
-        let since = |ticks| stream.monotonic_ns(ticks).map(|ns| ns - i128::from(*start_ns));
+        // No event is older than the start; a VM's clock that is not known well yet may say so.
+        let since = |ticks| stream.monotonic_ns(ticks).map(|ns| (ns - i128::from(*start_ns)).max(0));
         let mut told: Vec<Line> = Vec::new();
         let mut show = |printer: &mut Printer<W>, told: &mut Vec<Line>| -> io::Result<()> {
             for line in told.drain(..).filter(|line| filter.has(line)) {
