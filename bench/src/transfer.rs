@@ -3,50 +3,101 @@
 
 use crate::block::Body;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::{Outcome, Part, Progress};
 use crate::peers::nginx::Nginx;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
-use glass_tests::queue::{Options, Queue, WORLDS, World};
-use std::net::SocketAddr;
-use std::time::Instant;
+use glass_tests::netns::{self, Namespace};
+use glass_tests::process::Process;
+use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, WORLDS, World, answer};
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Rounds; each contestant runs once in a round.
 const ROUNDS: usize = 7;
-/// Size of the item.
+/// Size of the item over loopback.
 const ITEM_MIB: u64 = 64;
+/// Over a TAP device, and there of an emulated VM.
+const TAP_ITEM_MIB: u64 = 1024;
+const TAP_ITEM_MIB_TCG: u64 = 128;
+const PORT: u16 = 8080;
+const START_LIMIT: Duration = Duration::from_secs(60);
 
-struct Contestant {
+/// The parts, by name.
+pub const PARTS: [Part; 2] = [("loopback", loopback), ("tap", tap)];
+
+struct Contestant<'n> {
     name: String,
+    /// Whom it is compared with.
+    peer: &'static str,
     address: SocketAddr,
+    /// Where the client is, if not where we are.
+    near: Option<&'n Namespace>,
+    /// The file that a server keeps the item in, of one that answers before the item is on stable storage.
+    file: Option<PathBuf>,
     upload_path: &'static str,
     download_path: &'static str,
+    body: Body,
     put: Vec<f64>,
+    /// Until the file is on stable storage.
+    synced: Vec<f64>,
     get: Vec<f64>,
 }
 
-impl Contestant {
-    fn new(name: String, address: SocketAddr, paths: [&'static str; 2]) -> Contestant {
-        let [upload_path, download_path] = paths;
-        Contestant { name, address, upload_path, download_path, put: Vec::new(), get: Vec::new() }
+impl<'n> Contestant<'n> {
+    fn queue(name: String, peer: &'static str, address: SocketAddr, body: Body) -> Contestant<'n> {
+        let (upload_path, download_path) = ("/uploader", "/downloader");
+        let (put, synced, get) = (Vec::new(), Vec::new(), Vec::new());
+        let (near, file) = (None, None);
+        Contestant { name, peer, address, near, file, upload_path, download_path, body, put, synced, get }
+    }
+
+    fn nginx(name: &'static str, address: SocketAddr, body: Body) -> Contestant<'n> {
+        let (upload_path, download_path) = ("/item", "/item");
+        Contestant { upload_path, download_path, ..Contestant::queue(name.into(), name, address, body) }
+    }
+
+    fn from(self, near: &'n Namespace) -> Contestant<'n> {
+        Contestant { near: Some(near), ..self }
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let times = match self.near {
+            Some(near) => near.inside(|| self.transfer())?,
+            None => self.transfer()?,
+        };
+        self.put.push(times.put);
+        self.synced.extend(times.synced);
+        self.get.push(times.get);
+        Ok(())
     }
 
     /// Uploads, downloads and removes one item; the times count only if the download is whole.
-    fn turn(&mut self, body: &Body) -> Result<()> {
+    fn transfer(&self) -> Result<Speeds> {
+        let body = &self.body;
+        let mib_s = |since: Instant| body.length_bytes() as f64 / (1 << 20) as f64 / since.elapsed().as_secs_f64();
         let mut client = Client::connect(self.address)?;
         let begin = Instant::now();
         let response = client.put(self.upload_path, body.length_bytes(), &mut body.reader())?;
-        let put_seconds = begin.elapsed().as_secs_f64();
+        let put = mib_s(begin);
         if !(200..300).contains(&response.status()) {
             bail!("PUT was answered {}: {}", response.status(), response.text());
         }
+        let sync = |file: &PathBuf| -> Result<f64> {
+            File::open(file).and_then(|file| file.sync_all()).context("the item has no file")?;
+            Ok(mib_s(begin))
+        };
+        let synced = self.file.as_ref().map(sync).transpose()?;
         let mut client = Client::connect(self.address)?;
         let mut checker = body.checker();
         let begin = Instant::now();
         let response = client.get_into(self.download_path, &mut checker)?;
-        let get_seconds = begin.elapsed().as_secs_f64();
+        let get = mib_s(begin);
         if response.status() != 200 || !checker.is(body) {
             bail!("GET was answered {} and returned other bytes", response.status());
         }
@@ -56,16 +107,19 @@ impl Contestant {
         if !(200..300).contains(&response.status()) {
             bail!("DELETE was answered {}: {}", response.status(), response.text());
         }
-        let mib = body.length_bytes() as f64 / (1 << 20) as f64;
-        self.put.push(mib / put_seconds);
-        self.get.push(mib / get_seconds);
-        Ok(())
+        Ok(Speeds { put, synced, get })
     }
 }
 
-/// Measures; platforms that this machine does not have are left out with a note.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+/// MiB/s of a turn.
+struct Speeds {
+    put: f64,
+    synced: Option<f64>,
+    get: f64,
+}
+
+/// Over loopback, and for VMs QEMU's own network.
+fn loopback(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let folder = Folder::new("bench-queue")?;
     let options = Options { disk_size: "512M".into(), memory_mib: 64, program: None, ..Options::default() };
     let mut queues = Vec::new();
@@ -73,48 +127,117 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     for world in outcome.available(WORLDS) {
         let queue = Queue::start(world, &folder.file(&format!("{world}.img")), &options)?;
         let queue = queue.context("the queue is not built")?;
-        contestants.push(Contestant::new(world.to_string(), queue.address, ["/uploader", "/downloader"]));
+        let name = if world == World::Process { world.to_string() } else { format!("{world}_user") };
+        contestants.push(Contestant::queue(name, "nginx", queue.address, Body::new(ITEM_MIB << 20)));
         queues.push(queue);
     }
     let nginx = Nginx::start()?;
     match &nginx {
-        Some(nginx) => contestants.push(Contestant::new("nginx".into(), nginx.address, ["/item", "/item"])),
+        Some(nginx) => contestants.push(Contestant::nginx("nginx", nginx.address, Body::new(ITEM_MIB << 20))),
         None => outcome.note("nginx skipped: it is not installed"),
     }
-    let body = Body::new(ITEM_MIB << 20);
+    measure(outcome, &mut contestants, progress)?;
+    outcome.note(format!("loopback: items of {ITEM_MIB} MiB, one client, VMs behind QEMU's own network (user)"));
+    outcome.note("the queue answers an upload when it is on stable storage; nginx flushes nothing");
+    Ok(())
+}
+
+/// VMs behind TAP devices, beside nginx behind a pair of Ethernet devices.
+fn tap(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+    if let Some(reason) = netns::obstacle() {
+        outcome.note(format!("tap skipped: {reason}"));
+        return Ok(());
+    }
+    let folder = Folder::new("bench-queue")?;
+    let (near, far) = (Namespace::new()?, Namespace::new()?);
+    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
+    near.join(near_address, &far, far_address)?;
+    let (mut vms, mut contestants) = (Vec::new(), Vec::new());
+    for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
+        let address = Ipv4Addr::new(10, 77, number, 2);
+        vms.push(vm(world, number, address, &near, &folder)?);
+        let mib = if world == World::Tcg { TAP_ITEM_MIB_TCG } else { TAP_ITEM_MIB };
+        let address = SocketAddr::from((address, PORT));
+        let queue = Contestant::queue(world.to_string(), "nginx_veth", address, Body::new(mib << 20)).from(&near);
+        wait(&queue, &near)?;
+        contestants.push(queue);
+    }
+    let files = folder.file("files");
+    std::fs::create_dir(&files)?;
+    let nginx = Nginx::serve(&far, &near, SocketAddr::from((far_address, PORT)), &files)?;
+    match &nginx {
+        Some(nginx) => {
+            let body = Body::new(TAP_ITEM_MIB << 20);
+            let nginx = Contestant::nginx("nginx_veth", nginx.address, body).from(&near);
+            contestants.push(Contestant { file: Some(files.join("item")), ..nginx });
+        }
+        None => outcome.note("nginx skipped: it is not installed"),
+    }
+    measure(outcome, &mut contestants, progress)?;
+    outcome.note(format!("tap: items of {TAP_ITEM_MIB} MiB, {TAP_ITEM_MIB_TCG} MiB of an emulated VM, one client; put_synced: until the file is on stable storage, where the queue's answers are"));
+    Ok(())
+}
+
+/// The queue as a VM behind a TAP device of its own.
+fn vm(world: World, number: u8, address: Ipv4Addr, near: &Namespace, folder: &Folder) -> Result<Process> {
+    let tap = format!("tap{number}");
+    near.tap(&tap, Ipv4Addr::new(10, 77, number, 1))?;
+    let mut glass = near.command(programs::built("glass").context("glass is not built")?);
+    glass.arg("run").arg(programs::image("upload-queue").context("the image of the queue is not built")?);
+    glass.args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
+    glass.args(["--ip", &format!("{address}/{}", netns::PREFIX_BITS)]);
+    glass.arg("--disk").arg(folder.file(&format!("{world}.img"))).args(["--disk-size", "2G"]);
+    glass.args(["--", "--port", &PORT.to_string()]);
+    Process::spawn(&mut glass, &folder.file(&format!("{world}.log")))
+}
+
+/// Waits until the queue answers.
+fn wait(queue: &Contestant, near: &Namespace) -> Result<()> {
+    let end = Instant::now() + START_LIMIT;
+    while near.inside(|| Ok(answer(queue.address, Duration::from_millis(500))))?.is_none() {
+        if Instant::now() > end {
+            bail!("{} does not answer", queue.name);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Runs everything in turn and adds the figures.
+fn measure(outcome: &mut Outcome, contestants: &mut [Contestant], progress: Progress) -> Result<()> {
     // One round to warm up caches and grow files, which is not counted.
     for round in 0..=ROUNDS {
         for index in turn(contestants.len(), round) {
             let contestant = &mut contestants[index];
-            contestant.turn(&body).with_context(|| format!("{} failed in round {round}", contestant.name))?;
+            contestant.turn().with_context(|| format!("{} failed in round {round}", contestant.name))?;
         }
         progress(round as u64 + 1, ROUNDS as u64 + 1);
     }
-    for contestant in &mut contestants {
-        contestant.put.remove(0);
-        contestant.get.remove(0);
-    }
-    add_figures(&mut outcome, &contestants);
-    outcome.note(format!("items of {ITEM_MIB} MiB, one client on loopback, VMs behind QEMU's own network (user)"));
-    outcome.note("the queue answers an upload when it is on stable storage; nginx flushes nothing");
-    Ok(outcome)
-}
-
-fn add_figures(outcome: &mut Outcome, contestants: &[Contestant]) {
-    let nginx = contestants.iter().find(|contestant| contestant.name == "nginx");
-    for contestant in contestants {
-        for (direction, samples, peer) in [
-            ("put", &contestant.put, nginx.map(|nginx| &nginx.put)),
-            ("get", &contestant.get, nginx.map(|nginx| &nginx.get)),
-        ] {
-            let figure = Figure::of(&format!("queue.{}.{direction}_mib_s", contestant.name), "MiB/s", samples);
-            let peer = peer.filter(|_| contestant.name != "nginx").and_then(|samples| Summary::of(samples));
-            outcome.add(match peer {
-                Some(peer) => figure.map(|figure| figure.against("nginx", peer.median)),
-                None => figure,
-            });
+    for contestant in &mut *contestants {
+        for samples in [&mut contestant.put, &mut contestant.synced, &mut contestant.get] {
+            samples.drain(..samples.len().min(1));
         }
     }
+    let median = |samples: &Vec<f64>| Summary::of(samples).map(|summary| summary.median);
+    for Contestant { name, peer, put, synced, get, .. } in &*contestants {
+        let other = contestants.iter().find(|other| other.name == *peer && other.name != *name);
+        let mut add = |direction: &str, samples: &Vec<f64>, peers: &[(String, Option<f64>)]| {
+            let figure = Figure::of(&format!("queue.{name}.{direction}_mib_s"), "MiB/s", samples);
+            let peers: Vec<_> = peers.iter().filter_map(|(peer, value)| Some((peer, (*value)?))).collect();
+            if peers.is_empty() {
+                outcome.add(figure.clone());
+            }
+            for (peer, value) in peers {
+                outcome.add(figure.clone().map(|figure| figure.against(peer, value)));
+            }
+        };
+        let of_put = other.and_then(|other| median(&other.put));
+        let of_synced = other.and_then(|other| median(&other.synced));
+        add("put", put, &[(peer.to_string(), of_put), (format!("{peer}, synced"), of_synced)]);
+        add("put_synced", synced, &[]);
+        add("get", get, &[(peer.to_string(), other.and_then(|other| median(&other.get)))]);
+    }
+    Ok(())
 }
 
 /// The queue on one platform, for other measurements.

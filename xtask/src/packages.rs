@@ -57,7 +57,7 @@ pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
-pub const FOR_BENCH: &[Package] = &[QEMU, NGINX, GDB, GCC, VALGRIND];
+pub const FOR_BENCH: &[Package] = &[QEMU, IP, NGINX, GDB, GCC, VALGRIND];
 /// What `cargo xtask bench mpi` needs.
 pub const FOR_BENCH_MPI: &[Package] = &[QEMU, GCC, MUSL];
 
