@@ -351,7 +351,7 @@ fn vm<'n>(
     Ok(Contestant { _sockets: Some(sockets), ..contestant })
 }
 
-/// The Linux guest, where there can be one and QEMU emulates ours; otherwise a note says why not.
+/// The Linux guest, where there can be one and QEMU emulates ours; otherwise a note has the reason.
 fn peer_of_tcg<'n>(app: &str, bytes: u64, near: &'n Namespace, outcome: &mut Outcome) -> Option<Contestant<'n>> {
     if World::Tcg.obstacle().is_some() {
         return None;
