@@ -165,3 +165,33 @@ fn the_name_of_a_new_image_is_durable() {
         assert_folder_synced(&folder, &log);
     });
 }
+
+/// How QEMU would read the disk, with the QEMU that `path` leads to.
+fn aio(glass: &Path, image: &Path, disk: &Path, path: &str) -> String {
+    let mut run = Command::new(glass);
+    run.arg("run").arg(image).args(["--accel", "tcg", "--print-command", "--disk-size", "1M", "--disk"]).arg(disk);
+    let output = run.env("PATH", path).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = text.split([',', ' ']).find_map(|word| word.strip_prefix("aio="));
+    found.unwrap_or_else(|| panic!("{text} {}", String::from_utf8_lossy(&output.stderr))).to_owned()
+}
+
+#[test]
+fn a_disk_is_read_by_io_uring_where_qemu_has_it() {
+    within(LIMIT, || {
+        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("upload-queue")) else { return };
+        let folder = Folder::new("aio").unwrap();
+        let disk = folder.file("disk.img");
+        // A QEMU that is a script has no library.
+        folder.write("qemu-system-x86_64", b"#!/bin/sh\n").unwrap();
+        let path = std::env::var("PATH").unwrap();
+        assert_eq!(aio(&glass, &image, &disk, &format!("{}:{path}", folder.path().display())), "threads");
+        let is_disabled =
+            std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|text| text.trim() != "0");
+        let libraries = Command::new("sh").args(["-c", "ldd $(command -v qemu-system-x86_64)"]).output().unwrap();
+        if is_disabled || !String::from_utf8_lossy(&libraries.stdout).contains("liburing") {
+            return programs::skip("QEMU or this kernel has no io_uring");
+        }
+        assert_eq!(aio(&glass, &image, &disk, &path), "io_uring");
+    });
+}

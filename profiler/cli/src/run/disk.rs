@@ -4,6 +4,9 @@
 //! lines. So `glass` checks for a lock first; where it cannot detect one, it replaces QEMU's message.
 
 use anyhow::{Context, Error, Result, anyhow, bail};
+use glass_guests::files::HostFile;
+use glass_profile::elf;
+use std::env;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +18,21 @@ use crate::console::say;
 const WRITER_BYTES: [u64; 2] = [101, 201];
 /// Files of a VM are whole pages long, which every guest supports.
 const SIZE_UNIT: u64 = 4096;
+
+/// How QEMU reads and writes the disk: by io_uring, which at once completes what the page cache has, where the host and `qemu` have it; otherwise
+/// by threads.
+pub(super) fn aio(qemu: &str) -> &'static str {
+    if glass_guests::has_io_uring() && links_io_uring(qemu) { "io_uring" } else { "threads" }
+}
+
+/// Whether the program `qemu` was built with io_uring: then it needs its library.
+fn links_io_uring(qemu: &str) -> bool {
+    const LIBRARY: &[u8] = b"liburing.so";
+    let path = env::var_os("PATH").unwrap_or_default();
+    let file = env::split_paths(&path).find_map(|folder| HostFile::open(&folder.join(qemu)).ok());
+    let names = file.and_then(|file| elf::section(&file, ".dynstr"));
+    names.is_some_and(|names| names.windows(LIBRARY.len()).any(|name| name == LIBRARY))
+}
 
 /// Creates the disk if requested, and checks it otherwise.
 pub(super) fn prepare(path: &Path, size: Option<u64>) -> Result<()> {

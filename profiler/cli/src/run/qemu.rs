@@ -1,7 +1,7 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
 use super::options::{Accel, Bus, Machine, Network, tcp_ports};
-use super::{Args, LOG_DEFAULT, firmware, share, stopped, vsock};
+use super::{Args, LOG_DEFAULT, disk, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
 use std::net::IpAddr;
@@ -115,7 +115,8 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     qemu.args(stopped::arguments(folder));
     if let Some(disk) = &args.disk {
         let file = escape(disk);
-        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},{DRIVE}")]);
+        let aio = disk::aio(QEMU);
+        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},{DRIVE},aio={aio}")]);
         qemu.args(["-device", &device(bus, "blk", ",drive=disk")]);
     }
     network(args, bus, &mut qemu);
