@@ -2,6 +2,7 @@
 
 use crate::error::{OpenError, Recovery};
 use crate::format::{self, BLOCK_BYTES, Geometry, Index, Slot, SuperblockState};
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use glasshouse::future::{join, join_array};
 use glasshouse::{Block, Buf};
@@ -27,25 +28,24 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, 
         return Err(OpenError::SectorSize(info.sector_bytes));
     }
     let new = Geometry::for_device(info.size_bytes).ok_or(OpenError::TooSmall { size_bytes: info.size_bytes })?;
-    let (geometry, formatted) = match find_queue(block, erase).await? {
-        Some(geometry) => (geometry, false),
-        None => {
-            format_device(block, new).await?;
-            (new, true)
-        }
-    };
+    let found = find_queue(block, erase).await?;
+    let geometry = found.unwrap_or(new);
     let queue_bytes = u64::from(geometry.total_blocks) * BLOCK_BYTES as u64;
     if queue_bytes > info.size_bytes {
         return Err(OpenError::Shrunk { queue_bytes, size_bytes: info.size_bytes });
     }
-    let (index, broken_slot) = recover(block, geometry).await?;
-    if !formatted {
-        // A service that was killed leaves writes in the cache of its host. Clients see
-        // this data from now on, so a later power cut must not remove it.
-        block.flush().await?;
-    }
+    let (index, broken_slot) = match found {
+        Some(_) => {
+            let recovered = recover(block, geometry).await?;
+            // A service that was killed leaves writes in the cache of its host. Clients see
+            // this data from now on, so a later power cut must not remove it.
+            block.flush().await?;
+            recovered
+        }
+        None => (format_device(block, geometry).await?, None),
+    };
     let recovery = Recovery {
-        formatted,
+        formatted: found.is_none(),
         sequence: index.sequence,
         items: index.entries.len(),
         broken_slot,
@@ -121,18 +121,25 @@ fn first_not_zero(bytes: &[u8]) -> Option<usize> {
     Some(start + bytes[start..].iter().position(|&byte| byte != 0)?)
 }
 
-/// Formats a new queue. A power cut at any time leaves a disk that is empty, or one in the state of
-/// formatting; both are formatted at the next start.
-async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<(), OpenError> {
+/// Formats a new queue and returns its index. A power cut at any time leaves a disk that is empty, or one in the state of formatting; both
+/// are formatted at the next start.
+async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<Index, OpenError> {
+    let empty = Index { sequence: 1, next_id: 1, entries: Vec::new() };
     write_superblock(block, geometry, SuperblockState::Formatting).await?;
     let mut first = Buf::zeroed(BLOCK_BYTES)?;
-    format::encode_slot(1, 1, core::iter::empty(), first.as_mut().expect("a new buffer has one owner"));
+    format::encode_slot(
+        empty.sequence,
+        empty.next_id,
+        core::iter::empty(),
+        first.as_mut().expect("a new buffer has one owner"),
+    );
     let at = |slot| u64::from(geometry.slot_start(slot)) * BLOCK_BYTES as u64;
     let (one, zero) = join(write(block, at(1), first), write(block, at(0), Buf::zeroed(BLOCK_BYTES)?)).await;
     one?;
     zero?;
     block.flush().await?;
-    write_superblock(block, geometry, SuperblockState::Ready).await
+    write_superblock(block, geometry, SuperblockState::Ready).await?;
+    Ok(empty)
 }
 
 async fn write_superblock<B: Block>(block: &B, geometry: Geometry, state: SuperblockState) -> Result<(), OpenError> {

@@ -23,6 +23,7 @@ pub trait Registers {
 
 /// Keeps the call before it from being the last act of its function, where the compiler would make a jump of it. A write to a register may
 /// take long, and a profiler of an emulated guest finds its function by the call (docs/decisions/0004-when-a-sample-is-taken-and-whose-it-is.md).
+/// For the same reason the writes of [`MmioRegisters`] are never inlined.
 #[inline(always)]
 pub(crate) fn after_write() {
     compiler_fence(Ordering::SeqCst);
@@ -74,16 +75,19 @@ impl Registers for MmioRegisters {
         u32::from_le(unsafe { self.register::<u32>(offset).read_volatile() })
     }
 
+    #[inline(never)]
     fn write_u8(&mut self, offset: usize, value: u8) {
         // SAFETY: see above.
         unsafe { self.register::<u8>(offset).write_volatile(value) }
     }
 
+    #[inline(never)]
     fn write_u16(&mut self, offset: usize, value: u16) {
         // SAFETY: see above.
         unsafe { self.register::<u16>(offset).write_volatile(value.to_le()) }
     }
 
+    #[inline(never)]
     fn write_u32(&mut self, offset: usize, value: u32) {
         // SAFETY: see above.
         unsafe { self.register::<u32>(offset).write_volatile(value.to_le()) }

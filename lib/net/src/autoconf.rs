@@ -19,6 +19,9 @@ use smoltcp::wire::EthernetAddress;
 const PREFIXES_MAX: usize = 4;
 const ROUTERS_MAX: usize = 4;
 const SERVERS_MAX: usize = 3;
+/// How long after the start we look for routers and take the first address, so that this does not delay a service's first answer: with
+/// TCG it takes 7 ms. Hosts are to wait up to a second there (RFC 4861, section 6.3.7; RFC 4862, section 5.4.2).
+pub(crate) const START_DELAY: Duration = Duration::from_millis(100);
 /// When the routers' advertisements are requested again; each time twice as long after the last one, up to an hour (RFC 7559).
 const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 const SOLICITATION_INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -41,6 +44,8 @@ pub enum Notice {
 pub(crate) struct Autoconf {
     mac: EthernetAddress,
     setting: Ipv6,
+    /// Until then we have no address.
+    starts_at: Option<Instant>,
     /// When the next router solicitation is sent, and the interval until the one after it.
     solicit_at: Option<Instant>,
     interval: Duration,
@@ -79,10 +84,12 @@ fn address_of(prefix: Ipv6Addr, mac: EthernetAddress) -> Ipv6Addr {
 
 impl Autoconf {
     pub(crate) fn new(mac: EthernetAddress, setting: Ipv6, now: Instant) -> Autoconf {
+        let starts_at = (setting == Ipv6::Auto).then(|| now + START_DELAY);
         let mut autoconf = Autoconf {
             mac,
             setting,
-            solicit_at: (setting == Ipv6::Auto).then_some(now),
+            starts_at,
+            solicit_at: starts_at,
             interval: SOLICITATION_INTERVAL,
             prefixes: Vec::new(),
             routers: Vec::new(),
@@ -176,13 +183,14 @@ impl Autoconf {
         true
     }
 
-    /// Removes what is not valid any more. Returns whether that changed something.
-    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+    /// Takes the first address when it is time, and removes what is not valid any more. Returns whether that changed something.
+    pub(crate) fn advance(&mut self, now: Instant) -> bool {
+        let starts = self.starts_at.take_if(|at| *at <= now).is_some();
         let count = self.prefixes.len() + self.routers.len() + self.servers.len();
         self.prefixes.retain(|prefix| now < prefix.valid_until);
         self.routers.retain(|(_, until)| now < *until);
         self.servers.retain(|(_, until)| now < *until);
-        let changed = count != self.prefixes.len() + self.routers.len() + self.servers.len();
+        let changed = starts || count != self.prefixes.len() + self.routers.len() + self.servers.len();
         if changed {
             self.update();
         }
@@ -191,6 +199,9 @@ impl Autoconf {
 
     /// Makes the list of our addresses again.
     fn update(&mut self) {
+        if self.starts_at.is_some() {
+            return;
+        }
         let mut wanted = Vec::with_capacity(PREFIXES_MAX + 1);
         if let Ipv6::Static { address, prefix_bits, .. } = self.setting {
             wanted.push((address, prefix_bits));
@@ -254,7 +265,7 @@ impl Autoconf {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let prefixes = self.prefixes.iter().map(|prefix| prefix.valid_until);
         let others = self.routers.iter().chain(&self.servers).map(|(_, until)| *until);
-        prefixes.chain(others).chain(self.solicit_at).min()
+        prefixes.chain(others).chain(self.solicit_at).chain(self.starts_at).min()
     }
 }
 

@@ -11,7 +11,6 @@
 use crate::segment::{segment_of, segment_start};
 use crate::state::to_smoltcp;
 use crate::table::Ends;
-use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -38,6 +37,7 @@ const ETHERNET_BYTES: usize = 14;
 struct HalfOpen {
     /// In the order of their start.
     number: u64,
+    ends: Ends,
     started_at: Instant,
     /// The frame with the SYN.
     syn: Vec<u8>,
@@ -56,8 +56,8 @@ pub(crate) type Sizes = (usize, usize, usize);
 /// All handshakes in progress.
 #[derive(Default)]
 pub(crate) struct Handshakes {
-    by_ends: BTreeMap<Ends, HalfOpen>,
-    by_age: BTreeMap<u64, Ends>,
+    /// In no order. They are few, and most are over soon.
+    half_open: Vec<HalfOpen>,
     made: u64,
 }
 
@@ -73,24 +73,31 @@ pub(crate) enum Reply {
 
 impl Handshakes {
     pub(crate) fn len(&self) -> usize {
-        self.by_ends.len()
+        self.half_open.len()
     }
 
     pub(crate) fn contains(&self, ends: Ends) -> bool {
-        self.by_ends.contains_key(&ends)
+        self.between(ends).is_some()
+    }
+
+    fn between(&self, ends: Ends) -> Option<&HalfOpen> {
+        self.half_open.iter().find(|half_open| half_open.ends == ends)
+    }
+
+    fn oldest(&self) -> Option<&HalfOpen> {
+        self.half_open.iter().min_by_key(|half_open| half_open.number)
     }
 
     /// How many connections these handshakes are likely to become: all of them while all are young, as in a burst of clients; none if
     /// some are old, as in a flood, which must not take the room of real clients.
     pub(crate) fn likely(&self, now: Instant) -> usize {
-        let oldest = self.by_age.first_key_value().and_then(|(_, ends)| self.by_ends.get(ends));
-        let is_burst = oldest.is_some_and(|oldest| now.since(oldest.started_at) < USUAL_TIME);
+        let is_burst = self.oldest().is_some_and(|oldest| now.since(oldest.started_at) < USUAL_TIME);
         if is_burst { self.len() } else { 0 }
     }
 
     /// Spare memory that the connections will use.
     pub(crate) fn spare_bytes(&self) -> usize {
-        self.by_ends.values().map(|half_open| half_open.sizes.2).sum()
+        self.half_open.iter().map(|half_open| half_open.sizes.2).sum()
     }
 
     /// Whether an answer is to be retransmitted.
@@ -111,14 +118,15 @@ impl Handshakes {
     ) -> Option<(Vec<u8>, bool)> {
         // The same one again may differ in the header of IP.
         let is_repeated = |old: &&HalfOpen| first_number(&old.syn) == first_number(syn);
-        if let Some(old) = self.by_ends.get(&ends).filter(is_repeated) {
-            return Some((old.answer(now, ends, capabilities)?, false));
+        if let Some(old) = self.between(ends).filter(is_repeated) {
+            return Some((old.answer(now, capabilities)?, false));
         }
         if syn.len() > FRAME_BYTES_MAX {
             return None;
         }
         let mut half_open = HalfOpen {
             number: self.made,
+            ends,
             started_at: now,
             syn: syn.to_vec(),
             seed,
@@ -127,22 +135,21 @@ impl Handshakes {
             resends: 0,
             resend_at: now + RESEND_AFTER,
         };
-        let answer = half_open.answer(now, ends, capabilities)?;
+        let answer = half_open.answer(now, capabilities)?;
         half_open.start = first_number(&answer)?;
         self.remove(ends);
-        let is_full = self.by_ends.len() >= COUNT_MAX;
-        if is_full && let Some((_, oldest)) = self.by_age.pop_first() {
-            self.by_ends.remove(&oldest);
+        let is_full = self.len() >= COUNT_MAX;
+        if is_full && let Some(oldest) = self.oldest() {
+            self.remove(oldest.ends);
         }
-        self.by_age.insert(self.made, ends);
-        self.by_ends.insert(ends, half_open);
+        self.half_open.push(half_open);
         self.made += 1;
         Some((answer, is_full))
     }
 
     /// What a segment that is no SYN means for the handshake between these ends, if there is one.
     pub(crate) fn reply(&self, ends: Ends, frame: &[u8]) -> Option<Reply> {
-        let half_open = self.by_ends.get(&ends)?;
+        let half_open = self.between(ends)?;
         let expected = half_open.start + 1;
         let reply = segment_of(frame).map(|packet| {
             // A reset counts only with the number that we expect next (RFC 5961).
@@ -158,7 +165,7 @@ impl Handshakes {
 
     /// The sizes of the buffers that the connection between these ends needs.
     pub(crate) fn sizes(&self, ends: Ends) -> Option<Sizes> {
-        self.by_ends.get(&ends).map(|half_open| half_open.sizes)
+        self.between(ends).map(|half_open| half_open.sizes)
     }
 
     /// Ends a handshake, and gives `socket`, which listens, the state after its SYN was answered. Returns the SYN too.
@@ -169,54 +176,57 @@ impl Handshakes {
         socket: tcp::Socket<'static>,
         capabilities: &DeviceCapabilities,
     ) -> Option<(tcp::Socket<'static>, Vec<u8>)> {
-        let half_open = self.by_ends.remove(&ends)?;
-        self.by_age.remove(&half_open.number);
-        let (socket, answer) = half_open.replay(now, ends, socket, capabilities);
+        let half_open = self.remove(ends)?;
+        let (socket, answer) = half_open.replay(now, socket, capabilities);
         (first_number(&answer?) == Some(half_open.start)).then_some((socket, half_open.syn))
     }
 
-    pub(crate) fn remove(&mut self, ends: Ends) {
-        if let Some(half_open) = self.by_ends.remove(&ends) {
-            self.by_age.remove(&half_open.number);
-        }
+    /// Ends the handshake between these ends without a connection.
+    pub(crate) fn end(&mut self, ends: Ends) {
+        self.remove(ends);
+    }
+
+    fn remove(&mut self, ends: Ends) -> Option<HalfOpen> {
+        let at = self.half_open.iter().position(|half_open| half_open.ends == ends)?;
+        Some(self.half_open.swap_remove(at))
     }
 
     pub(crate) fn remove_port(&mut self, port: u16) {
-        self.by_ends.retain(|ends, _| ends.local.port != port);
-        self.by_age.retain(|_, ends| ends.local.port != port);
+        self.half_open.retain(|half_open| half_open.ends.local.port != port);
     }
 
     /// The next answer to retransmit. The second value counts handshakes that have ended because nothing answered.
     pub(crate) fn next_resend(&mut self, now: Instant, capabilities: &DeviceCapabilities) -> (Option<Vec<u8>>, u64) {
         let mut ended = 0;
-        while let Some((&ends, half_open)) = self.by_ends.iter_mut().find(|(_, half_open)| half_open.resend_at <= now) {
+        while let Some(at) = self.half_open.iter().position(|half_open| half_open.resend_at <= now) {
+            let half_open = &mut self.half_open[at];
             if half_open.resends < RESENDS_MAX {
                 half_open.resends += 1;
                 half_open.resend_at = now + RESEND_AFTER * (1 << half_open.resends);
-                let answer = half_open.answer(now, ends, capabilities);
+                let answer = half_open.answer(now, capabilities);
                 if answer.is_some() {
                     return (answer, ended);
                 }
             }
-            self.remove(ends);
+            self.half_open.swap_remove(at);
             ended += 1;
         }
         (None, ended)
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.by_ends.values().map(|half_open| half_open.resend_at).min()
+        self.half_open.iter().map(|half_open| half_open.resend_at).min()
     }
 }
 
 impl HalfOpen {
     /// The frame that answers the SYN.
-    fn answer(&self, now: Instant, ends: Ends, capabilities: &DeviceCapabilities) -> Option<Vec<u8>> {
+    fn answer(&self, now: Instant, capabilities: &DeviceCapabilities) -> Option<Vec<u8>> {
         let mut socket = tcp::Socket::new(tcp::SocketBuffer::new(vec![0]), tcp::SocketBuffer::new(vec![0]));
-        socket.listen(ends.local.port).ok()?;
-        let (_, answer) = self.replay(now, ends, socket, capabilities);
+        socket.listen(self.ends.local.port).ok()?;
+        let (_, answer) = self.replay(now, socket, capabilities);
         let mut answer = answer?;
-        offer_window(&mut answer, ends, self.sizes.0, capabilities)?;
+        offer_window(&mut answer, self.ends, self.sizes.0, capabilities)?;
         Some(answer)
     }
 
@@ -224,7 +234,6 @@ impl HalfOpen {
     fn replay(
         &self,
         now: Instant,
-        ends: Ends,
         socket: tcp::Socket<'static>,
         capabilities: &DeviceCapabilities,
     ) -> (tcp::Socket<'static>, Option<Vec<u8>>) {
@@ -237,9 +246,10 @@ impl HalfOpen {
         let time = to_smoltcp(now);
         let mut interface = Interface::new(config, &mut device, time);
         interface.update_ip_addrs(|addresses| {
-            let bits = if matches!(ends.local.addr, IpAddress::Ipv4(_)) { 32 } else { 128 };
+            let local = self.ends.local.addr;
+            let bits = if matches!(local, IpAddress::Ipv4(_)) { 32 } else { 128 };
             // The list has room for eight and is empty.
-            addresses.extend([IpCidr::new(ends.local.addr, bits)]);
+            addresses.extend([IpCidr::new(local, bits)]);
         });
         // The peer may be anywhere; the medium has no hardware addresses, so the gateway is never used.
         let routes = interface.routes_mut();

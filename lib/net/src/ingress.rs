@@ -173,7 +173,7 @@ impl State {
                 },
                 Some(Reply::Reset) => {
                     trace_stray(frame);
-                    self.handshakes.remove(ends);
+                    self.handshakes.end(ends);
                     self.counters.abandoned_opening += 1;
                 }
                 Some(Reply::Wrong) | None => self.receive_control(now, device, frame),

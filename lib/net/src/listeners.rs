@@ -7,11 +7,16 @@ use crate::trace::ACCEPT;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
-use glass_api::NetError;
+use core::time::Duration;
+use glass_api::{Instant, NetError};
 use glass_trace::BlockKind;
 use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::tcp;
 use smoltcp::wire::IpEndpoint;
+
+/// How long after the start a connection waits for the first listener instead of being reset: clients that are early need not try
+/// again. Less than what a SYN is kept for (`refused.rs`).
+const START_TIME: Duration = Duration::from_millis(400);
 
 pub(crate) struct ListenerState {
     /// Names the listener; ports can be reused.
@@ -26,7 +31,7 @@ pub(crate) struct ListenerState {
 pub(crate) enum Admission {
     /// No listener; smoltcp refuses the connection.
     Pass,
-    /// Drop the frame; the peer will retransmit it.
+    /// Drop the frame, which may be kept for a moment; the peer will retransmit it.
     Refuse,
     /// It is no SYN that is accepted: drop it.
     Ignore,
@@ -86,8 +91,17 @@ impl State {
         Poll::Pending
     }
 
+    /// Until when a service that has never listened may be about to; `None` once it has listened or that time has passed.
+    pub(crate) fn starts_until(&self) -> Option<Instant> {
+        let until = self.created + START_TIME;
+        (self.listeners_made == 0 && self.now < until).then_some(until)
+    }
+
     /// Whether [`State::admit`] would not refuse a SYN that waits.
     pub(crate) fn can_admit_refused(&self) -> bool {
+        if self.starts_until().is_some() {
+            return false;
+        }
         let Some(ends) = self.refused.first(self.now) else { return false };
         let listener = self.listeners.iter().find(|listener| listener.port == ends.local.port);
         let likely = if self.handshakes.contains(ends) { 0 } else { self.handshakes.likely(self.now) };
@@ -114,6 +128,7 @@ impl State {
     pub(crate) fn admit(&mut self, ends: Ends, syn: &[u8], capabilities: &DeviceCapabilities) -> Admission {
         let is_repeated = self.handshakes.contains(ends);
         match self.room(ends.local.port, if is_repeated { 0 } else { self.handshakes.likely(self.now) }) {
+            None if self.starts_until().is_some() => return Admission::Refuse,
             None => return Admission::Pass,
             Some(Err(refusal)) => return refusal,
             Some(Ok(_)) => {}

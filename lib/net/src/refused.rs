@@ -1,4 +1,5 @@
-//! SYNs, and acknowledgements that complete handshakes, for which there was no room, kept for a moment.
+//! SYNs, and acknowledgements that complete handshakes, for which there was no room, or no listener because the service is
+//! starting, kept for a moment.
 //!
 //! In a burst, connections that are being opened or closed take the room, and free it soon. A peer retransmits its
 //! SYN after a second, QEMU's user-mode network after six. A waiting SYN costs its frame, not the buffers of a connection.

@@ -177,7 +177,8 @@ impl<D: Device> Stack<D> {
         let blocked = self.transmit_blocked.then(|| now + BLOCKED_WAIT);
         let (datagrams, handshakes) = (state.next_datagram_retry(), state.handshakes.next_deadline());
         let ipv6 = [state.ipv6.as_ref().and_then(Autoconf::next_deadline), state.next_up()].into_iter().flatten().min();
-        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, ipv6, blocked];
+        let starts = state.starts_until().filter(|_| state.refused.first(now).is_some());
+        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, ipv6, starts, blocked];
         let deadline = deadlines.into_iter().flatten().min()?;
         // Polling has served what could be served.
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })

@@ -73,7 +73,8 @@ pub(crate) struct State {
     pub(crate) name_servers: Vec<IpAddress>,
     pub(crate) queries: usize,
     pub(crate) config: Config,
-    /// When the stack was polled last.
+    /// When the stack was made, and polled last.
+    pub(crate) created: Instant,
     pub(crate) now: Instant,
     pub(crate) table: Table,
     pub(crate) ended: Ended,
@@ -144,6 +145,7 @@ impl State {
             name_servers: Vec::new(),
             queries: 0,
             config,
+            created: now,
             now,
             table: Table::default(),
             ended: Ended::default(),
@@ -233,9 +235,10 @@ impl State {
         true
     }
 
-    /// Removes IPv6 addresses, routers and name servers that are not valid any more; returns whether there were some.
+    /// Takes the first IPv6 address when it is time, and removes addresses, routers and name servers that are not valid any more; returns
+    /// whether that changed something.
     pub(crate) fn poll_ipv6(&mut self) -> bool {
-        let changed = self.ipv6.as_mut().is_some_and(|ipv6| ipv6.expire(self.now));
+        let changed = self.ipv6.as_mut().is_some_and(|ipv6| ipv6.advance(self.now));
         if changed {
             self.configure();
         }

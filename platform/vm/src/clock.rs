@@ -11,9 +11,26 @@ use glass_api::Instant;
 const SCALE_BITS: u32 = 32;
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Finds the TSC's frequency; `origin` is the TSC value that is time zero.
-pub fn initialize(origin: u64) {
-    let hz = hz_from_xen().or_else(hz_from_kvmclock).unwrap_or_else(hz_from_pit);
+/// The TSC's frequency in Hz, or where its measurement started.
+pub enum Frequency {
+    /// The hypervisor reports it.
+    Reported(u64),
+    /// Compared with the PIT, since this reading.
+    Since(PitReading),
+}
+
+/// Starts to find the TSC's frequency. What runs until [`initialize`] needs no time and is not waited for again.
+pub fn start() -> Frequency {
+    hz_from_xen().or_else(hz_from_kvmclock).map_or_else(|| Frequency::Since(start_pit()), Frequency::Reported)
+}
+
+/// Sets the clock; `origin` is the TSC value that is time zero.
+pub fn initialize(frequency: Frequency, origin: u64) {
+    let hz = match frequency {
+        Frequency::Reported(hz) => hz,
+        // The PIT has counted to its end if the host ran others meanwhile.
+        Frequency::Since(start) => hz_since(start).or_else(|| hz_since(start_pit())).unwrap_or(GUESSED_HZ),
+    };
     let core = this_core();
     core.clock_origin.set(origin);
     core.clock_scale.set(scale(hz));
@@ -152,40 +169,72 @@ fn hz_from_pvclock(multiplier: u32, shift: i8) -> Option<u64> {
 }
 
 const PIT_HZ: u128 = 1_193_182;
-/// PIT ticks to wait: 2 ms. Its error is a few ticks of reading, under 0.2 %.
-const PIT_TICKS: u16 = 2386;
+/// PIT ticks to measure at least: 2 ms. The error is a few ticks of reading, under 0.2 %.
+const PIT_TICKS_MIN: u16 = 2386;
+/// What the PIT counts down from: 55 ms.
+const PIT_TICKS_MAX: u16 = u16::MAX;
 /// Reads after which a PIT that does not count is given up: far more than 2 ms of port reads.
 const PIT_READS_MAX: u32 = 1_000_000;
+/// Reads of which the shortest is taken: code takes longer when it runs for the first time.
+const PIT_READS_MIN: u32 = 4;
 /// For a machine without any usable clock: time runs, at a guessed speed.
 const GUESSED_HZ: u64 = 2_000_000_000;
 
-fn hz_from_pit() -> u64 {
-    // Channel 0, both bytes, mode 2, from 65535 down.
-    write_port8(0x43, 0x34);
-    write_port8(0x40, 0xff);
-    write_port8(0x40, 0xff);
-    let (first, _) = read_pit();
-    // Start right after a change, so that a whole number of ticks is timed.
-    let Some((start, start_tsc)) = (0..PIT_READS_MAX).map(|_| read_pit()).find(|(count, _)| *count != first) else {
-        return GUESSED_HZ;
-    };
-    for _ in 0..PIT_READS_MAX {
-        let (count, tsc) = read_pit();
-        let ticks = start.wrapping_sub(count);
-        if ticks >= PIT_TICKS {
-            return (u128::from(tsc - start_tsc) * PIT_HZ / u128::from(ticks)) as u64;
-        }
-    }
-    GUESSED_HZ
+/// Command of the PIT: channel 0, low and high byte, mode 0 (counts once; the output is high from the end on), binary.
+const PIT_COUNT_ONCE: u8 = 0x30;
+/// Command of the PIT: latch status and count of channel 0.
+const PIT_READ_BACK: u8 = 0xc2;
+/// Status: the output is high; the count was not loaded yet.
+const PIT_OUTPUT: u8 = 1 << 7;
+const PIT_NOT_LOADED: u8 = 1 << 6;
+
+/// The PIT and the TSC at the same moment.
+#[derive(Clone, Copy)]
+pub struct PitReading {
+    /// Since it was started.
+    ticks: u16,
+    tsc: u64,
 }
 
-/// The latched count of channel 0 and the TSC at that moment.
-fn read_pit() -> (u16, u64) {
-    let before = read_tsc();
-    write_port8(0x43, 0);
-    let low = read_port8(0x40);
-    let high = read_port8(0x40);
-    (u16::from_le_bytes([low, high]), before + (read_tsc() - before) / 2)
+/// Lets channel 0 count once, and reads it.
+fn start_pit() -> PitReading {
+    write_port8(0x43, PIT_COUNT_ONCE);
+    let [low, high] = PIT_TICKS_MAX.to_le_bytes();
+    write_port8(0x40, low);
+    write_port8(0x40, high);
+    read_pit().unwrap_or(PitReading { ticks: 0, tsc: read_tsc() })
+}
+
+/// The frequency since `start`, when enough time has passed; `None` if the PIT has reached its end or does not count.
+fn hz_since(start: PitReading) -> Option<u64> {
+    for _ in 0..PIT_READS_MAX {
+        let end = read_pit()?;
+        let ticks = end.ticks.saturating_sub(start.ticks);
+        if ticks >= PIT_TICKS_MIN {
+            return u64::try_from(u128::from(end.tsc.checked_sub(start.tsc)?) * PIT_HZ / u128::from(ticks)).ok();
+        }
+    }
+    None
+}
+
+/// The shortest of a few readings; `None` if the PIT has reached its end.
+fn read_pit() -> Option<PitReading> {
+    let mut best: Option<(u64, PitReading)> = None;
+    for _ in 0..PIT_READS_MIN {
+        let before = read_tsc();
+        write_port8(0x43, PIT_READ_BACK);
+        let latched = read_tsc();
+        let status = read_port8(0x40);
+        let count = u16::from_le_bytes([read_port8(0x40), read_port8(0x40)]);
+        if status & PIT_OUTPUT != 0 {
+            return None;
+        }
+        let took = latched.saturating_sub(before);
+        if status & PIT_NOT_LOADED == 0 && best.is_none_or(|(shortest, _)| took < shortest) {
+            best = Some((took, PitReading { ticks: PIT_TICKS_MAX - count, tsc: before + took / 2 }));
+        }
+    }
+    best.map(|(_, reading)| reading)
 }
 
 #[cfg(test)]

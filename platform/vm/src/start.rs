@@ -49,6 +49,7 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     place_stacks();
     let domain = xen::initialize();
     serial::initialize();
+    let frequency = clock::start();
     // SAFETY: the address is what the VMM passed; memory below the image is never written.
     let info = unsafe { StartInfo::read(start_info) };
     // SAFETY: boot.s wrote it once, before Rust ran.
@@ -75,7 +76,7 @@ extern "C" fn glass_start(start_info: u64) -> ! {
         heap::take_all();
     }
     tracing_subscriber::install(ConsoleLog { level: command_line.log, print: print_message });
-    step("boot: clock", || clock::initialize(entry_ticks));
+    step("boot: clock", || clock::initialize(frequency, entry_ticks));
     step("boot: local APIC", apic::initialize);
     random::initialize();
     let boot = Boot { machine, command_line, further };

@@ -79,12 +79,15 @@ const IMAGE_LINK_FLAGS: [&str; 9] = [
 ];
 
 /// The profile, given here so that a service's workspace need not define it. Panics abort because
-/// stable Rust cannot unwind without std; the debug information is not loaded into the guest.
-const IMAGE_PROFILE: [&str; 4] = [
+/// stable Rust cannot unwind without std; the debug information is not loaded into the guest. Optimized for size, and as one unit: a
+/// quarter less code, which answers more requests and boots faster (docs/guides/booting.md).
+const IMAGE_PROFILE: [&str; 6] = [
     "profile.image.inherits=\"release\"",
     "profile.image.panic=\"abort\"",
     "profile.image.debug=1",
     "profile.image.codegen-units=1",
+    "profile.image.lto=\"fat\"",
+    "profile.image.opt-level=\"s\"",
 ];
 
 /// The target is the host's triple; naming it keeps our flags away from build scripts and macros.

@@ -32,10 +32,13 @@ fn fixed() -> Config {
     Config { ipv6, ..config(2) }
 }
 
-/// Both get their addresses from a router.
+/// When a stack takes its first address: that much later than it is made.
+const START_DELAY: Duration = Duration::from_millis(100);
+
+/// Both get their addresses from a router, and have taken their link-local ones.
 fn automatic() -> Wire {
     let mut wire = Wire::with(Config { ipv6: Ipv6::Auto, ..config(2) });
-    wire.settle();
+    wire.advance(START_DELAY);
     wire
 }
 
@@ -256,6 +259,18 @@ fn a_router_gives_an_address_a_route_and_a_name_server() {
     wire.executor.run_ready();
     let sent = give(&mut wire, neighbour(136, ROUTER, v6(LINK_LOCAL), ROUTER));
     assert!(sent.iter().any(|frame| frame[20] == 17 && frame[38..54] == v6("2001:db8::53").octets()));
+}
+
+#[test]
+fn the_first_answers_of_a_service_need_not_wait_for_an_address() {
+    let mut wire = Wire::with(Config { ipv6: Ipv6::Auto, ..config(2) });
+    wire.settle();
+    assert_eq!(wire.right.addresses(), [ip("10.0.0.2")]);
+    // An advertisement is received, but nothing is sent.
+    assert_eq!(give(&mut wire, advert(ROUTER, 1800, &[prefix_option(PREFIX, 86_400, 3600)])), [] as [Vec<u8>; 0]);
+    assert_eq!(wire.right.next_deadline(wire.now), Some(wire.now + START_DELAY));
+    wire.advance(START_DELAY);
+    assert_eq!(wire.right.addresses(), [ip("10.0.0.2"), ip(GLOBAL), ip(LINK_LOCAL)]);
 }
 
 #[test]

@@ -208,6 +208,8 @@ fn a_trace_that_begins_late_is_told_of_what_there_is() {
 fn segments_for_no_connection_are_shown_too() {
     let tape = Tape::new(&[Group::Net]);
     let mut wire = Wire::new();
+    // From then on, connections do not wait for a first listener.
+    wire.advance(Duration::from_secs(1));
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
     assert!(run(&mut wire, Duration::from_secs(1), async move { left.connect(remote).await.is_err() }));
     // The SYN as the right end received it, and its reset as sent there: both of connection 0.

@@ -4,7 +4,7 @@ use crate::common::{Wire, config, run};
 use core::cell::Cell;
 use core::net::SocketAddr;
 use core::time::Duration;
-use glass_api::{Listener, Net, NetError, Port, ReadHalf, Split, Stream, WriteHalf};
+use glass_api::{Instant, Listener, Net, NetError, Port, ReadHalf, Split, Stream, WriteHalf};
 use glass_net::{Config, Sockets};
 use std::rc::Rc;
 
@@ -88,6 +88,44 @@ fn nobody_listening_is_a_reset() {
     assert_eq!(refused, Some(NetError::Reset));
     wire.advance(Duration::from_secs(2));
     assert_eq!(wire.left.connection_count(), 0);
+}
+
+/// How long after a stack is made a connection waits for the first listener.
+const START_TIME: Duration = Duration::from_millis(400);
+
+#[test]
+fn a_connection_waits_for_a_service_that_starts() {
+    let mut wire = Wire::new();
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let answer = Rc::new(Cell::new(None));
+    let result = answer.clone();
+    wire.spawn(async move {
+        let mut stream = left.connect(remote).await.expect("no reset");
+        stream.write_all(b"hello").await.unwrap();
+        result.set(Some(stream.read(&mut [0; 10]).await));
+    });
+    wire.advance(START_TIME / 2);
+    assert_eq!(answer.get(), None);
+    wire.spawn(echo(wire.right.sockets()));
+    // The left stack does not send its SYN again before a second has passed.
+    wire.settle();
+    assert_eq!(answer.get(), Some(Ok(5)));
+}
+
+/// Not longer than that, not for a port beside that of a listener, and not once there was a listener.
+#[test]
+fn a_connection_does_not_wait_for_what_will_not_start() {
+    let mut wire = Wire::new();
+    let refused = |wire: &mut Wire, port| {
+        let (left, remote) = (wire.left.sockets(), wire.right_address(port));
+        run(wire, Duration::from_secs(1), async move { left.connect(remote).await.err() })
+    };
+    assert_eq!((refused(&mut wire, PORT), wire.now), (Some(NetError::Reset), Instant(0) + START_TIME));
+    assert_eq!((refused(&mut wire, PORT), wire.now), (Some(NetError::Reset), Instant(0) + START_TIME));
+    let mut wire = Wire::new();
+    wire.spawn(echo(wire.right.sockets()));
+    wire.settle();
+    assert_eq!((refused(&mut wire, PORT + 1), wire.now), (Some(NetError::Reset), Instant(0)));
 }
 
 #[test]

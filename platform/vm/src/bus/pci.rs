@@ -3,7 +3,6 @@
 //! Pure: configuration spaces are behind [`Spaces`]. A read of one costs an exit to the VMM, so only what is needed is read.
 
 use crate::machine::Ram;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -38,20 +37,29 @@ pub trait Spaces {
     fn write(&mut self, function: Function, offset: u16, value: u32);
 }
 
+/// Words of a configuration space that are usually read.
+const WORDS_USUAL: usize = 64;
+
 /// One function's configuration space, of which each word is read once until it is written.
 struct Space<'a, S> {
     spaces: &'a mut S,
     function: Function,
-    known: BTreeMap<u16, u32>,
+    /// Offsets and words.
+    known: Vec<(u16, u32)>,
 }
 
 impl<S: Spaces> PciConfig for Space<'_, S> {
     fn read(&mut self, offset: u16) -> u32 {
-        *self.known.entry(offset).or_insert_with(|| self.spaces.read(self.function, offset))
+        if let Some((_, word)) = self.known.iter().find(|(known, _)| *known == offset) {
+            return *word;
+        }
+        let word = self.spaces.read(self.function, offset);
+        self.known.push((offset, word));
+        word
     }
 
     fn write(&mut self, offset: u16, value: u32) {
-        self.known.remove(&offset);
+        self.known.retain(|(known, _)| *known != offset);
         self.spaces.write(self.function, offset, value);
     }
 }
@@ -199,7 +207,7 @@ impl fmt::Display for OpenError {
 
 /// Makes a function ready: its registers have addresses, it may use memory, and its messages are enabled, each still masked.
 pub fn open(spaces: &mut impl Spaces, function: Function, room: &mut Room) -> Result<Opened, OpenError> {
-    let mut config = Space { spaces, function, known: BTreeMap::new() };
+    let mut config = Space { spaces, function, known: Vec::with_capacity(WORDS_USUAL) };
     let layout = PciLayout::read(&mut config).map_err(OpenError::Layout)?;
     let msix = *pci_capabilities(&mut config, MSIX).first().ok_or(OpenError::NoMessages)?;
     let control = config.read(msix);
