@@ -143,6 +143,8 @@ pub enum FileError {
     TooMany,
     /// There is no memory.
     OutOfMemory,
+    /// The file is open, and cannot be removed or replaced here.
+    Busy,
     /// A buffer for reading has other owners.
     Shared,
     /// Another error of the host; the number is its errno.
@@ -168,6 +170,7 @@ impl fmt::Display for FileError {
             FileError::NoSpace => f.write_str("the host has no space"),
             FileError::TooMany => f.write_str("too many open files, entries or requests"),
             FileError::OutOfMemory => f.write_str("no memory for the request: give the service more memory"),
+            FileError::Busy => f.write_str("the file is open"),
             FileError::Shared => f.write_str("the buffer to read into is shared"),
             FileError::Host(errno) => write!(f, "the host reported error {errno}"),
             FileError::Broken(why) => write!(f, "the device is broken: {why}"),
@@ -184,6 +187,7 @@ impl FileError {
             1 | 13 => FileError::Denied,
             2 => FileError::NotFound,
             12 => FileError::OutOfMemory,
+            16 => FileError::Busy,
             17 => FileError::Exists,
             20 => FileError::NotADirectory,
             21 => FileError::IsADirectory,

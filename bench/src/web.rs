@@ -1,5 +1,5 @@
-//! `web`: files of the host over HTTP, for `web-server` in a VM over TCP and over vsock, with its files by virtio-fs, beside nginx on the host
-//! and nginx in a VM with Linux. The article's `ab -c 1` (a connection for each request) and kept connections.
+//! `web`: files over HTTP, for `web-server` in a VM over TCP and over vsock, with its files by virtio-fs, and over TCP with its files on a
+//! disk, beside nginx on the host and nginx in a VM with Linux. The article's `ab -c 1` (a connection for each request) and kept connections.
 
 use crate::figure::Figure;
 use crate::load::{Load, Place};
@@ -8,7 +8,7 @@ use crate::peers::helpers::{self, Helper};
 use crate::peers::linux::{self, Contents, LinuxGuest};
 use crate::peers::nginx::{self, Nginx};
 use crate::statistics::{Summary, turn};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::netns::{self, Namespace};
@@ -17,6 +17,7 @@ use glass_tests::queue::World;
 use glass_tests::{programs, vsock};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 /// Turns of each contestant.
@@ -74,13 +75,18 @@ impl Contestant {
     }
 }
 
-/// What may be measured by itself: an accelerator and how clients connect.
-const PARTS: [(&str, World, &str); 4] = [
+/// What may be measured by itself: an accelerator, and how clients connect or, with TCP, where the files are.
+const PARTS: [(&str, World, &str); 6] = [
     ("kvm-tcp", World::Kvm, "tcp"),
     ("kvm-vsock", World::Kvm, "vsock"),
+    ("kvm-disk", World::Kvm, DISK),
     ("tcg-tcp", World::Tcg, "tcp"),
     ("tcg-vsock", World::Tcg, "vsock"),
+    ("tcg-disk", World::Tcg, DISK),
 ];
+const DISK: &str = "disk";
+/// KiB of the disk with the files.
+const DISK_KIB: &str = "66000";
 
 /// Measures everything, or one part beside its peer; contestants that this machine lacks are left out with a note.
 pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
@@ -107,8 +113,10 @@ pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
     }
     let mut servers = Vec::new();
     let worlds = [World::Kvm, World::Tcg].into_iter().filter(|world| has(*world));
-    for (number, world) in (1..).zip(outcome.available(worlds)) {
-        let server = vm(world, number, &near, &site, &folder, &mut contestants)?;
+    let wanted = |world, on_disk| parts.iter().any(|(_, of, kind)| *of == world && (*kind == DISK) == on_disk);
+    let vms = outcome.available(worlds).into_iter().flat_map(|world| [(world, false), (world, true)]);
+    for (number, (world, on_disk)) in (1..).zip(vms.filter(|(world, on_disk)| wanted(*world, *on_disk))) {
+        let server = vm(world, on_disk, number, &near, &site, &folder, &mut contestants)?;
         servers.push(server.with_context(|| format!("the image for {world} cannot be started"))?);
     }
     let obstacle = if has(World::Tcg) { linux::obstacle() } else { Some("it is the peer of TCG") };
@@ -144,7 +152,7 @@ pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
         ));
     }
     outcome.note("requests per second of one file: _req_s with a connection for each request and one at a time (ab -c 1), _keep1_req_s on one kept connection, _keep16_req_s on 16; the same clients for all, over a TAP device, veth (native_nginx) or the unix socket of vhost-device-vsock");
-    outcome.note(format!("{} ms a measurement; files are in the page cache of the host and reach VMs by virtio-fs; our web server keeps them in its own memory (--cache 8M) and compares their versions; there is no embedded file system, so no figures with files on a disk", DURATION.as_millis()));
+    outcome.note(format!("{} ms a measurement; files are in the page cache of the host and reach VMs by virtio-fs; our web server keeps them in its own memory (--cache 8M) and compares their versions; _disk_ is TCP with the files in a FAT file system on the VM's disk", DURATION.as_millis()));
     outcome.note("linux_guest: nginx in a VM with Debian's kernel (QEMU's q35, TCG) on the same virtio-fs, over TCP, because nginx has no vsock");
     Ok(outcome)
 }
@@ -161,9 +169,26 @@ fn make_site(folder: &Folder) -> Result<std::path::PathBuf> {
     Ok(site)
 }
 
-/// Boots `web-server` with a TAP device of its own and vsock, which are two contestants.
+/// Makes a disk with the files.
+fn make_disk(site: &Path, disk: &Path) -> Result<()> {
+    let mut entries = vec![Path::new("::").to_owned()];
+    for (name, _) in FILES {
+        entries.insert(0, site.join(name));
+    }
+    for command in [
+        Command::new("mkfs.fat").args(["-F", "32", "-C"]).arg(disk).arg(DISK_KIB),
+        Command::new("mcopy").arg("-i").arg(disk).args(entries),
+    ] {
+        let output = command.output().with_context(|| format!("{command:?}: install dosfstools and mtools"))?;
+        ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+/// Boots `web-server` with a TAP device of its own: with its files on a disk, or by virtio-fs and also with vsock, which are two contestants.
 fn vm(
     world: World,
+    on_disk: bool,
     number: u8,
     near: &Namespace,
     site: &Path,
@@ -173,22 +198,29 @@ fn vm(
     let (tap, host, guest) =
         (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
     near.tap(&tap, host)?;
-    let (Some(glass), Some(image), Some(helper)) =
-        (programs::built("glass"), programs::image("web-server"), vsock::helper())
-    else {
+    let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("web-server")) else {
         return Ok(None);
     };
-    let socket = folder.file(&format!("{world}.vsock"));
     let mut command = near.command(glass);
-    command.env("PATH", vsock::path_with(helper));
     command.arg("run").arg(image).args(["--accel", &world.to_string(), "--memory", "128"]);
     command.args(["--net", &format!("tap={tap}"), "--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
-    command.arg(format!("--share={}:ro", site.display())).arg(format!("--vsock={}", socket.display()));
-    command.args(["--", "--port", &PORT.to_string(), "--port", &format!("vsock:{VSOCK_PORT}"), "--cache", "8M"]);
-    let process = Process::spawn(&mut command, &folder.file(&format!("{world}.log")))?;
-    contestants.push(Contestant::new(format!("{world}.tcp"), Place::Tcp((guest, PORT).into())));
-    contestants.push(Contestant::new(format!("{world}.vsock"), Place::Vsock(socket, VSOCK_PORT)));
-    Ok(Some(process))
+    let service = ["--", "--port", &PORT.to_string(), "--cache", "8M"];
+    let over_tcp = Place::Tcp((guest, PORT).into());
+    if on_disk {
+        let disk = folder.file(&format!("{world}.disk"));
+        make_disk(site, &disk)?;
+        command.arg("--disk").arg(disk).args(service).arg("--disk");
+        contestants.push(Contestant::new(format!("{world}.{DISK}"), over_tcp));
+    } else {
+        let Some(helper) = vsock::helper() else { return Ok(None) };
+        let socket = folder.file(&format!("{world}.vsock"));
+        command.env("PATH", vsock::path_with(helper));
+        command.arg(format!("--share={}:ro", site.display())).arg(format!("--vsock={}", socket.display()));
+        command.args(service).args(["--port", &format!("vsock:{VSOCK_PORT}")]);
+        contestants.push(Contestant::new(format!("{world}.tcp"), over_tcp));
+        contestants.push(Contestant::new(format!("{world}.vsock"), Place::Vsock(socket, VSOCK_PORT)));
+    }
+    Ok(Some(Process::spawn(&mut command, &folder.file(&format!("{world}-{number}.log")))?))
 }
 
 /// Boots Linux with nginx; what is returned has to live as long as the guest is used.

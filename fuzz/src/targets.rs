@@ -2,6 +2,7 @@
 
 mod boot;
 mod devices;
+mod disk;
 mod files;
 mod guests;
 mod jit;
@@ -69,6 +70,7 @@ pub const ALL: &[&dyn Target] = &[
     &boot::Acpi,
     &devices::Devices,
     &files::HostDirectory,
+    &disk::FileSystem,
     &sockets::HostSockets,
     &network::Neighbours,
     &xen::BackEnds,

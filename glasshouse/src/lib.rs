@@ -23,6 +23,24 @@ extern crate alloc;
 
 pub use glass_api::*;
 pub use glass_executor::sync;
+/// Files of a FAT file system on a disk. Needs the feature `fat`.
+///
+/// ```
+/// use glasshouse::fat::Fat;
+/// use glasshouse::{Error, Files, Platform};
+///
+/// /// Prints the names of the files on the first disk.
+/// async fn list(platform: impl Platform) -> Result<(), Error> {
+///     let disk = platform.block(0).ok_or("there is no disk")?;
+///     let files = Fat::mount(disk, platform.clone()).await?;
+///     for entry in files.read_dir("").await? {
+///         platform.print(format_args!("{}", entry.name));
+///     }
+///     Ok(())
+/// }
+/// ```
+#[cfg(feature = "fat")]
+pub use glass_fat as fat;
 pub use glass_http as http;
 #[cfg(not(glass_vm))]
 pub use glass_platform_linux as platform_linux;

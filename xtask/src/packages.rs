@@ -48,10 +48,14 @@ const LIBC_NAMES: Package = Package {
     purpose: "profiles with the names of libc's functions",
 };
 
+const MKFS_FAT: Package =
+    Package { program: "mkfs.fat", package: "dosfstools", purpose: "file systems on disks, made and checked by Linux" };
+const MCOPY: Package = Package { program: "mcopy", package: "mtools", purpose: "files on a FAT file system" };
 const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug information that programs share" };
 
 /// What `cargo xtask test` needs.
-pub const FOR_TEST: &[Package] = &[QEMU, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ];
+pub const FOR_TEST: &[Package] =
+    &[QEMU, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY];
 /// What `cargo xtask demo` needs as a VM.
 pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.
@@ -68,7 +72,7 @@ pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO, BUSYBOX];
 /// What `cargo xtask bench xen` needs: guests, and fio for the Linux domain. Xen itself is not installed.
 pub const FOR_BENCH_XEN: &[Package] = &[QEMU, GCC, FIO];
 /// What `cargo xtask bench web` and `bench vsock` need.
-pub const FOR_BENCH_WEB: &[Package] = &[QEMU, IP, NGINX, BUSYBOX];
+pub const FOR_BENCH_WEB: &[Package] = &[QEMU, IP, NGINX, BUSYBOX, MKFS_FAT, MCOPY];
 /// What `cargo xtask bench perf` needs.
 pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE];
 

@@ -10,6 +10,8 @@ use glasshouse::Port;
 pub struct Config {
     /// Where to listen, by default TCP port 8080.
     pub ports: Vec<Port>,
+    /// The files are those of the FAT file system on the first disk.
+    pub on_disk: bool,
     /// Answer a directory without `index.html` with a page of its entries.
     pub lists: bool,
     /// Memory for files, in bytes; 0 keeps none.
@@ -25,17 +27,17 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}: {} (arguments: [--port PORT]... [--list] [--cache SIZE])", self.argument, self.what)
+        write!(f, "{}: {} (arguments: [--port PORT]... [--disk] [--list] [--cache SIZE])", self.argument, self.what)
     }
 }
 
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `--port PORT` (`8080`, or `vsock:80`; several times for several), `--list` and `--cache SIZE` (bytes, or with `K`, `M` or `G`
-    /// behind the number).
+    /// Reads `--port PORT` (`8080`, or `vsock:80`; several times for several), `--disk`, `--list` and `--cache SIZE` (bytes, or with `K`,
+    /// `M` or `G` behind the number).
     pub fn from_args(args: &[String]) -> Result<Config, ConfigError> {
-        let mut config = Config { ports: Vec::new(), lists: false, cache_bytes: 0 };
+        let mut config = Config { ports: Vec::new(), on_disk: false, lists: false, cache_bytes: 0 };
         let mut rest = args.iter().map(String::as_str);
         while let Some(argument) = rest.next() {
             let error = |what| ConfigError { argument: String::from(argument), what };
@@ -53,6 +55,7 @@ impl Config {
                     let size = value.or_else(|| rest.next()).and_then(size);
                     config.cache_bytes = size.ok_or(error("a size such as 8M must follow"))?;
                 }
+                "--disk" if value.is_none() => config.on_disk = true,
                 "--list" if value.is_none() => config.lists = true,
                 _ => return Err(error("there is no such argument")),
             }
@@ -89,16 +92,19 @@ mod tests {
 
     #[test]
     fn arguments_are_read_or_refused() {
-        let default = Config { ports: vec![Port::Tcp(8080)], lists: false, cache_bytes: 0 };
+        let default = Config { ports: vec![Port::Tcp(8080)], on_disk: false, lists: false, cache_bytes: 0 };
         assert_eq!(parse(&[]), Ok(default.clone()));
         let ports = vec![Port::Tcp(80), Port::Vsock(80)];
         assert_eq!(parse(&["--port", "80", "--port=vsock:80"]), Ok(Config { ports, ..default.clone() }));
+        assert_eq!(parse(&["--disk"]), Ok(Config { on_disk: true, ..default.clone() }));
         assert_eq!(parse(&["--list"]), Ok(Config { lists: true, ..default.clone() }));
         for (text, cache_bytes) in [("0", 0), ("1000", 1000), ("2K", 2048), ("8M", 8 << 20), ("1G", 1 << 30)] {
             assert_eq!(parse(&["--cache", text]), Ok(Config { cache_bytes, ..default.clone() }));
         }
         let sizes = ["", "M", "x", "-1", "+1", "1T", "1.5M", "99999999999G", "8m", "\u{fc}"];
-        for bad in [&["--port"][..], &["--port", "x"], &["--prot", "1"], &["80"], &["--list=1"], &["--cache"]] {
+        for bad in
+            [&["--port"][..], &["--port", "x"], &["--prot", "1"], &["80"], &["--list=1"], &["--disk=a"], &["--cache"]]
+        {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
         for size in sizes {

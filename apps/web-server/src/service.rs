@@ -14,11 +14,12 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
 use core::pin::Pin;
+use glasshouse::fat::{Fat, MountError};
 use glasshouse::future::{Either, select, select_slice};
 use glasshouse::http::Connection;
 use glasshouse::sync::{Latch, Semaphore};
 use glasshouse::trace::Name;
-use glasshouse::{Listener, Net, NetError, Platform, Port};
+use glasshouse::{Files, Listener, Net, NetError, Platform, Port};
 
 static CONNECTION_PLACE: Name = Name::new("place for a connection");
 static BODY_PLACE: Name = Name::new("place for a body");
@@ -36,6 +37,10 @@ pub enum ServeError {
     },
     /// There is no directory to serve.
     NoFiles,
+    /// There is no disk with files.
+    NoDisk,
+    /// The disk cannot be used.
+    Disk(MountError),
     /// The network cannot be used.
     Net(NetError),
 }
@@ -47,7 +52,11 @@ impl fmt::Display for ServeError {
             ServeError::CacheTooLarge { bytes_max } => {
                 write!(f, "--cache is more than half of the memory: give at most {}K", bytes_max >> 10)
             }
-            ServeError::NoFiles => write!(f, "there is no directory to serve: give one with --share"),
+            ServeError::NoFiles => {
+                write!(f, "there is no directory to serve: give one with --share, or a disk and --disk")
+            }
+            ServeError::NoDisk => write!(f, "there is no disk: give one with --disk FILE before the --"),
+            ServeError::Disk(error) => write!(f, "the files on the disk cannot be served: {error}"),
             ServeError::Net(error) => write!(f, "the network cannot be used: {error}"),
         }
     }
@@ -55,8 +64,8 @@ impl fmt::Display for ServeError {
 
 impl core::error::Error for ServeError {}
 
-/// Serves the platform's files over HTTP until its end is requested; then it finishes the responses in progress, for
-/// [`SHUTDOWN_WAIT`] at most.
+/// Serves the platform's files, or those on its disk, over HTTP until its end is requested; then it finishes the responses in progress,
+/// for [`SHUTDOWN_WAIT`] at most.
 pub async fn serve(platform: impl Platform) -> Result<(), glasshouse::Error> {
     let config = Config::from_args(platform.args()).map_err(ServeError::Config)?;
     let memory_bytes = platform.memory().total_bytes;
@@ -65,7 +74,23 @@ pub async fn serve(platform: impl Platform) -> Result<(), glasshouse::Error> {
     if config.cache_bytes > bytes_max {
         return Err(ServeError::CacheTooLarge { bytes_max }.into());
     }
-    let files = platform.files().ok_or(ServeError::NoFiles)?;
+    if config.on_disk {
+        let disk = platform.block(0).ok_or(ServeError::NoDisk)?;
+        let files = Fat::mount(disk, platform.clone()).await.map_err(ServeError::Disk)?;
+        serve_files(platform, files, config, cache_bytes).await
+    } else {
+        let files = platform.files().ok_or(ServeError::NoFiles)?;
+        serve_files(platform, files, config, cache_bytes).await
+    }
+}
+
+async fn serve_files<P: Platform, D: Files>(
+    platform: P,
+    files: D,
+    config: Config,
+    cache_bytes: usize,
+) -> Result<(), glasshouse::Error> {
+    let memory_bytes = platform.memory().total_bytes;
     let net = platform.net();
     let mut listeners = Vec::new();
     for port in config.ports {
@@ -104,8 +129,8 @@ pub async fn serve(platform: impl Platform) -> Result<(), glasshouse::Error> {
     Ok(())
 }
 
-async fn accept<P: Platform>(
-    site: Rc<Site<P>>,
+async fn accept<P: Platform, D: Files>(
+    site: Rc<Site<P, D>>,
     mut listener: <P::Net as Net>::Listener,
     connections: Semaphore,
     stop: Latch,

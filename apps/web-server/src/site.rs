@@ -22,13 +22,10 @@ const ENCODINGS: [(&str, &str); 2] = [(".br", "br"), (".gz", "gzip")];
 /// The file of a directory.
 const INDEX: &str = "index.html";
 
-/// An open file of a platform.
-type FileOf<P> = <<P as Platform>::Files as Files>::File;
-
 /// A directory that is served.
-pub(crate) struct Site<P: Platform> {
+pub(crate) struct Site<P, D> {
     pub platform: P,
-    pub files: P::Files,
+    pub files: D,
     /// Bodies that may be in progress.
     pub bodies: Semaphore,
     /// Pages of directories that may be made at once: the entries of one may take much memory.
@@ -56,7 +53,7 @@ enum Lookup<F> {
     List,
 }
 
-impl<P: Platform> Site<P> {
+impl<P: Platform, D: Files> Site<P, D> {
     /// Answers a request.
     pub(crate) async fn handle<S: Stream>(
         &self,
@@ -140,7 +137,7 @@ impl<P: Platform> Site<P> {
     }
 
     /// A file from the cache, if it still is of that version, or opened.
-    async fn open(&self, path: &str) -> Result<(Content<FileOf<P>>, Metadata), FileError> {
+    async fn open(&self, path: &str) -> Result<(Content<D::File>, Metadata), FileError> {
         let cached = self.cache.borrow_mut().get(path);
         if let Some((bytes, version)) = cached {
             if self.files.metadata(path).await == Ok(version) {
@@ -158,7 +155,7 @@ impl<P: Platform> Site<P> {
     }
 
     /// Opens the file that a URL names, or a compressed one beside it if the client takes that.
-    async fn look_up(&self, target: &Target, request: &Request) -> Result<Lookup<FileOf<P>>, FileError> {
+    async fn look_up(&self, target: &Target, request: &Request) -> Result<Lookup<D::File>, FileError> {
         let mut path = match (target.is_directory, target.path.is_empty()) {
             (false, _) => target.path.clone(),
             (true, true) => String::from(INDEX),
@@ -197,7 +194,7 @@ impl<P: Platform> Site<P> {
         &self,
         connection: &mut Connection<S, P>,
         request: &Request,
-        found: Found<FileOf<P>>,
+        found: Found<D::File>,
     ) -> Result<(), HttpError> {
         let metadata = &found.metadata;
         let version = self.is_settled(metadata).then(|| Version::of(metadata));
@@ -296,7 +293,7 @@ impl<P: Platform> Site<P> {
         connection: &mut Connection<S, P>,
         response: Response,
         request: &Request,
-        found: &Found<FileOf<P>>,
+        found: &Found<D::File>,
         range: Range<u64>,
     ) -> Result<(), BodyError> {
         let bytes = range.end - range.start;
@@ -335,7 +332,7 @@ impl<P: Platform> Site<P> {
         &self,
         connection: &mut Connection<S, P>,
         response: Response,
-        found: &Found<FileOf<P>>,
+        found: &Found<D::File>,
         parts: Parts,
     ) -> Result<(), BodyError> {
         let _place = self.bodies.acquire().await;

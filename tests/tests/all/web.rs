@@ -43,13 +43,44 @@ impl Server {
 
     /// With further options of `glass run` and further arguments of the service.
     fn start_with(world: World, share_suffix: &str, options: &[&str], service: &[&str]) -> Option<Server> {
+        let folder = Server::folder();
+        let share = format!("--share={}{share_suffix}", folder.file("site").display());
+        Server::start_in(folder, world, &[options, &[&share]].concat(), service)
+    }
+
+    /// With the files on a disk in a FAT file system, which the tools of Linux have made.
+    fn start_on_disk(world: World, fill: impl FnOnce(&Path)) -> Option<Server> {
+        let folder = Server::folder();
+        fill(&folder.file("site"));
+        let disk = folder.file("disk").display().to_string();
+        let mut entries: Vec<_> =
+            fs::read_dir(folder.file("site")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.push("::".into());
+        for command in [
+            Command::new("mkfs.fat").args(["-F", "32", "-C", &disk, "100000"]),
+            Command::new("mcopy").args(["-s", "-i", &disk]).args(entries).env("LC_ALL", "C.UTF-8"),
+        ] {
+            let Ok(output) = command.output() else {
+                programs::skip("dosfstools or mtools are not installed");
+                return None;
+            };
+            assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Server::start_in(folder, world, &["--disk", &disk], &["--disk"])
+    }
+
+    fn folder() -> Folder {
+        let folder = Folder::new("web").unwrap();
+        fs::create_dir(folder.file("site")).unwrap();
+        fs::write(folder.file("secret"), SECRET).unwrap();
+        folder
+    }
+
+    fn start_in(folder: Folder, world: World, options: &[&str], service: &[&str]) -> Option<Server> {
         if let Some(reason) = world.obstacle() {
             programs::skip(reason);
             return None;
         }
-        let folder = Folder::new("web").unwrap();
-        fs::create_dir(folder.file("site")).unwrap();
-        fs::write(folder.file("secret"), SECRET).unwrap();
         let (port, socket) = (free_port().unwrap(), folder.file("vsock"));
         let mut command = Command::new(programs::built("glass")?);
         command.arg("run");
@@ -66,8 +97,7 @@ impl Server {
             command.args(["--port", &format!("{port}:8080")]);
             service_port = "8080".into();
         }
-        command.args(options).arg(format!("--share={}{share_suffix}", folder.file("site").display()));
-        command.arg(format!("--vsock={}", socket.display()));
+        command.args(options).arg(format!("--vsock={}", socket.display()));
         command.args(["--", "--port", &service_port, "--port", "vsock:80"]).args(service);
         let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -135,6 +165,18 @@ fn make_tree(folder: &Path, count: usize) -> Vec<String> {
 fn serves_a_tree(world: World) {
     let Some(server) = Server::start(world, ":ro") else { return };
     let paths = make_tree(&server.site(), if programs::is_long() { 10_000 } else { 300 });
+    compare(&server, &paths);
+}
+
+fn serves_a_disk(world: World) {
+    let mut paths = Vec::new();
+    let fill = |site: &Path| paths = make_tree(site, if programs::is_long() { 1000 } else { 150 });
+    let Some(server) = Server::start_on_disk(world, fill) else { return };
+    compare(&server, &paths);
+}
+
+/// Requests all files.
+fn compare(server: &Server, paths: &[String]) {
     let (mut tcp, mut over_vsock) = (server.tcp(), server.vsock());
     for (number, path) in paths.iter().enumerate() {
         let expected = fs::read(server.site().join(path)).unwrap();
@@ -158,6 +200,21 @@ fn a_tree_of_files_by_kvm() {
 #[test]
 fn a_tree_of_files_by_tcg() {
     within(LIMIT, || serves_a_tree(World::Tcg));
+}
+
+#[test]
+fn files_on_a_disk_by_a_process() {
+    within(LIMIT, || serves_a_disk(World::Process));
+}
+
+#[test]
+fn files_on_a_disk_by_kvm() {
+    within(LIMIT, || serves_a_disk(World::Kvm));
+}
+
+#[test]
+fn files_on_a_disk_by_tcg() {
+    within(LIMIT, || serves_a_disk(World::Tcg));
 }
 
 /// A directory without an index has a page, as long as its names are those of the directory.

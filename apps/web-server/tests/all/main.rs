@@ -5,4 +5,5 @@ mod answers;
 mod cached;
 mod changes;
 mod listing;
+mod on_disk;
 mod site;

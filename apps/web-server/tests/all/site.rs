@@ -1,7 +1,7 @@
 //! The server on a simulated machine with files in memory, and a client on another one.
 
 use core::time::Duration;
-use glass_platform_sim::{Node, NodeConfig, SimError, SimFiles, World};
+use glass_platform_sim::{Node, NodeConfig, SimBlock, SimError, SimFiles, World};
 use glasshouse::{Address, Net, NetError, Platform, Stream};
 
 const PORT: u16 = 8080;
@@ -38,10 +38,20 @@ impl Site {
 
     /// With further arguments.
     pub fn with(seed: u64, files: SimFiles, args: &[&str]) -> Site {
+        Site::of(seed, NodeConfig { files: Some(files.clone()), ..NodeConfig::default() }, files, args)
+    }
+
+    /// A server of the files on a disk.
+    pub fn on_disk(seed: u64, disk: SimBlock, args: &[&str]) -> Site {
+        let args = [&["--disk"], args].concat();
+        Site::of(seed, NodeConfig { disks: vec![disk], ..NodeConfig::default() }, SimFiles::new(seed), &args)
+    }
+
+    fn of(seed: u64, config: NodeConfig, files: SimFiles, args: &[&str]) -> Site {
         let mut world = World::new(seed);
         let args = [&["--port", "8080", "--port", "vsock:80"], args].concat();
         let args = args.into_iter().map(str::to_owned).collect();
-        let server = world.node("server", NodeConfig { args, files: Some(files.clone()), ..NodeConfig::default() });
+        let server = world.node("server", NodeConfig { args, ..config });
         let client = world.node("client", NodeConfig::default());
         let node = server.clone();
         server.run("serve", async move {
