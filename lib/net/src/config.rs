@@ -92,6 +92,9 @@ pub struct Config {
 const KIB: usize = 1024;
 /// Largest value of the window field of a TCP header.
 const WINDOW_FIELD_MAX: usize = 65_535;
+/// What a long send buffer has beyond a power of two: many messages are that long, and have a head. One that does not fit takes another
+/// round trip, or two when the host is busy.
+const HEAD_BYTES: usize = 4096;
 /// A buffer takes no spare memory beyond this: 16 of the longest frames.
 const SPARE_BUFFER_MAX: usize = 1024 * KIB;
 
@@ -136,7 +139,8 @@ impl Config {
         let (least_receive, least_send) = (self.window_bytes(), self.send_bytes.max(1));
         // In steps of powers of two, so that a new connection has the sizes of one that has ended.
         let receive = whole_window(longest(self.receive_bytes));
-        let send = least_send << (longest(least_send) / least_send).ilog2();
+        let steps = (longest(least_send) / least_send).ilog2();
+        let send = (least_send << steps) + if steps == 0 { 0 } else { HEAD_BYTES };
         (receive, send, receive - least_receive + send - least_send)
     }
 
@@ -226,7 +230,7 @@ mod tests {
     #[test]
     fn few_connections_have_long_buffers_and_many_have_their_least() {
         let config = Config::for_memory(Address::Dhcp, 64 << 20);
-        assert_eq!(config.sizes(0), (65_535 << 4, 1 << 20, (65_535 << 4) - 65_535 + (960 << 10)));
+        assert_eq!(config.sizes(0), (65_535 << 4, (1 << 20) + 4096, (65_535 << 4) - 65_535 + (964 << 10)));
         let mut in_use = 0;
         for _ in 0..config.connections_max {
             let (receive, send, spare) = config.sizes(in_use);
