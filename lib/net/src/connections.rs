@@ -21,6 +21,8 @@ const ABORT_WAIT: Duration = Duration::from_secs(1);
 const DISCARD_MAX_BYTES: usize = 4 << 20;
 /// Sockets of ended connections are kept with one part in so many of the spare memory.
 const ENDED_SHARE: usize = 2;
+/// And connections in TIME-WAIT, which have nothing to receive or send any more, use one part in so many; older ones end early.
+const RESTING_SHARE: usize = 8;
 /// How long a deadline is postponed that polling did not clear.
 const LATE_WAIT: Duration = Duration::from_millis(1);
 
@@ -251,7 +253,12 @@ impl State {
             }
             Role::Lingering(_) => match self.settle_lingering(id) {
                 None => return self.remove(id),
-                deadline => deadline,
+                deadline => {
+                    if self.socket(id).state() == tcp::State::TimeWait {
+                        self.rest(id);
+                    }
+                    deadline
+                }
             },
         };
         let connection = self.table.get(id);
@@ -259,6 +266,15 @@ impl State {
         // With nothing to send and a deadline that has passed: never spin on it.
         let protocol = protocol.map(|at| if at <= self.now { self.now + LATE_WAIT } else { at });
         self.table.set_deadline(id, protocol.into_iter().chain(deadline).min());
+    }
+
+    /// Limits the spare memory of connections in TIME-WAIT, of which `id` is one: new connections need it.
+    fn rest(&mut self, id: ConnectionId) {
+        self.table.rest(id);
+        while let Some(oldest) = self.table.rested(id, self.config.spare_bytes / RESTING_SHARE) {
+            self.remove(oldest);
+            self.counters.time_wait_reclaimed += 1;
+        }
     }
 
     /// Serves a connection without a stream; returns its next deadline, `None` when it has ended.

@@ -64,6 +64,8 @@ pub(crate) struct Connection {
     /// Its state for the trace.
     pub(crate) flow: Flow,
     queued: bool,
+    /// It is among those that rest.
+    rests: bool,
     deadline: Option<Instant>,
 }
 
@@ -97,6 +99,10 @@ pub(crate) struct Table {
     made: u32,
     /// Spare memory that the connections use.
     spare: usize,
+    /// Connections with spare memory that are in TIME-WAIT, the oldest first. May name some that are gone.
+    resting: VecDeque<ConnectionId>,
+    /// Spare memory that they use.
+    resting_spare: usize,
 }
 
 impl Table {
@@ -134,6 +140,7 @@ impl Table {
             reset: false,
             flow,
             queued: false,
+            rests: false,
             deadline: None,
         };
         connection.trace(Presence::Begins);
@@ -153,6 +160,9 @@ impl Table {
         let mut connection = self.slots[id].take()?;
         connection.trace(Presence::Ends);
         self.spare -= connection.spare;
+        if connection.rests {
+            self.resting_spare -= connection.spare;
+        }
         self.by_ends.remove(&connection.ends);
         if let Some(deadline) = connection.deadline {
             self.deadlines.remove(&(deadline, id));
@@ -162,6 +172,29 @@ impl Table {
             Socket::Tcp(socket) => Some(socket),
             _ => None,
         }
+    }
+
+    /// Notes that a connection is in TIME-WAIT.
+    pub(crate) fn rest(&mut self, id: ConnectionId) {
+        if let Some(connection) = &mut self.slots[id]
+            && !connection.rests
+            && connection.spare > 0
+        {
+            connection.rests = true;
+            self.resting_spare += connection.spare;
+            self.resting.push_back(id);
+        }
+    }
+
+    /// The connection that has been in TIME-WAIT longest, but not `newest`, if they use more than `spare_max` bytes of spare memory.
+    pub(crate) fn rested(&mut self, newest: ConnectionId, spare_max: usize) -> Option<ConnectionId> {
+        while self.resting_spare > spare_max {
+            let id = self.resting.pop_front_if(|id| *id != newest)?;
+            if self.slots[id].as_ref().is_some_and(|connection| connection.rests) {
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// # Panics

@@ -80,6 +80,44 @@ fn a_connection_after_others_has_nothing_of_theirs() {
     assert_eq!(wire.right.counters().accepted, 40);
 }
 
+/// A server that closes first keeps its ends of connections for ten seconds, but not the memory that a new connection needs.
+#[test]
+fn connections_that_are_over_leave_their_memory_to_new_ones() {
+    let mut wire = Wire::with(Config { spare_bytes: 8 << 20, ..config(2) });
+    let right = wire.right.sockets();
+    let written = Rc::new(Cell::new(0));
+    let result = written.clone();
+    wire.spawn(async move {
+        let mut listener = right.listen(PORT).await.unwrap();
+        loop {
+            let mut stream = listener.accept().await.unwrap();
+            result.set(0);
+            for _ in 0..64 {
+                stream.write_all(&[1; 64 << 10]).await.unwrap();
+                result.set(result.get() + (64 << 10));
+            }
+            stream.close().await.unwrap();
+        }
+    });
+    let mut counts = Vec::new();
+    for _ in 0..40 {
+        let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+        let mut stream = run(&mut wire, Duration::from_secs(5), async move { left.connect(remote).await.unwrap() });
+        // What the buffers of both ends have room for.
+        wire.advance(Duration::from_millis(100));
+        counts.push(written.get());
+        run(&mut wire, Duration::from_secs(5), async move {
+            while stream.read(&mut [0; 10_000]).await.unwrap() > 0 {}
+            stream.close().await.unwrap();
+        });
+    }
+    assert!(counts[0] > 1 << 20 && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+    let (counters, open) = (wire.right.counters(), wire.right.connection_count());
+    assert!((1..10).contains(&open) && counters.time_wait_reclaimed >= 30, "{open}");
+    wire.advance(Duration::from_secs(11));
+    assert_eq!(wire.right.connection_count(), 0);
+}
+
 #[test]
 fn nobody_listening_is_a_reset() {
     let mut wire = Wire::new();
