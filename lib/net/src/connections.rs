@@ -271,7 +271,7 @@ impl State {
     /// Limits the spare memory of connections in TIME-WAIT, of which `id` is one: new connections need it.
     fn rest(&mut self, id: ConnectionId) {
         self.table.rest(id);
-        while let Some(oldest) = self.table.rested(id, self.config.spare_bytes / RESTING_SHARE) {
+        while let Some(oldest) = self.table.longest_resting(id, self.config.spare_bytes / RESTING_SHARE) {
             self.remove(oldest);
             self.counters.time_wait_reclaimed += 1;
         }

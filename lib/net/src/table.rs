@@ -64,8 +64,8 @@ pub(crate) struct Connection {
     /// Its state for the trace.
     pub(crate) flow: Flow,
     queued: bool,
-    /// It is among those that rest.
-    rests: bool,
+    /// Its place among those in TIME-WAIT.
+    resting: Option<u64>,
     deadline: Option<Instant>,
 }
 
@@ -99,10 +99,12 @@ pub(crate) struct Table {
     made: u32,
     /// Spare memory that the connections use.
     spare: usize,
-    /// Connections with spare memory that are in TIME-WAIT, the oldest first. May name some that are gone.
-    resting: VecDeque<ConnectionId>,
+    /// Connections with spare memory that are in TIME-WAIT, the oldest first.
+    resting: BTreeMap<u64, ConnectionId>,
     /// Spare memory that they use.
     resting_spare: usize,
+    /// How many there were.
+    rested: u64,
 }
 
 impl Table {
@@ -140,7 +142,7 @@ impl Table {
             reset: false,
             flow,
             queued: false,
-            rests: false,
+            resting: None,
             deadline: None,
         };
         connection.trace(Presence::Begins);
@@ -160,7 +162,8 @@ impl Table {
         let mut connection = self.slots[id].take()?;
         connection.trace(Presence::Ends);
         self.spare -= connection.spare;
-        if connection.rests {
+        if let Some(place) = connection.resting {
+            self.resting.remove(&place);
             self.resting_spare -= connection.spare;
         }
         self.by_ends.remove(&connection.ends);
@@ -177,24 +180,20 @@ impl Table {
     /// Notes that a connection is in TIME-WAIT.
     pub(crate) fn rest(&mut self, id: ConnectionId) {
         if let Some(connection) = &mut self.slots[id]
-            && !connection.rests
+            && connection.resting.is_none()
             && connection.spare > 0
         {
-            connection.rests = true;
+            connection.resting = Some(self.rested);
+            self.resting.insert(self.rested, id);
+            self.rested += 1;
             self.resting_spare += connection.spare;
-            self.resting.push_back(id);
         }
     }
 
     /// The connection that has been in TIME-WAIT longest, but not `newest`, if they use more than `spare_max` bytes of spare memory.
-    pub(crate) fn rested(&mut self, newest: ConnectionId, spare_max: usize) -> Option<ConnectionId> {
-        while self.resting_spare > spare_max {
-            let id = self.resting.pop_front_if(|id| *id != newest)?;
-            if self.slots[id].as_ref().is_some_and(|connection| connection.rests) {
-                return Some(id);
-            }
-        }
-        None
+    pub(crate) fn longest_resting(&self, newest: ConnectionId, spare_max: usize) -> Option<ConnectionId> {
+        let (_, id) = self.resting.first_key_value()?;
+        (self.resting_spare > spare_max && *id != newest).then_some(*id)
     }
 
     /// # Panics
