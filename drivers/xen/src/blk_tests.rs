@@ -303,6 +303,8 @@ proptest! {
                 3 => {
                     let mut answer: [u8; 16] = bytes.try_into().unwrap();
                     answer[..8].copy_from_slice(&u64::from(number % 40).to_le_bytes());
+                    // The answer may be written over a request that the back end has not read.
+                    is_lost |= back.consumed != back.ring.word_u32(0).load(Ordering::Acquire);
                     back.answer(&answer);
                 }
                 4 => back.ring.word_u32(number as usize % 4 * 4).store(number, Ordering::Relaxed),
