@@ -11,7 +11,7 @@ pub struct Options {
     /// What to measure: boot, platform, queue, network, disk, console, idle, sampling, tracing, size, mpi, cores, xen, web or vsock; perf compares profiles with those of perf
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(glass_bench::NAMES))]
     name: String,
-    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp or offloads, of platform wakes or tx-blocked, of web kvm-tcp, kvm-vsock, tcg-tcp or tcg-vsock
+    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp or offloads, of queue loopback or tap, of platform wakes or tx-blocked, of web kvm-tcp, kvm-vsock, kvm-disk, tcg-tcp, tcg-vsock or tcg-disk, of xen traces, block or network
     part: Option<String>,
 }
 
