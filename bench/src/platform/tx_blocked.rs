@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const BEFORE: &str = "GLASS_BENCH_BEFORE";
 const ROUNDS: usize = 5;
 const RATE: &str = "200mbit";
+/// Bytes per second that the VM has to send, about half of that: without them the figures are those of an idle VM.
+const RATE_MIN: f64 = 12e6;
 const CLIENTS: usize = 16;
 /// Time until the card's queue is full.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -98,7 +100,11 @@ fn one_run(world: World, image: &Path, tap: &SlowTap, folder: &Folder) -> Result
     let port = PORT.to_string();
     let words = qemu::command_words(&mut run, &["--port", &port], folder)?;
     let mut command = tap.beside_vm();
-    command.args(words.iter().map(|word| if word == "user,id=net" { NETDEV } else { word }));
+    let is_user_network = |word: &&String| word.starts_with("user,id=net");
+    if words.iter().filter(is_user_network).count() != 1 {
+        bail!("glass run gives the VM no network of QEMU's own that the TAP device could replace: {words:?}");
+    }
+    command.args(words.iter().map(|word| if is_user_network(&word) { NETDEV } else { word }));
     // Without this option its threads have no names of their own.
     command.args(["-name", "vm,debug-threads=on"]);
     let mut vm = Process::spawn(&mut command, &folder.file("vm.log"))?;
@@ -118,16 +124,29 @@ fn one_run(world: World, image: &Path, tap: &SlowTap, folder: &Folder) -> Result
         clients.push(Process::spawn(client.args(["bash", "-c", &script]), &folder.file("client.log"))?);
     }
     std::thread::sleep(SETTLE);
-    let before = used(vm.pid())?;
+    let (before, sent_before) = (used(vm.pid())?, sent(tap)?);
     let start = Instant::now();
     std::thread::sleep(WINDOW);
-    let after = used(vm.pid())?;
+    let (after, sent_after) = (used(vm.pid())?, sent(tap)?);
     let seconds = start.elapsed().as_secs_f64();
+    let rate = sent_after.saturating_sub(sent_before) as f64 / seconds;
+    if rate < RATE_MIN {
+        bail!("the VM sent {rate:.0} bytes/s, too few to block its card: {}", vm.output());
+    }
     if let Some(client) = clients.iter_mut().find_map(|client| client.ended().map(|_| client.output())) {
         bail!("a download ended early: {client}; {}", vm.output());
     }
     let share = |before: Duration, after: Duration| after.saturating_sub(before).as_secs_f64() / seconds;
     Ok((share(before.0, after.0), share(before.1, after.1)))
+}
+
+/// Bytes that the VM has sent, by the counter of its TAP device.
+fn sent(tap: &SlowTap) -> Result<u64> {
+    let output = tap.beside_vm().args(["cat", "/proc/net/dev"]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let counters = text.lines().find_map(|line| line.trim_start().strip_prefix("tap0:"));
+    let bytes = counters.and_then(|counters| counters.split_whitespace().next()?.parse().ok());
+    bytes.with_context(|| format!("tap0 has no counters: {text}"))
 }
 
 /// CPU time of a QEMU process and of the thread of its only vCPU.
