@@ -6,8 +6,10 @@ use std::process::Command;
 /// The address of the VM, with its prefix, and the client's.
 pub const VM: &str = "10.77.0.2/24";
 const CLIENT: &str = "10.77.0.1/24";
-/// QEMU's option for the card: it waits while so many bytes of it have not left the host.
-pub const NETDEV: &str = "tap,id=net,ifname=tap0,script=no,downscript=no,vnet_hdr=on,sndbuf=65536";
+/// The network of `glass run` with this TAP device.
+pub const NETWORK: &str = "tap=tap0";
+/// What QEMU's option for it gets in addition: the card waits while so many bytes of it have not left the host.
+pub const SEND_BUFFER: &str = ",sndbuf=65536";
 
 /// Two namespaces, removed with their owner: the VM's with the TAP device, and the client's.
 pub struct SlowTap {

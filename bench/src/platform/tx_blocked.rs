@@ -8,7 +8,7 @@
 //! The image of `bench-tcp` that was built before the change is measured in turn if [`BEFORE`] names it. Commit 13a5d69 is the last one
 //! before: `git worktree add OLD 13a5d69`, and there `cargo run --release -p glass-cli -- build bench-tcp`. It supports only virtio-mmio, so both use that.
 
-use super::tap::{NETDEV, SlowTap, VM};
+use super::tap::{NETWORK, SEND_BUFFER, SlowTap, VM};
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
 use crate::statistics::{Summary, turn};
@@ -18,7 +18,6 @@ use glass_tests::process::{Process, cpu_time};
 use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The variable with the path of an image from before the change.
@@ -95,16 +94,18 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
 
 /// CPU seconds of QEMU and of its vCPU for each second of a transfer.
 fn one_run(world: World, image: &Path, tap: &SlowTap, folder: &Folder) -> Result<(f64, f64)> {
-    let mut run = Command::new(programs::built("glass").context("glass is not built")?);
-    run.arg("run").arg(image).args(["--accel", &world.to_string(), "--memory", "32", "--bus", "mmio", "--ip", VM]);
+    // `glass run` looks for the device.
+    let mut run = tap.beside_vm();
+    run.arg(programs::built("glass").context("glass is not built")?).arg("run").arg(image);
+    run.args(["--accel", &world.to_string(), "--memory", "32", "--bus", "mmio", "--net", NETWORK, "--ip", VM]);
     let port = PORT.to_string();
     let words = qemu::command_words(&mut run, &["--port", &port], folder)?;
     let mut command = tap.beside_vm();
-    let is_user_network = |word: &&String| word.starts_with("user,id=net");
-    if words.iter().filter(is_user_network).count() != 1 {
-        bail!("glass run gives the VM no network of QEMU's own that the TAP device could replace: {words:?}");
+    let is_network = |word: &&String| word.starts_with("tap,id=net,");
+    if words.iter().filter(is_network).count() != 1 {
+        bail!("glass run gives the VM no TAP device whose send buffer could be limited: {words:?}");
     }
-    command.args(words.iter().map(|word| if is_user_network(&word) { NETDEV } else { word }));
+    command.args(words.iter().map(|word| format!("{word}{}", if is_network(&word) { SEND_BUFFER } else { "" })));
     // Without this option its threads have no names of their own.
     command.args(["-name", "vm,debug-threads=on"]);
     let mut vm = Process::spawn(&mut command, &folder.file("vm.log"))?;
