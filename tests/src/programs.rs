@@ -7,8 +7,6 @@ use std::sync::OnceLock;
 
 /// The variable for the folder of the built programs; by default `release` beside our own profile's folder.
 const FOLDER_VARIABLE: &str = "GLASS_PROGRAMS";
-/// The variable for the command `glass`, if it is in another folder than the services.
-const COMMAND_VARIABLE: &str = "GLASS_COMMAND";
 /// Set when a program that is not built is a failure, not a reason to skip.
 const REQUIRED_VARIABLE: &str = "GLASS_TESTS_REQUIRED";
 /// Set for full sizes and counts.
@@ -39,8 +37,7 @@ pub fn image(name: &str) -> Option<PathBuf> {
 /// # Panics
 /// When it is not built although `cargo xtask test` has built it.
 pub fn built(name: &str) -> Option<PathBuf> {
-    let command = std::env::var_os(COMMAND_VARIABLE).filter(|_| name == "glass");
-    found(command.map_or_else(|| folder().join(name), PathBuf::from))
+    found(folder().join(name))
 }
 
 /// The program `name` without shared libraries, for machines that have none: `glass`, or an example of `glass-guests`. `None` after

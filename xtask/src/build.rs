@@ -4,7 +4,6 @@ use crate::run;
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::Receiver;
 
 /// The services that are run as processes.
 const PROCESSES: [&str; 9] = [
@@ -32,9 +31,10 @@ pub fn programs() -> PathBuf {
     run::target_dir().join("release")
 }
 
-/// The command `glass` as end-to-end tests run it. It is built with its own tests, by the same flags, and has debug assertions.
-pub fn tested_glass() -> PathBuf {
-    run::target_dir().join("debug/glass")
+/// Folder of the programs that end-to-end tests run: `glass`, services as processes and the MPI library. They are built with their own
+/// tests, by the same flags, and have debug assertions.
+pub fn tested() -> PathBuf {
+    run::target_dir().join("debug")
 }
 
 /// Builds the command `glass` and each service as a process.
@@ -58,24 +58,19 @@ pub fn process(app: &str) -> Result<()> {
     run::shown(&mut run::cargo(&["build", "--release", "--package", app])).map(drop)
 }
 
-/// Builds what end-to-end tests run besides [`tested_glass`], silently beside a build that shows its progress: services as processes,
-/// then, when the receiver reports that `glass` is built, services as images. Returns what `glass build` reports of the last.
-/// `with_xen`: what is run in a dom0 too.
-pub fn services_for_tests(glass_is_built: &Receiver<()>, with_xen: bool) -> Result<String> {
-    let mut command = run::cargo(&["build", "--release", "--package", MPI_LIBRARY]);
-    run::quiet(command.args(PROCESSES.iter().flat_map(|app| ["--package", app])))?;
-    if with_xen {
-        run::quiet(&mut without_libraries(&GLASS))?;
-        run::quiet(&mut without_libraries(&XEN_LOOKS))?;
-    }
-    if glass_is_built.recv().is_err() {
-        bail!("glass is not built, so there are no images");
-    }
-    let build = |arguments: &[&str]| run::quiet(&mut glass_build(&tested_glass(), arguments));
+/// Builds what end-to-end tests run besides the programs in [`tested`], silently beside a build that shows its progress: services for
+/// the tracing of functions, and as images. Returns what `glass build` reports of the last. `with_xen`: what is run in a dom0 too.
+pub fn services_for_tests(with_xen: bool) -> Result<String> {
+    let glass = tested().join("glass");
+    let build = |arguments: &[&str]| run::quiet(&mut glass_build(&glass, arguments));
     for (app, platform) in TRACEABLE.into_iter().flat_map(|app| [(app, "linux"), (app, "vm")]) {
         build(&["build", app, "--trace-functions", "--platform", platform])?;
     }
     let last = IMAGES.iter().try_fold(String::new(), |_, app| build(&["build", app]))?;
+    if with_xen {
+        run::quiet(&mut without_libraries(&GLASS))?;
+        run::quiet(&mut without_libraries(&XEN_LOOKS))?;
+    }
     Ok(last_line(&last))
 }
 

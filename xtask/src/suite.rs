@@ -50,9 +50,13 @@ impl Program {
     }
 }
 
-/// Builds programs and their tests of `selection` (cargo's arguments) with cargo's own progress, calls `built` with the name of each
-/// program that is not a test, and returns the tests.
-pub fn build(selection: &[&str], mut built: impl FnMut(&str)) -> Result<Vec<Program>> {
+/// Builds the command `glass`, with cargo's own progress, as [`build`] of the whole workspace builds it.
+pub fn build_glass() -> Result<()> {
+    run::shown(&mut run::cargo(&["build", "--workspace", "--bin", "glass"])).map(drop)
+}
+
+/// Builds programs and their tests of `selection` (cargo's arguments) with cargo's own progress; returns the tests.
+pub fn build(selection: &[&str]) -> Result<Vec<Program>> {
     let mut command = run::cargo(&["build", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
     command.args(selection).stdin(Stdio::null()).stdout(Stdio::piped());
     let description = run::described(&command);
@@ -61,11 +65,9 @@ pub fn build(selection: &[&str], mut built: impl FnMut(&str)) -> Result<Vec<Prog
     let mut programs = Vec::new();
     for message in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(&message?) else { continue };
-        if message["reason"] == "compiler-artifact" && message["executable"].is_string() {
-            match message["profile"]["test"] == true {
-                true => programs.extend(program(&message)),
-                false => built(message["target"]["name"].as_str().unwrap_or_default()),
-            }
+        let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+        if is_test && message["executable"].is_string() {
+            programs.extend(program(&message));
         }
     }
     let status = cargo.wait()?;

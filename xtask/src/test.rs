@@ -6,7 +6,6 @@ use crate::{build, packages, run, scripts};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
-use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,10 @@ use std::time::{Duration, Instant};
 const END_TO_END: &str = "glass-tests";
 /// End-to-end tests in parallel: each runs its own VM or service, and needs about a core.
 const END_TO_END_THREADS: &str = "--test-threads=2";
+/// The longest end-to-end test, of one core: it runs beside the others from the start.
+const BESIDE: &str = "xen_services::";
 
-/// The package whose tests run guests that never sleep.
+/// The package whose tests run guests that never sleep: beside other tests, such a guest runs for longer and uses a core all that time.
 const BUSY: &str = "glass-guests";
 /// The package with the longest tests of the others; the pages' scripts are its own.
 const LONGEST: &str = "glass-report";
@@ -75,6 +76,14 @@ impl Part {
         matches!(self, Part::All | Part::Host | Part::Package { .. })
     }
 
+    fn has_busy(&self) -> bool {
+        match self {
+            Part::All | Part::Host => true,
+            Part::Package { name, .. } => name == BUSY,
+            _ => false,
+        }
+    }
+
     fn has_docs(&self) -> bool {
         matches!(self, Part::All | Part::Docs | Part::Package { has_library: true, .. })
     }
@@ -96,18 +105,18 @@ impl Part {
     }
 
     fn step_count(&self) -> usize {
-        let kinds = [self.has_host(), self.has_docs(), self.has_scripts(), self.has_ring(), self.has_end_to_end()];
-        // The products are built first.
+        let on_the_host = [self.has_busy(), self.has_host(), self.has_docs(), self.has_scripts(), self.has_ring()];
+        // The products are built first, the services as a step of their own.
         usize::from(!self.selection().is_empty())
-            + usize::from(self.has_end_to_end())
-            + kinds.into_iter().filter(|has| *has).count()
+            + 2 * usize::from(self.has_end_to_end())
+            + on_the_host.into_iter().filter(|has| *has).count()
     }
 
     /// Arguments of cargo that select the packages whose tests are built.
     fn selection(&self) -> Vec<&str> {
         match self {
             // Always all of them: in another selection dependencies have other features, and are built once more.
-            Part::All | Part::Host | Part::EndToEnd | Part::World(_) => vec!["--workspace"],
+            Part::All | Part::Host | Part::EndToEnd | Part::World(_) => vec!["--workspace", "--lib"],
             Part::Package { name, .. } => vec!["--package", name],
             Part::Docs | Part::Scripts | Part::Ring => vec![],
         }
@@ -178,17 +187,12 @@ fn build_all(part: &Part, with_xen: bool, steps: &mut Steps) -> Result<Vec<Progr
         return Ok(Vec::new());
     }
     let step = steps.begin("build glass and the tests, in parallel the services", None);
-    let (glass_is_built, receiver) = channel();
-    let services = part
-        .has_end_to_end()
-        .then(|| std::thread::spawn(move || timed(|| build::services_for_tests(&receiver, with_xen))));
-    let programs = suite::build(&selection, |program| {
-        if program == "glass" {
-            // Without services, no receiver waits.
-            let _ = glass_is_built.send(());
-        }
-    });
-    drop(glass_is_built);
+    let mut services = None;
+    if part.has_end_to_end() {
+        suite::build_glass()?;
+        services = Some(std::thread::spawn(move || timed(|| build::services_for_tests(with_xen))));
+    }
+    let programs = suite::build(&selection);
     let services = services.map(|thread| thread.join().expect("building services does not panic"));
     let programs = programs?;
     step.done(&format!("{} test programs", programs.len()));
@@ -205,62 +209,58 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
+/// Runs the tests of `part`: first those that use both cores, then the others on the host and in parallel those end to end.
 fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut Steps) -> Result<Tally> {
+    let steps = &Mutex::new(steps);
+    let begin = |title: &str| locked(steps).begin(title, None);
+    let counted = |title: &str, work: &dyn Fn() -> Result<Tally>| -> Result<Tally> {
+        let step = begin(title);
+        let tally = work()?;
+        step.done(&tally.line());
+        Ok(tally)
+    };
+    let host_programs = programs.iter().filter(|program| part.has_host() && is_host(program, part));
+    let (busy, others): (Vec<&Program>, Vec<&Program>) =
+        host_programs.partition(|program| program.is_integration() && program.package == BUSY);
     let mut total = Tally::default();
-    if part.has_host() {
-        let step = steps.begin("tests on the host", None);
-        let programs = programs.iter().filter(|program| is_host(program, part)).collect();
-        let tally = on_the_host(programs, options);
-        step.done(&tally.line());
-        total.add(tally);
+    if !busy.is_empty() {
+        total.add(counted("tests with busy guests", &|| Ok(on_the_host(busy.clone(), options)))?);
     }
-    if part.has_docs() {
-        let step = steps.begin("examples in the documentation", None);
-        let tally = examples(part, &options.names);
-        step.done(&tally.line());
-        total.add(tally);
-    }
-    if part.has_scripts() {
-        let step = steps.begin("unit tests of the pages' scripts", None);
-        let tally = scripts::test(&options.names);
-        step.done(&tally.line());
-        total.add(tally);
-    }
-    if part.has_ring() {
-        let step = steps.begin("the trace ring under every order of memory accesses", None);
-        let tally = check_ring()?;
-        step.done(&tally.line());
-        total.add(tally);
-    }
-    if part.has_end_to_end() {
-        let step = steps.begin("tests end to end", None);
-        let mut tally = Tally::default();
-        for program in programs.iter().filter(|program| program.package == END_TO_END) {
-            if let Some(mut command) = end_to_end(program, part, options)? {
-                tally.add(suite::execute(&program.name(), &mut command));
-            }
+    let host = || -> Result<Tally> {
+        let mut total = Tally::default();
+        if !others.is_empty() {
+            total.add(counted("tests on the host", &|| Ok(on_the_host(others.clone(), options)))?);
         }
-        step.done(&tally.line());
-        total.add(tally);
-    }
+        if part.has_docs() {
+            total.add(counted("examples in the documentation", &|| Ok(examples(part, &options.names)))?);
+        }
+        if part.has_scripts() {
+            total.add(counted("unit tests of the pages' scripts", &|| Ok(scripts::test(&options.names)))?);
+        }
+        if part.has_ring() {
+            total.add(counted("the trace ring under every order of memory accesses", &check_ring)?);
+        }
+        Ok(total)
+    };
+    let end_to_end = || match part.has_end_to_end() {
+        true => counted("tests end to end", &|| end_to_end(programs, part, options)),
+        false => Ok(Tally::default()),
+    };
+    let (host, end_to_end) = std::thread::scope(|scope| {
+        let end_to_end = scope.spawn(end_to_end);
+        (host(), end_to_end.join().expect("running tests does not panic"))
+    });
+    total.add(host?);
+    total.add(end_to_end?);
     Ok(total)
 }
 
-/// Runs the programs: first those that use both cores, then the others two at a time, because they wait much.
-fn on_the_host(programs: Vec<&Program>, options: &Options) -> Tally {
-    let (busy, mut others): (Vec<&Program>, _) =
-        programs.into_iter().partition(|program| program.is_integration() && program.package == BUSY);
-    // The longest is the first; they are taken from the end.
-    others.sort_by_key(|program| program.is_integration() && program.package == LONGEST);
-    let total = Mutex::new(Tally::default());
-    execute_all(busy, 1, options, &total);
-    execute_all(others, 2, options, &total);
-    total.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs `programs` from the last to the first, `side_by_side` at a time.
-fn execute_all(programs: Vec<&Program>, side_by_side: usize, options: &Options, total: &Mutex<Tally>) {
+/// Runs the programs, the longest first, two at a time because they wait much.
+fn on_the_host(mut programs: Vec<&Program>, options: &Options) -> Tally {
+    // They are taken from the end.
+    programs.sort_by_key(|program| program.is_integration() && program.package == LONGEST);
     let programs = Mutex::new(programs);
+    let total = Mutex::new(Tally::default());
     // The lock is released before the program runs.
     let next = || locked(&programs).pop();
     let work = || {
@@ -269,41 +269,54 @@ fn execute_all(programs: Vec<&Program>, side_by_side: usize, options: &Options, 
             if time > Duration::from_secs(1) {
                 eprintln!("    {:5.1} s  {}: {}", time.as_secs_f64(), program.name(), result.line());
             }
-            locked(total).add(result);
+            locked(&total).add(result);
         }
     };
-    std::thread::scope(|scope| (0..side_by_side).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
+    total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_host(program: &Program, part: &Part) -> bool {
     program.package != END_TO_END || matches!(part, Part::Package { .. })
 }
 
-/// A command that runs the selected tests; `None` if there are none.
-fn end_to_end(program: &Program, part: &Part, options: &Options) -> Result<Option<Command>> {
-    let filters = match part {
-        // A module of this name has its tests. The runner takes tests that match any filter, so both are matched here.
-        Part::World(world) => {
-            let module = format!("::{world}::");
-            let is_named =
-                |test: &str| options.names.is_empty() || options.names.iter().any(|name| test.contains(name));
-            program.tests()?.into_iter().filter(|test| test.contains(&module) && is_named(test)).collect()
-        }
-        _ => options.names.clone(),
+/// Runs the selected tests end to end, the longest beside the others.
+fn end_to_end(programs: &[Program], part: &Part, options: &Options) -> Result<Tally> {
+    let module = match part {
+        Part::World(world) => format!("::{world}::"),
+        _ => String::new(),
     };
-    if matches!(part, Part::World(_)) && filters.is_empty() {
-        return Ok(None);
+    let is_chosen = |test: &str| {
+        test.contains(&module) && (options.names.is_empty() || options.names.iter().any(|name| test.contains(name)))
+    };
+    let mut total = Tally::default();
+    for program in programs.iter().filter(|program| program.package == END_TO_END) {
+        let tests: Vec<String> = program.tests()?.into_iter().filter(|test| is_chosen(test)).collect();
+        let (beside, others) = tests.into_iter().partition(|test| program.is_integration() && test.starts_with(BESIDE));
+        let run = |tests: Vec<String>| match tests.is_empty() {
+            true => Tally::default(),
+            false => suite::execute(&program.name(), &mut end_to_end_command(program, &tests, options)),
+        };
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(|| run(beside));
+            total.add(run(others));
+            total.add(beside.join().expect("running tests does not panic"));
+        });
     }
-    let mut command = program.command(&filters);
+    Ok(total)
+}
+
+/// A command that runs just `tests`.
+fn end_to_end_command(program: &Program, tests: &[String], options: &Options) -> Command {
+    let mut command = program.command(tests);
     command
-        .arg(END_TO_END_THREADS)
-        .env("GLASS_PROGRAMS", build::programs())
-        .env("GLASS_COMMAND", build::tested_glass())
+        .args(["--exact", END_TO_END_THREADS])
+        .env("GLASS_PROGRAMS", build::tested())
         .env("GLASS_TESTS_REQUIRED", "1");
     if options.long {
         command.env("GLASS_TESTS_LONG", "1");
     }
-    Ok(Some(command))
+    command
 }
 
 /// Compiles and runs the examples of the documentation of every library, or of one.

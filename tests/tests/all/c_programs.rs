@@ -5,8 +5,10 @@ use glass_tests::folder::Folder;
 use glass_tests::process::Process;
 use glass_tests::programs;
 use glass_tests::queue::World;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 glass_tests::in_every_world!(
@@ -35,6 +37,28 @@ fn sources(of: &str) -> Vec<PathBuf> {
     }
 }
 
+/// The file with an image's symbols.
+fn with_symbols(image: &Path) -> PathBuf {
+    format!("{}.symbols", image.display()).into()
+}
+
+/// Builds a program when the first test asks for it.
+fn build_once(glass: &Path, of: &str, is_image: bool) -> PathBuf {
+    static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let platform = if is_image { "vm" } else { "linux" };
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-{of}-{platform}"));
+    // A test that failed here has inserted nothing.
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !built.contains(&file) {
+        let mut command = Command::new(glass);
+        command.args(["build", "--platform", platform, "--output"]).arg(&file).arg("--c").args(sources(of));
+        let output = command.args(["--", "-Wall", "-Werror", "-lm"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        built.insert(file.clone());
+    }
+    file
+}
+
 /// A program for a platform.
 struct Program {
     world: World,
@@ -44,7 +68,7 @@ struct Program {
 }
 
 impl Program {
-    /// Builds it; `None` after a printed reason.
+    /// A copy of the built program with a name of its own; `None` after a printed reason.
     fn build(world: World, of: &str) -> Option<Program> {
         if let Some(reason) = world.obstacle() {
             programs::skip(reason);
@@ -59,11 +83,12 @@ impl Program {
         let folder = Folder::new(&format!("c-{of}-{world}")).unwrap();
         // By its name a VM is found.
         let file = folder.file(&format!("c-{of}-{world}-{}", std::process::id()));
-        let platform = if world == World::Process { "linux" } else { "vm" };
-        let mut command = Command::new(&glass);
-        command.args(["build", "--platform", platform, "--output"]).arg(&file).arg("--c").args(sources(of));
-        let output = command.args(["--", "-Wall", "-Werror", "-lm"]).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let is_image = world != World::Process;
+        let built = build_once(&glass, of, is_image);
+        std::fs::copy(&built, &file).unwrap();
+        if is_image {
+            std::fs::copy(with_symbols(&built), with_symbols(&file)).unwrap();
+        }
         Some(Program { world, glass, folder, file })
     }
 
