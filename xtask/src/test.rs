@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// The package of the end-to-end tests.
 const END_TO_END: &str = "glass-tests";
-/// End-to-end tests in parallel: each runs its own VM or service, and needs about a core.
-const END_TO_END_THREADS: &str = "--test-threads=2";
-/// The longest end-to-end test, of one core: it runs beside the others from the start.
-const BESIDE: &str = "xen_services::";
+/// End-to-end tests in parallel: each runs its own VM or service, and waits most of the time.
+const END_TO_END_THREADS: &str = "--test-threads=4";
+/// The longest end-to-end test, which uses one core all the time: it starts beside the tests on the host.
+const LONGEST_END_TO_END: &str = "xen_services::";
 
 /// The package whose tests run guests that never sleep: beside other tests, such a guest runs for longer and uses a core all that time.
 const BUSY: &str = "glass-guests";
@@ -209,7 +209,8 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// Runs the tests of `part`: first those that use both cores, then the others on the host and in parallel those end to end.
+/// Runs the tests of `part`: first those that use both cores, then the others on the host, then those end to end, and beside these two
+/// what fills the cores while they wait.
 fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut Steps) -> Result<Tally> {
     let steps = &Mutex::new(steps);
     let begin = |title: &str| locked(steps).begin(title, None);
@@ -226,33 +227,36 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
     if !busy.is_empty() {
         total.add(counted("tests with busy guests", &|| Ok(on_the_host(busy.clone(), options)))?);
     }
-    let host = || -> Result<Tally> {
-        let mut total = Tally::default();
+    let chosen = if part.has_end_to_end() { end_to_end(programs, part, options)? } else { Vec::new() };
+    let (longest, rest): (Vec<EndToEnd>, Vec<EndToEnd>) = chosen.into_iter().partition(|chosen| chosen.is_longest);
+    std::thread::scope(|scope| {
+        let longest = scope.spawn(|| run_end_to_end(&longest, options));
         if !others.is_empty() {
             total.add(counted("tests on the host", &|| Ok(on_the_host(others.clone(), options)))?);
         }
-        if part.has_docs() {
-            total.add(counted("examples in the documentation", &|| Ok(examples(part, &options.names)))?);
+        let short = scope.spawn(|| -> Result<Tally> {
+            let mut total = Tally::default();
+            if part.has_docs() {
+                total.add(counted("examples in the documentation", &|| Ok(examples(part, &options.names)))?);
+            }
+            if part.has_scripts() {
+                total.add(counted("unit tests of the pages' scripts", &|| Ok(scripts::test(&options.names)))?);
+            }
+            if part.has_ring() {
+                total.add(counted("the trace ring under every order of memory accesses", &check_ring)?);
+            }
+            Ok(total)
+        });
+        if part.has_end_to_end() {
+            let step = begin("tests end to end");
+            let mut tally = run_end_to_end(&rest, options);
+            tally.add(longest.join().expect("running tests does not panic"));
+            step.done(&tally.line());
+            total.add(tally);
         }
-        if part.has_scripts() {
-            total.add(counted("unit tests of the pages' scripts", &|| Ok(scripts::test(&options.names)))?);
-        }
-        if part.has_ring() {
-            total.add(counted("the trace ring under every order of memory accesses", &check_ring)?);
-        }
+        total.add(short.join().expect("running tests does not panic")?);
         Ok(total)
-    };
-    let end_to_end = || match part.has_end_to_end() {
-        true => counted("tests end to end", &|| end_to_end(programs, part, options)),
-        false => Ok(Tally::default()),
-    };
-    let (host, end_to_end) = std::thread::scope(|scope| {
-        let end_to_end = scope.spawn(end_to_end);
-        (host(), end_to_end.join().expect("running tests does not panic"))
-    });
-    total.add(host?);
-    total.add(end_to_end?);
-    Ok(total)
+    })
 }
 
 /// Runs the programs, the longest first, two at a time because they wait much.
@@ -280,30 +284,40 @@ fn is_host(program: &Program, part: &Part) -> bool {
     program.package != END_TO_END || matches!(part, Part::Package { .. })
 }
 
-/// Runs the selected tests end to end, the longest beside the others.
-fn end_to_end(programs: &[Program], part: &Part, options: &Options) -> Result<Tally> {
+/// Selected tests of a program.
+struct EndToEnd<'a> {
+    program: &'a Program,
+    tests: Vec<String>,
+    is_longest: bool,
+}
+
+/// The selected tests end to end, the longest as a selection of its own.
+fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Result<Vec<EndToEnd<'a>>> {
     let module = match part {
         Part::World(world) => format!("::{world}::"),
         _ => String::new(),
     };
-    let is_chosen = |test: &str| {
+    let is_chosen = |test: &String| {
         test.contains(&module) && (options.names.is_empty() || options.names.iter().any(|name| test.contains(name)))
     };
-    let mut total = Tally::default();
+    let mut all = Vec::new();
     for program in programs.iter().filter(|program| program.package == END_TO_END) {
-        let tests: Vec<String> = program.tests()?.into_iter().filter(|test| is_chosen(test)).collect();
-        let (beside, others) = tests.into_iter().partition(|test| program.is_integration() && test.starts_with(BESIDE));
-        let run = |tests: Vec<String>| match tests.is_empty() {
-            true => Tally::default(),
-            false => suite::execute(&program.name(), &mut end_to_end_command(program, &tests, options)),
-        };
-        std::thread::scope(|scope| {
-            let beside = scope.spawn(|| run(beside));
-            total.add(run(others));
-            total.add(beside.join().expect("running tests does not panic"));
-        });
+        let chosen = program.tests()?.into_iter().filter(is_chosen);
+        let (longest, rest) = chosen.partition(|test| program.is_integration() && test.starts_with(LONGEST_END_TO_END));
+        all.push(EndToEnd { program, tests: longest, is_longest: true });
+        all.push(EndToEnd { program, tests: rest, is_longest: false });
     }
-    Ok(total)
+    // Without a name all tests would run.
+    all.retain(|chosen| !chosen.tests.is_empty());
+    Ok(all)
+}
+
+fn run_end_to_end(chosen: &[EndToEnd], options: &Options) -> Tally {
+    let mut total = Tally::default();
+    for EndToEnd { program, tests, .. } in chosen {
+        total.add(suite::execute(&program.name(), &mut end_to_end_command(program, tests, options)));
+    }
+    total
 }
 
 /// A command that runs just `tests`.

@@ -12,9 +12,11 @@ use glass_tests::xen::{SHARED, World};
 use std::process::Command;
 use std::time::Duration;
 
-/// Traces by each way and turn, and how many of them begin in a second.
+/// Traces by each way, and how many of them begin in a second where each comes after a rest.
 const SAMPLES: usize = 1000;
 const RATE_HZ: u32 = 250;
+/// Traces that are made one after the other without a rest.
+const ROW: usize = 20;
 /// Parts into which the traces of each guest are divided, so that all see the same noise.
 const TURNS: usize = 3;
 /// Runs of xenctx in a turn; one makes one trace.
@@ -34,7 +36,6 @@ struct Times {
     cpu: Vec<f64>,
     uniprof: Vec<f64>,
     null: Vec<f64>,
-    xenctx: Vec<f64>,
 }
 
 /// Measures guest after guest, each alone with dom0.
@@ -48,13 +49,24 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let (mut torn, mut judged) = (0, 0);
     for (index, (name, guest)) in GUESTS.iter().enumerate() {
         world.start(guest)?;
-        let mut times = Times::default();
+        let (mut in_a_row, mut rested, mut by_xenctx) = (Times::default(), Times::default(), Vec::new());
         for turn in 0..TURNS {
-            look(&mut world, guest, &mut times)?;
-            xenctx(&mut world, guest, &mut times)?;
+            look(&mut world, guest, ROW, &mut in_a_row)?;
+            look(&mut world, guest, 0, &mut rested)?;
+            xenctx(&mut world, guest, &mut by_xenctx)?;
             progress((index * (TURNS + 1) + turn + 1) as u64, (GUESTS.len() * (TURNS + 1)) as u64);
         }
-        add(outcome, name, &times);
+        add(outcome, name, "", &in_a_row);
+        let trace = Figure::of(&format!("xen.{name}.trace_us"), "us", &in_a_row.ours);
+        outcome.add(trace.map(|figure| figure.against("xenctx", median(&by_xenctx))));
+        outcome.add(Figure::of(&format!("xen.{name}.xenctx_us"), "us", &by_xenctx));
+        add(outcome, name, "rested_", &rested);
+        let cpu = median(&rested.cpu);
+        outcome.add(Figure::of(&format!("xen.{name}.cpu_us"), "us", &rested.cpu));
+        let share = cpu * USUAL_RATE_HZ / 1e4;
+        outcome.note(format!(
+            "{name}: at {USUAL_RATE_HZ} samples a second the profiler takes {share:.1} % of dom0's CPU to look"
+        ));
         let (of_guest, samples) = torn_stacks(&mut world, guest)?;
         torn += of_guest;
         judged += samples;
@@ -63,32 +75,32 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     }
     outcome.add(Figure::of("xen.torn_stacks", "stacks", &[torn as f64]));
     outcome.note(format!("torn: {torn} of {judged} stacks of guests whose call chains show it"));
+    outcome.note(format!(
+        "rested_: each at {RATE_HZ} a second, as a recording makes them; the others: {ROW} of a kind without a rest"
+    ));
     outcome.note("trace_us: pause, registers, 16 KiB of stack, end of the pause; uniprof_sequence: pause, registers, end of the pause as three hypercalls, nothing of the stack; xenctx: a process for each trace (-f -S), less the time of one that only prints its help");
     outcome.note("uniprof's own figures are 12 us for a trace on its authors' hardware, and 3 ms for xenctx (2017)");
     world.power_off()
 }
 
-fn add(outcome: &mut Outcome, guest: &str, times: &Times) {
-    let median = |samples: &[f64]| Summary::of(samples).map_or(0.0, |summary| summary.median);
-    let figure = |what: &str, samples: &[f64]| Figure::of(&format!("xen.{guest}.{what}_us"), "us", samples);
-    for (name, peer) in [("uniprof_sequence", &times.uniprof), ("xenctx", &times.xenctx)] {
-        outcome.add(figure("trace", &times.ours).map(|figure| figure.against(name, median(peer))));
-    }
-    let null = median(&times.null);
-    outcome.add(figure("uniprof_sequence", &times.uniprof).map(|figure| figure.against("null_hypercall", null)));
-    outcome.add(figure("xenctx", &times.xenctx));
+fn median(samples: &[f64]) -> f64 {
+    Summary::of(samples).map_or(0.0, |summary| summary.median)
+}
+
+fn add(outcome: &mut Outcome, guest: &str, how: &str, times: &Times) {
+    let figure = |what: &str, samples: &[f64]| Figure::of(&format!("xen.{guest}.{how}{what}_us"), "us", samples);
+    let beside =
+        |figure: Option<Figure>, peer: &str, times: &[f64]| figure.map(|figure| figure.against(peer, median(times)));
+    outcome.add(beside(figure("trace", &times.ours), "uniprof_sequence", &times.uniprof));
+    outcome.add(beside(figure("uniprof_sequence", &times.uniprof), "null_hypercall", &times.null));
     outcome.add(figure("null_hypercall", &times.null));
-    outcome.add(figure("cpu", &times.cpu));
-    let share = median(&times.cpu) * USUAL_RATE_HZ / 1e4;
-    outcome.note(format!(
-        "{guest}: at {USUAL_RATE_HZ} samples a second the profiler takes {share:.1} % of dom0's CPU to look"
-    ));
 }
 
 /// One turn of ours, of uniprof's hypercalls and of one that does nothing.
-fn look(world: &mut World, guest: &Guest, times: &mut Times) -> Result<()> {
+fn look(world: &mut World, guest: &Guest, row: usize, times: &mut Times) -> Result<()> {
     let name = guest.name;
-    let text = world.expect(&format!("xen_looks {name} {SHARED}/{name}.elf {} {RATE_HZ}", SAMPLES / TURNS), LIMIT)?;
+    let samples = SAMPLES / TURNS;
+    let text = world.expect(&format!("xen_looks {name} {SHARED}/{name}.elf {samples} {RATE_HZ} {row}"), LIMIT)?;
     for line in text.lines() {
         let (what, value) = line.split_once(' ').with_context(|| format!("xen_looks printed {line:?}"))?;
         let value = value.parse()?;
@@ -104,7 +116,7 @@ fn look(world: &mut World, guest: &Guest, times: &mut Times) -> Result<()> {
 }
 
 /// One turn of xenctx: the mean of some runs, since the shell's clock has steps of 10 ms.
-fn xenctx(world: &mut World, guest: &Guest, times: &mut Times) -> Result<()> {
+fn xenctx(world: &mut World, guest: &Guest, times: &mut Vec<f64>) -> Result<()> {
     let script = format!(
         "id=$(xl domid {})
         now() {{ cut -d' ' -f1 /proc/uptime; }}
@@ -116,7 +128,7 @@ fn xenctx(world: &mut World, guest: &Guest, times: &mut Times) -> Result<()> {
     let text = world.expect(&script, LIMIT)?;
     let moments: Vec<f64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
     let [start, traced, helped] = moments[..] else { bail!("xenctx printed {text}") };
-    times.xenctx.push(((traced - start) - (helped - traced)) * 1e6 / XENCTX_RUNS as f64);
+    times.push(((traced - start) - (helped - traced)) * 1e6 / XENCTX_RUNS as f64);
     Ok(())
 }
 

@@ -1,8 +1,9 @@
-//! The pause of a domain of Xen for a sample, one line for each: `xen_looks DOMAIN IMAGE SAMPLES RATE`, in dom0.
+//! The pause of a domain of Xen for a sample, one line for each: `xen_looks DOMAIN IMAGE SAMPLES RATE ROW`, in dom0.
 //!
 //! Prints in turn `sample MICROSECONDS`, `uniprof MICROSECONDS` (a pause, the registers and the end of the pause as three hypercalls,
-//! which read nothing of the stack) and `null MICROSECONDS` (a hypercall that does nothing). The last line, `cpu MICROSECONDS`, is our own
-//! CPU time for one sample. `xen_looks DOMAIN IMAGE die` is killed while it holds the domain.
+//! which read nothing of the stack) and `null MICROSECONDS` (a hypercall that does nothing). Each comes after a rest, at RATE a second,
+//! and is repeated without a rest ROW times, which are printed; with a ROW of 0 the one after the rest is. The last line,
+//! `cpu MICROSECONDS`, is our own CPU time for one sample. `xen_looks DOMAIN IMAGE die` is killed while it holds the domain.
 #![forbid(unsafe_code)]
 
 use std::io::{BufWriter, Write, stdout};
@@ -13,6 +14,8 @@ use glass_guests::xen::{self, XenDomain};
 use glass_guests::{Guest, VmSettings, cpu_time_ns, read_clocks};
 use glass_profile::event::Event;
 
+/// One trace: what it took for each vCPU, in microseconds.
+type Look = fn(&mut XenDomain) -> Result<Vec<f64>>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Stacks of this size are copied, as `glass record` does.
@@ -30,32 +33,55 @@ fn main() -> Result<()> {
             Command::new("kill").args(["-9", &std::process::id().to_string()]).status()?;
             Err("still alive".into())
         }
-        [name, image, samples, rate] => measure(attach(name, image)?, samples.parse()?, rate.parse()?),
-        _ => Err("the arguments are: DOMAIN IMAGE SAMPLES RATE, or DOMAIN IMAGE die".into()),
+        [name, image, samples, rate, row] => {
+            measure(attach(name, image)?, samples.parse()?, rate.parse()?, row.parse()?)
+        }
+        _ => Err("the arguments are: DOMAIN IMAGE SAMPLES RATE ROW, or DOMAIN IMAGE die".into()),
     }
 }
 
-fn measure(mut domain: XenDomain, rounds: u64, rate_hz: u32) -> Result<()> {
+fn measure(mut domain: XenDomain, samples: usize, rate_hz: u32, row: usize) -> Result<()> {
     let period = Duration::from_secs(1) / rate_hz.max(1);
     let mut output = BufWriter::new(stdout().lock());
-    let mut cpu_ns = 0;
-    for _ in 0..rounds {
-        let rest = |domain: &mut XenDomain| domain.rest(read_clocks().monotonic_ns + period.as_nanos() as u64);
-        rest(&mut domain)?;
-        let cpu_start_ns = cpu_time_ns();
-        let Some(events) = domain.sample()? else { break };
-        cpu_ns += cpu_time_ns() - cpu_start_ns;
-        for event in &events {
-            if let Event::Sample(sample) = event {
-                writeln!(output, "sample {:.3}", sample.frozen_ns as f64 / 1e3)?;
+    let (mut cpu_ns, mut taken) = (0, 0);
+    for _ in 0..samples / row.max(1) {
+        let ways: [(&str, Look); 3] = [("sample", pauses), ("uniprof", uniprof_sequence), ("null", null_hypercall)];
+        for (name, look) in ways {
+            domain.rest(read_clocks().monotonic_ns + period.as_nanos() as u64)?;
+            let cpu_start_ns = cpu_time_ns();
+            // Printed after the row: writing is no part of it.
+            let mut times = vec![look(&mut domain)?];
+            for _ in 0..row {
+                times.push(look(&mut domain)?);
+            }
+            if name == "sample" {
+                cpu_ns += cpu_time_ns() - cpu_start_ns;
+                taken += times.len();
+            }
+            for time_us in times[usize::from(row > 0)..].iter().flatten() {
+                writeln!(output, "{name} {time_us:.3}")?;
             }
         }
-        rest(&mut domain)?;
-        writeln!(output, "uniprof {:.3}", domain.uniprof_sequence()?.as_secs_f64() * 1e6)?;
-        rest(&mut domain)?;
-        writeln!(output, "null {:.3}", domain.null_hypercall()?.as_secs_f64() * 1e6)?;
     }
     domain.detach()?;
-    writeln!(output, "cpu {:.3}", cpu_ns as f64 / 1e3 / rounds.max(1) as f64)?;
+    writeln!(output, "cpu {:.3}", cpu_ns as f64 / 1e3 / taken.max(1) as f64)?;
     Ok(output.flush()?)
+}
+
+/// The pause of a sample, for each vCPU, in microseconds.
+fn pauses(domain: &mut XenDomain) -> Result<Vec<f64>> {
+    let events = domain.sample()?.ok_or("the domain has ended")?;
+    let pause = |event: &Event| match event {
+        Event::Sample(sample) => Some(sample.frozen_ns as f64 / 1e3),
+        _ => None,
+    };
+    Ok(events.iter().filter_map(pause).collect())
+}
+
+fn uniprof_sequence(domain: &mut XenDomain) -> Result<Vec<f64>> {
+    Ok(vec![domain.uniprof_sequence()?.as_secs_f64() * 1e6])
+}
+
+fn null_hypercall(domain: &mut XenDomain) -> Result<Vec<f64>> {
+    Ok(vec![domain.null_hypercall()?.as_secs_f64() * 1e6])
 }
