@@ -29,6 +29,7 @@ pub mod paced;
 pub mod process;
 pub mod registry;
 mod relocated;
+mod stack;
 mod stream;
 // The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
 mod symbols;

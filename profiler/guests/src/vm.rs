@@ -16,6 +16,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::linux::{self, Linux};
 use crate::relocated;
+use crate::stack;
 use crate::symbols::{self, GuestProgram, SymbolFile};
 
 /// The most vCPUs that are looked at.
@@ -213,7 +214,7 @@ impl VmImage {
         }
         // The stack of a guest's process cannot be unwound.
         let in_process = mode == Mode::User && self.linux.get().is_some() && !self.has_image(registers.rip);
-        let pieces = if in_process { Vec::new() } else { self.copy_stack(core, outer.rsp, stack)? };
+        let pieces = if in_process { Vec::new() } else { self.copy_stack(core, outer, stack)? };
         let linux = self.linux.get().map(|(_, linux)| linux);
         let waits = linux.and_then(|linux| match mode {
             Mode::User => Some(false),
@@ -242,12 +243,14 @@ impl VmImage {
     fn copy_stack(
         &self,
         core: &mut impl HeldCore,
-        start: u64,
-        mut stack: Vec<u8>,
+        registers: Registers,
+        room: Vec<u8>,
     ) -> Result<Vec<(u64, Vec<u8>)>, GuestError> {
-        let copied = core.read(start, &mut stack)?;
-        let room = stack.len() - copied;
-        stack.truncate(copied);
+        let (start, bytes) = (registers.rsp, room.len());
+        // The functions of a Linux have no frame pointers.
+        let is_code = |address| self.linux.get().is_none() && self.has_code(address);
+        let stack = stack::copy(registers, room, |address, into| core.read(address, into), is_code)?;
+        let room = bytes - stack.len();
         let left = if self.linux.get().is_some() { linux::left_stack(start, &stack) } else { None };
         let mut pieces = vec![(start, stack)];
         if let Some(left) = left {

@@ -76,7 +76,10 @@ pub fn judge(glass: &Path, recording: &Path, names: &[&str]) -> f64 {
     }
     let broken = broken_percent(&text).unwrap_or_else(|| panic!("the table has no line about broken stacks:\n{text}"));
     // One of a hundred samples is more than that, and no share.
-    assert!(broken < BROKEN_PERCENT_MAX || text.contains("% broken: 1 of "), "{broken} % of the stacks are broken:\n{text}");
+    assert!(
+        broken < BROKEN_PERCENT_MAX || text.contains("% broken: 1 of "),
+        "{broken} % of the stacks are broken:\n{text}"
+    );
     broken
 }
 
