@@ -41,7 +41,10 @@ fn start(world: World, name: &str, glass_run: &[&str], service: &[&str]) -> Opti
         command.arg(programs::built(name)?).args(["--platform", "linux"]);
     } else {
         command.env("PATH", vsock::path_with(vsock::helper()?));
-        command.arg(programs::image(name)?).args(["--accel", &world.to_string(), "--memory", "32"]);
+        command.arg(programs::image(name)?).args(["--accel", &world.to_string()]);
+        if !glass_run.contains(&"--memory") {
+            command.args(["--memory", "32"]);
+        }
     }
     command.arg(option).args(glass_run).arg("--").args(service);
     let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
@@ -86,13 +89,41 @@ fn a_vm_answers_by_tcg() {
     within(LIMIT, || greets(World::Tcg));
 }
 
+/// Opens, uses and closes connections, as many at once as the VM's memory permits.
+fn is_used_by_many(world: World) {
+    let (total, at_once, memory) = if programs::is_long() { (10_000, 500, "512") } else { (320, 32, "32") };
+    let options = ["--net", "none", "--memory", memory];
+    let Some(service) = start(world, "hello", &options, &["--port", "vsock:80"]) else { return };
+    for round in 0..total / at_once {
+        let connect = |_| Client::connect_vsock(&service.socket, PORT);
+        let clients: Vec<_> = (0..at_once).map(connect).collect();
+        for client in clients {
+            let answer = client.and_then(|mut client| client.request("GET", "/"));
+            let answer = answer.unwrap_or_else(|error| panic!("round {round}: {error}: {}", service.process.output()));
+            assert_eq!((answer.status(), answer.text().as_str()), (200, "Hello from hello\n"));
+        }
+    }
+}
+
+#[test]
+fn many_connections_by_kvm() {
+    within(LIMIT, || is_used_by_many(World::Kvm));
+}
+
+#[test]
+fn many_connections_by_tcg() {
+    within(LIMIT, || is_used_by_many(World::Tcg));
+}
+
 /// Uploads and downloads over vsock, over a TCP port that leads to it, and over TCP.
 fn serves_both(world: World) {
+    let (length_bytes, disk_size) = if programs::is_long() { (1 << 30, "2G") } else { (3_000_000, "64M") };
     let disk = Folder::new("vsock-disk").unwrap();
     let image = disk.file("queue.img");
     let (forwarded, direct) = (free_port().unwrap(), free_port().unwrap());
     let ports = [format!("{forwarded}:vsock:{PORT}"), format!("{direct}:8080")];
-    let options = ["--disk", image.to_str().unwrap(), "--disk-size", "64M", "--port", &ports[0], "--port", &ports[1]];
+    let options =
+        ["--disk", image.to_str().unwrap(), "--disk-size", disk_size, "--port", &ports[0], "--port", &ports[1]];
     let Some(service) = start(world, "upload-queue", &options, &["--port", "8080", "--port", "vsock:80"]) else {
         return;
     };
@@ -101,7 +132,7 @@ fn serves_both(world: World) {
     let clients: [&dyn Fn() -> Client; 3] =
         [&vsock, &|| Client::connect(address(forwarded)).unwrap(), &|| Client::connect(address(direct)).unwrap()];
     for (index, client) in clients.into_iter().enumerate() {
-        let content = Content { seed: index as u64, length_bytes: 3_000_000 };
+        let content = Content { seed: index as u64, length_bytes };
         let answer = client().put("/uploader", content.length_bytes, &mut content.reader()).unwrap();
         assert_eq!(answer.status(), 200, "{}", answer.text());
         let other = clients[(index + 1) % clients.len()];
