@@ -43,7 +43,7 @@ fn with_symbols(image: &Path) -> PathBuf {
     format!("{}.symbols", image.display()).into()
 }
 
-/// Builds a program when the first test asks for it.
+/// Builds a program when the first test needs it.
 fn build_once(glass: &Path, of: &str, is_image: bool) -> PathBuf {
     static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let platform = if is_image { "vm" } else { "linux" };
