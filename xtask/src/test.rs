@@ -116,7 +116,8 @@ impl Part {
     /// Arguments of cargo that select the packages whose tests are built.
     fn selection(&self) -> Vec<&str> {
         match self {
-            // Always all of them: in another selection dependencies have other features, and are built once more.
+            // Always all of them: in another selection dependencies have other features, and are built once more. `--lib`: the MPI
+            // library is a file that programs load.
             Part::All | Part::Host | Part::EndToEnd | Part::World(_) => vec!["--workspace", "--lib"],
             Part::Package { name, .. } => vec!["--package", name],
             Part::Docs | Part::Scripts | Part::Ring => vec![],
@@ -214,50 +215,50 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 /// what fills the cores while they wait.
 fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut Steps) -> Result<Tally> {
     let steps = &Mutex::new(steps);
-    let begin = |title: &str| locked(steps).begin(title, None);
-    let counted = |title: &str, work: &dyn Fn() -> Result<Tally>| -> Result<Tally> {
-        let step = begin(title);
-        let tally = work()?;
-        step.done(&tally.line());
-        Ok(tally)
-    };
     let host_programs = programs.iter().filter(|program| part.has_host() && is_host(program, part));
     let (busy, others): (Vec<&Program>, Vec<&Program>) =
         host_programs.partition(|program| program.is_integration() && program.package == BUSY);
     let mut total = Tally::default();
     if !busy.is_empty() {
-        total.add(counted("tests with busy guests", &|| Ok(on_the_host(busy.clone(), options)))?);
+        total.add(counted(steps, "tests with busy guests", || Ok(on_the_host(busy, options)))?);
     }
-    let chosen = if part.has_end_to_end() { end_to_end(programs, part, options)? } else { Vec::new() };
-    let (longest, rest): (Vec<EndToEnd>, Vec<EndToEnd>) = chosen.into_iter().partition(|chosen| chosen.is_longest);
+    let (longest, rest) = end_to_end(programs, part, options)?;
     std::thread::scope(|scope| {
-        let longest = scope.spawn(|| run_end_to_end(&longest, options));
+        let longest = scope.spawn(|| run_end_to_end(longest, options));
         if !others.is_empty() {
-            total.add(counted("tests on the host", &|| Ok(on_the_host(others.clone(), options)))?);
+            total.add(counted(steps, "tests on the host", || Ok(on_the_host(others, options)))?);
         }
         let short = scope.spawn(|| -> Result<Tally> {
             let mut total = Tally::default();
             if part.has_docs() {
-                total.add(counted("examples in the documentation", &|| Ok(examples(part, &options.names)))?);
+                total.add(counted(steps, "examples in the documentation", || Ok(examples(part, &options.names)))?);
             }
             if part.has_scripts() {
-                total.add(counted("unit tests of the pages' scripts", &|| Ok(scripts::test(&options.names)))?);
+                total.add(counted(steps, "unit tests of the pages' scripts", || Ok(scripts::test(&options.names)))?);
             }
             if part.has_ring() {
-                total.add(counted("the trace ring under every order of memory accesses", &check_ring)?);
+                total.add(counted(steps, "the trace ring under every order of memory accesses", check_ring)?);
             }
             Ok(total)
         });
         if part.has_end_to_end() {
-            let step = begin("tests end to end");
-            let mut tally = run_end_to_end(&rest, options);
-            tally.add(longest.join().expect("running tests does not panic"));
-            step.done(&tally.line());
-            total.add(tally);
+            total.add(counted(steps, "tests end to end", || {
+                let mut tally = run_end_to_end(rest, options);
+                tally.add(longest.join().expect("running tests does not panic"));
+                Ok(tally)
+            })?);
         }
         total.add(short.join().expect("running tests does not panic")?);
         Ok(total)
     })
+}
+
+/// Runs tests as a step of this title.
+fn counted(steps: &Mutex<&mut Steps>, title: &str, work: impl FnOnce() -> Result<Tally>) -> Result<Tally> {
+    let step = locked(steps).begin(title, None);
+    let tally = work()?;
+    step.done(&tally.line());
+    Ok(tally)
 }
 
 /// Runs the programs, the longest first, two at a time because they wait much.
@@ -285,15 +286,15 @@ fn is_host(program: &Program, part: &Part) -> bool {
     program.package != END_TO_END || matches!(part, Part::Package { .. })
 }
 
-/// Selected tests of a program.
-struct EndToEnd<'a> {
-    program: &'a Program,
-    tests: Vec<String>,
-    is_longest: bool,
-}
+/// Programs, each with the names of some of its tests.
+type Selected<'a> = Vec<(&'a Program, Vec<String>)>;
 
-/// The selected tests end to end, the longest as a selection of its own.
-fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Result<Vec<EndToEnd<'a>>> {
+/// The selected tests end to end: the longest, and the others.
+fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Result<(Selected<'a>, Selected<'a>)> {
+    let (mut longest, mut rest) = (Selected::new(), Selected::new());
+    if !part.has_end_to_end() {
+        return Ok((longest, rest));
+    }
     let module = match part {
         Part::World(world) => format!("::{world}::"),
         _ => String::new(),
@@ -301,23 +302,21 @@ fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Re
     let is_chosen = |test: &String| {
         test.contains(&module) && (options.names.is_empty() || options.names.iter().any(|name| test.contains(name)))
     };
-    let mut all = Vec::new();
+    let is_longest = |test: &String| LONGEST_END_TO_END.iter().any(|start| test.starts_with(start));
     for program in programs.iter().filter(|program| program.package == END_TO_END) {
         let chosen = program.tests()?.into_iter().filter(is_chosen);
-        let is_longest = |test: &String| LONGEST_END_TO_END.iter().any(|start| test.starts_with(start));
-        let (longest, rest) = chosen.partition(|test| program.is_integration() && is_longest(test));
-        all.push(EndToEnd { program, tests: longest, is_longest: true });
-        all.push(EndToEnd { program, tests: rest, is_longest: false });
+        let (of_longest, of_rest) = chosen.partition(|test| program.is_integration() && is_longest(test));
+        longest.push((program, of_longest));
+        rest.push((program, of_rest));
     }
-    // Without a name all tests would run.
-    all.retain(|chosen| !chosen.tests.is_empty());
-    Ok(all)
+    Ok((longest, rest))
 }
 
-fn run_end_to_end(chosen: &[EndToEnd], options: &Options) -> Tally {
+fn run_end_to_end(selected: Selected, options: &Options) -> Tally {
     let mut total = Tally::default();
-    for EndToEnd { program, tests, .. } in chosen {
-        total.add(suite::execute(&program.name(), &mut end_to_end_command(program, tests, options)));
+    // Without a name all tests of a program would run.
+    for (program, tests) in selected.into_iter().filter(|(_, tests)| !tests.is_empty()) {
+        total.add(suite::execute(&program.name(), &mut end_to_end_command(program, &tests, options)));
     }
     total
 }

@@ -57,8 +57,7 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
             progress((index * (TURNS + 1) + turn + 1) as u64, (GUESTS.len() * (TURNS + 1)) as u64);
         }
         add(outcome, name, "", &in_a_row);
-        let trace = Figure::of(&format!("xen.{name}.trace_us"), "us", &in_a_row.ours);
-        outcome.add(trace.map(|figure| figure.against("xenctx", median(&by_xenctx))));
+        outcome.add(beside(&format!("xen.{name}.trace_us"), &in_a_row.ours, "xenctx", &by_xenctx));
         outcome.add(Figure::of(&format!("xen.{name}.xenctx_us"), "us", &by_xenctx));
         add(outcome, name, "rested_", &rested);
         let cpu = median(&rested.cpu);
@@ -87,13 +86,16 @@ fn median(samples: &[f64]) -> f64 {
     Summary::of(samples).map_or(0.0, |summary| summary.median)
 }
 
+/// A figure of times, against those of a peer.
+fn beside(figure: &str, samples: &[f64], peer: &str, of_peer: &[f64]) -> Option<Figure> {
+    Some(Figure::of(figure, "us", samples)?.against(peer, median(of_peer)))
+}
+
 fn add(outcome: &mut Outcome, guest: &str, how: &str, times: &Times) {
-    let figure = |what: &str, samples: &[f64]| Figure::of(&format!("xen.{guest}.{how}{what}_us"), "us", samples);
-    let beside =
-        |figure: Option<Figure>, peer: &str, times: &[f64]| figure.map(|figure| figure.against(peer, median(times)));
-    outcome.add(beside(figure("trace", &times.ours), "uniprof_sequence", &times.uniprof));
-    outcome.add(beside(figure("uniprof_sequence", &times.uniprof), "null_hypercall", &times.null));
-    outcome.add(figure("null_hypercall", &times.null));
+    let name = |what: &str| format!("xen.{guest}.{how}{what}_us");
+    outcome.add(beside(&name("trace"), &times.ours, "uniprof_sequence", &times.uniprof));
+    outcome.add(beside(&name("uniprof_sequence"), &times.uniprof, "null_hypercall", &times.null));
+    outcome.add(Figure::of(&name("null_hypercall"), "us", &times.null));
 }
 
 /// One turn of ours, of uniprof's hypercalls and of one that does nothing.

@@ -8,7 +8,6 @@ use glass_tests::queue::World;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,10 +81,8 @@ impl Program {
         }
         let glass = programs::built("glass")?;
         let folder = Folder::new(&format!("c-{of}-{world}")).unwrap();
-        // By its name, which no other VM has, a VM is found.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let file = folder.file(&format!("c-{of}-{world}-{}-{number}", std::process::id()));
+        // By its name a VM is found; that of the folder is the only one.
+        let file = folder.path().join(folder.path().file_name().unwrap());
         let is_image = world != World::Process;
         let built = build_once(&glass, of, is_image);
         std::fs::copy(&built, &file).unwrap();
