@@ -16,6 +16,7 @@ mod run;
 mod scripts;
 mod suite;
 mod test;
+mod unchanged;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ pub struct Program {
     path: PathBuf,
     /// Folder of the package, in which its tests run.
     folder: PathBuf,
+    /// The package's programs, which its integration tests start.
+    starts: Vec<PathBuf>,
 }
 
 impl Program {
@@ -31,9 +33,26 @@ impl Program {
         format!("{} {}", self.package, self.target)
     }
 
+    /// A program of tests in `path`, of a package in `folder`.
+    #[cfg(test)]
+    pub fn for_test(path: &Path, folder: &Path) -> Program {
+        let (package, target) = ("package".to_owned(), "all".to_owned());
+        Program { package, target, path: path.to_owned(), folder: folder.to_owned(), starts: Vec::new() }
+    }
+
     /// Whether it has a package's integration tests.
     pub fn is_integration(&self) -> bool {
         self.target != "lib" && self.target != "bin"
+    }
+
+    /// Its own file, and those of the programs that its tests start.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&self.path).chain(&self.starts).map(PathBuf::as_path)
+    }
+
+    /// The folder of its package.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The names of its tests.
@@ -62,11 +81,11 @@ pub fn build(selection: &[&str]) -> Result<Vec<Program>> {
     let description = run::described(&command);
     let mut cargo = command.spawn().with_context(|| format!("cannot start `{description}`"))?;
     let messages = BufReader::new(cargo.stdout.take().context("standard output is a pipe")?);
-    let mut programs = Vec::new();
+    let (mut tests, mut others) = (Vec::new(), Vec::new());
     for message in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(&message?) else { continue };
-        let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
-        if is_test && message["executable"].is_string() {
+        if message["reason"] == "compiler-artifact" && message["executable"].is_string() {
+            let programs = if message["profile"]["test"] == true { &mut tests } else { &mut others };
             programs.extend(program(&message));
         }
     }
@@ -74,10 +93,14 @@ pub fn build(selection: &[&str]) -> Result<Vec<Program>> {
     if !status.success() {
         bail!("`{description}` failed ({status})");
     }
-    Ok(programs)
+    for test in tests.iter_mut().filter(|test| test.is_integration()) {
+        let own = others.iter().filter(|other| other.package == test.package);
+        test.starts = own.map(|other| other.path.clone()).collect();
+    }
+    Ok(tests)
 }
 
-/// The test program that one of cargo's messages reports.
+/// The program that one of cargo's messages reports.
 fn program(message: &Value) -> Option<Program> {
     let folder = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_owned();
     // `path+file:///folder#name@version`; without a name where the folder has it.
@@ -88,7 +111,8 @@ fn program(message: &Value) -> Option<Program> {
         "bin" => "bin".to_owned(),
         _ => message["target"]["name"].as_str()?.to_owned(),
     };
-    Some(Program { package: package.to_owned(), target, path: message["executable"].as_str()?.into(), folder })
+    let path = message["executable"].as_str()?.into();
+    Some(Program { package: package.to_owned(), target, path, folder, starts: Vec::new() })
 }
 
 /// The results of some runs.
@@ -96,6 +120,8 @@ fn program(message: &Value) -> Option<Program> {
 pub struct Tally {
     /// Tests that passed, without those that were skipped.
     pub passed: u64,
+    /// Tests that did not run because they passed and nothing has changed since.
+    pub unchanged: u64,
     /// Tests that cannot run here, each with a printed reason.
     pub skipped: u64,
     /// Failed tests and how often each failed. A program that ends before its tests do is one of them.
@@ -106,6 +132,7 @@ impl Tally {
     /// Adds another's counts.
     pub fn add(&mut self, other: Tally) {
         self.passed += other.passed;
+        self.unchanged += other.unchanged;
         self.skipped += other.skipped;
         for (name, count) in other.failed {
             *self.failed.entry(name).or_default() += count;
@@ -114,7 +141,12 @@ impl Tally {
 
     /// The counts in one line; the last that a run prints.
     pub fn line(&self) -> String {
-        format!("{} passed, {} failed, {} skipped", self.passed, self.failed.values().sum::<u64>(), self.skipped)
+        let failed: u64 = self.failed.values().sum();
+        let unchanged = match self.unchanged {
+            0 => String::new(),
+            count => format!(", {count} passed before and unchanged"),
+        };
+        format!("{} passed, {failed} failed, {} skipped{unchanged}", self.passed, self.skipped)
     }
 
     /// An error that names the failed tests, if there are any.
@@ -246,7 +278,7 @@ mod tests {
             "echo; echo running 4 tests; echo 'test a ... ok'; echo 'test b ... ignored, later'; \
              echo 'skipped c: no KVM' >&2; sleep 0.1; echo 'test c ... ok'; echo 'test d ... ok'; echo; echo 'test result: ok. 3 passed'",
         );
-        assert_eq!(tally, Tally { passed: 2, skipped: 1, failed: BTreeMap::new() });
+        assert_eq!(tally, Tally { passed: 2, skipped: 1, ..Tally::default() });
         assert_eq!(tally.line(), "2 passed, 0 failed, 1 skipped");
         tally.verdict().unwrap();
     }
@@ -278,6 +310,7 @@ mod tests {
             target: "all".into(),
             path: "/w/target/debug/deps/all-1".into(),
             folder: "/w/lib/net".into(),
+            starts: Vec::new(),
         };
         assert_eq!(program(message), Some(expected.clone()));
         let in_folder = message.replace("glass-net@0.1.0", "0.1.0").replace("lib/net#", "glass-net#");

@@ -1,7 +1,9 @@
-//! `cargo xtask test`: the host's tests, then the end-to-end tests against built programs and booted images.
+//! `cargo xtask test`: the host's tests, if something has changed since they passed, and the end-to-end tests against built programs and
+//! booted images.
 
 use crate::progress::{Steps, locked};
 use crate::suite::{self, Program, Tally};
+use crate::unchanged::{self, Unchanged};
 use crate::{build, packages, run, scripts};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -33,12 +35,22 @@ pub struct Options {
     /// Run the tests this often and count the failures of each
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
-    /// Fail instead of skip if a program is missing
+    /// Fail instead of skip if a program is missing, and run all tests
     #[arg(long)]
     ci: bool,
+    /// Also run the tests on the host that passed and have not changed since; --ci, --long, --repeat and names do so too
+    #[arg(long)]
+    all: bool,
     /// Use full sizes and counts: 1 GiB bodies, 50 kills, 10,000 random requests
     #[arg(long)]
     long: bool,
+}
+
+impl Options {
+    /// Whether tests run that passed and have not changed since.
+    fn runs_all(&self) -> bool {
+        self.all || self.ci || self.long || self.repeat > 1 || !self.names.is_empty()
+    }
 }
 
 /// The selection of tests.
@@ -220,13 +232,13 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
         host_programs.partition(|program| program.is_integration() && program.package == BUSY);
     let mut total = Tally::default();
     if !busy.is_empty() {
-        total.add(counted(steps, "tests with busy guests", || Ok(on_the_host(busy, options)))?);
+        total.add(counted(steps, "tests with busy guests", || on_the_host(busy, options))?);
     }
     let (longest, rest) = end_to_end(programs, part, options)?;
     std::thread::scope(|scope| {
         let longest = scope.spawn(|| run_end_to_end(longest, options));
         if !others.is_empty() {
-            total.add(counted(steps, "tests on the host", || Ok(on_the_host(others, options)))?);
+            total.add(counted(steps, "tests on the host", || on_the_host(others, options))?);
         }
         let short = scope.spawn(|| -> Result<Tally> {
             let mut total = Tally::default();
@@ -261,25 +273,45 @@ fn counted(steps: &Mutex<&mut Steps>, title: &str, work: impl FnOnce() -> Result
     Ok(tally)
 }
 
-/// Runs the programs, the longest first, two at a time because they wait much.
-fn on_the_host(mut programs: Vec<&Program>, options: &Options) -> Tally {
+/// Runs the programs that changed, the longest first, two at a time because they wait much.
+fn on_the_host(mut programs: Vec<&Program>, options: &Options) -> Result<Tally> {
     // They are taken from the end.
     programs.sort_by_key(|program| program.is_integration() && program.package == LONGEST);
     let programs = Mutex::new(programs);
+    let unchanged = Mutex::new(Unchanged::open());
     let total = Mutex::new(Tally::default());
     // The lock is released before the program runs.
     let next = || locked(&programs).pop();
-    let work = || {
+    let work = || -> Result<()> {
         while let Some(program) = next() {
-            let (result, time) = timed(|| suite::execute(&program.name(), &mut program.command(&options.names)));
-            if time > Duration::from_secs(1) {
-                eprintln!("    {:5.1} s  {}: {}", time.as_secs_f64(), program.name(), result.line());
-            }
+            let result = run_if_changed(program, options, &unchanged)?;
             locked(&total).add(result);
         }
+        Ok(())
     };
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
-    total.into_inner().unwrap_or_else(PoisonError::into_inner)
+    std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(work));
+        threads.into_iter().try_for_each(|thread| thread.join().expect("running tests does not panic"))
+    })?;
+    Ok(total.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Runs a program, or returns the result of an earlier run if nothing has changed since.
+fn run_if_changed(program: &Program, options: &Options, unchanged: &Mutex<Unchanged>) -> Result<Tally> {
+    let state = unchanged::state(program)?;
+    if !options.runs_all()
+        && let Some(result) = locked(unchanged).result(program, &state)
+    {
+        return Ok(result);
+    }
+    let (result, time) = timed(|| suite::execute(&program.name(), &mut program.command(&options.names)));
+    if time > Duration::from_secs(1) {
+        eprintln!("    {:5.1} s  {}: {}", time.as_secs_f64(), program.name(), result.line());
+    }
+    if options.names.is_empty() {
+        locked(unchanged).store(program, state, &result)?;
+    }
+    Ok(result)
 }
 
 fn is_host(program: &Program, part: &Part) -> bool {

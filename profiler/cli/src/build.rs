@@ -1,4 +1,4 @@
-//! `glass build`: makes a VM image (or a process) of a service's crate.
+//! `glass build`: makes VM images (or processes) of services' crates.
 
 mod c;
 
@@ -10,10 +10,12 @@ use std::process::Command;
 /// Builds a service as a bootable VM image or as a Linux executable, with the release profile, and prints its path.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Package of the service [default: the package of the current folder, or the only one of the workspace].
-    package: Option<String>,
+    /// Packages of services; cargo builds several in parallel, and each has the features that any of them selects [default: the package of
+    /// the current folder, or the only one of the workspace].
+    #[arg(value_name = "PACKAGE")]
+    packages: Vec<String>,
     /// Build a program of these C sources instead, with Debian's static musl and our MPI (`mpi.h`); what follows `--` is for the compiler.
-    #[arg(long, value_name = "FILES", num_args = 1.., conflicts_with_all = ["package", "trace_functions", "without_trace", "stripped"])]
+    #[arg(long, value_name = "FILES", num_args = 1.., conflicts_with_all = ["packages", "trace_functions", "without_trace", "stripped"])]
     c: Vec<PathBuf>,
     /// File of a C program or of its image [default: the name of the first source, for an image with `.image`].
     #[arg(short, long, value_name = "FILE", requires = "c")]
@@ -98,17 +100,19 @@ pub fn run(args: Args) -> Result<()> {
     if !args.c.is_empty() {
         return c::run(&args).map(drop);
     }
-    let package = Package::find(args.package.as_deref())?;
-    let program = match (args.trace_functions, args.without_trace) {
-        (true, _) => package.build_variant(args.platform, "glass-functions", &FUNCTION_FLAGS)?,
-        (_, true) => package.build_variant(args.platform, "glass-without-trace", &["--cfg=glass_trace_absent"])?,
-        _ => package.build(args.platform)?,
+    let packages = Packages::find(&args.packages)?;
+    let programs = match (args.trace_functions, args.without_trace) {
+        (true, _) => packages.build_variant(args.platform, "glass-functions", &FUNCTION_FLAGS)?,
+        (_, true) => packages.build_variant(args.platform, "glass-without-trace", &["--cfg=glass_trace_absent"])?,
+        _ => packages.build(args.platform)?,
     };
-    report_size("built", &program)?;
-    if args.stripped {
-        let stripped = program.with_extension("stripped");
-        strip(&program, &stripped)?;
-        report_size("stripped", &stripped)?;
+    for program in programs {
+        report_size("built", &program)?;
+        if args.stripped {
+            let stripped = program.with_extension("stripped");
+            strip(&program, &stripped)?;
+            report_size("stripped", &stripped)?;
+        }
     }
     Ok(())
 }
@@ -136,15 +140,15 @@ fn package_around<'a>(packages: &'a [serde_json::Value], folder: &Path) -> Optio
     packages.iter().filter_map(home).max_by_key(|(depth, _)| *depth).map(|(_, package)| package)
 }
 
-/// A package of the workspace around the current folder.
-pub struct Package {
-    name: String,
+/// Packages of the workspace around the current folder.
+pub struct Packages {
+    names: Vec<String>,
     target_folder: PathBuf,
 }
 
-impl Package {
-    /// Finds `name`, or the package around the current folder, or the only one that has a program.
-    pub fn find(name: Option<&str>) -> Result<Package> {
+impl Packages {
+    /// Finds `names`, or without a name the package around the current folder, or the only one that has a program.
+    pub fn find(names: &[String]) -> Result<Packages> {
         let output = Command::new("cargo")
             .args(["metadata", "--no-deps", "--format-version=1"])
             .output()
@@ -158,71 +162,52 @@ impl Package {
         let target_folder =
             metadata["target_directory"].as_str().context("`cargo metadata` names no target directory")?;
         let target_folder = PathBuf::from(target_folder);
-        let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let has_program = |package: &serde_json::Value| {
-            let targets = package["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
-            targets.iter().any(|target| target["kind"][0] == "bin" && target["name"] == package["name"])
+        let all = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let names = match names {
+            [] => vec![default_package(all)?],
+            _ => names.iter().map(|name| named_package(all, name)).collect::<Result<_>>()?,
         };
-        let here = std::env::current_dir().context("the current folder is gone")?;
-        let mut programs: Vec<&str> = packages
-            .iter()
-            .filter(|package| has_program(package))
-            .filter_map(|package| package["name"].as_str())
-            .collect();
-        programs.sort_unstable();
-        let found = match name {
-            Some(name) => packages.iter().find(|package| package["name"] == name),
-            None => package_around(packages, &here).or_else(|| match &programs[..] {
-                [only] => packages.iter().find(|package| package["name"] == *only),
-                _ => None,
-            }),
-        };
-        let programs = || programs.join(", ");
-        match (found, name) {
-            (Some(package), _) if has_program(package) => {
-                Ok(Package { name: package["name"].as_str().unwrap_or_default().to_owned(), target_folder })
-            }
-            (Some(package), _) => bail!("package {} has no program of its name to build", package["name"]),
-            (None, Some(name)) => bail!("there is no package `{name}` here; there is: {}", programs()),
-            (None, None) => bail!("which package? There is: {}", programs()),
-        }
+        Ok(Packages { names, target_folder })
     }
 
-    /// The package's name.
+    /// The name of the first.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.names[0]
     }
 
-    /// Builds for `platform` and returns the program's path. Cargo's own messages show progress.
-    pub fn build(&self, platform: Platform) -> Result<PathBuf> {
+    /// Builds for `platform` and returns the programs' paths. Cargo's own messages show progress.
+    pub fn build(&self, platform: Platform) -> Result<Vec<PathBuf>> {
         let mut cargo = self.cargo();
-        let program = match platform {
+        let folder = match platform {
             Platform::Linux => {
                 cargo.arg("--release");
-                self.target_folder.join("release").join(&self.name)
+                self.target_folder.join("release")
             }
             Platform::Vm => self.add_target(&mut cargo, "glass", platform, &[]),
         };
-        self.finish(cargo, program)
+        self.finish(cargo, &folder)
     }
 
     /// The same in a folder of its own, with more flags, of which some may be unstable.
-    fn build_variant(&self, platform: Platform, folder: &str, flags: &[&str]) -> Result<PathBuf> {
+    fn build_variant(&self, platform: Platform, folder: &str, flags: &[&str]) -> Result<Vec<PathBuf>> {
         let mut cargo = self.cargo();
         if flags.iter().any(|flag| flag.starts_with("-Z")) {
             cargo.env(ALLOW_UNSTABLE.0, ALLOW_UNSTABLE.1);
         }
-        let program = self.add_target(&mut cargo, folder, platform, flags);
-        self.finish(cargo, program)
+        let folder = self.add_target(&mut cargo, folder, platform, flags);
+        self.finish(cargo, &folder)
     }
 
     fn cargo(&self) -> Command {
         let mut cargo = Command::new("cargo");
-        cargo.args(["build", "--package", &self.name, "--bin", &self.name]);
+        cargo.arg("build");
+        for name in &self.names {
+            cargo.args(["--package", name, "--bin", name]);
+        }
         cargo
     }
 
-    /// Has cargo build with our flags into `folder`. Where the program will be.
+    /// Has cargo build with our flags into `folder`. Returns the folder in which the programs will be.
     fn add_target(&self, cargo: &mut Command, folder: &str, platform: Platform, more_flags: &[&str]) -> PathBuf {
         let folder = self.target_folder.join(folder);
         let (flags, link_flags, profile): (&[&str], &[&str], _) = match platform {
@@ -239,15 +224,48 @@ impl Package {
                 cargo.args(["--config", setting]);
             }
         }
-        folder.join(TARGET).join(profile).join(&self.name)
+        folder.join(TARGET).join(profile)
     }
 
-    fn finish(&self, mut cargo: Command, program: PathBuf) -> Result<PathBuf> {
+    fn finish(&self, mut cargo: Command, folder: &Path) -> Result<Vec<PathBuf>> {
         let status = cargo.status().context("cannot run `cargo`: install Rust 1.95 or newer")?;
         if !status.success() {
-            bail!("building {} failed: see cargo's messages above", self.name);
+            bail!("building {} failed: see cargo's messages above", self.names.join(", "));
         }
-        Ok(program)
+        Ok(self.names.iter().map(|name| folder.join(name)).collect())
+    }
+}
+
+fn has_program(package: &serde_json::Value) -> bool {
+    let targets = package["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
+    targets.iter().any(|target| target["kind"][0] == "bin" && target["name"] == package["name"])
+}
+
+/// The names of all that have a program, in order.
+fn programs(packages: &[serde_json::Value]) -> Vec<&str> {
+    let mut names: Vec<&str> =
+        packages.iter().filter(|package| has_program(package)).filter_map(|package| package["name"].as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The package around the current folder, or the only one that has a program.
+fn default_package(packages: &[serde_json::Value]) -> Result<String> {
+    let here = std::env::current_dir().context("the current folder is gone")?;
+    let programs = programs(packages);
+    match (package_around(packages, &here), &programs[..]) {
+        (Some(package), _) => named_package(packages, package["name"].as_str().unwrap_or_default()),
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, _) => bail!("which package? There is: {}", programs.join(", ")),
+    }
+}
+
+/// Checks that the package `name` can be built.
+fn named_package(packages: &[serde_json::Value], name: &str) -> Result<String> {
+    match packages.iter().find(|package| package["name"] == name) {
+        Some(package) if has_program(package) => Ok(name.to_owned()),
+        Some(_) => bail!("package {name:?} has no program of its name to build"),
+        None => bail!("there is no package `{name}` here; there is: {}", programs(packages).join(", ")),
     }
 }
 

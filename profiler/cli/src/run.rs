@@ -16,7 +16,7 @@ mod vm_console;
 mod vsock;
 mod xen;
 
-use crate::build::{Package, Platform};
+use crate::build::{Packages, Platform};
 use crate::console::{self, say};
 use crate::symbolizer::Symbolizer;
 use crate::trace::wanted::{Groups, parse_groups};
@@ -194,8 +194,8 @@ fn find_program(args: &Args) -> Result<(PathBuf, String)> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         return Ok((path.to_owned(), name));
     }
-    let package = Package::find(args.app.as_deref())?;
-    Ok((package.build(args.platform)?, package.name().to_owned()))
+    let package = Packages::find(args.app.as_slice())?;
+    Ok((package.build(args.platform)?.swap_remove(0), package.name().to_owned()))
 }
 
 /// Whether the file has the ELF note by which QEMU finds the entry point of an image: name "Xen",

@@ -10,7 +10,7 @@ use glass_tests::queue::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,30 @@ const GUIDE: &str = include_str!("../../../docs/guides/writing-a-service.md");
 struct User {
     folder: Folder,
     glass: PathBuf,
+    /// Where cargo builds: what is below a service stays from one run of the test to the next.
+    builds: PathBuf,
     commands: usize,
+}
+
+/// The folder of builds, without those of the service itself: each run has it in another folder, so they would never be used again.
+fn builds_of_libraries() -> PathBuf {
+    let builds = programs::folder().parent().expect("programs are in a folder of builds").join("first-service");
+    remove_service(&builds);
+    builds
+}
+
+/// Removes all below `folder` whose name starts with the service's.
+fn remove_service(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let entry = entry.unwrap();
+        let is_folder = entry.file_type().unwrap().is_dir();
+        match (entry.file_name().to_string_lossy().starts_with("tally"), is_folder) {
+            (true, true) => fs::remove_dir_all(entry.path()).unwrap(),
+            (true, false) => fs::remove_file(entry.path()).unwrap(),
+            (false, true) => remove_service(&entry.path()),
+            (false, false) => {}
+        }
+    }
 }
 
 impl User {
@@ -35,7 +58,7 @@ impl User {
         let paths = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{paths}", self.glass.parent().unwrap().display()));
         // Nothing is fetched: the versions are those that the repository was built with.
-        command.env("CARGO_NET_OFFLINE", "true").env_remove("CARGO_TARGET_DIR");
+        command.env("CARGO_NET_OFFLINE", "true").env("CARGO_TARGET_DIR", &self.builds);
         let accelerated = if programs::has_kvm() { "" } else { " --accel tcg" };
         let line = match line {
             // Without a place for the port: the service's own argument.
@@ -124,7 +147,7 @@ fn path_of_a_new_user() {
         return programs::skip("qemu-system-x86_64 is not installed");
     }
     let Some(glass) = programs::built("glass") else { return };
-    let mut user = User { folder: Folder::new("user").unwrap(), glass, commands: 0 };
+    let mut user = User { folder: Folder::new("user").unwrap(), glass, builds: builds_of_libraries(), commands: 0 };
     user.run("glass new tally");
     user.run("cargo test");
     let greeting = |_: &mut User, address| assert_eq!(ask(address, "GET"), "Hello from tally");

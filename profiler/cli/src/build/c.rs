@@ -1,6 +1,6 @@
 //! `glass build --c`: links C sources with Debian's static musl and our MPI into a program, and the program into an image.
 
-use super::{Args, IMAGE_PROFILE, Package, Platform, TARGET, report_size, strip};
+use super::{Args, IMAGE_PROFILE, Packages, Platform, TARGET, report_size, strip};
 use crate::new;
 use anyhow::{Context, Result, bail, ensure};
 use glass_formats::C_PROGRAM_SYMBOLS;
@@ -111,11 +111,11 @@ fn of_compiler(name: &str) -> Result<PathBuf> {
 
 /// The image around a program.
 fn image(repository: &Path, program: &Path) -> Result<PathBuf> {
-    let package = Package { name: IMAGE.to_owned(), target_folder: repository.join("target") };
-    let mut cargo = package.cargo();
+    let packages = Packages { names: vec![IMAGE.to_owned()], target_folder: repository.join("target") };
+    let mut cargo = packages.cargo();
     cargo.current_dir(repository).arg("--quiet").env(PROGRAM_VARIABLE, program);
-    let image = package.add_target(&mut cargo, "glass", Platform::Vm, &[]);
-    package.finish(cargo, image)
+    let folder = packages.add_target(&mut cargo, "glass", Platform::Vm, &[]);
+    Ok(packages.finish(cargo, &folder)?.swap_remove(0))
 }
 
 #[cfg(test)]
