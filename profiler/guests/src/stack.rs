@@ -1,7 +1,5 @@
 //! The copy of a stack while its core stands: as much of it as the chain of frame pointers needs.
 
-use glass_profile::arch::x86_64::Registers;
-
 /// Bytes that are copied at first. After that the copy is doubled until the chain ends or there is no room.
 const FIRST_BYTES: usize = 1 << 10;
 
@@ -17,6 +15,7 @@ impl Chain {
     /// Follows the chain through `copied`, the bytes of the stack from `start` on. Returns whether its end is there: a frame without
     /// a caller, whose frame pointer and return address are 0, above frames that return to code. Code without frame pointers may have
     /// any address in the register, that of zeros on its stack too, so nothing else counts as an end.
+    #[inline(always)]
     fn ends_in(&mut self, start: u64, copied: &[u8], is_code: &impl Fn(u64) -> bool) -> bool {
         loop {
             let at = self.frame.checked_sub(start).and_then(|at| usize::try_from(at).ok());
@@ -34,23 +33,24 @@ impl Chain {
     }
 }
 
-/// Copies a stack to `room` from the stack pointer on, by `read`, which returns how much there was. Of a stack whose outermost frame is
-/// found less is copied: no caller is above it. `is_code`: whether an address may be one that a function returns to.
+/// Copies a stack to `room` from the stack pointer on, by `read`, which returns how much there was. Returns the number of bytes: of a stack
+/// whose outermost frame is found less is copied, because no caller is above it. `is_code`: whether an address may be one that a function
+/// returns to.
+#[inline(always)]
 pub(crate) fn copy<E>(
-    registers: Registers,
-    mut room: Vec<u8>,
+    (stack_pointer, frame_pointer): (u64, u64),
+    room: &mut [u8],
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
     is_code: impl Fn(u64) -> bool,
-) -> Result<Vec<u8>, E> {
-    let start = registers.rsp;
-    let mut chain = Chain { frame: registers.rbp, has_caller: false };
+) -> Result<usize, E> {
+    let start = stack_pointer;
+    let mut chain = Chain { frame: frame_pointer, has_caller: false };
     let mut copied = 0;
     let mut end = FIRST_BYTES.min(room.len());
     loop {
         copied += read(start.wrapping_add(copied as u64), &mut room[copied..end])?;
         if copied < end || end == room.len() || chain.ends_in(start, &room[..copied], &is_code) {
-            room.truncate(copied);
-            return Ok(room);
+            return Ok(copied);
         }
         end = (2 * end).min(room.len());
     }
@@ -58,7 +58,6 @@ pub(crate) fn copy<E>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::convert::Infallible;
 
     const START: u64 = 0x10_0000;
@@ -73,16 +72,17 @@ mod tests {
                 stack[*at as usize + 8 * word..][..8].copy_from_slice(&value.to_le_bytes());
             }
         }
-        let registers = Registers { rip: 0x40_1000, rsp: START, rbp: frames.first().map_or(0, |first| START + first) };
+        let frame_pointer = frames.first().map_or(0, |first| START + first);
         let read = |address: u64, into: &mut [u8]| -> Result<usize, Infallible> {
             let there = stack.get((address - START) as usize..).unwrap_or_default();
             let count = there.len().min(into.len());
             into[..count].copy_from_slice(&there[..count]);
             Ok(count)
         };
-        let copy = super::copy(registers, vec![1; room], read, |address| address == 0x40_1000).unwrap();
-        assert!(copy == stack[..copy.len()], "the copy is what was there");
-        copy.len()
+        let mut room = vec![1; room];
+        let copied = super::copy((START, frame_pointer), &mut room, read, |address| address == 0x40_1000).unwrap();
+        assert!(room[..copied] == stack[..copied], "the copy is what was there");
+        copied
     }
 
     #[test]

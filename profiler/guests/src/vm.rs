@@ -2,6 +2,7 @@
 //! and code in a ring-0 service is seen through to its caller.
 
 use std::cell::OnceCell;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use glass_formats as formats;
@@ -19,6 +20,8 @@ use crate::relocated;
 use crate::stack;
 use crate::symbols::{self, GuestProgram, SymbolFile};
 
+/// Bytes of the state of a core that are read for a sample.
+pub(crate) const CORE_STATE_READ: usize = formats::ACTIVITY_OFFSET as usize + 4;
 /// The most vCPUs that are looked at.
 pub(crate) const VCPUS_MAX: usize = 256;
 /// Bytes of code that are compared with the guest if the image has no build id that is loaded.
@@ -244,13 +247,15 @@ impl VmImage {
         &self,
         core: &mut impl HeldCore,
         registers: Registers,
-        room: Vec<u8>,
+        mut stack: Vec<u8>,
     ) -> Result<Vec<(u64, Vec<u8>)>, GuestError> {
-        let (start, bytes) = (registers.rsp, room.len());
+        let (start, bytes) = (registers.rsp, stack.len());
         // The functions of a Linux have no frame pointers.
         let is_code = |address| self.linux.get().is_none() && self.has_code(address);
-        let stack = stack::copy(registers, room, |address, into| core.read(address, into), is_code)?;
-        let room = bytes - stack.len();
+        let read = |address, into: &mut [u8]| core.read(address, into);
+        let copied = stack::copy((start, registers.rbp), &mut stack, read, is_code)?;
+        stack.truncate(copied);
+        let room = bytes - copied;
         let left = if self.linux.get().is_some() { linux::left_stack(start, &stack) } else { None };
         let mut pieces = vec![(start, stack)];
         if let Some(left) = left {
@@ -275,15 +280,27 @@ impl VmImage {
 
     /// The state of a core that the guest reports; none for a core that it has not started.
     fn activity(&self, core: &mut impl HeldCore, index: usize) -> Result<Option<formats::Activity>, GuestError> {
-        let Some(cores) = self.cores.filter(|_| index < formats::CORES_MAX) else { return Ok(None) };
-        let address = cores.wrapping_add(index as u64 * formats::CORE_STATE_BYTES);
-        let mut words = [0; formats::ACTIVITY_OFFSET as usize + 4];
+        let Some(address) = self.core_state(index) else { return Ok(None) };
+        let mut words = [0; CORE_STATE_READ];
         if core.read(address, &mut words)? < words.len() {
             return Ok(None);
         }
         let word = |at: usize| u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]);
         let activity = formats::Activity::from_word(word(formats::ACTIVITY_OFFSET as usize));
         Ok(activity.filter(|_| word(0) == formats::CORE_MAGIC))
+    }
+
+    /// Where the guest has the state of a core, of which [`CORE_STATE_READ`] bytes are read, if it is one of ours.
+    pub(crate) fn core_state(&self, index: usize) -> Option<u64> {
+        let cores = self.cores.filter(|_| index < formats::CORES_MAX)?;
+        Some(cores.wrapping_add(index as u64 * formats::CORE_STATE_BYTES))
+    }
+
+    /// The addresses between which all code is, if a sample needs only a core's registers, its stack and its state: not of a Linux.
+    pub(crate) fn code_of_simple_guest(&self) -> Option<Range<u64>> {
+        let ranges = || self.programs.iter().map(GuestProgram::range);
+        let start = ranges().map(|range| range.start).min().filter(|_| self.linux.get().is_none())?;
+        Some(start..ranges().map(|range| range.end).max()?)
     }
 
     fn has_code(&self, address: u64) -> bool {

@@ -44,7 +44,8 @@ impl XenDomain {
         // Before much is in our memory.
         let guardian = Guardian::start(&calls).map_err(|error| failed("start the guardian of the domain", error))?;
         let wanted = settings.choose((info.vcpus as usize).min(VCPUS_MAX))?;
-        let vcpus = wanted.into_iter().map(|index| Vcpu::new(index as u32)).collect();
+        let stack_bytes = settings.stack_bytes as usize;
+        let vcpus = wanted.into_iter().map(|index| Vcpu::new(index as u32, stack_bytes)).collect();
         let image = VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?;
         let mut attached = XenDomain {
             guardian,

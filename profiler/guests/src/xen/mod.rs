@@ -11,15 +11,19 @@
 //! the domain until we are continued.
 //!
 //! Xen counts pauses, so a domain that others have paused, before or meanwhile, stays so.
+//!
+//! Between the pause and its end as little is done as can be: see [`known`].
 
 mod attach;
 mod domains;
+mod known;
 mod layout;
 mod memory;
 mod store;
 
 pub use domains::{Domain, DomainKind, find, is_xen, list};
 
+use std::ops::Range;
 use std::time::Duration;
 
 use glass_profile::arch::x86_64::paging::Translator;
@@ -31,7 +35,8 @@ use crate::arch::x86_64::{CoreState, xen};
 use crate::error::GuestError;
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
-use crate::vm::{HeldCore, VmImage};
+use crate::vm::{CORE_STATE_READ, HeldCore, VmImage};
+use known::Places;
 use layout::{DomainInfo, VcpuInfo};
 use memory::Frames;
 
@@ -62,6 +67,17 @@ struct Vcpu {
     info: VcpuInfo,
     /// Its last sample, if it waited: good as long as it does not run.
     waiting: Option<Waiting>,
+    /// Where what its samples need can be read.
+    places: Places,
+}
+
+/// What a pause has given.
+enum Held {
+    Samples(Vec<RawSample>),
+    /// What was copied from known places is not what a sample needs.
+    Useless,
+    /// The domain has ended.
+    Gone,
 }
 
 struct Waiting {
@@ -71,8 +87,16 @@ struct Waiting {
 }
 
 impl Vcpu {
-    fn new(index: u32) -> Vcpu {
-        Vcpu { index, info: VcpuInfo::default(), waiting: None }
+    fn new(index: u32, stack_bytes: usize) -> Vcpu {
+        Vcpu { index, info: VcpuInfo::default(), waiting: None, places: Places::new(stack_bytes) }
+    }
+
+    /// Its state is what Xen reports, if it sleeps.
+    fn settled(&self, sample: RawSample) -> RawSample {
+        match self.info.is_blocked && sample.state != State::NeverStarted {
+            true => RawSample { state: State::Idle, ..sample },
+            false => sample,
+        }
     }
 
     /// The sample of a vCPU that still waits where it did.
@@ -161,29 +185,29 @@ impl XenDomain {
         (0..count).map(|_| self.image.room()).collect()
     }
 
-    /// Copies a sample of each of the vCPUs at these positions, with the domain held from the first hypercall on if that is
-    /// wanted. The caller ends the pause.
+    /// The calls that copy the registers of the vCPUs at these positions, to places in the same order, and their number.
+    fn context_calls(&self, positions: &[usize]) -> ([Call; Hypercalls::CONTEXTS_MAX], usize) {
+        let mut calls = [Call::DomainInfo; Hypercalls::CONTEXTS_MAX];
+        for (place, (call, position)) in calls.iter_mut().zip(positions).enumerate() {
+            *call = context_call(self.is_hvm, self.vcpus[*position].index, place);
+        }
+        (calls, positions.len().min(Hypercalls::CONTEXTS_MAX))
+    }
+
+    /// Copies a sample of each of the vCPUs at these positions. `are_made`: the first calls for registers were made with the pause.
     fn copy(
         &mut self,
         positions: &[usize],
-        mut rooms: Vec<Vec<u8>>,
-        is_held: bool,
+        rooms: &mut Vec<Vec<u8>>,
+        are_made: bool,
     ) -> Result<Vec<RawSample>, GuestError> {
         let mut samples = Vec::with_capacity(positions.len());
-        let mut is_due = is_held;
-        // At least once: the pause may be all that is wanted.
-        let chunks = positions.len().div_ceil(Hypercalls::CONTEXTS_MAX).max(1);
-        for chunk in 0..chunks {
-            let start = chunk * Hypercalls::CONTEXTS_MAX;
-            let chunk = &positions[start..positions.len().min(start + Hypercalls::CONTEXTS_MAX)];
-            let mut calls = [Call::DomainInfo; Hypercalls::CONTEXTS_MAX];
-            for (place, position) in chunk.iter().enumerate() {
-                calls[place] = context_call(self.is_hvm, self.vcpus[*position].index, place);
+        let mut are_made = are_made;
+        for chunk in positions.chunks(Hypercalls::CONTEXTS_MAX) {
+            if !std::mem::take(&mut are_made) {
+                let (calls, count) = self.context_calls(chunk);
+                self.calls.make(&calls[..count]).map_err(|error| failed("read registers", error))?;
             }
-            let calls = &calls[..chunk.len()];
-            let made =
-                if std::mem::take(&mut is_due) { self.calls.pause_and_make(calls) } else { self.calls.make(calls) };
-            made.map_err(|error| failed("hold the domain", error))?;
             for (place, position) in chunk.iter().enumerate() {
                 let vcpu = &self.vcpus[*position];
                 let Some(state) = self.registers(place, place)? else {
@@ -193,14 +217,78 @@ impl XenDomain {
                 let room = rooms.pop().unwrap_or_default();
                 let translator = Translator::new(state.paging);
                 let mut core = Core { frames: &self.frames, translator, is_blocked: vcpu.info.is_blocked };
-                let mut sample = self.image.sample(vcpu.index as usize, state, &mut core, room)?;
-                if vcpu.info.is_blocked && sample.state != State::NeverStarted {
-                    sample.state = State::Idle;
-                }
-                samples.push(sample);
+                samples.push(vcpu.settled(self.image.sample(vcpu.index as usize, state, &mut core, room)?));
             }
         }
         Ok(samples)
+    }
+
+    /// Copies what samples of the vCPUs at these positions need from known places; false if a place is not known.
+    fn copy_known(&mut self, positions: &[usize], code: &Range<u64>) -> bool {
+        let maps = &self.frames.maps()[..];
+        positions.iter().enumerate().all(|(place, position)| {
+            let Vcpu { index, places, .. } = &mut self.vcpus[*position];
+            let word = |offset| self.calls.context_word(place, offset);
+            let core = self.image.core_state(*index as usize);
+            let (stack, frame) = match self.is_hvm {
+                true => {
+                    let (stack, frame, is_in_ring_0) = xen::stack_of_hvm_context(word);
+                    // A service of ours has a stack of its own, and its caller another.
+                    if is_in_ring_0 && core.is_some() {
+                        return false;
+                    }
+                    (stack, frame)
+                }
+                false => xen::stack_of_context(word),
+            };
+            self.calls.has_made(place) && places.copy(maps, (stack, frame), code, core)
+        })
+    }
+
+    /// The samples of what [`copy_known`](XenDomain::copy_known) has copied; `None` if a page was elsewhere, or more is needed.
+    fn finish_known(
+        &mut self,
+        positions: &[usize],
+        rooms: &mut Vec<Vec<u8>>,
+    ) -> Result<Option<Vec<RawSample>>, GuestError> {
+        let mut samples = Vec::with_capacity(positions.len());
+        for (place, position) in positions.iter().enumerate() {
+            let state = self.registers(place, place)?;
+            let vcpu = &mut self.vcpus[*position];
+            let Some(state) = state else { return Ok(None) };
+            let mut translator = Translator::new(state.paging);
+            if !vcpu.places.were_right(&mut translator, &self.frames) {
+                vcpu.places.forget();
+                return Ok(None);
+            }
+            let room = rooms.pop().unwrap_or_default();
+            let mut core = vcpu.places.copied(vcpu.info.is_blocked);
+            let sample = self.image.sample(vcpu.index as usize, state, &mut core, room)?;
+            if core.was_insufficient() {
+                vcpu.places.forget();
+                return Ok(None);
+            }
+            samples.push(vcpu.settled(sample));
+        }
+        Ok(Some(samples))
+    }
+
+    /// Learns where what these samples of the vCPUs at these positions needed can be read.
+    fn learn(&mut self, positions: &[usize], samples: &[RawSample]) -> Result<(), GuestError> {
+        if positions.len() > Hypercalls::CONTEXTS_MAX || self.image.code_of_simple_guest().is_none() {
+            return Ok(());
+        }
+        for (place, (position, sample)) in positions.iter().zip(samples).enumerate() {
+            let Some(state) = self.registers(place, place)? else { continue };
+            let Vcpu { index, places, .. } = &mut self.vcpus[*position];
+            let mut translator = Translator::new(state.paging);
+            let core = self.image.core_state(*index as usize);
+            let stacks = sample.segments.iter().flat_map(|segment| &segment.stack);
+            let ranges = stacks.map(|(start, bytes)| *start..start.saturating_add(bytes.len() as u64));
+            let core = core.map(|address| address..address.saturating_add(CORE_STATE_READ as u64));
+            ranges.chain(core).for_each(|range| places.learn(range, &mut translator, &self.frames));
+        }
+        Ok(())
     }
 
     /// Samples of a domain in which nothing runs, without holding it; `None` if something has begun to.
@@ -208,7 +296,8 @@ impl XenDomain {
         let unknown: Vec<usize> = (0..self.vcpus.len()).filter(|at| self.vcpus[*at].is_unknown()).collect();
         if !unknown.is_empty() {
             let before: Vec<VcpuInfo> = unknown.iter().map(|at| self.vcpus[*at].info).collect();
-            let samples = self.copy(&unknown, self.rooms(unknown.len()), false)?;
+            let mut rooms = self.rooms(unknown.len());
+            let samples = self.copy(&unknown, &mut rooms, false)?;
             if self.look()?.is_none() {
                 return Ok(None);
             }
@@ -225,21 +314,54 @@ impl XenDomain {
         Ok(self.vcpus.iter().map(known).collect())
     }
 
-    /// Samples of a domain that is held for them; `None` if it has ended.
-    fn sample_held(&mut self, is_paused: bool) -> Result<Option<Vec<RawSample>>, GuestError> {
-        let unknown: Vec<usize> = (0..self.vcpus.len()).filter(|at| self.vcpus[*at].is_unknown()).collect();
-        let rooms = self.rooms(unknown.len());
+    /// Holds the domain to copy samples of the vCPUs at these positions, from known places if that is wanted and they are. Returns how
+    /// long it stood, too.
+    fn hold_for(&mut self, positions: &[usize], from_known: bool) -> Result<(Held, u64), GuestError> {
+        let mut rooms = self.rooms(positions.len());
+        let code =
+            self.image.code_of_simple_guest().filter(|_| from_known && positions.len() <= Hypercalls::CONTEXTS_MAX);
+        for position in positions {
+            self.vcpus[*position].places.renew(&self.frames);
+        }
+        let (calls, count) = self.context_calls(positions);
+        self.calls.prepare_pause(&calls[..count]);
         let start_ns = monotonic_ns();
-        let copied = self.copy(&unknown, rooms, true);
+        let copied = match self.calls.make_prepared(count) {
+            Err(error) => Err(failed("hold the domain", error)),
+            Ok(()) if code.is_some_and(|code| self.copy_known(positions, &code)) => Ok(None),
+            Ok(()) => self.copy(positions, &mut rooms, true).map(Some),
+        };
         // Whatever the result is, the domain is resumed.
         let resumed = self.calls.resume();
-        // One that others have paused loses nothing.
-        let frozen_ns = if is_paused { 0 } else { monotonic_ns() - start_ns };
-        let copied = match (copied, resumed) {
-            (Err(GuestError::System { error, .. }), _) | (Ok(_), Err(error)) if is_gone(&error) => return Ok(None),
+        let time_ns = monotonic_ns() - start_ns;
+        let samples = match (copied, resumed) {
+            (Err(GuestError::System { error, .. }), _) | (Ok(_), Err(error)) if is_gone(&error) => {
+                return Ok((Held::Gone, time_ns));
+            }
             (Ok(_), Err(error)) => return Err(failed("resume the domain", error)),
             (copied, _) => copied?,
         };
+        let samples = match samples {
+            Some(samples) => {
+                self.learn(positions, &samples)?;
+                Some(samples)
+            }
+            None => self.finish_known(positions, &mut rooms)?,
+        };
+        Ok((samples.map_or(Held::Useless, Held::Samples), time_ns))
+    }
+
+    /// Samples of a domain that is held for them; `None` if it has ended.
+    fn sample_held(&mut self, is_paused: bool) -> Result<Option<Vec<RawSample>>, GuestError> {
+        let unknown: Vec<usize> = (0..self.vcpus.len()).filter(|at| self.vcpus[*at].is_unknown()).collect();
+        let (mut held, mut frozen_ns) = self.hold_for(&unknown, true)?;
+        if let Held::Useless = held {
+            let (again, time_ns) = self.hold_for(&unknown, false)?;
+            (held, frozen_ns) = (again, frozen_ns + time_ns);
+        }
+        let Held::Samples(copied) = held else { return Ok(None) };
+        // One that others have paused loses nothing.
+        let frozen_ns = if is_paused { 0 } else { frozen_ns };
         let mut copied = unknown.iter().copied().zip(copied).peekable();
         let mut samples = Vec::with_capacity(self.vcpus.len());
         for (at, vcpu) in self.vcpus.iter().enumerate() {
@@ -256,8 +378,8 @@ impl XenDomain {
     /// by a hypercall of its own. Returns how long that took; for measurements.
     #[doc(hidden)]
     pub fn uniprof_sequence(&mut self) -> Result<Duration, GuestError> {
-        let start_ns = monotonic_ns();
         let context = Call::Context { vcpu: self.vcpus[0].index, place: 0 };
+        let start_ns = monotonic_ns();
         for call in [Call::Pause, context, Call::Unpause] {
             self.calls.make_one(call).map_err(|error| failed("make a hypercall", error))?;
         }

@@ -59,7 +59,8 @@ impl Translator {
         Translator { paging, cache: [None; Translator::CACHE_PAGES], table: None }
     }
 
-    fn translate_page(&mut self, memory: &impl Physical, page: u64) -> Option<u64> {
+    /// The physical page of a virtual one, both by their addresses; `None` if it is not mapped.
+    pub fn translate_page(&mut self, memory: &impl Physical, page: u64) -> Option<u64> {
         let slot = (page / PAGE_BYTES) as usize % Translator::CACHE_PAGES;
         if let Some((known, physical)) = self.cache[slot]
             && known == page

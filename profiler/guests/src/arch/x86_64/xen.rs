@@ -59,6 +59,18 @@ pub(crate) fn parse_hvm_context(word: impl Fn(usize) -> u64) -> CoreState {
     CoreState::new(registers, paging, code, level).in_segments(word(808), word(848))
 }
 
+/// The stack pointer and the frame pointer that [`parse_context`] finds.
+#[inline(always)]
+pub(crate) fn stack_of_context(word: impl Fn(usize) -> u64) -> (u64, u64) {
+    (word(672), word(552))
+}
+
+/// The stack pointer and the frame pointer of a guest in 64-bit mode that [`parse_hvm_context`] finds, and whether it runs in ring 0.
+#[inline(always)]
+pub(crate) fn stack_of_hvm_context(word: impl Fn(usize) -> u64) -> (u64, u64, bool) {
+    (word(568), word(544), word(736) & 3 == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

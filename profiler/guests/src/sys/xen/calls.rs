@@ -144,11 +144,21 @@ impl Hypercalls {
     /// Pauses are counted by Xen, so one that others have paused stays so when ours ends. Where it fails otherwise
     /// [`resume`](Hypercalls::resume) is still due.
     pub(crate) fn pause_and_make(&mut self, calls: &[Call]) -> io::Result<()> {
+        self.prepare_pause(calls);
+        self.make_prepared(calls.len())
+    }
+
+    /// Writes what [`pause_and_make`](Hypercalls::pause_and_make) of these calls hands to Xen, while the domain still runs.
+    pub(crate) fn prepare_pause(&mut self, calls: &[Call]) {
         self.prepare(calls);
         // In this order: to a guardian that looks in between there is no pause.
         self.compose(PAUSE, ENTRIES, Call::Pause);
         self.compose(RESUME, RESUME_ENTRY, Call::Unpause);
-        let made = self.multicall(ENTRIES, 1 + calls.len());
+    }
+
+    /// Makes the pause and the so many calls that [`prepare_pause`](Hypercalls::prepare_pause) has written.
+    pub(crate) fn make_prepared(&mut self, count: usize) -> io::Result<()> {
+        let made = self.multicall(ENTRIES, 1 + count);
         match self.buffer.load(ENTRIES + RESULT) as i64 {
             0 => Ok(()),
             error @ ..0 => Err(io::Error::from_raw_os_error((-error) as i32)),
@@ -187,6 +197,12 @@ impl Hypercalls {
             0.. => Ok(()),
             error => Err(io::Error::from_raw_os_error(error.unsigned_abs() as i32)),
         }
+    }
+
+    /// Whether it succeeded.
+    #[inline(always)]
+    pub(crate) fn has_made(&self, index: usize) -> bool {
+        self.buffer.load(ENTRIES + (1 + index) * ENTRY_BYTES + RESULT) as i64 >= 0
     }
 
     /// What such a call answered, from the start of the structure that belongs to it.
