@@ -192,3 +192,74 @@ impl HeldCore for Copied<'_> {
         Ok(self.is_blocked)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_tests::folder::Folder;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    const START: u64 = 0x7000;
+    const CODE: Range<u64> = 0x1000..0x2000;
+
+    /// Two pages from [`START`] on, in the reverse order, and a third that is not known. On them a chain of two frames that crosses pages.
+    fn places(folder: &Folder) -> (Places, Vec<Map>) {
+        let mut bytes = vec![0; 3 * PAGE_BYTES];
+        let mut set = |page: usize, at: usize, words: [u64; 2]| {
+            let words = words.map(u64::to_le_bytes);
+            bytes[page * PAGE_BYTES + at..][..16].copy_from_slice(words.as_flattened());
+        };
+        set(1, 0xf80, [START + 0x1020, 0x1234]);
+        set(0, 0x20, [0, 0]);
+        set(0, 0x800, [0x0123_4567_89ab_cdef, 0]);
+        let file = File::open(folder.write("memory", &bytes).unwrap()).unwrap();
+        let map = Map::new(file.as_fd(), bytes.len(), false).unwrap();
+        let mut places = Places::new(4096);
+        for (address, page) in [(START, 1), (START + PAGE, 0)] {
+            let place = Place::for_test(0, page * PAGE);
+            places.pages.push(Page { address, frame: page, place });
+        }
+        (places, vec![map])
+    }
+
+    fn read(core: &mut Copied, address: u64, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0xee; count];
+        let copied = core.read(address, &mut bytes).unwrap();
+        bytes.truncate(copied);
+        bytes
+    }
+
+    #[test]
+    fn a_stack_is_copied_across_known_pages() {
+        let folder = Folder::new("known").unwrap();
+        let (mut places, maps) = places(&folder);
+        let registers = (START + 0xf70, START + 0xf80);
+        assert!(places.copy(&maps, registers, &CODE, Some(START + 0x1800)));
+        assert_eq!(places.bytes, 1024, "the chain ends in the first part");
+        let mut core = places.copied(true);
+        assert_eq!(read(&mut core, START + 0xf88, 8), 0x1234_u64.to_le_bytes());
+        assert_eq!(read(&mut core, START + 0x1800, 8), 0x0123_4567_89ab_cdef_u64.to_le_bytes());
+        assert!(core.is_halted().unwrap() && !core.was_insufficient());
+        // Below the stack pointer, and above what was copied.
+        for (address, count) in [(START + 0xf68, 8), (START + 0xf70, 1025), (0, 1), (u64::MAX, 8)] {
+            let mut core = places.copied(false);
+            assert!(read(&mut core, address, count).is_empty() && core.was_insufficient(), "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_not_known_is_not_guessed() {
+        let folder = Folder::new("unknown").unwrap();
+        let (mut places, maps) = places(&folder);
+        let (chain, end) = ((START + 0xf70, START + 0xf80), START + 2 * PAGE);
+        assert!(!places.copy(&maps, chain, &CODE, Some(end)), "the state of the core");
+        assert!(!places.copy(&maps, (end - 512, 0), &CODE, None), "the stack's second half");
+        assert!(!places.copy(&maps, (u64::MAX - 8, 0), &CODE, None));
+        // Without code to return to all that the room takes is wanted, which is more than what is known.
+        assert!(!places.copy(&maps, (START + PAGE + 8, 0), &(0..0), None));
+        assert!(!places.copy(&[], chain, &CODE, None), "no mapping");
+        places.forget();
+        assert!(!places.copy(&maps, chain, &CODE, None));
+    }
+}

@@ -29,6 +29,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    #[cfg(test)]
+    pub(super) fn for_test(map: usize, offset: u64) -> Place {
+        Place { map, offset }
+    }
+
     /// Copies from an offset in the frame; false if that is not all in the mapping.
     #[inline(always)]
     pub(super) fn read(self, maps: &[Map], inside: u64, into: &mut [u8]) -> bool {
