@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// A body of `length_bytes` bytes, one random block repeated.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Body {
     block: Vec<u8>,
     length_bytes: u64,

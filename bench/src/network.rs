@@ -2,6 +2,8 @@
 //! behind a pair of Ethernet devices (veth), and in a Linux guest that is emulated as ours is. All devices are in network namespaces that the
 //! benchmark makes.
 
+mod flood;
+
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Part, Progress, in_turn};
 use crate::peers::linux::{self, Contents, LinuxGuest};
@@ -42,7 +44,7 @@ const LOST_AFTER: Duration = Duration::from_millis(300);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts, by name.
-pub const PARTS: [Part; 3] = [("tcp", tcp), ("udp", udp), ("offloads", offloads)];
+pub const PARTS: [Part; 4] = [("tcp", tcp), ("udp", udp), ("offloads", offloads), ("flood", flood::flood)];
 
 /// What the device of a VM lacks, by the name of the figures.
 const LACKS: [(&str, &str); 5] = [
@@ -339,7 +341,7 @@ fn vm<'n>(
     let mut glass = near.command(programs::built("glass").context("glass is not built")?);
     let image = programs::image(app).with_context(|| format!("the image of {app} is not built"))?;
     glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
-    glass.args(["--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
+    glass.args(["--ip", &format!("{guest}/{},{host}", netns::PREFIX_BITS)]);
     let words = qemu::command_words(&mut glass, &[], &sockets)?;
     let (program, words) = words.split_first().context("an empty command line")?;
     let mut command = near.command(program);

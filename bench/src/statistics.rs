@@ -26,6 +26,13 @@ impl Summary {
     }
 }
 
+/// The value below which `part` (0 to 1) of the samples lie; `None` without any.
+pub fn percentile_of(samples: &[f64], part: f64) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    (!sorted.is_empty()).then(|| percentile(&sorted, part))
+}
+
 /// The value below which `part` (0 to 1) of the sorted, non-empty samples lie, interpolated between
 /// the two nearest.
 fn percentile(sorted: &[f64], part: f64) -> f64 {

@@ -1,6 +1,8 @@
 //! `queue`: how fast items are uploaded and downloaded, for the queue on each platform and for nginx,
 //! alternating in the same run.
 
+mod small;
+
 use crate::block::Body;
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Part, Progress};
@@ -29,7 +31,7 @@ const PORT: u16 = 8080;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts, by name.
-pub const PARTS: [Part; 2] = [("loopback", loopback), ("tap", tap)];
+pub const PARTS: [Part; 3] = [("loopback", loopback), ("tap", tap), ("small", small::small)];
 
 struct Contestant<'n> {
     name: String,

@@ -25,7 +25,7 @@ const ROUNDS: usize = 5;
 /// How long one measurement takes.
 const DURATION: Duration = Duration::from_millis(250);
 /// A server that does not listen for so long has failed.
-const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 const PORT: u16 = 8080;
 const VSOCK_PORT: u32 = 80;
 /// Name of a file in figures, and its length. That of 133 KB has the length of the article's picture.
@@ -121,11 +121,12 @@ pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
     }
     let obstacle = if has(World::Tcg) { linux::obstacle() } else { Some("it is the peer of TCG") };
     let guest = match obstacle {
-        None => linux_guest(&near, &site, &folder, &mut contestants).map_err(|error| format!("{error:#}")),
+        None => linux_guest(&near, &site, &folder).map_err(|error| format!("{error:#}")),
         Some(reason) => Err(reason.to_owned()),
     };
-    if let Err(reason) = &guest {
-        outcome.note(format!("linux_guest skipped: {reason}"));
+    match &guest {
+        Ok((_, _, place)) => contestants.push(Contestant::new("linux_guest", place.clone())),
+        Err(reason) => outcome.note(format!("linux_guest skipped: {reason}")),
     }
     let is_wanted =
         |name: &str| !name.contains('.') || parts.iter().any(|(_, world, kind)| name == format!("{world}.{kind}"));
@@ -223,13 +224,8 @@ fn vm(
     Ok(Some(Process::spawn(&mut command, &folder.file(&format!("{world}-{number}.log")))?))
 }
 
-/// Boots Linux with nginx; what is returned has to live as long as the guest is used.
-fn linux_guest(
-    near: &Namespace,
-    site: &Path,
-    folder: &Folder,
-    contestants: &mut Vec<Contestant>,
-) -> Result<(LinuxGuest, Helper)> {
+/// Boots Linux with nginx and the files of `site`. What is returned has to live as long as the guest is used.
+pub(crate) fn linux_guest(near: &Namespace, site: &Path, folder: &Folder) -> Result<(LinuxGuest, Helper, Place)> {
     let (host, address) = (Ipv4Addr::new(10, 77, 9, 1), Ipv4Addr::new(10, 77, 9, 2));
     near.tap("tap9", host)?;
     let share = helpers::share(site, folder)?;
@@ -250,8 +246,7 @@ fn linux_guest(
     guest.run(&format!("ip addr add {address}/{} dev eth0 && ip link set eth0 up", netns::PREFIX_BITS), LIMIT)?;
     guest.run("nginx -t -c /etc/nginx.conf", LIMIT)?;
     guest.run("nginx -c /etc/nginx.conf >/dev/null 2>&1 &", LIMIT)?;
-    contestants.push(Contestant::new("linux_guest", Place::Tcp(SocketAddr::from((address, PORT)))));
-    Ok((guest, share))
+    Ok((guest, share, Place::Tcp(SocketAddr::from((address, PORT)))))
 }
 
 fn add_figures(outcome: &mut Outcome, contestants: &[Contestant]) {

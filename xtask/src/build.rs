@@ -123,7 +123,11 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
         return image(&format!("bench-{name}"));
     }
     if name == "web" {
-        return image("web-server");
+        return image(WEB_SERVER);
+    }
+    if name == "queue" && part.is_none_or(|part| part == "small") {
+        // What the Linux guest is started with.
+        image(WEB_SERVER)?;
     }
     if name == "vsock" {
         // The Linux guest has no libraries.
