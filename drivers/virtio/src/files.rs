@@ -450,9 +450,7 @@ impl<T: Transport, D: Dma> Driver for HostFiles<T, D> {
         let now = self.now();
         let mut state = self.shared.state.borrow_mut();
         state.admit(now);
-        if now.0 > ANSWER_TIME.as_nanos() as u64 {
-            state.fs.expect_answers(Instant(now.0 - ANSWER_TIME.as_nanos() as u64));
-        }
+        state.fs.expect_answers(Instant(now.0.saturating_sub(ANSWER_TIME.as_nanos() as u64)));
         progress
     }
 

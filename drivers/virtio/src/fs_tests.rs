@@ -7,7 +7,7 @@ use crate::files::HostFiles;
 use crate::fs::Fs;
 use crate::fuse::Opcode;
 use crate::transport::{device, feature};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -42,6 +42,8 @@ struct Host {
     /// Open files and directories.
     open: BTreeMap<u64, u64>,
     requests: Vec<u32>,
+    /// Of all requests: each has its own.
+    numbers: BTreeSet<u64>,
     /// How long names and metadata are valid, in seconds.
     valid_secs: u64,
     /// Changes the next answer.
@@ -211,6 +213,7 @@ impl Host {
         assert_eq!(u32_at(&request, 0) as usize, request.len(), "the header has the length of the request");
         let (opcode, node) = (u32_at(&request, 4), u64_at(&request, 16));
         self.requests.push(opcode);
+        assert!(self.numbers.insert(u64_at(&request, 8)), "no other request has its number");
         let (error, body) = match self.serve(opcode, node, &request[40..]) {
             Ok(body) => (0, body),
             Err(errno) => (-errno, Vec::new()),
@@ -233,6 +236,7 @@ impl Host {
         while let Some(chain) = self.fake.with(0, |queue| queue.take()) {
             let request = chain.read();
             assert_eq!((u32_at(&request, 4), request.len()), (Opcode::Forget as u32, 48));
+            assert!(self.numbers.insert(u64_at(&request, 8)), "no other request has its number");
             let count = self.lookups.get_mut(&u64_at(&request, 16)).expect("the node was looked up");
             *count = count.checked_sub(u64_at(&request, 40)).expect("no more is forgotten than was looked up");
             self.fake.with(0, |queue| queue.complete(chain.head, 0));
@@ -250,7 +254,12 @@ impl Host {
 }
 
 fn site() -> Site {
-    let fake = Fake::new(device::FS, feature::EVENT_IDX | feature::INDIRECT, &[0; 40]);
+    site_with(feature::EVENT_IDX | feature::INDIRECT)
+}
+
+/// Its device has these features.
+fn site_with(features: u64) -> Site {
+    let fake = Fake::new(device::FS, features, &[0; 40]);
     let now = Rc::new(Cell::new(Instant(1_000_000_000_000)));
     let clock = now.clone();
     let files = HostFiles::new(Fs::new(fake.clone(), GuardedDma).unwrap(), move || clock.get());
@@ -261,6 +270,7 @@ fn site() -> Site {
         lookups: BTreeMap::new(),
         open: BTreeMap::new(),
         requests: Vec::new(),
+        numbers: BTreeSet::new(),
         valid_secs: 1,
         damage: None,
         is_endless: false,
@@ -315,6 +325,8 @@ fn a_file_is_read_in_pieces_and_closed() {
         assert_eq!((metadata.kind, metadata.bytes), (FileKind::File, 20_000));
         let (count, buf) = file.read(0, Buf::zeroed(30_000).unwrap()).await;
         assert_eq!((count?, buf[..20_000] == content(20_000)[..]), (20_000, true));
+        let (count, buf) = file.read(0, Buf::zeroed(10_000).unwrap()).await;
+        assert_eq!((count?, buf[..] == content(10_000)[..]), (10_000, true), "a buffer that ends within a piece");
         let (count, _) = file.read(19_999, Buf::zeroed(10).unwrap()).await;
         assert_eq!(count?, 1);
         let shared = Buf::zeroed(10).unwrap();
@@ -423,6 +435,66 @@ fn what_a_dropped_future_has_opened_is_closed() {
 }
 
 #[test]
+fn a_directory_that_a_dropped_future_has_opened_is_closed() {
+    let mut site = site();
+    let files = site.files.clone();
+    for rounds in 0..8 {
+        let mut task = alloc::boxed::Box::pin(files.read_dir("folder"));
+        for _ in 0..rounds {
+            if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                break;
+            }
+            site.round();
+        }
+        drop(task);
+        site.assert_nothing_left();
+    }
+}
+
+#[test]
+fn names_beyond_the_limit_are_forgotten() {
+    let mut site = site();
+    site.host.valid_secs = 1000;
+    let files = site.files.clone();
+    for number in 0..4200 {
+        let name = alloc::format!("{number}");
+        site.host.add(ROOT, &name, FILE_MODE, &[]);
+        site.run(files.metadata(&name)).unwrap();
+    }
+    // Each takes as many as the queue holds.
+    (0..100).for_each(|_| site.round());
+    let kept = site.host.lookups.len();
+    assert!((1..=4096).contains(&kept), "{kept}");
+}
+
+/// The host serves files whatever its device can do, and interrupts only a driver that waits.
+#[test]
+fn a_device_without_optional_features_serves_files() {
+    for features in [0, feature::EVENT_IDX, feature::INDIRECT] {
+        let mut site = site_with(features);
+        let files = site.files.clone();
+        site.run(files.metadata("folder")).unwrap();
+        for is_armed in [true, false, true] {
+            site.now.set(Instant(site.now.get().0 + 2_000_000_000));
+            let mut task = pin!(files.metadata("link"));
+            let context = &mut Context::from_waker(Waker::noop());
+            assert!(task.as_mut().poll(context).is_pending());
+            site.files.kick();
+            assert!(!site.files.arm());
+            if !is_armed {
+                site.files.disarm();
+            }
+            let chain = site.host.fake.with(1, |queue| queue.take()).expect("a request was sent");
+            let written = site.host.answer(&chain);
+            let interrupts = site.host.fake.with(1, |queue| queue.complete(chain.head, written));
+            assert_eq!(interrupts, is_armed, "{features:#x}");
+            site.files.poll();
+            assert!(matches!(task.as_mut().poll(context), Poll::Ready(Ok(_))));
+        }
+    }
+}
+
+#[test]
 fn an_answer_that_is_not_valid_breaks_the_device_and_it_starts_again() {
     let damages: [fn(&mut Vec<u8>); 5] = [
         // Another length, another number, no errno, cut, empty.
@@ -523,17 +595,21 @@ fn a_host_that_forgets_nothing_is_given_up() {
     site.host.valid_secs = 0;
     site.host.keeps_all = true;
     let files = site.files.clone();
-    for number in 0..30_000 {
-        // Each is another node, which is forgotten at once.
-        let file = site.host.find(ROOT, "link").unwrap();
-        let node = site.host.nodes.remove(&file).unwrap();
+    // Each is another node, and the one before it is forgotten.
+    let find_another = |site: &mut Site, number: u64| {
+        let link = site.host.find(ROOT, "link").unwrap();
+        let node = site.host.nodes.remove(&link).unwrap();
         site.host.nodes.insert(1_000_000 + number, node);
-        if site.run(files.metadata("link")).is_err() {
-            assert_eq!(site.files.lie(), Some(Lie::NoAnswer));
-            return;
-        }
-    }
-    panic!("what is to be forgotten grows forever");
+        site.run(files.metadata("link")).unwrap();
+        site.round();
+    };
+    // The device has 128 messages, and four times as many wait as names are kept.
+    let forgotten_max = 128 + 4 * 4096;
+    (0..=forgotten_max).for_each(|number| find_another(&mut site, number));
+    assert_eq!(site.host.fake.with(0, |queue| queue.available_index()), 128);
+    assert_eq!(site.files.lie(), None);
+    find_another(&mut site, forgotten_max + 1);
+    assert_eq!(site.files.lie(), Some(Lie::NoAnswer));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::checksum::Sum;
 use crate::error::{Lie, SetupError};
 use crate::fake::{DAMAGED, Fake, GuardedDma};
 use crate::net::{Net, NetConfig, NetLimits};
-use crate::offload::{self, HEADER_BYTES, Verdict};
+use crate::offload::{self, HEADER_BYTES, Offload, Verdict};
 use crate::transport::{device, feature, status};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -177,6 +177,9 @@ fn the_budget_and_the_features_decide_the_buffers() {
     let without_tso = CHECKSUMS;
     assert_eq!(posted(PLAIN, 8 << 20), (256, 2048, PLAIN));
     assert_eq!(posted(ALL, 16 << 20), (64, 69632, ALL));
+    // Buffers for frames to be cut, of one version only.
+    posted(ALL & !feature::NET_HOST_TSO4, 16 << 20);
+    posted(ALL & !feature::NET_HOST_TSO6, 16 << 20);
     assert_eq!(posted(ALL, 2 << 20), (15, 69632, ALL));
     assert_eq!(posted(ALL, 1 << 20), (256, 2048, without_tso));
     assert_eq!(posted(ALL, 128 << 10), (32, 2048, without_tso));
@@ -607,11 +610,27 @@ fn offloaded_frames_say_where_the_checksum_goes_and_where_to_cut() {
     let mut header = [0; HEADER_BYTES];
     offload::prepare(&mut header, &mut frame(6, 6, &[0; 5000]), NonZeroU16::new(1440));
     assert_eq!(header, [1, 4, 74, 0, 0xa0, 5, 54, 0, 16, 0, 0, 0]);
+    // A frame that is longer than its field can say has a zero there.
+    let mut long = frame(4, 6, &[0; 5000]);
+    long[16..18].fill(0);
+    let mut header = [0; HEADER_BYTES];
+    offload::prepare(&mut header, &mut long, NonZeroU16::new(1460));
+    assert_eq!(header, [1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0]);
     let mut arp = vec![0; 42];
     arp[12..14].copy_from_slice(&[8, 6]);
     let (mut header, before) = ([0; HEADER_BYTES], arp.clone());
     offload::prepare(&mut header, &mut arp, None);
     assert_eq!((header, arp), ([0; HEADER_BYTES], before));
+}
+
+#[test]
+fn another_card_is_informed_where_to_cut() {
+    for (version, is_v6) in [(4, false), (6, true)] {
+        let offload = |segment_bytes| Offload::prepare(&mut frame(version, 6, &[0; 5000]), segment_bytes);
+        assert_eq!(offload(None), Offload { is_blank: true, segments: None });
+        let cut = Offload { is_blank: true, segments: Some((1440, is_v6)) };
+        assert_eq!(offload(NonZeroU16::new(1440)), cut);
+    }
 }
 
 proptest! {

@@ -198,6 +198,14 @@ fn a_queue_without_an_interrupt_or_a_place_is_an_error() {
 }
 
 #[test]
+fn features_are_written_in_halves() {
+    let mut device = device(4, |_| {});
+    device.transport.write_features(5 << 32 | 3);
+    let expected = [(0x08, 4, 0), (0x0c, 4, 3), (0x08, 4, 1), (0x0c, 4, 5)];
+    assert_eq!(*device.common.writes.lock().unwrap(), expected);
+}
+
+#[test]
 fn the_configuration_is_read_in_its_width_and_ends() {
     let mut device = device(4, |_| {});
     assert_eq!((device.transport.read_config_u8(5), device.transport.read_config_u16(4)), (6, 0x0605));

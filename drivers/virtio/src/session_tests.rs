@@ -39,6 +39,17 @@ fn a_device_that_does_not_start_says_why() {
 }
 
 #[test]
+fn a_transport_in_a_box_passes_everything_on() {
+    let fake = Fake::new(device::BLK, 0, &[1, 2, 3, 4]);
+    let mut boxed: Box<dyn Transport> = Box::new(fake.clone());
+    let config = (boxed.read_config_u8(3), boxed.read_config_u16(2), boxed.read_config_u32(0));
+    assert_eq!(config, (4, 0x0403, 0x0403_0201));
+    boxed.notify(5);
+    boxed.acknowledge_interrupt();
+    assert_eq!((fake.notifications(), fake.state().acknowledged), (alloc::vec![5], 1));
+}
+
+#[test]
 fn a_feature_needs_its_base() {
     let both = feature::INDIRECT | feature::EVENT_IDX;
     for (offered, agreed) in [(both, both), (feature::INDIRECT, 0), (feature::EVENT_IDX, feature::EVENT_IDX)] {

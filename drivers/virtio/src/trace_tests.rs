@@ -109,7 +109,7 @@ fn a_request_is_submitted_and_completes_under_one_number() {
     assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(1024, 1), (512, 2)]);
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(1024, 1), (512, 0)]);
     assert_eq!([submits[0].detail, submits[1].detail], [Operation::Read as u16, Operation::Write as u16]);
-    assert_ne!(submits[0].b, submits[1].b);
+    assert_eq!([submits[0].b, submits[1].b], [1, 2]);
     assert!(submits.iter().zip(&completes).all(|(submit, complete)| submit.b == complete.b));
     // The second failed.
     assert_eq!([completes[0].detail, completes[1].detail], [0, 1]);
