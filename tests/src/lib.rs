@@ -13,6 +13,7 @@ pub mod limit;
 pub mod netns;
 pub mod npm;
 pub mod oracle;
+pub mod port;
 pub mod process;
 pub mod programs;
 pub mod qemu;

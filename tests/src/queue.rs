@@ -2,6 +2,7 @@
 
 use crate::content::Content;
 use crate::http::{Client, Response};
+use crate::port::free_port;
 use crate::process::{self, Process};
 use crate::programs;
 use crate::xen;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -150,11 +151,6 @@ pub fn in_domains<T>(machine: &Arc<Mutex<xen::World>>, test: impl FnOnce() -> T)
     XEN.replace(Some(machine.clone()));
     let _end = End;
     test()
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// The command that runs a queue on `disk` and makes it answer on `port` of this machine; `None`

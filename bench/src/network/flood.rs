@@ -19,7 +19,7 @@ const CLIENTS: u64 = 100;
 const CLIENT_EVERY: Duration = Duration::from_millis(200);
 /// The time from one SYN to the next: 200 a second.
 const SYN_EVERY: Duration = Duration::from_millis(5);
-/// A client that waits for longer is not counted as connected: a SYN that was dropped is sent again after a second.
+/// A client that waits for longer is not counted as connected: a SYN that was dropped is retransmitted after a second.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Each VM without a flood, and then with one.
@@ -56,7 +56,7 @@ pub(super) fn flood(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         ensure!(quiet.len() as u64 == CLIENTS, "of {CLIENTS} clients {} connected without a flood", quiet.len());
     }
     outcome.note(format!(
-        "connect: the handshake and a round trip of one byte of {CLIENTS} clients, one every {} ms; flooded: with 200 SYNs a second from addresses of nobody",
+        "connect: the handshake and a round trip of one byte of {CLIENTS} clients, one every {} ms; flooded: with 200 SYNs a second from addresses without a host",
         CLIENT_EVERY.as_millis()
     ));
     Ok(())
@@ -79,7 +79,7 @@ fn clients(address: SocketAddrV4) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Sends SYNs from addresses that nobody has until `is_over`; returns how many.
+/// Sends SYNs from addresses without a host until `is_over`; returns how many.
 fn send_syns(address: SocketAddrV4, is_over: &AtomicBool) -> Result<u32> {
     let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW)).context("cannot send raw packets")?;
     let begin = Instant::now();
@@ -94,7 +94,7 @@ fn send_syns(address: SocketAddrV4, is_over: &AtomicBool) -> Result<u32> {
 
 /// An IPv4 packet with a SYN to [`PORT`] (RFC 791 section 3.1, RFC 9293 section 3.1). The kernel adds the checksum of the IPv4 header.
 fn syn(number: u32, to: Ipv4Addr) -> [u8; 40] {
-    // Of a network for documentation (RFC 5737): nobody answers.
+    // Of a network for documentation (RFC 5737): no host answers.
     let from = Ipv4Addr::new(198, 51, 100, (number % 250) as u8 + 1);
     let mut packet = [0; 40];
     packet[..12].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);

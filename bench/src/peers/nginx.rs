@@ -3,8 +3,9 @@
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
 use glass_tests::netns::Namespace;
+use glass_tests::port::free_port;
 use glass_tests::process::Process;
-use glass_tests::queue::{answer, free_port};
+use glass_tests::queue::answer;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;

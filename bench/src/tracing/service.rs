@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
+use glass_tests::port::free_port;
 use glass_tests::process::Process;
 use glass_tests::programs::{self, Variant};
-use glass_tests::queue::{Options, Queue, World, free_port, service_pid};
+use glass_tests::queue::{Options, Queue, World, service_pid};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use super::{BOOT_PATIENCE, SHARED, World};
 use crate::archive::Archive;
-use crate::queue::free_port;
+use crate::port::free_port;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -3,9 +3,9 @@
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::within;
+use glass_tests::port::free_port;
 use glass_tests::process::Process;
 use glass_tests::programs;
-use glass_tests::queue::free_port;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -99,7 +99,7 @@ fn a_device_that_breaks_is_reported_and_started_again_once(world: World) {
     }
     let folder = Folder::new("broken").unwrap();
     let recording = folder.file("broken.pftrace");
-    let port = queue::free_port().unwrap();
+    let port = glass_tests::port::free_port().unwrap();
     let options = Options { disk_size: "16M".into(), ..Options::default() };
     let Some(command) = queue::command(world, &folder.file("queue.img"), port, &options) else { return };
     // The options of `glass run` come before the service's arguments.

@@ -167,7 +167,8 @@ fn a_command_is_traced_from_its_start_and_goes_on() {
     within(LIMIT, || {
         let folder = Folder::new("live-command").unwrap();
         let (Some(glass), Some(service)) = (programs::built("glass"), programs::built("upload-queue")) else { return };
-        let (file, disk, port) = (folder.file("a.pftrace"), folder.file("queue.img"), queue::free_port().unwrap());
+        let (file, disk, port) =
+            (folder.file("a.pftrace"), folder.file("queue.img"), glass_tests::port::free_port().unwrap());
         let mut command = Command::new(&glass);
         command.args(["trace", "--output"]).arg(&file).arg("--").arg(&service).arg("--disk").arg(&disk);
         command.args(["--disk-size", "64M", "--bind", "127.0.0.1", "--", "--port", &port.to_string()]);

@@ -3,9 +3,10 @@
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
+use glass_tests::port::free_port;
 use glass_tests::process::Process;
 use glass_tests::programs;
-use glass_tests::queue::{Options, Queue, World, command, free_port};
+use glass_tests::queue::{Options, Queue, World, command};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
 //! A port that is forwarded to one on which the service does not listen: the console has the command that would be right.
 
 use glass_tests::folder::Folder;
+use glass_tests::port::free_port;
 use glass_tests::process::Process;
 use glass_tests::programs;
-use glass_tests::queue::{World, free_port};
+use glass_tests::queue::World;
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
 use std::time::Duration;

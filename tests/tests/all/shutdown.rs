@@ -32,7 +32,7 @@ fn start(world: World) -> Option<Running> {
         return None;
     }
     let folder = Folder::new("shutdown").unwrap();
-    let port = queue::free_port().unwrap();
+    let port = glass_tests::port::free_port().unwrap();
     let mut command = queue::command(world, &folder.file("queue.img"), port, &Options::default())?;
     let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
     let mut running = Running { folder, process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };

@@ -7,7 +7,7 @@ use glass_tests::folder::Folder;
 use glass_tests::limit::say;
 use glass_tests::process::Process;
 use glass_tests::programs;
-use glass_tests::queue::{self, Options, Queue, World};
+use glass_tests::queue::{Options, Queue, World};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -162,7 +162,7 @@ fn a_run_is_traced_from_its_first_instruction(world: World) {
         if world == World::Process { programs::built("upload-queue") } else { programs::image("upload-queue") };
     let (Some(glass), Some(program)) = (programs::built("glass"), program) else { return };
     let (file, disk) = (folder.file("a.pftrace"), folder.file("queue.img"));
-    let port = queue::free_port().unwrap();
+    let port = glass_tests::port::free_port().unwrap();
     let mut command = Command::new(&glass);
     command.arg("run").arg(&program).arg("--trace").arg("--output").arg(&file).arg("--disk").arg(&disk);
     command.args(["--disk-size", "64M"]);

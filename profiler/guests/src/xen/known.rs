@@ -50,7 +50,7 @@ pub(super) struct Places {
 struct Unknown;
 
 impl Places {
-    /// Knows nothing yet. At most so many bytes of a stack are copied.
+    /// Without a known page. At most so many bytes of a stack are copied.
     pub(super) fn new(stack_bytes: usize) -> Places {
         Places {
             pages: Vec::with_capacity(PAGES),
