@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The helper of vsock may have to be built first.
@@ -294,17 +294,21 @@ fn serves_a_tree_that_changes(world: World) {
     paths.iter().for_each(|path| replace(path, 0, false));
     // Old enough to be kept.
     std::thread::sleep(Duration::from_secs(3));
-    let stop = AtomicBool::new(false);
+    let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut tags = BTreeMap::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = Random::new(3);
-            let mut version = 1u8;
+            let mut replaced = 0;
             while !stop.load(Ordering::Relaxed) {
+                // One for each request, on a slow machine too: a file that has just changed has no tag.
+                if replaced > requests.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_micros(100));
+                    continue;
+                }
                 let path = &paths[random.below(count as u64) as usize];
-                replace(path, version, random.below(2) == 0);
-                version = version.wrapping_add(1);
-                std::thread::sleep(Duration::from_millis(2));
+                replaced += 1;
+                replace(path, replaced as u8, random.below(2) == 0);
             }
         });
         let (mut tcp, mut over_vsock) = (server.tcp(), server.vsock());
@@ -313,6 +317,7 @@ fn serves_a_tree_that_changes(world: World) {
             (0..6).flat_map(|round| paths.iter().take(if round < 5 { 100 } else { count })).enumerate()
         {
             let client = if number % 2 == 0 { &mut tcp } else { &mut over_vsock };
+            requests.fetch_add(1, Ordering::Relaxed);
             let Ok(answer) = client.request("GET", &format!("/{}", url(path))) else {
                 // It has changed while it was sent.
                 *client = if number % 2 == 0 { server.tcp() } else { server.vsock() };
