@@ -157,4 +157,13 @@ mod tests {
         // Exit statuses of QEMU itself, and numbers that no image writes.
         assert!([0, 1, 2, 31, 32, 34, 41].iter().all(|status| Exit::from_qemu_status(*status).is_none()));
     }
+
+    #[test]
+    fn the_data_of_a_c_program_starts_at_a_large_page() {
+        for writable in [0, 0x1000, 0x40_3000, 3 * C_PROGRAM_PAGE_BYTES] {
+            let start = c_program_start(writable);
+            assert_eq!((start + writable) % C_PROGRAM_PAGE_BYTES, 0, "{writable:#x}");
+            assert!((C_PROGRAMS_START..C_PROGRAMS_START + C_PROGRAM_PAGE_BYTES).contains(&start), "{start:#x}");
+        }
+    }
 }

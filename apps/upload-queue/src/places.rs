@@ -296,6 +296,20 @@ mod tests {
     }
 
     #[test]
+    fn clients_are_counted_while_they_wait() {
+        static WAITING: Gauge = Gauge::new("waiting in a test");
+        let places = Places::new(1, 1, &PLACE, Some(&WAITING));
+        let _held = places.take(peer(1)).unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let mut wait = pin!(places.wait_for(&Still, peer(2), Duration::from_secs(9)));
+            assert!(wait.as_mut().poll(&mut context).is_pending());
+            assert_eq!(WAITING.value(), 1);
+        }
+        assert_eq!(WAITING.value(), 0);
+    }
+
+    #[test]
     fn one_address_leaves_places_for_another() {
         let places = Places::new(8, 6, &PLACE, None);
         let [first, second] = [1, 2].map(peer);

@@ -87,3 +87,11 @@ fn each_byte_of_a_head_is_scanned_once() {
     }
     assert_eq!(scan.find_end(head, &limits), Ok(Some(head.len())));
 }
+
+#[test]
+fn a_version_is_refused_at_the_end_of_its_line_and_not_before() {
+    let limits = Limits::default();
+    let mut scan = HeadScan::default();
+    assert_eq!(scan.find_end(b"GET / HTTP/2.0", &limits), Ok(None));
+    assert_eq!(scan.find_end(b"GET / HTTP/2.0\r\n", &limits), Err(HttpError::Version));
+}

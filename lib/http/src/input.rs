@@ -70,3 +70,17 @@ impl Input {
         self.end += count;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_doubles_up_to_the_maximum() {
+        let mut input = Input::default();
+        for space_bytes in [START_BYTES, START_BYTES, 2 * START_BYTES, START_BYTES, 0] {
+            assert_eq!(input.space(5 * START_BYTES).unwrap().len(), space_bytes);
+            input.received(space_bytes);
+        }
+    }
+}

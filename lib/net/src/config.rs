@@ -220,11 +220,11 @@ mod tests {
     fn sizes_follow_the_memory() {
         let sizes = |memory_bytes| {
             let config = Config::for_memory(Address::Dhcp, memory_bytes);
-            (config.receive_bytes, config.spare_bytes, config.connections_max)
+            (config.receive_bytes, config.spare_bytes, config.connections_max, config.backlog_max)
         };
-        assert_eq!(sizes(32 << 20), (64 * KIB, 4 << 20, 64));
-        assert_eq!(sizes(1 << 30), (64 * KIB, 128 << 20, 1024));
-        assert_eq!(sizes(0), (64 * KIB, 0, 8));
+        assert_eq!(sizes(32 << 20), (64 * KIB, 4 << 20, 64, 32));
+        assert_eq!(sizes(1 << 30), (64 * KIB, 128 << 20, 1024, 512));
+        assert_eq!(sizes(0), (64 * KIB, 0, 8, 8));
     }
 
     #[test]

@@ -237,4 +237,12 @@ mod tests {
         assert_eq!(lengths(&[1, 2, 0, 0, 0, 0, 0, 0]), [0; 0]);
         assert_eq!(lengths(&[1]), [0; 0]);
     }
+
+    #[test]
+    fn a_target_that_no_host_can_have_is_invalid() {
+        for target in [ALL_NODES, Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST] {
+            assert_eq!(message_in(&probe(MAC, target)), None);
+            assert_eq!(message_in(&announcement(MAC, target)), None);
+        }
+    }
 }

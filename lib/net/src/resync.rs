@@ -194,4 +194,13 @@ mod tests {
         padded.extend_from_slice(&[0; 6]);
         assert!(acknowledgement_in(&padded, TcpSeqNumber(200)).is_none());
     }
+
+    #[test]
+    fn only_a_plain_acknowledgement_expects_something() {
+        let expected = |control, payload: &[u8]| expected_by(&frame(OURS, THEIRS, 100, control, payload));
+        assert_eq!(expected(TcpControl::None, &[]), Some(TcpSeqNumber(5000)));
+        assert_eq!(expected(TcpControl::None, &[1]), None);
+        assert_eq!(expected(TcpControl::Rst, &[]), None);
+        assert_eq!(expected(TcpControl::Syn, &[]), None);
+    }
 }

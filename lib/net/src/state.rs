@@ -294,12 +294,9 @@ impl State {
         self.table.touch_all();
     }
 
-    /// A number that is hard to guess (SplitMix64).
+    /// A number that is hard to guess.
     pub(crate) fn next_seed(&mut self) -> u64 {
-        self.seeds = self.seeds.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.seeds ^ (self.seeds >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        split_mix(&mut self.seeds)
     }
 
     /// An unused port.
@@ -316,6 +313,14 @@ impl State {
     }
 }
 
+/// The next number of SplitMix64.
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 fn is_unicast(address: Ipv4Address) -> bool {
     IpAddress::Ipv4(address).is_unicast()
 }
@@ -330,4 +335,17 @@ pub(crate) fn from_smoltcp(at: time::Instant) -> Instant {
 
 pub(crate) fn to_smoltcp_duration(duration: core::time::Duration) -> time::Duration {
     time::Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split_mix;
+
+    #[test]
+    fn seeds_are_those_of_split_mix_64() {
+        // The first numbers of the reference implementation from 0.
+        let mut state = 0;
+        let numbers = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
+        assert_eq!([(); 3].map(|()| split_mix(&mut state)), numbers);
+    }
 }

@@ -74,3 +74,20 @@ impl Visit for Fields<'_, '_> {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn every_level_has_its_name() {
+        for name in ["off", "error", "warn", "info", "debug", "trace"] {
+            assert!(LEVELS.contains(name));
+            assert_eq!(parse_level(name).map(|level| level.to_string()).as_deref(), Some(name));
+        }
+        assert_eq!(parse_level("TRACE"), None);
+    }
+}

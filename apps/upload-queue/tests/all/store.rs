@@ -273,3 +273,15 @@ fn disks_that_cannot_be_a_queue_are_refused() {
         assert_eq!(recovery.unused_bytes, 1 << 20);
     });
 }
+
+#[test]
+fn data_in_the_middle_of_a_disk_is_found() {
+    run(async |_| {
+        for sample in [5, 10, 15] {
+            let mut image = vec![0; 16 << 20];
+            image[sample << 20] = 1;
+            let error = Store::open(RecordingDisk::plain(image), false).await.err().unwrap();
+            assert_eq!(error, OpenError::Foreign { offset: (sample as u64) << 20 });
+        }
+    });
+}

@@ -349,3 +349,28 @@ fn a_departure_is_noticed_while_waiting_and_what_is_sent_ahead_is_kept() {
         assert_eq!(served.is_err(), leaves);
     }
 }
+
+#[test]
+fn an_unread_chunked_body_ends_the_connection() {
+    let handler = async |connection: &mut Server, _| connection.respond_text(Status::OK, "ignored").await;
+    let request = "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".repeat(2);
+    let outcome = exchange(request, usize::MAX, true, handler);
+    assert_eq!(outcome.served, Ok(()));
+    assert_eq!(outcome.text.matches("ignored").count(), 1);
+    assert!(outcome.text.contains("\r\nConnection: close\r\n"), "{}", outcome.text);
+}
+
+#[test]
+fn each_body_has_its_own_window() {
+    let served = run(echo, async |world: World, mut end: End| {
+        for _ in 0..3 {
+            end.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n").await.unwrap();
+            world.sleep(Duration::from_secs(20)).await;
+            end.write_all(b"x").await.unwrap();
+        }
+        end.close().await.unwrap();
+        let text = String::from_utf8(end.read_all().await.0).unwrap();
+        assert_eq!(text.matches("HTTP/1.1 200").count(), 3, "{text}");
+    });
+    assert_eq!(served, Ok(()));
+}

@@ -250,3 +250,20 @@ fn an_address_that_no_host_can_have_is_not_taken() {
         assert_eq!(learned.get(), None);
     }
 }
+
+#[test]
+fn an_address_that_comes_after_the_listener_is_announced() {
+    let mut net = Lan::new();
+    net.answers = false;
+    let sockets = net.stack.sockets();
+    net.executor
+        .spawn("listen", async move {
+            let _listener = sockets.listen(80_u16).await.unwrap();
+            core::future::pending::<()>().await;
+        })
+        .unwrap();
+    net.advance(Duration::from_millis(500));
+    net.answers = true;
+    net.advance(Duration::from_secs(4));
+    assert_eq!(net.asked, [GIVEN]);
+}

@@ -6,7 +6,7 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::{Listener, Net, NetError, Stream};
 use glass_net::smoltcp::wire::{Ipv4Address, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber};
-use glass_net::{Config, Sockets};
+use glass_net::{Config, Congestion, Sockets};
 use std::rc::Rc;
 
 const PORT: u16 = 80;
@@ -402,4 +402,45 @@ fn a_syn_for_another_address_is_not_answered() {
         assert_eq!(wire.right.half_open_count(), 0, "{address:?}");
     }
     assert_serves(&mut wire, &ended);
+}
+
+#[test]
+fn a_connection_that_is_reset_before_it_is_accepted_is_counted() {
+    let mut wire = Wire::new();
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let _listener = sockets.listen(PORT).await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    peer.send(&mut wire, TcpControl::Rst, peer.seq, true, &[]);
+    peer.exchange(&mut wire);
+    assert_eq!((wire.right.connection_count(), wire.right.counters().abandoned_opening), (0, 1));
+}
+
+#[test]
+fn one_poll_sends_a_bounded_number_of_segments() {
+    let mut wire = Wire::with(Config { send_bytes: 4 << 20, congestion: Congestion::None, ..config(2) });
+    wire.right.device_mut().room = usize::MAX;
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut stream = sockets.listen(PORT).await.unwrap().accept().await.unwrap();
+        // Before the first one, the peer's hardware address is unknown.
+        stream.write_all(b"!").await.unwrap();
+        stream.read(&mut [0]).await.unwrap();
+        stream.write_all(&vec![0; 4 << 20]).await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    peer.ack += 1;
+    peer.send(&mut wire, TcpControl::None, peer.seq, true, b"x");
+    wire.right.poll(wire.now);
+    wire.executor.run_ready();
+    wire.right.poll(wire.now);
+    let sent = wire.right.device_mut().outgoing.borrow().len();
+    assert_eq!(sent, 1024);
 }

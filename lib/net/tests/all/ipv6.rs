@@ -442,3 +442,12 @@ fn invalid_messages_change_nothing() {
     give(&mut wire, good);
     assert_ne!(wire.right.addresses(), addresses);
 }
+
+#[test]
+fn our_own_probe_that_a_switch_returns_is_no_other_host() {
+    let mut wire = automatic();
+    let mut probe = neighbour(135, Ipv6Addr::UNSPECIFIED, v6("ff02::1:ff00:2"), v6(LINK_LOCAL));
+    probe[6..12].copy_from_slice(&RIGHT_MAC);
+    give(&mut wire, probe);
+    assert_eq!(wire.right.addresses(), [ip("10.0.0.2"), ip(LINK_LOCAL)]);
+}

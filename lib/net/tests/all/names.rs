@@ -182,3 +182,14 @@ fn queries_are_bounded_and_end_with_their_future() {
         }
     });
 }
+
+#[test]
+fn an_address_that_no_name_server_can_have_is_left_out() {
+    for server in [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0]] {
+        let mut wire = with_servers(&[server]);
+        let left = wire.left.sockets();
+        run(&mut wire, LIMIT, async move {
+            assert_eq!(left.resolve("queue.example").await, Err(NetError::NoNameServer), "{server:?}");
+        });
+    }
+}

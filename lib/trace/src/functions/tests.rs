@@ -179,3 +179,10 @@ fn the_host_chooses_functions_by_bits_and_the_group_switches_them() {
     switch(functions, &mut Memory { bytes: &RefCell::default(), code: &mut code });
     assert_eq!(CONTROL.functions_on.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn functions_beyond_the_maximum_have_no_sleds() {
+    // In a table of zeros each entry names another function.
+    let table = std::vec![[0; 32]; FUNCTIONS_MAX + 1];
+    assert_eq!(sleds_of(&table, RECORDERS).count(), FUNCTIONS_MAX);
+}
