@@ -14,8 +14,8 @@ use glass_api::{Instant, NetError};
 use glass_trace::{BlockKind, Group, Name, is_on};
 use smoltcp::socket::tcp::{self, RecvError};
 
-/// How long a reset may wait for room in the device, or for its destination's address.
-const ABORT_WAIT: Duration = Duration::from_secs(1);
+/// How long a reset may wait for room in the device, or for its destination's address: smoltcp requests an address, and then none for a second.
+const ABORT_WAIT: Duration = Duration::from_secs(3);
 /// Bytes that a peer may send to a closed connection before it is reset. They are read and dropped,
 /// because a reset would make the peer forget the answer that it has not read yet.
 const DISCARD_MAX_BYTES: usize = 4 << 20;

@@ -6,6 +6,8 @@ use core::time::Duration;
 use glass_api::{Datagrams, Listener, Net, NetError, ReadHalf, Split, Stream, WriteHalf};
 use glass_net::smoltcp::wire::*;
 use glass_net::{Address, Config, Ipv6, Notice, Sockets};
+use std::cell::Cell;
+use std::rc::Rc;
 
 const PORT: u16 = 80;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -450,4 +452,30 @@ fn our_own_probe_that_a_switch_returns_is_no_other_host() {
     probe[6..12].copy_from_slice(&RIGHT_MAC);
     give(&mut wire, probe);
     assert_eq!(wire.right.addresses(), [ip("10.0.0.2"), ip(LINK_LOCAL)]);
+}
+
+/// smoltcp forgets its neighbours when it gets a new address, so the reset has to wait for an answer of the neighbour.
+#[test]
+fn a_stream_that_is_dropped_while_its_neighbour_is_unknown_is_reset() {
+    let mut wire = automatic();
+    let (slot, seen) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(None)));
+    let (right, accepted) = (wire.right.sockets(), slot.clone());
+    wire.spawn(async move {
+        accepted.set(Some(right.listen(PORT).await.unwrap().accept().await.unwrap()));
+    });
+    let (left, result) = (wire.left.sockets(), seen.clone());
+    wire.spawn(async move {
+        let remote: SocketAddr = ([10, 0, 0, 2], PORT).into();
+        let mut stream = left.connect(remote).await.unwrap();
+        result.set(Some(stream.read(&mut [0; 1]).await));
+    });
+    wire.advance(Duration::from_secs(1));
+    let stream = slot.take().expect("the connection was accepted");
+    let message = advert(ROUTER, 1800, &[prefix_option(PREFIX, 86_400, 3600)]);
+    wire.right.device_mut().incoming.borrow_mut().push_back(message);
+    wire.advance(Duration::from_secs(2));
+    assert_eq!((seen.get(), wire.right.addresses().len()), (None, 3));
+    drop(stream);
+    wire.advance(Duration::from_secs(3));
+    assert_eq!(seen.get(), Some(Err(NetError::Reset)));
 }
