@@ -7,11 +7,9 @@
 //! | offset | bytes | what |
 //! |---|---|---|
 //! | 0 | 64 x 24 | `multicall_entry` of the pause, then of up to 23 calls |
-//! | 1536 | 64 | `multicall_entry` of the call that ends the pause |
-//! | 1600 | 144 x 25 | `xen_domctl` of the call that ends the pause, then of the others in the same order |
-//! | 8192 | 8192 x 8 | contexts of vCPUs |
-//!
-//! What a sample needs is in few pages: Xen and the kernel translate each of them anew, and the domain stands meanwhile.
+//! | 2048 | 64 | `multicall_entry` of the call that ends the pause |
+//! | 4096 | 256 x 25 | `xen_domctl` of each of them, in the same order |
+//! | 12288 | 8192 x 8 | contexts of vCPUs |
 
 use std::fs::File;
 use std::io;
@@ -38,13 +36,14 @@ const ENTRIES: usize = 0;
 const ENTRY_BYTES: usize = 64;
 /// `result` in a `multicall_entry`, behind `op`; arguments follow it.
 const RESULT: usize = 8;
-const RESUME_ENTRY: usize = ENTRIES + (1 + Hypercalls::CALLS_MAX) * ENTRY_BYTES;
-const DOMCTLS: usize = RESUME_ENTRY + ENTRY_BYTES;
+const RESUME_ENTRY: usize = 2048;
+const DOMCTLS: usize = PAGE_BYTES;
+const DOMCTL_BYTES: usize = 256;
 /// `u` in a `xen_domctl`.
 const DOMCTL_UNION: usize = 16;
-/// Size of a `xen_domctl`.
-const DOMCTL_BYTES: usize = 144;
-const CONTEXTS: usize = 2 * PAGE_BYTES;
+/// What Xen copies of a `xen_domctl`.
+const DOMCTL_USED_BYTES: usize = 144;
+const CONTEXTS: usize = 3 * PAGE_BYTES;
 const CONTEXT_BYTES: usize = 2 * PAGE_BYTES;
 const BUFFER_BYTES: usize = CONTEXTS + Hypercalls::CONTEXTS_MAX * CONTEXT_BYTES;
 /// The entry of the pause; that which ends it has a place of its own.
@@ -208,7 +207,7 @@ impl Hypercalls {
 
     /// What such a call answered, from the start of the structure that belongs to it.
     pub(crate) fn answer<const N: usize>(&self, index: usize) -> [u8; N] {
-        assert!(DOMCTL_UNION + N <= DOMCTL_BYTES, "an answer of {N} bytes");
+        assert!(DOMCTL_UNION + N <= DOMCTL_USED_BYTES, "an answer of {N} bytes");
         let mut bytes = [0; N];
         self.buffer.read((domctl(1 + index) + DOMCTL_UNION) as u64, &mut bytes);
         bytes
@@ -248,7 +247,7 @@ impl Hypercalls {
         let at = domctl(index);
         self.buffer.store(at, u64::from(self.version) << 32 | command);
         self.buffer.store(at + 8, u64::from(self.domain));
-        for word in (DOMCTL_UNION..DOMCTL_BYTES).step_by(8) {
+        for word in (DOMCTL_UNION..DOMCTL_USED_BYTES).step_by(8) {
             self.buffer.store(at + word, words.get((word - DOMCTL_UNION) / 8).copied().unwrap_or(0));
         }
         self.buffer.store(entry, DOMCTL);
@@ -298,7 +297,7 @@ fn is_holding(buffer: &Map) -> bool {
 
 /// Where the `xen_domctl` of an entry is.
 const fn domctl(index: usize) -> usize {
-    DOMCTLS + (index + 1) % (RESUME + 1) * DOMCTL_BYTES
+    DOMCTLS + index * DOMCTL_BYTES
 }
 
 /// Makes a hypercall.
@@ -336,15 +335,12 @@ mod tests {
         let mut calls = memory();
         calls.prepare(&[Call::DomainInfo, Call::Context { vcpu: 3, place: 1 }, Call::HvmContext { vcpu: 2, place: 7 }]);
         let start = calls.buffer.address();
-        let (first, contexts) = (1600 + 2 * 144, start + 8192);
-        assert_eq!(words(&calls, 64, 8), [36, 1, start + first as u64, 0, 0, 0, 0, 0]);
-        assert_eq!(words(&calls, first, 4), [0x15 << 32 | 5, 7, 0, 0]);
-        assert_eq!(words(&calls, first + 144, 4), [0x15 << 32 | 13, 7, 3, contexts + 8192]);
-        let last = words(&calls, first + 288, 5);
-        assert_eq!(last, [0x15 << 32 | 55, 7, 2 << 32 | 2, 8192, contexts + 7 * 8192]);
-        let ends = [domctl(RESUME), domctl(PAUSE), domctl(RESUME - 1)].map(|start| start + DOMCTL_BYTES);
-        assert_eq!(ends, [1600 + 144, 1600 + 288, 1600 + 25 * 144]);
-        assert!(ends[2] <= CONTEXTS && DOMCTLS == 1600);
+        assert_eq!(words(&calls, 64, 8), [36, 1, start + 4096 + 256, 0, 0, 0, 0, 0]);
+        assert_eq!(words(&calls, 4096 + 256, 4), [0x15 << 32 | 5, 7, 0, 0]);
+        assert_eq!(words(&calls, 4096 + 512, 4), [0x15 << 32 | 13, 7, 3, start + 12288 + 8192]);
+        let last = words(&calls, 4096 + 768, 5);
+        assert_eq!(last, [0x15 << 32 | 55, 7, 2 << 32 | 2, 8192, start + 12288 + 7 * 8192]);
+        assert!(domctl(RESUME) + DOMCTL_BYTES <= CONTEXTS && ENTRY_BYTES * RESUME <= RESUME_ENTRY);
     }
 
     /// What is not a device of Xen refuses, and nothing counts as paused.
