@@ -152,7 +152,8 @@ impl<D: Device> Stack<D> {
             });
             moved = true;
         }
-        if state.poll_dhcp() | state.poll_ipv6() | state.has_changed() {
+        // Each of them is due, whatever the others return.
+        if [state.poll_dhcp(), state.poll_ipv6(), state.has_changed()].contains(&true) {
             self.shared.address_changed.notify_all();
         }
         moved
