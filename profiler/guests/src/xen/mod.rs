@@ -12,7 +12,7 @@
 //!
 //! Xen counts pauses, so a domain that others have paused, before or meanwhile, stays so.
 //!
-//! Between the pause and its end as little is done as can be: see [`known`].
+//! Between the pause and its end as little is done as can be (`known.rs`).
 
 mod attach;
 mod domains;
