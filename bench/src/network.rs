@@ -115,9 +115,7 @@ fn check() -> Result<()> {
 fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     check()?;
     let folder = Folder::new("bench-network")?;
-    let (near, far) = (Namespace::new()?, Namespace::new()?);
-    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
-    near.join(near_address, &far, far_address)?;
+    let (near, far, far_address) = Namespace::pair()?;
     let mut contestants = Vec::new();
     let mut command = far.command(programs::built("bench-tcp").context("bench-tcp is not built")?);
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
@@ -159,9 +157,7 @@ fn peers<'c>(all: &'c [Contestant<'c>], one: &Contestant) -> Vec<&'c Contestant<
 fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     check()?;
     let folder = Folder::new("bench-network")?;
-    let (near, far) = (Namespace::new()?, Namespace::new()?);
-    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
-    near.join(near_address, &far, far_address)?;
+    let (near, far, far_address) = Namespace::pair()?;
     let mut command = far.command(programs::built("bench-udp").context("bench-udp is not built")?);
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
     let mut contestants =

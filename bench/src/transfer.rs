@@ -151,9 +151,7 @@ fn tap(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         return Ok(());
     }
     let folder = Folder::new("bench-queue")?;
-    let (near, far) = (Namespace::new()?, Namespace::new()?);
-    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
-    near.join(near_address, &far, far_address)?;
+    let (near, far, far_address) = Namespace::pair()?;
     let (mut vms, mut contestants) = (Vec::new(), Vec::new());
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
         let address = Ipv4Addr::new(10, 77, number, 2);

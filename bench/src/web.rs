@@ -102,9 +102,7 @@ pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let folder = Folder::new("bench-web")?;
     let site = make_site(&folder)?;
-    let (near, far) = (Namespace::new()?, Namespace::new()?);
-    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
-    near.join(near_address, &far, far_address)?;
+    let (near, far, far_address) = Namespace::pair()?;
     let mut contestants = Vec::new();
     let nginx = Nginx::serve(&far, &near, (far_address, PORT).into(), &site)?;
     match &nginx {

@@ -68,6 +68,14 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// Two that a pair of Ethernet devices joins: that of clients, that of a server, and the server's address.
+    pub fn pair() -> Result<(Namespace, Namespace, Ipv4Addr)> {
+        let (near, far) = (Namespace::new()?, Namespace::new()?);
+        let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
+        near.join(near_address, &far, far_address)?;
+        Ok((near, far, far_address))
+    }
+
     fn ip(&self, arguments: &[&str]) -> Result<String> {
         ip(&[&["-n", &self.name], arguments].concat())
     }

@@ -31,9 +31,7 @@ pub(super) fn small(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         return Ok(());
     }
     let folder = Folder::new("bench-queue")?;
-    let (near, far) = (Namespace::new()?, Namespace::new()?);
-    let [near_address, far_address] = [1, 2].map(|host| Ipv4Addr::new(10, 78, 0, host));
-    near.join(near_address, &far, far_address)?;
+    let (near, far, far_address) = Namespace::pair()?;
     let body = Body::new(ITEM_BYTES);
     // Name, path and place, and what has to live as long.
     let mut servers: Vec<(String, &str, Place)> = Vec::new();

@@ -151,6 +151,16 @@ impl Lan {
         bytes
     }
 
+    /// Has a task listen without end.
+    fn listen(&mut self) {
+        let sockets = self.stack.sockets();
+        let listen = async move {
+            let _listener = sockets.listen(80_u16).await.unwrap();
+            core::future::pending::<()>().await;
+        };
+        self.executor.spawn("listen", listen).unwrap();
+    }
+
     /// The address that a task gets at this time.
     fn up(&mut self) -> Rc<Cell<Option<IpAddr>>> {
         let (sockets, learned) = (self.stack.sockets(), Rc::new(Cell::new(None)));
@@ -167,13 +177,7 @@ fn an_address_is_learned_at_once_and_announced_when_somebody_listens() {
     net.settle();
     assert_eq!((learned.get(), net.now), (Some(GIVEN.into()), Instant(0)));
     assert!(net.asked.is_empty());
-    let sockets = net.stack.sockets();
-    net.executor
-        .spawn("listen", async move {
-            let _listener = sockets.listen(80_u16).await.unwrap();
-            core::future::pending::<()>().await;
-        })
-        .unwrap();
+    net.listen();
     net.settle();
     assert_eq!(net.asked, [GIVEN]);
 }
@@ -255,13 +259,7 @@ fn an_address_that_no_host_can_have_is_not_taken() {
 fn an_address_that_comes_after_the_listener_is_announced() {
     let mut net = Lan::new();
     net.answers = false;
-    let sockets = net.stack.sockets();
-    net.executor
-        .spawn("listen", async move {
-            let _listener = sockets.listen(80_u16).await.unwrap();
-            core::future::pending::<()>().await;
-        })
-        .unwrap();
+    net.listen();
     net.advance(Duration::from_millis(500));
     net.answers = true;
     net.advance(Duration::from_secs(4));

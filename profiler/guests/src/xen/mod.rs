@@ -241,7 +241,7 @@ impl XenDomain {
                 }
                 false => xen::stack_of_context(word),
             };
-            self.calls.has_made(place) && places.copy(maps, (stack, frame), code, core)
+            self.calls.result(place).is_ok() && places.copy(maps, (stack, frame), code, core)
         })
     }
 

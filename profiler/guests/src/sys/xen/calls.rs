@@ -192,17 +192,12 @@ impl Hypercalls {
     }
 
     /// What the call returned that was the one of this number, from 0 on, in the last [`make`](Hypercalls::make).
+    #[inline]
     pub(crate) fn result(&self, index: usize) -> io::Result<()> {
         match self.buffer.load(ENTRIES + (1 + index) * ENTRY_BYTES + RESULT) as i64 {
             0.. => Ok(()),
             error => Err(io::Error::from_raw_os_error(error.unsigned_abs() as i32)),
         }
-    }
-
-    /// Whether it succeeded.
-    #[inline(always)]
-    pub(crate) fn has_made(&self, index: usize) -> bool {
-        self.buffer.load(ENTRIES + (1 + index) * ENTRY_BYTES + RESULT) as i64 >= 0
     }
 
     /// What such a call answered, from the start of the structure that belongs to it.
