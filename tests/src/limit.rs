@@ -1,6 +1,7 @@
 //! Time limits: a test that hangs fails, and its children are killed.
 
 use crate::{folder, process};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -27,6 +28,16 @@ pub fn within<T: Send + 'static>(limit: Duration, test: impl FnOnce() -> T + Sen
             say(&format!("{name}: not done after its time limit of {} s", limit.as_secs()));
             std::process::exit(101);
         }
+    }
+}
+
+/// Sets a flag when it is dropped. A thread that runs until then ends also if the test fails; else the scope would wait for it for ever.
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

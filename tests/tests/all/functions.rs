@@ -4,7 +4,7 @@
 use crate::traced::{Call, PATIENCE, Traced};
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
-use glass_tests::limit::say;
+use glass_tests::limit::{SetOnDrop, say};
 use glass_tests::process::{Process, descendants, name};
 use glass_tests::programs::{self, Variant};
 use glass_tests::queue::{Options, Queue, World};
@@ -149,6 +149,7 @@ fn the_queue_does_not_notice_how_its_functions_are_switched(world: World) {
                 items.fetch_add(1, Ordering::Relaxed);
             }
         });
+        let end = SetOnDrop(&is_over);
         let begin = Instant::now();
         let mut switches = 0;
         let is_enough = || begin.elapsed() > SWITCHING && items.load(Ordering::Relaxed) >= ITEMS_MIN;
@@ -159,7 +160,7 @@ fn the_queue_does_not_notice_how_its_functions_are_switched(world: World) {
                 switches += 1;
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         client.join().unwrap();
         switches
     });

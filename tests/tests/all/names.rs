@@ -1,6 +1,7 @@
 //! Host names: a VM sends queries to a name server, which here is a part of the test.
 
 use glass_tests::folder::Folder;
+use glass_tests::limit::SetOnDrop;
 use glass_tests::process::Process;
 use glass_tests::programs;
 use glass_tests::queue::World;
@@ -58,6 +59,7 @@ fn a_vm_uses_the_name_server_that_it_was_given(world: World) {
                 server.send_to(&answer, from).unwrap();
             }
         });
+        let _end = SetOnDrop(&is_over);
         let accel = world.to_string();
         let check = |name: &str, is_known: bool, text: &str| {
             let Some((success, output)) = resolve(&["--accel", &accel, "--dns", "10.0.2.2"], name) else { return };
@@ -66,6 +68,5 @@ fn a_vm_uses_the_name_server_that_it_was_given(world: World) {
         };
         check("queue.example", true, "queue.example is 192.0.2.55");
         check("nothing.example", false, "no address is known for this name");
-        is_over.store(true, Ordering::Relaxed);
     });
 }

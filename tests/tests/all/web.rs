@@ -4,7 +4,7 @@
 use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::http::{Client, Response};
-use glass_tests::limit::within;
+use glass_tests::limit::{SetOnDrop, within};
 use glass_tests::port::free_port;
 use glass_tests::process::{self, Process};
 use glass_tests::programs;
@@ -311,6 +311,7 @@ fn serves_a_tree_that_changes(world: World) {
                 replace(path, replaced as u8, random.below(2) == 0);
             }
         });
+        let _end = SetOnDrop(&stop);
         let (mut tcp, mut over_vsock) = (server.tcp(), server.vsock());
         // The first hundred are what the cache has room for.
         for (number, path) in
@@ -333,7 +334,6 @@ fn serves_a_tree_that_changes(world: World) {
                 assert!(*known == answer.body, "{path}: {} has two contents", answer.etag());
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(tags.len() >= paths.len() / 4, "{} versions of {} files had a tag", tags.len(), paths.len());
     // A VM may use a name and its times for a second.
@@ -453,6 +453,7 @@ fn serves_one_version(world: World) {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
+        let _end = SetOnDrop(&stop);
         let end = Instant::now() + START_LIMIT;
         while whole + cut < 200 && Instant::now() < end {
             match server.tcp().request("GET", "/file") {
@@ -465,7 +466,6 @@ fn serves_one_version(world: World) {
                 _ => cut += 1,
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(whole > 0, "{cut} were cut");
 }
