@@ -1,6 +1,6 @@
 //! Sends or receives bytes over TCP or vsock as fast as it can, for measurements of the network. A client sends its request
 //! in one line: `send NUMBER` to receive so many bytes, `take NUMBER` to send so many, `take` to send bytes until it closes its half, `echo` to get its
-//! bytes back. With `--client ADDRESS send|take NUMBER` it is such a client over TCP, and prints how long that took.
+//! bytes back, `memory` for the bytes of memory in use. With `--client ADDRESS send|take NUMBER` it is such a client over TCP, and prints how long that took.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -54,7 +54,10 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
             continue;
         };
         // A client beyond the limit is reset by the drop of its connection.
-        let _ = platform.spawn("client", async move { _ = client(stream).await });
+        let _ = platform.spawn("client", {
+            let platform = platform.clone();
+            async move { _ = client(&platform, stream).await }
+        });
     }
 }
 
@@ -90,6 +93,8 @@ enum Wish {
     /// So many bytes, or all until the client closes its half, which not every host's vsock passes on.
     Take(Option<u64>),
     Echo,
+    /// The bytes of memory that the service uses.
+    Memory,
 }
 
 impl Wish {
@@ -99,19 +104,23 @@ impl Wish {
             Some(("take", number)) => number.parse().ok().map(|bytes| Wish::Take(Some(bytes))),
             None if line.trim_ascii() == b"take" => Some(Wish::Take(None)),
             None if line.trim_ascii() == b"echo" => Some(Wish::Echo),
+            None if line.trim_ascii() == b"memory" => Some(Wish::Memory),
             _ => None,
         }
     }
 }
 
-async fn client(mut stream: impl Stream) -> Result<(), NetError> {
+async fn client(platform: &impl Platform, mut stream: impl Stream) -> Result<(), NetError> {
     let mut line = [0; LINE_BYTES_MAX];
     let (line_bytes, rest_bytes) = read_line(&mut stream, &mut line).await?;
     match Wish::parse(&line[..line_bytes]) {
         Some(Wish::Send(bytes)) => send(&mut stream, bytes).await?,
         Some(Wish::Take(bytes)) => take(&mut stream, rest_bytes, bytes.unwrap_or(u64::MAX)).await?,
         Some(Wish::Echo) => echo(&mut stream, &line[line_bytes + 1..][..rest_bytes]).await?,
-        None => stream.write_all(b"send `send NUMBER`, `take [NUMBER]` or `echo`, and a line end\n").await?,
+        Some(Wish::Memory) => stream.write_all(format!("{}\n", platform.memory().used_bytes).as_bytes()).await?,
+        None => {
+            stream.write_all(b"send `send NUMBER`, `take [NUMBER]`, `echo` or `memory`, and a line end\n").await?;
+        }
     }
     stream.close().await
 }

@@ -21,6 +21,7 @@ mod hostile;
 mod interrupts;
 mod ipv6;
 mod live;
+mod load;
 mod memory;
 mod mpi;
 mod names;

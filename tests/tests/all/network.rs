@@ -19,8 +19,8 @@ glass_tests::in_every_world! {
 }
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// More than all windows and buffers together.
 const BYTES: usize = 16 << 20;
 const DATAGRAMS: usize = 100;
@@ -31,9 +31,9 @@ const IDLE: usize = 1000;
 const PROMPT: Duration = Duration::from_secs(5);
 
 /// A service, and the namespaces that it and its client are in. Dropped in this order.
-struct Service {
-    process: Process,
-    near: Namespace,
+pub(crate) struct Service {
+    pub process: Process,
+    pub near: Namespace,
     _far: Namespace,
     _folder: Folder,
 }
@@ -44,7 +44,7 @@ fn start(world: World, app: &str) -> Option<Service> {
 }
 
 /// The same with options of `glass run`, which a process has too, and with a folder for its files.
-fn start_with(world: World, app: &str, folder: Folder, options: &[&str]) -> Option<Service> {
+pub(crate) fn start_with(world: World, app: &str, folder: Folder, options: &[&str]) -> Option<Service> {
     if let Some(reason) = world.obstacle().or(netns::obstacle()) {
         programs::skip(reason);
         return None;
