@@ -219,16 +219,14 @@ fn the_limits_say_what_the_stack_need_not_do() {
 /// A link with longer frames needs room for them both ways.
 #[test]
 fn the_mtu_is_the_device_s_where_frames_fit() {
-    for (features, memory_bytes, mtu) in
-        [
-            (ALL, 8 << 20, 9000),
-            (MERGED, 8 << 20, 9000),
-            (ALL, 64 << 10, 1500),
-            (PLAIN, 8 << 20, 1500),
-            (CHECKSUMS | feature::NET_GUEST_TSO4, 8 << 20, 1500),
-            (CHECKSUMS | feature::NET_HOST_TSO4, 8 << 20, 1500),
-        ]
-    {
+    for (features, memory_bytes, mtu) in [
+        (ALL, 8 << 20, 9000),
+        (MERGED, 8 << 20, 9000),
+        (ALL, 64 << 10, 1500),
+        (PLAIN, 8 << 20, 1500),
+        (CHECKSUMS | feature::NET_GUEST_TSO4, 8 << 20, 1500),
+        (CHECKSUMS | feature::NET_HOST_TSO4, 8 << 20, 1500),
+    ] {
         let config = [2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x28, 0x23];
         let fake = Fake::new(device::NET, features | feature::NET_MTU, &config);
         let net = Net::new(fake, GuardedDma, NetConfig { memory_bytes, ..NetConfig::default() }).unwrap();
