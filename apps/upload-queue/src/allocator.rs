@@ -8,7 +8,6 @@ use crate::format::{BLOCK_BYTES, EXTENTS_MAX, Extent};
 use crate::limits::CHUNK_BYTES;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
-use alloc::vec::Vec;
 use core::cell::RefCell;
 
 /// Free blocks and free index entries of a queue. Clones share them.
@@ -216,12 +215,13 @@ impl Reserved {
 
 /// The longest runs, until they are enough.
 fn gather(runs: &BTreeMap<u32, u32>, mut blocks: u32, extents: &mut [Extent; EXTENTS_MAX]) -> Result<(), Refused> {
-    let mut longest: Vec<Extent> = Vec::new();
+    let mut longest = [Extent::default(); EXTENTS_MAX];
     for (&start, &blocks) in runs {
         let place = longest.partition_point(|other| other.blocks >= blocks);
-        if place < EXTENTS_MAX {
-            longest.truncate(EXTENTS_MAX - 1);
-            longest.insert(place, Extent { start, blocks });
+        let shorter = &mut longest[place..];
+        if let Some(shortest) = shorter.last_mut() {
+            *shortest = Extent { start, blocks };
+            shorter.rotate_right(1);
         }
     }
     for (extent, run) in extents.iter_mut().zip(longest) {
@@ -418,6 +418,7 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     impl Allocator {
@@ -471,6 +472,19 @@ mod tests {
         all.iter_mut().step_by(2).for_each(|space| *space = None);
         assert_eq!(allocator.take(6).err(), Some(Refused::Blocks));
         assert!(allocator.take(5).is_ok());
+    }
+
+    #[test]
+    fn the_longest_of_many_pieces_are_taken() {
+        let runs = [3, 9, 1, 7, 8, 2, 6, 5, 4];
+        let allocator = Allocator::new(Extent { start: 0, blocks: runs.iter().sum::<u32>() + 9 }, 20);
+        let taken = runs.map(|blocks| (allocator.take(blocks.into()).unwrap(), allocator.take(1).unwrap()));
+        // What was taken between them stays.
+        let _between = taken.map(|(_, between)| between);
+        let scattered = allocator.take(9 + 8 + 7 + 2).unwrap();
+        let lengths = scattered.extents.map(|extent| extent.blocks);
+        assert_eq!(lengths[..5], [9, 8, 7, 2, 0]);
+        assert_eq!(scattered.extents[4], Extent::default());
     }
 
     #[test]

@@ -205,3 +205,21 @@ impl Recovery {
         lines
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_normal_start_needs_no_remark_and_anything_else_has_its_own() {
+        let normal = Recovery { formatted: false, sequence: 7, items: 3, broken_slot: None, unused_bytes: 0 };
+        let remark = |recovery: Recovery| match &recovery.remarks()[..] {
+            [remark] => remark.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert!(normal.remarks().is_empty());
+        assert!(remark(Recovery { formatted: true, ..normal.clone() }).contains("new queue"));
+        assert!(remark(Recovery { broken_slot: Some((1, Fault::State(9))), ..normal.clone() }).contains("slot 1"));
+        assert!(remark(Recovery { unused_bytes: 1, ..normal }).contains("1 bytes more"));
+    }
+}

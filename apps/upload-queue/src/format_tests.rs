@@ -65,6 +65,26 @@ fn every_flipped_bit_of_a_slot_or_superblock_is_found() {
 }
 
 #[test]
+fn layouts_that_cannot_be_are_refused() {
+    let decoded = |total_blocks: u64, slot_blocks| {
+        let mut block = vec![0; BLOCK_BYTES];
+        encode_superblock(Geometry { total_blocks: 0, slot_blocks }, SuperblockState::Ready, &mut block);
+        block[16..24].copy_from_slice(&total_blocks.to_le_bytes());
+        let checksum = checksum_without(&block[..SUPERBLOCK_BYTES], SUPERBLOCK_CHECKSUM);
+        block[SUPERBLOCK_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+        decode_superblock(&block)
+    };
+    let max = SLOT_BLOCKS_MAX;
+    for (total_blocks, slot_blocks) in [(4, 1), (1000, max), (u64::from(u32::MAX), 1)] {
+        let geometry = Geometry { total_blocks: total_blocks as u32, slot_blocks };
+        assert_eq!(decoded(total_blocks, slot_blocks), Ok(Some((geometry, SuperblockState::Ready))));
+    }
+    for (total_blocks, slot_blocks) in [(4, 0), (1000, max + 1), (1 << 32, 1), (3, 1), (0, 1), (129, max)] {
+        assert_eq!(decoded(total_blocks, slot_blocks), Err(Fault::Geometry { total_blocks, slot_blocks }));
+    }
+}
+
+#[test]
 fn entries_that_contradict_are_refused_with_their_number() {
     let wrong = |entries: Vec<Entry>, want: &str| {
         let index = Index { sequence: 2, next_id: 9, entries };

@@ -296,6 +296,32 @@ mod tests {
     }
 
     #[test]
+    fn a_client_is_slow_that_transfers_too_little_while_it_is_waited_for() {
+        let place = Places::new(1, 1, &PLACE, None).take(peer(1)).unwrap();
+        let now = Instant(9_000_000_000);
+        let nearly = SLOW_TIME - Duration::from_nanos(1);
+        let half = SLOW_TIME / 2;
+        let zero = Duration::ZERO;
+        // Waited before and now, bytes meanwhile, and whether the last whole window was slow.
+        for (waited, waits, bytes, was_slow, is_slow) in [
+            (zero, SLOW_TIME, u64::MAX, false, true),
+            (half, half, SLOW_BYTES - 1, false, true),
+            (half, half, SLOW_BYTES, true, false),
+            (half, half, SLOW_BYTES + 1, true, false),
+            (SLOW_TIME, zero, 0, false, true),
+            (zero, nearly, 0, false, false),
+            (zero, nearly, SLOW_BYTES, true, true),
+        ] {
+            let holder = &place.holder;
+            holder.waited.set(waited);
+            holder.since.set(Some(Instant(now.0 - waits.as_nanos() as u64)));
+            holder.bytes.set(bytes);
+            holder.was_slow.set(was_slow);
+            assert_eq!(holder.is_slow(now), is_slow, "{waited:?} {waits:?} {bytes} {was_slow}");
+        }
+    }
+
+    #[test]
     fn clients_are_counted_while_they_wait() {
         static WAITING: Gauge = Gauge::new("waiting in a test");
         let places = Places::new(1, 1, &PLACE, Some(&WAITING));

@@ -456,3 +456,18 @@ fn wait_time(query: Option<&str>) -> Result<Option<Duration>, ()> {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_takes_seconds_and_ends_after_a_day() {
+        let day = 86_400;
+        for (query, secs) in [("wait=0", 0), ("a=b&wait=7&wait=9", 7), ("wait=86399", day - 1), ("wait=86401", day)] {
+            assert_eq!(wait_time(Some(query)), Ok(Some(Duration::from_secs(secs))), "{query}");
+        }
+        assert_eq!((wait_time(None), wait_time(Some("await=1"))), (Ok(None), Ok(None)));
+        assert_eq!((wait_time(Some("wait=")), wait_time(Some("wait=soon"))), (Err(()), Err(())));
+    }
+}

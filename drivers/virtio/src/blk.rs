@@ -265,7 +265,8 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             }
             let status = self.areas.device_address(area + STATUS_OFFSET);
             segments[count] = Segment { address: status, bytes: 1, device_writes: true };
-            if !self.queue.has_room(count + 1) {
+            let segments = &segments[..=count];
+            if !self.queue.has_room(segments.len()) {
                 self.unsent.push_front(id);
                 return;
             }
@@ -276,7 +277,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             // descriptor. The data is inside the operation's `Buf` (`left` starts as its length), which is lent to the device and
             // stays in `operations`, untouched, until every piece completed or the device was reset; a
             // read has checked that its buffer has one owner, a write only reads. Failing to reset leaks both.
-            match unsafe { self.queue.add(&segments[..=count]) } {
+            match unsafe { self.queue.add(segments) } {
                 Ok(added) => assert_eq!(added, token, "the queue hands out the token that it announced"),
                 Err(AddError::Full | AddError::Broken(_)) => {
                     self.unsent.push_front(id);

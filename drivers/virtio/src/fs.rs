@@ -315,11 +315,6 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         self.card.in_flight.iter().flatten().map(|request| request.since).min()
     }
 
-    /// Whether a request is in flight.
-    pub fn is_busy(&self) -> bool {
-        self.card.queue.in_flight() > 0
-    }
-
     /// Starts a device that is broken once more. Its requests must have been taken out by [`Fs::poll_one`].
     pub fn restart(&mut self) -> Result<(), SetupError> {
         self.end_use();

@@ -4,8 +4,8 @@ use crate::Driver;
 use crate::error::Lie;
 use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
 use crate::files::HostFiles;
-use crate::fs::Fs;
-use crate::fuse::Opcode;
+use crate::fs::{Data, Fs};
+use crate::fuse::{Message, Opcode};
 use crate::transport::{device, feature};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -44,8 +44,9 @@ struct Host {
     requests: Vec<u32>,
     /// Of all requests: each has its own.
     numbers: BTreeSet<u64>,
-    /// How long names and metadata are valid, in seconds.
+    /// How long names are valid, and how long metadata, in seconds.
     valid_secs: u64,
+    metadata_valid_secs: u64,
     /// Changes the next answer.
     damage: Option<fn(&mut Vec<u8>)>,
     /// Directories have another entry forever.
@@ -95,7 +96,7 @@ impl Host {
         let mut bytes = vec![0; 40];
         bytes[0..8].copy_from_slice(&number.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.valid_secs.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.valid_secs.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.metadata_valid_secs.to_le_bytes());
         bytes.extend(self.attributes(number));
         bytes
     }
@@ -114,6 +115,8 @@ impl Host {
         };
         match opcode {
             26 => {
+                assert_eq!((u32_at(body, 0), u32_at(body, 4)), (7, 31));
+                assert_eq!(u32_at(body, 12), 1 << 22 | 1 << 5, "MAX_PAGES and BIG_WRITES");
                 let mut answer = vec![0; 64];
                 answer[0] = 7;
                 answer[4] = 36;
@@ -126,6 +129,8 @@ impl Host {
             1 => self.find(node, &name(0)).map(|found| self.entry(found)).ok_or(2),
             3 => Ok([vec![0; 16], self.attributes(node)].concat()),
             4 => {
+                assert_eq!(u32_at(body, 0), 1 << 3 | 1 << 6, "size and handle are set, nothing else");
+                assert_eq!(self.open[&u64_at(body, 8)], node);
                 let size = u64_at(body, 16) as usize;
                 self.nodes.get_mut(&node).unwrap().bytes.resize(size, 0);
                 Ok([vec![0; 16], self.attributes(node)].concat())
@@ -272,6 +277,7 @@ fn site_with(features: u64) -> Site {
         requests: Vec::new(),
         numbers: BTreeSet::new(),
         valid_secs: 1,
+        metadata_valid_secs: 1,
         damage: None,
         is_endless: false,
         keeps_all: false,
@@ -403,6 +409,16 @@ fn names_are_kept_as_long_as_the_host_permits() {
     site.now.set(Instant(site.now.get().0 + 2_000_000_000));
     drop(site.run(files.open("folder/file", Open::Read)).unwrap());
     assert_eq!(lookups(&site), 4);
+    // Not at all, of the metadata or of the name.
+    for (valid_secs, metadata_valid_secs) in [(1000, 0), (0, 1000)] {
+        (site.host.valid_secs, site.host.metadata_valid_secs) = (valid_secs, metadata_valid_secs);
+        site.run(files.metadata("link")).unwrap();
+        let before = lookups(&site);
+        site.run(files.metadata("link")).unwrap();
+        assert_eq!(lookups(&site), before + 1, "{valid_secs} {metadata_valid_secs}");
+        site.now.set(Instant(site.now.get().0 + 2_000_000_000_000));
+    }
+    (site.host.valid_secs, site.host.metadata_valid_secs) = (1, 1);
     // A file that the host has replaced is another node, and the old one is forgotten.
     let folder = site.host.find(ROOT, "folder").unwrap();
     let old = site.host.find(folder, "file").unwrap();
@@ -454,17 +470,45 @@ fn a_directory_that_a_dropped_future_has_opened_is_closed() {
 #[test]
 fn names_beyond_the_limit_are_forgotten() {
     let mut site = site();
-    site.host.valid_secs = 1000;
     let files = site.files.clone();
-    for number in 0..4200 {
-        let name = alloc::format!("{number}");
-        site.host.add(ROOT, &name, FILE_MODE, &[]);
-        site.run(files.metadata(&name)).unwrap();
+    let find = |site: &mut Site, numbers: core::ops::Range<u32>| {
+        for number in numbers {
+            let name = alloc::format!("{number}");
+            site.host.add(ROOT, &name, FILE_MODE, &[]);
+            site.run(files.metadata(&name)).unwrap();
+        }
+        // Each takes as many as the queue holds.
+        (0..100).for_each(|_| site.round());
+        site.host.lookups.len()
+    };
+    // Those first that are not valid any more.
+    site.host.valid_secs = 0;
+    assert_eq!(find(&mut site, 0..96), 96);
+    site.host.valid_secs = 1000;
+    assert_eq!(find(&mut site, 96..2000), 2000);
+    site.host.valid_secs = 0;
+    assert_eq!(find(&mut site, 2000..4096), 4096);
+    site.host.valid_secs = 1000;
+    assert_eq!(find(&mut site, 4096..4097), 1905);
+    // Then others, until half of the limit is left.
+    assert_eq!(find(&mut site, 5000..5000 + 4096 - 1905), 4096);
+    assert_eq!(find(&mut site, 9000..9001), 2048);
+}
+
+/// QEMU refuses a device whose driver sends an empty segment.
+#[test]
+fn a_request_without_data_has_no_segment_for_it() {
+    let fake = Fake::new(device::FS, 0, &[0; 40]);
+    let mut fs = Fs::new(fake.clone(), GuardedDma).unwrap();
+    for bytes in [0, 1] {
+        let buf = || Buf::zeroed(1).unwrap();
+        fs.submit(Message::write(ROOT, 1, 0, 0), Data::Send(buf(), 0..bytes), Instant(0)).unwrap();
+        fs.submit(Message::read(ROOT, 1, 0, 0), Data::Fill(buf(), 0..bytes), Instant(0)).unwrap();
+        for _ in 0..2 {
+            let chain = fake.with(1, |queue| queue.take()).unwrap();
+            assert_eq!(chain.segments.len(), 2 + bytes);
+        }
     }
-    // Each takes as many as the queue holds.
-    (0..100).for_each(|_| site.round());
-    let kept = site.host.lookups.len();
-    assert!((1..=4096).contains(&kept), "{kept}");
 }
 
 /// The host serves files whatever its device can do, and interrupts only a driver that waits.

@@ -219,9 +219,14 @@ fn the_limits_say_what_the_stack_need_not_do() {
 /// A link with longer frames needs room for them both ways.
 #[test]
 fn the_mtu_is_the_device_s_where_frames_fit() {
-    for (features, memory_bytes, mtu) in
-        [(ALL, 8 << 20, 9000), (MERGED, 8 << 20, 9000), (ALL, 64 << 10, 1500), (PLAIN, 8 << 20, 1500)]
-    {
+    for (features, memory_bytes, mtu) in [
+        (ALL, 8 << 20, 9000),
+        (MERGED, 8 << 20, 9000),
+        (ALL, 64 << 10, 1500),
+        (PLAIN, 8 << 20, 1500),
+        (CHECKSUMS | feature::NET_GUEST_TSO4, 8 << 20, 1500),
+        (CHECKSUMS | feature::NET_HOST_TSO4, 8 << 20, 1500),
+    ] {
         let config = [2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x28, 0x23];
         let fake = Fake::new(device::NET, features | feature::NET_MTU, &config);
         let net = Net::new(fake, GuardedDma, NetConfig { memory_bytes, ..NetConfig::default() }).unwrap();
@@ -511,6 +516,17 @@ fn short_and_long_frames_keep_to_their_own_buffers() {
 }
 
 #[test]
+fn a_frame_longer_than_any_buffer_is_lost() {
+    let (fake, mut net) = net(ALL, 8 << 20);
+    let longest = 65536 + 4096 - HEADER_BYTES;
+    for (bytes, is_sent) in [(longest, true), (longest + 1, false), (longest + 2, false)] {
+        net.transmit().unwrap().send(bytes, None, |frame| assert_eq!(frame.len(), bytes));
+        let sent = fake.with(1, |queue| queue.take());
+        assert_eq!(sent.is_some_and(|chain| chain.read().len() == HEADER_BYTES + bytes), is_sent, "{bytes}");
+    }
+}
+
+#[test]
 fn a_liar_is_reset_and_left_alone() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
     deliver(&fake, [0; HEADER_BYTES], &[0; 100], Some(2049));
@@ -541,6 +557,7 @@ fn received_checksums_are_verified_unless_the_device_vouches() {
                 assert!(receive(&mut net) == Some(good.clone()), "IPv{version}, {protocol}, {payload:?}");
                 deliver(&fake, [0; HEADER_BYTES], &wrong(good.clone()), None);
                 assert_eq!(receive(&mut net), None);
+                assert!(Offload::has_right_checksum(&good) && !Offload::has_right_checksum(&wrong(good.clone())));
                 for vouched in [1, 2] {
                     let mut header = [0; HEADER_BYTES];
                     header[0] = vouched;
@@ -562,6 +579,7 @@ fn received_checksums_are_verified_unless_the_device_vouches() {
     }
     let mut fragment = frame(4, 17, b"x");
     fragment[20] = 0x20;
+    assert!(!Offload::has_right_checksum(&fragment), "nobody has verified it");
     deliver(&fake, [0; HEADER_BYTES], &fragment, None);
     assert_eq!(receive(&mut net), None);
     // Without the feature the stack looks for itself.

@@ -57,6 +57,9 @@ fn a_layout_is_read_from_its_capabilities() {
         PciLayout { common: region(0), notify: region(0x3000), notify_multiplier: 4, device: region(0x2000) };
     assert_eq!(layout, expected);
     assert_eq!(pci_capabilities(&mut Config::new(&HONEST), 0x11), [0x40]);
+    // Of several of one type the first counts.
+    let others = [(9, 1, 5, 0x10, 0x2000, 0), (9, 4, 5, 0x20, 0x2000, 0), (9, 2, 5, 0x30, 0x2000, 8)];
+    assert_eq!(PciLayout::read(&mut Config::new(&[&HONEST[..], &others].concat())), Ok(expected));
     // A device without a configuration of its own.
     let without = [HONEST[1], HONEST[4]];
     assert_eq!(PciLayout::read(&mut Config::new(&without)).unwrap().device.bytes, 0);

@@ -86,6 +86,7 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
 mod tests {
     use super::*;
     use crate::fake::{Fake, GuardedDma};
+    use crate::transport::status;
     use alloc::rc::Rc;
     use alloc::vec::Vec;
     use core::cell::RefCell;
@@ -112,6 +113,18 @@ mod tests {
             assert!(!rng.poll() && rng.lie().is_some());
             rng.restart().unwrap();
         }
+    }
+
+    #[test]
+    fn a_device_that_has_given_up_is_noticed_when_it_interrupts() {
+        let fake = Fake::new(device::RNG, 0, &[]);
+        let mut rng = Rng::new(fake.clone(), GuardedDma, |_: &[u8]| ()).unwrap();
+        fake.state().status |= status::NEEDS_RESET;
+        assert!(!rng.arm() && rng.lie().is_none(), "the status is not read without a reason");
+        rng.acknowledge();
+        assert_eq!(fake.state().acknowledged, 1);
+        rng.arm();
+        assert_eq!(rng.lie(), Some(Lie::NeedsReset));
     }
 
     fn vec_of(round: u8) -> Vec<u8> {
