@@ -293,6 +293,7 @@ fn the_end_of_one_side_of_a_channel_is_seen_by_the_other() {
     let (sender, receiver) = oneshot::<u8>();
     drop(sender);
     assert_eq!(value(&executor, executor.spawn("one", receiver).unwrap()), Some(Ok(Err(Closed))));
+    assert_eq!(Closed.to_string(), "the sender was dropped without sending a value");
     let (sender, receiver) = oneshot();
     assert!(!sender.is_closed());
     drop(receiver);

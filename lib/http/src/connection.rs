@@ -172,7 +172,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
             body_left,
             chunks: (request.body == RequestBody::Chunked).then_some(Chunks::Size),
             length_unknown: request.body == RequestBody::UnknownLength,
-            expects_continue: request.expects_continue && (body_left > 0 || request.body == RequestBody::Chunked),
+            expects_continue: request.expects_continue,
             is_head: request.method() == Method::Head,
             is_http10: request.version() == Version::Http10,
             is_last: !request.keep_alive,

@@ -83,4 +83,17 @@ mod tests {
             input.received(space_bytes);
         }
     }
+
+    #[test]
+    fn what_was_consumed_makes_room_and_the_rest_is_kept() {
+        let mut input = Input::default();
+        input.space(10).unwrap().copy_from_slice(b"0123456789");
+        input.received(10);
+        input.consume(7);
+        assert_eq!(input.space(10).unwrap().len(), 7);
+        assert_eq!(input.bytes(), b"789");
+        input.space(10).unwrap().copy_from_slice(b"abcdefg");
+        input.received(7);
+        assert_eq!((input.bytes(), input.len()), (&b"789abcdefg"[..], 10));
+    }
 }

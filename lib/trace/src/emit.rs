@@ -58,12 +58,17 @@ fn event(kind: Kind, detail: u16, a: u32, b: u64, c: u64) -> Event {
     Event { ticks: 0, kind: kind as u16, detail, a, b, c }
 }
 
+/// Two values in one word of an event.
+#[inline(always)]
+fn word(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
 /// [`Kind::TaskSpawn`]: a task with this number and name exists, created by `parent` (0: none). `was_there`: it existed
 /// before tracing started.
 #[inline]
 pub fn task_spawn(task: u32, name: u32, parent: u32, was_there: bool) {
-    let b = u64::from(name) | u64::from(parent) << 32;
-    emit(Group::Tasks, event(Kind::TaskSpawn, was_there.into(), task, b, 0));
+    emit(Group::Tasks, event(Kind::TaskSpawn, was_there.into(), task, word(name, parent), 0));
 }
 
 /// [`Kind::PollBegin`].
@@ -134,20 +139,16 @@ pub fn timers_fire(count: u32) {
     emit(Group::Cores, event(Kind::TimersFire, 0, count, 0, 0));
 }
 
-fn request_size(bytes: u32, in_flight: u32) -> u64 {
-    u64::from(bytes) | u64::from(in_flight) << 32
-}
-
 /// [`Kind::Submit`]: `in_flight` requests including this one.
 #[inline]
 pub fn submit(device: u32, operation: Operation, request: u64, bytes: u32, in_flight: u32) {
-    emit(Group::Devices, event(Kind::Submit, operation as u16, device, request, request_size(bytes, in_flight)));
+    emit(Group::Devices, event(Kind::Submit, operation as u16, device, request, word(bytes, in_flight)));
 }
 
 /// [`Kind::Complete`]: `in_flight` requests without this one.
 #[inline]
 pub fn complete(device: u32, request: u64, bytes: u32, in_flight: u32, has_failed: bool) {
-    emit(Group::Devices, event(Kind::Complete, has_failed.into(), device, request, request_size(bytes, in_flight)));
+    emit(Group::Devices, event(Kind::Complete, has_failed.into(), device, request, word(bytes, in_flight)));
 }
 
 /// [`Kind::Kick`], after a notification that took `ticks` of the clock of events.
@@ -157,8 +158,7 @@ pub fn kick(device: u32, ticks: u64) {
 }
 
 fn segment(kind: Kind, connection: u32, flags: u16, sequence: (u32, u32), bytes: u32, window: u32) {
-    let b = u64::from(sequence.0) | u64::from(sequence.1) << 32;
-    emit(Group::Net, event(kind, flags, connection, b, u64::from(bytes) | u64::from(window) << 32));
+    emit(Group::Net, event(kind, flags, connection, word(sequence.0, sequence.1), word(bytes, window)));
 }
 
 /// [`Kind::SegmentIn`]: `sequence` is the sequence number and the acknowledgement.

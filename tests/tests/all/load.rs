@@ -140,6 +140,7 @@ fn mixed_load(service: &Service, duration: Duration) -> u64 {
 fn load_leaves_nothing_behind(world: World) {
     let (count, at_once, seconds, memory) =
         if programs::is_long() { (100_000, 1000, 1800, "1024") } else { (2000, 200, 5, "256") };
+    let seconds = programs::number("GLASS_LOAD_SECONDS", seconds);
     let options: &[&str] = if world == World::Process { &[] } else { &["--memory", memory] };
     let Some(mut service) = start_with(world, "bench-tcp", Folder::new("load").unwrap(), options) else { return };
     open_and_close(&service, at_once, at_once);

@@ -83,3 +83,35 @@ fn a_port_that_is_closed_can_be_opened_again_and_their_number_is_bounded() {
         assert_eq!((open.len(), error), (16, NetError::TooMany));
     });
 }
+
+#[test]
+fn each_port_receives_its_own_and_the_end_of_one_leaves_the_others() {
+    let mut wire = Wire::new();
+    let (left, right) = (wire.left.sockets(), wire.right.sockets());
+    let (first_remote, second_remote) = (wire.right_address(PORT), wire.right_address(PORT + 1));
+    run(&mut wire, LIMIT, async move {
+        let (first, second) = (right.bind(PORT).await.unwrap(), right.bind(PORT + 1).await.unwrap());
+        let (socket, mut buf) = (left.bind(0).await.unwrap(), [0; 10]);
+        socket.send_to(b"two", second_remote).await.unwrap();
+        socket.send_to(b"first", first_remote).await.unwrap();
+        assert_eq!(second.recv_from(&mut buf).await.unwrap().0, 3);
+        assert_eq!(first.recv_from(&mut buf).await.unwrap().0, 5);
+        drop(first);
+        socket.send_to(b"second", second_remote).await.unwrap();
+        assert_eq!(second.recv_from(&mut buf).await.unwrap().0, 6);
+    });
+}
+
+#[test]
+fn a_port_that_is_chosen_is_one_that_nothing_has() {
+    let mut wire = Wire::new();
+    let right = wire.right.sockets();
+    run(&mut wire, LIMIT, async move {
+        let chosen = right.bind(0).await.unwrap().port();
+        let _datagrams = right.bind(chosen + 1).await.unwrap();
+        let _listener = right.listen(chosen + 2).await.unwrap();
+        // They are chosen one after the other.
+        let next = right.bind(0).await.unwrap();
+        assert_eq!(next.port(), chosen + 3);
+    });
+}

@@ -265,3 +265,11 @@ fn an_address_that_comes_after_the_listener_is_announced() {
     net.advance(Duration::from_secs(4));
     assert_eq!(net.asked, [GIVEN]);
 }
+
+#[test]
+fn a_poll_that_asks_for_an_address_says_that_it_has_sent() {
+    let mut net = Lan::new();
+    assert!(net.stack.poll(net.now));
+    assert_eq!(net.stack.device_mut().outgoing.borrow().len(), 1);
+    assert!(!net.stack.poll(net.now));
+}

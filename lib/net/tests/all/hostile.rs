@@ -172,6 +172,19 @@ fn a_syn_with_a_wrong_checksum_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_syn_that_is_too_long_is_not_kept() {
+    const FRAME_BYTES_MAX: usize = 128;
+    let (mut wire, _, _) = sink_wire(config(2));
+    for (frame_bytes, count) in [(FRAME_BYTES_MAX + 1, 0), (FRAME_BYTES_MAX, 1)] {
+        let peer = Peer::new(4000 + frame_bytes as u16, PORT);
+        let head_bytes = peer.frame(TcpControl::Syn, peer.seq, None, &[]).len();
+        peer.send(&mut wire, TcpControl::Syn, peer.seq, false, &vec![0; frame_bytes - head_bytes]);
+        wire.right.poll(wire.now);
+        assert_eq!(wire.right.half_open_count(), count, "after a frame of {frame_bytes} bytes");
+    }
+}
+
+#[test]
 fn a_repeated_syn_makes_no_second_connection() {
     let (mut wire, _, _) = sink_wire(config(2));
     let peer = Peer::new(4000, PORT);
@@ -340,8 +353,8 @@ fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
 }
 
 /// A connection that our end has closed first, so that it is in TIME-WAIT; `keep` keeps its stream.
-fn in_time_wait(keep: bool) -> (Wire, Peer) {
-    let mut wire = Wire::new();
+fn in_time_wait(config: Config, keep: bool) -> (Wire, Peer) {
+    let mut wire = Wire::with(config);
     let sockets = wire.right.sockets();
     wire.spawn(async move {
         let mut listener = sockets.listen(PORT).await.unwrap();
@@ -366,7 +379,7 @@ fn in_time_wait(keep: bool) -> (Wire, Peer) {
 #[test]
 fn a_repeated_end_is_acknowledged_in_time_wait() {
     for keep in [false, true] {
-        let (mut wire, peer) = in_time_wait(keep);
+        let (mut wire, peer) = in_time_wait(config(2), keep);
         peer.send(&mut wire, TcpControl::Fin, peer.seq, true, &[]);
         let answers = peer.exchange(&mut wire);
         assert_eq!(answers.len(), 1, "{answers:?}");
@@ -378,11 +391,31 @@ fn a_repeated_end_is_acknowledged_in_time_wait() {
 #[test]
 fn a_connection_whose_stream_is_held_does_not_make_way_for_a_new_one() {
     for keep in [false, true] {
-        let (mut wire, mut peer) = in_time_wait(keep);
+        let (mut wire, mut peer) = in_time_wait(config(2), keep);
         peer.seq = TcpSeqNumber(peer.seq.0.wrapping_add(100_000));
         assert_eq!(peer.open(&mut wire), !keep);
         assert_eq!(wire.right.connection_count(), 1);
     }
+}
+
+#[test]
+fn only_a_connection_in_time_wait_without_a_stream_makes_room() {
+    for keep in [false, true] {
+        let (mut wire, _) = in_time_wait(Config { connections_max: 1, ..config(2) }, keep);
+        assert_eq!(Peer::new(4001, PORT).open(&mut wire), !keep);
+        assert_eq!((wire.right.connection_count(), wire.right.counters().time_wait_reclaimed), (1, u64::from(!keep)));
+    }
+    // One that still has to deliver its end does not either.
+    let mut wire = Wire::with(Config { connections_max: 1, ..config(2) });
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        sockets.listen(PORT).await.unwrap().accept().await.unwrap().close().await.unwrap();
+        let _listener = sockets.listen(PORT).await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    assert!(Peer::new(4000, PORT).open(&mut wire));
+    assert!(!Peer::new(4001, PORT).open(&mut wire));
+    assert_eq!((wire.right.connection_count(), wire.right.counters().time_wait_reclaimed), (1, 0));
 }
 
 /// smoltcp 0.14.0 panics when a group's address becomes an interface's, as that of a handshake.

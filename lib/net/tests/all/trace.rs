@@ -4,7 +4,7 @@ use crate::common::{Wire, config, run};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use glass_api::{Listener, Net, Stream};
-use glass_net::Config;
+use glass_net::{Config, Congestion};
 use glass_trace::{BlockKind, Event, Group, Kind, Writer};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -236,4 +236,26 @@ fn every_second_full_segment_is_acknowledged() {
     let full = sent.iter().filter(|event| bytes(event) == 1460).count();
     let empty = sent.iter().filter(|event| bytes(event) == 0).count();
     assert!(full > 60 && empty < full * 3 / 4, "{empty} acknowledgements of {full} segments");
+}
+
+/// What is short goes out at once, although the segment before it is not acknowledged; but not the end of what fills the queue, because the
+/// writer has more.
+#[test]
+fn only_a_writer_that_waits_for_room_has_its_segments_filled() {
+    let tape = Tape::new(&[Group::Net]);
+    let mut wire = Wire::with(Config { send_bytes: 10_000, congestion: Congestion::None, ..config(2) });
+    let (mut near, far) = connected(&mut wire);
+    let sizes = || tape.of(Kind::SegmentOut).iter().map(bytes).filter(|bytes| *bytes > 0).collect::<Vec<_>>();
+    for _ in 0..2 {
+        near = run(&mut wire, Duration::from_secs(1), async move {
+            near.write_all(&[1; 100]).await.unwrap();
+            near
+        });
+    }
+    assert_eq!(sizes(), [100, 100]);
+    wire.spawn(async move { _ = near.write_all(&[1; 100_000]).await });
+    wire.executor.run_ready();
+    wire.left.poll(wire.now);
+    assert_eq!(sizes()[2..], [1460; 6]);
+    drop(far);
 }

@@ -83,7 +83,7 @@ fn a_connection_after_others_has_nothing_of_theirs() {
 /// A server that closes first keeps its ends of connections for ten seconds, but not the memory that a new connection needs.
 #[test]
 fn connections_that_are_over_leave_their_memory_to_new_ones() {
-    let mut wire = Wire::with(Config { spare_bytes: 8 << 20, ..config(2) });
+    let mut wire = Wire::with(Config { spare_bytes: 32 << 20, ..config(2) });
     let right = wire.right.sockets();
     let written = Rc::new(Cell::new(0));
     let result = written.clone();
@@ -113,7 +113,7 @@ fn connections_that_are_over_leave_their_memory_to_new_ones() {
     }
     assert!(counts[0] > 1 << 20 && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
     let (counters, open) = (wire.right.counters(), wire.right.connection_count());
-    assert!((1..10).contains(&open) && counters.time_wait_reclaimed >= 30, "{open}");
+    assert!((2..10).contains(&open) && counters.time_wait_reclaimed >= 30, "{open}");
     wire.advance(Duration::from_secs(11));
     assert_eq!(wire.right.connection_count(), 0);
 }

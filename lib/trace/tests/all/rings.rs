@@ -4,7 +4,7 @@ use crate::common::{kind, name, traced};
 use glass_formats::trace::{Group, Kind, NAMES_MAX, RINGS_MAX};
 use glass_trace::{BlockKind, CONTROL, Counter, Gauge, Name, Writer, block, follow_host, intern};
 use std::sync::Barrier;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,28 @@ fn switches_are_told_before_and_after() {
     let groups = |groups: u64| (Kind::Groups, 0, groups);
     assert_eq!(told, [groups(16), (Kind::Counter, 1, 3), (Kind::Counter, 0, 7), groups(24), groups(0)]);
     assert_eq!((VALUE.value(), COUNT.value()), (9, 7));
+}
+
+#[test]
+fn memory_of_further_cores_joins_that_of_the_first() {
+    let _traced = traced(0, 2);
+    let area = || (CONTROL.area_address.load(Ordering::Relaxed), CONTROL.area_bytes.load(Ordering::Relaxed));
+    let range = |words: &[AtomicU64]| (words.as_ptr() as u64, size_of_val(words) as u64);
+    let before = area();
+    let whole = crate::common::memory(6);
+    let (below, rest) = whole.split_at(8);
+    let (first, above) = rest.split_at(8);
+    CONTROL.area_address.store(range(first).0, Ordering::Relaxed);
+    CONTROL.area_bytes.store(range(first).1, Ordering::Relaxed);
+    glass_trace::extend(above);
+    assert_eq!(area(), range(rest));
+    glass_trace::extend(below);
+    assert_eq!(area(), range(whole));
+    // What lies within it changes nothing.
+    glass_trace::extend(first);
+    assert_eq!(area(), range(whole));
+    CONTROL.area_address.store(before.0, Ordering::Relaxed);
+    CONTROL.area_bytes.store(before.1, Ordering::Relaxed);
 }
 
 #[test]

@@ -64,6 +64,8 @@ impl World {
 #[derive(Default)]
 struct Pipe {
     bytes: RefCell<Vec<u8>>,
+    /// How often something was written.
+    writes: Cell<usize>,
     /// Bytes it holds at most; 0 is no bound.
     capacity: Cell<usize>,
     ended: Cell<bool>,
@@ -118,6 +120,7 @@ impl Pipe {
         }
         let count = data.len().min(space).min(piece);
         bytes.extend_from_slice(&data[..count]);
+        self.writes.set(self.writes.get() + 1);
         self.changed.notify_all();
         Some(Ok(count))
     }
@@ -142,6 +145,11 @@ impl End {
     /// Bounds the bytes in flight to this end.
     pub fn bound_incoming(&self, bytes: usize) {
         self.incoming.capacity.set(bytes);
+    }
+
+    /// How often the other end has written.
+    pub fn incoming_writes(&self) -> usize {
+        self.incoming.writes.get()
     }
 
     /// Everything until the other end closes; the error if it resets.
