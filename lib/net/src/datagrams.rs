@@ -172,8 +172,8 @@ impl State {
         socket.bind(port).map_err(|_| NetError::PortInUse(port.into()))?;
         let mut exit = SocketSet::new(Vec::with_capacity(1));
         let exit_handle = exit.add(exit_socket(port, self.mtu));
-        self.listeners_made += 1;
-        let id = self.listeners_made;
+        self.ports_made += 1;
+        let id = self.ports_made;
         self.ports.push(Port {
             id,
             port,

@@ -90,6 +90,7 @@ pub(crate) struct State {
     seeds: u64,
     /// Ports that are open for datagrams.
     pub(crate) ports: Vec<Port>,
+    pub(crate) ports_made: u64,
     /// Bytes that a frame carries after its Ethernet header, at most; and smoltcp has the longest frame as its MTU.
     pub(crate) mtu: usize,
     pub(crate) has_long_frames: bool,
@@ -156,6 +157,7 @@ impl State {
             handshakes: Handshakes::default(),
             seeds: seed,
             ports: Vec::new(),
+            ports_made: 0,
             mtu,
             has_long_frames: false,
             missed: None,

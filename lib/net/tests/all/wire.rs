@@ -135,6 +135,9 @@ const START_TIME: Duration = Duration::from_millis(400);
 fn a_connection_waits_for_a_service_that_starts() {
     let mut wire = Wire::new();
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    // A port for datagrams is no listener.
+    let right = wire.right.sockets();
+    let _datagrams = run(&mut wire, Duration::ZERO, async move { right.bind(PORT).await });
     let answer = Rc::new(Cell::new(None));
     let result = answer.clone();
     wire.spawn(async move {
