@@ -31,7 +31,7 @@ pub fn within<T: Send + 'static>(limit: Duration, test: impl FnOnce() -> T + Sen
     }
 }
 
-/// Sets a flag when it is dropped. A thread that runs until then ends also if the test fails; else the scope would wait for it for ever.
+/// Sets a flag when it is dropped. A thread that runs until then ends also if the test fails; else the scope would wait for it forever.
 #[derive(Debug)]
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 

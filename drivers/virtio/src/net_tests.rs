@@ -579,7 +579,7 @@ fn received_checksums_are_verified_unless_the_device_vouches() {
     }
     let mut fragment = frame(4, 17, b"x");
     fragment[20] = 0x20;
-    assert!(!Offload::has_right_checksum(&fragment), "nobody has verified it");
+    assert!(!Offload::has_right_checksum(&fragment), "it was not verified");
     deliver(&fake, [0; HEADER_BYTES], &fragment, None);
     assert_eq!(receive(&mut net), None);
     // Without the feature the stack looks for itself.

@@ -88,7 +88,8 @@ impl State {
     /// Returns whether they can.
     pub(crate) fn end_time_wait(&mut self, id: ConnectionId) -> bool {
         let connection = self.table.get(id);
-        let over = matches!(connection.role, Role::Lingering(_)) && connection.socket().state() == tcp::State::TimeWait;
+        let is_over = matches!(connection.socket().state(), tcp::State::TimeWait | tcp::State::Closed);
+        let over = matches!(connection.role, Role::Lingering(_)) && is_over;
         if over {
             self.remove(id);
         }
