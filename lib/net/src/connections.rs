@@ -88,8 +88,7 @@ impl State {
     /// Returns whether they can.
     pub(crate) fn end_time_wait(&mut self, id: ConnectionId) -> bool {
         let connection = self.table.get(id);
-        let is_over = matches!(connection.socket().state(), tcp::State::TimeWait | tcp::State::Closed);
-        let over = matches!(connection.role, Role::Lingering(_)) && is_over;
+        let over = matches!(connection.role, Role::Lingering(_)) && connection.socket().state() == tcp::State::TimeWait;
         if over {
             self.remove(id);
         }
