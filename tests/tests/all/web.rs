@@ -311,9 +311,9 @@ fn serves_a_tree_that_changes(world: World) {
                 }
                 let path = &paths[random.below(count as u64) as usize];
                 replaced += 1;
-                let begin = Instant::now();
-                replace(path, replaced as u8, random.below(2) == 0);
-                if begin.elapsed() > SETTLED / 2 {
+                let (is_in_place, begin) = (random.below(2) == 0, Instant::now());
+                replace(path, replaced as u8, is_in_place);
+                if is_in_place && begin.elapsed() > SETTLED / 2 {
                     stalled.push(path);
                 }
             }
