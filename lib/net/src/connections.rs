@@ -84,15 +84,17 @@ impl State {
         waiting.is_some()
     }
 
-    /// Removes a connection that is in TIME-WAIT, so that its two ends can connect again.
-    /// Returns whether they can.
-    pub(crate) fn end_time_wait(&mut self, id: ConnectionId) -> bool {
+    /// Frees the two ends of a connection that is over, so that they can connect again: one in TIME-WAIT is removed, and one that is
+    /// closed stays for its owner. Returns whether they can.
+    pub(crate) fn free_ends(&mut self, id: ConnectionId) -> bool {
         let connection = self.table.get(id);
-        let over = matches!(connection.role, Role::Lingering(_)) && connection.socket().state() == tcp::State::TimeWait;
-        if over {
-            self.remove(id);
+        match connection.socket().state() {
+            tcp::State::TimeWait if matches!(connection.role, Role::Lingering(_)) => self.remove(id),
+            // A peer that has reset it may open the next one at once, before the owner has noticed.
+            tcp::State::Closed => self.table.free_ends(id),
+            _ => return false,
         }
-        over
+        true
     }
 
     /// Starts to open a connection; [`State::poll_connected`] returns the result.

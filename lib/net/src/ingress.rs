@@ -131,7 +131,7 @@ impl State {
             return None;
         }
         let mut found = self.table.find(ends);
-        if opens && found.is_some_and(|id| self.end_time_wait(id)) {
+        if opens && found.is_some_and(|id| self.free_ends(id)) {
             found = None;
         }
         match (found, opens) {

@@ -91,6 +91,7 @@ impl Connection {
 pub(crate) struct Table {
     slots: Vec<Option<Connection>>,
     free: Vec<ConnectionId>,
+    /// Those whose ends no other connection may use.
     by_ends: BTreeMap<Ends, ConnectionId>,
     /// Connections that may have something to send or to close. May name some that are gone.
     queue: VecDeque<ConnectionId>,
@@ -109,7 +110,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn len(&self) -> usize {
-        self.by_ends.len()
+        self.slots.len() - self.free.len()
     }
 
     /// Spare memory that the connections use.
@@ -166,7 +167,9 @@ impl Table {
             self.resting.remove(&place);
             self.resting_spare -= connection.spare;
         }
-        self.by_ends.remove(&connection.ends);
+        if self.find(connection.ends) == Some(id) {
+            self.by_ends.remove(&connection.ends);
+        }
         if let Some(deadline) = connection.deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -194,6 +197,14 @@ impl Table {
     pub(crate) fn longest_resting(&self, newest: ConnectionId, spare_max: usize) -> Option<ConnectionId> {
         let (_, id) = self.resting.first_key_value()?;
         (self.resting_spare > spare_max && *id != newest).then_some(*id)
+    }
+
+    /// Lets another connection have the ends of this one, which receives nothing any more.
+    pub(crate) fn free_ends(&mut self, id: ConnectionId) {
+        let ends = self.get(id).ends;
+        if self.find(ends) == Some(id) {
+            self.by_ends.remove(&ends);
+        }
     }
 
     /// # Panics

@@ -228,6 +228,35 @@ fn two_ends_can_connect_again_while_the_first_connection_rests_in_time_wait() {
 }
 
 #[test]
+fn two_ends_can_connect_again_before_the_owner_notices_the_reset() {
+    let mut wire = Wire::new();
+    let results = Rc::new(RefCell::new(Vec::new()));
+    let (sockets, found) = (wire.right.sockets(), results.clone());
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        let mut first = listener.accept().await.unwrap();
+        let mut second = listener.accept().await.unwrap();
+        let result = first.read(&mut [0; 8]).await;
+        found.borrow_mut().push(result);
+        // What is left of the first connection has no effect on the second.
+        drop(first);
+        let result = second.read(&mut [0; 8]).await;
+        found.borrow_mut().push(result);
+        second.write_all(b"x").await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    peer.send(&mut wire, TcpControl::Rst, peer.seq, true, &[]);
+    peer.seq = TcpSeqNumber(peer.seq.0.wrapping_add(100_000));
+    assert!(peer.open(&mut wire));
+    assert_eq!((&results.borrow()[..], wire.right.connection_count()), (&[Err(NetError::Reset)][..], 1));
+    peer.send(&mut wire, TcpControl::Psh, peer.seq, true, b"second");
+    assert!(peer.exchange(&mut wire).iter().all(|answer| answer.control != TcpControl::Rst));
+    assert_eq!(results.borrow()[..], [Err(NetError::Reset), Ok(6)]);
+}
+
+#[test]
 fn connections_in_time_wait_make_room() {
     let mut wire = Wire::with(Config { connections_max: 2, ..config(2) });
     let sockets = wire.right.sockets();
