@@ -90,6 +90,14 @@ pub trait Stream: 'static {
     /// empty). Cancel safe.
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError>;
 
+    /// Drops at least one received byte and at most `max_bytes`, without a copy where the transport can, and returns how many; `Ok(0)`
+    /// when the peer has finished sending (or `max_bytes` is 0). Cancel safe.
+    async fn skip(&mut self, max_bytes: usize) -> Result<usize, NetError> {
+        let mut dropped = [0; 512];
+        let count = max_bytes.min(dropped.len());
+        self.read(&mut dropped[..count]).await
+    }
+
     /// Queues at least one byte of `data` for sending and returns how many. Cancel safe: a future that is dropped has queued
     /// nothing.
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError>;

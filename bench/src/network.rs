@@ -67,6 +67,8 @@ struct Contestant<'n> {
     _sockets: Option<Folder>,
     out: Vec<f64>,
     r#in: Vec<f64>,
+    /// As `in`, but the service drops what it receives without a copy.
+    skipped: Vec<f64>,
     echo: Vec<f64>,
 }
 
@@ -89,18 +91,38 @@ impl<'n> Contestant<'n> {
             _sockets: None,
             out: Vec::new(),
             r#in: Vec::new(),
+            skipped: Vec::new(),
             echo: Vec::new(),
         }
     }
 
     fn turn(&mut self) -> Result<()> {
         let (address, bytes) = (self.address, self.bytes);
-        let (out, r#in, echo) =
-            self.near.inside(|| Ok((receive(address, bytes)?, send(address, bytes)?, echo(address)?)))?;
-        self.out.push(out);
-        self.r#in.push(r#in);
-        self.echo.push(echo);
+        let inside = || {
+            Ok([
+                receive(address, bytes)?,
+                send(address, "take", bytes)?,
+                send(address, "skip", bytes)?,
+                echo(address)?,
+            ])
+        };
+        let measured = self.near.inside(inside)?;
+        for (samples, value) in self.columns_mut().into_iter().zip(measured) {
+            samples.push(value);
+        }
         Ok(())
+    }
+
+    fn columns_mut(&mut self) -> [&mut Vec<f64>; 4] {
+        [&mut self.out, &mut self.r#in, &mut self.skipped, &mut self.echo]
+    }
+
+    fn columns(&self) -> [&Vec<f64>; 4] {
+        [&self.out, &self.r#in, &self.skipped, &self.echo]
+    }
+
+    fn medians(&self) -> [Option<f64>; 4] {
+        self.columns().map(|samples| Summary::of(samples).map(|summary| summary.median))
     }
 }
 
@@ -125,21 +147,18 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     }
     contestants.extend(peer_of_tcg("bench-tcp", BYTES_TCG, &near, outcome));
     measure(&mut contestants, progress)?;
-    let medians = |of: &Contestant| {
-        [&of.out, &of.r#in, &of.echo].map(|samples| Summary::of(samples).map(|summary| summary.median))
-    };
     for contestant in &contestants {
         for peer in peers(&contestants, contestant) {
             add(
                 outcome,
                 "network",
                 contestant,
-                medians(peer).map(|value| value.map(|value| (peer.name.as_str(), value))),
+                peer.medians().map(|value| value.map(|value| (peer.name.as_str(), value))),
             );
         }
     }
     outcome.note(format!(
-        "TCP between a client on the host and bench-tcp; out: from bench-tcp to the client, in: the other way, both with a copy by both programs; {} MiB a turn, {} MiB of an emulated VM, after {} MiB to warm up (out only)",
+        "TCP between a client on the host and bench-tcp; out: from bench-tcp to the client, in: the other way, both with a copy by both programs; in_skipped: as in, but bench-tcp drops what it receives without a copy, a process by Linux's MSG_TRUNC; {} MiB a turn, {} MiB of an emulated VM, after {} MiB to warm up (out only)",
         BYTES >> 20, BYTES_TCG >> 20, WARM_UP_BYTES >> 20
     ));
     outcome.note(format!("echo: the median of {ROUND_TRIPS} round trips of {ECHO_BYTES} bytes in each turn"));
@@ -287,7 +306,7 @@ fn offloads(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     }
     measure(&mut contestants, progress)?;
     let all = &contestants[0];
-    let peers = [&all.out, &all.r#in, &all.echo].map(|samples| Summary::of(samples).map(|summary| summary.median));
+    let peers = all.medians();
     for (index, contestant) in contestants.iter().enumerate() {
         let peers = peers.map(|peer| peer.filter(|_| index > 0).map(|peer| ("all", peer)));
         add(outcome, "offloads", contestant, peers);
@@ -308,10 +327,10 @@ fn measure(contestants: &mut [Contestant], progress: Progress) -> Result<()> {
     Ok(())
 }
 
-fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Option<(&str, f64)>; 3]) {
-    let Contestant { name, out, r#in, echo, .. } = contestant;
-    let measured = [("tcp_out_gbit_s", "Gbit/s", out), ("tcp_in_gbit_s", "Gbit/s", r#in), ("echo_p50_us", "us", echo)];
-    for ((what, unit, samples), peer) in measured.into_iter().zip(peers) {
+fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Option<(&str, f64)>; 4]) {
+    let name = &contestant.name;
+    let names = [("tcp_out_gbit_s", "Gbit/s"), ("tcp_in_gbit_s", "Gbit/s"), ("tcp_in_skipped_gbit_s", "Gbit/s"), ("echo_p50_us", "us")];
+    for (((what, unit), samples), peer) in names.into_iter().zip(contestant.columns()).zip(peers) {
         let figure = Figure::of(&format!("{group}.{name}.{what}"), unit, samples);
         outcome.add(figure.map(|figure| match peer.filter(|(peer, _)| peer != name) {
             Some((peer, value)) => figure.against(peer, value),
@@ -429,9 +448,9 @@ fn receive(address: SocketAddr, bytes: u64) -> Result<f64> {
     Ok(gbit_s(received - before, start.elapsed()))
 }
 
-/// Sends `bytes`, until the service has received all of them; returns Gbit/s.
-fn send(address: SocketAddr, bytes: u64) -> Result<f64> {
-    let mut stream = connect(address, "take\n")?;
+/// Sends `bytes`, until the service has received all of them as `request` says; returns Gbit/s.
+fn send(address: SocketAddr, request: &str, bytes: u64) -> Result<f64> {
+    let mut stream = connect(address, &format!("{request}\n"))?;
     let buffer = vec![b'g'; PIECE_BYTES];
     let start = Instant::now();
     let mut left = bytes;

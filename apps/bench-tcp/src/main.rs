@@ -1,6 +1,6 @@
 //! Sends or receives bytes over TCP or vsock as fast as it can, for measurements of the network. A client sends its request
-//! in one line: `send NUMBER` to receive so many bytes, `take NUMBER` to send so many, `take` to send bytes until it closes its half, `echo` to get its
-//! bytes back, `memory` for the bytes of memory in use. With `--client ADDRESS send|take NUMBER` it is such a client over TCP, and prints how long that took.
+//! in one line: `send NUMBER` to receive so many bytes, `take NUMBER` to send so many, `take` to send bytes until it closes its half,
+//! `skip` for the same with bytes that nothing copies for the service, `echo` to get its bytes back, `memory` for the bytes of memory in use. With `--client ADDRESS send|take NUMBER` it is such a client over TCP, and prints how long that took.
 #![cfg_attr(glass_vm, no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -92,6 +92,8 @@ enum Wish {
     Send(u64),
     /// So many bytes, or all until the client closes its half, which not every host's vsock passes on.
     Take(Option<u64>),
+    /// All bytes until the client closes its half, which the service does not read.
+    Skip,
     Echo,
     /// The bytes of memory that the service uses.
     Memory,
@@ -103,6 +105,7 @@ impl Wish {
             Some(("send", number)) => number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Send),
             Some(("take", number)) => number.parse().ok().map(|bytes| Wish::Take(Some(bytes))),
             None if line.trim_ascii() == b"take" => Some(Wish::Take(None)),
+            None if line.trim_ascii() == b"skip" => Some(Wish::Skip),
             None if line.trim_ascii() == b"echo" => Some(Wish::Echo),
             None if line.trim_ascii() == b"memory" => Some(Wish::Memory),
             _ => None,
@@ -116,10 +119,11 @@ async fn client(platform: &impl Platform, mut stream: impl Stream) -> Result<(),
     match Wish::parse(&line[..line_bytes]) {
         Some(Wish::Send(bytes)) => send(&mut stream, bytes).await?,
         Some(Wish::Take(bytes)) => take(&mut stream, rest_bytes, bytes.unwrap_or(u64::MAX)).await?,
+        Some(Wish::Skip) => skip(&mut stream, rest_bytes).await?,
         Some(Wish::Echo) => echo(&mut stream, &line[line_bytes + 1..][..rest_bytes]).await?,
         Some(Wish::Memory) => stream.write_all(format!("{}\n", platform.memory().used_bytes).as_bytes()).await?,
         None => {
-            stream.write_all(b"send `send NUMBER`, `take [NUMBER]`, `echo` or `memory`, and a line end\n").await?;
+            stream.write_all(b"send `send NUMBER`, `take [NUMBER]`, `skip`, `echo` or `memory`, and a line end\n").await?;
         }
     }
     stream.close().await
@@ -166,6 +170,16 @@ async fn take(stream: &mut impl Stream, had_bytes: usize, wanted: u64) -> Result
                 TAKEN.add(count as u32);
             }
         }
+    }
+    stream.write_all(format!("{bytes}\n").as_bytes()).await
+}
+
+/// Drops everything, and answers with the number of bytes.
+async fn skip(stream: &mut impl Stream, had_bytes: usize) -> Result<(), NetError> {
+    let mut bytes = had_bytes as u64;
+    while let count @ 1.. = stream.skip(usize::MAX).await? {
+        bytes += count as u64;
+        TAKEN.add(count as u32);
     }
     stream.write_all(format!("{bytes}\n").as_bytes()).await
 }

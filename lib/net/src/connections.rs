@@ -145,12 +145,35 @@ impl State {
         buf: &mut [u8],
         context: &mut Context,
     ) -> Poll<Result<usize, NetError>> {
-        if buf.is_empty() {
+        // Unlike `recv`, this takes both pieces when the data wraps around the ring's end.
+        self.poll_receive(id, buf.len(), context, |socket| socket.recv_slice(buf))
+    }
+
+    /// Drops received data.
+    pub(crate) fn poll_skip(
+        &mut self,
+        id: ConnectionId,
+        max_bytes: usize,
+        context: &mut Context,
+    ) -> Poll<Result<usize, NetError>> {
+        self.poll_receive(id, max_bytes, context, |socket| {
+            socket.recv(|piece| (piece.len().min(max_bytes), piece.len().min(max_bytes)))
+        })
+    }
+
+    /// Has `receive` take up to `max_bytes` received bytes and return how many.
+    fn poll_receive(
+        &mut self,
+        id: ConnectionId,
+        max_bytes: usize,
+        context: &mut Context,
+        receive: impl FnOnce(&mut tcp::Socket<'static>) -> Result<usize, RecvError>,
+    ) -> Poll<Result<usize, NetError>> {
+        if max_bytes == 0 {
             return Poll::Ready(Ok(0));
         }
         let socket = self.socket(id);
-        // Unlike `recv`, this takes both pieces when the data wraps around the ring's end.
-        match socket.recv_slice(buf) {
+        match receive(socket) {
             Ok(0) => {
                 socket.register_recv_waker(context.waker());
                 self.block(BlockKind::Receive, &RECEIVE, id);

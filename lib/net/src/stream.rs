@@ -37,6 +37,10 @@ impl Stream {
         poll_fn(|context| self.shared.state.borrow_mut().poll_read(self.id, buf, context)).await
     }
 
+    async fn skip(&self, max_bytes: usize) -> Result<usize, NetError> {
+        poll_fn(|context| self.shared.state.borrow_mut().poll_skip(self.id, max_bytes, context)).await
+    }
+
     async fn send(&self, data: &[u8]) -> Result<usize, NetError> {
         poll_fn(|context| self.shared.state.borrow_mut().poll_write(self.id, data, context)).await
     }
@@ -53,6 +57,10 @@ impl Stream {
 impl glass_api::Stream for Stream {
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
         self.receive(buf).await
+    }
+
+    async fn skip(&mut self, max_bytes: usize) -> Result<usize, NetError> {
+        Stream::skip(self, max_bytes).await
     }
 
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {

@@ -100,6 +100,10 @@ impl<I: Stream, V: Stream> Stream for Either<I, V> {
         each!(self, stream => stream.read(buf).await)
     }
 
+    async fn skip(&mut self, max_bytes: usize) -> Result<usize, NetError> {
+        each!(self, stream => stream.skip(max_bytes).await)
+    }
+
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
         each!(self, stream => stream.write(data).await)
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -33,6 +33,14 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// Bytes that one call drops at most.
+const SKIPPED_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    /// Where the kernel puts received bytes that are dropped, if it puts them anywhere.
+    static SKIPPED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The host's network.
 #[derive(Clone)]
@@ -378,13 +386,22 @@ impl HostStream {
     }
 
     async fn receive(&self, buf: &mut [u8]) -> Result<usize, NetError> {
-        if buf.is_empty() {
+        self.receive_by(buf.len(), |socket| rustix::net::recv(socket.fd(), &mut *buf, RecvFlags::empty())).await
+    }
+
+    /// Has `receive` receive up to `max_bytes` bytes as soon as there are some.
+    async fn receive_by(
+        &self,
+        max_bytes: usize,
+        mut receive: impl FnMut(&Watched) -> rustix::io::Result<(usize, usize)>,
+    ) -> Result<usize, NetError> {
+        if max_bytes == 0 {
             return Ok(0);
         }
         let socket = &self.socket;
-        let mut receive = || rustix::net::recv(socket.fd(), &mut *buf, RecvFlags::empty()).map(|(count, _)| count);
+        let mut receive = || receive(socket).map(|(count, _)| count);
         let count = poll_fn(|context| socket.poll(Interest::Read, context, &mut receive)).await.map_err(net_error)?;
-        if count < buf.len() {
+        if count < max_bytes {
             self.socket.exhausted(Interest::Read);
         }
         Ok(count)
@@ -413,6 +430,16 @@ impl HostStream {
 impl Stream for HostStream {
     async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
         self.receive(buf).await
+    }
+
+    async fn skip(&mut self, max_bytes: usize) -> Result<usize, NetError> {
+        let count = max_bytes.min(SKIPPED_BYTES_MAX);
+        // With this flag Linux drops what a TCP socket received instead of copying it (tcp(7)).
+        let receive = |socket: &Watched, buffer: &mut Vec<u8>| {
+            buffer.resize(SKIPPED_BYTES_MAX, 0);
+            rustix::net::recv(socket.fd(), &mut buffer[..count], RecvFlags::TRUNC)
+        };
+        self.receive_by(count, |socket| SKIPPED.with_borrow_mut(|buffer| receive(socket, buffer))).await
     }
 
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {

@@ -31,6 +31,9 @@ struct Lan {
     /// The server answers.
     answers: bool,
     given: Ipv4Address,
+    router: Ipv4Address,
+    /// TCP segments of the client.
+    segments: usize,
     /// Targets of the client's ARP requests.
     asked: Vec<Ipv4Address>,
 }
@@ -45,6 +48,8 @@ impl Lan {
             now: Instant(0),
             answers: true,
             given: GIVEN,
+            router: SERVER,
+            segments: 0,
             asked: Vec::new(),
         }
     }
@@ -86,6 +91,7 @@ impl Lan {
             return None;
         }
         let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
+        self.segments += usize::from(packet.next_header() == IpProtocol::Tcp);
         let datagram = UdpPacket::new_checked(packet.payload()).ok()?;
         if datagram.dst_port() != 67 {
             return None;
@@ -109,7 +115,7 @@ impl Lan {
             client_ip: Ipv4Address::UNSPECIFIED,
             your_ip: self.given,
             server_ip: SERVER,
-            router: Some(SERVER),
+            router: Some(self.router),
             subnet_mask: Some(Ipv4Address::new(255, 255, 255, 0)),
             relay_agent_ip: Ipv4Address::UNSPECIFIED,
             broadcast: true,
@@ -209,9 +215,10 @@ fn a_server_that_is_late_is_asked_again_within_a_second() {
     assert_eq!(learned.get(), Some(GIVEN.into()));
 }
 
-#[test]
-fn other_networks_are_reached_through_the_router() {
+/// A network whose client connects to another one after it has got its lease.
+fn connecting_through(router: Ipv4Address) -> Lan {
     let mut net = Lan::new();
+    net.router = router;
     net.settle();
     let sockets = net.stack.sockets();
     net.executor
@@ -221,7 +228,20 @@ fn other_networks_are_reached_through_the_router() {
         .unwrap();
     net.asked.clear();
     net.settle();
-    assert_eq!(net.asked, [SERVER]);
+    net
+}
+
+#[test]
+fn other_networks_are_reached_through_the_router() {
+    assert_eq!(connecting_through(SERVER).asked, [SERVER]);
+}
+
+#[test]
+fn a_router_that_no_host_can_be_is_not_used() {
+    for router in [Ipv4Address::new(224, 0, 0, 1), Ipv4Address::BROADCAST, Ipv4Address::UNSPECIFIED] {
+        let net = connecting_through(router);
+        assert_eq!((&net.asked[..], net.segments), (&[][..], 0), "{router}");
+    }
 }
 
 #[test]

@@ -128,6 +128,39 @@ fn nobody_listening_is_a_reset() {
     assert_eq!(wire.left.connection_count(), 0);
 }
 
+/// Bytes of a stream by their place in it, of which the reader drops some; far more than its buffer has room for.
+#[test]
+fn what_is_skipped_is_missing_and_nothing_else() {
+    let mut wire = Wire::new();
+    let (right, total) = (wire.right.sockets(), 300_000_usize);
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        let bytes: Vec<u8> = (0..total).map(|place| (place / 251) as u8).collect();
+        stream.write_all(&bytes).await.unwrap();
+        stream.close().await.unwrap();
+        let _ = stream.read(&mut [0; 1]).await;
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    run(&mut wire, Duration::from_secs(20), async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        assert_eq!(stream.skip(0).await, Ok(0));
+        let (mut place, mut buffer) = (0, [0; 777]);
+        loop {
+            let skipped = stream.skip(1000).await.unwrap();
+            place += skipped;
+            if skipped == 0 {
+                break;
+            }
+            assert!(skipped <= 1000);
+            let count = stream.read(&mut buffer).await.unwrap();
+            assert!((0..count).all(|index| buffer[index] == ((place + index) / 251) as u8), "at {place}");
+            place += count;
+        }
+        assert_eq!((place, stream.skip(1).await), (total, Ok(0)));
+        stream.close().await.unwrap();
+    });
+}
+
 /// How long after a stack is made a connection waits for the first listener.
 const START_TIME: Duration = Duration::from_millis(400);
 

@@ -106,6 +106,36 @@ fn bytes_go_both_ways_and_ends_arrive() {
 }
 
 #[test]
+fn what_is_skipped_is_missing_and_nothing_else() {
+    let _turn = turn();
+    run(async |platform, mut listener| {
+        const TOTAL: usize = 1_000_000;
+        let thread = client(tcp_port(&listener), |mut stream| {
+            let bytes: Vec<u8> = (0..TOTAL).map(|place| (place / 251) as u8).collect();
+            stream.write_all(&bytes).unwrap();
+        });
+        let mut stream = listener.accept().await.unwrap();
+        assert_eq!(stream.skip(0).await, Ok(0));
+        let (mut place, mut buffer) = (0, [0; 777]);
+        loop {
+            // More than one call drops at the most, and less.
+            let max_bytes = if place < TOTAL / 2 { 1000 } else { usize::MAX };
+            let skipped = stream.skip(max_bytes).await.unwrap();
+            assert!(skipped <= max_bytes);
+            place += skipped;
+            if skipped == 0 {
+                break;
+            }
+            let count = stream.read(&mut buffer).await.unwrap();
+            assert!((0..count).all(|index| buffer[index] == ((place + index) / 251) as u8), "at {place}");
+            place += count;
+        }
+        assert_eq!(place, TOTAL);
+        join(&platform, thread).await;
+    });
+}
+
+#[test]
 fn a_dropped_stream_is_reset_and_a_closed_one_is_not() {
     let _turn = turn();
     run(async |platform, mut listener| {
