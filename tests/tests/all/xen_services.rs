@@ -173,7 +173,7 @@ fn is_profiled(machine: &Machine) {
     let recording = folder.file("profiled.pftrace");
     std::fs::rename(shared.join("profiled.pftrace"), &recording).unwrap();
     let broken = judge(&glass, &recording, &["glass_start", "glass_platform_vm::run::run"]);
-    say(&format!("record xen: {moved} items moved meanwhile, {broken} stacks broken\n{said}"));
+    say(&format!("record xen: {moved} items moved meanwhile, {broken} % of the stacks broken\n{said}"));
 }
 
 /// A panic is in the log of dom0 with its message and call chain, and `xl` reports a crash.
