@@ -49,7 +49,7 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
     let times = look_at("tcg")?;
     add_peers(outcome, if floor_us.is_some() { "sampling.tcg" } else { "sampling" }, &times, None);
     outcome.note(format!(
-        "pauses: one VM that computes all the time, the ways in turn, {RATE_HZ} looks per second; 16 KiB of stack are copied by ours"
+        "pauses: one VM that computes all the time, the ways in turn, {RATE_HZ} looks per second; 24 KiB of stack are copied by ours"
     ));
     outcome.note("hmp_registers: registers only, no stack, the guest runs on meanwhile; gdb_bt: `gdb -batch -ex bt`, its pause by QEMU's events, its total from start to end of gdb");
     Ok(())

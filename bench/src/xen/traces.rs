@@ -77,7 +77,7 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     outcome.note(format!(
         "rested_: each at {RATE_HZ} a second, as a recording makes them; the others: {ROW} of a kind without a rest"
     ));
-    outcome.note("trace_us: pause, registers, the stack up to the end of its chain of frame pointers (16 KiB at most), end of the pause; uniprof_sequence: pause, registers, end of the pause as three hypercalls, nothing of the stack; xenctx: a process for each trace (-f -S), less the time of one that only prints its help");
+    outcome.note("trace_us: pause, registers, the stack up to the end of its chain of frame pointers (24 KiB at most), end of the pause; uniprof_sequence: pause, registers, end of the pause as three hypercalls, nothing of the stack; xenctx: a process for each trace (-f -S), less the time of one that only prints its help");
     outcome.note("uniprof's own figures are 12 us for a trace on its authors' hardware, and 3 ms for xenctx (2017)");
     world.power_off()
 }

@@ -18,9 +18,8 @@ use glass_profile::model::Origin;
 
 /// How long after an attempt that did not find a guest's kernel the next one is made.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(7);
-/// What is copied of a stack. The upload queue needs 17 KiB as a process (2026-11-22).
-const PROCESS_STACK_BYTES: u32 = 24 << 10;
-const VM_STACK_BYTES: u32 = 16 << 10;
+/// What is copied of a stack. The upload queue needs 17 KiB (2026-11-22), as a VM where a connection opens.
+const STACK_BYTES: u32 = 24 << 10;
 /// Samples per second of a process, which is not stopped for them.
 const PROCESS_RATE_HZ: u32 = 997;
 
@@ -144,7 +143,7 @@ impl Request {
     fn process_settings(&self) -> ProcessSettings {
         ProcessSettings {
             rate_hz: self.rate_hz.unwrap_or(PROCESS_RATE_HZ),
-            stack_bytes: self.stack_bytes.unwrap_or(PROCESS_STACK_BYTES),
+            stack_bytes: self.stack_bytes.unwrap_or(STACK_BYTES),
         }
     }
 
@@ -272,7 +271,7 @@ fn vm_settings(request: &Request, known: Option<&Path>, what: &str) -> Result<(V
     }
     let files: Vec<String> = symbols.iter().map(|file| file.path.display().to_string()).collect();
     let settings = VmSettings {
-        stack_bytes: request.stack_bytes.unwrap_or(VM_STACK_BYTES),
+        stack_bytes: request.stack_bytes.unwrap_or(STACK_BYTES),
         symbols,
         boot_image,
         vcpus: request.vcpus.clone(),
