@@ -2,6 +2,7 @@
 //! and code in a ring-0 service is seen through to its caller.
 
 use std::cell::OnceCell;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use glass_formats as formats;
@@ -295,9 +296,11 @@ impl VmImage {
         Some(cores.wrapping_add(index as u64 * formats::CORE_STATE_BYTES))
     }
 
-    /// Whether a sample needs only a core's registers, its stack and its state, in one address space: not of a Linux.
-    pub(crate) fn is_simple(&self) -> bool {
-        self.linux.get().is_none() && !self.programs.is_empty()
+    /// The addresses between which all code is, if a sample needs only a core's registers, its stack and its state: not of a Linux.
+    pub(crate) fn code_of_simple_guest(&self) -> Option<Range<u64>> {
+        let ranges = || self.programs.iter().map(GuestProgram::range);
+        let start = ranges().map(|range| range.start).min().filter(|_| self.linux.get().is_none())?;
+        Some(start..ranges().map(|range| range.end).max()?)
     }
 
     fn has_code(&self, address: u64) -> bool {

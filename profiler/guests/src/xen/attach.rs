@@ -5,7 +5,6 @@ use glass_profile::arch::x86_64::paging::Translator;
 use glass_profile::guest::GuestKind;
 
 use super::domains::{self, Domain};
-use super::expected::Trust;
 use super::memory::Frames;
 use super::{Core, Vcpu, XenDomain, context_call, failed};
 use crate::arch::x86_64::CoreState;
@@ -45,7 +44,8 @@ impl XenDomain {
         // Before much is in our memory.
         let guardian = Guardian::start(&calls).map_err(|error| failed("start the guardian of the domain", error))?;
         let wanted = settings.choose((info.vcpus as usize).min(VCPUS_MAX))?;
-        let vcpus = wanted.into_iter().map(|index| Vcpu::new(index as u32)).collect();
+        let stack_bytes = settings.stack_bytes as usize;
+        let vcpus = wanted.into_iter().map(|index| Vcpu::new(index as u32, stack_bytes)).collect();
         let image = VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?;
         let mut attached = XenDomain {
             guardian,
@@ -55,7 +55,6 @@ impl XenDomain {
             id,
             is_hvm: info.is_hvm,
             vcpus,
-            trust: Trust::default(),
             paused_samples: 0,
             frozen_ns: 0,
             warnings: Vec::new(),

@@ -4,7 +4,7 @@
 //! page of ours shows a frame. A guest that gives a frame back to Xen and gets another one for the same number (a
 //! balloon) would still be read through the old one, so frames in use are mapped again every second, while it runs.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -20,8 +20,8 @@ const FRAMES_MAX: usize = 8192;
 const KEPT_NS: u64 = 1_000_000_000;
 
 /// Where a frame can be read.
-#[derive(Debug, Clone, Copy)]
-struct Place {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
     /// Of which mapping.
     map: usize,
     /// Offset of its first byte there.
@@ -29,8 +29,14 @@ struct Place {
 }
 
 impl Place {
+    #[cfg(test)]
+    pub(super) fn for_test(map: usize, offset: u64) -> Place {
+        Place { map, offset }
+    }
+
     /// Copies from an offset in the frame; false if that is not all in the mapping.
-    fn read(self, maps: &[Map], inside: u64, into: &mut [u8]) -> bool {
+    #[inline(always)]
+    pub(super) fn read(self, maps: &[Map], inside: u64, into: &mut [u8]) -> bool {
         maps.get(self.map).is_some_and(|map| map.read(self.offset + inside, into))
     }
 }
@@ -46,6 +52,8 @@ struct Shown {
 struct Mapped {
     maps: Vec<Map>,
     shown: BTreeMap<u64, Shown>,
+    /// How often places have become wrong.
+    age: u64,
 }
 
 /// The frames of a domain, by their numbers: those of the machine for a paravirtualized guest, those of the guest for others.
@@ -64,7 +72,22 @@ impl Frames {
 
     /// Gives all mappings back: while there is one, a domain that was destroyed does not go away.
     pub(super) fn forget(&mut self) {
-        *self.mapped.get_mut() = Mapped::default();
+        self.mapped.get_mut().renew(Vec::new(), BTreeMap::new());
+    }
+
+    /// Where a frame can be read until the [`age`](Frames::age) is another; mapped now if it was not. `None` if it cannot be mapped.
+    pub(super) fn place(&self, frame: u64) -> Option<Place> {
+        self.mapped.borrow_mut().find(&self.device, self.domain, frame)
+    }
+
+    /// Changes when places become wrong.
+    pub(super) fn age(&self) -> u64 {
+        self.mapped.borrow().age
+    }
+
+    /// What places are in.
+    pub(super) fn maps(&self) -> Ref<'_, [Map]> {
+        Ref::map(self.mapped.borrow(), |mapped| &mapped.maps[..])
     }
 
     /// Maps the frames that are in use again, if that was some time ago, and gives the others back. Not while the
@@ -77,7 +100,7 @@ impl Frames {
         self.mapped_ns = now;
         let mapped = self.mapped.get_mut();
         let used: Vec<u64> = mapped.shown.iter().filter(|(_, shown)| shown.is_used).map(|(frame, _)| *frame).collect();
-        *mapped = Mapped::default();
+        mapped.renew(Vec::new(), BTreeMap::new());
         if used.is_empty() {
             return;
         }
@@ -86,11 +109,16 @@ impl Frames {
         let pages = used.into_iter().enumerate().filter(|(page, _)| is_mapped[*page]);
         let place = |page: usize| Place { map: 0, offset: (page * PAGE_BYTES) as u64 };
         let shown = pages.map(|(page, frame)| (frame, Shown { place: place(page), is_used: false }));
-        *mapped = Mapped { maps: vec![map], shown: shown.collect() };
+        mapped.renew(vec![map], shown.collect());
     }
 }
 
 impl Mapped {
+    /// Replaces all mappings.
+    fn renew(&mut self, maps: Vec<Map>, shown: BTreeMap<u64, Shown>) {
+        *self = Mapped { maps, shown, age: self.age + 1 };
+    }
+
     /// Where a frame can be read, mapped now if it was not.
     fn find(&mut self, device: &File, domain: u16, frame: u64) -> Option<Place> {
         match self.shown.get_mut(&frame) {
@@ -109,7 +137,7 @@ impl Mapped {
             return None;
         }
         if self.shown.len() >= FRAMES_MAX {
-            *self = Mapped::default();
+            self.renew(Vec::new(), BTreeMap::new());
         }
         let place = Place { map: self.maps.len(), offset: 0 };
         self.shown.insert(frame, Shown { place, is_used: true });

@@ -1,5 +1,5 @@
-//! A domain of Xen, sampled from dom0: paused for each sample, its registers and what is expected to be needed of its memory taken
-//! by the same hypercall (`expected.rs`), or its memory through mappings that stay.
+//! A domain of Xen, sampled from dom0: paused for each sample, its registers taken by the same hypercall, its
+//! memory through mappings that stay.
 //!
 //! A domain whose vCPUs all wait for events is not paused: what they wait in does not change while Xen's account
 //! of their running time does not.
@@ -11,16 +11,19 @@
 //! the domain until we are continued.
 //!
 //! Xen counts pauses, so a domain that others have paused, before or meanwhile, stays so.
+//!
+//! Between the pause and its end as little is done as can be (`known.rs`).
 
 mod attach;
 mod domains;
-mod expected;
+mod known;
 mod layout;
 mod memory;
 mod store;
 
 pub use domains::{Domain, DomainKind, find, is_xen, list};
 
+use std::ops::Range;
 use std::time::Duration;
 
 use glass_profile::arch::x86_64::paging::Translator;
@@ -32,16 +35,13 @@ use crate::arch::x86_64::{CoreState, xen};
 use crate::error::GuestError;
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
-use crate::vm::{HeldCore, VmImage};
-use expected::{Expected, Trust};
+use crate::vm::{CORE_STATE_READ, HeldCore, VmImage};
+use known::Places;
 use layout::{DomainInfo, VcpuInfo};
 use memory::Frames;
 
 /// Samples per second if no other rate is wanted: as for a VM by KVM, whose pauses are about as long.
 pub const DEFAULT_RATE_HZ: u32 = 199;
-
-/// The most vCPUs that are sampled by one hypercall: three calls each, and the end of the pause.
-const POSITIONS_AT_ONCE: usize = (Hypercalls::CALLS_MAX - 1) / 3;
 
 /// A domain that is attached to.
 pub struct XenDomain {
@@ -52,7 +52,6 @@ pub struct XenDomain {
     id: u16,
     is_hvm: bool,
     vcpus: Vec<Vcpu>,
-    trust: Trust,
     /// Samples of a domain that others had paused.
     paused_samples: u64,
     /// How long it was paused to be attached to.
@@ -68,14 +67,14 @@ struct Vcpu {
     info: VcpuInfo,
     /// Its last sample, if it waited: good as long as it does not run.
     waiting: Option<Waiting>,
-    /// What its next sample will need.
-    expected: Expected,
+    /// Where what its samples need can be read.
+    places: Places,
 }
 
 /// What a pause has given.
 enum Held {
     Samples(Vec<RawSample>),
-    /// What was copied is not what a sample needs.
+    /// What was copied from known places is not what a sample needs.
     Useless,
     /// The domain has ended.
     Gone,
@@ -88,8 +87,8 @@ struct Waiting {
 }
 
 impl Vcpu {
-    fn new(index: u32) -> Vcpu {
-        Vcpu { index, info: VcpuInfo::default(), waiting: None, expected: Expected::default() }
+    fn new(index: u32, stack_bytes: usize) -> Vcpu {
+        Vcpu { index, info: VcpuInfo::default(), waiting: None, places: Places::new(stack_bytes) }
     }
 
     /// Its state is what Xen reports, if it sleeps.
@@ -187,9 +186,9 @@ impl XenDomain {
     }
 
     /// The calls that copy the registers of the vCPUs at these positions, to places in the same order, and their number.
-    fn context_calls(&self, positions: &[usize]) -> ([Call; Hypercalls::CALLS_MAX], usize) {
-        let mut calls = [Call::DomainInfo; Hypercalls::CALLS_MAX];
-        for (place, (call, position)) in calls.iter_mut().zip(positions).take(Hypercalls::CONTEXTS_MAX).enumerate() {
+    fn context_calls(&self, positions: &[usize]) -> ([Call; Hypercalls::CONTEXTS_MAX], usize) {
+        let mut calls = [Call::DomainInfo; Hypercalls::CONTEXTS_MAX];
+        for (place, (call, position)) in calls.iter_mut().zip(positions).enumerate() {
             *call = context_call(self.is_hvm, self.vcpus[*position].index, place);
         }
         (calls, positions.len().min(Hypercalls::CONTEXTS_MAX))
@@ -224,67 +223,72 @@ impl XenDomain {
         Ok(samples)
     }
 
-    /// Samples of the vCPUs at these positions by one hypercall, from which the domain runs again at its end, and how long that took.
-    /// `None` if that cannot be done, or is not promising.
-    fn hold_once(&mut self, positions: &[usize]) -> Result<Option<(Held, u64)>, GuestError> {
-        if positions.len() > POSITIONS_AT_ONCE || !self.image.is_simple() || !self.trust.is_given() {
-            return Ok(None);
-        }
-        let (mut calls, mut count) = self.context_calls(positions);
-        for (place, position) in positions.iter().enumerate() {
-            let Vcpu { index, expected, .. } = &self.vcpus[*position];
-            let Some(memory) = expected.calls(place, self.image.core_state(*index as usize)) else { return Ok(None) };
-            for call in memory {
-                calls[count] = call;
-                count += 1;
-            }
-        }
-        let mut rooms = self.rooms(positions.len());
-        let start_ns = monotonic_ns();
-        let made = self.calls.make_within_pause(&calls[..count]);
-        let time_ns = monotonic_ns() - start_ns;
-        match made {
-            Err(error) if is_gone(&error) => return Ok(Some((Held::Gone, time_ns))),
-            made => made.map_err(|error| failed("hold the domain", error))?,
-        }
-        let are_copied = (positions.len()..count).map(|call| self.calls.result(call)).collect::<Result<Vec<()>, _>>();
-        let samples = match are_copied {
-            Ok(_) => self.samples_of_expected(positions, &mut rooms)?,
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => None,
-            Err(_) => {
-                // Xen was built without it.
-                self.trust.is_over();
-                return Ok(Some((Held::Useless, time_ns)));
-            }
-        };
-        match samples {
-            Some(_) => self.trust.was_right(),
-            None => self.trust.was_wrong(),
-        }
-        Ok(Some((samples.map_or(Held::Useless, Held::Samples), time_ns)))
+    /// Copies what samples of the vCPUs at these positions need from known places; false if a place is not known.
+    fn copy_known(&mut self, positions: &[usize], code: &Range<u64>) -> bool {
+        let maps = &self.frames.maps()[..];
+        positions.iter().enumerate().all(|(place, position)| {
+            let Vcpu { index, places, .. } = &mut self.vcpus[*position];
+            let word = |offset| self.calls.context_word(place, offset);
+            let core = self.image.core_state(*index as usize);
+            let (stack, frame) = match self.is_hvm {
+                true => {
+                    let (stack, frame, is_in_ring_0) = xen::stack_of_hvm_context(word);
+                    // A service of ours has a stack of its own, and its caller another.
+                    if is_in_ring_0 && core.is_some() {
+                        return false;
+                    }
+                    (stack, frame)
+                }
+                false => xen::stack_of_context(word),
+            };
+            self.calls.result(place).is_ok() && places.copy(maps, (stack, frame), code, core)
+        })
     }
 
-    /// The samples of what was expected to be needed for them; `None` if more is needed.
-    fn samples_of_expected(
+    /// The samples of what [`copy_known`](XenDomain::copy_known) has copied; `None` if a page was elsewhere, or more is needed.
+    fn finish_known(
         &mut self,
         positions: &[usize],
         rooms: &mut Vec<Vec<u8>>,
     ) -> Result<Option<Vec<RawSample>>, GuestError> {
         let mut samples = Vec::with_capacity(positions.len());
         for (place, position) in positions.iter().enumerate() {
-            let Some(state) = self.registers(place, place)? else { return Ok(None) };
-            let Vcpu { index, info, expected, .. } = &mut self.vcpus[*position];
-            let core = self.image.core_state(*index as usize);
-            let mut core = expected.copied(&self.calls, place, core, info.is_blocked);
-            let room = rooms.pop().unwrap_or_default();
-            let sample = self.image.sample(*index as usize, state, &mut core, room)?;
-            if core.was_insufficient() {
+            let state = self.registers(place, place)?;
+            let vcpu = &mut self.vcpus[*position];
+            let Some(state) = state else { return Ok(None) };
+            let mut translator = Translator::new(state.paging);
+            if !vcpu.places.were_right(&mut translator, &self.frames) {
+                vcpu.places.forget();
                 return Ok(None);
             }
-            expected.learn(&sample);
-            samples.push(self.vcpus[*position].settled(sample));
+            let room = rooms.pop().unwrap_or_default();
+            let mut core = vcpu.places.copied(vcpu.info.is_blocked);
+            let sample = self.image.sample(vcpu.index as usize, state, &mut core, room)?;
+            if core.was_insufficient() {
+                vcpu.places.forget();
+                return Ok(None);
+            }
+            samples.push(vcpu.settled(sample));
         }
         Ok(Some(samples))
+    }
+
+    /// Learns where what these samples of the vCPUs at these positions needed can be read.
+    fn learn(&mut self, positions: &[usize], samples: &[RawSample]) -> Result<(), GuestError> {
+        if positions.len() > Hypercalls::CONTEXTS_MAX || self.image.code_of_simple_guest().is_none() {
+            return Ok(());
+        }
+        for (place, (position, sample)) in positions.iter().zip(samples).enumerate() {
+            let Some(state) = self.registers(place, place)? else { continue };
+            let Vcpu { index, places, .. } = &mut self.vcpus[*position];
+            let mut translator = Translator::new(state.paging);
+            let core = self.image.core_state(*index as usize);
+            let stacks = sample.segments.iter().flat_map(|segment| &segment.stack);
+            let ranges = stacks.map(|(start, bytes)| *start..start.saturating_add(bytes.len() as u64));
+            let core = core.map(|address| address..address.saturating_add(CORE_STATE_READ as u64));
+            ranges.chain(core).for_each(|range| places.learn(range, &mut translator, &self.frames));
+        }
+        Ok(())
     }
 
     /// Samples of a domain in which nothing runs, without holding it; `None` if something has begun to.
@@ -310,15 +314,22 @@ impl XenDomain {
         Ok(self.vcpus.iter().map(known).collect())
     }
 
-    /// Holds the domain to copy samples of the vCPUs at these positions. Returns how long it stood, too.
-    fn hold_for(&mut self, positions: &[usize]) -> Result<(Held, u64), GuestError> {
+    /// Holds the domain to copy samples of the vCPUs at these positions, from known places if that is wanted and they are. Returns how
+    /// long it stood, too.
+    fn hold_for(&mut self, positions: &[usize], from_known: bool) -> Result<(Held, u64), GuestError> {
         let mut rooms = self.rooms(positions.len());
+        let code =
+            self.image.code_of_simple_guest().filter(|_| from_known && positions.len() <= Hypercalls::CONTEXTS_MAX);
+        for position in positions {
+            self.vcpus[*position].places.renew(&self.frames);
+        }
         let (calls, count) = self.context_calls(positions);
         self.calls.prepare_pause(&calls[..count]);
         let start_ns = monotonic_ns();
         let copied = match self.calls.make_prepared(count) {
             Err(error) => Err(failed("hold the domain", error)),
-            Ok(()) => self.copy(positions, &mut rooms, true),
+            Ok(()) if code.is_some_and(|code| self.copy_known(positions, &code)) => Ok(None),
+            Ok(()) => self.copy(positions, &mut rooms, true).map(Some),
         };
         // Whatever the result is, the domain is resumed.
         let resumed = self.calls.resume();
@@ -330,18 +341,22 @@ impl XenDomain {
             (Ok(_), Err(error)) => return Err(failed("resume the domain", error)),
             (copied, _) => copied?,
         };
-        for (position, sample) in positions.iter().zip(&samples) {
-            self.vcpus[*position].expected.learn(sample);
-        }
-        Ok((Held::Samples(samples), time_ns))
+        let samples = match samples {
+            Some(samples) => {
+                self.learn(positions, &samples)?;
+                Some(samples)
+            }
+            None => self.finish_known(positions, &mut rooms)?,
+        };
+        Ok((samples.map_or(Held::Useless, Held::Samples), time_ns))
     }
 
     /// Samples of a domain that is held for them; `None` if it has ended.
     fn sample_held(&mut self, is_paused: bool) -> Result<Option<Vec<RawSample>>, GuestError> {
         let unknown: Vec<usize> = (0..self.vcpus.len()).filter(|at| self.vcpus[*at].is_unknown()).collect();
-        let (mut held, mut frozen_ns) = self.hold_once(&unknown)?.unwrap_or((Held::Useless, 0));
+        let (mut held, mut frozen_ns) = self.hold_for(&unknown, true)?;
         if let Held::Useless = held {
-            let (again, time_ns) = self.hold_for(&unknown)?;
+            let (again, time_ns) = self.hold_for(&unknown, false)?;
             (held, frozen_ns) = (again, frozen_ns + time_ns);
         }
         let Held::Samples(copied) = held else { return Ok(None) };

@@ -36,7 +36,8 @@ const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
 
 /// The registers of a vCPU of a paravirtualized guest of 64 bits. `word` returns the 8 bytes at an offset.
 pub(crate) fn parse_context(word: impl Fn(usize) -> u64) -> CoreState {
-    let registers = Registers { rip: word(648), rsp: word(672), rbp: word(552) };
+    let (rsp, rbp) = stack_of_context(&word);
+    let registers = Registers { rip: word(648), rsp, rbp };
     let paging = Paging { cr0: CR0, cr3: word(5008), cr4: CR4_PHYSICAL_EXTENSION, efer: Some(EFER_LONG_MODE_ACTIVE) };
     let selector = word(656) as u16;
     let is_long = !SELECTORS_OF_32_BITS.contains(&selector);
@@ -47,7 +48,8 @@ pub(crate) fn parse_context(word: impl Fn(usize) -> u64) -> CoreState {
 
 /// The registers of a vCPU of a guest that Xen runs by the processor's virtualization (PVH and HVM). `word` returns the 8 bytes at an offset.
 pub(crate) fn parse_hvm_context(word: impl Fn(usize) -> u64) -> CoreState {
-    let registers = Registers { rip: word(640), rsp: word(568), rbp: word(544) };
+    let (rsp, rbp, _) = stack_of_hvm_context(&word);
+    let registers = Registers { rip: word(640), rsp, rbp };
     let paging = Paging { cr0: word(656), cr3: word(672), cr4: word(680), efer: Some(word(992)) };
     let (selector, attributes) = (word(736) as u16, word(888) as u32);
     let code = CodeSegment {
@@ -57,6 +59,18 @@ pub(crate) fn parse_hvm_context(word: impl Fn(usize) -> u64) -> CoreState {
     };
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { (selector & 3) as u8 };
     CoreState::new(registers, paging, code, level).in_segments(word(808), word(848))
+}
+
+/// The stack pointer and the frame pointer that [`parse_context`] finds.
+#[inline(always)]
+pub(crate) fn stack_of_context(word: impl Fn(usize) -> u64) -> (u64, u64) {
+    (word(672), word(552))
+}
+
+/// The stack pointer and the frame pointer of a guest in 64-bit mode that [`parse_hvm_context`] finds, and whether it runs in ring 0.
+#[inline(always)]
+pub(crate) fn stack_of_hvm_context(word: impl Fn(usize) -> u64) -> (u64, u64, bool) {
+    (word(568), word(544), word(736) & 3 == 0)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@
 //! | 2048 | 64 | `multicall_entry` of the call that ends the pause |
 //! | 4096 | 256 x 25 | `xen_domctl` of each of them, in the same order |
 //! | 12288 | 8192 x 8 | contexts of vCPUs |
-//! | 77824 | 28672 x 8 | memory of the domain |
 
 use std::fs::File;
 use std::io;
@@ -46,8 +45,7 @@ const DOMCTL_UNION: usize = 16;
 const DOMCTL_USED_BYTES: usize = 144;
 const CONTEXTS: usize = 3 * PAGE_BYTES;
 const CONTEXT_BYTES: usize = 2 * PAGE_BYTES;
-const MEMORY: usize = CONTEXTS + Hypercalls::CONTEXTS_MAX * CONTEXT_BYTES;
-const BUFFER_BYTES: usize = MEMORY + Hypercalls::CONTEXTS_MAX * Hypercalls::MEMORY_BYTES;
+const BUFFER_BYTES: usize = CONTEXTS + Hypercalls::CONTEXTS_MAX * CONTEXT_BYTES;
 /// The entry of the pause; that which ends it has a place of its own.
 const PAUSE: usize = 0;
 const RESUME: usize = 1 + Hypercalls::CALLS_MAX;
@@ -81,16 +79,6 @@ pub(crate) enum Call {
         /// Where, below [`Hypercalls::CONTEXTS_MAX`].
         place: usize,
     },
-    /// `XEN_DOMCTL_gdbsx_guestmemio`: memory as the domain's first vCPU has it mapped. It fails if a part is not mapped.
-    Memory {
-        /// Its virtual address.
-        address: u64,
-        /// Where to, below [`Hypercalls::CONTEXTS_MAX`], from which offset on, and how much: both together at most
-        /// [`Hypercalls::MEMORY_BYTES`].
-        place: usize,
-        offset: usize,
-        bytes: usize,
-    },
     /// `XEN_DOMCTL_get_address_size`.
     AddressSize,
     /// `XEN_DOMCTL_pausedomain`.
@@ -114,8 +102,6 @@ impl Hypercalls {
     pub(crate) const CALLS_MAX: usize = 23;
     /// The most contexts at once.
     pub(crate) const CONTEXTS_MAX: usize = 8;
-    /// Room for memory of the domain in each place.
-    pub(crate) const MEMORY_BYTES: usize = 7 * PAGE_BYTES;
 
     /// Opens the devices of a dom0. Makes no hypercall.
     pub(crate) fn open(privcmd: File, hypercall: &File, domain: u16) -> io::Result<Hypercalls> {
@@ -180,32 +166,6 @@ impl Hypercalls {
         }
     }
 
-    /// Makes calls between a pause of the domain and its end, all in one hypercall; one less than otherwise. Fails if the domain was
-    /// not paused, or is still.
-    ///
-    /// There is nothing here for a guardian: whatever becomes of us, Xen makes all calls of a hypercall that it has begun.
-    pub(crate) fn make_within_pause(&mut self, calls: &[Call]) -> io::Result<()> {
-        let end = calls.len();
-        assert!(end < Hypercalls::CALLS_MAX, "{end} calls within a pause");
-        self.prepare(calls);
-        self.compose(1 + end, ENTRIES + (1 + end) * ENTRY_BYTES, Call::Unpause);
-        // To the guardian it is no pause that has to be ended.
-        self.buffer.store(RESUME_ENTRY + RESULT, 0);
-        self.compose(PAUSE, ENTRIES, Call::Pause);
-        let made = self.multicall(ENTRIES, 2 + end);
-        match (self.buffer.load(ENTRIES + RESULT) as i64, self.result(end)) {
-            (0, resumed) => resumed,
-            (error @ ..0, resumed) => {
-                if resumed.is_ok() {
-                    // Then it was a pause of others, which they count on.
-                    self.make_one(Call::Pause)?;
-                }
-                Err(io::Error::from_raw_os_error((-error) as i32))
-            }
-            _ => Err(made.err().unwrap_or_else(|| io::Error::other("Xen did not make the call"))),
-        }
-    }
-
     /// Whether the domain is paused by us.
     pub(crate) fn is_holding(&self) -> bool {
         is_holding(&self.buffer)
@@ -254,15 +214,6 @@ impl Hypercalls {
         self.buffer.load(CONTEXTS + place * CONTEXT_BYTES + offset)
     }
 
-    /// Copies from an offset of the memory in a place.
-    ///
-    /// # Panics
-    /// When that is not all in the place.
-    pub(crate) fn memory(&self, place: usize, offset: usize, into: &mut [u8]) {
-        let at = memory(place, offset, into.len());
-        assert!(self.buffer.read(at as u64, into), "the buffer ends before {at} + {}", into.len());
-    }
-
     fn prepare(&mut self, calls: &[Call]) {
         assert!(calls.len() <= Hypercalls::CALLS_MAX, "{} calls", calls.len());
         for (index, call) in calls.iter().enumerate() {
@@ -284,11 +235,6 @@ impl Hypercalls {
             Call::Context { vcpu, place } => (13, [u64::from(vcpu), context(place), 0, 0]),
             Call::VcpuInfo { vcpu } => (14, [u64::from(vcpu), 0, 0, 0]),
             Call::AddressSize => (36, [0; 4]),
-            Call::Memory { address, place, offset, bytes } => {
-                let to = self.buffer.address() + memory(place, offset, bytes) as u64;
-                // `pgd3val`, `gva`, `uva`, `len`; the next ones are `gwr`, 0 to read, and `remain`.
-                (1000, [0, address, to, bytes as u64])
-            }
             Call::HvmContext { vcpu, place } => {
                 (55, [HVM_CPU | u64::from(vcpu) << 32, CONTEXT_BYTES as u64, context(place), 0])
             }
@@ -344,13 +290,6 @@ fn is_holding(buffer: &Map) -> bool {
     buffer.load(ENTRIES + RESULT) == 0 && buffer.load(RESUME_ENTRY + RESULT) == NOT_MADE
 }
 
-/// Where memory from an offset of a place on is, so many bytes of it.
-fn memory(place: usize, offset: usize, bytes: usize) -> usize {
-    let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= Hypercalls::MEMORY_BYTES);
-    assert!(place < Hypercalls::CONTEXTS_MAX && is_inside, "{bytes} bytes at {offset} of memory {place}");
-    MEMORY + place * Hypercalls::MEMORY_BYTES + offset
-}
-
 /// Where the `xen_domctl` of an entry is.
 const fn domctl(index: usize) -> usize {
     DOMCTLS + index * DOMCTL_BYTES
@@ -397,19 +336,6 @@ mod tests {
         let last = words(&calls, 4096 + 768, 5);
         assert_eq!(last, [0x15 << 32 | 55, 7, 2 << 32 | 2, 8192, start + 12288 + 7 * 8192]);
         assert!(domctl(RESUME) + DOMCTL_BYTES <= CONTEXTS && ENTRY_BYTES * RESUME <= RESUME_ENTRY);
-        calls.prepare(&[Call::Memory { address: 0x7000, place: 1, offset: 64, bytes: 512 }]);
-        let to = start + 77824 + 28672 + 64;
-        assert_eq!(words(&calls, 4096 + 256, 8), [0x15 << 32 | 1000, 7, 0, 0x7000, to, 512, 0, 0]);
-        calls.buffer.store(77824 + 28672 + 64, 0x1234);
-        let mut bytes = [0; 2];
-        calls.memory(1, 64, &mut bytes);
-        assert_eq!(bytes, [0x34, 0x12]);
-    }
-
-    #[test]
-    #[should_panic(expected = "bytes at 28600 of memory 7")]
-    fn memory_stays_in_its_place() {
-        memory().prepare(&[Call::Memory { address: 0, place: 7, offset: 28600, bytes: 73 }]);
     }
 
     /// What is not a device of Xen refuses, and nothing counts as paused.
@@ -427,13 +353,6 @@ mod tests {
         calls.buffer.store(RESULT, NOT_MADE);
         calls.buffer.store(RESUME_ENTRY + RESULT, NOT_MADE);
         assert!(!calls.is_holding());
-        // One that Xen ends in the same hypercall is nothing to the guardian, whatever its results are.
-        assert!(calls.make_within_pause(&[Call::DomainInfo]).is_err() && !calls.is_holding());
-        assert_eq!(words(&calls, 2 * 64, 3), [36, 1, calls.buffer.address() + 4096 + 512]);
-        assert_eq!(words(&calls, 4096 + 512, 2), [0x15 << 32 | 4, 7]);
-        calls.buffer.store(RESULT, 0);
-        assert!(!calls.is_holding());
-        calls.buffer.store(ENTRY_BYTES + RESULT, 0);
         assert!(calls.result(0).is_ok());
         calls.buffer.store(ENTRY_BYTES + RESULT, (-3i64) as u64);
         assert_eq!(calls.result(0).unwrap_err().raw_os_error(), Some(libc::ESRCH));
