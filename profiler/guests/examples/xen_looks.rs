@@ -19,7 +19,7 @@ type Look = fn(&mut XenDomain) -> Result<Vec<f64>>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Stacks of this size are copied, as `glass record` does.
-const STACK_BYTES: u32 = 16 << 10;
+const STACK_BYTES: u32 = 24 << 10;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
