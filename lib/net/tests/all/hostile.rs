@@ -381,6 +381,67 @@ fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
     assert_eq!(wire.right.connection_count(), 1);
 }
 
+#[test]
+fn a_reset_counts_once_and_only_with_a_number_in_the_window() {
+    let mut wire = Wire::new();
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let _stream = sockets.listen(PORT).await.unwrap().accept().await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    for (seq, count) in [(peer.seq + 1_000_000, 0), (peer.seq, 1), (peer.seq, 1)] {
+        peer.send(&mut wire, TcpControl::Rst, seq, true, &[]);
+        peer.exchange(&mut wire);
+        assert_eq!((wire.right.counters().reset_by_peer, wire.right.connection_count()), (count, 1));
+    }
+}
+
+/// A connection that our end has closed, with 10,000 bytes for a peer that has acknowledged none of them.
+fn closed_with_data() -> (Wire, Peer) {
+    let mut wire = Wire::new();
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut stream = sockets.listen(PORT).await.unwrap().accept().await.unwrap();
+        stream.write_all(&[1; 10_000]).await.unwrap();
+        stream.close().await.unwrap();
+    });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    (wire, peer)
+}
+
+#[test]
+fn a_closed_connection_without_progress_is_cut() {
+    let (mut wire, peer) = closed_with_data();
+    for _ in 0..5 {
+        wire.advance(Duration::from_millis(5900));
+        // The peer is there.
+        peer.send(&mut wire, TcpControl::None, peer.seq, true, &[]);
+        peer.exchange(&mut wire);
+    }
+    assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (0, 1));
+    wire.advance(Duration::from_secs(1));
+    assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (1, 0));
+}
+
+#[test]
+fn a_closed_connection_that_makes_progress_is_cut_late() {
+    let (mut wire, mut peer) = closed_with_data();
+    for _ in 0..13 {
+        wire.advance(Duration::from_secs(23));
+        assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (0, 1));
+        peer.ack += 500;
+        peer.send(&mut wire, TcpControl::None, peer.seq, true, &[]);
+        peer.exchange(&mut wire);
+    }
+    wire.advance(Duration::from_secs(2));
+    assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (1, 0));
+}
+
 /// A connection that our end has closed first, so that it is in TIME-WAIT; `keep` keeps its stream.
 fn in_time_wait(config: Config, keep: bool) -> (Wire, Peer) {
     let mut wire = Wire::with(config);

@@ -247,6 +247,34 @@ fn a_port_has_one_listener_and_can_be_reused() {
 }
 
 #[test]
+fn a_connection_beyond_the_limit_is_refused_and_counted() {
+    let mut wire = Wire::with(Config { connections_max: 1, ..config(2) });
+    wire.spawn(echo(wire.right.sockets()));
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let _stream = run(&mut wire, Duration::from_secs(1), async move {
+        let stream = left.connect(remote).await.unwrap();
+        assert_eq!(left.connect(remote).await.err(), Some(NetError::TooMany));
+        stream
+    });
+    assert_eq!((wire.left.connection_count(), wire.left.counters().refused_limit), (1, 1));
+}
+
+#[test]
+fn a_port_that_is_chosen_is_not_one_of_a_connection() {
+    let mut wire = Wire::new();
+    let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
+    run(&mut wire, Duration::from_secs(1), async move {
+        let mut listener = right.listen(PORT).await.unwrap();
+        let _near = left.connect(remote).await.unwrap();
+        let glass_api::Address::Ip(used) = listener.accept().await.unwrap().peer() else { panic!("it is a host") };
+        // As many as there are to choose from.
+        for _ in 0..16_384 {
+            assert_ne!(left.listen(0_u16).await.unwrap().port(), used.port().into());
+        }
+    });
+}
+
+#[test]
 fn without_a_device_there_is_no_network() {
     let mut wire = Wire::new();
     run(&mut wire, Duration::from_secs(1), async {
