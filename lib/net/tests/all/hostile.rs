@@ -414,6 +414,27 @@ fn closed_with_data() -> (Wire, Peer) {
     (wire, peer)
 }
 
+/// Only connections in TIME-WAIT, which have nothing to deliver, give memory back.
+#[test]
+fn closed_connections_keep_their_memory_until_their_data_is_delivered() {
+    let mut wire = Wire::with(Config { spare_bytes: 4 << 20, ..config(2) });
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        loop {
+            let mut stream = listener.accept().await.unwrap();
+            stream.write_all(&[1; 10_000]).await.unwrap();
+            stream.close().await.unwrap();
+        }
+    });
+    wire.settle();
+    for port in 4000..4003 {
+        assert!(Peer::new(port, PORT).open(&mut wire));
+    }
+    wire.advance(Duration::from_secs(20));
+    assert_eq!((wire.right.connection_count(), wire.right.counters().time_wait_reclaimed), (3, 0));
+}
+
 #[test]
 fn a_closed_connection_without_progress_is_cut() {
     let (mut wire, peer) = closed_with_data();
