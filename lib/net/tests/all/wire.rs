@@ -232,6 +232,25 @@ fn dropping_a_stream_resets_it() {
 }
 
 #[test]
+fn a_closed_connection_takes_what_its_peer_still_sends_without_delay_but_not_all() {
+    let mut wire = Wire::new();
+    let right = wire.right.sockets();
+    wire.spawn(async move {
+        right.listen(PORT).await.unwrap().accept().await.unwrap().close().await.unwrap();
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let mut stream = run(&mut wire, Duration::from_secs(1), async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        stream.write_all(&vec![1; 4_000_000]).await.unwrap();
+        stream
+    });
+    assert!(wire.now <= Instant(0) + Duration::from_millis(10), "{}", wire.now);
+    assert_eq!(wire.right.counters().linger_cut, 0);
+    let refused = run(&mut wire, Duration::from_secs(1), async move { stream.write_all(&vec![1; 500_000]).await });
+    assert_eq!((refused, wire.right.counters().linger_cut), (Err(NetError::Reset), 1));
+}
+
+#[test]
 fn a_port_has_one_listener_and_can_be_reused() {
     let mut wire = Wire::new();
     let left = wire.left.sockets();
