@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 use core::cell::Cell;
-use smoltcp::phy::{PacketMeta, TxToken};
+use smoltcp::phy::TxToken;
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
 };
@@ -28,10 +28,6 @@ impl<T: TxToken> TxToken for Replying<'_, T> {
             self.expects.set(expected_by(frame));
             result
         })
-    }
-
-    fn set_meta(&mut self, meta: PacketMeta) {
-        self.transmit.set_meta(meta);
     }
 }
 
