@@ -381,6 +381,21 @@ fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
     assert_eq!(wire.right.connection_count(), 1);
 }
 
+/// A device that merges frames is one whose frames are longer than the MTU; for the others, half of the acknowledgements are enough.
+#[test]
+fn the_acknowledgement_of_one_full_segment_waits_for_a_second_one() {
+    let (mut wire, received, _) = sink_wire(config(2));
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    let mut send = |wire: &mut Wire| {
+        peer.send(wire, TcpControl::None, peer.seq, true, &[1; 1460]);
+        peer.seq += 1460;
+        peer.exchange(wire).len()
+    };
+    assert_eq!((send(&mut wire), send(&mut wire)), (0, 1));
+    assert_eq!(received.borrow().len(), 2 * 1460);
+}
+
 #[test]
 fn a_reset_counts_once_and_only_with_a_number_in_the_window() {
     let mut wire = Wire::new();

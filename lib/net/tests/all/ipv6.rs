@@ -410,6 +410,24 @@ fn an_address_is_announced_when_something_listens() {
     assert_eq!((announcements(&mut wire), announcements(&mut wire)), (1, 0));
 }
 
+/// smoltcp would answer it, beside our connections.
+#[test]
+fn a_segment_behind_a_header_of_options_is_not_answered() {
+    let mut wire = Wire::with(fixed());
+    wire.advance(Duration::from_secs(1));
+    let (source, destination) = (v6("fd00::9"), v6("fd00::2"));
+    give(&mut wire, neighbour(135, source, v6("ff02::1:ff00:2"), destination));
+    // A SYN to a port where nothing listens, first as it is.
+    let mut body = [&[0, 1, 0, 80][..], &[0; 8], &[0x50, 2, 1, 0], &[0; 4]].concat();
+    TcpPacket::new_unchecked(&mut body[..]).fill_checksum(&source.into(), &destination.into());
+    for (options, answers) in [(&[][..], 1), (&[6, 0, 1, 4, 0, 0, 0, 0], 0)] {
+        let mut syn = frame(source, destination, 0, &[0; 28][..options.len() + body.len() - 2], 64);
+        syn[54..].copy_from_slice(&[options, &body].concat());
+        syn[20] = if options.is_empty() { 6 } else { 0 };
+        assert_eq!(give(&mut wire, syn).len(), answers, "{options:?}");
+    }
+}
+
 #[test]
 fn a_loopback_address_is_not_reached() {
     let mut wire = Wire::with(fixed());
