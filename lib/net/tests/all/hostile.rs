@@ -429,6 +429,23 @@ fn closed_with_data() -> (Wire, Peer) {
     (wire, peer)
 }
 
+#[test]
+fn a_closed_connection_has_room_again_at_once_for_what_it_drops() {
+    let mut wire = Wire::with(Config { receive_bytes: 4096, ..config(2) });
+    let sockets = wire.right.sockets();
+    wire.spawn(async move { sockets.listen(PORT).await.unwrap().accept().await.unwrap().close().await.unwrap() });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    for _ in 0..4 {
+        peer.send(&mut wire, TcpControl::None, peer.seq, true, &[1; 1024]);
+        peer.seq += 1024;
+    }
+    let answers = peer.exchange(&mut wire);
+    let last = answers.last().map(|answer| (answer.ack, answer.window));
+    assert_eq!(last, Some((Some(peer.seq), 4096)), "{answers:?}");
+}
+
 /// Only connections in TIME-WAIT, which have nothing to deliver, give memory back.
 #[test]
 fn closed_connections_keep_their_memory_until_their_data_is_delivered() {
