@@ -381,7 +381,7 @@ fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
     assert_eq!(wire.right.connection_count(), 1);
 }
 
-/// A device that merges frames is one whose frames are longer than the MTU; for the others, half of the acknowledgements are enough.
+/// Only frames that are longer than the MTU show that a device merges them, and each of those is acknowledged at once.
 #[test]
 fn the_acknowledgement_of_one_full_segment_waits_for_a_second_one() {
     let (mut wire, received, _) = sink_wire(config(2));
