@@ -279,3 +279,168 @@ fn keep(list: &mut Vec<(Ipv6Addr, Instant)>, count_max: usize, address: Ipv6Addr
         list.push((address, now + lifetime));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discovery::message_in;
+
+    const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
+    const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
+    const START: Instant = Instant(0);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn router(number: u16) -> Ipv6Addr {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number)
+    }
+
+    fn prefix(number: u16) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, number, 0, 0, 0, 0)
+    }
+
+    fn own(number: u16) -> Ipv6Addr {
+        address_of(prefix(number), MAC)
+    }
+
+    /// With a link-local address, for which everything is sent.
+    fn started() -> Autoconf {
+        let mut autoconf = Autoconf::new(MAC, Ipv6::Auto, START);
+        assert!(autoconf.advance(START + START_DELAY));
+        while autoconf.next_frame(START + START_DELAY, true).is_some() {}
+        autoconf
+    }
+
+    /// A prefix that is valid for some hours.
+    fn prefix_option(number: u16, hours: u32) -> Vec<u8> {
+        let seconds = (hours * 3600).to_be_bytes();
+        [&[3, 4, 64, 0xc0][..], &seconds, &seconds, &[0; 4], &prefix(number).octets()].concat()
+    }
+
+    fn server_option(number: u16, hours: u32) -> Vec<u8> {
+        [&[25, 3, 0, 0][..], &(hours * 3600).to_be_bytes(), &router(number).octets()].concat()
+    }
+
+    fn receive(autoconf: &mut Autoconf, now: Instant, router: Ipv6Addr, hours: u32, options: &[Vec<u8>]) {
+        let options = options.concat();
+        autoconf.receive(now, &RouterAdvert::new(router, HOUR * hours, &options));
+    }
+
+    fn addresses(autoconf: &Autoconf) -> Vec<Ipv6Addr> {
+        autoconf.addresses().map(|(address, _)| address).collect()
+    }
+
+    #[test]
+    fn an_advertisement_counts_until_its_end_and_nothing_else_changes_anything() {
+        let mut autoconf = started();
+        let begin = START + HOUR;
+        let options = [prefix_option(1, 5), prefix_option(2, 6), server_option(1, 2)];
+        receive(&mut autoconf, begin, router(1), 3, &options);
+        receive(&mut autoconf, begin, router(2), 4, &[]);
+        receive(&mut autoconf, begin, router(3), 4, &[]);
+        let state = |autoconf: &Autoconf| {
+            let servers: Vec<_> = autoconf.name_servers().collect();
+            (servers.len(), autoconf.gateway(), addresses(autoconf).len())
+        };
+        let mut expected = (1, Some(router(1)), 3);
+        // Each ends after so many hours.
+        for (hours, after) in [
+            (2, (0, Some(router(1)), 3)),
+            (3, (0, Some(router(2)), 3)),
+            (4, (0, None, 3)),
+            (5, (0, None, 2)),
+            (6, (0, None, 1)),
+        ] {
+            let end = begin + HOUR * hours;
+            assert_eq!(autoconf.next_deadline(), Some(end));
+            assert!(!autoconf.advance(Instant(end.0 - 1)));
+            assert_eq!(state(&autoconf), expected);
+            assert!(autoconf.advance(end));
+            assert_eq!(state(&autoconf), after);
+            expected = after;
+        }
+        assert_eq!(autoconf.next_deadline(), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_a_lifetime_of_0_makes_room() {
+        let mut autoconf = started();
+        for number in 1..=5 {
+            receive(&mut autoconf, START, router(number), 3, &[prefix_option(number, 3), server_option(number, 3)]);
+        }
+        let servers = |autoconf: &Autoconf| autoconf.name_servers().collect::<Vec<_>>();
+        assert_eq!(servers(&autoconf), [router(1), router(2), router(3)]);
+        assert_eq!(autoconf.routers.len(), 4);
+        assert_eq!(addresses(&autoconf), [own(1), own(2), own(3), own(4), LINK_LOCAL]);
+        receive(&mut autoconf, START, router(1), 0, &[server_option(2, 0)]);
+        assert_eq!((autoconf.gateway(), servers(&autoconf)), (Some(router(2)), [router(1), router(3)].to_vec()));
+        receive(&mut autoconf, START, router(5), 3, &[server_option(5, 3)]);
+        assert_eq!((autoconf.routers.len(), servers(&autoconf)), (4, [router(1), router(3), router(5)].to_vec()));
+        // A prefix that is not valid is not remembered either.
+        let mut autoconf = started();
+        receive(&mut autoconf, START, router(1), 3, &[prefix_option(1, 0)]);
+        assert_eq!(addresses(&autoconf), [LINK_LOCAL]);
+    }
+
+    #[test]
+    fn an_address_can_be_contested_for_a_second_and_only_itself() {
+        let mut autoconf = started();
+        let probed = START + HOUR;
+        receive(&mut autoconf, probed, router(1), 3, &[prefix_option(1, 3)]);
+        assert!(autoconf.next_frame(probed, false).is_some());
+        let last = Instant((probed + PROBE_TIME).0 - 1);
+        assert!(!autoconf.contest(last, LINK_LOCAL), "it is older");
+        assert!(!autoconf.contest(last, own(2)), "it is not ours");
+        assert!(!autoconf.contest(probed + PROBE_TIME, own(1)));
+        assert!(autoconf.contest(last, own(1)));
+        assert_eq!(addresses(&autoconf), [LINK_LOCAL]);
+    }
+
+    #[test]
+    fn addresses_are_probed_then_routers_requested_and_announced_once_something_listens() {
+        let mut autoconf = Autoconf::new(MAC, Ipv6::Auto, START);
+        let now = START + START_DELAY;
+        assert!(!autoconf.has_frame(START, true));
+        assert!(!autoconf.advance(Instant(now.0 - 1)) && autoconf.advance(now));
+        let kind = |frame: Vec<u8>| frame[54];
+        let mut send = |listens| {
+            let has_frame = autoconf.has_frame(now, listens);
+            let frame = autoconf.next_frame(now, listens);
+            assert_eq!(has_frame, frame.is_some());
+            frame.map(kind)
+        };
+        assert_eq!([false, false, false, true, true].map(&mut send), [Some(135), Some(133), None, Some(136), None]);
+    }
+
+    #[test]
+    fn without_a_link_local_address_no_router_is_requested() {
+        let mut autoconf = Autoconf::new(MAC, Ipv6::Auto, START);
+        let now = START + START_DELAY;
+        autoconf.advance(now);
+        assert!(message_in(&autoconf.next_frame(now, false).unwrap()).is_some());
+        assert!(autoconf.contest(now, LINK_LOCAL));
+        assert_eq!(autoconf.next_frame(now, false), None);
+        assert!(!autoconf.has_frame(now, false));
+    }
+
+    #[test]
+    fn a_static_address_has_its_router_and_is_no_news() {
+        let (address, gateway) = (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2), Some(router(7)));
+        let mut autoconf = Autoconf::new(MAC, Ipv6::Static { address, prefix_bits: 56, gateway }, START);
+        receive(&mut autoconf, START, router(1), 3, &[prefix_option(1, 3), server_option(1, 3)]);
+        assert_eq!(autoconf.addresses().collect::<Vec<_>>(), [(address, 56), (LINK_LOCAL, 64)]);
+        assert_eq!((autoconf.gateway(), autoconf.name_servers().count()), (gateway, 0));
+        assert_eq!(autoconf.take_notice(), None);
+    }
+
+    #[test]
+    fn the_last_notices_wait_for_a_platform_that_takes_none() {
+        let mut autoconf = started();
+        for number in 1..=4 {
+            receive(&mut autoconf, START, router(1), 3, &[prefix_option(number, 3)]);
+            assert!(autoconf.contest(START, own(number)));
+        }
+        let notices = core::iter::from_fn(|| autoconf.take_notice()).collect::<Vec<_>>();
+        let (gone, configured) = (Notice::Duplicate, Notice::Configured);
+        assert_eq!(notices, [gone(own(2)), configured(own(3)), gone(own(3)), configured(own(4)), gone(own(4))]);
+    }
+}

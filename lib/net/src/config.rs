@@ -215,16 +215,18 @@ impl core::error::Error for ConfigError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn sizes_follow_the_memory() {
         let sizes = |memory_bytes| {
             let config = Config::for_memory(Address::Dhcp, memory_bytes);
-            (config.receive_bytes, config.spare_bytes, config.connections_max, config.backlog_max)
+            let (datagrams, connections) = (config.datagram_bytes, config.connections_max);
+            (config.receive_bytes, config.spare_bytes, datagrams, connections, config.backlog_max)
         };
-        assert_eq!(sizes(32 << 20), (64 * KIB, 4 << 20, 64, 32));
-        assert_eq!(sizes(1 << 30), (64 * KIB, 128 << 20, 1024, 512));
-        assert_eq!(sizes(0), (64 * KIB, 0, 8, 8));
+        assert_eq!(sizes(32 << 20), (64 * KIB, 4 << 20, 128 * KIB, 64, 32));
+        assert_eq!(sizes(1 << 30), (64 * KIB, 128 << 20, 1024 * KIB, 1024, 512));
+        assert_eq!(sizes(0), (64 * KIB, 0, 64 * KIB, 8, 8));
     }
 
     #[test]
@@ -263,6 +265,7 @@ mod tests {
             Config::for_memory(address, 1 << 20).check(mac)
         };
         assert_eq!(check("10.0.0.1", 24, Some("10.0.0.2")), Ok(()));
+        assert_eq!(check("10.0.0.1", 32, None), Ok(()));
         assert!(matches!(check("224.0.0.1", 24, None), Err(ConfigError::NotUnicast(_))));
         assert!(matches!(check("10.0.0.1", 24, Some("0.0.0.0")), Err(ConfigError::NotUnicast(_))));
         assert!(matches!(check("10.0.0.1", 33, None), Err(ConfigError::Prefix { .. })));
@@ -272,10 +275,29 @@ mod tests {
             Config { ipv6, ..Config::for_memory(Address::Dhcp, 1 << 20) }.check(mac)
         };
         assert_eq!(check("fd00::2", 64, Some("fe80::1")), Ok(()));
+        assert_eq!(check("fd00::2", 128, None), Ok(()));
         assert!(matches!(check("ff02::1", 64, None), Err(ConfigError::NotUnicast(_))));
         assert!(matches!(check("::1", 64, None), Err(ConfigError::NotUnicast(_))));
         assert!(matches!(check("fd00::2", 129, None), Err(ConfigError::Prefix { .. })));
         let config = Config::for_memory(Address::Dhcp, 1 << 20);
         assert!(matches!(config.check(EthernetAddress([1, 0, 0, 0, 0, 1])), Err(ConfigError::Mac(_))));
+    }
+
+    #[test]
+    fn a_refusal_names_what_is_wrong() {
+        let texts = [
+            ConfigError::Mac([1, 0, 0, 0, 0, 0xab]),
+            ConfigError::NotUnicast(Ipv4Addr::BROADCAST.into()),
+            ConfigError::Prefix { prefix_bits: 33, bits_max: 32 },
+        ]
+        .map(|error| error.to_string());
+        assert_eq!(
+            texts,
+            [
+                "the network device's address 01-00-00-00-00-ab cannot be a single host's",
+                "255.255.255.255 cannot be a single host's address",
+                "a prefix of 33 bits does not fit an address of 32",
+            ]
+        );
     }
 }

@@ -86,12 +86,12 @@ impl Window {
         let limit = self.limit.min(capacity);
         let room = limit.saturating_sub(queued);
         let worthwhile = wanted.min(limit / 4).min(ROOM_BYTES);
-        if queued > 0 && room < worthwhile { 0 } else { room.min(wanted) }
+        if room < worthwhile { 0 } else { room.min(wanted) }
     }
 
     /// The peer has acknowledged `bytes` of `queued` bytes. Returns smoltcp's part from now on, if that changes.
     pub(crate) fn acknowledged(&mut self, bytes: usize, queued: usize) -> Option<CongestionControl> {
-        if self.limit == usize::MAX || bytes == 0 {
+        if bytes == 0 {
             return None;
         }
         if self.lost > 0 {
@@ -122,13 +122,15 @@ impl Window {
         self.threshold = ((sent - data.start) / 2).max(MIN_BYTES);
         self.limit = self.threshold;
         self.lost = queued;
-        (queued > 0).then_some(CongestionControl::Reno)
+        Some(CongestionControl::Reno)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::tests::frame;
+    use smoltcp::wire::{IpAddress, TcpControl};
 
     fn data(start: i32, bytes: usize) -> Data {
         Data { start: TcpSeqNumber(start), bytes }
@@ -152,6 +154,9 @@ mod tests {
         let before = window.limit;
         window.acknowledged(1000, 1000);
         assert_eq!(window.limit, before);
+        // Neither does one of which nothing is acknowledged.
+        window.acknowledged(0, before);
+        assert_eq!(window.limit, before);
     }
 
     #[test]
@@ -166,6 +171,10 @@ mod tests {
         assert_eq!(window.room(1 << 18, capacity - 100_000, capacity), 0);
         assert_eq!(window.room(100, capacity - 100, capacity), 100);
         assert_eq!(window.room(100, capacity - 99, capacity), 0);
+        // Of a small window, that is a quarter.
+        window.limit = 20_000;
+        assert_eq!(window.room(1 << 20, 15_000, capacity), 5000);
+        assert_eq!(window.room(1 << 20, 15_001, capacity), 0);
     }
 
     #[test]
@@ -181,6 +190,18 @@ mod tests {
         assert_eq!(window.room(1, 40_000, 1 << 20), 0);
         assert_eq!(window.acknowledged(1000, 1000), Some(CongestionControl::None));
         assert_eq!(window.limit, 40_000);
+        // Two segments are the least.
+        assert!(window.sends(data(81_000, 1000), 1000).is_none());
+        assert!(window.sends(data(81_000, 1000), 1000).is_some());
+        assert_eq!((window.limit, window.threshold), (2920, 2920));
+    }
+
+    #[test]
+    fn a_probe_of_one_byte_is_no_data() {
+        let ends = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+        let data_of = |payload: &[u8]| Data::of(&frame(ends, 7, Some(1), TcpControl::None, payload));
+        assert_eq!((data_of(&[]), data_of(&[1])), (None, None));
+        assert_eq!(data_of(&[1, 2]), Some(data(7, 2)));
     }
 
     #[test]

@@ -366,3 +366,34 @@ fn zeroed(bytes: usize) -> Option<Vec<u8>> {
     buffer.resize(bytes, 0);
     Some(buffer)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stack;
+    use crate::config::{Address, Config};
+    use crate::long_frames::Shape;
+    use smoltcp::phy::{DeviceCapabilities, Medium};
+    use smoltcp::wire::{IpAddress, IpEndpoint};
+
+    #[test]
+    fn half_of_the_spare_memory_keeps_sockets_of_ended_connections_for_new_ones() {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = 1514;
+        let config = Config { spare_bytes: 8000, ..Config::for_memory(Address::Dhcp, 1 << 20) };
+        let stack = Stack::new(Shape(capabilities), [2, 0, 0, 0, 0, 1], config, 1, Instant(0)).unwrap();
+        let sockets = stack.sockets();
+        let mut state = sockets.shared().unwrap().state.borrow_mut();
+        let end = |port| IpEndpoint::new(IpAddress::v4(10, 0, 0, 1), port);
+        let ids = [1, 2, 3, 4].map(|port| {
+            let socket = state.make_socket((1000, 1000, 0)).unwrap();
+            let (window, ends) = (Window::new(state.config.congestion), Ends { local: end(80), remote: end(port) });
+            state.table.insert(socket, 0, window, ends, Role::Owned)
+        });
+        for id in ids {
+            state.remove(id);
+        }
+        assert_eq!(core::iter::from_fn(|| state.ended.take(1000, 1000)).count(), 2);
+    }
+}

@@ -77,11 +77,11 @@ impl Port {
 
     /// Puts the next datagram into the exit, unless one is there. Returns whether one is.
     fn load(&mut self, now: Instant) -> bool {
-        while self.parked.front().is_some_and(|parked| parked.until <= now) {
-            self.parked.pop_front();
-        }
         if self.loaded.is_some() {
             return true;
+        }
+        while self.parked.front().is_some_and(|parked| parked.until <= now) {
+            self.parked.pop_front();
         }
         let socket = self.exit.get_mut::<Socket>(self.exit_handle);
         let loaded = match self.parked.front().filter(|parked| parked.retry_at <= now) {
@@ -143,7 +143,7 @@ impl Port {
 
     /// Whether it may send something now.
     fn has_work(&self, now: Instant) -> bool {
-        self.loaded.is_some() || !self.outgoing.is_empty() || self.next_retry().is_some_and(|at| at <= now)
+        !self.outgoing.is_empty() || self.next_retry().is_some_and(|at| at <= now)
     }
 
     fn next_retry(&self) -> Option<Instant> {

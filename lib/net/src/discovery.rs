@@ -52,7 +52,12 @@ pub(crate) struct PrefixOption {
     pub(crate) preferred: Duration,
 }
 
-impl RouterAdvert<'_> {
+impl<'f> RouterAdvert<'f> {
+    #[cfg(test)]
+    pub(crate) fn new(router: Ipv6Addr, lifetime: Duration, options: &'f [u8]) -> RouterAdvert<'f> {
+        RouterAdvert { router, lifetime, options }
+    }
+
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = PrefixOption> {
         options(self.options).filter_map(|option| {
             let option: &[u8; 32] = option.try_into().ok().filter(|option: &&[u8; 32]| option[0] == OPTION_PREFIX)?;
@@ -236,6 +241,18 @@ mod tests {
         assert_eq!(lengths(&[1, 1, 0, 0, 0, 0, 0, 0, 5, 0]), [8]);
         assert_eq!(lengths(&[1, 2, 0, 0, 0, 0, 0, 0]), [0; 0]);
         assert_eq!(lengths(&[1]), [0; 0]);
+    }
+
+    #[test]
+    fn a_prefix_says_who_has_its_addresses_and_who_chooses_them() {
+        for (flags, on_link, autonomous) in
+            [(0xc0, true, true), (0x80, true, false), (0x40, false, true), (0x3f, false, false)]
+        {
+            let option = [&[3, 4, 64, flags][..], &[0; 28]].concat();
+            let advert = RouterAdvert::new(OURS, Duration::ZERO, &option);
+            let found: Vec<_> = advert.prefixes().map(|prefix| (prefix.on_link, prefix.autonomous)).collect();
+            assert_eq!(found, [(on_link, autonomous)]);
+        }
     }
 
     #[test]

@@ -54,7 +54,12 @@ mod tests {
         }
         let taken = ended.take(100, 100).unwrap();
         assert_eq!((taken.recv_capacity(), taken.send_capacity(), taken.is_open()), (100, 100, false));
-        ended.keep(socket(50, 50), 700);
+        // Their bytes together are bounded, also after one was taken.
+        ended.keep(socket(99, 102), 700);
+        ended.keep(socket(100, 100), 700);
+        assert!(ended.take(100, 200).is_some() && ended.take(100, 100).is_some());
+        assert_eq!((ended.bytes, ended.sockets.len()), (200, 1));
+        ended.keep(socket(100, 200), 700);
         assert!(ended.take(50, 51).is_none(), "there was no room for it");
         assert!(ended.take(100, 200).is_none() && ended.bytes == 0, "all are dropped before others are made");
     }

@@ -284,9 +284,6 @@ fn offer_window(frame: &mut [u8], ends: Ends, bytes: usize, capabilities: &Devic
     let mut at = start + 20;
     while let Ok((rest, option)) = TcpOption::parse(frame.get(at..start + header_bytes)?) {
         let (next, is_scale) = (start + header_bytes - rest.len(), matches!(option, TcpOption::WindowScale(_)));
-        if option == TcpOption::EndOfList {
-            break;
-        }
         if is_scale {
             frame[next - 1] = shift;
         }

@@ -9,7 +9,7 @@ use crate::table::{ConnectionId, Ends};
 use crate::trace::{Flow, Traced, segment_bytes, window_scale};
 use core::cell::Cell;
 use glass_trace::{Group, is_on};
-use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
+use smoltcp::phy::{Device, DeviceCapabilities, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{
@@ -100,14 +100,13 @@ impl State {
         &mut self,
         now: Instant,
         frame: &[u8],
-        meta: PacketMeta,
         transmit: T,
         capabilities: &DeviceCapabilities,
     ) -> Option<Ends> {
         if frame.len() > capabilities.max_transmission_unit && !self.large_frames {
             self.acknowledge_large_frames();
         }
-        let device = OneFrame { receive: Some((frame, meta)), transmit: Some(transmit), capabilities };
+        let device = OneFrame { receive: Some(frame), transmit: Some(transmit), capabilities };
         let (ends, opens, resets, scale, segment_bytes) = match Kind::of(frame) {
             Kind::Segment { ends, opens, resets, scale, segment_bytes } => (ends, opens, resets, scale, segment_bytes),
             // An answer might be as long (`long_frames.rs`).
@@ -255,8 +254,7 @@ impl State {
             connection.flow = flow.get();
         }
         if let Some(acknowledgement) = expects.get().and_then(|expected| acknowledgement_in(frame, expected)) {
-            let receive = Some((&acknowledgement[..], PacketMeta::default()));
-            let mut device = OneFrame { receive, transmit: Some(Nowhere), capabilities };
+            let mut device = OneFrame { receive: Some(&acknowledgement[..]), transmit: Some(Nowhere), capabilities };
             self.interface.poll_ingress_single(now, &mut device, sockets);
         }
         let acknowledged = queued.saturating_sub(connection.socket().send_queue());
@@ -307,12 +305,12 @@ pub(crate) fn send_stray(transmit: impl TxToken, frame: &[u8]) {
 
 /// A device that receives one frame, which is in memory already.
 struct OneFrame<'f, T> {
-    receive: Option<(&'f [u8], PacketMeta)>,
+    receive: Option<&'f [u8]>,
     transmit: Option<T>,
     capabilities: &'f DeviceCapabilities,
 }
 
-pub(crate) struct Frame<'f>(&'f [u8], PacketMeta);
+pub(crate) struct Frame<'f>(&'f [u8]);
 
 impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     type RxToken<'a>
@@ -325,8 +323,7 @@ impl<'f, T: TxToken> Device for OneFrame<'f, T> {
         Self: 'a;
 
     fn receive(&mut self, _: Instant) -> Option<(Frame<'f>, T)> {
-        let (frame, meta) = self.receive.take()?;
-        Some((Frame(frame, meta), self.transmit.take()?))
+        Some((Frame(self.receive.take()?), self.transmit.take()?))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<T> {
@@ -343,8 +340,65 @@ impl RxToken for Frame<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
         read(self.0)
     }
+}
 
-    fn meta(&self) -> PacketMeta {
-        self.1
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::tests::frame;
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use smoltcp::wire::TcpControl;
+
+    const V4: (IpAddress, IpAddress) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+    const V6: (IpAddress, IpAddress) =
+        (IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1), IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 2));
+    const LOOPBACK: IpAddress = IpAddress::v6(0, 0, 0, 0, 0, 0, 0, 1);
+
+    fn segment(addresses: (IpAddress, IpAddress)) -> Vec<u8> {
+        frame(addresses, 1, None, TcpControl::None, &[])
+    }
+
+    #[test]
+    fn only_a_syn_without_an_acknowledgement_and_a_reset_opens_a_connection() {
+        for (syn, ack, rst, is_open) in [
+            (true, false, false, true),
+            (false, false, false, false),
+            (true, true, false, false),
+            (true, false, true, false),
+            (false, false, true, false),
+        ] {
+            let mut frame = segment(V4);
+            let mut packet = TcpPacket::new_unchecked(&mut frame[34..]);
+            packet.set_syn(syn);
+            packet.set_ack(ack);
+            packet.set_rst(rst);
+            let Kind::Segment { opens, resets, .. } = Kind::of(&frame) else { panic!("it is a segment") };
+            assert_eq!((opens, resets), (is_open, rst));
+        }
+    }
+
+    #[test]
+    fn what_a_stack_would_process_although_it_must_not_is_invalid() {
+        assert!(matches!(Kind::of(&segment(V6)), Kind::Segment { .. }));
+        assert_eq!(Kind::of(&segment((LOOPBACK, V6.1))), Kind::Invalid);
+        assert_eq!(Kind::of(&segment((V6.0, LOOPBACK))), Kind::Invalid);
+        // A header of options for each hop, then a segment, or something else.
+        let mut frame = segment(V6);
+        frame[20] = 0;
+        for (next, kind) in [(6, Kind::Invalid), (58, Kind::Other)] {
+            frame[54] = next;
+            assert_eq!(Kind::of(&frame), kind);
+        }
+    }
+
+    #[test]
+    fn an_arp_request_to_everyone_names_no_neighbour_for_whom_something_waits() {
+        let mut frame = vec![0; 42];
+        frame[12..14].copy_from_slice(&[8, 6]);
+        frame[0] = 2;
+        assert_eq!(Kind::of(&frame), Kind::Neighbour);
+        frame[..6].fill(0xff);
+        assert_eq!(Kind::of(&frame), Kind::Other);
     }
 }

@@ -169,8 +169,7 @@ impl State {
 
     /// Serves a connection that was not accepted yet; returns whether it is gone.
     pub(crate) fn settle_pending(&mut self, id: ConnectionId, listener_id: u64) -> bool {
-        let state = self.socket(id).state();
-        match state {
+        match self.socket(id).state() {
             tcp::State::SynReceived => return false,
             // After a reset while half open, smoltcp listens again.
             tcp::State::Listen | tcp::State::Closed => {}
@@ -184,12 +183,8 @@ impl State {
         if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
             listener.pending.retain(|pending| *pending != id);
         }
-        if state == tcp::State::Listen {
-            self.remove(id);
-        } else {
-            // Its reset may have no destination: a flood comes from addresses without a host.
-            self.release(id, false);
-        }
+        // Its reset may have no destination: a flood comes from addresses without a host.
+        self.release(id, false);
         true
     }
 }

@@ -112,10 +112,65 @@ fn offer_segments(frame: &mut [u8], bytes: u16) {
     let Some(segment) = segment_start(frame).and_then(|start| frame.get_mut(start..)) else { return };
     while let Ok((rest, option)) = TcpOption::parse(&segment[at..end]) {
         let next = end - rest.len();
-        match option {
-            TcpOption::MaxSegmentSize(_) => return segment[next - 2..next].copy_from_slice(&bytes.to_be_bytes()),
-            TcpOption::EndOfList => return,
-            _ => at = next,
+        if let TcpOption::MaxSegmentSize(_) = option {
+            segment[next - 2..next].copy_from_slice(&bytes.to_be_bytes());
+        }
+        at = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::num::NonZeroUsize;
+    use smoltcp::phy::Checksum;
+
+    #[test]
+    fn frames_are_long_with_ipv6_if_the_device_cuts_them_and_computes_checksums() {
+        for (has_ipv6, checksum, cuts_v6, is_long) in [
+            (true, Checksum::None, true, true),
+            (true, Checksum::Rx, true, true),
+            (true, Checksum::Both, true, false),
+            (false, Checksum::None, true, false),
+            (true, Checksum::None, false, false),
+        ] {
+            let mut capabilities = DeviceCapabilities::default();
+            capabilities.max_transmission_unit = 1514;
+            capabilities.checksum.tcp = checksum;
+            capabilities.segmentation.tcpv4 = NonZeroUsize::new(60_000);
+            capabilities.segmentation.tcpv6 = NonZeroUsize::new(50_000).filter(|_| cuts_v6);
+            let (shape, found) = Shape::of(capabilities, has_ipv6);
+            let expected = if is_long { (50_000, NonZeroUsize::new(50_000)) } else { (1514, None) };
+            let capabilities = shape.capabilities();
+            assert_eq!(found, is_long);
+            assert_eq!((capabilities.max_transmission_unit, capabilities.segmentation.tcpv6), expected);
+        }
+    }
+
+    /// Takes a frame and keeps into which segments it is to be cut.
+    struct Recorder<'r>(&'r mut Option<NonZeroU16>);
+
+    impl TxToken for Recorder<'_> {
+        fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+            Nowhere.consume(len, write)
+        }
+
+        fn set_meta(&mut self, meta: PacketMeta) {
+            *self.0 = meta.segmentation_offload_size;
+        }
+    }
+
+    #[test]
+    fn only_what_is_longer_than_a_segment_is_cut() {
+        for (peer_bytes, segment_bytes) in [(9000, 1440), (1000, 1000), (10, 64)] {
+            let sent = |payload_bytes| {
+                let mut cut = None;
+                let cutting = Cutting { transmit: Recorder(&mut cut), cut: Cut::new(1500, 40, peer_bytes) };
+                cutting.consume(14 + 40 + 20 + payload_bytes, |_| ());
+                cut.map(|bytes| usize::from(bytes.get()))
+            };
+            assert_eq!((sent(0), sent(segment_bytes)), (None, None));
+            assert_eq!(sent(segment_bytes + 1), Some(segment_bytes));
         }
     }
 }

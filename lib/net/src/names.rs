@@ -61,10 +61,10 @@ impl<'s> Query<'s> {
         self.handle = None;
         let waited = self.shared.state.borrow().now - begun;
         match answer {
-            Some(addresses) if !addresses.is_empty() => Ok(addresses),
+            Some(addresses) => Ok(addresses),
             // smoltcp reports a time-out as the server's word that there is no such name.
             None if waited >= SERVER_TIMEOUT => Err(NetError::TimedOut),
-            _ => Err(NetError::NoSuchName),
+            None => Err(NetError::NoSuchName),
         }
     }
 }

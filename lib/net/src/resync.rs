@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 use core::cell::Cell;
-use smoltcp::phy::{PacketMeta, TxToken};
+use smoltcp::phy::TxToken;
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
 };
@@ -28,10 +28,6 @@ impl<T: TxToken> TxToken for Replying<'_, T> {
             self.expects.set(expected_by(frame));
             result
         })
-    }
-
-    fn set_meta(&mut self, meta: PacketMeta) {
-        self.transmit.set_meta(meta);
     }
 }
 
@@ -125,42 +121,13 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smoltcp::phy::ChecksumCapabilities;
-    use smoltcp::wire::{EthernetAddress, EthernetRepr, IpRepr, TcpControl, TcpRepr};
+    use smoltcp::wire::TcpControl;
 
     const OURS: IpAddress = IpAddress::v4(10, 0, 0, 1);
     const THEIRS: IpAddress = IpAddress::v4(10, 0, 0, 2);
 
     fn frame(ours: IpAddress, theirs: IpAddress, seq: i32, control: TcpControl, payload: &[u8]) -> Vec<u8> {
-        let tcp = TcpRepr {
-            src_port: 1,
-            dst_port: 2,
-            control,
-            seq_number: TcpSeqNumber(seq),
-            ack_number: Some(TcpSeqNumber(5000)),
-            window_len: 9,
-            window_scale: None,
-            max_seg_size: None,
-            sack_permitted: false,
-            sack_ranges: [None; 3],
-            timestamp: None,
-            payload,
-        };
-        let ip = IpRepr::new(theirs, ours, IpProtocol::Tcp, tcp.buffer_len(), 64);
-        let ethertype = if ours.version() == smoltcp::wire::IpVersion::Ipv4 {
-            EthernetProtocol::Ipv4
-        } else {
-            EthernetProtocol::Ipv6
-        };
-        let address = EthernetAddress([2; 6]);
-        let ethernet = EthernetRepr { src_addr: address, dst_addr: address, ethertype };
-        let mut bytes = alloc::vec![0; 14 + ip.buffer_len()];
-        let mut frame = EthernetFrame::new_unchecked(&mut bytes[..]);
-        ethernet.emit(&mut frame);
-        let (head, segment) = frame.payload_mut().split_at_mut(ip.header_len());
-        ip.emit(head, &ChecksumCapabilities::default());
-        tcp.emit(&mut TcpPacket::new_unchecked(segment), &theirs, &ours, &ChecksumCapabilities::default());
-        bytes
+        crate::segment::tests::frame((theirs, ours), seq, Some(5000), control, payload)
     }
 
     #[test]

@@ -19,7 +19,7 @@ use glass_api::Instant;
 use glass_executor::sync::Notify;
 use glass_trace::{Group, is_on};
 use smoltcp::iface::{self, Interface, PollResult};
-use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken};
+use smoltcp::phy::{Device, DeviceCapabilities, RxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time;
 use smoltcp::wire::{EthernetAddress, HardwareAddress};
@@ -123,7 +123,7 @@ impl<D: Device> Stack<D> {
                 break;
             };
             let Some(frame) = state.refused.take(now) else { break };
-            state.receive(time, &frame, PacketMeta::default(), transmit, &capabilities);
+            state.receive(time, &frame, transmit, &capabilities);
             moved = true;
         }
         while state.handshakes.is_due(now) {
@@ -143,10 +143,9 @@ impl<D: Device> Stack<D> {
                 break;
             }
             let Some((receive, transmit)) = self.device.receive(time) else { break };
-            let meta = receive.meta();
             receive.consume(|frame| {
                 received_bytes += frame.len();
-                if let Some(ends) = state.receive(time, frame, meta, transmit, &capabilities) {
+                if let Some(ends) = state.receive(time, frame, transmit, &capabilities) {
                     state.refused.keep(now, ends, frame);
                 }
             });
@@ -249,10 +248,7 @@ impl State {
         self.table.touch_due(self.now);
         let mut moved = false;
         let mut budget = SEGMENTS_PER_POLL.max(self.table.queue_len());
-        // Those that are queued while they are served wait for the next poll.
-        let mut sending = self.table.queue_len();
-        while sending > 0 && budget > 0 && !device.blocked {
-            sending -= 1;
+        while budget > 0 && !device.blocked {
             budget -= 1;
             let Some(id) = self.table.pop() else { break };
             let connection = self.table.get(id);
@@ -273,7 +269,6 @@ impl State {
             if result == PollResult::SocketStateChanged {
                 moved = true;
                 self.table.touch(id);
-                sending += 1;
             } else if device.blocked {
                 self.table.touch(id);
             } else {

@@ -298,3 +298,65 @@ impl Table {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Congestion;
+    use alloc::vec;
+
+    fn insert(table: &mut Table, port: u16, spare: usize) -> ConnectionId {
+        let buffer = || tcp::SocketBuffer::new(vec![0]);
+        let end = |port| IpEndpoint::new(IpAddress::v4(10, 0, 0, 1), port);
+        let ends = Ends { local: end(80), remote: end(port) };
+        table.insert(tcp::Socket::new(buffer(), buffer()), spare, Window::new(Congestion::Reno), ends, Role::Owned)
+    }
+
+    #[test]
+    fn spare_memory_is_that_of_the_connections_that_there_are() {
+        let mut table = Table::default();
+        let ids = [100, 30, 7].map(|spare| insert(&mut table, spare as u16, spare));
+        assert_eq!((table.spare_bytes(), table.len()), (137, 3));
+        table.remove(ids[1]);
+        assert_eq!((table.spare_bytes(), table.len()), (107, 2));
+        insert(&mut table, 2, 1);
+        assert_eq!((table.spare_bytes(), table.len()), (108, 3));
+    }
+
+    #[test]
+    fn the_oldest_connection_in_time_wait_that_has_spare_memory_gives_it_back() {
+        let mut table = Table::default();
+        let ids = [0, 10, 20, 30].map(|spare| insert(&mut table, spare as u16, spare));
+        for id in ids {
+            table.rest(id);
+            table.rest(id);
+        }
+        let newest = ids[3];
+        assert_eq!((table.longest_resting(newest, 60), table.longest_resting(newest, 59)), (None, Some(ids[1])));
+        table.remove(ids[1]);
+        assert_eq!((table.longest_resting(newest, 50), table.longest_resting(newest, 49)), (None, Some(ids[2])));
+        table.remove(ids[2]);
+        assert_eq!((table.longest_resting(newest, 0), table.longest_resting(ids[0], 0)), (None, Some(newest)));
+    }
+
+    #[test]
+    fn a_connection_is_served_once_for_all_that_it_has_to_do() {
+        let mut table = Table::default();
+        let ids = [1, 2].map(|port| insert(&mut table, port, 0));
+        table.touch_all();
+        assert_eq!((table.pop(), table.pop(), table.pop()), (Some(ids[0]), Some(ids[1]), None));
+        let at = |time| Some(Instant(time));
+        table.set_deadline(ids[0], at(50));
+        table.set_deadline(ids[1], at(40));
+        table.set_deadline(ids[0], at(30));
+        assert_eq!(table.next_deadline(), at(30));
+        table.touch_due(Instant(29));
+        assert_eq!(table.pop(), None);
+        table.touch_due(Instant(30));
+        assert_eq!((table.pop(), table.pop(), table.next_deadline()), (Some(ids[0]), None, at(40)));
+        // One that is gone is not served, nor is the next one in its place.
+        table.touch(ids[1]);
+        table.remove(ids[1]);
+        assert_eq!((table.pop(), table.next_deadline()), (None, None));
+    }
+}

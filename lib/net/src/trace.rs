@@ -179,3 +179,65 @@ impl<T: TxToken> TxToken for Traced<'_, T> {
         self.transmit.set_meta(meta);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::tests::frame as frame_between;
+    use alloc::vec::Vec;
+    use smoltcp::wire::TcpControl;
+
+    fn frame(seq: i32, ack: Option<i32>, control: TcpControl, bytes: usize) -> Vec<u8> {
+        let ends = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+        frame_between(ends, seq, ack, control, &[0; 100][..bytes])
+    }
+
+    fn data(seq: i32, bytes: usize) -> Vec<u8> {
+        frame(seq, Some(1), TcpControl::None, bytes)
+    }
+
+    fn is_repeated(flow: &Flow, frame: &[u8]) -> bool {
+        flow.is_repeated(&Segment::of(frame).unwrap())
+    }
+
+    #[test]
+    fn what_was_sent_before_and_not_acknowledged_is_a_retransmit() {
+        let mut flow = Flow::new(1);
+        assert!(!is_repeated(&flow, &data(1000, 100)), "the trace does not show what was sent before it");
+        flow.sends(&data(1000, 100));
+        assert!(is_repeated(&flow, &data(1000, 100)) && is_repeated(&flow, &data(1099, 100)));
+        assert!(!is_repeated(&flow, &data(1100, 100)));
+        assert!(!is_repeated(&flow, &data(1000, 0)), "an acknowledgement repeats nothing");
+        // What is repeated in part was sent as a whole.
+        flow.sends(&data(1000, 10));
+        assert!(is_repeated(&flow, &data(1050, 50)));
+        // A reset may have any number.
+        flow.sends(&frame(9000, None, TcpControl::Rst, 0));
+        assert!(!is_repeated(&flow, &data(1100, 100)));
+        flow.received(&frame(1, Some(1099), TcpControl::None, 0));
+        assert!(is_repeated(&flow, &data(1099, 1)));
+        flow.received(&frame(1, Some(1100), TcpControl::None, 0));
+        assert!(!is_repeated(&flow, &data(1099, 1)), "it asks whether the peer is there");
+    }
+
+    #[test]
+    fn a_segment_that_acknowledges_nothing_has_no_acknowledgement() {
+        let mut flow = Flow::new(1);
+        flow.sends(&data(-1000, 100));
+        // The field is 0 then, which is after the data.
+        flow.received(&frame(1, None, TcpControl::Rst, 0));
+        assert!(is_repeated(&flow, &data(-1000, 100)));
+        flow.received(&frame(1, Some(0), TcpControl::Rst, 0));
+        assert!(!is_repeated(&flow, &data(-1000, 100)));
+    }
+
+    #[test]
+    fn a_new_trace_begins_with_nothing() {
+        let mut flow = Flow::new(1);
+        flow.sends(&data(1000, 100));
+        flow.received(&frame(1, Some(1050), TcpControl::None, 0));
+        // Meanwhile the rest was acknowledged: this asks whether the peer is there.
+        flow.begin();
+        assert!(!is_repeated(&flow, &data(1099, 1)));
+    }
+}

@@ -3,8 +3,10 @@
 use crate::common::{Wire, config, run};
 use core::net::SocketAddr;
 use core::time::Duration;
-use glass_api::{Datagrams, Net, NetError};
+use glass_api::{Datagrams, Instant, Net, NetError};
 use glass_net::Config;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 const PORT: u16 = 53;
 const LIMIT: Duration = Duration::from_secs(20);
@@ -38,7 +40,9 @@ fn datagrams_arrive_whole_with_their_sender() {
         let too_long = NetError::TooLong { bytes: 1473, bytes_max: 1472 };
         assert_eq!(socket.send_to(&[0; 1473], remote).await, Err(too_long));
         let nowhere: SocketAddr = "[fd00::1]:53".parse().unwrap();
-        assert_eq!(socket.send_to(&[0], nowhere).await, Err(NetError::NoNetwork));
+        for nowhere in [nowhere, ([10, 0, 0, 2], 0).into(), ([0, 0, 0, 0], PORT).into()] {
+            assert_eq!(socket.send_to(&[0], nowhere).await, Err(NetError::NoNetwork), "{nowhere}");
+        }
     });
 }
 
@@ -63,6 +67,113 @@ fn queues_are_bounded_and_an_absent_host_delays_no_other() {
     assert_eq!(sent, 2000);
     // The absent host was waited for by nothing but its own datagrams.
     assert!(wire.now.since(glass_api::Instant(0)) < Duration::from_secs(2), "{}", wire.now);
+}
+
+/// The left end sends to the right one; the right one keeps what it receives, as numbers.
+fn receiving(wire: &mut Wire) -> (Rc<glass_net::Datagrams>, Rc<RefCell<Vec<u32>>>) {
+    let (left, right) = (wire.left.sockets(), wire.right.sockets());
+    let (sender, receiver) =
+        run(wire, Duration::ZERO, async move { (left.bind(0).await.unwrap(), right.bind(PORT).await.unwrap()) });
+    let received = Rc::new(RefCell::new(Vec::new()));
+    let numbers = received.clone();
+    wire.spawn(async move {
+        let mut buf = [0; 4];
+        while receiver.recv_from(&mut buf).await.is_ok() {
+            numbers.borrow_mut().push(u32::from_le_bytes(buf));
+        }
+    });
+    (Rc::new(sender), received)
+}
+
+fn send(wire: &mut Wire, sender: &Rc<glass_net::Datagrams>, numbers: core::ops::Range<u32>) {
+    let (sender, remote) = (sender.clone(), wire.right_address(PORT));
+    wire.spawn(async move {
+        for number in numbers {
+            sender.send_to(&number.to_le_bytes(), remote).await.unwrap();
+        }
+    });
+    wire.executor.run_ready();
+}
+
+#[test]
+fn the_last_datagrams_wait_for_the_address_of_their_neighbour() {
+    let mut wire = Wire::new();
+    let (sender, received) = receiving(&mut wire);
+    send(&mut wire, &sender, 0..10);
+    wire.settle();
+    assert_eq!(received.borrow()[..], [2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!((wire.now, wire.left.next_deadline(wire.now)), (Instant(0), None));
+}
+
+/// The left end sends, and its requests for the right end's address are lost.
+fn poll_unheard(wire: &mut Wire) {
+    wire.executor.run_ready();
+    for _ in 0..10 {
+        wire.left.poll(wire.now);
+    }
+    wire.left.device_mut().outgoing.borrow_mut().clear();
+}
+
+#[test]
+fn a_datagram_tries_for_three_seconds_and_is_dropped_then() {
+    for (unheard_ms, expected) in [(1900, &[0][..]), (3000, &[])] {
+        let mut wire = Wire::new();
+        let (sender, received) = receiving(&mut wire);
+        send(&mut wire, &sender, 0..1);
+        let end = wire.now + Duration::from_millis(unheard_ms);
+        while wire.now < end {
+            poll_unheard(&mut wire);
+            let next = wire.left.next_deadline(wire.now).expect("it tries again");
+            assert!(!wire.left.has_work() && next > wire.now && next <= wire.now + Duration::from_millis(250));
+            wire.now = next.min(end);
+        }
+        wire.advance(Duration::from_secs(3));
+        assert_eq!(received.borrow()[..], *expected, "after {unheard_ms} ms");
+        assert_eq!((wire.left.next_deadline(wire.now), wire.left.has_work()), (None, false));
+    }
+}
+
+#[test]
+fn a_device_without_room_delays_datagrams_and_loses_none() {
+    let mut wire = Wire::new();
+    let (sender, received) = receiving(&mut wire);
+    send(&mut wire, &sender, 0..1);
+    wire.settle();
+    wire.left.device_mut().room = 1;
+    send(&mut wire, &sender, 1..100);
+    wire.advance(Duration::from_millis(10) * 100);
+    assert_eq!(received.borrow()[..], (0..100).collect::<Vec<_>>());
+}
+
+/// It was about to be sent when the device became full, and its time ended before there was room.
+#[test]
+fn a_datagram_that_is_late_takes_no_other_with_it() {
+    let mut wire = Wire::new();
+    let (sender, received) = receiving(&mut wire);
+    send(&mut wire, &sender, 0..1);
+    poll_unheard(&mut wire);
+    wire.now = wire.now + Duration::from_millis(2500);
+    poll_unheard(&mut wire);
+    send(&mut wire, &sender, 1..2);
+    poll_unheard(&mut wire);
+    wire.left.device_mut().room = 0;
+    wire.now = wire.now + Duration::from_millis(400);
+    poll_unheard(&mut wire);
+    wire.now = wire.now + Duration::from_millis(200);
+    poll_unheard(&mut wire);
+    // The left end learns the right one's address from a request of that.
+    let (right, left_address) = (wire.right.sockets(), SocketAddr::from(([10, 0, 0, 1], PORT)));
+    wire.spawn(async move {
+        let socket = right.bind(0).await.unwrap();
+        socket.send_to(b"hello", left_address).await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    wire.executor.run_ready();
+    wire.right.poll(wire.now);
+    wire.left.poll(wire.now);
+    wire.left.device_mut().room = 256;
+    wire.advance(Duration::from_secs(5));
+    assert!(received.borrow().contains(&1), "{:?}", received.borrow());
 }
 
 #[test]

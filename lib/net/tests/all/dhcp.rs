@@ -287,6 +287,20 @@ fn an_address_that_comes_after_the_listener_is_announced() {
 }
 
 #[test]
+fn another_address_is_announced_again() {
+    let mut net = Lan::new();
+    net.listen();
+    net.settle();
+    net.answers = false;
+    net.advance(Duration::from_secs(u64::from(LEASE_SECS) + 1));
+    net.answers = true;
+    net.given = Ipv4Address::new(10, 0, 2, 16);
+    net.advance(Duration::from_secs(10));
+    let announced = |address| net.asked.iter().filter(|asked| **asked == address).count();
+    assert_eq!((announced(GIVEN), announced(net.given)), (1, 1));
+}
+
+#[test]
 fn a_poll_that_asks_for_an_address_says_that_it_has_sent() {
     let mut net = Lan::new();
     assert!(net.stack.poll(net.now));

@@ -381,6 +381,120 @@ fn what_opens_no_connection_is_reset_even_when_there_is_no_room() {
     assert_eq!(wire.right.connection_count(), 1);
 }
 
+/// Only frames that are longer than the MTU show that a device merges them, and each of those is acknowledged at once.
+#[test]
+fn the_acknowledgement_of_one_full_segment_waits_for_a_second_one() {
+    let (mut wire, received, _) = sink_wire(config(2));
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    let mut send = |wire: &mut Wire| {
+        peer.send(wire, TcpControl::None, peer.seq, true, &[1; 1460]);
+        peer.seq += 1460;
+        peer.exchange(wire).len()
+    };
+    assert_eq!((send(&mut wire), send(&mut wire)), (0, 1));
+    assert_eq!(received.borrow().len(), 2 * 1460);
+}
+
+#[test]
+fn a_reset_counts_once_and_only_with_a_number_in_the_window() {
+    let mut wire = Wire::new();
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let _stream = sockets.listen(PORT).await.unwrap().accept().await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    for (seq, count) in [(peer.seq + 1_000_000, 0), (peer.seq, 1), (peer.seq, 1)] {
+        peer.send(&mut wire, TcpControl::Rst, seq, true, &[]);
+        peer.exchange(&mut wire);
+        assert_eq!((wire.right.counters().reset_by_peer, wire.right.connection_count()), (count, 1));
+    }
+}
+
+/// A connection that our end has closed, with 10,000 bytes for a peer that has acknowledged none of them.
+fn closed_with_data() -> (Wire, Peer) {
+    let mut wire = Wire::new();
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut stream = sockets.listen(PORT).await.unwrap().accept().await.unwrap();
+        stream.write_all(&[1; 10_000]).await.unwrap();
+        stream.close().await.unwrap();
+    });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    (wire, peer)
+}
+
+#[test]
+fn a_closed_connection_has_room_again_at_once_for_what_it_drops() {
+    let mut wire = Wire::with(Config { receive_bytes: 4096, ..config(2) });
+    let sockets = wire.right.sockets();
+    wire.spawn(async move { sockets.listen(PORT).await.unwrap().accept().await.unwrap().close().await.unwrap() });
+    wire.settle();
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    for _ in 0..4 {
+        peer.send(&mut wire, TcpControl::None, peer.seq, true, &[1; 1024]);
+        peer.seq += 1024;
+    }
+    let answers = peer.exchange(&mut wire);
+    let last = answers.last().map(|answer| (answer.ack, answer.window));
+    assert_eq!(last, Some((Some(peer.seq), 4096)), "{answers:?}");
+}
+
+/// Only connections in TIME-WAIT, which have nothing to deliver, give memory back.
+#[test]
+fn closed_connections_keep_their_memory_until_their_data_is_delivered() {
+    let mut wire = Wire::with(Config { spare_bytes: 4 << 20, ..config(2) });
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        loop {
+            let mut stream = listener.accept().await.unwrap();
+            stream.write_all(&[1; 10_000]).await.unwrap();
+            stream.close().await.unwrap();
+        }
+    });
+    wire.settle();
+    for port in 4000..4003 {
+        assert!(Peer::new(port, PORT).open(&mut wire));
+    }
+    wire.advance(Duration::from_secs(20));
+    assert_eq!((wire.right.connection_count(), wire.right.counters().time_wait_reclaimed), (3, 0));
+}
+
+#[test]
+fn a_closed_connection_without_progress_is_cut() {
+    let (mut wire, peer) = closed_with_data();
+    for _ in 0..5 {
+        wire.advance(Duration::from_millis(5900));
+        // The peer is there.
+        peer.send(&mut wire, TcpControl::None, peer.seq, true, &[]);
+        peer.exchange(&mut wire);
+    }
+    assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (0, 1));
+    wire.advance(Duration::from_secs(1));
+    assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (1, 0));
+}
+
+#[test]
+fn a_closed_connection_that_makes_progress_is_cut_late() {
+    let (mut wire, mut peer) = closed_with_data();
+    for _ in 0..13 {
+        wire.advance(Duration::from_secs(23));
+        assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (0, 1));
+        peer.ack += 500;
+        peer.send(&mut wire, TcpControl::None, peer.seq, true, &[]);
+        peer.exchange(&mut wire);
+    }
+    wire.advance(Duration::from_secs(2));
+    assert_eq!((wire.right.counters().linger_cut, wire.right.connection_count()), (1, 0));
+}
+
 /// A connection that our end has closed first, so that it is in TIME-WAIT; `keep` keeps its stream.
 fn in_time_wait(config: Config, keep: bool) -> (Wire, Peer) {
     let mut wire = Wire::with(config);

@@ -305,7 +305,9 @@ fn a_network_without_ipv4_is_up_after_a_moment() {
     let started = wire.now;
     let up = run(&mut wire, LIMIT, async move { right.up().await });
     assert_eq!(up.map(|up| up.address), Ok(ip(GLOBAL)));
-    assert!(wire.now - started >= Duration::from_secs(2), "DHCP goes first");
+    // DHCP goes first, for two seconds.
+    assert_eq!(wire.now - started, START_DELAY + Duration::from_secs(2));
+    assert!(wire.right.next_deadline(wire.now).unwrap() > wire.now);
 }
 
 #[test]
@@ -364,6 +366,74 @@ fn a_neighbour_that_asks_is_answered() {
     let request = [&[0, 0, 1, 2, 0, 3][..], b"glasshouse"].concat();
     let sent = give(&mut wire, frame(neighbour_address, v6("fd00::2"), 128, &request, 64));
     assert_eq!((kinds(&sent), &sent[0][58..]), (vec![129], &request[2..]));
+}
+
+/// An answer would be too long for the device, which cuts only TCP.
+#[test]
+fn a_frame_that_a_device_has_merged_is_no_echo_request() {
+    let mut wire = Wire::between(fixed(), true);
+    wire.settle();
+    let neighbour_address = v6("fd00::9");
+    give(&mut wire, neighbour(135, neighbour_address, v6("ff02::1:ff00:2"), v6("fd00::2")));
+    for (bytes, answers) in [(1514, 1), (1515, 0), (9000, 0)] {
+        let request = vec![0; bytes - 14 - 40 - 2];
+        let sent = give(&mut wire, frame(neighbour_address, v6("fd00::2"), 128, &request, 64));
+        assert_eq!(sent.len(), answers, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn a_probe_for_the_address_of_another_host_is_not_answered() {
+    let mut wire = automatic();
+    wire.advance(Duration::from_secs(2));
+    let sent = give(&mut wire, neighbour(135, Ipv6Addr::UNSPECIFIED, v6("ff02::1:ff00:3"), v6("fe80::ff:fe00:3")));
+    assert_eq!(kinds(&sent), []);
+}
+
+#[test]
+fn an_address_is_announced_when_something_listens() {
+    let mut wire = automatic();
+    let announcements = |wire: &mut Wire| {
+        for _ in 0..10 {
+            wire.executor.run_ready();
+            wire.right.poll(wire.now);
+        }
+        let sent: Vec<_> = wire.right.device_mut().outgoing.borrow_mut().drain(..).collect();
+        kinds(&sent).into_iter().filter(|kind| *kind == 136).count()
+    };
+    assert_eq!(announcements(&mut wire), 0);
+    let right = wire.right.sockets();
+    wire.spawn(async move {
+        let _listener = right.listen(PORT).await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    assert_eq!((announcements(&mut wire), announcements(&mut wire)), (1, 0));
+}
+
+/// smoltcp would answer it, beside our connections.
+#[test]
+fn a_segment_behind_a_header_of_options_is_not_answered() {
+    let mut wire = Wire::with(fixed());
+    wire.advance(Duration::from_secs(1));
+    let (source, destination) = (v6("fd00::9"), v6("fd00::2"));
+    give(&mut wire, neighbour(135, source, v6("ff02::1:ff00:2"), destination));
+    // A SYN to a port where nothing listens, first as it is.
+    let mut body = [&[0, 1, 0, 80][..], &[0; 8], &[0x50, 2, 1, 0], &[0; 4]].concat();
+    TcpPacket::new_unchecked(&mut body[..]).fill_checksum(&source.into(), &destination.into());
+    for (options, answers) in [(&[][..], 1), (&[6, 0, 1, 4, 0, 0, 0, 0], 0)] {
+        let mut syn = frame(source, destination, 0, &[0; 28][..options.len() + body.len() - 2], 64);
+        syn[54..].copy_from_slice(&[options, &body].concat());
+        syn[20] = if options.is_empty() { 6 } else { 0 };
+        assert_eq!(give(&mut wire, syn).len(), answers, "{options:?}");
+    }
+}
+
+#[test]
+fn a_loopback_address_is_not_reached() {
+    let mut wire = Wire::with(fixed());
+    let right = wire.right.sockets();
+    let refused = run(&mut wire, LIMIT, async move { right.connect(SocketAddr::new(ip("::1"), PORT)).await.err() });
+    assert_eq!((refused, wire.now), (Some(NetError::NoNetwork), glass_api::Instant(0)));
 }
 
 /// The stack still works: both ways, without losing an address.

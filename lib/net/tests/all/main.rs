@@ -4,8 +4,10 @@
 mod common;
 mod datagrams;
 mod dhcp;
+mod handshakes;
 mod hostile;
 mod ipv6;
 mod names;
+mod platform;
 mod trace;
 mod wire;

@@ -232,6 +232,25 @@ fn dropping_a_stream_resets_it() {
 }
 
 #[test]
+fn a_closed_connection_takes_what_its_peer_still_sends_without_delay_but_not_all() {
+    let mut wire = Wire::new();
+    let right = wire.right.sockets();
+    wire.spawn(async move {
+        right.listen(PORT).await.unwrap().accept().await.unwrap().close().await.unwrap();
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let mut stream = run(&mut wire, Duration::from_secs(1), async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        stream.write_all(&vec![1; 4_000_000]).await.unwrap();
+        stream
+    });
+    assert!(wire.now <= Instant(0) + Duration::from_millis(10), "{}", wire.now);
+    assert_eq!(wire.right.counters().linger_cut, 0);
+    let refused = run(&mut wire, Duration::from_secs(1), async move { stream.write_all(&vec![1; 500_000]).await });
+    assert_eq!((refused, wire.right.counters().linger_cut), (Err(NetError::Reset), 1));
+}
+
+#[test]
 fn a_port_has_one_listener_and_can_be_reused() {
     let mut wire = Wire::new();
     let left = wire.left.sockets();
@@ -243,6 +262,34 @@ fn a_port_has_one_listener_and_can_be_reused() {
         assert_eq!(again.port(), PORT.into());
         let (one, two) = (left.listen(0_u16).await.unwrap(), left.listen(0_u16).await.unwrap());
         assert!(one.port() != Port::Tcp(0) && one.port() != two.port());
+    });
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_refused_and_counted() {
+    let mut wire = Wire::with(Config { connections_max: 1, ..config(2) });
+    wire.spawn(echo(wire.right.sockets()));
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    let _stream = run(&mut wire, Duration::from_secs(1), async move {
+        let stream = left.connect(remote).await.unwrap();
+        assert_eq!(left.connect(remote).await.err(), Some(NetError::TooMany));
+        stream
+    });
+    assert_eq!((wire.left.connection_count(), wire.left.counters().refused_limit), (1, 1));
+}
+
+#[test]
+fn a_port_that_is_chosen_is_not_one_of_a_connection() {
+    let mut wire = Wire::new();
+    let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
+    run(&mut wire, Duration::from_secs(1), async move {
+        let mut listener = right.listen(PORT).await.unwrap();
+        let _near = left.connect(remote).await.unwrap();
+        let glass_api::Address::Ip(used) = listener.accept().await.unwrap().peer() else { panic!("it is a host") };
+        // As many as there are to choose from.
+        for _ in 0..16_384 {
+            assert_ne!(left.listen(0_u16).await.unwrap().port(), used.port().into());
+        }
     });
 }
 

@@ -15,6 +15,8 @@ pub struct Segment {
     pub control: TcpControl,
     pub seq: TcpSeqNumber,
     pub ack: Option<TcpSeqNumber>,
+    pub window: u16,
+    pub window_scale: Option<u8>,
 }
 
 pub struct Peer {
@@ -102,7 +104,14 @@ impl Peer {
         if repr.dst_port != self.port || destination != self.address {
             return Read::Other;
         }
-        Read::Segment(Segment { control: repr.control, seq: repr.seq_number, ack: repr.ack_number })
+        let (window, window_scale) = (repr.window_len, repr.window_scale);
+        Read::Segment(Segment {
+            control: repr.control,
+            seq: repr.seq_number,
+            ack: repr.ack_number,
+            window,
+            window_scale,
+        })
     }
 
     fn answer_arp(&self, payload: &[u8]) -> Read {
@@ -128,18 +137,34 @@ impl Peer {
         Read::Arp(bytes)
     }
 
-    /// Opens the connection and returns whether the stack let it.
-    pub fn open(&mut self, wire: &mut Wire) -> bool {
+    /// Requests a connection and returns the answer, if there is one now.
+    pub fn request(&mut self, wire: &mut Wire) -> Option<Segment> {
         self.send(wire, TcpControl::Syn, self.seq, false, &[]);
-        let Some(answer) = self.exchange(wire).into_iter().find(|segment| segment.control == TcpControl::Syn) else {
-            return false;
-        };
+        self.answer(wire)
+    }
+
+    /// The answer to our SYN, if it is sent now.
+    pub fn answer(&mut self, wire: &mut Wire) -> Option<Segment> {
+        let answer = self.exchange(wire).into_iter().find(|segment| segment.control == TcpControl::Syn)?;
         assert_eq!(answer.ack, Some(self.seq + 1));
-        self.seq += 1;
         self.ack = answer.seq + 1;
+        Some(answer)
+    }
+
+    /// Acknowledges the answer.
+    pub fn complete(&mut self, wire: &mut Wire) {
+        self.seq += 1;
         self.send(wire, TcpControl::None, self.seq, true, &[]);
         self.exchange(wire);
-        true
+    }
+
+    /// Opens the connection and returns whether the stack let it.
+    pub fn open(&mut self, wire: &mut Wire) -> bool {
+        let is_answered = self.request(wire).is_some();
+        if is_answered {
+            self.complete(wire);
+        }
+        is_answered
     }
 }
 
