@@ -163,6 +163,15 @@ fn a_long_request_takes_one_descriptor_and_a_table() {
 }
 
 #[test]
+fn the_last_segment_has_what_is_left() {
+    let (Platter { fake, .. }, mut blk) = Platter::new(ALL | feature::BLK_SIZE_MAX, &config(1024, 126, 512));
+    blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(5 * 1024 + 512).unwrap() }).unwrap();
+    let lengths = || fake.with(0, |queue| queue.take()).unwrap().segments.iter().map(|of| of.bytes).collect::<Vec<_>>();
+    // Four segments are a piece, between its header and its status.
+    assert_eq!((lengths(), lengths()), (vec![16, 1024, 1024, 1024, 1024, 1], vec![16, 1024, 512, 1]));
+}
+
+#[test]
 fn a_full_disk_gives_the_request_back() {
     let (_platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
     while blk.has_room() {
@@ -252,6 +261,12 @@ fn impossible_configurations_are_refused() {
     let mut huge = config(0, 1, 512);
     huge[7] = 0xff;
     assert!(matches!(start(ALL, &huge), Some(SetupError::BadConfig(_))));
+}
+
+#[test]
+fn a_sector_size_that_was_not_agreed_on_does_not_count() {
+    let (_platter, blk) = Platter::new(ALL, &config(0, 126, 4096));
+    assert_eq!((blk.info().sector_bytes, blk.info().size_bytes), (512, SECTORS * 512));
 }
 
 #[test]

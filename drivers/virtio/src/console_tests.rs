@@ -234,6 +234,22 @@ fn room_that_came_is_reported_until_it_is_taken() {
 }
 
 #[test]
+fn a_read_goes_on_in_the_next_buffer() {
+    let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
+    for text in ["abc", "defgh", "ij"] {
+        fake.with(0, |queue| {
+            let chain = queue.take().unwrap();
+            let written = chain.write(text.as_bytes());
+            queue.complete(chain.head, written);
+        });
+    }
+    let mut bytes = [0; 5];
+    assert_eq!((console.read(&mut bytes), &bytes), (5, b"abcde"));
+    assert_eq!((console.read(&mut bytes), &bytes), (5, b"fghij"));
+    assert_eq!(console.read(&mut bytes), 0);
+}
+
+#[test]
 fn input_that_was_read_in_part_is_work() {
     let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
     fake.with(0, |queue| {

@@ -128,6 +128,15 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_has_its_request_leaves_a_core_in_peace() {
+        let fake = Fake::new(device::RNG, 0, &[]);
+        let mut rng = Rng::new(fake.clone(), GuardedDma, |_: &[u8]| ()).unwrap();
+        assert_eq!(fake.notifications(), [0]);
+        assert!(!rng.kick() && !rng.has_work() && !rng.is_delivering());
+        assert_eq!((rng.deadline(), fake.notifications()), (None, alloc::vec![]));
+    }
+
+    #[test]
     fn interrupts_come_only_while_it_is_armed() {
         for features in [feature::EVENT_IDX, 0] {
             let fake = Fake::new(device::RNG, features, &[]);

@@ -51,6 +51,7 @@ fn a_transport_in_a_box_passes_everything_on() {
     fake.state().queue_size_max = 4;
     let mut session = Session::new(boxed);
     session.begin(device::BLK, 0, 0, &[]).unwrap();
+    assert_eq!(fake.state().accepted, feature::VERSION_1);
     assert_eq!(Queue::new(&mut session, &GuardedDma, 3, QUEUE).unwrap().size(), 4);
     assert_eq!(fake.with(3, |queue| queue.addresses().size), 4);
     fake.state().refuses_interrupts = true;

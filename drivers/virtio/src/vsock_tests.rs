@@ -60,7 +60,8 @@ fn packets_are_received_and_their_buffers_go_back() {
                 vsock.give(packet.buffer);
                 assert_eq!(kept[..packet.bytes], vec![round; packet.bytes]);
             }
-            _ => vsock.give_new(),
+            2 if round < 50 => vsock.give_new(),
+            _ => vsock.give(Buf::zeroed(BYTES - 1).unwrap()),
         }
         assert!(!vsock.poll() && vsock.receive().is_none());
     }
@@ -201,8 +202,10 @@ fn a_machine_that_was_moved_has_another_identifier() {
         });
     };
     fake.state().config[0] = 9;
-    happen(1);
-    assert!(vsock.poll() && !vsock.take_reset(), "an event that means something else");
+    for _ in 0..8 {
+        happen(1);
+        assert!(vsock.poll() && !vsock.take_reset(), "an event that means something else");
+    }
     for _ in 0..20 {
         happen(0);
         assert!(vsock.arm() && vsock.take_reset() && !vsock.take_reset());
