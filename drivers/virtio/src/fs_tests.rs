@@ -773,6 +773,18 @@ fn an_answer_that_is_not_valid_breaks_the_device_and_it_starts_again() {
 }
 
 #[test]
+fn a_host_that_speaks_an_older_fuse_is_given_up() {
+    let mut site = site();
+    site.host.damage = Some(|answer| answer[16 + 4] = 30);
+    let files = site.files.clone();
+    let refused = site.run(files.metadata("folder")).err();
+    assert_eq!(refused, Some(FileError::Broken(Lie::BadAnswer.as_str())));
+    assert_eq!(site.files.lie(), Some(Lie::BadAnswer));
+    site.files.restart().unwrap();
+    assert!(site.run(files.metadata("folder")).is_ok());
+}
+
+#[test]
 fn a_lie_about_what_is_forgotten_ends_every_request() {
     let mut site = site();
     let files = site.files.clone();
