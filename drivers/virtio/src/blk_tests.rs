@@ -3,8 +3,9 @@
 use crate::Driver;
 use crate::blk::Blk;
 use crate::disk::Disk;
-use crate::error::SetupError;
-use crate::fake::{BounceDma, Chain, DAMAGED, Fake, GuardedDma, State};
+use crate::dma::Users;
+use crate::error::{Lie, SetupError};
+use crate::fake::{BounceDma, Chain, DAMAGED, Fake, GuardedDma, RecordingDma, State};
 use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::{device, feature, status};
 use alloc::boxed::Box;
@@ -55,8 +56,8 @@ impl Platter {
         }
     }
 
-    /// Executes a held request and answers it.
-    fn answer(&mut self, which: usize, status: Option<u8>) {
+    /// Executes a held request and answers it. Whether the driver wants an interrupt for that.
+    fn answer(&mut self, which: usize, status: Option<u8>) -> bool {
         let chain = self.held.swap_remove(which);
         let asked = chain.read();
         let kind = u32::from_le_bytes(asked[..4].try_into().unwrap());
@@ -77,7 +78,7 @@ impl Platter {
         }
         reply.push(status);
         let written = chain.write(&reply);
-        self.fake.with(0, |queue| queue.complete(chain.head, written));
+        self.fake.with(0, |queue| queue.complete(chain.head, written))
     }
 
     fn answer_all(&mut self) {
@@ -137,6 +138,88 @@ fn reads_and_writes_what_is_there() {
 }
 
 #[test]
+fn a_disk_takes_the_features_that_it_knows() {
+    let fake = Fake::new(device::BLK, u64::MAX, &config(4096, 126, 512));
+    let blk = Blk::new(fake.clone(), GuardedDma).unwrap();
+    let known = feature::BLK_SIZE_MAX | feature::BLK_RO | feature::BLK_BLK_SIZE | feature::VERSION_1 | ALL;
+    assert_eq!(fake.state().accepted, known);
+    assert!(blk.info().read_only);
+}
+
+/// With tables a request takes one descriptor, whatever the number of its segments, so the queue holds as many requests as it can.
+#[test]
+fn a_long_request_takes_one_descriptor_and_a_table() {
+    let fake = Fake::new(device::BLK, ALL | feature::BLK_SIZE_MAX, &config(512, 126, 512));
+    let dma = RecordingDma::default();
+    let mut blk = Blk::new(fake.clone(), dma.clone()).unwrap();
+    // 128 descriptors with their rings, tables of six descriptors, and areas.
+    let expected = [(3398, Users::DeviceWrites), (128 * 6 * 16, Users::DeviceReads), (128 * 32, Users::DeviceWrites)];
+    assert_eq!(dma.allocated(), expected);
+    for _ in 0..128 {
+        blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(2048).unwrap() }).unwrap();
+        assert_eq!(fake.with(0, |queue| queue.take()).expect("the queue has room").segments.len(), 6);
+    }
+    assert!(!blk.has_room());
+}
+
+#[test]
+fn the_last_segment_has_what_is_left() {
+    let (Platter { fake, .. }, mut blk) = Platter::new(ALL | feature::BLK_SIZE_MAX, &config(1024, 126, 512));
+    blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(5 * 1024 + 512).unwrap() }).unwrap();
+    let lengths = || fake.with(0, |queue| queue.take()).unwrap().segments.iter().map(|of| of.bytes).collect::<Vec<_>>();
+    // Four segments are a piece, between its header and its status.
+    assert_eq!((lengths(), lengths()), (vec![16, 1024, 1024, 1024, 1024, 1], vec![16, 1024, 512, 1]));
+}
+
+#[test]
+fn a_full_disk_gives_the_request_back() {
+    let (_platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
+    while blk.has_room() {
+        blk.submit(Request::Flush).unwrap();
+    }
+    let buf = || Buf::copy_of(&[7; 1024]).unwrap();
+    let given_back = |result| match result {
+        Err((SubmitError::Full, request)) => request,
+        other => panic!("{other:?}"),
+    };
+    let read = given_back(blk.submit(Request::Read { offset: 512, buf: buf() }));
+    assert!(matches!(read, Request::Read { offset: 512, buf } if buf[..] == [7; 1024]));
+    let write = given_back(blk.submit(Request::Write { offset: 1024, buf: buf() }));
+    assert!(matches!(write, Request::Write { offset: 1024, buf } if buf[..] == [7; 1024]));
+    assert!(matches!(given_back(blk.submit(Request::Flush)), Request::Flush));
+}
+
+#[test]
+fn interrupts_come_only_while_it_is_armed() {
+    for features in [ALL, ALL & !feature::EVENT_IDX] {
+        let (mut platter, blk) = Platter::new(features, &config(0, 126, 512));
+        let mut disk = Disk::new(blk);
+        let mut context = Context::from_waker(Waker::noop());
+        for is_armed in [true, false, true] {
+            let mut read = reads(&disk, 7);
+            assert!(read.as_mut().poll(&mut context).is_pending());
+            assert!(!disk.arm());
+            if !is_armed {
+                disk.disarm();
+            }
+            platter.take();
+            assert_eq!(platter.answer(0, None), is_armed, "{features:#x}");
+            assert!(disk.poll() && read.as_mut().poll(&mut context).is_ready());
+        }
+        platter.fake.state().status |= status::NEEDS_RESET;
+        disk.acknowledge();
+        assert_eq!(platter.fake.state().acknowledged, 1);
+        assert!(disk.arm() && disk.lie() == Some(Lie::NeedsReset));
+    }
+}
+
+#[test]
+#[should_panic(expected = "assertion failed: self.session.has_ended()")]
+fn a_disk_that_works_is_not_started_again() {
+    _ = Platter::new(ALL, &config(0, 126, 512)).1.restart();
+}
+
+#[test]
 fn a_flush_goes_to_the_device_only_where_there_is_a_cache() {
     for (features, flushes) in [(ALL, 1), (ALL & !feature::BLK_FLUSH, 0)] {
         let (mut platter, mut blk) = Platter::new(features, &config(0, 126, 512));
@@ -181,6 +264,12 @@ fn impossible_configurations_are_refused() {
 }
 
 #[test]
+fn a_sector_size_that_was_not_agreed_on_does_not_count() {
+    let (_platter, blk) = Platter::new(ALL, &config(0, 126, 4096));
+    assert_eq!((blk.info().sector_bytes, blk.info().size_bytes), (512, SECTORS * 512));
+}
+
+#[test]
 fn a_last_sector_that_is_not_whole_is_left_out() {
     for (capacity, blk_size, size_bytes) in [(9u64, 4096, 4096), (16, 4096, 8192), (9, 512, 4608), (7, 4096, 0)] {
         let mut bytes = config(0, 1, blk_size);
@@ -202,6 +291,21 @@ fn an_error_of_the_device_ends_a_request_once() {
     platter.answer_all();
     let outcomes = poll(&mut blk);
     assert_eq!((outcomes.len(), outcomes[0].1), (1, Err(BlockError::Device(1))));
+}
+
+#[test]
+fn the_error_of_a_request_holds_up_no_other_one() {
+    let features = (ALL | feature::BLK_SIZE_MAX) & !feature::INDIRECT;
+    let (mut platter, mut blk) = Platter::new(features, &config(512, 1, 512));
+    let [failing, other] =
+        [0, 0].map(|offset| blk.submit(Request::Read { offset, buf: Buf::zeroed(64 * 512).unwrap() }).unwrap());
+    platter.take();
+    assert_eq!(platter.held.len(), 42, "the queue is full of the first one's pieces");
+    platter.answer(0, Some(5));
+    let mut outcomes = finish(&mut platter, &mut blk);
+    outcomes.sort_by_key(|outcome| outcome.0 == other.index());
+    assert_eq!((outcomes.len(), outcomes[0].0, outcomes[0].1), (2, failing.index(), Err(BlockError::Device(5))));
+    assert!(outcomes[1].1.is_ok() && outcomes[1].2.as_deref().unwrap() == &platter.bytes[..]);
 }
 
 #[test]

@@ -29,11 +29,10 @@ impl Sum {
 
     /// The sum itself, not inverted, as a number.
     pub fn fold(self) -> u16 {
-        let mut sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
-        sum = (sum >> 32) + (sum & 0xffff_ffff);
-        sum = (sum >> 16) + (sum & 0xffff);
-        sum = (sum >> 16) + (sum & 0xffff);
-        sum = (sum >> 16) + (sum & 0xffff);
+        let mut sum = self.0;
+        while sum > 0xffff {
+            sum = (sum >> 16) + (sum & 0xffff);
+        }
         (sum as u16).to_be()
     }
 }

@@ -7,6 +7,7 @@ use crate::fake::{Fake, GuardedDma};
 use crate::transport::{device, feature, status};
 use alloc::vec;
 use alloc::vec::Vec;
+use std::thread;
 
 fn console(config: ConsoleConfig) -> (Fake, Console<Fake, GuardedDma>) {
     console_with(feature::EVENT_IDX, config)
@@ -123,7 +124,7 @@ fn a_liar_is_not_written_to() {
     console.write(b"text");
     console.kick();
     fake.with(1, |queue| queue.put(0, 1));
-    assert!(!console.drain(10));
+    assert!(!console.drain(usize::MAX), "it is not waited for");
     assert!(!console.poll() && !console.arm());
     assert_eq!(fake.state().status, 0);
     fake.notifications();
@@ -187,6 +188,127 @@ fn a_device_that_has_given_up_is_noticed_when_it_interrupts() {
     console.want_room();
     assert!(console.arm(), "who waits for room must not sleep");
     assert_eq!(console.lie(), Some(Lie::NeedsReset));
-    assert!(console.poll() && console.take_room() && console.has_room(1 << 20));
+    assert!(console.poll() && console.arm(), "nor who has not heard yet that there is room");
+    assert!(console.take_room() && console.has_room(1 << 20) && !console.arm());
     assert_eq!(fake.state().status, 0);
+}
+
+#[test]
+fn a_console_takes_the_features_that_it_knows() {
+    for (port, known) in [(0, feature::EVENT_IDX), (1, feature::EVENT_IDX | feature::CONSOLE_MULTIPORT)] {
+        let fake = Fake::new(device::CONSOLE, u64::MAX, &[80, 0, 25, 0, 4, 0, 0, 0]);
+        Console::new(fake.clone(), GuardedDma, ConsoleConfig { port, ..ConsoleConfig::default() }).unwrap();
+        assert_eq!(fake.state().accepted, known | feature::VERSION_1);
+    }
+}
+
+#[test]
+fn room_is_counted_in_bytes() {
+    let config = ConsoleConfig { buffers: 3, buffer_bytes: 100, receive: false, port: 0 };
+    let (fake, mut console) = console(config);
+    assert!(console.has_room(300) && console.has_room(301), "there is never room for more");
+    console.write(&[b'x'; 30]);
+    assert!(console.has_room(270) && !console.has_room(271) && !console.has_room(301));
+    console.write(&[b'x'; 100]);
+    assert!(console.has_room(170) && !console.has_room(171));
+    console.write(&[b'x'; 169]);
+    assert!(console.has_room(1) && !console.has_room(2));
+    // What the host has read is room again, and what is being filled is not.
+    read(&fake);
+    assert!(console.has_room(201) && !console.has_room(202));
+}
+
+/// A writer that is to be informed twice, before it has looked, is informed.
+#[test]
+fn room_that_came_is_reported_until_it_is_taken() {
+    let (fake, mut console) = console(ConsoleConfig::default());
+    for _ in 0..2 {
+        console.want_room();
+        console.write(b"text");
+        console.kick();
+        assert_eq!(read(&fake), b"text");
+        assert!(console.poll() && console.arm());
+    }
+    assert!(console.take_room() && !console.take_room());
+    assert!(!console.poll() && !console.arm());
+}
+
+#[test]
+fn a_read_goes_on_in_the_next_buffer() {
+    let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
+    for text in ["abc", "defgh", "ij"] {
+        fake.with(0, |queue| {
+            let chain = queue.take().unwrap();
+            let written = chain.write(text.as_bytes());
+            queue.complete(chain.head, written);
+        });
+    }
+    let mut bytes = [0; 5];
+    assert_eq!((console.read(&mut bytes), &bytes), (5, b"abcde"));
+    assert_eq!((console.read(&mut bytes), &bytes), (5, b"fghij"));
+    assert_eq!(console.read(&mut bytes), 0);
+}
+
+#[test]
+fn input_that_was_read_in_part_is_work() {
+    let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
+    fake.with(0, |queue| {
+        let chain = queue.take().unwrap();
+        let written = chain.write(b"input");
+        queue.complete(chain.head, written);
+    });
+    assert_eq!(console.read(&mut [0; 2]), 2);
+    assert!(console.poll() && console.arm());
+    assert_eq!(console.read(&mut [0; 8]), 3);
+    assert!(!console.poll() && !console.arm());
+}
+
+/// The report of a crash is sent by a core that does nothing else.
+#[test]
+fn draining_waits_for_a_slow_host() {
+    let (fake, mut console) = console(ConsoleConfig::default());
+    console.write(b"text");
+    let host = thread::spawn(move || {
+        while fake.notifications().is_empty() {
+            thread::yield_now();
+        }
+        (0..1000).for_each(|_| thread::yield_now());
+        read(&fake)
+    });
+    assert!(console.drain(usize::MAX));
+    assert_eq!(host.join().unwrap(), b"text");
+}
+
+#[test]
+fn a_console_that_gave_up_is_started_again() {
+    for waits in [true, false] {
+        let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
+        console.write(b"lost");
+        if waits {
+            console.want_room();
+        }
+        fake.state().status |= status::NEEDS_RESET;
+        console.acknowledge();
+        console.arm();
+        assert_eq!(console.lie(), Some(Lie::NeedsReset));
+        console.restart().unwrap();
+        assert_eq!((console.lie(), console.poll(), console.take_room()), (None, waits, waits));
+        console.write(b"text");
+        console.kick();
+        assert_eq!(read(&fake), b"text");
+        fake.with(0, |queue| {
+            let chain = queue.take().expect("it may write input again");
+            let written = chain.write(b"input");
+            queue.complete(chain.head, written);
+        });
+        assert_eq!(console.read(&mut [0; 8]), 5);
+        // A notice that has come and was not taken yet stays.
+        console.want_room();
+        console.write(b"text");
+        console.kick();
+        read(&fake);
+        assert!(console.poll());
+        console.restart().unwrap();
+        assert!(console.take_room() && !console.take_room());
+    }
 }

@@ -235,24 +235,19 @@ unsafe fn read_bytes(source: *const u8, target: &mut [u8]) {
     }
 }
 
-/// # Safety
-/// The 16 bytes from `source` on must be readable, and `source` aligned to 16. A device may write them meanwhile.
+/// What is read at once.
 #[cfg(target_arch = "x86_64")]
-unsafe fn read_block(source: *const u8) -> [u8; BLOCK_BYTES] {
-    // SAFETY: the caller vouches for the bytes; any bits are a value.
-    let block = unsafe { source.cast::<core::arch::x86_64::__m128i>().read_volatile() };
-    // SAFETY: both are 16 plain bytes.
-    unsafe { core::mem::transmute(block) }
-}
+type Block = core::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Block = u128;
 
 /// # Safety
-/// As above.
-#[cfg(not(target_arch = "x86_64"))]
+/// The 16 bytes from `source` on must be readable, and `source` aligned to 16. A device may write them meanwhile.
 unsafe fn read_block(source: *const u8) -> [u8; BLOCK_BYTES] {
-    let mut block = [0; BLOCK_BYTES];
-    // SAFETY: the caller vouches for the bytes.
-    unsafe { read_bytes(source, &mut block) };
-    block
+    // SAFETY: the caller vouches for the bytes; any bits are a value.
+    let block = unsafe { source.cast::<Block>().read_volatile() };
+    // SAFETY: both are 16 plain bytes.
+    unsafe { core::mem::transmute(block) }
 }
 
 /// Ordinary memory that is lent to a device for one request.
@@ -285,6 +280,7 @@ impl Loan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_allocator::page_bytes_in_use;
     use alloc::vec;
     use alloc::vec::Vec;
 
@@ -302,6 +298,16 @@ mod tests {
         // SAFETY: no device has this memory.
         unsafe { memory.slice_mut(8191..8192) }.fill(9);
         assert!(IdentityDma.allocate(usize::MAX, Users::DeviceReads).is_none());
+    }
+
+    #[test]
+    fn memory_is_freed_when_nothing_keeps_it_any_more() {
+        let memory = IdentityDma.allocate(5000, Users::DeviceReads).unwrap();
+        let kept = memory.keep();
+        drop(memory);
+        assert_eq!(page_bytes_in_use(), 8192);
+        drop(kept);
+        assert_eq!(page_bytes_in_use(), 0);
     }
 
     #[test]

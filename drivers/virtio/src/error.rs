@@ -180,3 +180,48 @@ impl fmt::Display for Lie {
 }
 
 impl core::error::Error for Lie {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn each_error_has_its_numbers_in_its_words() {
+        for (error, words) in [
+            (TransportError::NotVirtio { magic: 0xab }, "no virtio registers here (found 0x000000ab)"),
+            (TransportError::UnknownVersion(3), "unknown virtio-mmio version 3"),
+            (TransportError::NoDevice, "the slot holds no device"),
+        ] {
+            assert_eq!(error.to_string(), words);
+        }
+        let no_capability = TransportError::NoCapability { kind: 2 }.to_string();
+        assert!(no_capability.contains("type 2") && no_capability.contains("disable-legacy=on"));
+        for (error, words) in [
+            (SetupError::WrongDevice { wanted: 2, found: 1 }, "the device is of kind 1, the driver is for kind 2"),
+            (SetupError::MissingFeatures(1 << 32), "the device lacks the features 0x100000000"),
+            (SetupError::FeaturesRefused(18), "the device refused the features 0x12 that it offered"),
+            (SetupError::ResetIgnored, "the device does not reset"),
+            (
+                SetupError::QueueTooShort { queue: 1, wanted: 4, allowed: 2 },
+                "queue 1 allows 2 descriptors, 4 are needed",
+            ),
+            (SetupError::BadConfig("why"), "the device's configuration is impossible: why"),
+            (SetupError::InterruptRefused { queue: 7 }, "the device refused an interrupt for queue 7"),
+        ] {
+            assert_eq!(error.to_string(), words);
+        }
+        assert!(SetupError::OutOfMemory { bytes: 512 }.to_string().starts_with("no memory for 512 bytes"));
+        for (lie, numbers) in [
+            (Lie::IdOutOfRange { id: 9 }, " (descriptor 9)"),
+            (Lie::NotInFlight { id: 9 }, " (descriptor 9)"),
+            (Lie::LengthTooLong { bytes: 9, writable: 8 }, " (9 bytes into 8)"),
+            (Lie::TooManyCompletions { count: 3, in_flight: 2 }, " (3 of 2)"),
+            (Lie::BufferCount { buffers: 0 }, " (0 buffers)"),
+            (Lie::NoAnswer, ""),
+            (Lie::Protocol("it speaks otherwise"), ""),
+        ] {
+            assert_eq!(lie.to_string().strip_prefix(lie.as_str()), Some(numbers));
+        }
+    }
+}

@@ -40,6 +40,8 @@ pub struct State {
     pub generation: u32,
     /// Offset and width of each read of the configuration.
     pub config_reads: Vec<(u16, usize)>,
+    /// Ticks of the trace's clock that a notification takes at least.
+    pub notify_ticks: u64,
 }
 
 impl State {
@@ -121,7 +123,10 @@ impl Transport for Fake {
         if state.refuses_interrupts { Err(SetupError::InterruptRefused { queue }) } else { Ok(()) }
     }
     fn notify(&mut self, queue: u16) {
-        self.state().notified.push(queue);
+        let mut state = self.state();
+        state.notified.push(queue);
+        let end = glass_trace::ticks() + state.notify_ticks;
+        while glass_trace::ticks() < end {}
     }
     fn acknowledge_interrupt(&mut self) {
         self.state().acknowledged += 1;
@@ -196,6 +201,10 @@ pub struct DeviceQueue {
 impl DeviceQueue {
     fn new(number: u16, addresses: QueueAddresses, event_idx: bool) -> DeviceQueue {
         DeviceQueue { number, addresses, event_idx, next_available: 0, used_index: 0 }
+    }
+
+    pub fn addresses(&self) -> QueueAddresses {
+        self.addresses
     }
 
     fn u16_at(&self, address: u64) -> &AtomicU16 {
@@ -397,5 +406,34 @@ unsafe impl Dma for BounceDma {
             // SAFETY: the caller vouches for the memory, which is as long as the loan.
             loan.copy.copy_to(0, unsafe { core::slice::from_raw_parts_mut(pointer, bytes) });
         }
+    }
+}
+
+/// As [`GuardedDma`], and remembers what was allocated.
+#[derive(Clone, Default)]
+pub struct RecordingDma(Arc<Mutex<Vec<(usize, Users)>>>);
+
+impl RecordingDma {
+    /// Takes the lengths of what was allocated since the last call, with their users.
+    pub fn allocated(&self) -> Vec<(usize, Users)> {
+        core::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+// SAFETY: all memory is of `GuardedDma`.
+unsafe impl Dma for RecordingDma {
+    fn allocate(&self, bytes: usize, users: Users) -> Option<DmaMemory> {
+        self.0.lock().unwrap().push((bytes, users));
+        GuardedDma.allocate(bytes, users)
+    }
+
+    unsafe fn share(&self, pointer: *mut u8, bytes: usize, users: Users) -> Option<u64> {
+        // SAFETY: the caller vouches for it.
+        unsafe { GuardedDma.share(pointer, bytes, users) }
+    }
+
+    unsafe fn unshare(&self, address: u64, pointer: *mut u8, bytes: usize, users: Users) {
+        // SAFETY: the caller vouches for it.
+        unsafe { GuardedDma.unshare(address, pointer, bytes, users) }
     }
 }

@@ -179,6 +179,12 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
         (self.shared.clock)()
     }
 
+    /// Nodes that are remembered.
+    #[cfg(test)]
+    pub(crate) fn nodes_count(&self) -> usize {
+        self.shared.state.borrow().nodes.len()
+    }
+
     /// Sends a request about `node` and returns its answer. It fails if the device was started again since the node was found: its number
     /// may be that of another one now.
     async fn request(&self, node: &Node, message: Message, data: Data) -> Completion {

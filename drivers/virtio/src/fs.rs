@@ -351,7 +351,8 @@ impl<T: Transport, D: Dma> Fs<T, D> {
 
     /// As [`Driver::acknowledge`](crate::Driver::acknowledge).
     pub fn acknowledge(&mut self) {
-        self.session.acknowledge(self.card.queue.has_used() || self.card.forgets.has_used());
+        // What was forgotten lies there until the next FORGET, and no interrupt was requested for it.
+        self.session.acknowledge(self.card.queue.explains_interrupt());
     }
 
     /// Why the device is not used any more, if that is so.

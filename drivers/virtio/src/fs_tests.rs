@@ -1,12 +1,12 @@
 //! Files against a device in memory that serves a small directory by FUSE, or answers what no correct device does.
 
 use crate::Driver;
-use crate::error::Lie;
-use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
+use crate::error::{Lie, SetupError};
+use crate::fake::{BounceDma, Chain, DAMAGED, Fake, GuardedDma};
 use crate::files::HostFiles;
-use crate::fs::{Data, Fs};
+use crate::fs::{Data, Fs, Refused};
 use crate::fuse::{Message, Opcode};
-use crate::transport::{device, feature};
+use crate::transport::{device, feature, status};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -51,6 +51,10 @@ struct Host {
     damage: Option<fn(&mut Vec<u8>)>,
     /// Directories have another entry forever.
     is_endless: bool,
+    /// Directories have so many entries more.
+    more_entries: u64,
+    /// How long the absence of a name is valid, in seconds; 0 if it is answered by an error.
+    absence_valid_secs: u64,
     /// It takes nothing that is to be forgotten.
     keeps_all: bool,
 }
@@ -126,7 +130,15 @@ impl Host {
                 answer[28] = 2;
                 Ok(answer)
             }
-            1 => self.find(node, &name(0)).map(|found| self.entry(found)).ok_or(2),
+            1 => match self.find(node, &name(0)) {
+                Some(found) => Ok(self.entry(found)),
+                None if self.absence_valid_secs > 0 => {
+                    let mut absent = vec![0; 128];
+                    absent[16..24].copy_from_slice(&self.absence_valid_secs.to_le_bytes());
+                    Ok(absent)
+                }
+                None => Err(2),
+            },
             3 => Ok([vec![0; 16], self.attributes(node)].concat()),
             4 => {
                 assert_eq!(u32_at(body, 0), 1 << 3 | 1 << 6, "size and handle are set, nothing else");
@@ -185,6 +197,18 @@ impl Host {
             28 if self.is_endless => {
                 let next = u64_at(body, 8) + 1;
                 Ok([&[1; 8][..], &next.to_le_bytes(), &[2, 0, 0, 0], &[4, 0, 0, 0], b"..", &[0; 6]].concat())
+            }
+            28 if self.more_entries > 0 => {
+                let offset = u64_at(body, 8);
+                let numbers = offset..(offset + 1000).min(self.more_entries);
+                Ok(numbers
+                    .flat_map(|number| {
+                        let mut entry =
+                            [&[1; 8][..], &(number + 1).to_le_bytes(), &[8, 0, 0, 0], &[8, 0, 0, 0]].concat();
+                        entry.extend(alloc::format!("{number:08}").bytes());
+                        entry
+                    })
+                    .collect())
             }
             28 => {
                 let offset = u64_at(body, 8) as usize;
@@ -280,6 +304,8 @@ fn site_with(features: u64) -> Site {
         metadata_valid_secs: 1,
         damage: None,
         is_endless: false,
+        more_entries: 0,
+        absence_valid_secs: 0,
         keeps_all: false,
     };
     let root = Node { parent: 0, name: String::new(), mode: DIRECTORY_MODE, bytes: Vec::new() };
@@ -373,6 +399,7 @@ fn what_is_written_is_there_and_names_change_at_once() {
         Ok::<_, FileError>(())
     };
     site.run(task).unwrap();
+    assert_eq!(site.host.requests.iter().filter(|opcode| **opcode == Opcode::Sync as u32).count(), 1);
     site.assert_nothing_left();
 }
 
@@ -450,6 +477,78 @@ fn what_a_dropped_future_has_opened_is_closed() {
     }
 }
 
+/// A host counts how often it has named a node, and keeps the node until all of that is given back.
+#[test]
+fn what_a_dropped_future_has_been_told_is_forgotten() {
+    type Task<'a> = core::pin::Pin<alloc::boxed::Box<dyn Future<Output = bool> + 'a>>;
+    type Make = for<'a> fn(&'a HostFiles<Fake, GuardedDma>) -> Task<'a>;
+    let makes: [(Make, &str); 3] = [
+        (|files| alloc::boxed::Box::pin(async { files.metadata("link").await.is_ok() }), "link"),
+        (|files| alloc::boxed::Box::pin(async { files.create_dir("new").await.is_ok() }), "new"),
+        (|files| alloc::boxed::Box::pin(async { files.open("new", Open::CreateNew).await.is_ok() }), "new"),
+    ];
+    for (make, name) in makes {
+        for rounds in 0..4 {
+            let mut site = site();
+            let files = site.files.clone();
+            let mut task = make(&files);
+            let mut has_ended = false;
+            for _ in 0..rounds {
+                has_ended = task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+                if has_ended {
+                    break;
+                }
+                site.round();
+            }
+            drop(task);
+            site.assert_nothing_left();
+            // A name that was learned is kept, with one reference to its node.
+            let node = site.host.find(ROOT, name).unwrap_or(0);
+            let kept = site.host.lookups.get(&node).copied();
+            assert_eq!(kept, has_ended.then_some(1), "{name} after {rounds} rounds");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_not_there_is_kept_as_such() {
+    let mut site = site();
+    site.host.absence_valid_secs = 1;
+    let files = site.files.clone();
+    let lookups = |site: &Site| site.host.requests.iter().filter(|opcode| **opcode == 1).count();
+    for _ in 0..3 {
+        assert_eq!(site.run(files.metadata("none")).err(), Some(FileError::NotFound));
+    }
+    assert_eq!(lookups(&site), 1);
+    // There is no node to forget, neither here nor where nobody waits for the answer.
+    drop(files.metadata("other"));
+    let mut other = alloc::boxed::Box::pin(files.metadata("other"));
+    assert!(other.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    site.round();
+    drop(other);
+    site.assert_nothing_left();
+    site.now.set(Instant(site.now.get().0 + 1_000_000_001));
+    site.host.add(ROOT, "none", FILE_MODE, b"now");
+    assert_eq!(site.run(files.metadata("none")).unwrap().bytes, 3);
+}
+
+/// A host that replaces its files all the time does not make us remember all of them.
+#[test]
+fn a_node_that_was_forgotten_takes_no_memory() {
+    let mut site = site();
+    site.host.valid_secs = 0;
+    let files = site.files.clone();
+    for number in 0..50 {
+        let link = site.host.find(ROOT, "link").unwrap();
+        let node = site.host.nodes.remove(&link).unwrap();
+        site.host.nodes.insert(1000 + number, node);
+        site.run(files.metadata("link")).unwrap();
+        site.round();
+    }
+    // The root, and the node that the name leads to.
+    assert_eq!(files.nodes_count(), 2);
+}
+
 #[test]
 fn a_directory_that_a_dropped_future_has_opened_is_closed() {
     let mut site = site();
@@ -493,6 +592,108 @@ fn names_beyond_the_limit_are_forgotten() {
     // Then others, until half of the limit is left.
     assert_eq!(find(&mut site, 5000..5000 + 4096 - 1905), 4096);
     assert_eq!(find(&mut site, 9000..9001), 2048);
+}
+
+#[test]
+fn a_device_has_the_features_and_queues_that_requests_need() {
+    let start = |queue_size_max| {
+        let fake = Fake::new(device::FS, u64::MAX, &[0; 40]);
+        fake.state().queue_size_max = queue_size_max;
+        let result = Fs::new(fake.clone(), GuardedDma).err();
+        (result, fake.state().accepted)
+    };
+    let known = feature::EVENT_IDX | feature::INDIRECT | feature::VERSION_1;
+    assert_eq!((start(4), start(128)), ((None, known), (None, known)));
+    assert_eq!(start(2).0, Some(SetupError::QueueTooShort { queue: 1, wanted: 4, allowed: 2 }));
+}
+
+#[test]
+fn a_message_has_an_area_for_its_length() {
+    let fake = Fake::new(device::FS, 0, &[0; 40]);
+    let mut fs = Fs::new(fake.clone(), GuardedDma).unwrap();
+    let mut submit =
+        |name_bytes: usize| fs.submit(Message::lookup(ROOT, &"x".repeat(name_bytes)), Data::None, Instant(0));
+    // The header, the name and a zero.
+    let longest = 576 - 40 - 1;
+    assert!(submit(longest).is_ok());
+    assert!(matches!(submit(longest + 1), Err(Refused::Error(FileError::BadPath, Data::None))));
+    assert!(matches!(submit(longest + 2), Err(Refused::Error(FileError::BadPath, Data::None))));
+    assert_eq!(fake.with(1, |queue| queue.take()).unwrap().read().len(), 576);
+}
+
+/// A device gets at memory of the service only while a request is in flight.
+#[test]
+fn buffers_are_lent_for_their_request_only() {
+    let fake = Fake::new(device::FS, 0, &[0; 40]);
+    let dma = BounceDma::default();
+    let mut fs = Fs::new(fake.clone(), dma.clone()).unwrap();
+    let submit = |fs: &mut Fs<Fake, BounceDma>| {
+        let buf = || Buf::zeroed(100).unwrap();
+        fs.submit(Message::read(ROOT, 1, 0, 100), Data::Fill(buf(), 0..100), Instant(0)).unwrap();
+        fs.submit(Message::write(ROOT, 1, 0, 100), Data::Send(buf(), 0..100), Instant(0)).unwrap();
+    };
+    submit(&mut fs);
+    assert_eq!(dma.count(), 2);
+    fake.with(1, |queue| {
+        let chain = queue.take().unwrap();
+        let request = chain.read();
+        let header = [&(16 + 100u32).to_le_bytes()[..], &[0; 4], &request[8..16]].concat();
+        let written = chain.write(&[&header[..], &[7; 100]].concat());
+        queue.complete(chain.head, written);
+    });
+    let read = fs.poll_one().unwrap();
+    assert_eq!((read.filled_bytes, dma.count()), (100, 1));
+    assert_eq!(read.buf.unwrap()[..], [7; 100]);
+    // All that is in flight fails when the device lies, and only that is work then.
+    fake.with(1, |queue| queue.put(9999, 0));
+    assert!(fs.arm());
+    let failed = fs.poll_one().unwrap();
+    assert!(matches!(failed.result, Err(FileError::Broken(_))) && failed.buf.is_some());
+    assert_eq!(dma.count(), 0);
+    assert!(fs.poll_one().is_none() && !fs.arm());
+    fs.restart().unwrap();
+    submit(&mut fs);
+    // It has given up by itself, which is noticed before sleeping.
+    fake.state().status |= status::NEEDS_RESET;
+    fs.acknowledge();
+    assert!(fs.arm() && fs.lie() == Some(Lie::NeedsReset));
+    fs.restart().unwrap();
+    assert_eq!(dma.count(), 0);
+    submit(&mut fs);
+    drop(fs);
+    assert_eq!(dma.count(), 0);
+}
+
+#[test]
+fn a_device_that_does_not_reset_keeps_what_it_has() {
+    let fake = Fake::new(device::FS, 0, &[0; 40]);
+    let mut fs = Fs::new(fake.clone(), GuardedDma).unwrap();
+    let mut buf = Buf::zeroed(100).unwrap();
+    fs.submit(Message::write(ROOT, 1, 0, 100), Data::Send(buf.clone(), 0..100), Instant(0)).unwrap();
+    fake.state().stuck = true;
+    drop(fs);
+    assert!(buf.as_mut().is_none(), "the device may still read it");
+}
+
+/// What the device has forgotten lies in its queue until the next node is forgotten, and explains no interrupt: the status was never read.
+#[test]
+fn a_device_that_has_given_up_is_noticed_whatever_it_has_forgotten() {
+    let mut site = site();
+    let files = site.files.clone();
+    site.run(files.metadata("folder")).unwrap();
+    let link = site.host.find(ROOT, "link").unwrap();
+    site.run(files.metadata("link")).unwrap();
+    let node = site.host.nodes.remove(&link).unwrap();
+    site.host.nodes.insert(1000, node);
+    site.now.set(Instant(site.now.get().0 + 2_000_000_000));
+    site.run(files.metadata("link")).unwrap();
+    site.round();
+    assert!(!site.host.lookups.contains_key(&link), "it was forgotten");
+    assert!(!site.files.arm());
+    site.host.fake.state().status |= status::NEEDS_RESET;
+    site.files.acknowledge();
+    assert!(site.files.arm() && site.files.lie() == Some(Lie::NeedsReset));
+    assert!(!site.files.poll() && !site.files.arm());
 }
 
 /// QEMU refuses a device whose driver sends an empty segment.
@@ -572,6 +773,18 @@ fn an_answer_that_is_not_valid_breaks_the_device_and_it_starts_again() {
 }
 
 #[test]
+fn a_host_that_speaks_an_older_fuse_is_given_up() {
+    let mut site = site();
+    site.host.damage = Some(|answer| answer[16 + 4] = 30);
+    let files = site.files.clone();
+    let refused = site.run(files.metadata("folder")).err();
+    assert_eq!(refused, Some(FileError::Broken(Lie::BadAnswer.as_str())));
+    assert_eq!(site.files.lie(), Some(Lie::BadAnswer));
+    site.files.restart().unwrap();
+    assert!(site.run(files.metadata("folder")).is_ok());
+}
+
+#[test]
 fn a_lie_about_what_is_forgotten_ends_every_request() {
     let mut site = site();
     let files = site.files.clone();
@@ -614,6 +827,60 @@ fn a_directory_without_an_end_is_refused() {
         site.round();
     }
     panic!("the directory is read forever");
+}
+
+#[test]
+fn a_directory_has_as_many_entries_as_are_permitted() {
+    for (count, is_permitted) in [(glass_api::ENTRIES_MAX, true), (glass_api::ENTRIES_MAX + 1, false)] {
+        let mut site = site();
+        site.host.more_entries = count as u64;
+        let files = site.files.clone();
+        let entries = site.run(files.read_dir(""));
+        assert_eq!(
+            entries.map(|entries| entries.len()),
+            if is_permitted { Ok(count) } else { Err(FileError::TooMany) }
+        );
+        site.assert_nothing_left();
+    }
+}
+
+/// What becomes of a task whose answer after so many others is changed.
+fn damaged<T>(site: &mut Site, task: impl Future<Output = T>, rounds: usize, damage: fn(&mut Vec<u8>)) -> T {
+    let mut task = pin!(task);
+    for _ in 0..rounds {
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        site.round();
+    }
+    site.host.damage = Some(damage);
+    site.run(task)
+}
+
+#[test]
+fn a_directory_that_stands_still_is_refused() {
+    let mut site = site();
+    let files = site.files.clone();
+    site.run(files.metadata("folder")).unwrap();
+    // OPENDIR is answered; the entries in the answer to READDIR have the offset that was requested.
+    let entries = damaged(&mut site, files.read_dir("folder"), 1, |answer| answer[24..32].fill(0));
+    assert_eq!(entries.err(), Some(FileError::Broken("a directory does not end")));
+    site.assert_nothing_left();
+}
+
+#[test]
+fn a_host_that_writes_nothing_or_too_much_is_an_error() {
+    let mut site = site();
+    let files = site.files.clone();
+    let file = site.run(files.open("folder/file", Open::Write)).unwrap();
+    let write = || file.write(0, Buf::zeroed(10).unwrap());
+    let (written, _) = damaged(&mut site, write(), 0, |answer| answer[16] = 0);
+    assert_eq!(written, Err(FileError::NoSpace));
+    let (written, _) = damaged(&mut site, write(), 0, |answer| answer[16] = 11);
+    assert_eq!(written, Err(FileError::Broken("more was written than was sent")));
+    // The rest of what was written in part is sent again.
+    let (written, _) = damaged(&mut site, write(), 0, |answer| answer[16] = 4);
+    assert_eq!(written, Ok(()));
+    drop(file);
+    site.assert_nothing_left();
 }
 
 /// Answers that came before the device was started again, to a task that runs after it.

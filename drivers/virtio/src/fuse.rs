@@ -386,6 +386,22 @@ mod tests {
         assert_eq!(u32_at(write.finish(1, 100), 0), 180);
     }
 
+    /// The numbers are those of `fcntl.h` and `fuse.h`.
+    #[test]
+    fn files_are_opened_and_made_as_the_service_wants() {
+        let words = |message: Message, count: usize| {
+            (0..count).map(|word| u32_at(&message.bytes, REQUEST_BYTES + 4 * word)).collect::<Vec<_>>()
+        };
+        // No link at the end of the path leads elsewhere; what is made is there only once.
+        assert_eq!(words(Message::open(1, false), 2), [0o400_000, 0]);
+        assert_eq!(words(Message::open(1, true), 2), [0o400_002, 0]);
+        assert_eq!(words(Message::create(1, "x"), 4), [0o400_202, 0o100_644, 0o022, 0]);
+        assert_eq!(words(Message::open_directory(1), 2), [0o200_000, 0]);
+        assert_eq!(words(Message::make_directory(1, "x"), 2), [0o755, 0o022]);
+        assert_eq!(words(Message::attributes(1, None), 4), [0, 0, 0, 0]);
+        assert_eq!(words(Message::attributes(1, Some(1 << 32 | 7)), 4), [1, 0, 7, 1]);
+    }
+
     #[test]
     fn answers_that_no_correct_device_gives_are_refused() {
         let header = |length: u32, error: i32, number: u64| {
@@ -432,6 +448,7 @@ mod tests {
         for cut in 1..DIRECTORY_ENTRY_BYTES + 12 {
             assert!(directory_entries(&whole[..cut], &mut Vec::new()).is_err(), "{cut}");
         }
+        assert!(directory_entries(&directory_entry(1, 8, b""), &mut Vec::new()).is_err(), "it has no name");
         let mut long = directory_entry(1, 8, b"x");
         long[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(directory_entries(&long, &mut Vec::new()).is_err());
@@ -461,7 +478,15 @@ mod tests {
         answer[12..16].copy_from_slice(&FLAG_MAX_PAGES.to_le_bytes());
         answer[28..30].copy_from_slice(&256u16.to_le_bytes());
         assert_eq!(limits(&answer), Ok(Limits { read_bytes_max: 1 << 20, write_bytes_max: 1 << 20 }));
+        // A write is no longer than the host says, and takes a page at least.
+        answer[20..24].copy_from_slice(&5000u32.to_le_bytes());
+        assert_eq!(limits(&answer), Ok(Limits { read_bytes_max: 1 << 20, write_bytes_max: 5000 }));
+        answer[20..24].fill(0);
+        answer[28..30].fill(0);
+        assert_eq!(limits(&answer), Ok(Limits { read_bytes_max: 4096, write_bytes_max: 4096 }));
         answer[4] = 30;
+        assert!(limits(&answer).is_err());
+        (answer[0], answer[4]) = (8, 31);
         assert!(limits(&answer).is_err());
     }
 }

@@ -58,6 +58,8 @@ mod session;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]
+mod test_allocator;
+#[cfg(test)]
 mod trace_tests;
 mod transport;
 mod vsock;

@@ -172,6 +172,7 @@ mod tests {
                 // The features' halves differ, by the last selection.
                 0x10 => 0x10 + self.writes.last().unwrap().1,
                 0x34 => 1 << 20,
+                0xfc => 9,
                 _ => 0,
             }
         }
@@ -223,11 +224,13 @@ mod tests {
         memory[1] = 2;
         memory[2] = 2;
         memory[0x100 / 4] = 0x0403_0201;
+        memory[0x104 / 4] = 5;
         // SAFETY: the array is 512 bytes, aligned to 4 and not used otherwise while the transport lives.
         let mut transport = unsafe { MmioTransport::new(memory.as_mut_ptr().expose_provenance()) }.unwrap();
         assert_eq!(transport.device_id(), 2);
         assert_eq!(transport.read_config_u8(2), 3);
         assert_eq!((transport.read_config_u16(2), transport.read_config_u32(0)), (0x0403, 0x0403_0201));
+        assert_eq!(transport.read_config_u32(4), 5);
         transport.notify(7);
         transport.write_status(11);
         assert_eq!(transport.read_status(), 11);
@@ -246,5 +249,13 @@ mod tests {
         let expected =
             [(0x30, 9), (0x38, 4), (0x80, 2), (0x84, 1), (0x90, 3), (0x94, 0), (0xa0, 4), (0xa4, 0), (0x44, 1)];
         assert_eq!(transport.registers.writes, expected);
+    }
+    #[test]
+    fn either_reason_of_an_interrupt_is_acknowledged() {
+        let mut transport = MmioTransport::over(slot(MAGIC, 2, 1)).unwrap();
+        transport.registers.writes.clear();
+        transport.acknowledge_interrupt();
+        assert_eq!(transport.registers.writes, [(0x64, 3)]);
+        assert_eq!(transport.read_config_generation(), 9);
     }
 }

@@ -50,12 +50,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Half of the memory receives, the rest sends; of that a quarter is for short frames.
+    /// Half of the memory receives, the rest sends; of that a quarter is for short frames. Joined segments are agreed on only where
+    /// [`Plan::receives_joined`].
     pub fn new(memory_bytes: usize, agreed: Agreed) -> Plan {
         let half = memory_bytes / 2;
         let small = |bytes: usize| (bytes / SMALL_BYTES).clamp(16, usize::from(QUEUE_SIZE));
         let large = |bytes: usize| (bytes / LARGE_BYTES).min(LARGE_MAX);
-        let is_joined = (agreed.joined_v4 || agreed.joined_v6) && Plan::receives_joined(memory_bytes);
+        let is_joined = agreed.joined_v4 || agreed.joined_v6;
         let (receive_stride, receive_count) = match is_joined {
             true if agreed.merged => {
                 let fits = |stride: &usize| half / stride >= usize::from(QUEUE_SIZE);

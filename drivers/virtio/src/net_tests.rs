@@ -5,6 +5,7 @@ use crate::checksum::Sum;
 use crate::error::{Lie, SetupError};
 use crate::fake::{DAMAGED, Fake, GuardedDma};
 use crate::net::{Net, NetConfig, NetLimits};
+use crate::net_buffers::{Agreed, Plan};
 use crate::offload::{self, HEADER_BYTES, Offload, Verdict};
 use crate::transport::{device, feature, status};
 use alloc::vec;
@@ -196,6 +197,61 @@ fn the_budget_and_the_features_decide_the_buffers() {
 }
 
 #[test]
+fn a_card_takes_the_features_that_it_knows() {
+    let fake = Fake::new(device::NET, u64::MAX, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xdc, 5]);
+    Net::new(fake.clone(), GuardedDma, NetConfig::default()).unwrap();
+    assert_eq!(fake.state().accepted, MERGED | feature::NET_MTU | feature::VERSION_1);
+}
+
+#[test]
+fn a_budget_is_divided_between_the_ways() {
+    let plan = |memory_bytes, joined_v4, joined_v6, merged, cuts| {
+        let plan = Plan::new(memory_bytes, Agreed { joined_v4, joined_v6, merged, cuts });
+        let receive = (plan.receive_stride, plan.receive_count, plan.receive_bytes_max);
+        (receive, plan.small_count, plan.large_count)
+    };
+    assert_eq!(plan(8 << 20, true, true, true, true), ((8704, 256, 69632), 128, 45));
+    assert_eq!(plan(2 << 20, true, false, false, true), ((69632, 15, 69632), 128, 11));
+    assert_eq!(plan(3 << 19, true, true, false, true), ((69632, 11, 69632), 96, 8));
+    assert_eq!(plan(2 << 20, false, true, false, false), ((69632, 15, 69632), 256, 0));
+    assert_eq!(plan(2 << 20, false, false, true, true), ((2048, 256, 2048), 128, 11));
+    assert_eq!(plan(2 << 20, false, false, false, false), ((2048, 256, 2048), 256, 0));
+    // Too little for large buffers.
+    assert_eq!(plan(1 << 20, false, false, false, true), ((2048, 256, 2048), 256, 0));
+    assert_eq!(plan(256 << 10, false, false, false, false), ((2048, 64, 2048), 64, 0));
+    assert_eq!(plan(0, false, false, false, true), ((2048, 16, 2048), 16, 0));
+}
+
+/// A core that spins on completed transmissions would never sleep.
+#[test]
+fn what_was_sent_is_no_work_while_there_is_room() {
+    let (fake, mut net) = net(PLAIN, 64 << 10);
+    net.transmit().unwrap().send(60, None, |frame| frame.fill(1));
+    net.kick();
+    fake.with(1, |queue| {
+        let chain = queue.take().unwrap();
+        queue.complete(chain.head, 0);
+    });
+    assert!(!net.poll());
+}
+
+#[test]
+fn no_frame_is_taken_that_a_short_queue_has_no_room_for() {
+    let fake = Fake::new(device::NET, PLAIN, &[2, 0, 0, 0, 0, 1]);
+    fake.state().queue_size_max = 8;
+    let mut net = Net::new(fake.clone(), GuardedDma, NetConfig::default()).unwrap();
+    for _ in 0..8 {
+        net.transmit().unwrap().send(60, None, |frame| frame.fill(1));
+    }
+    assert!(net.transmit().is_none());
+    fake.with(1, |queue| {
+        let chain = queue.take().unwrap();
+        queue.complete(chain.head, 0);
+    });
+    assert!(net.transmit().is_some());
+}
+
+#[test]
 fn the_limits_say_what_the_stack_need_not_do() {
     for (features, completes_checksums, verifies_checksums) in [
         (PLAIN, false, false),
@@ -304,6 +360,30 @@ fn a_merged_frame_that_is_too_long_is_dropped_and_the_next_one_is_not() {
     });
     deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
     assert_eq!((receive(&mut net), net.lie()), (Some(vec![7; 100]), None));
+}
+
+/// A header that was not written is not that of the frame before.
+#[test]
+fn an_empty_buffer_takes_no_buffer_of_the_next_frame() {
+    let (fake, mut net) = net(MERGED, 8 << 20);
+    let long = vec![7; 10_000];
+    deliver_merged(&fake, in_buffers(2), &long, 2);
+    assert_eq!(receive(&mut net), Some(long));
+    deliver(&fake, [0; HEADER_BYTES], &[], Some(0));
+    deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
+    assert_eq!((receive(&mut net), net.lie()), (Some(vec![7; 100]), None));
+}
+
+#[test]
+fn a_header_may_have_a_buffer_of_its_own() {
+    let (fake, mut net) = net(MERGED, 8 << 20);
+    deliver(&fake, in_buffers(2), &[], None);
+    fake.with(0, |queue| {
+        let chain = queue.take().unwrap();
+        let written = chain.write(&[7; 100]);
+        queue.complete(chain.head, written);
+    });
+    assert_eq!(receive(&mut net), Some(vec![7; 100]));
 }
 
 /// Joined segments that were not agreed on, or of unknown kinds, are no frames for the stack.
@@ -515,6 +595,26 @@ fn short_and_long_frames_keep_to_their_own_buffers() {
     }
 }
 
+/// All buffers of both sizes at once, again and again.
+#[test]
+fn frames_in_flight_share_no_buffer() {
+    let (fake, mut net) = net(ALL, 8 << 20);
+    for round in 0..4u8 {
+        let lengths: Vec<usize> = (0..128 + 44).map(|index| if index % 4 == 1 { 20_000 } else { 2036 }).collect();
+        for (index, length) in lengths.iter().enumerate() {
+            net.transmit().unwrap().send(*length, None, |frame| frame.fill(index as u8 ^ round));
+        }
+        let heads: Vec<u16> = (lengths.iter().enumerate())
+            .map(|(index, length)| {
+                let chain = fake.with(1, |queue| queue.take()).unwrap();
+                assert_eq!(chain.read()[HEADER_BYTES..], vec![index as u8 ^ round; *length]);
+                chain.head
+            })
+            .collect();
+        heads.into_iter().for_each(|head| _ = fake.with(1, |queue| queue.complete(head, 0)));
+    }
+}
+
 #[test]
 fn a_frame_longer_than_any_buffer_is_lost() {
     let (fake, mut net) = net(ALL, 8 << 20);
@@ -605,7 +705,64 @@ fn an_extension_header_does_not_hide_a_wrong_checksum() {
         extended[70] ^= 1;
         assert_eq!(offload::verify(&[0; HEADER_BYTES], &extended), Verdict::Wrong);
     }
+    // One of 24 bytes.
+    let mut long = extend(0);
+    long[55] = 2;
+    long.splice(62..62, [0; 16]);
+    long[18..20].copy_from_slice(&(24 + 15u16).to_be_bytes());
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &long), Verdict::Good);
+    *long.last_mut().unwrap() ^= 1;
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &long), Verdict::Wrong);
     assert_eq!(offload::verify(&[0; HEADER_BYTES], &extend(44)), Verdict::Fragment);
+}
+
+#[test]
+fn options_do_not_hide_a_wrong_checksum() {
+    let mut frame = frame(4, 17, b"payload");
+    frame[14] = 0x46;
+    frame.splice(34..34, [1; 4]);
+    let total = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &frame), Verdict::Good);
+    frame[46] ^= 1;
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &frame), Verdict::Wrong);
+}
+
+/// The stack above finds out what they are.
+#[test]
+fn headers_that_make_no_sense_are_not_judged_here() {
+    let changed = |version, at: usize, byte: u8| {
+        let mut frame = frame(version, 17, b"payload");
+        *frame.last_mut().unwrap() ^= 1;
+        assert_eq!(offload::verify(&[0; HEADER_BYTES], &frame), Verdict::Wrong);
+        frame[at] = byte;
+        offload::verify(&[0; HEADER_BYTES], &frame)
+    };
+    // Another protocol whose bytes look like those of IP.
+    assert_eq!((changed(4, 13, 6), changed(6, 13, 6)), (Verdict::Good, Verdict::Good));
+    // A header of 16 bytes, another version.
+    assert_eq!((changed(4, 14, 0x44), changed(4, 14, 0x65)), (Verdict::Good, Verdict::Good));
+    assert_eq!(changed(6, 14, 0x40), Verdict::Good);
+    // Longer than the frame, or too short for the header of UDP.
+    assert_eq!((changed(4, 17, 20 + 16), changed(4, 17, 20 + 7)), (Verdict::Good, Verdict::Good));
+    assert_eq!((changed(6, 19, 16), changed(6, 19, 7)), (Verdict::Good, Verdict::Good));
+}
+
+/// Such a segment has no length in its IPv6 header, and one of more than 16 bits in its checksum (RFC 8200, section 8.1).
+#[test]
+fn a_segment_of_more_than_64_kib_has_its_whole_length_in_its_checksum() {
+    let mut long = frame(6, 6, &[7; 66_000]);
+    long[18..20].fill(0);
+    let sum = Sum::default().add(&long[22..54]).add_word(1).add_word((66_020 - 65_536) as u16).add_word(6);
+    let blank = sum.fold();
+    long[70..72].fill(0);
+    let checksum = !sum.add(&long[54..]).fold();
+    long[70..72].copy_from_slice(&checksum.to_be_bytes());
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &long), Verdict::Good);
+    let mut header = [0; HEADER_BYTES];
+    offload::prepare(&mut header, &mut long, NonZeroU16::new(1440));
+    assert_eq!(header, [1, 4, 74, 0, 0xa0, 5, 54, 0, 16, 0, 0, 0]);
+    assert_eq!(long[70..72], blank.to_be_bytes());
 }
 
 #[test]
@@ -631,6 +788,7 @@ fn offloaded_frames_say_where_the_checksum_goes_and_where_to_cut() {
     // A frame that is longer than its field can say has a zero there.
     let mut long = frame(4, 6, &[0; 5000]);
     long[16..18].fill(0);
+    assert_eq!(offload::verify(&[0; HEADER_BYTES], &long), Verdict::Good);
     let mut header = [0; HEADER_BYTES];
     offload::prepare(&mut header, &mut long, NonZeroU16::new(1460));
     assert_eq!(header, [1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0]);
@@ -649,6 +807,8 @@ fn another_card_is_informed_where_to_cut() {
         let cut = Offload { is_blank: true, segments: Some((1440, is_v6)) };
         assert_eq!(offload(NonZeroU16::new(1440)), cut);
     }
+    // Neither TCP nor UDP: there is nothing to do.
+    assert_eq!(Offload::prepare(&mut frame(4, 1, b"ping"), None), Offload::default());
 }
 
 proptest! {

@@ -82,6 +82,27 @@ fn capabilities_that_lie_are_no_layout() {
     assert!(pci_capabilities(&mut ring, 0x11).len() < 100);
 }
 
+/// Its list may name places at the very end, where only a short capability fits.
+#[test]
+fn a_capability_that_does_not_fit_into_the_space_is_left_out() {
+    let with = |kind: u8, at: usize| {
+        let mut config = Config::new(&HONEST[1..]);
+        // The last one of the list, which is the one for notifications, and another one before all.
+        let moved = if kind == 2 { 0x40 + 0x18 * 3 } else { 0x40 };
+        let capability: [u8; 20] = config.0[moved..moved + 20].try_into().unwrap();
+        let bytes = if kind == 2 { 20 } else { 16 }.min(256 - at);
+        config.0[at..at + bytes].copy_from_slice(&capability[..bytes]);
+        config.0[moved] = 0x11;
+        config.0[at + 1] = 0x40;
+        config.0[0x34] = at as u8;
+        config.0[0x40 + 0x18 * 3 + 1] = 0;
+        PciLayout::read(&mut config).err()
+    };
+    assert_eq!((with(2, 0xec), with(1, 0xf0)), (None, None));
+    assert_eq!(with(2, 0xf0), Some(TransportError::NoCapability { kind: 2 }));
+    assert_eq!(with(1, 0xf4), Some(TransportError::NoCapability { kind: 1 }));
+}
+
 #[test]
 fn kinds_are_known_by_their_numbers() {
     assert_eq!(pci_device_kind(0x1af4, 0x1042, 7), Some(2));
@@ -206,6 +227,34 @@ fn features_are_written_in_halves() {
     device.transport.write_features(5 << 32 | 3);
     let expected = [(0x08, 4, 0), (0x0c, 4, 3), (0x08, 4, 1), (0x0c, 4, 5)];
     assert_eq!(*device.common.writes.lock().unwrap(), expected);
+}
+
+#[test]
+fn what_the_device_reports_is_read_from_its_registers() {
+    let mut device = device(4, |common| {
+        common.bytes[0x04..0x08].copy_from_slice(&[0x10, 0, 0, 0x80]);
+        common.bytes[0x14..0x16].copy_from_slice(&[11, 7]);
+        common.bytes[0x18..0x1a].copy_from_slice(&[0, 1]);
+    });
+    assert_eq!(device.transport.device_id(), 2);
+    assert_eq!((device.transport.read_status(), device.transport.read_config_generation()), (11, 7));
+    assert_eq!(device.transport.read_features(), 0x8000_0010_8000_0010);
+    assert_eq!(device.transport.read_queue_size_max(5), 256);
+    device.transport.write_status(3);
+    // The halves of the features and the queue are chosen before they are read.
+    assert_eq!(*device.common.writes.lock().unwrap(), [(0x00, 4, 0), (0x00, 4, 1), (0x16, 2, 5), (0x14, 1, 3)]);
+}
+
+#[test]
+#[should_panic(expected = "assertion failed: messages > 0")]
+fn a_device_has_a_message() {
+    device(0, |_| {});
+}
+
+#[test]
+#[should_panic(expected = "assertion failed: messages > 0")]
+fn a_window_has_all_common_registers() {
+    device(4, |common| _ = common.bytes.pop());
 }
 
 #[test]

@@ -93,7 +93,11 @@ pub struct Queue {
     event_idx: bool,
     rings: DmaMemory,
     available: usize,
+    /// Where we say at which completion we want an interrupt.
+    used_event: usize,
     used: usize,
+    /// Where the device says at which request it wants a notification.
+    available_event: usize,
     /// `table_entries` descriptors for each of the queue's, if requests use tables.
     tables: Option<DmaMemory>,
     table_entries: u16,
@@ -120,7 +124,7 @@ impl Queue {
         number: u16,
         options: QueueOptions,
     ) -> Result<Queue, SetupError> {
-        assert!(options.size.is_power_of_two() && options.size <= 1 << 15);
+        assert!(options.size.is_power_of_two());
         let allowed = session.transport.read_queue_size_max(number);
         let fitting = if allowed == 0 { 0 } else { 1 << allowed.ilog2() };
         let size = options.size.min(fitting);
@@ -129,10 +133,11 @@ impl Queue {
         }
         let count = usize::from(size);
         let available = count * DESCRIPTOR_BYTES;
-        let available_bytes = RING_ENTRIES + 2 * count + 2;
+        let used_event = available + RING_ENTRIES + 2 * count;
         // A line of its own keeps the device's stores away from ours.
-        let used = (available + available_bytes).next_multiple_of(CACHE_LINE_BYTES);
-        let rings = session.allocate(dma, used + RING_ENTRIES + USED_ENTRY_BYTES * count + 2, Users::DeviceWrites)?;
+        let used = (used_event / CACHE_LINE_BYTES + 1) * CACHE_LINE_BYTES;
+        let available_event = used + RING_ENTRIES + USED_ENTRY_BYTES * count;
+        let rings = session.allocate(dma, available_event + 2, Users::DeviceWrites)?;
         let tables = match usize::from(options.table_entries) {
             0 => None,
             entries => Some(session.allocate(dma, entries * DESCRIPTOR_BYTES * count, Users::DeviceReads)?),
@@ -153,7 +158,9 @@ impl Queue {
             event_idx: options.event_idx,
             rings,
             available,
+            used_event,
             used,
+            available_event,
             tables,
             table_entries: options.table_entries,
             shadow,
@@ -203,7 +210,7 @@ impl Queue {
     }
 
     fn slots_for(&self, segments: usize) -> usize {
-        if segments > 1 && segments <= usize::from(self.table_entries) { 1 } else { segments }
+        if segments <= usize::from(self.table_entries) { 1 } else { segments }
     }
 
     fn mask(&self, index: u16) -> usize {
@@ -353,8 +360,7 @@ impl Queue {
         // The index was stored, the device's wish is loaded: only a full fence keeps them in order.
         fence(Ordering::SeqCst);
         let wanted = if self.event_idx {
-            let wish = self.used + RING_ENTRIES + USED_ENTRY_BYTES * usize::from(self.size);
-            let event = self.rings.load_u16(wish, Ordering::Relaxed);
+            let event = self.rings.load_u16(self.available_event, Ordering::Relaxed);
             event_passed(event, self.available_index, added)
         } else {
             self.rings.load_u16(self.used, Ordering::Relaxed) & NO_NOTIFY == 0
@@ -381,7 +387,7 @@ impl Queue {
         self.is_armed = true;
         let more = if self.event_idx { more.min(self.in_flight.saturating_sub(1)) } else { 0 };
         if self.event_idx {
-            self.rings.store_u16(self.used_event(), self.last_used.wrapping_add(more), Ordering::Relaxed);
+            self.rings.store_u16(self.used_event, self.last_used.wrapping_add(more), Ordering::Relaxed);
         } else {
             self.rings.store_u16(self.available, 0, Ordering::Relaxed);
         }
@@ -395,14 +401,10 @@ impl Queue {
     pub fn disarm(&mut self) {
         self.is_armed = false;
         if self.event_idx {
-            self.rings.store_u16(self.used_event(), self.last_used.wrapping_sub(1), Ordering::Relaxed);
+            self.rings.store_u16(self.used_event, self.last_used.wrapping_sub(1), Ordering::Relaxed);
         } else {
             self.rings.store_u16(self.available, NO_INTERRUPT, Ordering::Relaxed);
         }
-    }
-
-    fn used_event(&self) -> usize {
-        self.available + RING_ENTRIES + 2 * usize::from(self.size)
     }
 }
 

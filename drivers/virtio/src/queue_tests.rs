@@ -1,8 +1,9 @@
 //! The queue against devices that are correct, slow, reordering and malfunctioning.
 
+use crate::dma::Users;
 use crate::error::Lie;
-use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
-use crate::queue::{AddError, Queue, QueueOptions, Segment, Token};
+use crate::fake::{Chain, DAMAGED, Fake, GuardedDma, RecordingDma};
+use crate::queue::{AddError, Queue, QueueOptions, Segment, Token, kick_all};
 use crate::session::Session;
 use crate::transport::{device, feature};
 use alloc::collections::VecDeque;
@@ -113,6 +114,62 @@ fn a_short_device_queue_is_used_as_far_as_it_goes() {
     assert_eq!(make(1024).unwrap(), 64);
     assert_eq!(make(48).unwrap(), 32);
     assert!(make(0).is_err() && make(1).is_err());
+}
+
+/// Virtio 1.2, section 2.7: 16 bytes for each descriptor, 6 and 2 for each request, 6 and 8 for each completion.
+#[test]
+fn a_queue_takes_the_memory_of_its_rings_and_tables() {
+    for (size, table_entries, available, used, bytes) in [
+        (2, 0, 32, 64, &[64 + 6 + 16][..]),
+        (16, 4, 256, 320, &[320 + 6 + 128, 16 * 4 * 16]),
+        (128, 3, 2048, 2368, &[2368 + 6 + 1024, 128 * 3 * 16]),
+    ] {
+        let fake = Fake::new(device::BLK, 0, &[]);
+        let dma = RecordingDma::default();
+        let mut session = Session::new(fake.clone());
+        session.begin(device::BLK, 0, 0, &[]).unwrap();
+        Queue::new(&mut session, &dma, 0, QueueOptions { size, event_idx: true, table_entries }).unwrap();
+        let allocated = dma.allocated();
+        assert_eq!(allocated.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), bytes);
+        assert!(allocated[0].1 == Users::DeviceWrites && allocated[1..].iter().all(|of| of.1 == Users::DeviceReads));
+        let addresses = fake.with(0, |device| device.addresses());
+        assert_eq!(addresses.available - addresses.descriptors, available);
+        assert_eq!(addresses.used - addresses.descriptors, used, "a line of its own");
+    }
+}
+
+#[test]
+#[should_panic(expected = "assertion failed: !segments.is_empty()")]
+fn a_request_has_a_segment() {
+    _ = add(&mut queue_of(SIZE, true, 0).1, 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "assertion failed: !segments.is_empty()")]
+fn what_the_device_writes_comes_last() {
+    // SAFETY: the device looks at nothing.
+    _ = unsafe { queue_of(SIZE, true, 0).1.add(&[segment(16, true), segment(8, false)]) };
+}
+
+#[test]
+fn the_times_of_several_notifications_add_up() {
+    const TICKS: u64 = 10_000;
+    let fake = Fake::new(device::BLK, 0, &[]);
+    let mut session = Session::new(fake.clone());
+    session.begin(device::BLK, 0, 0, &[]).unwrap();
+    let options = QueueOptions { size: 4, event_idx: false, table_entries: 0 };
+    let mut queues = [0, 1, 2].map(|number| Queue::new(&mut session, &GuardedDma, number, options).unwrap());
+    session.go();
+    assert_eq!(kick_all(&mut queues, &mut session.transport), None);
+    for queue in &mut queues[1..] {
+        add(queue, 1, 0).unwrap();
+    }
+    fake.state().notify_ticks = TICKS;
+    let start = glass_trace::ticks();
+    let ticks = kick_all(&mut queues, &mut session.transport).unwrap();
+    let end = glass_trace::ticks();
+    assert!((2 * TICKS..=end - start).contains(&ticks), "{ticks} of {}", end - start);
+    assert_eq!(fake.notifications(), [1, 2]);
 }
 
 #[test]

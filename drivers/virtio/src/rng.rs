@@ -127,6 +127,32 @@ mod tests {
         assert_eq!(rng.lie(), Some(Lie::NeedsReset));
     }
 
+    #[test]
+    fn a_device_that_has_its_request_leaves_a_core_in_peace() {
+        let fake = Fake::new(device::RNG, 0, &[]);
+        let mut rng = Rng::new(fake.clone(), GuardedDma, |_: &[u8]| ()).unwrap();
+        assert_eq!(fake.notifications(), [0]);
+        assert!(!rng.kick() && !rng.has_work() && !rng.is_delivering());
+        assert_eq!((rng.deadline(), fake.notifications()), (None, alloc::vec![]));
+    }
+
+    #[test]
+    fn interrupts_come_only_while_it_is_armed() {
+        for features in [feature::EVENT_IDX, 0] {
+            let fake = Fake::new(device::RNG, features, &[]);
+            let mut rng = Rng::new(fake.clone(), GuardedDma, |_: &[u8]| ()).unwrap();
+            for is_armed in [true, false] {
+                assert!(!rng.arm());
+                if !is_armed {
+                    rng.disarm();
+                }
+                let chain = fake.with(0, |queue| queue.take()).unwrap();
+                assert_eq!(fake.with(0, |queue| queue.complete(chain.head, 1)), is_armed, "{features:#x}");
+                rng.restart().unwrap();
+            }
+        }
+    }
+
     fn vec_of(round: u8) -> Vec<u8> {
         alloc::vec![round; round.into()]
     }

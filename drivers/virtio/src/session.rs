@@ -61,8 +61,8 @@ impl<T: Transport> Session<T> {
             return Err(SetupError::MissingFeatures(needed & !offered));
         }
         let agreed = offered & (wanted | needed);
-        let is_baseless = |(feature, base): &&(u64, u64)| agreed & feature != 0 && agreed & base == 0;
-        let features = bases.iter().filter(is_baseless).fold(agreed, |features, (feature, _)| features & !feature);
+        let baseless = bases.iter().filter(|(_, base)| agreed & base == 0);
+        let features = baseless.fold(agreed, |features, (feature, _)| features & !feature);
         transport.write_features(features);
         transport.write_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK);
         if transport.read_status() & status::FEATURES_OK == 0 {

@@ -5,6 +5,7 @@ use crate::error::{Lie, SetupError};
 use crate::fake::{Fake, GuardedDma, State};
 use crate::queue::{Queue, QueueOptions};
 use crate::session::Session;
+use crate::test_allocator::page_bytes_in_use;
 use crate::transport::{Transport, device, feature, status};
 use alloc::boxed::Box;
 
@@ -47,6 +48,15 @@ fn a_transport_in_a_box_passes_everything_on() {
     boxed.notify(5);
     boxed.acknowledge_interrupt();
     assert_eq!((fake.notifications(), fake.state().acknowledged), (alloc::vec![5], 1));
+    fake.state().queue_size_max = 4;
+    let mut session = Session::new(boxed);
+    session.begin(device::BLK, 0, 0, &[]).unwrap();
+    assert_eq!(fake.state().accepted, feature::VERSION_1);
+    assert_eq!(Queue::new(&mut session, &GuardedDma, 3, QUEUE).unwrap().size(), 4);
+    assert_eq!(fake.with(3, |queue| queue.addresses().size), 4);
+    fake.state().refuses_interrupts = true;
+    let refused = Queue::new(&mut session, &GuardedDma, 5, QUEUE).err();
+    assert_eq!(refused, Some(SetupError::InterruptRefused { queue: 5 }));
 }
 
 #[test]
@@ -77,12 +87,15 @@ fn memory_is_freed_after_the_reset_or_never() {
         session.begin(device::BLK, 0, 0, &[]).unwrap();
         let queue = Queue::new(&mut session, &GuardedDma, 0, QUEUE).unwrap();
         let memory = session.allocate(&GuardedDma, 64, Users::DeviceWrites).unwrap();
+        let bytes = page_bytes_in_use();
         session.go();
         fake.state().stuck = is_stuck;
         // The session keeps them although they are dropped: the device can still write here.
         drop((queue, memory));
         fake.with(0, |device| device.put(1, 1));
+        assert_eq!(page_bytes_in_use(), bytes);
         assert_eq!(session.end(), !is_stuck);
+        assert_eq!(page_bytes_in_use(), if is_stuck { bytes } else { 0 });
         assert!(session.has_ended() && session.end(), "only once");
         assert_eq!(fake.state().resets, 2);
     }

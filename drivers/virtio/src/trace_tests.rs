@@ -3,8 +3,12 @@
 use crate::console::{Console, ConsoleConfig};
 use crate::disk::Disk;
 use crate::fake::{Fake, GuardedDma};
+use crate::files::HostFiles;
+use crate::fs::{Data, Fs};
+use crate::fuse::Message;
 use crate::net::{Net, NetConfig};
 use crate::transport::{device, feature};
+use crate::vsock::{Vsock, VsockConfig};
 use crate::{Blk, Driver};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,7 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use core::task::{Context, Waker};
-use glass_api::{Block, Buf};
+use glass_api::{Block, Buf, Files, Instant};
 use glass_trace::{BlockKind, Event, Group, Kind, Operation, Writer};
 use std::sync::{Mutex, OnceLock};
 
@@ -175,6 +179,7 @@ fn frames_are_requests_too() {
     // One was sent; one was received without a request, into one of 16 buffers.
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(60, 1), (100, 15)]);
     assert_eq!(completes[0].b, submits[0].b);
+    assert_ne!(submits[0].b, submits[1].b);
     assert_eq!(completes[1].b, glass_trace::UNREQUESTED_MIN + 1);
     let gauges: Vec<i64> = of(&events, Kind::Counter).iter().map(|event| event.b as i64).collect();
     // The new card sends nothing and has 16 buffers; then two frames wait, then one.
@@ -216,6 +221,144 @@ fn text_that_the_host_does_not_read_is_under_way() {
     );
     let gauges: Vec<i64> = of(&events, Kind::Counter).iter().map(|event| event.b as i64).collect();
     assert_eq!(gauges, [80, 160, 80]);
+}
+
+/// A trace of one group alone learns when the host has read.
+#[test]
+fn what_the_host_has_read_is_seen_at_the_next_poll() {
+    for (group, kind) in [(Group::Devices, Kind::Complete), (Group::Counters, Kind::Counter)] {
+        let events = traced(&[group], || {
+            let fake = Fake::new(device::CONSOLE, 0, &[]);
+            let mut console = Console::new(fake.clone(), GuardedDma, ConsoleConfig::default()).unwrap();
+            console.set_trace_name(glass_trace::intern("console"));
+            console.write(b"text");
+            console.kick();
+            let chain = fake.with(1, |queue| queue.take().unwrap());
+            fake.with(1, |queue| queue.complete(chain.head, 0));
+            assert!(!console.poll(), "nobody waits for it");
+        });
+        // The gauge has gone up and down.
+        assert_eq!(of(&events, kind).len(), if kind == Kind::Counter { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn packets_are_requests_too() {
+    let mut names = (0, 0);
+    let events = traced(&[Group::Devices], || {
+        let fake = Fake::new(device::VSOCK, feature::EVENT_IDX, &[3, 0, 0, 0, 0, 0, 0, 0]);
+        let config = VsockConfig { receive_buffers: 8, receive_bytes: 4096 };
+        let mut vsock = Vsock::new(fake.clone(), GuardedDma, config).unwrap();
+        names = (glass_trace::intern("vsock"), glass_trace::intern("another"));
+        vsock.set_trace_name(names.0);
+        assert!(vsock.send(&[0; 44], None) && vsock.send(&[0; 44], Some(Buf::zeroed(100).unwrap())));
+        vsock.kick();
+        for _ in 0..2 {
+            let chain = fake.with(1, |queue| queue.take().unwrap());
+            fake.with(1, |queue| queue.complete(chain.head, 0));
+        }
+        // There is room, but the trace is to learn that they have left.
+        assert!(vsock.poll());
+        for bytes in [0, 7] {
+            fake.with(0, |queue| {
+                let chain = queue.take().unwrap();
+                let written = chain.write(&vec![1; 44 + bytes]);
+                queue.complete(chain.head, written);
+            });
+            assert!(vsock.receive().is_some());
+        }
+    });
+    let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
+    assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(0, 1), (100, 2)]);
+    assert_eq!(submits.iter().map(|submit| submit.b).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(0, 1), (100, 0), (0, 7), (7, 6)]);
+    let received = glass_trace::UNREQUESTED_MIN;
+    assert_eq!(completes.iter().map(|complete| complete.b).collect::<Vec<_>>(), [1, 2, received + 1, received + 2]);
+    assert!(submits.iter().all(|submit| submit.detail == Operation::Transmit as u16));
+    assert!(submits.iter().chain(&completes).all(|event| event.a == names.0));
+    let kicks = of(&events, Kind::Kick);
+    assert_eq!(kicks.iter().map(|kick| kick.a).collect::<Vec<_>>(), [names.0], "the first kick has no name");
+}
+
+/// The answer of a host to the oldest request: bytes behind the header.
+fn answer_fuse(fake: &Fake, body: &[u8]) {
+    fake.with(1, |queue| {
+        let chain = queue.take().expect("a request was sent");
+        let request = chain.read();
+        let header = [&(16 + body.len() as u32).to_le_bytes()[..], &[0; 4], &request[8..16]].concat();
+        let written = chain.write(&[&header, body].concat());
+        queue.complete(chain.head, written);
+    });
+}
+
+#[test]
+fn requests_to_a_directory_have_the_names_of_their_kind() {
+    let mut name = 0;
+    let events = traced(&[Group::Devices], || {
+        let fake = Fake::new(device::FS, 0, &[0; 40]);
+        let mut fs = Fs::new(fake.clone(), GuardedDma).unwrap();
+        fs.submit(Message::init(), Data::None, Instant(0)).unwrap();
+        fs.kick();
+        answer_fuse(&fake, &[0; 64]);
+        assert!(fs.poll_one().unwrap().result.is_ok());
+        name = glass_trace::intern("files");
+        fs.set_trace_name(name);
+        assert_eq!(fs.trace_name(), name);
+        let buf = || Buf::zeroed(100).unwrap();
+        for (message, data, answer) in [
+            (Message::read(1, 2, 0, 100), Data::Fill(buf(), 0..100), &[0; 60][..]),
+            (Message::read_directory(1, 2, 0, 100), Data::Fill(buf(), 0..100), &[]),
+            (Message::write(1, 2, 0, 100), Data::Send(buf(), 0..100), &[0; 8]),
+            (Message::sync(1, 2), Data::None, &[]),
+            (Message::release(1, 2), Data::None, &[]),
+        ] {
+            fs.submit(message, data, Instant(0)).unwrap();
+            fs.kick();
+            answer_fuse(&fake, answer);
+            assert!(fs.poll_one().unwrap().result.is_ok());
+        }
+    });
+    let named = |kind| of(&events, kind).into_iter().filter(|event| event.a == name).collect::<Vec<_>>();
+    let (submits, completes) = (named(Kind::Submit), named(Kind::Complete));
+    let kinds = [Operation::Read, Operation::Read, Operation::Write, Operation::Flush, Operation::Other];
+    assert_eq!(submits.iter().map(|submit| submit.detail).collect::<Vec<_>>(), kinds.map(|kind| kind as u16));
+    assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(100, 1), (100, 1), (100, 1), (0, 1), (0, 1)]);
+    assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(60, 0), (0, 0), (0, 0), (0, 0), (0, 0)]);
+    assert!(submits.iter().zip(&completes).all(|(submit, complete)| submit.b == complete.b));
+    assert_eq!(of(&events, Kind::Kick).iter().map(|kick| kick.a).collect::<Vec<_>>(), [name; 5]);
+}
+
+#[test]
+fn a_task_waits_for_its_request_to_a_directory() {
+    let mut name = 0;
+    let events = traced(&[Group::Devices, Group::Tasks], || {
+        let fake = Fake::new(device::FS, 0, &[0; 40]);
+        let fs = Fs::new(fake.clone(), GuardedDma).unwrap();
+        let mut files = HostFiles::new(fs, || Instant(0));
+        name = glass_trace::intern("files");
+        files.set_trace_name(name);
+        let reader = files.clone();
+        let mut first = Box::pin(reader.metadata("one"));
+        let mut second = Box::pin(reader.metadata("two"));
+        let mut context = Context::from_waker(Waker::noop());
+        // Nothing is sent before INIT has its answer.
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        files.kick();
+        let mut init = [0; 64];
+        (init[0], init[4]) = (7, 31);
+        answer_fuse(&fake, &init);
+        assert!(fake.with(1, |queue| queue.take()).is_none());
+        assert!(files.poll());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+    });
+    let numbers: Vec<u64> = of(&events, Kind::Submit).iter().map(|submit| submit.b).collect();
+    assert_eq!(numbers.len(), 3);
+    let blocks = of(&events, Kind::Block);
+    let kinds = [BlockKind::Resource, BlockKind::Request, BlockKind::Request].map(|kind| kind as u16);
+    assert_eq!(blocks.iter().map(|block| block.detail).collect::<Vec<_>>(), kinds);
+    assert_eq!([blocks[1].b, blocks[2].b], [numbers[2], numbers[1]]);
+    assert!(blocks[1..].iter().all(|block| block.a == name));
 }
 
 #[test]

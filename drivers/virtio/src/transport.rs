@@ -43,7 +43,7 @@ pub mod feature {
     pub const CONSOLE_MULTIPORT: u64 = 1 << 1;
 
     /// Network: the device completes checksums of frames that we send.
-    pub const NET_CSUM: u64 = 1 << 0;
+    pub const NET_CSUM: u64 = 1;
     /// Network: the device may hand us frames with incomplete checksums.
     pub const NET_GUEST_CSUM: u64 = 1 << 1;
     /// Network: the configuration holds the MTU.
@@ -183,5 +183,26 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     }
     fn read_config_generation(&mut self) -> u32 {
         (**self).read_config_generation()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::feature;
+
+    /// Virtio 1.2, sections 5.1.3, 5.2.3, 5.3.3 and 6.
+    #[test]
+    fn features_are_the_bits_of_the_specification() {
+        let bits = |features: u64| (0..64).filter(|bit| features >> bit & 1 != 0).collect::<alloc::vec::Vec<_>>();
+        assert_eq!(bits(feature::INDIRECT | feature::EVENT_IDX | feature::VERSION_1), [28, 29, 32]);
+        let sizes = feature::BLK_SIZE_MAX | feature::BLK_SEG_MAX | feature::BLK_BLK_SIZE;
+        assert_eq!(bits(sizes | feature::BLK_RO | feature::BLK_FLUSH), [1, 2, 5, 6, 9]);
+        assert_eq!(bits(feature::CONSOLE_MULTIPORT), [1]);
+        assert_eq!(
+            bits(feature::NET_CSUM | feature::NET_GUEST_CSUM | feature::NET_MTU | feature::NET_MAC),
+            [0, 1, 3, 5]
+        );
+        let received = feature::NET_GUEST_TSO4 | feature::NET_GUEST_TSO6 | feature::NET_MRG_RXBUF;
+        assert_eq!(bits(feature::NET_HOST_TSO4 | feature::NET_HOST_TSO6 | received), [7, 8, 11, 12, 15]);
     }
 }

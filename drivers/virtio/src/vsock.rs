@@ -184,19 +184,20 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         Ok(vsock)
     }
 
-    /// Makes as many buffers as the device may have, and posts them.
+    /// Posts as many buffers as the device may have: those that are spare, then new ones.
     fn make_buffers(&mut self) -> Result<(), SetupError> {
         let bytes = self.config.receive_bytes;
         self.missing = 0;
-        // A packet takes two descriptors.
-        let count = usize::from(self.config.receive_buffers.min(self.card.receive.size() / 2));
-        while self.spare.len() < count {
-            self.spare.push(Buf::zeroed(bytes).map_err(|_| SetupError::OutOfMemory { bytes })?);
-        }
-        while let Some(buf) = self.spare.pop() {
-            if !self.post(buf) {
+        for _ in 0..self.config.receive_buffers {
+            // A packet takes two descriptors.
+            if !self.card.receive.has_room(2) {
                 break;
             }
+            let buf = match self.spare.pop() {
+                Some(buf) => buf,
+                None => Buf::zeroed(bytes).map_err(|_| SetupError::OutOfMemory { bytes })?,
+            };
+            self.post(buf);
         }
         Ok(())
     }
