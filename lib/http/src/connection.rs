@@ -389,12 +389,12 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     /// false, the peer may still read a response. A service that makes its client wait can race this against its own wait. Pipelined
     /// requests are kept, up to [`Limits::head_bytes_max`]; after more than that, a close is not detected. Cancel safe.
     pub async fn wait_gone(&mut self) {
-        while !self.link.peer_ended && !self.link.broken {
+        while !self.link.broken {
             match self.input.space(self.link.limits.head_bytes_max) {
-                Ok(space) if !space.is_empty() => {
-                    let count = self.link.receive_sometime(space).await;
-                    self.input.received(count);
-                }
+                Ok(space) if !space.is_empty() => match self.link.receive_sometime(space).await {
+                    0 => return,
+                    count => self.input.received(count),
+                },
                 _ => pending().await,
             }
         }

@@ -140,7 +140,9 @@ fn the_hundred_comes_when_the_body_is_read_and_once() {
         let mut line = [0; 25];
         let mut got = 0;
         while got < line.len() {
-            got += end.read(&mut line[got..]).await.unwrap();
+            let count = end.read(&mut line[got..]).await.unwrap();
+            assert!(count > 0, "the server closed");
+            got += count;
         }
         assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
         end.write_all(b"he").await.unwrap();
@@ -416,6 +418,7 @@ fn each_answer_has_its_own_window() {
                 text.clear();
                 while !text.ends_with(b"GET /\n") {
                     let count = end.read(&mut part).await.unwrap();
+                    assert!(count > 0, "the server closed");
                     text.extend_from_slice(&part[..count]);
                 }
             }
