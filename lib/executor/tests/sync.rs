@@ -372,8 +372,8 @@ fn the_end_of_a_receiver_reaches_all_senders_in_the_same_round() {
     settle(&executor);
     drop(receiver);
     executor.run_ready();
+    assert!(blocked.iter().all(|(_, task)| task.is_finished()));
     for (sent, task) in blocked {
-        assert!(task.is_finished(), "the sender of {sent}");
         assert_eq!(value(&executor, task), Some(Ok(Err(SendError(sent)))));
     }
     assert_eq!(sender.try_send(4), Err(TrySendError::Closed(4)));
