@@ -339,6 +339,18 @@ mod tests {
     }
 
     #[test]
+    fn all_sleeps_until_the_same_moment_end() {
+        let executor = executor();
+        for _ in 0..3 {
+            executor.spawn("sleeper", executor.sleep_until(Instant(10))).unwrap();
+        }
+        executor.run_ready();
+        assert_eq!(executor.fire_timers(Instant(10)), 3);
+        executor.run_ready();
+        assert_eq!((executor.task_count(), executor.next_deadline()), (0, None));
+    }
+
+    #[test]
     fn the_number_of_tasks_is_bounded() {
         let executor = executor();
         for _ in 0..TASKS_MAX {

@@ -134,13 +134,17 @@ mod tests {
         set.take(|slot| slot == 0);
         assert!(set.is_empty());
         // What is left is taken later.
-        [5, 6, 4000].into_iter().for_each(|slot| set.set(slot));
-        for expected in [5, 6, 4000] {
+        let slots = [5, 6, 4000, 4001];
+        slots.into_iter().for_each(|slot| set.set(slot));
+        taken.clear();
+        for _ in slots {
+            assert!(!set.is_empty());
             set.take(|slot| {
-                assert_eq!(slot, expected);
+                taken.push(slot);
                 false
             });
         }
+        assert_eq!(taken, slots);
         assert!(set.is_empty());
     }
 }

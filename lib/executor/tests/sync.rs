@@ -2,7 +2,9 @@
 //! is lost.
 
 use glass_api::{Cancelled, JoinHandle};
-use glass_executor::sync::{Closed, Latch, Mutex, Notify, Semaphore, TrySendError, Watch, channel, oneshot, yield_now};
+use glass_executor::sync::{
+    Closed, Latch, Mutex, Notify, Semaphore, SendError, TrySendError, Watch, channel, oneshot, yield_now,
+};
 use glass_executor::{Executor, Unpark};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -220,6 +222,46 @@ fn a_task_can_be_cancelled_before_its_first_poll_by_itself_and_after_its_end() {
 }
 
 #[test]
+fn all_tasks_that_live_can_be_cancelled_at_once() {
+    let executor = executor();
+    // A slot that is reused, and one that is free when all are cancelled.
+    for _ in 0..2 {
+        executor.spawn("gone", async {}).unwrap();
+    }
+    let held = [(); 3].map(|()| Rc::new(()));
+    let holds = |held: &Rc<()>| {
+        let held = held.clone();
+        async move {
+            let _held = held;
+            std::future::pending::<()>().await
+        }
+    };
+    executor.spawn("waits", holds(&held[0])).unwrap();
+    settle(&executor);
+    executor.spawn("new", holds(&held[1])).unwrap();
+    executor.cancel_all();
+    executor.spawn("later", holds(&held[2])).unwrap();
+    assert_eq!(settle(&executor), 1);
+    assert_eq!(held.each_ref().map(Rc::strong_count), [1, 1, 2]);
+}
+
+#[test]
+fn a_simulation_can_run_a_part_of_the_ready_tasks() {
+    let executor = executor();
+    let order = Rc::new(RefCell::new(Vec::new()));
+    for number in 0..5 {
+        let order = order.clone();
+        executor.spawn("task", async move { order.borrow_mut().push(number) }).unwrap();
+    }
+    for (polled, count) in [(2, 2), (2, 4), (1, 5)] {
+        assert!(executor.has_ready());
+        assert_eq!(executor.run_ready_up_to(2), polled);
+        assert_eq!(*order.borrow(), (0..count).collect::<Vec<_>>());
+    }
+    assert!(!executor.has_ready());
+}
+
+#[test]
 fn a_handle_that_is_dropped_lets_its_task_go_on() {
     let executor = executor();
     let done = Rc::new(Cell::new(0));
@@ -307,6 +349,45 @@ fn the_end_of_one_side_of_a_channel_is_seen_by_the_other() {
 }
 
 #[test]
+fn a_receiver_counts_what_is_there() {
+    let (sender, mut receiver) = channel(3);
+    assert_eq!((receiver.len(), receiver.is_empty()), (0, true));
+    for value in 0..3 {
+        sender.try_send(value).unwrap();
+    }
+    assert_eq!((receiver.len(), receiver.is_empty()), (3, false));
+    assert_eq!((receiver.try_recv(), receiver.len()), (Some(0), 2));
+}
+
+#[test]
+fn the_end_of_a_receiver_reaches_all_senders_in_the_same_round() {
+    let executor = executor();
+    let (sender, receiver) = channel(1);
+    sender.try_send(0).unwrap();
+    let send = |value| {
+        let sender = sender.clone();
+        executor.spawn("blocked", async move { sender.send(value).await }).unwrap()
+    };
+    let blocked: Vec<_> = (1..4).map(|value| (value, send(value))).collect();
+    settle(&executor);
+    drop(receiver);
+    executor.run_ready();
+    assert!(blocked.iter().all(|(_, task)| task.is_finished()));
+    for (sent, task) in blocked {
+        assert_eq!(value(&executor, task), Some(Ok(Err(SendError(sent)))));
+    }
+    assert_eq!(sender.try_send(4), Err(TrySendError::Closed(4)));
+}
+
+#[test]
+fn the_errors_of_a_channel_say_what_is_wrong_with_it() {
+    let gone = "the channel has no receiver any more";
+    assert_eq!(SendError(1).to_string(), gone);
+    assert_eq!(TrySendError::Closed(1).to_string(), gone);
+    assert_eq!(TrySendError::Full(1).to_string(), "the channel is full");
+}
+
+#[test]
 fn a_watch_shows_the_latest() {
     let executor = executor();
     let watch = Watch::new(1);
@@ -317,6 +398,7 @@ fn a_watch_shows_the_latest() {
         loop {
             watcher.changed().await;
             list.borrow_mut().push(*watcher.get());
+            assert!(list.borrow().len() <= 2, "it is woken without a change");
         }
     };
     executor.spawn::<()>("follows", follow).unwrap();
@@ -325,6 +407,7 @@ fn a_watch_shows_the_latest() {
     settle(&executor);
     watch.set(2);
     settle(&executor);
+    assert!(!until.is_finished());
     watch.set(3);
     watch.set(4);
     assert_eq!(value(&executor, until), Some(Ok(())));

@@ -241,13 +241,14 @@ fn a_trace_that_begins_late_hears_of_everyone_who_lives() {
 
 #[test]
 fn each_wait_has_its_name() {
-    static NAMES: [Name; 6] = [
+    static NAMES: [Name; 7] = [
         Name::new("a place"),
         Name::new("the index"),
         Name::new("orders"),
         Name::new("the answer"),
         Name::new("shutdown"),
         Name::new("more orders"),
+        Name::new("free buffer"),
     ];
     let world = world(Group::Tasks as u32);
     let executor = &world.executor;
@@ -266,6 +267,7 @@ fn each_wait_has_its_name() {
     executor.spawn("oneshot", answer).unwrap();
     let waits = executor.spawn("latch", stop.wait()).unwrap();
     executor.spawn("join", async move { waits.await.is_ok() }).unwrap();
+    executor.spawn("buffer", Notify::of_resource(&NAMES[6]).notified()).unwrap();
     executor.run_ready();
     let waits: Vec<(u32, u16)> =
         events(world.ring).iter().filter(|event| event.kind == Kind::Block as u16).map(|e| (e.a, e.detail)).collect();
@@ -278,6 +280,7 @@ fn each_wait_has_its_name() {
         ("the answer", notify),
         ("shutdown", notify),
         ("end of a task", notify),
+        ("free buffer", resource),
     ];
     assert_eq!(waits, expected.map(|(name, kind)| (glass_trace::intern(name), kind as u16)));
     drop(orders);

@@ -64,6 +64,7 @@ mod tests {
         assert_eq!(Chunks::Size.after(b"1aF\r\n"), Ok(Chunks::Data(0x1af)));
         assert_eq!(Chunks::Size.after(b"5 ;name=value\r\n"), Ok(Chunks::Data(5)));
         assert_eq!(Chunks::Size.after(b"000\r\n"), Ok(Chunks::Trailer(0)));
+        assert_eq!(Chunks::Size.after(b"fffffffffffffff\r\n"), Ok(Chunks::Data((1 << 60) - 1)));
         assert_eq!(Chunks::DataEnd.after(b"\r\n"), Ok(Chunks::Size));
         assert_eq!(Chunks::Trailer(0).after(b"A: b\r\n"), Ok(Chunks::Trailer(4)));
         assert_eq!(Chunks::Trailer(4).after(b"\r\n"), Ok(Chunks::Over));

@@ -121,16 +121,14 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         let mut deadline = None;
         let mut blank_bytes = 0;
         let head_bytes = loop {
-            let skipped = self.skip_blank_lines();
-            if skipped > 0 {
-                // It may have scanned the first half of a blank line already.
-                scan = HeadScan::default();
-                blank_bytes += skipped;
-            }
+            blank_bytes += self.skip_blank_lines();
             if blank_bytes > BLANK_BYTES_MAX {
                 return Err(HttpError::Bad("there are empty lines instead of a request"));
             }
-            if let Some(bytes) = scan.find_end(self.input.bytes(), &self.link.limits)? {
+            // A carriage return alone may be the first half of one more.
+            if self.input.bytes() != b"\r"
+                && let Some(bytes) = scan.find_end(self.input.bytes(), &self.link.limits)?
+            {
                 break bytes;
             }
             let idle = self.input.is_empty();
@@ -391,12 +389,12 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     /// false, the peer may still read a response. A service that makes its client wait can race this against its own wait. Pipelined
     /// requests are kept, up to [`Limits::head_bytes_max`]; after more than that, a close is not detected. Cancel safe.
     pub async fn wait_gone(&mut self) {
-        while !self.link.peer_ended && !self.link.broken {
+        while !self.link.broken {
             match self.input.space(self.link.limits.head_bytes_max) {
-                Ok(space) if !space.is_empty() => {
-                    let count = self.link.receive_sometime(space).await;
-                    self.input.received(count);
-                }
+                Ok(space) if !space.is_empty() => match self.link.receive_sometime(space).await {
+                    0 => return,
+                    count => self.input.received(count),
+                },
                 _ => pending().await,
             }
         }

@@ -69,6 +69,9 @@ fn connections_are_kept_as_the_versions_say() {
         ("1.0", "", false),
         ("1.0", "Connection: Keep-Alive\r\n", true),
         ("1.0", "Connection: keep-alive, close\r\n", false),
+        // Repeating an option does not take it back.
+        ("1.1", "Connection: close, close\r\n", false),
+        ("1.0", "Connection: keep-alive\r\nConnection: keep-alive\r\n", true),
     ] {
         let request = head(&alloc::format!("GET / HTTP/{version}\r\nHost: x\r\n{fields}\r\n")).unwrap();
         assert_eq!(request.keep_alive, kept, "{version} {fields}");
@@ -94,4 +97,29 @@ fn a_version_is_refused_at_the_end_of_its_line_and_not_before() {
     let mut scan = HeadScan::default();
     assert_eq!(scan.find_end(b"GET / HTTP/2.0", &limits), Ok(None));
     assert_eq!(scan.find_end(b"GET / HTTP/2.0\r\n", &limits), Err(HttpError::Version));
+}
+
+#[test]
+fn a_line_is_parsed_when_it_begins_and_when_it_ends_however_often_a_part_of_it_arrives() {
+    let limits = Limits::default();
+    let mut scan = HeadScan::default();
+    assert_eq!(scan.find_end(b"GET", &limits), Ok(None));
+    // It cannot become a request, but a client that sends byte by byte must not cost a parse for each.
+    assert_eq!(scan.find_end(b"GET /\0", &limits), Ok(None));
+    assert!(scan.find_end(b"GET /\0\n", &limits).is_err());
+}
+
+#[test]
+fn expectations_are_lists_in_which_repetitions_change_nothing_and_old_clients_have_none() {
+    for (version, fields, expected) in [
+        ("1.1", "", Ok(false)),
+        ("1.1", "Expect: 100-continue\r\n", Ok(true)),
+        ("1.1", "Expect: 100-continue\r\nExpect: 100-Continue\r\n", Ok(true)),
+        ("1.1", "Expect: 100-continue, rain\r\n", Err(HttpError::Expectation)),
+        ("1.1", "Expect: rain, snow\r\n", Err(HttpError::Expectation)),
+        ("1.0", "Expect: 100-continue, rain\r\n", Ok(false)),
+    ] {
+        let request = head(&alloc::format!("GET / HTTP/{version}\r\nHost: x\r\n{fields}\r\n"));
+        assert_eq!(request.map(|request| request.expects_continue), expected, "{version} {fields}");
+    }
 }

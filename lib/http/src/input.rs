@@ -82,6 +82,7 @@ mod tests {
             assert_eq!(input.space(5 * START_BYTES).unwrap().len(), space_bytes);
             input.received(space_bytes);
         }
+        assert_eq!(input.memory.capacity(), 5 * START_BYTES);
     }
 
     #[test]

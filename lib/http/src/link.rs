@@ -5,7 +5,7 @@ use crate::{HttpError, Limits};
 use core::future::poll_fn;
 use core::pin::pin;
 use core::task::Poll;
-use glass_api::{Clock, Instant, Stream};
+use glass_api::{Clock, Instant, NetError, Stream};
 
 pub(crate) struct Link<S, C> {
     pub(crate) stream: S,
@@ -38,8 +38,9 @@ impl<S: Stream, C: Clock> Link<S, C> {
     /// Reads some bytes, 0 when the peer has ended its half, while the peer makes progress.
     pub(crate) async fn receive(&mut self, buf: &mut [u8]) -> Result<usize, HttpError> {
         let read = self.reading.watch(&self.clock, &self.limits, self.stream.read(buf)).await;
-        self.peer_ended |= read == Ok(0);
-        self.broken |= matches!(read, Err(HttpError::Net(_)));
+        if matches!(read, Err(HttpError::Net(_))) {
+            self.broken = true;
+        }
         read
     }
 
@@ -51,33 +52,39 @@ impl<S: Stream, C: Clock> Link<S, C> {
         deadline: impl FnOnce(Instant) -> Instant,
     ) -> Option<usize> {
         let read = before(&self.clock, deadline, self.stream.read(buf)).await?;
-        self.peer_ended |= read == Ok(0);
-        self.broken |= read.is_err();
-        Some(read.unwrap_or(0))
+        Some(self.noted(read))
     }
 
     /// Reads some bytes, however long it takes. A connection that breaks looks like one that ends.
     pub(crate) async fn receive_sometime(&mut self, buf: &mut [u8]) -> usize {
         let read = self.stream.read(buf).await;
-        self.peer_ended |= read == Ok(0);
-        self.broken |= read.is_err();
-        read.unwrap_or(0)
+        self.noted(read)
     }
 
-    /// Reads bytes that have arrived; 0 if there are none, or when the connection ends or breaks.
+    /// Remembers the end that was read, if it was one.
+    fn noted(&mut self, read: Result<usize, NetError>) -> usize {
+        match read {
+            Ok(0) => self.peer_ended = true,
+            Ok(count) => return count,
+            Err(_) => self.broken = true,
+        }
+        0
+    }
+
+    /// Reads bytes that have arrived; 0 if there are none, or when the connection ends or breaks, which is not remembered.
     pub(crate) async fn receive_now(&mut self, buf: &mut [u8]) -> usize {
         let mut read = pin!(self.stream.read(buf));
         let polled = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
         let Poll::Ready(read) = polled else { return 0 };
-        self.peer_ended |= read == Ok(0);
-        self.broken |= read.is_err();
         read.unwrap_or(0)
     }
 
     /// Queues some bytes while the peer makes progress.
     pub(crate) async fn send(&mut self, data: &[u8]) -> Result<usize, HttpError> {
         let sent = self.writing.watch(&self.clock, &self.limits, self.stream.write(data)).await;
-        self.broken |= sent.is_err();
+        if sent.is_err() {
+            self.broken = true;
+        }
         sent
     }
 

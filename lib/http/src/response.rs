@@ -150,4 +150,14 @@ mod tests {
         }
         assert!(!Response::new(Status::OK).header("X-Name", "tab\tand ümlaut").is_bad());
     }
+
+    #[test]
+    fn a_second_mistake_does_not_make_up_for_the_first() {
+        for (first, second) in
+            [(("A B", "c"), ("D E", "f")), (("A B", "c\nd"), ("E", "f")), (("A", "b\nc"), ("D", "e\nf"))]
+        {
+            let response = Response::new(Status::OK).header(first.0, first.1).header(second.0, second.1);
+            assert!(response.is_bad(), "{first:?} {second:?}");
+        }
+    }
 }

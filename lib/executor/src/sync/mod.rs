@@ -51,8 +51,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 use glass_trace::{BlockKind, Name, block};
 
-/// Numbers that were given to [`Reason`]s.
-static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// The number of the next [`Reason`]; 0 is none.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 static TURN: Name = Name::new("turn");
 
@@ -67,7 +67,7 @@ struct Reason {
 impl Reason {
     fn new(kind: BlockKind, name: &'static Name) -> Reason {
         // Relaxed: numbers only have to differ.
-        Reason { kind, name, number: NUMBERS.fetch_add(1, Ordering::Relaxed) + 1 }
+        Reason { kind, name, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// The task that is being polled waits.

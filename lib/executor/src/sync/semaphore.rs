@@ -185,8 +185,6 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.count > 0 {
-            self.semaphore.release(self.count);
-        }
+        self.semaphore.release(self.count);
     }
 }

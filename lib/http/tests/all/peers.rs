@@ -2,7 +2,8 @@
 
 use crate::world::{End, Server, World, echo, exchange, pair};
 use core::time::Duration;
-use glass_api::{Clock, NetError, Stream};
+use glass_api::{Clock, Instant, NetError, Stream};
+use glass_executor::sync::Notify;
 use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -139,7 +140,9 @@ fn the_hundred_comes_when_the_body_is_read_and_once() {
         let mut line = [0; 25];
         let mut got = 0;
         while got < line.len() {
-            got += end.read(&mut line[got..]).await.unwrap();
+            let count = end.read(&mut line[got..]).await.unwrap();
+            assert!(count > 0, "the server closed");
+            got += count;
         }
         assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
         end.write_all(b"he").await.unwrap();
@@ -204,7 +207,7 @@ fn a_client_that_takes_no_answer_is_given_one_window() {
             while end.write(&[]).await.is_ok() {
                 world.sleep(Duration::from_secs(1)).await;
             }
-            assert_eq!(world.now().since(glass_api::Instant(0)).as_secs(), 30);
+            assert_eq!(world.now().since(Instant(0)).as_secs(), 30);
         }
     });
     assert!(matches!(served, Err(HttpError::Stalled { .. })), "{served:?}");
@@ -288,6 +291,16 @@ fn a_service_that_breaks_its_word_is_noticed() {
     });
     assert_eq!(late.served, Err(HttpError::WrongLength { missing_bytes: 0 }));
     assert_eq!(late.end, Err(NetError::Reset));
+    // Even if the service ignores it: no other request is answered.
+    let calls = Rc::new(Cell::new(0));
+    let counted = calls.clone();
+    let ignored = exchange(get.repeat(2), usize::MAX, false, async move |connection: &mut Server, _| {
+        counted.set(counted.get() + 1);
+        connection.respond(Response::new(Status::OK), b"whole").await?;
+        assert!(connection.write_body(b"!").await.is_err());
+        Ok(())
+    });
+    assert_eq!((ignored.served, ignored.end, calls.get()), (Ok(()), Err(NetError::Reset), 1));
     // The service fails while it sends a body: the client must not mistake the part for the whole.
     let failed = exchange(get, usize::MAX, false, async |connection: &mut Server, _| {
         connection.start(Response::new(Status::OK), 10).await?;
@@ -391,4 +404,173 @@ fn each_body_has_its_own_window() {
         assert_eq!(text.matches("HTTP/1.1 200").count(), 3, "{text}");
     });
     assert_eq!(served, Ok(()));
+}
+
+#[test]
+fn each_answer_has_its_own_window() {
+    let served = run(echo, |world: World, mut end: End| {
+        end.bound_incoming(10);
+        async move {
+            let (mut text, mut part) = (Vec::new(), [0; 10]);
+            for _ in 0..3 {
+                end.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+                world.sleep(Duration::from_secs(20)).await;
+                text.clear();
+                while !text.ends_with(b"GET /\n") {
+                    let count = end.read(&mut part).await.unwrap();
+                    assert!(count > 0, "the server closed");
+                    text.extend_from_slice(&part[..count]);
+                }
+            }
+            end.close().await.unwrap();
+        }
+    });
+    assert_eq!(served, Ok(()));
+}
+
+#[test]
+fn a_head_without_a_body_is_sent_at_once() {
+    let cases = [("GET", Status::OK, 0), ("HEAD", Status::OK, 5), ("GET", Status::NO_CONTENT, 5)];
+    for (method, status, body_bytes) in cases {
+        let seen = Notify::new();
+        let is_seen = seen.clone();
+        let answer = async move |connection: &mut Server, _| {
+            connection.start(Response::new(status), body_bytes).await?;
+            is_seen.notified().await;
+            connection.write_body(&b"whole"[..body_bytes as usize]).await
+        };
+        let served = run(answer, async move |_, mut end: End| {
+            end.write_all(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
+            let mut head = [0; 1000];
+            let count = end.read(&mut head).await.unwrap();
+            let head = str::from_utf8(&head[..count]).unwrap();
+            assert!(head.starts_with("HTTP/1.1 20") && head.ends_with("\r\n\r\n"), "{head}");
+            seen.notify_one();
+            end.close().await.unwrap();
+            assert_eq!(end.read_all().await, (Vec::new(), Ok(())), "no body follows");
+        });
+        assert_eq!(served, Ok(()), "{method} {status:?}");
+    }
+}
+
+#[test]
+fn a_line_end_behind_the_last_body_does_not_cost_the_answer() {
+    let served = run(echo, async |world: World, mut end: End| {
+        end.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\n").await.unwrap();
+        // So it is in the stream, and not in the memory of the connection.
+        world.sleep(Duration::from_millis(1)).await;
+        end.write_all(b"hello\r\n").await.unwrap();
+        let (bytes, outcome) = end.read_all().await;
+        assert!(bytes.ends_with(b"hello"), "{}", String::from_utf8_lossy(&bytes));
+        assert_eq!(outcome, Ok(()));
+    });
+    assert_eq!(served, Ok(()));
+}
+
+#[test]
+fn lingering_ends_with_the_last_byte_that_it_may_discard() {
+    let linger_bytes_max = usize::try_from(Limits::DEFAULT.linger_bytes_max).unwrap();
+    for (sent_bytes, seconds) in [(linger_bytes_max, 0), (linger_bytes_max - 1, 5)] {
+        let refuse = async |connection: &mut Server, _| connection.respond_text(Status::PAYLOAD_TOO_LARGE, "").await;
+        let served = run(refuse, async move |world: World, mut end: End| {
+            end.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+            assert_eq!(end.read_all().await.1, Ok(()));
+            let begin = world.now();
+            end.write_all(&vec![b'x'; sent_bytes]).await.unwrap();
+            // Once the server has closed, the client can write nothing.
+            while end.write(&[]).await.is_ok() {
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            assert_eq!(world.now().since(begin).as_millis() / 500, seconds * 2, "after {sent_bytes} bytes");
+        });
+        assert_eq!(served, Ok(()));
+    }
+}
+
+#[test]
+fn a_client_that_sends_ahead_more_than_is_kept_is_not_taken_for_gone() {
+    let clock = Rc::new(RefCell::new(None::<World>));
+    let service_clock = clock.clone();
+    let served = run(
+        async move |connection: &mut Server, request: Request| {
+            if request.path() == "/now" {
+                return connection.respond_text(Status::OK, "now").await;
+            }
+            let world = service_clock.borrow().clone().unwrap();
+            wait(connection, &Cell::new(false), &world).await
+        },
+        |world: World, mut end: End| {
+            *clock.borrow_mut() = Some(world);
+            async move {
+                let ahead = "GET /now HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000);
+                assert!(ahead.len() > Limits::DEFAULT.head_bytes_max);
+                end.write_all(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+                end.write_all(ahead.as_bytes()).await.unwrap();
+                end.close().await.unwrap();
+                let text = String::from_utf8(end.read_all().await.0).unwrap();
+                assert_eq!(text.matches("lateHTTP/1.1 200").count(), 1, "{text}");
+                assert_eq!(text.matches("now").count(), 1000);
+            }
+        },
+    );
+    assert_eq!(served, Ok(()));
+}
+
+#[test]
+fn a_client_that_has_sent_its_last_can_be_answered() {
+    let answer = async |connection: &mut Server, _| {
+        connection.wait_gone().await;
+        assert!(!connection.is_broken());
+        connection.respond_text(Status::OK, "late").await
+    };
+    let outcome = exchange("GET / HTTP/1.1\r\nHost: a\r\n\r\n", usize::MAX, true, answer);
+    assert!(outcome.text.ends_with("late"), "{}", outcome.text);
+    assert_eq!((outcome.served, outcome.end), (Ok(()), Ok(())));
+}
+
+/// Has a client reset its connection one second after `request` while the service does what `handler` does. At most `bound` bytes
+/// of an answer are sent until then; 0 is no bound.
+fn reset_within(
+    request: &'static str,
+    bound: usize,
+    mut handler: impl AsyncFnMut(&mut Server) + 'static,
+) -> Result<(), HttpError> {
+    let checked = async move |connection: &mut Server, _| {
+        assert!(!connection.is_broken());
+        handler(connection).await;
+        assert!(connection.is_broken());
+        Ok(())
+    };
+    run(checked, |world: World, mut end: End| {
+        end.bound_incoming(bound);
+        async move {
+            end.write_all(request.as_bytes()).await.unwrap();
+            world.sleep(Duration::from_secs(1)).await;
+        }
+    })
+}
+
+#[test]
+fn a_reset_is_noticed_wherever_it_is_met() {
+    let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let put = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
+    let reset = Err(HttpError::Net(NetError::Reset));
+    let reading = reset_within(put, 0, async move |connection| {
+        assert_eq!(connection.read_body(&mut [0]).await, reset);
+        assert!(connection.is_broken());
+        assert_eq!(connection.read_body(&mut [0]).await, reset);
+    });
+    assert_eq!(reading, Err(HttpError::NoResponse));
+    let waiting = reset_within(get, 0, async |connection| connection.wait_gone().await);
+    assert_eq!(waiting, Err(HttpError::NoResponse));
+    let writing = reset_within(get, 10, async |connection| {
+        let written = connection.respond_text(Status::OK, "hello").await;
+        assert_eq!(written, Err(HttpError::Net(NetError::Reset)));
+    });
+    assert_eq!(writing, Err(HttpError::WrongLength { missing_bytes: 5 }));
+    let between_requests = reset_within(get, 0, async |connection| {
+        connection.respond_text(Status::OK, "hello").await.unwrap();
+        assert!(connection.next_request().await.unwrap().is_none());
+    });
+    assert_eq!(between_requests, Ok(()));
 }
