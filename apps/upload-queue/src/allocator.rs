@@ -576,6 +576,37 @@ mod tests {
     }
 
     #[test]
+    fn blocks_around_those_that_an_index_names_stay_free() {
+        let allocator = allocator(10);
+        let exactly = |pieces: [(u32, u32); 2]| {
+            let mut extents = [Extent::default(); EXTENTS_MAX];
+            extents.iter_mut().zip(pieces).for_each(|(extent, (start, blocks))| *extent = Extent { start, blocks });
+            allocator.take_exactly(extents)
+        };
+        let named = exactly([(5, 2), (9, 1)]).unwrap();
+        // One of these blocks is taken.
+        assert!(exactly([(3, 2), (6, 2)]).is_none());
+        assert_eq!((allocator.free_bytes(), allocator.free_entries()), (7 * 4096, 3));
+        let rest = [2, 2, 3].map(|blocks| allocator.take(blocks).unwrap());
+        let starts = rest.each_ref().map(|space| space.extents[0].start);
+        assert_eq!((starts, allocator.free_bytes(), allocator.free_entries()), ([3, 7, 10], 0, 0));
+        drop((named, rest));
+        assert_eq!(allocator.take(10).unwrap().extents[0], Extent { start: 3, blocks: 10 });
+    }
+
+    #[test]
+    fn an_upload_that_ends_early_gives_all_other_pieces_back() {
+        let allocator = allocator(10);
+        let (_a, b, _c) = (allocator.take(2).unwrap(), allocator.take(3).unwrap(), allocator.take(2).unwrap());
+        drop(b);
+        let mut upload = allocator.reserve(5).unwrap();
+        assert_eq!(upload.next(2, 5), Ok(Extent { start: 5, blocks: 2 }));
+        let space = upload.into_space(2);
+        assert_eq!(space.extents[..2], [Extent { start: 5, blocks: 2 }, Extent::default()]);
+        assert_eq!(allocator.free_bytes(), 4 * 4096);
+    }
+
+    #[test]
     fn an_item_without_bytes_takes_no_blocks() {
         let allocator = allocator(10);
         let all = allocator.take(10).unwrap();
