@@ -40,7 +40,7 @@ pub const fn c_program_start(writable: u64) -> u64 {
 
 /// How an image ended: the value that it writes to the `isa-debug-exit` port.
 ///
-/// QEMU exits with `value << 1 | 1`. The values start at 16 so that none looks like QEMU's own 1.
+/// QEMU exits with `2 * value + 1`. The values start at 16 so that none looks like QEMU's own 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -59,7 +59,7 @@ impl Exit {
     pub fn from_qemu_status(status: i32) -> Option<Exit> {
         [Exit::Success, Exit::Error, Exit::Panic, Exit::Exception]
             .into_iter()
-            .find(|exit| status == (*exit as i32) << 1 | 1)
+            .find(|exit| status == 2 * (*exit as i32) + 1)
     }
 }
 
@@ -164,6 +164,22 @@ mod tests {
             let start = c_program_start(writable);
             assert_eq!((start + writable) % C_PROGRAM_PAGE_BYTES, 0, "{writable:#x}");
             assert!((C_PROGRAMS_START..C_PROGRAMS_START + C_PROGRAM_PAGE_BYTES).contains(&start), "{start:#x}");
+            // No machine that the kernel supports has so much memory.
+            assert!(start >= 16 * 1024_u64.pow(4), "{start:#x}");
         }
+    }
+
+    #[test]
+    fn the_host_reads_what_a_core_has_published() {
+        let core = CoreState::new();
+        for activity in [Activity::Running, Activity::Spinning, Activity::Idle, Activity::Off] {
+            core.set_activity(activity);
+            assert_eq!(Activity::from_word(core.activity.load(Ordering::Relaxed)), Some(activity));
+        }
+        CoreState::add(&core.polls, 2);
+        CoreState::add(&core.polls, 5);
+        assert_eq!(core.polls.load(Ordering::Relaxed), 7);
+        CoreState::add(&core.polls, u64::MAX);
+        assert_eq!(core.polls.load(Ordering::Relaxed), 6, "a counter starts again, it does not panic");
     }
 }

@@ -68,23 +68,20 @@ impl Allocator {
         if free.entries == 0 {
             return Err(Refused::Entries);
         }
-        if free.blocks + free.idle_blocks(None) < blocks {
+        if free.blocks + free.idle_blocks() < blocks {
             return Err(Refused::Blocks);
         }
         let lacking = blocks.saturating_sub(free.blocks);
         free.reclaim(lacking, None);
-        let mut extents = [Extent::default(); EXTENTS_MAX];
-        if blocks > 0 {
-            let wanted = blocks as u32;
-            extents = match free.find(wanted) {
-                Ok(found) => found,
-                Err(refused) => {
-                    // Enough, but too scattered: what others have not filled may join it.
-                    free.reclaim(u64::MAX, None);
-                    free.find(wanted).map_err(|_| refused)?
-                }
-            };
-        }
+        let wanted = blocks as u32;
+        let extents = match free.find(wanted) {
+            Ok(found) => found,
+            Err(refused) => {
+                // Enough, but too scattered: what others have not filled may join it.
+                free.reclaim(u64::MAX, None);
+                free.find(wanted).map_err(|_| refused)?
+            }
+        };
         Ok(self.hold(&mut free, extents))
     }
 
@@ -250,15 +247,14 @@ impl Free {
         longest.map(|(&start, &blocks)| Extent { start, blocks })
     }
 
-    /// Blocks that uploads hold and others may take; `but` is left out.
-    fn idle_blocks(&self, but: Option<u64>) -> u64 {
-        let others = self.reservations.iter().filter(|(number, _)| Some(**number) != but);
-        others.map(|(_, reserved)| reserved.idle_blocks()).sum()
+    /// Blocks that uploads hold and others may take.
+    fn idle_blocks(&self) -> u64 {
+        self.reservations.values().map(Reserved::idle_blocks).sum()
     }
 
     /// Takes blocks back that uploads have not filled, until `blocks` more are free: from the largest first.
     fn reclaim(&mut self, mut blocks: u64, but: Option<u64>) {
-        while blocks > 0 {
+        loop {
             let others = self.reservations.iter_mut().filter(|(number, _)| Some(**number) != but);
             let Some((_, largest)) = others.max_by_key(|(_, reserved)| reserved.idle_blocks()) else { return };
             let taken = largest.idle_blocks().min(blocks);
@@ -549,6 +545,75 @@ mod tests {
         let mut third = allocator.reserve_some(1000).unwrap();
         let shared = third.next(u32::MAX, 1000).unwrap();
         assert!((250..=300).contains(&shared.blocks) && shared.start >= 300, "{shared:?}");
+    }
+
+    #[test]
+    fn as_much_as_half_of_the_room_ahead_of_another_is_enough() {
+        for (free, first_block) in [(283, 316), (284, 600)] {
+            let allocator = Allocator::new(Extent { start: 0, blocks: 600 + free }, 10);
+            // It keeps 32 blocks, and half of the others are 284.
+            let _first = allocator.reserve_some(600).unwrap();
+            let mut second = allocator.reserve_some(1000).unwrap();
+            let blocks = 600 + free - first_block;
+            assert_eq!(
+                second.next(u32::MAX, 1000),
+                Ok(Extent { start: first_block, blocks }),
+                "{free} blocks are free"
+            );
+        }
+    }
+
+    #[test]
+    fn an_upload_that_has_filled_a_gap_goes_on_elsewhere() {
+        let allocator = Allocator::new(Extent { start: 0, blocks: 30 }, 10);
+        let (_before, gap, _behind) =
+            (allocator.take(10).unwrap(), allocator.take(10).unwrap(), allocator.take(1).unwrap());
+        drop(gap);
+        let mut upload = allocator.reserve_some(10).unwrap();
+        assert_eq!(upload.next(20, 20), Ok(Extent { start: 10, blocks: 10 }));
+        assert_eq!(upload.next(20, 10), Ok(Extent { start: 21, blocks: 9 }));
+        assert_eq!(upload.next(20, 1), Err(Refused::Blocks));
+    }
+
+    #[test]
+    fn blocks_around_those_that_an_index_names_stay_free() {
+        let allocator = allocator(10);
+        let exactly = |pieces: [(u32, u32); 2]| {
+            let mut extents = [Extent::default(); EXTENTS_MAX];
+            extents.iter_mut().zip(pieces).for_each(|(extent, (start, blocks))| *extent = Extent { start, blocks });
+            allocator.take_exactly(extents)
+        };
+        let named = exactly([(5, 2), (9, 1)]).unwrap();
+        // One of these blocks is taken.
+        assert!(exactly([(3, 2), (6, 2)]).is_none());
+        assert_eq!((allocator.free_bytes(), allocator.free_entries()), (7 * 4096, 3));
+        let rest = [2, 2, 3].map(|blocks| allocator.take(blocks).unwrap());
+        let starts = rest.each_ref().map(|space| space.extents[0].start);
+        assert_eq!((starts, allocator.free_bytes(), allocator.free_entries()), ([3, 7, 10], 0, 0));
+        drop((named, rest));
+        assert_eq!(allocator.take(10).unwrap().extents[0], Extent { start: 3, blocks: 10 });
+    }
+
+    #[test]
+    fn an_upload_that_ends_early_gives_all_other_pieces_back() {
+        let allocator = allocator(10);
+        let (_a, b, _c) = (allocator.take(2).unwrap(), allocator.take(3).unwrap(), allocator.take(2).unwrap());
+        drop(b);
+        let mut upload = allocator.reserve(5).unwrap();
+        assert_eq!(upload.next(2, 5), Ok(Extent { start: 5, blocks: 2 }));
+        let space = upload.into_space(2);
+        assert_eq!(space.extents[..2], [Extent { start: 5, blocks: 2 }, Extent::default()]);
+        assert_eq!(allocator.free_bytes(), 4 * 4096);
+    }
+
+    #[test]
+    fn an_item_without_bytes_takes_no_blocks() {
+        let allocator = allocator(10);
+        let all = allocator.take(10).unwrap();
+        let empty = allocator.take(0).unwrap();
+        assert_eq!((empty.extents, allocator.free_entries()), ([Extent::default(); EXTENTS_MAX], 2));
+        drop((all, empty));
+        assert_eq!((allocator.free_bytes(), allocator.free_entries()), (10 * 4096, 4));
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Config {
 
 /// Digits and nothing else: `parse` would accept a plus sign.
 pub(crate) fn number(text: &str) -> Option<u64> {
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 #[cfg(test)]
@@ -85,8 +85,14 @@ mod tests {
         assert_eq!(parse(&[]), Ok(Config { ports: vec![Port::Tcp(8080)], item_bytes_max: None, format: false }));
         let all = Config { ports: vec![Port::Tcp(0), Port::Vsock(80)], item_bytes_max: Some(7), format: true };
         assert_eq!(parse(&["--port", "0", "--port=vsock:80", "--max-item-bytes=7", "--format"]), Ok(all));
-        for bad in [&["--port"][..], &["--port", "65536"], &["--port=+1"], &["--port="], &["--max-item-bytes", "-1"]] {
+        for bad in [&["--port"][..], &["--port", "65536"], &["--port=+1"], &["--port="]] {
             assert!(parse(bad).unwrap_err().contains("must follow"), "{bad:?}");
+        }
+        for bad in ["", "-1", "+1", "1k", "99999999999999999999"] {
+            assert!(
+                parse(&["--max-item-bytes", bad]).unwrap_err().contains("a number of bytes must follow"),
+                "{bad:?}"
+            );
         }
         for bad in ["--prot", "--format=yes", "", "8080"] {
             assert!(parse(&[bad]).unwrap_err().contains("no such argument"), "{bad:?}");

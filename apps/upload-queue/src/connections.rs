@@ -144,3 +144,66 @@ impl Drop for Connected {
         self.connections.inner.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::pin::pin;
+    use embassy_futures::{block_on, poll_once};
+
+    static NAME: Name = Name::new("connection of a test");
+
+    /// As many connections as may be open, one of each of these machines.
+    fn full(machines: &[u32]) -> (Connections, Vec<Connected>) {
+        let connections = Connections::new(machines.len(), &NAME);
+        let open = machines.iter().map(|machine| block_on(connections.add(Machine::Vsock(*machine)))).collect();
+        (connections, open)
+    }
+
+    fn ended(open: &[Connected]) -> Vec<bool> {
+        open.iter().map(|connected| poll_once(connected.ended()).is_ready()).collect()
+    }
+
+    #[test]
+    fn the_oldest_connection_of_the_address_with_the_most_makes_room() {
+        let (connections, mut open) = full(&[9, 1, 1, 2]);
+        let mut next = pin!(connections.add(Machine::Vsock(3)));
+        assert_eq!(ended(&open), [false; 4]);
+        assert!(poll_once(next.as_mut()).is_pending());
+        assert_eq!(ended(&open), [false, true, false, false]);
+        // That one is enough, however many wait.
+        assert!(poll_once(connections.add(Machine::Vsock(3))).is_pending());
+        assert_eq!(ended(&open), [false, true, false, false]);
+        drop(open.remove(1));
+        let added = block_on(next);
+        assert_eq!((added.peer(), connections.count()), (Machine::Vsock(3), 4));
+    }
+
+    #[test]
+    fn a_connection_whose_request_gets_a_place_is_not_reset_and_another_one_is() {
+        let (connections, open) = full(&[1, 1, 2]);
+        open[2].keep(true);
+        let mut next = pin!(connections.add(Machine::Vsock(3)));
+        assert!(poll_once(next.as_mut()).is_pending());
+        assert_eq!(ended(&open), [true, false, false]);
+        open[0].keep(true);
+        assert!(poll_once(next.as_mut()).is_pending());
+        assert_eq!(ended(&open), [false, true, false]);
+        open[1].keep(true);
+        assert!(poll_once(next.as_mut()).is_pending());
+        assert_eq!(ended(&open), [false; 3], "all have places");
+    }
+
+    #[test]
+    fn at_the_end_connections_without_a_request_are_ended_and_the_others_waited_for() {
+        let (connections, mut open) = full(&[1, 2]);
+        open[1].set_busy(true);
+        let mut finish = pin!(connections.finish());
+        assert!(poll_once(finish.as_mut()).is_pending());
+        assert_eq!(ended(&open), [true, false]);
+        open.remove(0);
+        assert!(poll_once(finish.as_mut()).is_pending());
+        open.clear();
+        assert!(poll_once(finish.as_mut()).is_ready());
+    }
+}

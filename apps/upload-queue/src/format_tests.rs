@@ -46,6 +46,37 @@ fn a_slot_reads_back() {
 }
 
 #[test]
+fn a_slot_may_use_all_there_is() {
+    let geometry = geometry();
+    // Entries up to the bound, blocks from the first to the last, and numbers as large as they get.
+    let empty = |id| Entry { id, length: 0, checksum: id, extents: [Extent::default(); EXTENTS_MAX] };
+    let mut entries: Vec<Entry> = (0..geometry.items_max() as u64).map(empty).collect();
+    entries[7] = entry(7, geometry.data_start(), 20);
+    entries[9] = entry(9, geometry.data_start() + 20, geometry.data_blocks() - 20);
+    let index = Index { sequence: NUMBER_MAX, next_id: NUMBER_MAX, entries };
+    assert_eq!(decode_slot(geometry, NUMBER_MAX % 2, &encoded(&index)), Slot::Valid(index.clone()));
+    let beyond = Index { next_id: NUMBER_MAX + 1, ..index };
+    let fault = Fault::Number(NUMBER_MAX + 1);
+    assert_eq!(decode_slot(geometry, NUMBER_MAX % 2, &encoded(&beyond)), Slot::Invalid(fault));
+}
+
+#[test]
+fn another_version_is_refused_by_its_number() {
+    let mut slot = encoded(&Index { sequence: 2, next_id: 9, entries: vec![entry(3, 5, 2)] });
+    slot[8..12].copy_from_slice(&2_u32.to_le_bytes());
+    let used = slot_used_bytes(1);
+    let checksum = checksum_without(&slot[..used], SLOT_CHECKSUM);
+    slot[SLOT_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(decode_slot(geometry(), 0, &slot), Slot::Invalid(Fault::Version(2)));
+    let mut block = vec![0; BLOCK_BYTES];
+    encode_superblock(geometry(), SuperblockState::Ready, &mut block);
+    block[8..12].copy_from_slice(&2_u32.to_le_bytes());
+    let checksum = checksum_without(&block[..SUPERBLOCK_BYTES], SUPERBLOCK_CHECKSUM);
+    block[SUPERBLOCK_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(decode_superblock(&block), Err(Fault::Version(2)));
+}
+
+#[test]
 fn every_flipped_bit_of_a_slot_or_superblock_is_found() {
     let index = Index { sequence: 2, next_id: 9, entries: vec![entry(3, 5, 2), entry(8, 9, 1)] };
     let good = encoded(&index);

@@ -79,16 +79,11 @@ impl Places {
         Places { inner: Rc::new(Inner { name, count, share, state: RefCell::default(), changed, waiting }) }
     }
 
-    /// A place, if one is free now and no client has waited longer for it.
+    /// A place, if one is free now. None is while a client waits that may have it: [`Places::hand_out`] has given it away.
     pub(crate) fn take(&self, peer: Machine) -> Option<Place> {
         let mut state = self.inner.state.borrow_mut();
-        // Clients whose address has no share left do not delay others.
-        let is_overtaking =
-            state.waiters.iter().any(|waiter| waiter.given.borrow().is_none() && self.has_share(&state, waiter.peer));
-        if is_overtaking || !self.is_free(&state) || !self.has_share(&state, peer) {
-            return None;
-        }
-        Some(self.seat(&mut state, peer))
+        let may_have = self.is_free(&state) && self.has_share(&state, peer);
+        may_have.then(|| self.seat(&mut state, peer))
     }
 
     /// A place, if one becomes free within `time`.
@@ -139,7 +134,8 @@ impl Places {
         Place { places: self.clone(), holder }
     }
 
-    /// Gives free places to those that have waited longest, as far as their addresses have a share left.
+    /// Gives free places to those that have waited longest, as far as their addresses have a share left. Clients whose
+    /// address has none do not delay others.
     fn hand_out(&self) {
         let mut state = self.inner.state.borrow_mut();
         while self.is_free(&state) {
@@ -259,6 +255,7 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr};
     use core::pin::pin;
     use core::task::{Context, Poll, Waker};
+    use embassy_futures::block_on;
 
     static PLACE: Name = Name::new("place of a test");
 
@@ -272,6 +269,19 @@ mod tests {
     impl Clock for Still {
         fn now(&self) -> Instant {
             Instant(0)
+        }
+
+        fn sleep_until(&self, _deadline: Instant) -> impl Future<Output = ()> + 'static {
+            pending()
+        }
+    }
+
+    /// Time that a test turns on.
+    struct Turned(Cell<u64>);
+
+    impl Clock for Turned {
+        fn now(&self) -> Instant {
+            Instant(self.0.get())
         }
 
         fn sleep_until(&self, _deadline: Instant) -> impl Future<Output = ()> + 'static {
@@ -293,6 +303,100 @@ mod tests {
         let Poll::Ready(Some(place)) = first.as_mut().poll(&mut context) else { panic!("no place") };
         drop(place);
         assert!(matches!(second.as_mut().poll(&mut context), Poll::Ready(Some(_))));
+    }
+
+    #[test]
+    fn a_client_whose_address_has_its_share_delays_no_other() {
+        let places = Places::new(3, 1, &PLACE, None);
+        let [first, _second] = [1, 2].map(|last| places.take(peer(last)).unwrap());
+        let mut context = Context::from_waker(Waker::noop());
+        let wait = |last| places.wait_for(&Still, peer(last), Duration::from_secs(9));
+        let (mut greedy, mut patient) = (pin!(wait(1)), pin!(wait(4)));
+        assert!(greedy.as_mut().poll(&mut context).is_pending());
+        let third = places.take(peer(3)).unwrap();
+        assert!(patient.as_mut().poll(&mut context).is_pending());
+        drop(third);
+        assert!(greedy.as_mut().poll(&mut context).is_pending());
+        let Poll::Ready(Some(_fourth)) = patient.as_mut().poll(&mut context) else { panic!("no place") };
+        drop(first);
+        assert!(matches!(greedy.as_mut().poll(&mut context), Poll::Ready(Some(_))));
+    }
+
+    #[test]
+    fn a_client_that_gives_up_leaves_its_place_to_the_next() {
+        let mut context = Context::from_waker(Waker::noop());
+        for gives_up_first in [true, false] {
+            let places = Places::new(1, 1, &PLACE, None);
+            let held = places.take(peer(1)).unwrap();
+            let wait = |last| alloc::boxed::Box::pin(places.wait_for(&Still, peer(last), Duration::from_secs(9)));
+            let (mut first, mut second) = (wait(2), wait(3));
+            assert!(first.as_mut().poll(&mut context).is_pending() && second.as_mut().poll(&mut context).is_pending());
+            if gives_up_first {
+                drop(first);
+                drop(held);
+            } else {
+                drop(held);
+                drop(first);
+            }
+            let Poll::Ready(Some(place)) = second.as_mut().poll(&mut context) else { panic!("no place") };
+            drop(place);
+            assert!(places.take(peer(4)).is_some());
+        }
+    }
+
+    #[test]
+    fn who_was_given_a_place_gets_no_second_one() {
+        let places = Places::new(2, 2, &PLACE, None);
+        let held = [1, 2].map(|last| places.take(peer(last)).unwrap());
+        let mut context = Context::from_waker(Waker::noop());
+        let mut wait = pin!(places.wait_for(&Still, peer(3), Duration::from_secs(9)));
+        assert!(wait.as_mut().poll(&mut context).is_pending());
+        drop(held);
+        assert!(places.take(peer(4)).is_some());
+        assert!(matches!(wait.as_mut().poll(&mut context), Poll::Ready(Some(_))));
+    }
+
+    #[test]
+    fn the_slowest_client_loses_its_place_if_that_helps_the_one_that_waits() {
+        let places = Places::new(3, 2, &PLACE, None);
+        let held = [1, 1, 2].map(|last| places.take(peer(last)).unwrap());
+        let now = Instant(SLOW_TIME.as_nanos() as u64);
+        for (place, bytes) in held.iter().zip([5, 3, 1]) {
+            place.holder.since.set(Some(Instant(0)));
+            place.holder.bytes.set(bytes);
+        }
+        let lost = || held.each_ref().map(|place| place.holder.is_lost.take());
+        // The first address has its share: only a place of its own helps it.
+        places.dismiss_slowest(peer(1), now);
+        assert_eq!(lost(), [false, true, false]);
+        places.dismiss_slowest(peer(3), now);
+        places.dismiss_slowest(peer(1), now);
+        assert_eq!(lost(), [false, false, true], "one at a time");
+        held.iter().for_each(|place| place.holder.since.set(Some(now)));
+        places.dismiss_slowest(peer(3), now);
+        places.dismiss_slowest(peer(1), now);
+        assert_eq!(lost(), [false; 3], "none is slow");
+    }
+
+    #[test]
+    fn each_window_is_judged_by_its_own_bytes() {
+        let place = Places::new(1, 1, &PLACE, None).take(peer(1)).unwrap();
+        let clock = Turned(Cell::new(7));
+        let is_slow_after = |time: Duration, bytes: u64| {
+            let transfer = async {
+                clock.0.set(clock.0.get() + time.as_nanos() as u64);
+                Ok::<usize, ()>(bytes as usize)
+            };
+            assert_eq!(block_on(place.watch(&clock, transfer)), Some(Ok(bytes as usize)));
+            place.holder.is_slow(clock.now())
+        };
+        let half = SLOW_TIME / 2;
+        assert!(!is_slow_after(half, 0), "the window is not over");
+        assert!(is_slow_after(half, SLOW_BYTES - 1));
+        assert!(is_slow_after(half, SLOW_BYTES / 2), "the last whole window was too slow");
+        assert!(!is_slow_after(half, SLOW_BYTES / 2));
+        assert!(!is_slow_after(SLOW_TIME, SLOW_BYTES + 1));
+        assert!(is_slow_after(SLOW_TIME, 0));
     }
 
     #[test]

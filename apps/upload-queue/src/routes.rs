@@ -340,20 +340,11 @@ impl<P: Platform> Queue<P> {
     }
 
     async fn fail(&self, connection: &mut Connection<P>, error: StoreError) -> Result<(), HttpError> {
-        match error {
-            StoreError::DiskFull { .. } => connection.respond_text(Status::INSUFFICIENT_STORAGE, "Disk full\n").await,
-            StoreError::IndexFull { items_max } => {
-                let text = format!(
-                    "The queue has {items_max} items, including open uploads, and its index has no room for more\n"
-                );
-                connection.respond_text(Status::INSUFFICIENT_STORAGE, &text).await
-            }
-            StoreError::Memory(_) => busy::<P>(connection, "Out of memory\n").await,
-            _ => {
-                self.platform.print(format_args!("upload-queue: {error}"));
-                connection.respond_text(Status::INTERNAL_SERVER_ERROR, &format!("{error}\n")).await
-            }
+        let (status, text) = failure(&error);
+        if status == Status::INTERNAL_SERVER_ERROR {
+            self.platform.print(format_args!("upload-queue: {error}"));
         }
+        refuse::<P>(connection, status, &text).await
     }
 
     fn usage(&self) -> String {
@@ -390,9 +381,31 @@ async fn not_allowed<P: Platform>(connection: &mut Connection<P>, allow: &str, t
 }
 
 async fn busy<P: Platform>(connection: &mut Connection<P>, text: &str) -> Result<(), HttpError> {
-    let response =
-        Response::new(Status::SERVICE_UNAVAILABLE).header("Retry-After", RETRY_AFTER_SECS).header("Content-Type", TEXT);
+    refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, text).await
+}
+
+/// A status 503 says when to try again.
+async fn refuse<P: Platform>(connection: &mut Connection<P>, status: Status, text: &str) -> Result<(), HttpError> {
+    let mut response = Response::new(status).header("Content-Type", TEXT);
+    if status == Status::SERVICE_UNAVAILABLE {
+        response = response.header("Retry-After", RETRY_AFTER_SECS);
+    }
     connection.respond(response, text.as_bytes()).await
+}
+
+/// The answer to a request that failed in the store.
+fn failure(error: &StoreError) -> (Status, String) {
+    match error {
+        StoreError::DiskFull { .. } => (Status::INSUFFICIENT_STORAGE, String::from("Disk full\n")),
+        StoreError::IndexFull { items_max } => {
+            let text = format!(
+                "The queue has {items_max} items, including open uploads, and its index has no room for more\n"
+            );
+            (Status::INSUFFICIENT_STORAGE, text)
+        }
+        StoreError::Memory(_) => (Status::SERVICE_UNAVAILABLE, String::from("Out of memory\n")),
+        _ => (Status::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
 }
 
 async fn failed_condition<P: Platform>(connection: &mut Connection<P>, head: Option<Entry>) -> Result<(), HttpError> {
@@ -460,6 +473,15 @@ fn wait_time(query: Option<&str>) -> Result<Option<Duration>, ()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glasshouse::OutOfMemory;
+
+    #[test]
+    fn a_lack_of_memory_is_no_error_of_the_service() {
+        let answer = failure(&StoreError::Memory(OutOfMemory { bytes: 1 << 20 }));
+        assert_eq!(answer, (Status::SERVICE_UNAVAILABLE, String::from("Out of memory\n")));
+        let lost = failure(&StoreError::Lost);
+        assert_eq!((lost.0, lost.1.ends_with("send it again\n")), (Status::INTERNAL_SERVER_ERROR, true), "{lost:?}");
+    }
 
     #[test]
     fn a_wait_takes_seconds_and_ends_after_a_day() {

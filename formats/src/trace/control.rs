@@ -200,6 +200,7 @@ pub fn words_of_name(text: &str) -> [u64; NAME_BYTES / 8] {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
     use core::mem::offset_of;
 
@@ -226,6 +227,11 @@ mod tests {
         let name = "ä".repeat(40);
         let words = words_of_name(&name);
         assert_eq!(words[0] & 0xffff, 62);
+        assert_eq!(words[7], u64::from_le_bytes(*"ä".repeat(4).as_bytes().first_chunk().unwrap()));
+        // Half of a character would have room.
+        let words = words_of_name(&["a", &name].concat());
+        assert_eq!(words[0], 61 | u64::from(b'a') << 16 | 0xa4c3 << 24 | 0xa4c3 << 40 | 0xc3 << 56);
+        assert_eq!(words[7].to_le_bytes(), *b"\xa4\xc3\xa4\xc3\xa4\xc3\xa4\0");
         assert_eq!(words_of_name("a")[0], 1 | u64::from(b'a') << 16);
     }
 }

@@ -10,7 +10,7 @@ pub const UNREQUESTED_MIN: u64 = 1 << 63;
 #[repr(u32)]
 pub enum Group {
     /// Tasks: spawn, polls, waits, wake-ups.
-    Tasks = 1 << 0,
+    Tasks = 1,
     /// Cores: idle, spinning, interrupts, timers.
     Cores = 1 << 1,
     /// Requests to devices, from submission to completion.
@@ -404,8 +404,39 @@ mod tests {
     }
 
     #[test]
+    fn details_are_read_as_what_they_were_written_for_and_others_as_unknown() {
+        use BlockKind::{Accept, Notify, Request, Resource, Send, Timer, Yield};
+        for kind in [BlockKind::Other, Timer, Notify, Request, BlockKind::Receive, Send, Accept, Resource, Yield] {
+            assert_eq!(BlockKind::from_number(kind as u16), kind);
+        }
+        use Operation::{Flush, Read, Transmit, Write};
+        for operation in [Operation::Other, Read, Write, Flush, Transmit, Operation::Receive] {
+            assert_eq!(Operation::from_number(operation as u16), operation);
+        }
+        for presence in [Presence::Begins, Presence::Ends, Presence::WasThere] {
+            assert_eq!(Presence::from_number(presence as u16), presence);
+        }
+        for source in [WakeSource::Other, WakeSource::Timer, WakeSource::Device, WakeSource::Core] {
+            assert_eq!(WakeSource::from_number(source as u16), source);
+        }
+        use ValueType::{Bool, Float, Signed, Text, Unsigned};
+        for value_type in [Unsigned, Signed, Bool, Float, Text] {
+            assert_eq!(ValueType::from_number(value_type as u16), Some(value_type));
+        }
+        for role in [MpiRole::Send, MpiRole::Receive, MpiRole::Collective, MpiRole::Barrier] {
+            assert_eq!(MpiRole::from_number(role as u16), Some(role));
+        }
+        // What a newer guest may write.
+        assert_eq!((BlockKind::from_number(99), Operation::from_number(99)), (BlockKind::Other, Operation::Other));
+        assert_eq!((Presence::from_number(99), WakeSource::from_number(99)), (Presence::WasThere, WakeSource::Other));
+        assert_eq!((ValueType::from_number(99), MpiRole::from_number(99), MpiRole::from_number(0)), (None, None, None));
+        assert_eq!(UNREQUESTED_MIN, 0x8000_0000_0000_0000);
+    }
+
+    #[test]
     fn lists_of_groups() {
         assert_eq!(Group::parse_list("tasks, devices"), Ok(5));
+        assert_eq!(Group::parse_list("tasks,,devices,tasks,"), Ok(5));
         assert_eq!(Group::parse_list("all"), Ok(191));
         assert_eq!(Group::parse_list("all,functions"), Ok(255));
         assert_eq!(Group::parse_list("tasks,disks"), Err("disks"));

@@ -14,7 +14,7 @@ use core::ops::Range;
 /// Words of an event.
 pub const EVENT_WORDS: usize = 4;
 /// Size of an event in bytes.
-pub const EVENT_BYTES: usize = EVENT_WORDS * 8;
+pub const EVENT_BYTES: usize = size_of::<[u64; EVENT_WORDS]>();
 
 /// A ring's memory, for its writer.
 #[derive(Debug, Clone, Copy)]

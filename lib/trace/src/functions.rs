@@ -38,7 +38,11 @@ pub trait Text {
 
 /// How many functions can be traced: 0 if the program was not built for it.
 pub fn count() -> u32 {
-    sleds().last().map_or(0, |sled| sled.number + 1)
+    count_of(sleds())
+}
+
+fn count_of(sleds: impl Iterator<Item = Sled>) -> u32 {
+    sleds.last().map_or(0, |sled| sled.number + 1)
 }
 
 /// Chooses all functions: used when the service itself, not the profiler, switches the group on.

@@ -54,11 +54,12 @@ pub fn switch(groups: u32) -> Change {
         // A host that only needs the time requests the groups that are on already.
         return Change { switched_on: 0, groups };
     }
+    let had_spans = crate::is_on(Group::Spans);
     // The last event of the old groups and the first of the new ones both record the groups that are on.
-    CONTROL.groups.store(groups | before, Ordering::Relaxed);
+    CONTROL.groups.fetch_or(groups, Ordering::Relaxed);
     emit_groups(groups);
     CONTROL.groups.store(groups, Ordering::Relaxed);
-    if (groups ^ before) & Group::Spans as u32 != 0 {
+    if crate::is_on(Group::Spans) != had_spans {
         crate::tracing_subscriber::switched();
     }
     Change { switched_on: groups & !before, groups }

@@ -3,10 +3,10 @@
 use crate::sys::CONTROL;
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use glass_formats::trace::{NAME_BYTES, NAMES_MAX, words_of_name};
+use glass_formats::trace::{NAME_BYTES, NAME_TEXT_BYTES, NAMES_MAX, words_of_name};
 
-/// A power of two, at least twice the names.
 const BUCKETS: usize = 2 * NAMES_MAX;
+const _: () = assert!(BUCKETS.is_power_of_two() && BUCKETS >= 2 * NAMES_MAX);
 
 /// Numbers of names by the hash of their texts, 0 for none.
 static NUMBERS: [AtomicU32; BUCKETS] = [const { AtomicU32::new(0) }; BUCKETS];
@@ -68,9 +68,9 @@ const _: () = assert!(NAMES_MAX <= 1 << 10 && NAME_BYTES <= 1 << 6);
 /// [`intern`] for a text that stays where it is; some 2 ns from the second time on.
 pub(crate) fn intern_static(text: &'static str) -> u32 {
     let address = text.as_ptr().addr() as u64;
-    let key = address << 6 | text.len().min(NAME_BYTES - 1) as u64;
+    let key = address << 6 | text.len().min(NAME_TEXT_BYTES) as u64;
     let first = first_place(address);
-    for place in (first..first + PROBES).map(|place| &BY_ADDRESS[place % BY_ADDRESS.len()]) {
+    for place in (0..PROBES).map(|step| &BY_ADDRESS[first.wrapping_add(step) % BY_ADDRESS.len()]) {
         let known = place.load(Ordering::Relaxed);
         if known >> 10 == key & u64::MAX >> 10 {
             return known as u32 & NUMBER_MASK;
@@ -165,10 +165,24 @@ fn add(words: &[u64; NAME_BYTES / 8], bucket: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
+    use std::format;
+    use std::string::String;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::vec::Vec;
+
+    /// Whether tracing is possible belongs to the whole program; it is not at first.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        CONTROL.magic.store(0, Ordering::Release);
+        guard
+    }
 
     #[test]
     fn a_name_that_is_looked_up_too_early_gets_its_number_later() {
+        let _alone = alone();
         static EARLY: Name = Name::new("early");
         assert_eq!((EARLY.number(), intern_static("early"), intern("early")), (0, 0, 0));
         CONTROL.magic.store(1, Ordering::Release);
@@ -179,5 +193,24 @@ mod tests {
         }
         // The same place, but another length.
         assert_ne!(intern_static(&EARLY.text()[..4]), number);
+        assert_eq!(EARLY.text(), "early");
+    }
+
+    #[test]
+    fn a_text_that_stays_is_looked_up_once_and_never_taken_for_a_neighbour() {
+        let _alone = alone();
+        CONTROL.magic.store(1, Ordering::Release);
+        let digits: &'static str = String::leak((0..200).map(|number| format!("{number:03}")).collect());
+        let few: Vec<&'static str> = (0..8).map(|start| &digits[start..start + 2]).collect();
+        let numbers: Vec<u32> = few.iter().map(|text| intern_static(text)).collect();
+        // Nothing can be looked up now.
+        CONTROL.magic.store(0, Ordering::Release);
+        assert_eq!(intern(few[0]), 0);
+        assert_eq!(few.iter().map(|text| intern_static(text)).collect::<Vec<_>>(), numbers);
+        CONTROL.magic.store(1, Ordering::Release);
+        // More texts than can be known by their address.
+        for text in (0..2).flat_map(|_| (0..500).map(|start| &digits[start..start + 3])) {
+            assert_eq!(intern_static(text), intern(text), "{text}");
+        }
     }
 }

@@ -243,10 +243,9 @@ impl Text {
         for chunk in self.bytes[..self.length].chunks(CHUNK_BYTES) {
             let mut bytes = [0; CHUNK_BYTES];
             bytes[..chunk.len()].copy_from_slice(chunk);
-            let word =
-                |from: usize| u32::from_le_bytes([bytes[from], bytes[from + 1], bytes[from + 2], bytes[from + 3]]);
-            let long = |from: usize| u64::from(word(from)) | u64::from(word(from + 4)) << 32;
-            write(Event { detail: chunk.len() as u16, a: word(0), b: long(4), c: long(12), ..at(ticks, Kind::Text) });
+            let a = u32::from_le_bytes(bytes[..4].try_into().unwrap_or_default());
+            let word = |from: usize| u64::from_le_bytes(bytes[from..from + 8].try_into().unwrap_or_default());
+            write(Event { detail: chunk.len() as u16, a, b: word(4), c: word(12), ..at(ticks, Kind::Text) });
         }
     }
 }

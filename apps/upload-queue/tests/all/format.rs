@@ -1,7 +1,7 @@
 //! Formatting a new queue, and detecting a damaged one.
 
 use crate::common::{Cutter, RecordingDisk, Rng, content, get, open, put, remove_head, run};
-use upload_queue::format::BLOCK_BYTES;
+use upload_queue::format::{BLOCK_BYTES, Fault};
 use upload_queue::{OpenError, Store};
 
 const DISK_BYTES: usize = 40 * BLOCK_BYTES;
@@ -96,6 +96,30 @@ fn damage_in_both_slots_or_the_superblock_is_refused_with_the_reason() {
         bad[byte] ^= 1;
         refused(bad, if byte < 8 { "something that is not a queue" } else { "the superblock of the queue is damaged" });
     }
+}
+
+#[test]
+fn an_erased_slot_is_reported_unless_the_queue_is_new() {
+    let opened = |image: Vec<u8>| {
+        run(async move |_| {
+            let (store, recovery) = Store::open(RecordingDisk::plain(image), false).await?;
+            Ok((store.usage().items, recovery.sequence, recovery.broken_slot))
+        })
+    };
+    let erased = |slots: &[usize]| {
+        let mut image = disk_with_items().image();
+        slots.iter().for_each(|slot| image[(1 + slot) * BLOCK_BYTES..][..BLOCK_BYTES].fill(0));
+        opened(image)
+    };
+    assert_eq!(erased(&[]), Ok((3, 4, None)));
+    assert_eq!(erased(&[0]), Ok((2, 3, Some((0, Fault::Magic)))));
+    assert_eq!(erased(&[1]), Ok((3, 4, Some((1, Fault::Magic)))));
+    assert_eq!(erased(&[0, 1]), Err(OpenError::NoIndex([None, None])));
+    // Its first commit will write the other slot.
+    let new = RecordingDisk::plain(vec![0; DISK_BYTES]);
+    let used = new.clone();
+    run(async move |_| drop(Store::open(used, false).await.unwrap()));
+    assert_eq!(opened(new.image()), Ok((0, 1, None)));
 }
 
 #[test]

@@ -325,6 +325,22 @@ fn a_damaged_item_is_cut_and_named_on_the_console() {
     let mut site = Site::with_disk(15, disk, Default::default(), &[]);
     let reply = site.run(async |client| client.get().await);
     assert_eq!((reply.status, reply.cut), (500, false));
+    let line = site.server.console().last().unwrap().clone();
+    assert_eq!(line, format!("upload-queue: {}", reply.text().trim_end()));
+    // What the client can do something about is not the operator's concern.
+    assert_eq!(site.run(async |client| client.put(&content(2, 4 * MIB as usize - 9 * 4096)).await.status), 507);
+    assert_eq!(site.server.console().last(), Some(&line));
+}
+
+#[test]
+fn a_start_says_what_is_on_the_disk() {
+    let mut site = Site::new(17, MIB, &[]);
+    assert_eq!(site.run(async |client| client.put(&content(1, 5000)).await.status), 200);
+    let site = Site::with_disk(18, site.disk.restart(18), Default::default(), &[]);
+    let console = site.server.console();
+    assert_eq!(console[0], "upload-queue: 1 items recovered at commit 2");
+    // Of 256 blocks, three are for the index.
+    assert_eq!(console[1], format!("upload-queue: 8192 bytes used, {} bytes free", (256 - 3 - 2) * 4096));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use crate::common::site::{Site, content, put_head};
 use core::time::Duration;
-use glass_platform_sim::{Chance, NodeConfig};
+use glass_platform_sim::{Chance, DiskConfig, NodeConfig, SimBlock};
+use glasshouse::sync::Latch;
 use glasshouse::{Clock, Net, Platform, Spawn, Stream};
 
 const MIB: u64 = 1 << 20;
@@ -112,7 +113,14 @@ fn too_many_waiting_clients_are_turned_away_and_the_rest_is_served() {
     let mut site = Site::new(9, MIB, &[]);
     // The network of the simulated machine has a bound, of which an eighth is left to spare, 8 at most.
     let network = site.run(async |client| client.node.net().up().await.unwrap());
-    let waiting_max = (network.connections_max - 8) / upload_queue::limits::WAITING_PART;
+    turn_away(site, (network.connections_max - 8) / upload_queue::limits::WAITING_PART);
+    let disks = vec![SimBlock::new(32, DiskConfig { size_bytes: MIB, ..DiskConfig::default() })];
+    let mut config = NodeConfig { disks, ..NodeConfig::default() };
+    config.network.connections_max = 28;
+    turn_away(Site::with_config(32, config), (28 - 3) / upload_queue::limits::WAITING_PART);
+}
+
+fn turn_away(mut site: Site, waiting_max: usize) {
     site.run(async move |client| {
         let mut waiting = Vec::new();
         for _ in 0..waiting_max {
@@ -298,6 +306,26 @@ fn a_burst_of_connections_beyond_the_bound_delays_nobody() {
             assert!(took < Duration::from_millis(900), "{took:?}");
         }
     });
+}
+
+#[test]
+fn connections_that_no_task_can_serve_are_reset_and_told_once() {
+    let mut site = Site::new(31, MIB, &[]);
+    let (server, others) = (site.server.clone(), Latch::new());
+    site.run(async move |client| {
+        while server.spawn("other", others.wait()).is_ok() {}
+        for _ in 0..3 {
+            let mut peer = client.connect().await;
+            peer.send("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            assert!(peer.try_reply().await.is_none());
+        }
+        others.open();
+        client.node.sleep(Duration::from_secs(1)).await;
+        assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
+    });
+    let console = site.server.console();
+    let told = console.iter().filter(|line| line.contains("a connection was not accepted: "));
+    assert_eq!(told.count(), 1, "{console:?}");
 }
 
 #[test]

@@ -1,13 +1,111 @@
 //! The store's interface, on a disk in memory.
 
-use crate::common::{RecordingDisk, content, drain, get, open, put, remove_head, run};
+use crate::common::{Event, RecordingDisk, content, drain, get, open, put, remove_head, run};
+use core::future::pending;
 use embassy_futures::poll_once;
+use glasshouse::{Block, BlockError, BlockInfo, Buf};
+use std::cell::Cell;
+use std::rc::Rc;
+use upload_queue::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use upload_queue::{OpenError, Store, StoreError};
 
 const SMALL: usize = 16 * 4096;
 
 fn disk(bytes: usize) -> RecordingDisk {
     RecordingDisk::new(vec![0; bytes], 512, 1, 3)
+}
+
+/// A disk that counts reads and writes, and answers none of them once it is stuck.
+#[derive(Clone)]
+struct StuckDisk {
+    disk: RecordingDisk,
+    is_stuck: Rc<Cell<bool>>,
+    requests: Rc<Cell<usize>>,
+}
+
+impl StuckDisk {
+    async fn request(&self) {
+        self.requests.set(self.requests.get() + 1);
+        if self.is_stuck.get() {
+            pending().await
+        }
+    }
+}
+
+impl Block for StuckDisk {
+    fn info(&self) -> BlockInfo {
+        self.disk.info()
+    }
+
+    async fn read(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
+        self.request().await;
+        self.disk.read(offset, buf).await
+    }
+
+    async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
+        self.request().await;
+        self.disk.write(offset, buf).await
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        self.disk.flush().await
+    }
+}
+
+#[test]
+fn a_transfer_holds_no_more_chunks_than_its_bound() {
+    run(async |executor| {
+        let disk = RecordingDisk::plain(vec![0; 40 * CHUNK_BYTES]);
+        let disk = StuckDisk { disk, is_stuck: Rc::default(), requests: Rc::default() };
+        let store = open(&executor, disk.clone()).await;
+        put(&store, &content(1, 10 * CHUNK_BYTES), 1 << 20).await.unwrap();
+        disk.is_stuck.set(true);
+        disk.requests.set(0);
+        let mut download = store.fetch().unwrap();
+        assert!(poll_once(download.next()).is_pending());
+        assert_eq!(disk.requests.take(), CHUNKS_PER_TRANSFER);
+        let mut upload = store.upload(10 * CHUNK_BYTES as u64).unwrap();
+        for _ in 0..CHUNKS_PER_TRANSFER {
+            upload.receive(async |space| Ok::<usize, ()>(space.len())).await.unwrap().unwrap();
+        }
+        assert!(poll_once(upload.receive(async |space| Ok::<usize, ()>(space.len()))).is_pending());
+        assert_eq!(disk.requests.take(), CHUNKS_PER_TRANSFER);
+    });
+}
+
+#[test]
+fn a_download_tells_how_much_of_it_is_left() {
+    run(async |executor| {
+        let store = open(&executor, RecordingDisk::plain(vec![0; 600 * 4096])).await;
+        put(&store, &content(1, 200_000), 1 << 20).await.unwrap();
+        let mut download = store.fetch().unwrap();
+        assert_eq!(download.bytes_left(), 200_000);
+        let first = download.next().await.unwrap().unwrap().len();
+        assert_eq!(download.bytes_left(), 200_000 - first as u64);
+        while download.next().await.unwrap().is_some() {}
+        assert_eq!(download.bytes_left(), 0);
+    });
+}
+
+#[test]
+fn an_upload_of_unknown_length_that_ends_with_a_chunk_writes_no_other() {
+    for chunks in 0..2 {
+        run(async move |executor| {
+            let disk = disk(300 * 4096);
+            let store = open(&executor, disk.clone()).await;
+            let writes = || disk.events().iter().filter(|event| matches!(event, Event::Write { .. })).count();
+            let before = writes();
+            let mut upload = store.upload_of_unknown_length(1 << 20).unwrap();
+            for _ in 0..chunks {
+                upload.receive(async |space| Ok::<usize, ()>(space.len())).await.unwrap().unwrap();
+            }
+            assert_eq!(upload.receive(async |_| Ok::<usize, ()>(0)).await, Ok(Ok(0)));
+            upload.end();
+            upload.finish().await.unwrap();
+            assert_eq!(writes() - before, chunks + 1, "the chunks and the index");
+            assert_eq!(store.head().unwrap().length, (chunks * CHUNK_BYTES) as u64);
+        });
+    }
 }
 
 #[test]
@@ -83,7 +181,7 @@ fn only_what_was_finished_survives_a_restart() {
             let (store, recovery) = Store::open(again, false).await.unwrap();
             assert_eq!((recovery.items, recovery.formatted, recovery.broken_slot), (1, false, None));
             assert_eq!(get(&store).await.unwrap().unwrap(), b"whole");
-            assert_eq!(store.usage().free_bytes, 12 * 4096);
+            assert_eq!((store.usage().free_bytes, store.usage().free_items), (12 * 4096, 62));
         }
         drop(partial);
     });
@@ -252,9 +350,14 @@ fn disks_that_cannot_be_a_queue_are_refused() {
     run(async |_| {
         let error = Store::open(disk(3 * 4096), false).await.err().unwrap();
         assert_eq!(error, OpenError::TooSmall { size_bytes: 3 * 4096 });
-        for place in [0, 1024, 65_600, 1_048_575, 3 << 20, (4 << 20) - 1] {
+        let image_with = |place: usize| {
             let mut image = vec![0; 4 << 20];
             image[place] = 1;
+            image
+        };
+        let places = [0, 1024, 65_600, 1_048_575, 3 << 20, 3_900_000, (4 << 20) - 1];
+        let images = places.map(|place| (place, image_with(place))).into_iter();
+        for (place, image) in images.chain([(0, vec![7; 4 << 20])]) {
             let error = Store::open(RecordingDisk::plain(image.clone()), false).await.err().unwrap();
             assert_eq!(error, OpenError::Foreign { offset: place as u64 });
             assert!(error.to_string().contains("--format"), "{error}");

@@ -159,6 +159,7 @@ fn the_table_is_read_as_the_compiler_writes_it() {
     assert_eq!(numbers, [0, 0, 1, 1, 2]);
     assert_eq!(found[3], Sled { address: 0x1000 + 192, number: 1, place: Place::TailCall, recorder: 0x3000 });
     assert_eq!((found[1].place, found[4].place), (Place::Return, Place::Begin));
+    assert_eq!(count_of(sleds_of(&table, RECORDERS)), 3);
     assert_eq!(count(), 0, "tests are not built for it");
 }
 

@@ -45,3 +45,20 @@ pub(crate) fn set_ring(ring: &'static RingEntry) {
         asm!("movq {}, %fs:glass_trace_words@tpoff", in(reg) ptr::from_ref(ring), options(att_syntax, nostack, preserves_flags));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recorder_of_functions_finds_the_ring_of_its_thread() {
+        static ENTRY: RingEntry = RingEntry::new();
+        set_ring(&ENTRY);
+        let ring: *const RingEntry;
+        // SAFETY: the word is the thread's own; `functions.s` reads it in the same way.
+        unsafe {
+            asm!("movq %fs:glass_trace_words@tpoff, {}", out(reg) ring, options(att_syntax, pure, readonly, nostack, preserves_flags));
+        }
+        assert_eq!(ring, ptr::from_ref(&ENTRY));
+    }
+}

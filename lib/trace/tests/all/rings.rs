@@ -2,7 +2,7 @@
 
 use crate::common::{kind, name, traced};
 use glass_formats::trace::{Group, Kind, NAMES_MAX, RINGS_MAX};
-use glass_trace::{BlockKind, CONTROL, Counter, Gauge, Name, Writer, block, follow_host, intern};
+use glass_trace::{BlockKind, CONTROL, Counter, Gauge, Name, Writer, block, follow_host, has_request, intern};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -105,6 +105,34 @@ fn the_host_is_followed_whatever_thread_it_writes_from() {
     assert_eq!(told, (0..50).map(|number| (number + 1) % 2).collect::<Vec<_>>());
     CONTROL.request.store(0, Ordering::Relaxed);
     CONTROL.answered.store(0, Ordering::Relaxed);
+}
+
+#[test]
+fn the_host_chooses_functions_only_while_their_group_is_on_or_wanted() {
+    let _traced = traced(0, 16);
+    let (functions, tasks) = (Group::Functions as u32, Group::Tasks as u32);
+    let mut switched = Vec::new();
+    // A request for the groups that are on may choose other functions; the last one restores them all.
+    for (request, groups) in (1..).zip([tasks, functions, functions | tasks, functions | tasks, tasks, tasks, 0]) {
+        CONTROL.groups_wanted.store(groups, Ordering::Relaxed);
+        assert!(!has_request());
+        CONTROL.request.store(request, Ordering::Release);
+        assert!(has_request());
+        let change = follow_host(|groups| switched.push(groups)).unwrap();
+        assert_eq!(change.groups, groups);
+    }
+    assert_eq!(switched, [functions, functions | tasks, functions | tasks, tasks]);
+    CONTROL.request.store(0, Ordering::Relaxed);
+    CONTROL.answered.store(0, Ordering::Relaxed);
+}
+
+#[test]
+fn the_clock_of_events_is_corrected_when_it_is_known_better() {
+    let _traced = traced(0, 2);
+    glass_trace::set_origin(77);
+    glass_trace::set_rate(2_100_000_000);
+    let clock = [&CONTROL.origin_ticks, &CONTROL.ticks_per_second].map(|word| word.load(Ordering::Relaxed));
+    assert_eq!(clock, [77, 2_100_000_000]);
 }
 
 #[test]

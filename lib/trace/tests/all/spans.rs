@@ -3,7 +3,8 @@
 use crate::common::{CONSOLE, kind, name, traced};
 use glass_formats::trace::{Event, Group, Kind, ValueType};
 use glass_trace::tracing_subscriber::TEXT_BYTES_MAX;
-use tracing::{Level, debug, error, info, info_span, span, trace_span, warn};
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, debug, error, error_span, info, info_span, span, trace_span, warn};
 
 const SPANS: u32 = Group::Spans as u32;
 
@@ -62,11 +63,12 @@ fn messages_belong_to_the_span_that_the_code_is_in() {
     let span = info_span!("request");
     span.in_scope(|| error!(code = 7, "it broke: {}", "ä".repeat(TEXT_BYTES_MAX)));
     debug!(parent: &span, "told from outside");
+    span.in_scope(|| info!(parent: None, "told by nobody"));
     let (told, events) = (traced.told(), traced.events());
     let messages: Vec<_> = told.iter().filter(|event| event.0 == Kind::Message).collect();
-    assert_eq!(messages.iter().map(|event| event.1).collect::<Vec<_>>(), [3, 1, 4]);
+    assert_eq!(messages.iter().map(|event| event.1).collect::<Vec<_>>(), [3, 1, 4, 3]);
     let number = told.iter().find(|event| event.0 == Kind::SpanBegin).unwrap().3;
-    assert_eq!(messages.iter().map(|event| event.3).collect::<Vec<_>>(), [0, number, number]);
+    assert_eq!(messages.iter().map(|event| event.3).collect::<Vec<_>>(), [0, number, number, 0]);
     assert_eq!(name(messages[0].2), module_path!());
     let places: Vec<usize> = (0..events.len()).filter(|index| kind(&events[*index]) == Kind::Message).collect();
     assert_eq!(text(&events, places[0], messages[0].4), "alone");
@@ -81,16 +83,45 @@ fn while_the_group_is_off_macros_evaluate_nothing() {
     let traced = traced(Group::Tasks as u32, 8);
     let asked = std::cell::Cell::new(0);
     let ask = || asked.replace(asked.get() + 1);
-    let look = || trace_span!("span", value = ask()).in_scope(|| info!(value = ask(), "message"));
+    let look = || {
+        trace_span!("span", value = ask()).in_scope(|| info!(value = ask(), "message"));
+        // The console prints messages of its level, but no spans.
+        drop(error_span!("broken", value = ask()));
+    };
     look();
-    assert_eq!((asked.get(), traced.told().len()), (0, 0));
+    assert_eq!((asked.get(), traced.told().len(), LevelFilter::current()), (0, 0, LevelFilter::WARN));
     // The same callsites are enabled and disabled with the group.
     glass_trace::switch(SPANS);
     look();
-    assert_eq!(asked.get(), 2);
+    assert_eq!((asked.get(), LevelFilter::current()), (3, LevelFilter::TRACE));
     glass_trace::switch(0);
     look();
-    assert_eq!(asked.get(), 2);
+    assert_eq!(asked.get(), 3);
+}
+
+#[test]
+fn fields_of_any_type_are_kept_as_text_as_their_macro_shows_them() {
+    let traced = traced(SPANS, 64);
+    let _span = info_span!("query", path = ?Some("a"), peer = %"b:1", message = "said");
+    let (told, events) = (traced.told(), traced.events());
+    let fields = told.iter().filter(|event| event.0 == Kind::Field).map(|event| (name(event.2), event.1, event.3));
+    let text_type = ValueType::Text as u16;
+    let expected = [("path", text_type, 9), ("peer", text_type, 3), ("message", text_type, 4)];
+    assert_eq!(fields.collect::<Vec<_>>(), expected.map(|(name, detail, bytes)| (name.to_owned(), detail, bytes)));
+    let places = (0..events.len()).filter(|index| kind(&events[*index]) == Kind::Field);
+    let texts: Vec<String> = places.map(|index| text(&events, index, events[index].b)).collect();
+    assert_eq!(texts, ["Some(\"a\")", "b:1", "said"]);
+}
+
+#[test]
+fn nothing_follows_where_a_long_text_was_cut() {
+    let traced = traced(SPANS, 64);
+    let characters = "ä".repeat(100);
+    info!("a{characters}{}{}", "b", "c");
+    let events = traced.events();
+    let index = events.iter().position(|event| kind(event) == Kind::Message).unwrap();
+    // One byte has still room, but half a character is none.
+    assert_eq!(text(&events, index, events[index].c), format!("a{}", "ä".repeat(99)));
 }
 
 #[test]

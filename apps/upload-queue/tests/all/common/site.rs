@@ -30,9 +30,14 @@ impl Site {
 
     /// With this disk, when the service is listening.
     pub fn with_disk(seed: u64, disk: SimBlock, link: LinkConfig, args: &[&str]) -> Site {
-        let mut world = World::new(seed);
         let args = args.iter().map(|arg| arg.to_string()).collect();
-        let config = NodeConfig { disks: vec![disk.clone()], args, link: link.clone(), ..NodeConfig::default() };
+        Site::with_config(seed, NodeConfig { disks: vec![disk], args, link, ..NodeConfig::default() })
+    }
+
+    /// With this server, and a client with the same link.
+    pub fn with_config(seed: u64, config: NodeConfig) -> Site {
+        let mut world = World::new(seed);
+        let (disk, link) = (config.disks[0].clone(), config.link.clone());
         let server = world.node("server", config);
         let client = world.node("client", NodeConfig { link, ..NodeConfig::default() });
         let node = server.clone();
