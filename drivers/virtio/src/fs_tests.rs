@@ -2,7 +2,7 @@
 
 use crate::Driver;
 use crate::error::{Lie, SetupError};
-use crate::fake::{BounceDma, Chain, DAMAGED, Fake, GuardedDma};
+use crate::fake::{BounceDma, Chain, DAMAGED, Fake, GuardedDma, RecordingDma};
 use crate::files::HostFiles;
 use crate::fs::{Data, Fs, Refused};
 use crate::fuse::{Message, Opcode};
@@ -605,6 +605,16 @@ fn a_device_has_the_features_and_queues_that_requests_need() {
     let known = feature::EVENT_IDX | feature::INDIRECT | feature::VERSION_1;
     assert_eq!((start(4), start(128)), ((None, known), (None, known)));
     assert_eq!(start(2).0, Some(SetupError::QueueTooShort { queue: 1, wanted: 4, allowed: 2 }));
+}
+
+/// Only requests take tables: what is to be forgotten has one segment.
+#[test]
+fn a_directory_takes_the_memory_of_its_messages() {
+    let dma = RecordingDma::default();
+    let _fs = Fs::new(Fake::new(device::FS, feature::INDIRECT, &[0; 40]), dma.clone()).unwrap();
+    let bytes: Vec<usize> = dma.allocated().iter().map(|(bytes, _)| *bytes).collect();
+    // The rings of both queues, tables of four descriptors, requests, FORGETs and answers.
+    assert_eq!(bytes, [3398, 3398, 128 * 4 * 16, 128 * 576, 128 * 64, 128 * 192]);
 }
 
 #[test]
