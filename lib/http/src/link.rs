@@ -71,7 +71,8 @@ impl<S: Stream, C: Clock> Link<S, C> {
         0
     }
 
-    /// Reads bytes that have arrived; 0 if there are none, or when the connection ends or breaks, which is not remembered.
+    /// Reads bytes that have arrived; 0 if there are none, or when the connection ends or breaks, which is not
+    /// remembered.
     pub(crate) async fn receive_now(&mut self, buf: &mut [u8]) -> usize {
         let mut read = pin!(self.stream.read(buf));
         let polled = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;

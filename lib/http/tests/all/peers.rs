@@ -528,8 +528,8 @@ fn a_client_that_has_sent_its_last_can_be_answered() {
     assert_eq!((outcome.served, outcome.end), (Ok(()), Ok(())));
 }
 
-/// Has a client reset its connection one second after `request` while the service does what `handler` does. At most `bound` bytes
-/// of an answer are sent until then; 0 is no bound.
+/// Has a client reset its connection one second after `request` while the service does what `handler` does. At most
+/// `bound` bytes of an answer are sent until then; 0 is no bound.
 fn reset_within(
     request: &'static str,
     bound: usize,
