@@ -76,8 +76,7 @@ pub fn judge(glass: &Path, recording: &Path, names: &[&str]) -> String {
     for name in names {
         assert!(page.contains(name), "no function of {name} is in the page; the table:\n{text}");
     }
-    let (broken, samples) =
-        broken_of(&text).unwrap_or_else(|| panic!("the table has no line about broken stacks:\n{text}"));
+    let (broken, samples) = broken_of(&text).unwrap_or_else(|| panic!("the table has no line about broken stacks:\n{text}"));
     assert!(broken <= BROKEN_MAX.max(samples / BROKEN_SHARE), "{broken} of {samples} stacks are broken:\n{text}");
     format!("{broken} of {samples}")
 }
