@@ -117,8 +117,8 @@ fn first_not_zero(bytes: &[u8]) -> Option<usize> {
         let (words, _) = line.as_chunks::<8>();
         words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word)) == 0
     };
-    let start = lines.iter().position(|line| !is_zero(line))? * LINE_BYTES;
-    Some(start + bytes[start..].iter().position(|&byte| byte != 0)?)
+    let (index, line) = lines.iter().enumerate().find(|(_, line)| !is_zero(line))?;
+    Some(index * LINE_BYTES + line.iter().position(|&byte| byte != 0)?)
 }
 
 /// Formats a new queue and returns its index. A power cut at any time leaves a disk that is empty, or one in the state of formatting; both

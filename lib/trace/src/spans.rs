@@ -68,8 +68,9 @@ impl Numbers {
         let last = self.last.load(Ordering::Relaxed);
         let is_used_up = last.is_multiple_of(NUMBERS_AT_ONCE);
         let before = if is_used_up { NUMBERS_TAKEN.fetch_add(NUMBERS_AT_ONCE, Ordering::Relaxed) } else { last };
-        self.last.store(before + 1, Ordering::Relaxed);
-        before + 1
+        let next = before + 1;
+        self.last.store(next, Ordering::Relaxed);
+        next
     }
 }
 

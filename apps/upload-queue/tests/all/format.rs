@@ -115,6 +115,11 @@ fn an_erased_slot_is_reported_unless_the_queue_is_new() {
     assert_eq!(erased(&[0]), Ok((2, 3, Some((0, Fault::Magic)))));
     assert_eq!(erased(&[1]), Ok((3, 4, Some((1, Fault::Magic)))));
     assert_eq!(erased(&[0, 1]), Err(OpenError::NoIndex([None, None])));
+    // The newest index may be in either slot.
+    let disk = disk_with_items();
+    let used = disk.clone();
+    run(async move |executor| put(&open(&executor, used).await, b"d", 1).await.unwrap());
+    assert_eq!(opened(disk.image()), Ok((4, 5, None)));
     // Its first commit will write the other slot.
     let new = RecordingDisk::plain(vec![0; DISK_BYTES]);
     let used = new.clone();

@@ -100,7 +100,9 @@ fn an_upload_of_unknown_length_that_ends_with_a_chunk_writes_no_other() {
                 upload.receive(async |space| Ok::<usize, ()>(space.len())).await.unwrap().unwrap();
             }
             assert_eq!(upload.receive(async |_| Ok::<usize, ()>(0)).await, Ok(Ok(0)));
+            assert!(upload.is_open());
             upload.end();
+            assert!(!upload.is_open());
             upload.finish().await.unwrap();
             assert_eq!(writes() - before, chunks + 1, "the chunks and the index");
             assert_eq!(store.head().unwrap().length, (chunks * CHUNK_BYTES) as u64);
