@@ -99,12 +99,7 @@ impl<'n> Contestant<'n> {
     fn turn(&mut self) -> Result<()> {
         let (address, bytes) = (self.address, self.bytes);
         let inside = || {
-            Ok([
-                receive(address, bytes)?,
-                send(address, "take", bytes)?,
-                send(address, "skip", bytes)?,
-                echo(address)?,
-            ])
+            Ok([receive(address, bytes)?, send(address, "take", bytes)?, send(address, "skip", bytes)?, echo(address)?])
         };
         let measured = self.near.inside(inside)?;
         for (samples, value) in self.columns_mut().into_iter().zip(measured) {
@@ -329,7 +324,12 @@ fn measure(contestants: &mut [Contestant], progress: Progress) -> Result<()> {
 
 fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Option<(&str, f64)>; 4]) {
     let name = &contestant.name;
-    let names = [("tcp_out_gbit_s", "Gbit/s"), ("tcp_in_gbit_s", "Gbit/s"), ("tcp_in_skipped_gbit_s", "Gbit/s"), ("echo_p50_us", "us")];
+    let names = [
+        ("tcp_out_gbit_s", "Gbit/s"),
+        ("tcp_in_gbit_s", "Gbit/s"),
+        ("tcp_in_skipped_gbit_s", "Gbit/s"),
+        ("echo_p50_us", "us"),
+    ];
     for (((what, unit), samples), peer) in names.into_iter().zip(contestant.columns()).zip(peers) {
         let figure = Figure::of(&format!("{group}.{name}.{what}"), unit, samples);
         outcome.add(figure.map(|figure| match peer.filter(|(peer, _)| peer != name) {

@@ -123,7 +123,9 @@ async fn client(platform: &impl Platform, mut stream: impl Stream) -> Result<(),
         Some(Wish::Echo) => echo(&mut stream, &line[line_bytes + 1..][..rest_bytes]).await?,
         Some(Wish::Memory) => stream.write_all(format!("{}\n", platform.memory().used_bytes).as_bytes()).await?,
         None => {
-            stream.write_all(b"send `send NUMBER`, `take [NUMBER]`, `skip`, `echo` or `memory`, and a line end\n").await?;
+            stream
+                .write_all(b"send `send NUMBER`, `take [NUMBER]`, `skip`, `echo` or `memory`, and a line end\n")
+                .await?;
         }
     }
     stream.close().await
