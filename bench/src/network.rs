@@ -448,7 +448,7 @@ fn receive(address: SocketAddr, bytes: u64) -> Result<f64> {
     Ok(gbit_s(received - before, start.elapsed()))
 }
 
-/// Sends `bytes`, until the service has received all of them as `request` says; returns Gbit/s.
+/// Sends `bytes`, until the service has received all of them as `request` requires; returns Gbit/s.
 fn send(address: SocketAddr, request: &str, bytes: u64) -> Result<f64> {
     let mut stream = connect(address, &format!("{request}\n"))?;
     let buffer = vec![b'g'; PIECE_BYTES];

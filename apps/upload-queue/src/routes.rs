@@ -384,7 +384,7 @@ async fn busy<P: Platform>(connection: &mut Connection<P>, text: &str) -> Result
     refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, text).await
 }
 
-/// A status 503 says when to try again.
+/// A status 503 has the time of the next attempt.
 async fn refuse<P: Platform>(connection: &mut Connection<P>, status: Status, text: &str) -> Result<(), HttpError> {
     let mut response = Response::new(status).header("Content-Type", TEXT);
     if status == Status::SERVICE_UNAVAILABLE {

@@ -478,7 +478,7 @@ mod tests {
         answer[12..16].copy_from_slice(&FLAG_MAX_PAGES.to_le_bytes());
         answer[28..30].copy_from_slice(&256u16.to_le_bytes());
         assert_eq!(limits(&answer), Ok(Limits { read_bytes_max: 1 << 20, write_bytes_max: 1 << 20 }));
-        // A write is no longer than the host says, and takes a page at least.
+        // A write is no longer than the host permits, and takes a page at least.
         answer[20..24].copy_from_slice(&5000u32.to_le_bytes());
         assert_eq!(limits(&answer), Ok(Limits { read_bytes_max: 1 << 20, write_bytes_max: 5000 }));
         answer[20..24].fill(0);

@@ -37,6 +37,8 @@ pub mod fake;
 mod files;
 mod fs;
 #[cfg(test)]
+mod fs_fake;
+#[cfg(test)]
 mod fs_tests;
 mod fuse;
 mod mmio;
@@ -45,6 +47,8 @@ mod net_buffers;
 #[cfg(test)]
 mod net_tests;
 mod offload;
+#[cfg(test)]
+mod offload_tests;
 mod pci;
 #[cfg(test)]
 mod pci_tests;

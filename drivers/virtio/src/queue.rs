@@ -96,7 +96,7 @@ pub struct Queue {
     /// Where we say at which completion we want an interrupt.
     used_event: usize,
     used: usize,
-    /// Where the device says at which request it wants a notification.
+    /// At which request the device wants a notification.
     available_event: usize,
     /// `table_entries` descriptors for each of the queue's, if requests use tables.
     tables: Option<DmaMemory>,

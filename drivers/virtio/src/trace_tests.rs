@@ -235,7 +235,7 @@ fn what_the_host_has_read_is_seen_at_the_next_poll() {
             console.kick();
             let chain = fake.with(1, |queue| queue.take().unwrap());
             fake.with(1, |queue| queue.complete(chain.head, 0));
-            assert!(!console.poll(), "nobody waits for it");
+            assert!(!console.poll(), "no task waits for it");
         });
         // The gauge has gone up and down.
         assert_eq!(of(&events, kind).len(), if kind == Kind::Counter { 2 } else { 1 });

@@ -236,7 +236,7 @@ mod tests {
         let mut flow = Flow::new(1);
         flow.sends(&data(1000, 100));
         flow.received(&frame(1, Some(1050), TcpControl::None, 0));
-        // Meanwhile the rest was acknowledged: this asks whether the peer is there.
+        // Meanwhile the rest was acknowledged: this probes whether the peer is there.
         flow.begin();
         assert!(!is_repeated(&flow, &data(1099, 1)));
     }

@@ -76,7 +76,7 @@ fn a_message_of_neighbour_discovery_is_work() {
     let mut wire = Wire::with(Config { ipv6: Ipv6::Auto, ..config(2) });
     wire.advance(Duration::from_millis(50));
     wire.now = wire.now + START_DELAY;
-    // It takes its address then, and will ask for others that have it, and for a router.
+    // It takes its address then, and will query for others that have it, and for a router.
     assert!(!wire.left.poll(wire.now));
     assert!(wire.left.has_work());
     assert!(wire.left.poll(wire.now));
