@@ -29,26 +29,34 @@ pub(crate) struct Data {
     bytes: usize,
 }
 
-impl Data {
-    /// What a frame contains. `None` if that is no data, or one byte: such a segment probes the peer.
-    pub(crate) fn of(frame: &[u8]) -> Option<Data> {
+/// A segment that is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// `None` if it has no data, or one byte: such a segment probes the peer.
+    pub(crate) data: Option<Data>,
+    /// Which sequence number it expects next.
+    pub(crate) expects: TcpSeqNumber,
+}
+
+impl Sent {
+    fn of(frame: &[u8]) -> Option<Sent> {
         let packet = segment_of(frame)?;
         let (start, bytes) = (packet.seq_number(), packet.payload().len());
-        (bytes > 1).then_some(Data { start, bytes })
+        Some(Sent { data: (bytes > 1).then_some(Data { start, bytes }), expects: packet.ack_number() })
     }
 }
 
-/// Sends a frame and keeps what data it contains.
+/// Sends a frame and keeps what segment it contains.
 pub(crate) struct Watching<'c, T> {
     pub(crate) transmit: T,
-    pub(crate) data: &'c Cell<Option<Data>>,
+    pub(crate) sent: &'c Cell<Option<Sent>>,
 }
 
 impl<T: TxToken> TxToken for Watching<'_, T> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
         self.transmit.consume(len, |frame| {
             let result = write(frame);
-            self.data.set(Data::of(frame));
+            self.sent.set(Sent::of(frame));
             result
         })
     }
@@ -67,8 +75,14 @@ pub(crate) struct Window {
     threshold: usize,
     /// Of the bytes that were queued at the last loss so many are not acknowledged.
     lost: usize,
+    /// The start of what is not acknowledged.
+    first: Option<TcpSeqNumber>,
     /// The end of everything that was sent.
     sent: Option<TcpSeqNumber>,
+    /// What it was at the last loss.
+    sent_at_loss: Option<TcpSeqNumber>,
+    /// After the last loss everything is retransmitted, not only what is missing.
+    rewinds: bool,
 }
 
 impl Window {
@@ -77,7 +91,7 @@ impl Window {
             Congestion::None => usize::MAX,
             Congestion::Reno => INITIAL_BYTES,
         };
-        Window { limit, threshold: usize::MAX, lost: 0, sent: None }
+        Window { limit, threshold: usize::MAX, lost: 0, first: None, sent: None, sent_at_loss: None, rewinds: false }
     }
 
     /// How many of `wanted` bytes a writer may queue, with `queued` of at most `capacity` bytes in the queue; 0 if it is to wait for an
@@ -94,6 +108,7 @@ impl Window {
         if bytes == 0 {
             return None;
         }
+        self.first = self.first.map(|first| first + bytes);
         if self.lost > 0 {
             self.lost = self.lost.saturating_sub(bytes);
             return (self.lost == 0).then_some(CongestionControl::None);
@@ -106,6 +121,11 @@ impl Window {
         None
     }
 
+    /// Whether what the peer has acknowledged shows that more was lost: only a part of what was on its way at the loss.
+    pub(crate) fn misses_more(&self) -> bool {
+        self.lost > 0 && !self.rewinds && self.first < self.sent_at_loss
+    }
+
     /// A segment is sent, with `queued` bytes in the queue. Returns smoltcp's part from now on, if that changes.
     pub(crate) fn sends(&mut self, data: Data, queued: usize) -> Option<CongestionControl> {
         if self.limit == usize::MAX {
@@ -116,9 +136,15 @@ impl Window {
         if sent < end {
             self.sent = Some(end);
         }
-        if data.start >= sent || self.lost > 0 {
+        let first = *self.first.get_or_insert(data.start);
+        if data.start >= sent {
             return None;
         }
+        if self.lost > 0 {
+            self.rewinds |= data.start > first;
+            return None;
+        }
+        (self.sent_at_loss, self.rewinds) = (Some(sent), data.start > first);
         self.threshold = ((sent - data.start) / 2).max(MIN_BYTES);
         self.limit = self.threshold;
         self.lost = queued;
@@ -199,7 +225,7 @@ mod tests {
     #[test]
     fn a_probe_of_one_byte_is_no_data() {
         let ends = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
-        let data_of = |payload: &[u8]| Data::of(&frame(ends, 7, Some(1), TcpControl::None, payload));
+        let data_of = |payload: &[u8]| Sent::of(&frame(ends, 7, Some(1), TcpControl::None, payload)).unwrap().data;
         assert_eq!((data_of(&[]), data_of(&[1])), (None, None));
         assert_eq!(data_of(&[1, 2]), Some(data(7, 2)));
     }

@@ -290,7 +290,9 @@ impl State {
         let protocol = self.interface.poll_at(to_smoltcp(self.now), &connection.sockets).map(from_smoltcp);
         // With nothing to send and a deadline that has passed: never spin on it.
         let protocol = protocol.map(|at| if at <= self.now { self.now + LATE_WAIT } else { at });
-        self.table.set_deadline(id, protocol.into_iter().chain(deadline).min());
+        let queued = connection.socket().send_queue();
+        let probe = connection.recovery.settle(self.now, queued);
+        self.table.set_deadline(id, [protocol, deadline, probe].into_iter().flatten().min());
     }
 
     /// Limits the spare memory of connections in TIME-WAIT, of which `id` is one: new connections need it.

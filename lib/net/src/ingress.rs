@@ -4,7 +4,7 @@ use crate::discovery::{Message, announcement, is_discovery, message_in};
 use crate::half_open::Reply;
 use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
-use crate::state::State;
+use crate::state::{State, to_smoltcp};
 use crate::table::{ConnectionId, Ends};
 use crate::trace::{Flow, Traced, segment_bytes, window_scale};
 use core::cell::Cell;
@@ -245,6 +245,9 @@ impl State {
             connection.flow.received(frame);
             flow.set(connection.flow);
         }
+        if connection.repeats(frame) {
+            return;
+        }
         let transmit =
             transmit.map(|transmit| Replying { transmit: Traced { transmit, flow: &flow }, expects: &expects });
         let sockets = &mut connection.sockets;
@@ -257,11 +260,35 @@ impl State {
             let mut device = OneFrame { receive: Some(&acknowledgement[..]), transmit: Some(Nowhere), capabilities };
             self.interface.poll_ingress_single(now, &mut device, sockets);
         }
-        let acknowledged = queued.saturating_sub(connection.socket().send_queue());
+        let left = connection.socket().send_queue();
+        let acknowledged = queued.saturating_sub(left);
         if let Some(control) = connection.window.acknowledged(acknowledged, queued) {
             connection.socket().set_congestion_control(control);
         }
+        if let Some(next) = expects.get() {
+            connection.recovery.expects(next);
+        }
+        connection.recovery.keep(frame, acknowledged > 0, &capabilities.checksum);
+        if acknowledged > 0 {
+            connection.recovery.acknowledged(self.now, left);
+            if connection.window.misses_more() {
+                self.retransmit(id, capabilities);
+            }
+        }
         self.table.touch(id);
+    }
+
+    /// Lets smoltcp retransmit the first segment of a connection: see [`crate::recovery`].
+    pub(crate) fn retransmit(&mut self, id: ConnectionId, capabilities: &DeviceCapabilities) {
+        let connection = self.table.get(id);
+        let states = [tcp::State::Established, tcp::State::CloseWait, tcp::State::FinWait1, tcp::State::Closing];
+        if connection.socket().send_queue() == 0 || !states.contains(&connection.socket().state()) {
+            return;
+        }
+        for acknowledgement in connection.recovery.repetitions() {
+            let mut device = OneFrame { receive: Some(&acknowledgement[..]), transmit: Some(Nowhere), capabilities };
+            self.interface.poll_ingress_single(to_smoltcp(self.now), &mut device, &mut connection.sockets);
+        }
     }
 
     /// Records what a SYN offers.

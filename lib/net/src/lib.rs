@@ -53,6 +53,7 @@ mod ingress;
 mod listeners;
 mod long_frames;
 mod names;
+mod recovery;
 mod refused;
 mod resync;
 mod segment;

@@ -11,6 +11,7 @@
 use alloc::vec::Vec;
 use core::cell::Cell;
 use smoltcp::phy::TxToken;
+use smoltcp::socket::tcp;
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, TcpSeqNumber,
 };
@@ -40,11 +41,41 @@ impl TxToken for Nowhere {
     }
 }
 
-/// The acknowledgement number of a reply that is nothing but an acknowledgement.
-fn expected_by(reply: &[u8]) -> Option<TcpSeqNumber> {
-    let (frame, layout) = Layout::of(reply)?;
+/// Acknowledgements that a peer repeats because it has not received the end of the connection.
+///
+/// smoltcp 0.14.0 wants to retransmit at the third of them. It has no data for that, and its retransmission timer
+/// is off from then on, so the FIN is lost for ever.
+#[derive(Default)]
+pub(crate) struct Repeated {
+    number: Option<TcpSeqNumber>,
+    /// How many of this number were passed on.
+    passed: u8,
+}
+
+impl Repeated {
+    /// Whether smoltcp must not receive this `frame` for `socket`: the timeout is what retransmits the end.
+    pub(crate) fn drops(&mut self, socket: &tcp::Socket<'_>, frame: &[u8]) -> bool {
+        let waits = matches!(socket.state(), tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck);
+        if !waits || socket.send_queue() > 0 {
+            return false;
+        }
+        let number = expected_by(frame);
+        if number != self.number {
+            *self = Repeated { number, passed: 0 };
+        }
+        if number.is_none() || self.passed < 2 {
+            self.passed = self.passed.saturating_add(1);
+            return false;
+        }
+        true
+    }
+}
+
+/// The acknowledgement number of a frame that is nothing but an acknowledgement.
+pub(crate) fn expected_by(frame: &[u8]) -> Option<TcpSeqNumber> {
+    let (frame, layout) = Layout::of(frame)?;
     let packet = TcpPacket::new_checked(&frame[layout.segment.clone()]).ok()?;
-    let plain = packet.ack() && !packet.syn() && !packet.rst() && packet.payload().is_empty();
+    let plain = packet.ack() && !packet.syn() && !packet.fin() && !packet.rst() && packet.payload().is_empty();
     plain.then(|| packet.ack_number())
 }
 
@@ -56,12 +87,29 @@ pub(crate) fn acknowledgement_in(frame: &[u8], expected: TcpSeqNumber) -> Option
     if !packet.ack() || packet.syn() || packet.rst() || packet.payload().is_empty() || !old {
         return None;
     }
-    let header_bytes = usize::from(packet.header_len());
+    plain(frame, &layout, expected, 0)
+}
+
+/// The headers of a valid frame, which end with those of TCP, as a frame without data, with this sequence number, and with
+/// `window_change` exclusive-ored to its window.
+pub(crate) fn without_data(
+    headers: &[u8],
+    segment_start: usize,
+    number: TcpSeqNumber,
+    window_change: u16,
+) -> Option<Vec<u8>> {
+    let version = EthernetFrame::new_checked(headers).ok()?.ethertype();
+    plain(headers, &Layout { segment: segment_start..headers.len(), version }, number, window_change)
+}
+
+fn plain(frame: &[u8], layout: &Layout, number: TcpSeqNumber, window_change: u16) -> Option<Vec<u8>> {
+    let header_bytes = usize::from(TcpPacket::new_checked(&frame[layout.segment.clone()]).ok()?.header_len());
     let mut frame = frame[..layout.segment.start + header_bytes].to_vec();
     let (head, segment) = frame.split_at_mut(layout.segment.start);
     let (ours, theirs) = layout.shorten(head, header_bytes);
     let mut packet = TcpPacket::new_checked(segment).ok()?;
-    packet.set_seq_number(expected);
+    packet.set_seq_number(number);
+    packet.set_window_len(packet.window_len() ^ window_change);
     packet.set_psh(false);
     packet.set_fin(false);
     packet.fill_checksum(&theirs, &ours);
@@ -167,6 +215,7 @@ mod tests {
         let expected = |control, payload: &[u8]| expected_by(&frame(OURS, THEIRS, 100, control, payload));
         assert_eq!(expected(TcpControl::None, &[]), Some(TcpSeqNumber(5000)));
         assert_eq!(expected(TcpControl::None, &[1]), None);
+        assert_eq!(expected(TcpControl::Fin, &[]), None);
         assert_eq!(expected(TcpControl::Rst, &[]), None);
         assert_eq!(expected(TcpControl::Syn, &[]), None);
     }

@@ -3,7 +3,7 @@
 use crate::announce::announce;
 use crate::autoconf::{Autoconf, Notice};
 use crate::config::{Config, ConfigError, Ipv6};
-use crate::congestion::{Data, Watching};
+use crate::congestion::{Sent, Watching};
 use crate::ingress::send_stray;
 use crate::long_frames::{Cut, Cutting, Shape};
 use crate::sockets::Sockets;
@@ -108,7 +108,7 @@ impl<D: Device> Stack<D> {
             device: &mut self.device,
             blocked: false,
             flow: Cell::default(),
-            data: Cell::default(),
+            sent: Cell::default(),
             cut: None,
         };
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
@@ -251,6 +251,9 @@ impl State {
         while budget > 0 && !device.blocked {
             budget -= 1;
             let Some(id) = self.table.pop() else { break };
+            if self.table.get(id).recovery.probes(self.now) {
+                self.retransmit(id, &device.device.capabilities());
+            }
             let connection = self.table.get(id);
             if is_on(Group::Net) {
                 device.flow.set(connection.flow);
@@ -260,9 +263,11 @@ impl State {
             if is_on(Group::Net) {
                 connection.flow = device.flow.get();
             }
-            if let Some(data) = device.data.take() {
+            if let Some(sent) = device.sent.take() {
+                connection.recovery.expects(sent.expects);
                 let queued = connection.socket().send_queue();
-                if let Some(control) = connection.window.sends(data, queued) {
+                let control = sent.data.and_then(|data| connection.window.sends(data, queued));
+                if let Some(control) = control {
                     connection.socket().set_congestion_control(control);
                 }
             }
@@ -286,8 +291,8 @@ pub(crate) struct Watched<'d, D> {
     pub(crate) blocked: bool,
     /// The connection whose turn it is.
     flow: Cell<Flow>,
-    /// The data that it has sent.
-    data: Cell<Option<Data>>,
+    /// The segment that it has sent.
+    sent: Cell<Option<Sent>>,
     /// How its frames are cut, unless smoltcp does that.
     cut: Option<Cut>,
 }
@@ -311,7 +316,7 @@ impl<D: Device> Device for Watched<'_, D> {
         let token = self.device.transmit(now);
         self.blocked |= token.is_none();
         let transmit = Traced { transmit: token?, flow: &self.flow };
-        Some(Cutting { transmit: Watching { transmit, data: &self.data }, cut: self.cut })
+        Some(Cutting { transmit: Watching { transmit, sent: &self.sent }, cut: self.cut })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -6,6 +6,8 @@
 
 use crate::congestion::Window;
 use crate::long_frames::Cut;
+use crate::recovery::Recovery;
+use crate::resync::Repeated;
 use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -59,6 +61,8 @@ pub(crate) struct Connection {
     /// The longest segment that the peer receives.
     pub(crate) segment_bytes: usize,
     pub(crate) role: Role,
+    repeated: Repeated,
+    pub(crate) recovery: Recovery,
     /// The peer has reset it.
     pub(crate) reset: bool,
     /// Its state for the trace.
@@ -72,6 +76,11 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn socket(&mut self) -> &mut tcp::Socket<'static> {
         self.sockets.get_mut(self.handle)
+    }
+
+    /// Whether it must not receive this frame: see [`Repeated`].
+    pub(crate) fn repeats(&mut self, frame: &[u8]) -> bool {
+        self.repeated.drops(self.sockets.get(self.handle), frame)
     }
 
     /// How its frames are cut by a device with this MTU.
@@ -140,6 +149,8 @@ impl Table {
             window,
             segment_bytes: 0,
             role,
+            repeated: Repeated::default(),
+            recovery: Recovery::default(),
             reset: false,
             flow,
             queued: false,

@@ -9,5 +9,6 @@ mod hostile;
 mod ipv6;
 mod names;
 mod platform;
+mod recovery;
 mod trace;
 mod wire;

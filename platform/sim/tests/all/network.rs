@@ -60,6 +60,43 @@ fn a_bulk_transfer_over_a_bad_network_is_exact() {
     });
 }
 
+/// The longest time without a byte is that of a few timeouts of the sender, which double.
+#[test]
+fn one_frame_lost_in_twenty_stalls_no_transfer() {
+    for_seeds(0..40, |seed| {
+        let mut world = World::new(seed);
+        let link = || with_link(LinkConfig { loss_per_million: 50_000, ..LinkConfig::default() });
+        let (server, client) = (world.node("server", link()), world.node("client", link()));
+        listen(&server, move |mut stream| async move {
+            stream.write_all(&pattern(seed, 0..400_000)).await.unwrap();
+            stream.close().await.unwrap();
+        });
+        let (here, remote) = (client.clone(), server.endpoint(PORT));
+        let (received, longest) = world
+            .complete(&client, 10 * MINUTE, async move {
+                // An address by DHCP, ARP and a handshake may lose too much for one attempt.
+                let mut stream = match here.net().connect(remote).await {
+                    Err(NetError::TimedOut) => here.net().connect(remote).await.unwrap(),
+                    result => result.unwrap(),
+                };
+                let (mut received, mut piece) = (Vec::new(), vec![0; 10_000]);
+                let (mut last, mut longest) = (here.now(), Duration::ZERO);
+                loop {
+                    let bytes = stream.read(&mut piece).await.unwrap();
+                    longest = longest.max(here.now() - last);
+                    last = here.now();
+                    if bytes == 0 {
+                        return (received, longest);
+                    }
+                    received.extend_from_slice(&piece[..bytes]);
+                }
+            })
+            .unwrap();
+        assert!(received == pattern(seed, 0..400_000), "seed {seed}");
+        assert!(longest < Duration::from_secs(10), "seed {seed}: {longest:?} without a byte");
+    });
+}
+
 #[test]
 fn one_seed_has_one_trace() {
     let run = |seed| {

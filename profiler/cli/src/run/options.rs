@@ -34,6 +34,11 @@ pub(super) fn check(args: &Args) -> Checked<()> {
     if args.print_command {
         return Ok(());
     }
+    let mut hosts: Vec<u16> = args.port.iter().map(|port| port.host).collect();
+    hosts.sort_unstable();
+    if let Some(twice) = hosts.windows(2).find(|pair| pair[0] == pair[1]) {
+        bail!("port {} of 127.0.0.1 is forwarded twice: leave one out", twice[0]);
+    }
     for port in &args.port {
         if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.host)) {
             let advice = match error.kind() {
@@ -43,11 +48,6 @@ pub(super) fn check(args: &Args) -> Checked<()> {
             };
             bail!("port {} of 127.0.0.1 {advice}", port.host);
         }
-    }
-    let mut hosts: Vec<u16> = args.port.iter().map(|port| port.host).collect();
-    hosts.sort_unstable();
-    if let Some(twice) = hosts.windows(2).find(|pair| pair[0] == pair[1]) {
-        bail!("port {} of 127.0.0.1 is forwarded twice: leave one out", twice[0]);
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ pub struct Segment {
     pub ack: Option<TcpSeqNumber>,
     pub window: u16,
     pub window_scale: Option<u8>,
+    /// Length of its data.
+    pub bytes: usize,
 }
 
 pub struct Peer {
@@ -111,6 +113,7 @@ impl Peer {
             ack: repr.ack_number,
             window,
             window_scale,
+            bytes: repr.payload.len(),
         })
     }
 
