@@ -44,7 +44,7 @@ impl TxToken for Nowhere {
 /// Acknowledgements that a peer repeats because it has not received the end of the connection.
 ///
 /// smoltcp 0.14.0 wants to retransmit at the third of them. It has no data for that, and its retransmission timer
-/// is off from then on, so the FIN is lost for ever.
+/// is off from then on, so the FIN is lost forever.
 #[derive(Default)]
 pub(crate) struct Repeated {
     number: Option<TcpSeqNumber>,

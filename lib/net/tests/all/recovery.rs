@@ -131,7 +131,7 @@ fn what_is_retransmitted_after_a_timeout_is_retransmitted_once() {
     assert_eq!(sent, first);
 }
 
-/// smoltcp would lose the FIN for ever: see `Repeated` in `resync.rs`.
+/// smoltcp would lose the FIN forever: see `Repeated` in `resync.rs`.
 #[test]
 fn a_lost_end_is_retransmitted_although_the_peer_repeats_its_acknowledgement() {
     let (mut wire, mut peer) = served();
