@@ -223,6 +223,29 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_what_was_on_its_way_at_the_loss_shows_another_one() {
+        let lossy = || {
+            let mut window = Window::new(Congestion::Reno);
+            window.limit = 100_000;
+            // 40,000 of 90,000 bytes wait for the peer's window.
+            assert!(window.sends(data(1000, 50_000), 90_000).is_none());
+            assert!(!window.misses_more());
+            assert!(window.sends(data(1000, 1460), 90_000).is_some());
+            window
+        };
+        let mut window = lossy();
+        window.acknowledged(20_000, 90_000);
+        assert!(window.misses_more());
+        window.acknowledged(30_000, 70_000);
+        assert!(!window.misses_more());
+        // What follows the first segment is retransmitted anyway.
+        let mut window = lossy();
+        assert!(window.sends(data(2460, 1460), 90_000).is_none());
+        window.acknowledged(1460, 90_000);
+        assert!(!window.misses_more());
+    }
+
+    #[test]
     fn a_probe_of_one_byte_is_no_data() {
         let ends = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
         let data_of = |payload: &[u8]| Sent::of(&frame(ends, 7, Some(1), TcpControl::None, payload)).unwrap().data;
