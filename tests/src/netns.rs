@@ -110,6 +110,37 @@ impl Namespace {
         other.raise("veth1", other_address)
     }
 
+    /// From now on `device` loses so many of a thousand frames, in both directions, at random. Returns why that is not possible
+    /// here, if it is not.
+    pub fn lose(&self, device: &str, per_mille: u32) -> Result<Option<String>> {
+        // What is lost goes to a device that nothing reads.
+        self.ip(&["tuntap", "add", "lost0", "mode", "tap"])?;
+        self.ip(&["link", "set", "lost0", "up"])?;
+        // ld #random; jge #threshold, 1, 0; ret #-1 (it matches); ret #0
+        let threshold = u64::from(per_mille) * (1 << 32) / 1000;
+        let program = format!("4,32 0 0 4294963256,53 1 0 {threshold},6 0 0 4294967295,6 0 0 0");
+        let qdisc = format!("qdisc add dev {device} clsact");
+        let filter = |way| {
+            format!(
+                "filter add dev {device} {way} protocol all bpf bytecode|{program}|action mirred egress redirect dev lost0"
+            )
+        };
+        for line in [qdisc, filter("ingress"), filter("egress")] {
+            let words = line.split('|').enumerate().flat_map(|(part, text)| match part {
+                1 => vec![text],
+                _ => text.split(' ').collect(),
+            });
+            let Ok(output) = self.command("tc").args(words).output() else {
+                return Ok(Some("the program `tc` is not installed (package iproute2)".to_owned()));
+            };
+            if !output.status.success() {
+                let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                return Ok(Some(format!("`tc` cannot let a device lose frames: {reason}")));
+            }
+        }
+        Ok(None)
+    }
+
     /// A command that runs `program` in it.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");

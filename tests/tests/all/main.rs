@@ -22,6 +22,7 @@ mod interrupts;
 mod ipv6;
 mod live;
 mod load;
+mod loss;
 mod memory;
 mod mpi;
 mod names;

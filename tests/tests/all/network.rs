@@ -39,7 +39,7 @@ pub(crate) struct Service {
 }
 
 /// Starts a service at [`FAR`]; its client is at [`NEAR`]. `None` if this machine cannot.
-fn start(world: World, app: &str) -> Option<Service> {
+pub(crate) fn start(world: World, app: &str) -> Option<Service> {
     start_with(world, app, Folder::new(&format!("network-{app}")).unwrap(), &[])
 }
 
