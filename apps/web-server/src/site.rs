@@ -281,10 +281,12 @@ impl<P: Platform, D: Files> Site<P, D> {
         self.refuse(connection, Status::SERVICE_UNAVAILABLE, "the file cannot be read now\n").await
     }
 
-    /// Whether the file's times show a change that comes now.
+    /// Whether the file's times show a change that comes now. Those of an empty file do not: Linux truncates a file before it changes its
+    /// times, so a file that is replaced in place is empty and old for a moment.
     fn is_settled(&self, metadata: &Metadata) -> bool {
         let now = self.platform.wall().map(|wall| wall.since_epoch);
-        now.is_none_or(|now| metadata.changed + SETTLED < now && metadata.modified + SETTLED < now)
+        let is_old = |now| metadata.changed + SETTLED < now && metadata.modified + SETTLED < now;
+        metadata.bytes > 0 && now.is_none_or(is_old)
     }
 
     /// Sends a response whose body is one part of a file.
