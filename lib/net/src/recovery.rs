@@ -8,13 +8,12 @@
 //! * when it acknowledges only a part of what was sent before the loss: then the next segment is lost too (NewReno, RFC 6582,
 //!   section 3.2).
 
-use crate::resync::{expected_by, without_data};
-use crate::segment::{segment_of, segment_start};
+use crate::resync::{Layout, is_plain, without_data};
 use alloc::vec::Vec;
 use core::time::Duration;
 use glass_api::Instant;
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpAddress, Ipv4Packet, Ipv6Packet, TcpSeqNumber};
+use smoltcp::wire::{TcpPacket, TcpSeqNumber};
 
 /// Peers delay an acknowledgement for up to 200 ms.
 const PROBE_AFTER_MIN: Duration = Duration::from_millis(250);
@@ -26,9 +25,9 @@ const REPETITIONS: usize = 2 + 3;
 /// What one connection needs to retransmit early.
 #[derive(Default)]
 pub(crate) struct Recovery {
-    /// The headers of the peer's last frame with an acknowledgement, and where in them those of TCP start.
+    /// The headers of the peer's last frame with an acknowledgement, and their layout.
     last: Vec<u8>,
-    segment_start: usize,
+    layout: Option<Layout>,
     /// The sequence number that we expect next.
     next: Option<TcpSeqNumber>,
     /// Since when data waits for an acknowledgement.
@@ -44,13 +43,18 @@ impl Recovery {
     /// Keeps the acknowledgement of a frame from the peer if it is valid: it has acknowledged data, or is nothing else and its checksum
     /// was or is verified.
     pub(crate) fn keep(&mut self, frame: &[u8], has_acknowledged: bool, checksums: &ChecksumCapabilities) {
-        if !has_acknowledged && (expected_by(frame).is_none() || checksums.tcp.rx() && !has_right_checksum(frame)) {
-            return;
+        let Some((frame, layout)) = Layout::of(frame) else { return };
+        let Ok(packet) = TcpPacket::new_checked(&frame[layout.segment.clone()]) else { return };
+        let is_right = || {
+            let (source, destination) = layout.addresses(frame);
+            !checksums.tcp.rx() || packet.verify_checksum(&source, &destination)
+        };
+        if has_acknowledged || is_plain(&packet) && is_right() {
+            let end = layout.segment.start + usize::from(packet.header_len());
+            self.last.clear();
+            self.last.extend_from_slice(&frame[..end]);
+            self.layout = Some(Layout { segment: layout.segment.start..end, version: layout.version });
         }
-        let (Some(start), Some(packet)) = (segment_start(frame), segment_of(frame)) else { return };
-        self.segment_start = start;
-        self.last.clear();
-        self.last.extend_from_slice(&frame[..start + usize::from(packet.header_len())]);
     }
 
     /// We have sent a segment that expects this sequence number.
@@ -101,22 +105,8 @@ impl Recovery {
 
     /// The peer's last acknowledgement, so often that smoltcp retransmits the first segment. Empty if there is none.
     pub(crate) fn repetitions(&self) -> impl Iterator<Item = Vec<u8>> + use<> {
-        let frame = |change| without_data(&self.last, self.segment_start, self.next?, change);
+        let frame = |change| without_data(&self.last, self.layout.as_ref()?, self.next?, change);
         let (other, frame) = (frame(1), frame(0));
         other.into_iter().chain(core::iter::repeat_n(frame, REPETITIONS - 1).flatten())
     }
-}
-
-/// Whether the checksum of a frame's TCP segment is right.
-fn has_right_checksum(frame: &[u8]) -> bool {
-    let Some(packet) = segment_of(frame) else { return false };
-    let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return false };
-    let (source, destination): (IpAddress, IpAddress) = if ethernet.ethertype() == EthernetProtocol::Ipv4 {
-        let ip = Ipv4Packet::new_unchecked(ethernet.payload());
-        (ip.src_addr().into(), ip.dst_addr().into())
-    } else {
-        let ip = Ipv6Packet::new_unchecked(ethernet.payload());
-        (ip.src_addr().into(), ip.dst_addr().into())
-    };
-    packet.verify_checksum(&source, &destination)
 }

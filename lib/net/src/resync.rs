@@ -75,8 +75,12 @@ impl Repeated {
 pub(crate) fn expected_by(frame: &[u8]) -> Option<TcpSeqNumber> {
     let (frame, layout) = Layout::of(frame)?;
     let packet = TcpPacket::new_checked(&frame[layout.segment.clone()]).ok()?;
-    let plain = packet.ack() && !packet.syn() && !packet.fin() && !packet.rst() && packet.payload().is_empty();
-    plain.then(|| packet.ack_number())
+    is_plain(&packet).then(|| packet.ack_number())
+}
+
+/// Whether a segment is nothing but an acknowledgement.
+pub(crate) fn is_plain(packet: &TcpPacket<&[u8]>) -> bool {
+    packet.ack() && !packet.syn() && !packet.fin() && !packet.rst() && packet.payload().is_empty()
 }
 
 /// The acknowledgement in `frame`, if all of its data is older than `expected`.
@@ -87,44 +91,35 @@ pub(crate) fn acknowledgement_in(frame: &[u8], expected: TcpSeqNumber) -> Option
     if !packet.ack() || packet.syn() || packet.rst() || packet.payload().is_empty() || !old {
         return None;
     }
-    plain(frame, &layout, expected, 0)
+    without_data(frame, &layout, expected, 0)
 }
 
-/// The headers of a valid frame, which end with those of TCP, as a frame without data, with this sequence number, and with
-/// `window_change` exclusive-ored to its window.
-pub(crate) fn without_data(
-    headers: &[u8],
-    segment_start: usize,
-    number: TcpSeqNumber,
-    window_change: u16,
-) -> Option<Vec<u8>> {
-    let version = EthernetFrame::new_checked(headers).ok()?.ethertype();
-    plain(headers, &Layout { segment: segment_start..headers.len(), version }, number, window_change)
-}
-
-fn plain(frame: &[u8], layout: &Layout, number: TcpSeqNumber, window_change: u16) -> Option<Vec<u8>> {
+/// The frame without its data, of which nothing but the headers has to be there, with this sequence number, and with `window_change`
+/// exclusive-ored to its window.
+pub(crate) fn without_data(frame: &[u8], layout: &Layout, number: TcpSeqNumber, window_change: u16) -> Option<Vec<u8>> {
     let header_bytes = usize::from(TcpPacket::new_checked(&frame[layout.segment.clone()]).ok()?.header_len());
     let mut frame = frame[..layout.segment.start + header_bytes].to_vec();
     let (head, segment) = frame.split_at_mut(layout.segment.start);
-    let (ours, theirs) = layout.shorten(head, header_bytes);
+    layout.shorten(head, header_bytes);
+    let (source, destination) = layout.addresses(head);
     let mut packet = TcpPacket::new_checked(segment).ok()?;
     packet.set_seq_number(number);
     packet.set_window_len(packet.window_len() ^ window_change);
     packet.set_psh(false);
     packet.set_fin(false);
-    packet.fill_checksum(&theirs, &ours);
+    packet.fill_checksum(&source, &destination);
     Some(frame)
 }
 
 /// Where a frame's TCP segment is.
-struct Layout {
-    segment: core::ops::Range<usize>,
-    version: EthernetProtocol,
+pub(crate) struct Layout {
+    pub(crate) segment: core::ops::Range<usize>,
+    pub(crate) version: EthernetProtocol,
 }
 
 impl Layout {
     /// The frame without padding, and its layout, if it holds a TCP segment.
-    fn of(frame: &[u8]) -> Option<(&[u8], Layout)> {
+    pub(crate) fn of(frame: &[u8]) -> Option<(&[u8], Layout)> {
         let version = EthernetFrame::new_checked(frame).ok()?.ethertype();
         let start = EthernetFrame::<&[u8]>::header_len();
         let packet = &frame[start..];
@@ -147,9 +142,20 @@ impl Layout {
         (segment.start <= segment.end).then_some((frame, Layout { segment, version }))
     }
 
-    /// Changes the headers in `head` to those of a segment of `segment_bytes`, and returns the destination
-    /// and the source.
-    fn shorten(&self, head: &mut [u8], segment_bytes: usize) -> (IpAddress, IpAddress) {
+    /// The source and the destination in the headers of a frame with this layout.
+    pub(crate) fn addresses(&self, frame: &[u8]) -> (IpAddress, IpAddress) {
+        let packet = &frame[EthernetFrame::<&[u8]>::header_len()..];
+        if self.version == EthernetProtocol::Ipv4 {
+            let packet = Ipv4Packet::new_unchecked(packet);
+            (packet.src_addr().into(), packet.dst_addr().into())
+        } else {
+            let packet = Ipv6Packet::new_unchecked(packet);
+            (packet.src_addr().into(), packet.dst_addr().into())
+        }
+    }
+
+    /// Changes the headers in `head` to those of a segment of `segment_bytes`.
+    fn shorten(&self, head: &mut [u8], segment_bytes: usize) {
         let start = EthernetFrame::<&[u8]>::header_len();
         let total_bytes = (self.segment.start - start + segment_bytes) as u16;
         let head = &mut head[start..];
@@ -157,11 +163,8 @@ impl Layout {
             let mut packet = Ipv4Packet::new_unchecked(head);
             packet.set_total_len(total_bytes);
             packet.fill_checksum();
-            (packet.dst_addr().into(), packet.src_addr().into())
         } else {
-            let mut packet = Ipv6Packet::new_unchecked(head);
-            packet.set_payload_len(segment_bytes as u16);
-            (packet.dst_addr().into(), packet.src_addr().into())
+            Ipv6Packet::new_unchecked(head).set_payload_len(segment_bytes as u16);
         }
     }
 }
