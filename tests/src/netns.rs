@@ -119,23 +119,14 @@ impl Namespace {
         // ld #random; jge #threshold, 1, 0; ret #-1 (it matches); ret #0
         let threshold = u64::from(per_mille) * (1 << 32) / 1000;
         let program = format!("4,32 0 0 4294963256,53 1 0 {threshold},6 0 0 4294967295,6 0 0 0");
-        let qdisc = format!("qdisc add dev {device} clsact");
+        let lost = ["action", "mirred", "egress", "redirect", "dev", "lost0"];
         let filter = |way| {
-            format!(
-                "filter add dev {device} {way} protocol all bpf bytecode|{program}|action mirred egress redirect dev lost0"
-            )
+            let head = ["filter", "add", "dev", device, way, "protocol", "all", "bpf", "bytecode", &program];
+            [&head[..], &lost].concat()
         };
-        for line in [qdisc, filter("ingress"), filter("egress")] {
-            let words = line.split('|').enumerate().flat_map(|(part, text)| match part {
-                1 => vec![text],
-                _ => text.split(' ').collect(),
-            });
-            let Ok(output) = self.command("tc").args(words).output() else {
-                return Ok(Some("the program `tc` is not installed (package iproute2)".to_owned()));
-            };
-            if !output.status.success() {
-                let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                return Ok(Some(format!("`tc` cannot let a device lose frames: {reason}")));
+        for words in [vec!["qdisc", "add", "dev", device, "clsact"], filter("ingress"), filter("egress")] {
+            if let Err(error) = ip(&[&["netns", "exec", &self.name, "tc"], &words[..]].concat()) {
+                return Ok(Some(error.to_string()));
             }
         }
         Ok(None)

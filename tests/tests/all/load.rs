@@ -1,7 +1,7 @@
 //! Many connections, and a mixed load: no transfer stalls, and afterwards the service uses no more memory than before. Only with
 //! `cargo xtask test --long`.
 
-use crate::network::{FAR, LIMIT, Service, start_with};
+use crate::network::{LIMIT, Service, connect, start_with};
 use anyhow::Result;
 use glass_tests::content::Random;
 use glass_tests::folder::Folder;
@@ -10,7 +10,7 @@ use glass_tests::programs;
 use glass_tests::queue::World;
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,6 @@ glass_tests::in_every_world! {
     load_leaves_nothing_behind within 7200;
 }
 
-const PORT: u16 = 8090;
 /// Connections in all, and at the same time.
 const CONNECTIONS: usize = 100_000;
 const AT_ONCE: usize = 1000;
@@ -45,14 +44,6 @@ enum Use {
 }
 
 const USES: [Use; 4] = [Use::Receive, Use::Send, Use::Echo, Use::Reset];
-
-fn connect() -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&SocketAddr::from((FAR, PORT)), LIMIT)?;
-    // A transfer that stalls is an error.
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    Ok(stream)
-}
 
 /// Uses an open connection for about `bytes` bytes, and ends it.
 fn exercise(mut stream: TcpStream, how: Use, bytes: usize) -> io::Result<()> {

@@ -1,23 +1,20 @@
 //! Transfers over a device that loses frames, between our TCP and that of Linux.
 
-use crate::network::{FAR, start};
+use crate::network::{connect, start};
 use glass_tests::limit::say;
 use glass_tests::programs;
 use glass_tests::queue::World;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 glass_tests::in_every_world! {
     transfers_end_although_frames_are_lost within 600;
 }
 
-const PORT: u16 = 8090;
 const LOST_PER_MILLE: u32 = 50;
 const TRANSFERS: usize = 5;
 const BYTES: usize = 1 << 20;
-/// The longest wait for a byte. Timeouts of a sender double, from a second on.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Receives `BYTES` bytes from the service; returns the longest pause.
 fn receive(mut stream: TcpStream) -> Duration {
@@ -60,10 +57,7 @@ fn transfers_end_although_frames_are_lost(world: World) {
     for (way, transfer) in [("sent", receive as fn(TcpStream) -> Duration), ("received", send)] {
         let transfer = || {
             let begin = Instant::now();
-            let stream = TcpStream::connect_timeout(&SocketAddr::from((FAR, PORT)), PAUSE_MAX)?;
-            stream.set_read_timeout(Some(PAUSE_MAX))?;
-            stream.set_write_timeout(Some(PAUSE_MAX))?;
-            Ok((transfer(stream), begin.elapsed()))
+            Ok((transfer(connect()?), begin.elapsed()))
         };
         for _ in 0..TRANSFERS {
             let (longest, took) = service.near.inside(transfer).unwrap();

@@ -8,7 +8,7 @@ use glass_tests::process::Process;
 use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
 use rustix::process::{Resource, Rlimit};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,10 @@ glass_tests::in_every_world! {
 }
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// Where `bench-tcp` listens.
+const TCP_PORT: u16 = 8090;
 /// More than all windows and buffers together.
 const BYTES: usize = 16 << 20;
 const DATAGRAMS: usize = 100;
@@ -73,14 +75,20 @@ pub(crate) fn start_with(world: World, app: &str, folder: Folder, options: &[&st
     Some(Service { process, near, _far: far, _folder: folder })
 }
 
+/// Connects to `bench-tcp`. A transfer that stalls for [`LIMIT`] is an error.
+pub(crate) fn connect() -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&SocketAddr::from((FAR, TCP_PORT)), LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    Ok(stream)
+}
+
 fn bytes_come_back_whole(world: World) {
     let Some(service) = start(world, "bench-tcp") else { return };
     let mut sent = vec![0; BYTES];
     Random::new(1).fill(&mut sent);
     let received = service.near.inside(|| {
-        let mut stream = TcpStream::connect(SocketAddr::from((FAR, 8090)))?;
-        stream.set_read_timeout(Some(LIMIT))?;
-        stream.set_write_timeout(Some(LIMIT))?;
+        let mut stream = connect()?;
         stream.write_all(b"echo\n")?;
         let mut reader = stream.try_clone()?;
         std::thread::scope(|scope| {
