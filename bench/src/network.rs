@@ -64,6 +64,7 @@ struct Contestant<'n> {
     near: &'n Namespace,
     // Ended before the namespaces go, and before the folder with the sockets of a VM.
     _running: Running,
+    _card: Option<Process>,
     _sockets: Option<Folder>,
     out: Vec<f64>,
     r#in: Vec<f64>,
@@ -88,6 +89,7 @@ impl<'n> Contestant<'n> {
             bytes,
             near,
             _running: running,
+            _card: None,
             _sockets: None,
             out: Vec::new(),
             r#in: Vec::new(),
@@ -358,6 +360,7 @@ fn vm<'n>(
     glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
     glass.args(["--ip", &format!("{guest}/{},{host}", netns::PREFIX_BITS)]);
     let words = qemu::command_words(&mut glass, &[], &sockets)?;
+    let card = qemu::card(&glass, &words, &sockets)?;
     let (program, words) = words.split_first().context("an empty command line")?;
     let mut command = near.command(program);
     let is_card = |word: &str| word.starts_with("virtio-net-");
@@ -365,7 +368,7 @@ fn vm<'n>(
     let process = Process::spawn(&mut command, &folder.file(&format!("{name}.log")))?;
     let bytes = if world == World::Tcg { BYTES_TCG } else { BYTES };
     let contestant = Contestant::new(name.into(), guest, bytes, near, Running::Process(process));
-    Ok(Contestant { _sockets: Some(sockets), ..contestant })
+    Ok(Contestant { _card: card, _sockets: Some(sockets), ..contestant })
 }
 
 /// The Linux guest, where there can be one and QEMU emulates ours; otherwise a note has the reason.

@@ -3,8 +3,15 @@
 use crate::folder::Folder;
 use crate::process::Process;
 use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long the process of a network card may take until it listens.
+const CARD_LIMIT: Duration = Duration::from_secs(30);
+/// What QEMU's option for that process starts with.
+const CARD: &str = "socket,id=card,";
 
 /// A QEMU process. Dropping it ends it.
 #[derive(Debug)]
@@ -45,8 +52,51 @@ pub fn command_words(glass_run: &mut Command, service: &[&str], folder: &Folder)
                 *word = format!("socket,path={},server=on,wait=off,id={socket}", folder.file(socket).display());
             }
         }
+        if word.starts_with(CARD) {
+            *word = format!("{CARD}path={}", folder.file("card").display());
+        }
     }
     Ok(words)
+}
+
+/// Starts the process that serves the network card of the VM with the command line `words` of [`command_words`], if it needs one. It has
+/// to live as long as the VM.
+pub fn card(glass_run: &Command, words: &[String], folder: &Folder) -> Result<Option<Process>> {
+    if !words.iter().any(|word| word.starts_with(CARD)) {
+        return Ok(None);
+    }
+    let arguments: Vec<&OsStr> = glass_run.get_args().collect();
+    let tap = arguments.iter().find_map(|word| word.to_str()?.strip_prefix("tap="));
+    let run = arguments.iter().position(|word| *word == "run");
+    let (Some(tap), Some(run)) = (tap, run) else { bail!("this is no `glass run` with a TAP device: {glass_run:?}") };
+    let socket = folder.file("card");
+    let mut command = Command::new(glass_run.get_program());
+    command.args(&arguments[..run]).args(["tap", tap, "--socket"]).arg(&socket);
+    let mut process = Process::spawn(&mut command, &folder.file("card.log"))?;
+    let end = Instant::now() + CARD_LIMIT;
+    while !socket.exists() {
+        if process.ended().is_some() || Instant::now() > end {
+            bail!("glass tap does not start: {}", process.output().trim());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(Some(process))
+}
+
+/// The same command line with QEMU's own network card in front of the TAP device `tap`, which has `options`.
+pub fn with_card_of_qemu(words: Vec<String>, tap: &str, options: &str) -> Vec<String> {
+    let mut changed: Vec<String> = Vec::with_capacity(words.len());
+    for word in words {
+        if word.starts_with(CARD) {
+            // With its `-chardev`.
+            changed.pop();
+        } else if word == "vhost-user,id=net,chardev=card" || word.starts_with("tap,id=net,") {
+            changed.push(format!("tap,id=net,ifname={tap},script=no,downscript=no,vnet_hdr=on{options}"));
+        } else {
+            changed.push(word);
+        }
+    }
+    changed
 }
 
 /// The words of a shell command line in which only single quotes and backslashes quote. Fails if a quote is not closed.
@@ -73,6 +123,14 @@ pub fn words(line: &str) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_can_be_that_of_qemu() {
+        let words = |line| words(line).unwrap();
+        let ours = "q -chardev socket,id=card,path=a -netdev vhost-user,id=net,chardev=card -device d,netdev=net";
+        let qemus = "q -netdev tap,id=net,ifname=t,script=no,downscript=no,vnet_hdr=on,sndbuf=1 -device d,netdev=net";
+        assert_eq!(with_card_of_qemu(words(ours), "t", ",sndbuf=1"), words(qemus));
+    }
 
     #[test]
     fn quoted_words_stay_together() {

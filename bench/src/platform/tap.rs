@@ -6,7 +6,8 @@ use std::process::Command;
 /// The address of the VM, with its prefix, and the client's.
 pub const VM: &str = "10.77.0.2/24";
 const CLIENT: &str = "10.77.0.1/24";
-/// The network of `glass run` with this TAP device.
+/// The TAP device, and the network of `glass run` with it.
+pub const TAP: &str = "tap0";
 pub const NETWORK: &str = "tap=tap0";
 /// What QEMU's option for it gets in addition: the card waits while so many bytes of it have not left the host.
 pub const SEND_BUFFER: &str = ",sndbuf=65536";

@@ -8,7 +8,7 @@
 //! The image of `bench-tcp` that was built before the change is measured in turn if [`BEFORE`] names it. Commit 13a5d69 is the last one
 //! before: `git worktree add OLD 13a5d69`, and there `cargo run --release -p glass-cli -- build bench-tcp`. It supports only virtio-mmio, so both use that.
 
-use super::tap::{NETWORK, SEND_BUFFER, SlowTap, VM};
+use super::tap::{NETWORK, TAP, SEND_BUFFER, SlowTap, VM};
 use crate::figure::Figure;
 use crate::outcome::{Outcome, Progress};
 use crate::statistics::{Summary, turn};
@@ -101,11 +101,11 @@ fn one_run(world: World, image: &Path, tap: &SlowTap, folder: &Folder) -> Result
     let port = PORT.to_string();
     let words = qemu::command_words(&mut run, &["--port", &port], folder)?;
     let mut command = tap.beside_vm();
-    let is_network = |word: &&String| word.starts_with("tap,id=net,");
-    if words.iter().filter(is_network).count() != 1 {
+    let words = qemu::with_card_of_qemu(words, TAP, SEND_BUFFER);
+    if !words.iter().any(|word| word.ends_with(SEND_BUFFER)) {
         bail!("glass run gives the VM no TAP device whose send buffer could be limited: {words:?}");
     }
-    command.args(words.iter().map(|word| format!("{word}{}", if is_network(&word) { SEND_BUFFER } else { "" })));
+    command.args(words);
     // Without this option its threads have no names of their own.
     command.args(["-name", "vm,debug-threads=on"]);
     let mut vm = Process::spawn(&mut command, &folder.file("vm.log"))?;

@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod symbolizer;
 mod tail;
+mod tap;
 mod target;
 mod top;
 mod trace;
@@ -41,6 +42,7 @@ enum Command {
     New(new::Args),
     Build(build::Args),
     Run(run::Args),
+    Tap(tap::Args),
     Ps(ps::Args),
     Record(record::Args),
     Top(top::Args),
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::New(args) => new::run(args).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => build::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
+        Command::Tap(args) => tap::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),

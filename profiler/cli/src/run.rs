@@ -1,5 +1,6 @@
 //! `glass run`: boots a service in QEMU, or starts it as a process.
 
+mod card;
 mod disk;
 mod firmware;
 mod helpers;
@@ -270,6 +271,9 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
         let command = qemu::command(args, bus, image, accel, Path::new("."));
         let words = command.get_args().skip(3).map(|word| shell_word(&word.to_string_lossy()));
         console::print(&(words.collect::<Vec<_>>().join(" ") + "\n"))?;
+        if let Some(words) = card::words(args, accel, Path::new(".")) {
+            say!("glass: QEMU needs the program that serves the network card: start `glass {}` first", words.join(" "));
+        }
         return Ok(0);
     }
     let folder = SocketFolder::make()?;
@@ -285,8 +289,12 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
             say!("glass: 127.0.0.1:{host} is forwarded to port {guest} of the VM");
         }
     }
-    let helpers: Vec<_> =
-        [vsock::start(args, &folder.0)?, share::start(args, &folder.0)?].into_iter().flatten().collect();
+    let helpers = [
+        card::start(args, accel, &folder.0)?,
+        vsock::start(args, &folder.0)?,
+        share::start(args, &folder.0)?,
+    ];
+    let helpers = helpers.into_iter().flatten().collect();
     let recording = Recording::prepare(args, image)?;
     Signals::prepare(&mut command, true);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();

@@ -82,6 +82,7 @@ fn check_vm(world: World, setting: &str, address: &str) {
     glass.args(["--ip", "10.77.0.2/24", "--ip6", setting, "--disk"]).arg(folder.file("disk"));
     glass.args(["--disk-size", "64M"]);
     let words = qemu::command_words(&mut glass, &["--port", "8080"], &folder).unwrap();
+    let _card = qemu::card(&glass, &words, &folder).unwrap();
     let mut command = namespace.command(&words[0]);
     command.args(&words[1..]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();

@@ -1,7 +1,7 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
 use super::options::{Accel, Bus, Machine, Network, tcp_ports};
-use super::{Args, LOG_DEFAULT, disk, firmware, share, stopped, vsock};
+use super::{Args, LOG_DEFAULT, card, disk, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
 use std::net::IpAddr;
@@ -132,7 +132,7 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
         }
         qemu.args(["-device", &device(bus, "blk", &options)]);
     }
-    network(args, bus, &mut qemu);
+    network(args, bus, accel, folder, &mut qemu);
     if vsock::is_wanted(args) {
         qemu.args(vsock::arguments(folder, &vhost_user(bus, "vsock")));
     }
@@ -143,12 +143,16 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     qemu
 }
 
-fn network(args: &Args, bus: Bus, qemu: &mut Command) {
+fn network(args: &Args, bus: Bus, accel: &str, folder: &Path, qemu: &mut Command) {
     let backend = match &args.net {
         Network::None => return,
         Network::User => {
             let forwards = tcp_ports(&args.port).map(|(host, guest)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}"));
             format!("user,id=net,ipv4=on,ipv6=on{}", forwards.collect::<String>())
+        }
+        Network::Tap(_) if card::is_apart(accel) => {
+            qemu.args(card::chardev(folder));
+            card::NETDEV.to_owned()
         }
         Network::Tap(name) => format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on"),
     };

@@ -1,0 +1,287 @@
+//! Moving frames: from the guest's queue to the TAP device, and from there into the buffers that the guest has offered.
+
+use crate::card::{HEADER_BYTES, Ring};
+use crate::datagrams::{Datagram, Train};
+use crate::rings::{self, Buffer};
+use crate::tap::Tap;
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::ops::Range;
+use virtio_queue::{Queue, QueueT};
+use vm_memory::{Address, Bytes, GuestMemoryMmap};
+
+/// Where in its header the number of a frame's buffers is.
+const HEADER_BUFFERS: u64 = 10;
+/// The longest frame: what an IP packet can have, an Ethernet header with a tag, and the header.
+const FRAME_BYTES_MAX: usize = 65535 + 18 + HEADER_BYTES;
+/// Frames of one direction until the other one has its turn.
+const TURN: usize = 64;
+/// Frames sent until the guest gets their buffers back.
+const SENT: usize = 16;
+
+/// How a turn of a direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There may be more to do.
+    Busy,
+    /// There is no frame.
+    Done,
+    /// There may be frames, but no buffers for one, or the queue is stopped.
+    Starved,
+}
+
+/// What is kept of the frames that are sent.
+pub(crate) struct Transmitter {
+    /// Whether datagrams may be sent as one frame.
+    joins: bool,
+    /// Whether it was reported that frames could not be sent.
+    is_reported: bool,
+}
+
+/// What is kept of the frames that are received.
+pub(crate) struct Receiver {
+    pub(crate) header_bytes: usize,
+    /// Whether a frame may have several buffers.
+    is_merged: bool,
+    /// A frame that did not have room for the longest one when it was read.
+    frame: Vec<u8>,
+    /// How long it is; zero without one.
+    frame_bytes: usize,
+}
+
+/// Buffers that were taken from the receive queue and are not yet filled, in their order.
+#[derive(Default)]
+struct Room {
+    buffers: VecDeque<Buffer>,
+    pieces: Vec<libc::iovec>,
+    bytes: usize,
+}
+
+/// A frame that the guest has queued.
+struct Frame {
+    head: u16,
+    /// Which of the pieces it has.
+    pieces: Range<usize>,
+}
+
+impl Transmitter {
+    pub(crate) fn new() -> Transmitter {
+        Transmitter { joins: true, is_reported: false }
+    }
+
+    /// Sends what the guest has queued.
+    pub(crate) fn turn(&mut self, tap: &Tap, memory: &GuestMemoryMmap, ring: &mut Ring, header_bytes: usize) -> Turn {
+        if !ring.is_running() {
+            return Turn::Starved;
+        }
+        let queue = &mut ring.queue;
+        let (mut pieces, mut frames) = (Vec::new(), Vec::with_capacity(TURN));
+        while frames.len() < TURN
+            && let Some(buffer) = rings::next(queue, memory, false, &mut pieces)
+        {
+            frames.push(Frame { head: buffer.head, pieces: pieces.len() - buffer.pieces..pieces.len() });
+        }
+        let mut turn = if frames.len() == TURN { Turn::Busy } else { Turn::Done };
+        let mut given_back = 0;
+        let mut is_wanted = false;
+        let mut give_back = |queue: &mut Queue, end: usize| {
+            let used: Vec<(u16, u32)> = frames[given_back..end].iter().map(|frame| (frame.head, 0)).collect();
+            is_wanted |= rings::complete(queue, memory, &used).unwrap_or(false);
+            given_back = end;
+            used.len()
+        };
+        let mut next = 0;
+        let mut sent = 0;
+        while next < frames.len() {
+            let end = self.send(tap, &frames[next..], &pieces, header_bytes) + next;
+            sent += end - next;
+            next = end;
+            if sent >= SENT {
+                give_back(queue, end);
+                sent = 0;
+            }
+        }
+        if sent > 0 {
+            give_back(queue, next);
+        }
+        // A notification costs the guest an exit, so it makes one only while nothing is looked for.
+        if turn == Turn::Done && queue.enable_notification(memory).unwrap_or(false) {
+            turn = Turn::Busy;
+        }
+        if is_wanted {
+            ring.interrupt();
+        }
+        turn
+    }
+
+    /// Sends the first frame, and those that become one with it: how many that are.
+    fn send(&mut self, tap: &Tap, frames: &[Frame], pieces: &[libc::iovec], header_bytes: usize) -> usize {
+        let datagram = |frame: &Frame| Datagram::parse(&pieces[frame.pieces.clone()]);
+        let first = if self.joins && header_bytes == HEADER_BYTES { datagram(&frames[0]) } else { None };
+        if let Some(first) = first {
+            let mut train = Train::new(first);
+            while let Some(frame) = frames.get(train.count())
+                && let Some(next) = datagram(frame)
+                && train.add(&next)
+            {}
+            if train.count() > 1 && self.send_train(tap, &train, frames, pieces) {
+                return train.count();
+            }
+        }
+        // SAFETY: the guest's memory has the pieces, and they are only read.
+        let sent = unsafe { tap.write(&pieces[frames[0].pieces.clone()]) };
+        if let Err(error) = sent
+            && !self.is_reported
+        {
+            // As on any network: the frame is lost.
+            self.is_reported = true;
+            eprintln!("a frame cannot be sent ({error}); others are not reported");
+        }
+        1
+    }
+
+    /// Sends datagrams as one frame. Whether the host takes such a frame.
+    fn send_train(&mut self, tap: &Tap, train: &Train, frames: &[Frame], pieces: &[libc::iovec]) -> bool {
+        let mut headers = train.headers();
+        let mut joined = vec![libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: headers.len() }];
+        for frame in &frames[..train.count()] {
+            let mut skipped = headers.len();
+            for piece in &pieces[frame.pieces.clone()] {
+                let now = skipped.min(piece.iov_len);
+                skipped -= now;
+                if now < piece.iov_len {
+                    let start = piece.iov_base.wrapping_byte_add(now);
+                    joined.push(libc::iovec { iov_base: start, iov_len: piece.iov_len - now });
+                }
+            }
+        }
+        // SAFETY: the guest's memory has the pieces, `headers` lives until the end, and they are only read.
+        let sent = unsafe { tap.write(&joined) };
+        // Linux before 6.2 does not know the kind; anything else would go wrong with each datagram, too.
+        self.joins = !sent.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
+        self.joins
+    }
+}
+
+impl Receiver {
+    pub(crate) fn new() -> Receiver {
+        Receiver { header_bytes: HEADER_BYTES, is_merged: false, frame: vec![0; FRAME_BYTES_MAX], frame_bytes: 0 }
+    }
+
+    /// Sets what the guest's driver has agreed to.
+    pub(crate) fn agree(&mut self, header_bytes: usize, is_merged: bool) {
+        (self.header_bytes, self.is_merged) = (header_bytes, is_merged);
+        self.frame_bytes = 0;
+    }
+
+    /// Receives into the buffers that the guest has offered.
+    pub(crate) fn turn(&mut self, tap: &Tap, memory: &GuestMemoryMmap, ring: &mut Ring) -> Turn {
+        if !ring.is_running() {
+            return Turn::Starved;
+        }
+        let queue = &mut ring.queue;
+        let mut room = Room::default();
+        let mut used = Vec::new();
+        let (mut turn, mut is_wanted) = (Turn::Busy, false);
+        for _ in 0..TURN {
+            while room.bytes < FRAME_BYTES_MAX && (self.is_merged || room.buffers.is_empty()) {
+                let Some(buffer) = rings::next(queue, memory, true, &mut room.pieces) else { break };
+                room.bytes += buffer.bytes;
+                room.buffers.push_back(buffer);
+            }
+            let Some(&Buffer { head, pieces, start, .. }) = room.buffers.front() else {
+                turn = Turn::Starved;
+                break;
+            };
+            used.clear();
+            if pieces == 0 || room.pieces[0].iov_len < self.header_bytes {
+                // It is no buffer, and goes back as it is.
+                used.push((head, 0));
+            } else {
+                let mut left = match self.next_frame(tap, &mut room) {
+                    Ok(Some(bytes)) => bytes,
+                    Ok(None) => continue,
+                    Err(end) => {
+                        turn = end;
+                        break;
+                    }
+                };
+                for buffer in &room.buffers {
+                    let filled = left.min(buffer.bytes);
+                    used.push((buffer.head, filled as u32));
+                    left -= filled;
+                    if left == 0 {
+                        break;
+                    }
+                }
+                if self.header_bytes == HEADER_BYTES {
+                    let count = used.len() as u16;
+                    // It is in the guest's memory: the header was written there.
+                    let _ = memory.write_obj(count.to_le(), start.unchecked_add(HEADER_BUFFERS));
+                }
+            }
+            room.take(used.len());
+            is_wanted |= rings::complete(queue, memory, &used).unwrap_or(false);
+        }
+        // Buffers without a frame for them are no reason for a notification.
+        if turn == Turn::Starved && queue.enable_notification(memory).unwrap_or(false) {
+            turn = Turn::Busy;
+        }
+        queue.set_next_avail(queue.next_avail().wrapping_sub(room.buffers.len() as u16));
+        if is_wanted {
+            ring.interrupt();
+        }
+        turn
+    }
+
+    /// Reads a frame into the room: its length, `None` if it was lost, or why there is none.
+    fn next_frame(&mut self, tap: &Tap, room: &mut Room) -> Result<Option<usize>, Turn> {
+        if self.frame_bytes == 0 {
+            let whole = [libc::iovec { iov_base: self.frame.as_mut_ptr().cast(), iov_len: self.frame.len() }];
+            let is_direct = room.bytes >= FRAME_BYTES_MAX;
+            let pieces = if is_direct { &room.pieces[..] } else { &whole };
+            // SAFETY: the pieces are the guest's memory, to which there are no references, or the frame, which is not used meanwhile.
+            let bytes = match unsafe { tap.read(pieces) } {
+                Ok(bytes) if bytes > self.header_bytes => bytes,
+                Ok(_) => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(None),
+                // There is none, or the device is down.
+                Err(_) => return Err(Turn::Done),
+            };
+            if is_direct {
+                return Ok(Some(bytes));
+            }
+            self.frame_bytes = bytes;
+        }
+        let frame = &self.frame[..self.frame_bytes];
+        if room.bytes < frame.len() {
+            if self.is_merged {
+                return Err(Turn::Starved);
+            }
+            self.frame_bytes = 0;
+            return Ok(None);
+        }
+        room.write(frame);
+        Ok(Some(std::mem::take(&mut self.frame_bytes)))
+    }
+}
+
+impl Room {
+    /// Removes the first buffers.
+    fn take(&mut self, count: usize) {
+        for buffer in self.buffers.drain(..count) {
+            self.pieces.drain(..buffer.pieces);
+            self.bytes -= buffer.bytes;
+        }
+    }
+
+    /// Copies a frame into the first buffers.
+    fn write(&mut self, mut frame: &[u8]) {
+        for piece in &self.pieces {
+            let (now, later) = frame.split_at(frame.len().min(piece.iov_len));
+            // SAFETY: the piece is memory of the guest, as long as it states, to which there are no references.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), piece.iov_base.cast(), now.len()) };
+            frame = later;
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A TAP device: frames with the header of virtio-net in front (Linux, Documentation/networking/tuntap.rst; `linux/if_tun.h`).
+
+use anyhow::{Context, Result, bail};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Offloads of the guest (virtio 1.2, section 5.1.3), and what `TUNSETOFFLOAD` calls them.
+const OFFLOADS: [(u64, libc::c_uint); 4] = [
+    (crate::card::GUEST_CSUM, libc::TUN_F_CSUM),
+    (crate::card::GUEST_TSO4, libc::TUN_F_TSO4),
+    (crate::card::GUEST_TSO6, libc::TUN_F_TSO6),
+    (crate::card::GUEST_ECN, libc::TUN_F_TSO_ECN),
+];
+
+/// An open TAP device. All calls return at once.
+pub(crate) struct Tap(File);
+
+impl Tap {
+    /// Attaches to the existing device `name`.
+    pub(crate) fn open(name: &str) -> Result<Tap> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
+        let file = file.context("cannot open /dev/net/tun")?;
+        // SAFETY: zeroes are a valid `ifreq`.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.is_empty() || name.len() >= request.ifr_name.len() {
+            bail!("a network device has a name of 1 to {} bytes, not {name:?}", request.ifr_name.len() - 1);
+        }
+        for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *place = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+        // SAFETY: the kernel reads and writes one `ifreq`, which lives until the call returns.
+        let attached = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
+        if attached < 0 {
+            let error = io::Error::last_os_error();
+            let advice = match error.raw_os_error() {
+                Some(libc::EBUSY) => ": another program has it",
+                Some(libc::EPERM) => ": make it with `ip tuntap add mode tap user NAME`, or run as root",
+                _ => "",
+            };
+            bail!("cannot open the TAP device {name} ({error}){advice}");
+        }
+        Ok(Tap(file))
+    }
+
+    /// Anything whose reads and writes are frames.
+    #[cfg(test)]
+    pub(crate) fn from_file(file: File) -> Tap {
+        Tap(file)
+    }
+
+    /// Sets the length of the headers, and which frames the guest can take.
+    pub(crate) fn agree(&self, header_bytes: usize, features: u64) -> io::Result<()> {
+        let bytes = header_bytes as libc::c_int;
+        // SAFETY: the kernel reads one `int`, which lives until the call returns.
+        let is_set = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &bytes) };
+        if is_set < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let offloads = OFFLOADS.into_iter().filter(|(feature, _)| features & feature != 0);
+        let offloads = offloads.fold(0, |all, (_, offload)| all | offload);
+        // SAFETY: the argument is a number.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(offloads)) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Reads the next frame: its length with the header, `WouldBlock` without one. What does not fit is lost.
+    ///
+    /// # Safety
+    /// The pieces are memory that may be written and that no reference leads to.
+    pub(crate) unsafe fn read(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise; the kernel checks the count.
+        length(unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Safety
+    /// The pieces are memory that may be read.
+    pub(crate) unsafe fn write(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise; the kernel checks the count.
+        length(unsafe { libc::writev(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn length(returned: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(returned).map_err(|_| io::Error::last_os_error())
+}
+
