@@ -7,7 +7,7 @@ use crate::tap::Tap;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;
-use virtio_queue::{Queue, QueueT};
+use virtio_queue::QueueT;
 use vm_memory::{Address, Bytes, GuestMemoryMmap};
 
 /// Where in its header the number of a frame's buffers is.
@@ -16,8 +16,6 @@ const HEADER_BUFFERS: u64 = 10;
 const FRAME_BYTES_MAX: usize = 65535 + 18 + HEADER_BYTES;
 /// Frames of one direction until the other one has its turn.
 const TURN: usize = 64;
-/// Frames sent until the guest gets their buffers back.
-const SENT: usize = 16;
 
 /// How a turn of a direction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,28 +80,13 @@ impl Transmitter {
             frames.push(Frame { head: buffer.head, pieces: pieces.len() - buffer.pieces..pieces.len() });
         }
         let mut turn = if frames.len() == TURN { Turn::Busy } else { Turn::Done };
-        let mut given_back = 0;
-        let mut is_wanted = false;
-        let mut give_back = |queue: &mut Queue, end: usize| {
-            let used: Vec<(u16, u32)> = frames[given_back..end].iter().map(|frame| (frame.head, 0)).collect();
-            is_wanted |= rings::complete(queue, memory, &used).unwrap_or(false);
-            given_back = end;
-            used.len()
-        };
-        let mut next = 0;
-        let mut sent = 0;
-        while next < frames.len() {
-            let end = self.send(tap, &frames[next..], &pieces, header_bytes) + next;
-            sent += end - next;
-            next = end;
-            if sent >= SENT {
-                give_back(queue, end);
-                sent = 0;
-            }
+        let mut left = &frames[..];
+        while !left.is_empty() {
+            left = &left[self.send(tap, left, &pieces, header_bytes)..];
         }
-        if sent > 0 {
-            give_back(queue, next);
-        }
+        // All at once: a guest that waits for room then has room for many, and is woken once for them.
+        let used: Vec<(u16, u32)> = frames.iter().map(|frame| (frame.head, 0)).collect();
+        let is_wanted = !used.is_empty() && rings::complete(queue, memory, &used).unwrap_or(false);
         // A notification costs the guest an exit, so it makes one only while nothing is looked for.
         if turn == Turn::Done && queue.enable_notification(memory).unwrap_or(false) {
             turn = Turn::Busy;
