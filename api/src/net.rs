@@ -84,6 +84,9 @@ pub trait Listener: 'static {
     fn port(&self) -> Port;
 }
 
+/// What [`Stream::write_with`] makes at once where it cannot be made in place.
+const MADE_BYTES_MAX: usize = 16 << 10;
+
 /// One connection. Dropping it without [`Stream::close`] resets it.
 pub trait Stream: 'static {
     /// Reads at least one byte into `buf`; `Ok(0)` when the peer has finished sending (or `buf` is
@@ -101,6 +104,17 @@ pub trait Stream: 'static {
     /// Queues at least one byte of `data` for sending and returns how many. Cancel safe: a future that is dropped has queued
     /// nothing.
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError>;
+
+    /// Queues at least one byte and at most `max_bytes` that `fill` makes in place, in the transport's own memory where that is possible,
+    /// and returns how many. `fill` is called once, with the room that there is; it has to write all of it, because bytes that it
+    /// leaves as they are can be data of another connection. `Ok(0)` when `max_bytes` is 0. Not cancel safe: whether a dropped future has
+    /// queued something is unknown.
+    async fn write_with(&mut self, max_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<usize, NetError> {
+        let mut made = alloc::vec![0; max_bytes.min(MADE_BYTES_MAX)];
+        fill(&mut made);
+        self.write_all(&made).await?;
+        Ok(made.len())
+    }
 
     /// [`Stream::write`] without a copy where the transport can send from the buffer, which is then shared until it was sent.
     async fn write_buf(&mut self, data: &Buf) -> Result<usize, NetError> {

@@ -67,6 +67,8 @@ struct Contestant<'n> {
     _card: Option<Process>,
     _sockets: Option<Folder>,
     out: Vec<f64>,
+    /// As `out`, but the service does not write what it sends.
+    untouched: Vec<f64>,
     r#in: Vec<f64>,
     /// As `in`, but the service drops what it receives without a copy.
     skipped: Vec<f64>,
@@ -92,6 +94,7 @@ impl<'n> Contestant<'n> {
             _card: None,
             _sockets: None,
             out: Vec::new(),
+            untouched: Vec::new(),
             r#in: Vec::new(),
             skipped: Vec::new(),
             echo: Vec::new(),
@@ -101,7 +104,13 @@ impl<'n> Contestant<'n> {
     fn turn(&mut self) -> Result<()> {
         let (address, bytes) = (self.address, self.bytes);
         let inside = || {
-            Ok([receive(address, bytes)?, send(address, "take", bytes)?, send(address, "skip", bytes)?, echo(address)?])
+            Ok([
+                receive(address, "send", bytes)?,
+                receive(address, "untouched", bytes)?,
+                send(address, "take", bytes)?,
+                send(address, "skip", bytes)?,
+                echo(address)?,
+            ])
         };
         let measured = self.near.inside(inside)?;
         for (samples, value) in self.columns_mut().into_iter().zip(measured) {
@@ -110,15 +119,15 @@ impl<'n> Contestant<'n> {
         Ok(())
     }
 
-    fn columns_mut(&mut self) -> [&mut Vec<f64>; 4] {
-        [&mut self.out, &mut self.r#in, &mut self.skipped, &mut self.echo]
+    fn columns_mut(&mut self) -> [&mut Vec<f64>; 5] {
+        [&mut self.out, &mut self.untouched, &mut self.r#in, &mut self.skipped, &mut self.echo]
     }
 
-    fn columns(&self) -> [&Vec<f64>; 4] {
-        [&self.out, &self.r#in, &self.skipped, &self.echo]
+    fn columns(&self) -> [&Vec<f64>; 5] {
+        [&self.out, &self.untouched, &self.r#in, &self.skipped, &self.echo]
     }
 
-    fn medians(&self) -> [Option<f64>; 4] {
+    fn medians(&self) -> [Option<f64>; 5] {
         self.columns().map(|samples| Summary::of(samples).map(|summary| summary.median))
     }
 }
@@ -155,7 +164,7 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         }
     }
     outcome.note(format!(
-        "TCP between a client on the host and bench-tcp; out: from bench-tcp to the client, in: the other way, both with a copy by both programs; in_skipped: as in, but bench-tcp drops what it receives without a copy, a process by Linux's MSG_TRUNC; {} MiB a turn, {} MiB of an emulated VM, after {} MiB to warm up (out only)",
+        "TCP between a client on the host and bench-tcp; out: from bench-tcp to the client, in: the other way, both with a copy by both programs; out_untouched: as out, but bench-tcp sends from where the data is made, and makes nothing; in_skipped: as in, but bench-tcp drops what it receives without a copy, a process by Linux's MSG_TRUNC; {} MiB a turn, {} MiB of an emulated VM, after {} MiB to warm up (out only)",
         BYTES >> 20, BYTES_TCG >> 20, WARM_UP_BYTES >> 20
     ));
     outcome.note(format!("echo: the median of {ROUND_TRIPS} round trips of {ECHO_BYTES} bytes in each turn"));
@@ -324,10 +333,11 @@ fn measure(contestants: &mut [Contestant], progress: Progress) -> Result<()> {
     Ok(())
 }
 
-fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Option<(&str, f64)>; 4]) {
+fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Option<(&str, f64)>; 5]) {
     let name = &contestant.name;
     let names = [
         ("tcp_out_gbit_s", "Gbit/s"),
+        ("tcp_out_untouched_gbit_s", "Gbit/s"),
         ("tcp_in_gbit_s", "Gbit/s"),
         ("tcp_in_skipped_gbit_s", "Gbit/s"),
         ("echo_p50_us", "us"),
@@ -430,9 +440,9 @@ fn gbit_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / 1e9 / time.as_secs_f64()
 }
 
-/// Receives `bytes` and what is received before them to warm up; returns Gbit/s.
-fn receive(address: SocketAddr, bytes: u64) -> Result<f64> {
-    let mut stream = connect(address, &format!("send {}\n", WARM_UP_BYTES + bytes))?;
+/// Receives `bytes` as `request` requires, and what is received before them to warm up; returns Gbit/s.
+fn receive(address: SocketAddr, request: &str, bytes: u64) -> Result<f64> {
+    let mut stream = connect(address, &format!("{request} {}\n", WARM_UP_BYTES + bytes))?;
     let mut buffer = vec![0; PIECE_BYTES];
     let mut received = 0;
     let mut start = None;

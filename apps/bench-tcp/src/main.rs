@@ -90,6 +90,8 @@ async fn ask(platform: &impl Platform, server: SocketAddr, wish: &str, bytes: u6
 /// A client's request.
 enum Wish {
     Send(u64),
+    /// So many bytes, which the service does not write first.
+    Untouched(u64),
     /// So many bytes, or all until the client closes its half, which not every host's vsock passes on.
     Take(Option<u64>),
     /// All bytes until the client closes its half, which the service does not read.
@@ -103,6 +105,9 @@ impl Wish {
     fn parse(line: &[u8]) -> Option<Wish> {
         match str::from_utf8(line).ok()?.trim().split_once(' ') {
             Some(("send", number)) => number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Send),
+            Some(("untouched", number)) => {
+                number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Untouched)
+            }
             Some(("take", number)) => number.parse().ok().map(|bytes| Wish::Take(Some(bytes))),
             None if line.trim_ascii() == b"take" => Some(Wish::Take(None)),
             None if line.trim_ascii() == b"skip" => Some(Wish::Skip),
@@ -118,13 +123,14 @@ async fn client(platform: &impl Platform, mut stream: impl Stream) -> Result<(),
     let (line_bytes, rest_bytes) = read_line(&mut stream, &mut line).await?;
     match Wish::parse(&line[..line_bytes]) {
         Some(Wish::Send(bytes)) => send(&mut stream, bytes).await?,
+        Some(Wish::Untouched(bytes)) => send_untouched(&mut stream, bytes).await?,
         Some(Wish::Take(bytes)) => take(&mut stream, rest_bytes, bytes.unwrap_or(u64::MAX)).await?,
         Some(Wish::Skip) => skip(&mut stream, rest_bytes).await?,
         Some(Wish::Echo) => echo(&mut stream, &line[line_bytes + 1..][..rest_bytes]).await?,
         Some(Wish::Memory) => stream.write_all(format!("{}\n", platform.memory().used_bytes).as_bytes()).await?,
         None => {
             stream
-                .write_all(b"send `send NUMBER`, `take [NUMBER]`, `skip`, `echo` or `memory`, and a line end\n")
+                .write_all(b"send `send NUMBER`, `untouched NUMBER`, `take [NUMBER]`, `skip`, `echo` or `memory`, and a line end\n")
                 .await?;
         }
     }
@@ -154,6 +160,17 @@ async fn send(stream: &mut impl Stream, bytes: u64) -> Result<(), NetError> {
     while left > 0 {
         let piece = left.min(BUFFER_BYTES as u64) as usize;
         let sent = stream.write(&buffer[..piece]).await?;
+        left -= sent as u64;
+        SENT.add(sent as u32);
+    }
+    Ok(())
+}
+
+/// Sends what happens to be in the send buffer.
+async fn send_untouched(stream: &mut impl Stream, bytes: u64) -> Result<(), NetError> {
+    let mut left = bytes;
+    while left > 0 {
+        let sent = stream.write_with(left.min(BUFFER_BYTES as u64) as usize, |_| ()).await?;
         left -= sent as u64;
         SENT.add(sent as u32);
     }

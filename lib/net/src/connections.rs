@@ -12,7 +12,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, NetError};
 use glass_trace::{BlockKind, Group, Name, is_on};
-use smoltcp::socket::tcp::{self, RecvError};
+use smoltcp::socket::tcp::{self, RecvError, SendError};
 
 /// How long a reset may wait for room in the device, or for its destination's address: smoltcp requests an address, and then none for a second.
 const ABORT_WAIT: Duration = Duration::from_secs(3);
@@ -195,16 +195,48 @@ impl State {
         data: &[u8],
         context: &mut Context,
     ) -> Poll<Result<usize, NetError>> {
-        if data.is_empty() {
+        self.poll_send(id, data.len(), context, |socket, room| socket.send_slice(&data[..room]))
+    }
+
+    /// Has `fill`, which is taken then, write up to `max_bytes` into the send buffer.
+    pub(crate) fn poll_write_with(
+        &mut self,
+        id: ConnectionId,
+        max_bytes: usize,
+        fill: &mut Option<impl FnOnce(&mut [u8])>,
+        context: &mut Context,
+    ) -> Poll<Result<usize, NetError>> {
+        self.poll_send(id, max_bytes, context, |socket, room| {
+            socket.send(|piece| {
+                let count = piece.len().min(room);
+                if count > 0
+                    && let Some(fill) = fill.take()
+                {
+                    fill(&mut piece[..count]);
+                }
+                (count, count)
+            })
+        })
+    }
+
+    /// Has `send` queue up to `max_bytes`, as many as it is given, and return how many.
+    fn poll_send(
+        &mut self,
+        id: ConnectionId,
+        max_bytes: usize,
+        context: &mut Context,
+        send: impl FnOnce(&mut tcp::Socket<'static>, usize) -> Result<usize, SendError>,
+    ) -> Poll<Result<usize, NetError>> {
+        if max_bytes == 0 {
             return Poll::Ready(Ok(0));
         }
         let connection = self.table.get(id);
         let (queued, capacity) = (connection.socket().send_queue(), connection.socket().send_capacity());
-        let room = connection.window.room(data.len(), queued, capacity);
+        let room = connection.window.room(max_bytes, queued, capacity);
         let socket = connection.socket();
         // A writer that waits for room has more, so the last short segment of what is queued waits for that.
-        socket.set_nagle_enabled(room < data.len());
-        match socket.send_slice(&data[..room]) {
+        socket.set_nagle_enabled(room < max_bytes);
+        match send(socket, room) {
             Ok(0) => {
                 socket.register_send_waker(context.waker());
                 self.block(BlockKind::Send, &SEND, id);

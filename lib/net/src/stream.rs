@@ -45,6 +45,11 @@ impl Stream {
         poll_fn(|context| self.shared.state.borrow_mut().poll_write(self.id, data, context)).await
     }
 
+    async fn send_with(&self, max_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<usize, NetError> {
+        let mut fill = Some(fill);
+        poll_fn(|context| self.shared.state.borrow_mut().poll_write_with(self.id, max_bytes, &mut fill, context)).await
+    }
+
     fn end(&self) -> Result<(), NetError> {
         if !self.closed.get() {
             self.shared.state.borrow_mut().close(self.id)?;
@@ -65,6 +70,10 @@ impl glass_api::Stream for Stream {
 
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
         self.send(data).await
+    }
+
+    async fn write_with(&mut self, max_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<usize, NetError> {
+        self.send_with(max_bytes, fill).await
     }
 
     async fn close(&mut self) -> Result<(), NetError> {

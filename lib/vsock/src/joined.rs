@@ -108,6 +108,10 @@ impl<I: Stream, V: Stream> Stream for Either<I, V> {
         each!(self, stream => stream.write(data).await)
     }
 
+    async fn write_with(&mut self, max_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<usize, NetError> {
+        each!(self, stream => stream.write_with(max_bytes, fill).await)
+    }
+
     async fn write_buf(&mut self, data: &Buf) -> Result<usize, NetError> {
         each!(self, stream => stream.write_buf(data).await)
     }

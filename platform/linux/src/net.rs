@@ -36,10 +36,14 @@ const KEEPALIVE_PROBES: u32 = 3;
 
 /// Bytes that one call drops at most.
 const SKIPPED_BYTES_MAX: usize = 64 << 10;
+/// What a service makes for one [`Stream::write_with`], at most.
+const MADE_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
     /// Where the kernel puts received bytes that are dropped, if it puts them anywhere.
     static SKIPPED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Where a service makes what it sends; taken while it is sent.
+    static MADE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// The host's network.
@@ -444,6 +448,16 @@ impl Stream for HostStream {
 
     async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
         self.send(data).await
+    }
+
+    async fn write_with(&mut self, max_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<usize, NetError> {
+        let mut made = MADE.take();
+        made.resize(MADE_BYTES_MAX, 0);
+        let count = max_bytes.min(MADE_BYTES_MAX);
+        fill(&mut made[..count]);
+        let sent = self.write_all(&made[..count]).await;
+        MADE.set(made);
+        sent.map(|()| count)
     }
 
     async fn close(&mut self) -> Result<(), NetError> {

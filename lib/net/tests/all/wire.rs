@@ -161,6 +161,45 @@ fn what_is_skipped_is_missing_and_nothing_else() {
     });
 }
 
+/// Bytes of a stream by their place in it, some of them made in the send buffer; far more than it has room for.
+#[test]
+fn what_is_made_in_place_is_received_in_its_place() {
+    let mut wire = Wire::new();
+    let (right, total) = (wire.right.sockets(), 300_000_usize);
+    let byte = |place: usize| (place / 251) as u8;
+    wire.spawn(async move {
+        let mut stream = right.listen(PORT).await.unwrap().accept().await.unwrap();
+        assert_eq!(stream.write_with(0, |_| panic!("there is nothing to make")).await, Ok(0));
+        let mut place = 0;
+        while place < total {
+            let mut calls = 0;
+            let fill = |piece: &mut [u8]| {
+                calls += 1;
+                assert!((1..=(total - place).min(70_000)).contains(&piece.len()));
+                piece.iter_mut().enumerate().for_each(|(index, made)| *made = byte(place + index));
+            };
+            place += stream.write_with((total - place).min(70_000), fill).await.unwrap();
+            assert_eq!(calls, 1);
+            let copied: Vec<u8> = (place..total.min(place + 777)).map(byte).collect();
+            stream.write_all(&copied).await.unwrap();
+            place += copied.len();
+        }
+        stream.close().await.unwrap();
+        let _ = stream.read(&mut [0; 1]).await;
+        assert!(stream.write_with(1, |_| panic!("the connection has ended")).await.is_err());
+    });
+    let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
+    run(&mut wire, Duration::from_secs(20), async move {
+        let mut stream = left.connect(remote).await.unwrap();
+        let (mut received, mut buffer) = (Vec::new(), [0; 5000]);
+        while let count @ 1.. = stream.read(&mut buffer).await.unwrap() {
+            received.extend_from_slice(&buffer[..count]);
+        }
+        assert!(received == (0..total).map(byte).collect::<Vec<_>>());
+        stream.close().await.unwrap();
+    });
+}
+
 /// How long after a stack is made a connection waits for the first listener.
 const START_TIME: Duration = Duration::from_millis(400);
 

@@ -136,6 +136,30 @@ fn what_is_skipped_is_missing_and_nothing_else() {
 }
 
 #[test]
+fn what_is_made_is_received_in_its_place() {
+    let _turn = turn();
+    run(async |platform, mut listener| {
+        const TOTAL: usize = 1_000_000;
+        let byte = |place: usize| (place / 251) as u8;
+        let thread = client(tcp_port(&listener), |mut stream| {
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).unwrap();
+            received
+        });
+        let mut stream = listener.accept().await.unwrap();
+        assert_eq!(stream.write_with(0, |piece| assert!(piece.is_empty())).await, Ok(0));
+        let mut place = 0;
+        while place < TOTAL {
+            let fill =
+                |piece: &mut [u8]| piece.iter_mut().enumerate().for_each(|(index, made)| *made = byte(place + index));
+            place += stream.write_with(TOTAL - place, fill).await.unwrap();
+        }
+        stream.close().await.unwrap();
+        assert!(join(&platform, thread).await == (0..TOTAL).map(byte).collect::<Vec<_>>());
+    });
+}
+
+#[test]
 fn a_dropped_stream_is_reset_and_a_closed_one_is_not() {
     let _turn = turn();
     run(async |platform, mut listener| {
