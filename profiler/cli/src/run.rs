@@ -289,11 +289,8 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
             say!("glass: 127.0.0.1:{host} is forwarded to port {guest} of the VM");
         }
     }
-    let helpers = [
-        card::start(args, accel, &folder.0)?,
-        vsock::start(args, &folder.0)?,
-        share::start(args, &folder.0)?,
-    ];
+    let helpers =
+        [card::start(args, accel, &folder.0)?, vsock::start(args, &folder.0)?, share::start(args, &folder.0)?];
     let helpers = helpers.into_iter().flatten().collect();
     let recording = Recording::prepare(args, image)?;
     Signals::prepare(&mut command, true);

@@ -171,7 +171,10 @@ impl Card {
             request::SET_VRING_NUM => {
                 let size = u16::try_from(message.u32(4)?).unwrap_or(u16::MAX);
                 let set = self.ring(message.u32(0)?)?.queue.try_set_size(size);
-                ensure!(set.is_ok(), "QEMU wants a queue of {size} descriptors, and there are at most {QUEUE_SIZE_MAX}");
+                ensure!(
+                    set.is_ok(),
+                    "QEMU wants a queue of {size} descriptors, and there are at most {QUEUE_SIZE_MAX}"
+                );
             }
             request::SET_VRING_BASE => {
                 let next = message.u32(4)? as u16;
@@ -247,7 +250,8 @@ impl Card {
         let guest = |offset: usize| -> Result<GuestAddress> {
             let address = message.u64(offset)?;
             let inside = |region: &&Region| address.checked_sub(region.qemu).is_some_and(|at| at < region.bytes);
-            let region = self.regions.iter().find(inside).context("QEMU named a queue outside of the guest's memory")?;
+            let region =
+                self.regions.iter().find(inside).context("QEMU named a queue outside of the guest's memory")?;
             Ok(GuestAddress(address - region.qemu + region.guest))
         };
         let (descriptors, used, available) = (guest(8)?, guest(16)?, guest(24)?);

@@ -85,7 +85,9 @@ impl Datagram {
         let udp = self.headers_bytes - UDP_BYTES;
         let headers = &self.headers;
         match self.is_v4() {
-            true => [&headers[ETHERNET..IP + 2], &headers[IP + 6..IP + 10], &headers[IP + 12..udp], &headers[udp..udp + 4]],
+            true => {
+                [&headers[ETHERNET..IP + 2], &headers[IP + 6..IP + 10], &headers[IP + 12..udp], &headers[udp..udp + 4]]
+            }
             false => [&headers[ETHERNET..IP + 4], &headers[IP + 6..udp], &headers[udp..udp + 4], &[]],
         }
     }
@@ -109,7 +111,10 @@ impl Train {
         let fits = self.count < COUNT_MAX
             && headers_bytes + self.data_bytes + next.data_bytes <= PACKET_BYTES_MAX
             && next.data_bytes <= self.first.data_bytes;
-        if self.is_complete || !fits || next.headers_bytes != self.first.headers_bytes || next.flow() != self.first.flow()
+        if self.is_complete
+            || !fits
+            || next.headers_bytes != self.first.headers_bytes
+            || next.flow() != self.first.flow()
         {
             return false;
         }

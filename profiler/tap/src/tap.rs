@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// Offloads of the guest (virtio 1.2, section 5.1.3), and what `TUNSETOFFLOAD` calls them.
 const OFFLOADS: [(u64, libc::c_uint); 4] = [
@@ -20,6 +21,10 @@ pub(crate) struct Tap(File);
 impl Tap {
     /// Attaches to the existing device `name`.
     pub(crate) fn open(name: &str) -> Result<Tap> {
+        // Linux makes a device that does not exist, which would have no address.
+        if !Path::new("/sys/class/net").join(name).exists() {
+            bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
+        }
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
         let file = file.context("cannot open /dev/net/tun")?;
@@ -97,4 +102,3 @@ impl AsFd for Tap {
 fn length(returned: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
-

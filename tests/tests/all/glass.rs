@@ -79,6 +79,8 @@ fn arguments_are_checked_before_a_vm_starts() {
             let all = [&["run", &image][..], arguments].concat();
             refuses(&folder, &all, words);
         }
+        let socket = path(&folder.file("card"));
+        refuses(&folder, &["tap", "no-such-tap", "--socket", &socket], &["no-such-tap", "ip tuntap"]);
         refuses(&folder, &["run", "--ranks", "2", "--net", "none", "--", "true"], &["--net", "for a vm"]);
         refuses(&folder, &["run", "--ranks", "2", "--cores", "2", "--", "true"], &["--cores", "ranks"]);
     });

@@ -3,8 +3,9 @@
 use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
+use glass_tests::limit::within;
 use glass_tests::netns::{self, Namespace};
-use glass_tests::process::Process;
+use glass_tests::process::{Process, descendants, name};
 use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
 use rustix::process::{Resource, Rlimit};
@@ -172,4 +173,40 @@ fn idle_connections_shut_nobody_out(world: World) {
         .unwrap();
     assert!(took < PROMPT, "/healthz took {took:?} beside {IDLE} connections");
     assert!(service.process.ended().is_none(), "{}", service.process.output());
+}
+
+/// With `--restart` the VM and the process of its card start again.
+#[test]
+fn a_card_that_ends_starts_again_with_the_vm_by_kvm() {
+    within(LIMIT * 2, || {
+        if let Some(reason) = World::Kvm.obstacle().or(netns::obstacle()) {
+            return programs::skip(reason);
+        }
+        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("bench-tcp")) else { return };
+        let (folder, near) = (Folder::new("network-card").unwrap(), Namespace::new().unwrap());
+        near.tap("tap0", NEAR).unwrap();
+        let mut command = near.command(glass);
+        command.arg("run").arg(image).args(["--accel", "kvm", "--net", "tap=tap0", "--restart"]);
+        command.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
+        let mut run = Process::spawn(&mut command, &folder.file("log")).unwrap();
+        run.wait_for_text("listens on", LIMIT, || ());
+        let children = descendants(run.pid());
+        let card = children.into_iter().find(|pid| name(*pid).is_some_and(|name| name == "glass"));
+        let card = rustix::process::Pid::from_raw(card.expect("a process serves the card") as i32).unwrap();
+        rustix::process::kill_process(card, rustix::process::Signal::KILL).unwrap();
+        let end = Instant::now() + LIMIT;
+        while run.output().matches("listens on").count() < 2 {
+            assert!(Instant::now() < end && run.ended().is_none(), "{}", run.output());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(run.output().contains("glass tap has ended"), "{}", run.output());
+        let echoed = near.inside(|| {
+            let mut stream = connect()?;
+            stream.write_all(b"echo\nback")?;
+            let mut bytes = [0; 4];
+            stream.read_exact(&mut bytes)?;
+            Ok(bytes)
+        });
+        assert_eq!(echoed.unwrap(), *b"back");
+    });
 }
