@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
@@ -459,10 +460,21 @@ fn messages_start_and_stop_a_queue() {
         assert_eq!(card.obey(&message(request, &payload, file)).unwrap(), None, "message {request}");
     }
     assert_eq!(card.notifications().count(), 1);
+    let offer = |next: u16| memory.write_at(&next.to_le_bytes(), AVAILABLE + 2).unwrap();
+    let used = || {
+        let mut index = [0; 2];
+        memory.read_at(&mut index, USED + 2).unwrap();
+        u16::from_le_bytes(index)
+    };
+    offer(6);
     card.work();
+    assert_eq!(used(), 1);
     // Where the queue stopped, and that it did.
-    assert_eq!(card.obey(&message(11, &state(1, 0), None)).unwrap(), Some(state(1, 5)));
+    assert_eq!(card.obey(&message(11, &state(1, 0), None)).unwrap(), Some(state(1, 6)));
     assert_eq!(card.notifications().count(), 0);
+    offer(7);
+    card.work();
+    assert_eq!(used(), 1);
 }
 
 #[test]
