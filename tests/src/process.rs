@@ -1,6 +1,6 @@
 //! Child processes that are ended, by their pid, with their owner or on an interrupt.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 /// The pids of all children that run, for [`kill_all`].
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
+/// How long a program may take until it has made its socket.
+const SOCKET_LIMIT: Duration = Duration::from_secs(30);
 /// Interval of polling in a wait.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -49,6 +51,17 @@ pub fn descendants(pid: u32) -> Vec<u32> {
         found.push(child);
     }
     found
+}
+
+/// Kills the processes that `pid` started whose name contains `part`. Returns how many there were.
+pub fn kill_descendants(pid: u32, part: &str) -> usize {
+    let is_meant = |pid: &u32| name(*pid).is_some_and(|name| name.contains(part));
+    let meant: Vec<_> = descendants(pid).into_iter().filter(is_meant).collect();
+    for pid in meant.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+        // An error means that it has ended with another one.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    meant.len()
 }
 
 fn children(pid: u32) -> Vec<u32> {
@@ -93,6 +106,19 @@ impl Process {
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
         let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
         Process::spawn_into(command.stdin(Stdio::null()), output.try_clone()?.into(), output, log)
+    }
+
+    /// Starts `command` with both output streams going to the file `log`, and waits until it has made the unix socket `socket`.
+    pub fn spawn_with_socket(command: &mut Command, socket: &Path, log: &Path) -> Result<Process> {
+        let mut process = Process::spawn(command, log)?;
+        let end = Instant::now() + SOCKET_LIMIT;
+        while !socket.exists() {
+            if process.ended().is_some() || Instant::now() > end {
+                bail!("{} does not start: {}", command.get_program().to_string_lossy(), process.output().trim());
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(process)
     }
 
     /// Starts `command` with its output going to `output` and only its errors to the file `log`.

@@ -6,10 +6,7 @@ use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-/// How long the process of a network card may take until it listens.
-const CARD_LIMIT: Duration = Duration::from_secs(30);
 /// What QEMU's option for that process starts with.
 const CARD: &str = "socket,id=card,";
 
@@ -72,15 +69,7 @@ pub fn card(glass_run: &Command, words: &[String], folder: &Folder) -> Result<Op
     let socket = folder.file("card");
     let mut command = Command::new(glass_run.get_program());
     command.args(&arguments[..run]).args(["tap", tap, "--socket"]).arg(&socket);
-    let mut process = Process::spawn(&mut command, &folder.file("card.log"))?;
-    let end = Instant::now() + CARD_LIMIT;
-    while !socket.exists() {
-        if process.ended().is_some() || Instant::now() > end {
-            bail!("glass tap does not start: {}", process.output().trim());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(Some(process))
+    Process::spawn_with_socket(&mut command, &socket, &folder.file("card.log")).map(Some)
 }
 
 /// The same command line with QEMU's own network card in front of the TAP device `tap`, which has `options`.

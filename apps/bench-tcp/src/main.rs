@@ -103,11 +103,10 @@ enum Wish {
 
 impl Wish {
     fn parse(line: &[u8]) -> Option<Wish> {
+        let sendable = |number: &str| number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX);
         match str::from_utf8(line).ok()?.trim().split_once(' ') {
-            Some(("send", number)) => number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Send),
-            Some(("untouched", number)) => {
-                number.parse().ok().filter(|bytes| *bytes <= SEND_BYTES_MAX).map(Wish::Untouched)
-            }
+            Some(("send", number)) => sendable(number).map(Wish::Send),
+            Some(("untouched", number)) => sendable(number).map(Wish::Untouched),
             Some(("take", number)) => number.parse().ok().map(|bytes| Wish::Take(Some(bytes))),
             None if line.trim_ascii() == b"take" => Some(Wish::Take(None)),
             None if line.trim_ascii() == b"skip" => Some(Wish::Skip),

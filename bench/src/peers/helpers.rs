@@ -1,14 +1,12 @@
 //! Programs of the host that serve a device of the Linux guest over a unix socket (vhost-user), with the options that `glass run` gives them.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
 use glass_tests::vsock;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// Where systems have virtiofsd; that of Debian 12 is part of QEMU and has other options.
 const VIRTIOFSD_OF_QEMU: &str = "/usr/lib/qemu/virtiofsd";
 const VIRTIOFSD: [&str; 2] = ["/usr/libexec/virtiofsd", "/usr/lib/virtiofsd/virtiofsd"];
@@ -23,14 +21,7 @@ pub struct Helper {
 
 impl Helper {
     fn start(command: &mut Command, socket: PathBuf, log: &Path) -> Result<Helper> {
-        let mut process = Process::spawn(command, log)?;
-        let end = Instant::now() + START_LIMIT;
-        while !socket.exists() {
-            if process.ended().is_some() || Instant::now() > end {
-                bail!("{} does not start: {}", command.get_program().to_string_lossy(), process.output().trim());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let process = Process::spawn_with_socket(command, &socket, log)?;
         Ok(Helper { _process: process, socket })
     }
 }

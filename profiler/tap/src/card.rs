@@ -95,7 +95,6 @@ pub(crate) struct Card {
     rings: [Ring; 2],
     receiver: Receiver,
     transmitter: Transmitter,
-    turn: Turn,
 }
 
 impl Ring {
@@ -133,7 +132,6 @@ impl Card {
             rings: [Ring::new(), Ring::new()],
             receiver: Receiver::new(),
             transmitter: Transmitter::new(),
-            turn: Turn::Starved,
         }
     }
 
@@ -141,26 +139,21 @@ impl Card {
         &self.tap
     }
 
-    /// How the last turn ended.
-    pub(crate) fn turn(&self) -> Turn {
-        self.turn
-    }
-
     /// What the guest's notifications make readable.
     pub(crate) fn notifications(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.rings.iter().filter_map(|ring| ring.kick.as_ref()).map(AsFd::as_fd)
     }
 
-    /// Moves some frames both ways.
-    pub(crate) fn work(&mut self) {
+    /// Moves some frames both ways. Whether there may be more, or what is waited for.
+    pub(crate) fn work(&mut self) -> Turn {
         let Card { tap, memory, rings: [receive, transmit], receiver, transmitter, .. } = self;
         let sent = transmitter.turn(tap, memory, transmit, receiver.header_bytes);
         let received = receiver.turn(tap, memory, receive);
-        self.turn = if sent == Turn::Busy { Turn::Busy } else { received };
+        if sent == Turn::Busy { Turn::Busy } else { received }
     }
 
     /// Does what a message requires: the payload of its answer, if it has one.
-    pub(crate) fn obey(&mut self, message: &Message) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn obey(&mut self, message: Message) -> Result<Option<Vec<u8>>> {
         let word = |word: u64| Ok(Some(word.to_le_bytes().to_vec()));
         match message.request {
             request::GET_FEATURES => return word(FEATURES),
@@ -170,7 +163,7 @@ impl Card {
             request::SET_MEM_TABLE => self.map(message)?,
             request::SET_VRING_NUM => {
                 let size = u16::try_from(message.u32(4)?).unwrap_or(u16::MAX);
-                let set = self.ring(message.u32(0)?)?.queue.try_set_size(size);
+                let set = ring(&mut self.rings, message.u32(0)?)?.queue.try_set_size(size);
                 ensure!(
                     set.is_ok(),
                     "QEMU wants a queue of {size} descriptors, and there are at most {QUEUE_SIZE_MAX}"
@@ -178,20 +171,20 @@ impl Card {
             }
             request::SET_VRING_BASE => {
                 let next = message.u32(4)? as u16;
-                self.ring(message.u32(0)?)?.queue.set_next_avail(next);
+                ring(&mut self.rings, message.u32(0)?)?.queue.set_next_avail(next);
             }
-            request::SET_VRING_ADDR => self.set_addresses(message)?,
+            request::SET_VRING_ADDR => self.set_addresses(&message)?,
             request::GET_VRING_BASE => {
                 let index = message.u32(0)?;
-                let ring = self.ring(index)?;
+                let ring = ring(&mut self.rings, index)?;
                 ring.queue.set_ready(false);
                 (ring.kick, ring.call) = (None, None);
                 let state = [index, ring.queue.next_avail().into()];
                 return Ok(Some(state.into_iter().flat_map(u32::to_le_bytes).collect()));
             }
             request::SET_VRING_KICK => {
+                let ring = ring(&mut self.rings, queue_number(&message)?)?;
                 let file = file(message)?;
-                let ring = self.ring(queue_number(message)?)?;
                 // A read must not block when there is nothing to read.
                 if let Some(kick) = &file {
                     rustix::io::ioctl_fionbio(kick, true).context("cannot wait for a queue's notifications")?;
@@ -199,15 +192,14 @@ impl Card {
                 ring.queue.set_ready(file.is_some());
                 ring.kick = file;
             }
-            request::SET_VRING_CALL => self.ring(queue_number(message)?)?.call = file(message)?,
-            request::SET_VRING_ENABLE => self.ring(message.u32(0)?)?.is_enabled = message.u32(4)? != 0,
+            request::SET_VRING_CALL => {
+                let ring = ring(&mut self.rings, queue_number(&message)?)?;
+                ring.call = file(message)?;
+            }
+            request::SET_VRING_ENABLE => ring(&mut self.rings, message.u32(0)?)?.is_enabled = message.u32(4)? != 0,
             other => bail!("QEMU sent the message {other}, which this card does not know"),
         }
         Ok(None)
-    }
-
-    fn ring(&mut self, index: u32) -> Result<&mut Ring> {
-        self.rings.get_mut(index as usize).with_context(|| format!("QEMU named the queue {index}, and there are two"))
     }
 
     fn agree(&mut self, features: u64) -> Result<()> {
@@ -225,14 +217,13 @@ impl Card {
     }
 
     /// Maps the guest's memory.
-    fn map(&mut self, message: &Message) -> Result<()> {
+    fn map(&mut self, mut message: Message) -> Result<()> {
         let count = message.u32(0)? as usize;
         ensure!(count <= REGIONS_MAX && count == message.files.len(), "QEMU sent {count} regions without their files");
         let (mut regions, mut mapped) = (Vec::new(), Vec::new());
-        for (index, file) in message.files.iter().enumerate() {
+        for (index, file) in std::mem::take(&mut message.files).into_iter().enumerate() {
             let word = |word: usize| message.u64(8 + index * 32 + word * 8);
             let (guest, bytes, qemu, offset) = (word(0)?, word(1)?, word(2)?, word(3)?);
-            let file = file.try_clone().context("cannot map the guest's memory")?;
             let end = file.metadata().ok().zip(offset.checked_add(bytes));
             ensure!(end.is_some_and(|(file, end)| end <= file.len()), "QEMU sent a region that its file does not have");
             let region = MmapRegion::from_file(FileOffset::new(file, offset), bytes as usize);
@@ -256,9 +247,7 @@ impl Card {
         };
         let (descriptors, used, available) = (guest(8)?, guest(16)?, guest(24)?);
         let Card { memory, rings, .. } = self;
-        let index = message.u32(0)?;
-        let ring = rings.get_mut(index as usize).context("QEMU named a queue that does not exist")?;
-        let queue = &mut ring.queue;
+        let queue = &mut ring(rings, message.u32(0)?)?.queue;
         let set = [
             queue.try_set_desc_table_address(descriptors),
             queue.try_set_used_ring_address(used),
@@ -272,18 +261,19 @@ impl Card {
     }
 }
 
+/// A queue by its number.
+fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring> {
+    rings.get_mut(index as usize).with_context(|| format!("QEMU named the queue {index}, and there are two"))
+}
+
 /// The queue that a message with a file is about.
 fn queue_number(message: &Message) -> Result<u32> {
     Ok((message.u64(0)? & QUEUE_MASK) as u32)
 }
 
 /// The file of a message, if it has one.
-fn file(message: &Message) -> Result<Option<File>> {
-    match message.files.first() {
-        Some(file) => Ok(Some(file.try_clone().context("too many open files")?)),
-        None => {
-            ensure!(message.u64(0)? & NO_FILE != 0, "QEMU's message {} has no file", message.request);
-            Ok(None)
-        }
-    }
+fn file(mut message: Message) -> Result<Option<File>> {
+    let file = message.files.pop();
+    ensure!(file.is_some() || message.u64(0)? & NO_FILE != 0, "QEMU's message {} has no file", message.request);
+    Ok(file)
 }

@@ -24,7 +24,7 @@ const COUNT_MAX: usize = 64;
 const PACKET_BYTES_MAX: usize = 65_535;
 
 /// The headers of a datagram, and how many bytes of data follow.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Datagram {
     headers: [u8; HEADERS_BYTES_MAX],
     headers_bytes: usize,
@@ -33,8 +33,8 @@ pub(crate) struct Datagram {
 
 /// Datagrams that follow each other and become one frame.
 #[derive(Debug)]
-pub(crate) struct Train {
-    first: Datagram,
+pub(crate) struct Train<'a> {
+    first: &'a Datagram,
     count: usize,
     data_bytes: usize,
     /// A shorter datagram is the last one.
@@ -93,11 +93,10 @@ impl Datagram {
     }
 }
 
-impl Train {
+impl<'a> Train<'a> {
     /// A train of one datagram.
-    pub(crate) fn new(first: Datagram) -> Train {
-        let data_bytes = first.data_bytes;
-        Train { first, count: 1, data_bytes, is_complete: false }
+    pub(crate) fn new(first: &'a Datagram) -> Train<'a> {
+        Train { first, count: 1, data_bytes: first.data_bytes, is_complete: false }
     }
 
     /// How many datagrams it has.

@@ -23,6 +23,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use tap::Tap;
+pub use tap::check;
 
 /// Serves the card of one VM until its QEMU ends. `name` is an existing TAP device; QEMU connects to the unix socket `socket`, which is
 /// made here, as its `-netdev vhost-user`.
@@ -34,28 +35,30 @@ pub fn serve(name: &str, socket: &Path) -> Result<()> {
     let _ = fs::remove_file(socket);
     let connection = Connection::new(stream);
     let mut card = Card::new(tap);
+    let mut turn = Turn::Starved;
     loop {
         // Even while frames are moved, so that the VM can be stopped.
-        if wait(&connection, &card)? {
+        if wait(&connection, &card, turn)? {
             let Some(message) = connection.receive()? else { return Ok(()) };
-            if let Some(answer) = card.obey(&message)? {
-                connection.answer(&message, &answer)?;
+            let request = message.request;
+            if let Some(answer) = card.obey(message)? {
+                connection.answer(request, &answer)?;
             }
         }
-        card.work();
+        turn = card.work();
     }
 }
 
-/// Waits until there is something to do. Whether QEMU has sent a message.
-fn wait(connection: &Connection, card: &Card) -> Result<bool> {
+/// Waits until there is something to do after a turn that ended so. Whether QEMU has sent a message.
+fn wait(connection: &Connection, card: &Card, turn: Turn) -> Result<bool> {
     let mut polled = vec![PollFd::new(connection, PollFlags::IN)];
     polled.extend(card.notifications().map(|notification| PollFd::from_borrowed_fd(notification, PollFlags::IN)));
     let notifications = 1..polled.len();
-    if card.turn() == Turn::Done {
+    if turn == Turn::Done {
         polled.push(PollFd::new(card.tap(), PollFlags::IN));
     }
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let limit = if card.turn() == Turn::Busy { Some(&now) } else { None };
+    let limit = if turn == Turn::Busy { Some(&now) } else { None };
     match poll(&mut polled, limit) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error).context("cannot wait for frames"),

@@ -81,9 +81,9 @@ impl Connection {
         Ok(Some(Message { request: word(0), payload, files }))
     }
 
-    /// Answers `message`.
-    pub(crate) fn answer(&self, message: &Message, payload: &[u8]) -> Result<()> {
-        let words = [message.request, VERSION | ANSWER, payload.len() as u32];
+    /// Answers the message `request`.
+    pub(crate) fn answer(&self, request: u32, payload: &[u8]) -> Result<()> {
+        let words = [request, VERSION | ANSWER, payload.len() as u32];
         let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
         bytes.extend(payload);
         match (&self.0).write_all(&bytes) {

@@ -60,6 +60,8 @@ struct Frame {
     head: u16,
     /// Which of the pieces it has.
     pieces: Range<usize>,
+    /// If it can be joined to others.
+    datagram: Option<Datagram>,
 }
 
 impl Transmitter {
@@ -77,12 +79,15 @@ impl Transmitter {
         while frames.len() < TURN
             && let Some(buffer) = rings::next(queue, memory, false, &mut pieces)
         {
-            frames.push(Frame { head: buffer.head, pieces: pieces.len() - buffer.pieces..pieces.len() });
+            let range = pieces.len() - buffer.pieces..pieces.len();
+            let joins = self.joins && header_bytes == HEADER_BYTES;
+            let datagram = if joins { Datagram::parse(&pieces[range.clone()]) } else { None };
+            frames.push(Frame { head: buffer.head, pieces: range, datagram });
         }
         let mut turn = if frames.len() == TURN { Turn::Busy } else { Turn::Done };
         let mut left = &frames[..];
         while !left.is_empty() {
-            left = &left[self.send(tap, left, &pieces, header_bytes)..];
+            left = &left[self.send(tap, left, &pieces)..];
         }
         // All at once: a guest that waits for room then has room for many, and is woken once for them.
         let used: Vec<(u16, u32)> = frames.iter().map(|frame| (frame.head, 0)).collect();
@@ -98,14 +103,13 @@ impl Transmitter {
     }
 
     /// Sends the first frame, and those that become one with it: how many that are.
-    fn send(&mut self, tap: &Tap, frames: &[Frame], pieces: &[libc::iovec], header_bytes: usize) -> usize {
-        let datagram = |frame: &Frame| Datagram::parse(&pieces[frame.pieces.clone()]);
-        let first = if self.joins && header_bytes == HEADER_BYTES { datagram(&frames[0]) } else { None };
-        if let Some(first) = first {
+    fn send(&mut self, tap: &Tap, frames: &[Frame], pieces: &[libc::iovec]) -> usize {
+        if self.joins
+            && let Some(first) = &frames[0].datagram
+        {
             let mut train = Train::new(first);
-            while let Some(frame) = frames.get(train.count())
-                && let Some(next) = datagram(frame)
-                && train.add(&next)
+            while let Some(Frame { datagram: Some(next), .. }) = frames.get(train.count())
+                && train.add(next)
             {}
             if train.count() > 1 && self.send_train(tap, &train, frames, pieces) {
                 return train.count();

@@ -39,10 +39,11 @@ pub(crate) fn next(
 ) -> Option<Buffer> {
     let chain = queue.pop_descriptor_chain(memory)?;
     let (head, first) = (chain.head_index(), pieces.len());
-    let mut buffer = Buffer { head, bytes: 0, pieces: 0, start: GuestAddress(0) };
+    let empty = Buffer { head, bytes: 0, pieces: 0, start: GuestAddress(0) };
+    let mut buffer = empty;
     if append(&mut buffer, chain, memory, is_written, pieces).is_none() {
         pieces.truncate(first);
-        buffer = Buffer { head, bytes: 0, pieces: 0, start: GuestAddress(0) };
+        return Some(empty);
     }
     Some(buffer)
 }

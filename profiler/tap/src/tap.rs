@@ -22,9 +22,7 @@ impl Tap {
     /// Attaches to the existing device `name`.
     pub(crate) fn open(name: &str) -> Result<Tap> {
         // Linux makes a device that does not exist, which would have no address.
-        if !Path::new("/sys/class/net").join(name).exists() {
-            bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
-        }
+        check(name)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
         let file = file.context("cannot open /dev/net/tun")?;
@@ -97,6 +95,14 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Refuses a TAP device that does not exist.
+pub fn check(name: &str) -> Result<()> {
+    if !Path::new("/sys/class/net").join(name).exists() {
+        bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
+    }
+    Ok(())
 }
 
 fn length(returned: libc::ssize_t) -> io::Result<usize> {

@@ -442,7 +442,7 @@ fn messages_start_and_stop_a_queue() {
     let mut card = card();
     let memory = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
     ftruncate(&memory, MEMORY_BYTES as u64).unwrap();
-    let features = card.obey(&message(1, &[], None)).unwrap().unwrap();
+    let features = card.obey(message(1, &[], None)).unwrap().unwrap();
     assert_eq!(features.len(), 8);
     let table = words(&[1, 0, MEMORY_BYTES as u64, QEMU, 0]);
     let (kick, call) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
@@ -457,7 +457,7 @@ fn messages_start_and_stop_a_queue() {
         (18, state(1, 1), None),
         (12, words(&[1]), Some(&kick_end)),
     ] {
-        assert_eq!(card.obey(&message(request, &payload, file)).unwrap(), None, "message {request}");
+        assert_eq!(card.obey(message(request, &payload, file)).unwrap(), None, "message {request}");
     }
     assert_eq!(card.notifications().count(), 1);
     let offer = |next: u16| memory.write_at(&next.to_le_bytes(), AVAILABLE + 2).unwrap();
@@ -470,7 +470,7 @@ fn messages_start_and_stop_a_queue() {
     card.work();
     assert_eq!(used(), 1);
     // Where the queue stopped, and that it did.
-    assert_eq!(card.obey(&message(11, &state(1, 0), None)).unwrap(), Some(state(1, 6)));
+    assert_eq!(card.obey(message(11, &state(1, 0), None)).unwrap(), Some(state(1, 6)));
     assert_eq!(card.notifications().count(), 0);
     offer(7);
     card.work();
@@ -494,7 +494,7 @@ fn a_wrong_message_is_refused_in_one_sentence() {
         (5, table, Some(&empty), "a region that its file does not have"),
         (18, state(7, 1), None, "the queue 7"),
     ] {
-        let error = card.obey(&message(request, &payload, file)).unwrap_err();
+        let error = card.obey(message(request, &payload, file)).unwrap_err();
         assert!(format!("{error:#}").contains(expected), "message {request}: {error:#}");
     }
 }

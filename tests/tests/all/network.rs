@@ -5,7 +5,7 @@ use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::within;
 use glass_tests::netns::{self, Namespace};
-use glass_tests::process::{Process, descendants, name};
+use glass_tests::process::{Process, kill_descendants};
 use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
 use rustix::process::{Resource, Rlimit};
@@ -190,10 +190,7 @@ fn a_card_that_ends_starts_again_with_the_vm_by_kvm() {
         command.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
         let mut run = Process::spawn(&mut command, &folder.file("log")).unwrap();
         run.wait_for_text("listens on", LIMIT, || ());
-        let children = descendants(run.pid());
-        let card = children.into_iter().find(|pid| name(*pid).is_some_and(|name| name == "glass"));
-        let card = rustix::process::Pid::from_raw(card.expect("a process serves the card") as i32).unwrap();
-        rustix::process::kill_process(card, rustix::process::Signal::KILL).unwrap();
+        assert!(kill_descendants(run.pid(), "glass") > 0, "a process serves the card: {}", run.output());
         let end = Instant::now() + LIMIT;
         while run.output().matches("listens on").count() < 2 {
             assert!(Instant::now() < end && run.ended().is_none(), "{}", run.output());

@@ -117,15 +117,8 @@ impl Server {
 
     /// Kills the VM's helpers with this name, of which the kernel keeps 15 bytes.
     fn kill_helper(&self, name: &str) {
-        let all = process::descendants(self.process.pid());
-        let is_meant = |pid: &u32| process::name(*pid).is_some_and(|found| found.contains(name));
-        let helpers: Vec<_> = all.into_iter().filter(is_meant).collect();
-        assert!(!helpers.is_empty(), "{name} runs: {}", self.process.output());
-        for pid in helpers {
-            // An error means that it has ended with another one.
-            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
+        let count = process::kill_descendants(self.process.pid(), name);
+        assert!(count > 0, "{name} runs: {}", self.process.output());
     }
 
     fn tcp(&self) -> Client {

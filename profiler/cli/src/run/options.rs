@@ -6,7 +6,6 @@ use anyhow::{Result as Checked, bail};
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
-use std::path::Path;
 use std::str::FromStr;
 
 /// Refuses what QEMU would refuse in words of its own, or what would have no effect.
@@ -23,10 +22,8 @@ pub(super) fn check(args: &Args) -> Checked<()> {
     if args.memory > host_bytes {
         bail!("--memory {}M is more than this host has, {}M: take less", args.memory >> 20, host_bytes >> 20);
     }
-    if let Network::Tap(name) = &args.net
-        && !Path::new("/sys/class/net").join(name).exists()
-    {
-        bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
+    if let Network::Tap(name) = &args.net {
+        glass_tap::check(name)?;
     }
     if args.net != Network::User && tcp_ports(&args.port).next().is_some() {
         bail!("--port needs QEMU's own network: leave out --net, or connect to the address of the VM");
