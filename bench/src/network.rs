@@ -64,7 +64,7 @@ struct Contestant<'n> {
     near: &'n Namespace,
     // Ended before the namespaces go, and before the folder with the sockets of a VM.
     _running: Running,
-    _card: Option<Process>,
+    _devices: Vec<Process>,
     _sockets: Option<Folder>,
     out: Vec<f64>,
     /// As `out`, but the service does not write what it sends.
@@ -91,7 +91,7 @@ impl<'n> Contestant<'n> {
             bytes,
             near,
             _running: running,
-            _card: None,
+            _devices: Vec::new(),
             _sockets: None,
             out: Vec::new(),
             untouched: Vec::new(),
@@ -369,16 +369,16 @@ fn vm<'n>(
     let image = programs::image(app).with_context(|| format!("the image of {app} is not built"))?;
     glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
     glass.args(["--ip", &format!("{guest}/{},{host}", netns::PREFIX_BITS)]);
-    let words = qemu::command_words(&mut glass, &[], &sockets)?;
-    let card = qemu::card(&glass, &words, &sockets)?;
-    let (program, words) = words.split_first().context("an empty command line")?;
+    let line = qemu::command_line(&mut glass, &[], &sockets)?;
+    let devices = line.start_devices(&sockets)?;
+    let (program, words) = line.words.split_first().context("an empty command line")?;
     let mut command = near.command(program);
     let is_card = |word: &str| word.starts_with("virtio-net-");
     command.args(words.iter().map(|word| if is_card(word) { format!("{word}{lacks}") } else { word.clone() }));
     let process = Process::spawn(&mut command, &folder.file(&format!("{name}.log")))?;
     let bytes = if world == World::Tcg { BYTES_TCG } else { BYTES };
     let contestant = Contestant::new(name.into(), guest, bytes, near, Running::Process(process));
-    Ok(Contestant { _card: card, _sockets: Some(sockets), ..contestant })
+    Ok(Contestant { _devices: devices, _sockets: Some(sockets), ..contestant })
 }
 
 /// The Linux guest, where there can be one and QEMU emulates ours; otherwise a note has the reason.

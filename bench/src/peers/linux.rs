@@ -92,7 +92,7 @@ impl LinuxGuest {
         let folder = Folder::new("linux-guest")?;
         let kernel = kernel()?;
         let archive = folder.write("archive", &archive(&kernel, contents)?)?;
-        let words = qemu::command_words(glass_run, &[], &folder)?;
+        let words = qemu::command_line(glass_run, &[], &folder)?.words;
         let words = with_linux(words, &kernel.join("vmlinuz"), &archive, sockets);
         let (program, words) = words.split_first().context("an empty command line")?;
         let mut command = within.map_or_else(|| Command::new(program), |within| within.command(program));

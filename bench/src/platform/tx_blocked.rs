@@ -99,9 +99,9 @@ fn one_run(world: World, image: &Path, tap: &SlowTap, folder: &Folder) -> Result
     run.arg(programs::built("glass").context("glass is not built")?).arg("run").arg(image);
     run.args(["--accel", &world.to_string(), "--memory", "32", "--bus", "mmio", "--net", NETWORK, "--ip", VM]);
     let port = PORT.to_string();
-    let words = qemu::command_words(&mut run, &["--port", &port], folder)?;
+    let line = qemu::command_line(&mut run, &["--port", &port], folder)?;
     let mut command = tap.beside_vm();
-    let words = qemu::with_card_of_qemu(words, TAP, SEND_BUFFER);
+    let words = line.with_card_of_qemu(TAP, SEND_BUFFER);
     if !words.iter().any(|word| word.ends_with(SEND_BUFFER)) {
         bail!("glass run gives the VM no TAP device whose send buffer could be limited: {words:?}");
     }

@@ -95,11 +95,11 @@ fn measure(world: World, bus: &str, disk: &Path, folder: &Folder, samples: &mut 
 
 /// Boots with a disk that completes each read after a fixed time; the medians of an interrupt and of an idle wake, in microseconds.
 fn wakes(mut run: Command, folder: &Folder) -> Result<(f64, f64)> {
-    let words = qemu::command_words(&mut run, &[], folder)?;
+    let null_disk = format!("if=none,id=disk,driver=null-co,size={DISK_BYTES},latency-ns={LATENCY_NS},read-zeroes=off");
+    let words = qemu::command_line(&mut run, &[], folder)?.with_disk_of_qemu(&null_disk);
     let (program, words) = words.split_first().context("an empty command line")?;
     let mut command = Command::new(program);
-    let null_disk = format!("if=none,id=disk,driver=null-co,size={DISK_BYTES},latency-ns={LATENCY_NS},read-zeroes=off");
-    command.args(words.iter().map(|word| if word.starts_with("if=none,id=disk,") { &null_disk } else { word }));
+    command.args(words);
     let mut process = Process::spawn(&mut command, &folder.file("wakes.log"))?;
     process.wait(LIMIT).context("it does not end")?;
     let output = process.output();

@@ -1,10 +1,10 @@
 //! A file or a block device as a disk.
 
-use crate::lock::{Access, Refused, lock};
 use crate::options::DiskOption;
 use crate::requests::{Device, Request};
 use crate::workers::Workers;
 use glass_api::{Block, BlockError, BlockInfo, Buf, check_request};
+use glass_lock::{Access, Refused, in_use, lock};
 use glass_trace::Operation;
 use rustix::io::Errno;
 use std::fmt;
@@ -51,10 +51,7 @@ impl fmt::Display for DiskError {
         match &self.why {
             Why::Missing => write!(f, "disk {path} does not exist: give --disk-size, such as 1G, to create it"),
             Why::NoFile => write!(f, "disk {path} is neither a file nor a block device"),
-            Why::InUse(Some(pid)) => {
-                write!(f, "disk {path} is in use by process {pid}: stop that or name another disk")
-            }
-            Why::InUse(None) => write!(f, "disk {path} is in use by another process: stop that or name another disk"),
+            Why::InUse(pid) => f.write_str(&in_use(&self.path, *pid)),
             Why::OtherSize { is_bytes, wanted_bytes } => write!(
                 f,
                 "disk {path} has {is_bytes} bytes, not {wanted_bytes}: leave out --disk-size to use it, or delete it"

@@ -22,7 +22,6 @@ mod cores;
 mod disk;
 mod files;
 mod functions;
-mod lock;
 mod log;
 mod memory;
 mod names;

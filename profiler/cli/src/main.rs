@@ -7,6 +7,7 @@ mod build;
 mod completions;
 mod console;
 mod diff;
+mod disk;
 mod export;
 mod files;
 mod import;
@@ -42,6 +43,7 @@ enum Command {
     New(new::Args),
     Build(build::Args),
     Run(run::Args),
+    Disk(disk::Args),
     Tap(tap::Args),
     Ps(ps::Args),
     Record(record::Args),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::New(args) => new::run(args).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => build::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
+        Command::Disk(args) => disk::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Tap(args) => tap::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),

@@ -1,6 +1,6 @@
 //! `glass run`: boots a service in QEMU, or starts it as a process.
 
-mod card;
+mod devices;
 mod disk;
 mod firmware;
 mod helpers;
@@ -77,6 +77,9 @@ pub struct Args {
     /// Create the disk file with this size if it does not exist.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "disk")]
     disk_size: Option<u64>,
+    /// Read and write the disk past the host's page cache. VMs only.
+    #[arg(long, requires = "disk")]
+    disk_direct: bool,
     /// Give the service the files of a directory; with `:ro` it cannot change them.
     #[arg(long, value_name = "PATH[:ro]", value_parser = share::parse)]
     share: Option<share::Share>,
@@ -269,10 +272,10 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     if args.print_command {
         // Run by hand, it has the sockets in the current folder.
         let command = qemu::command(args, bus, image, accel, Path::new("."));
-        let words = command.get_args().skip(3).map(|word| shell_word(&word.to_string_lossy()));
-        console::print(&(words.collect::<Vec<_>>().join(" ") + "\n"))?;
-        if let Some(words) = card::words(args, accel, Path::new(".")) {
-            say!("glass: QEMU needs the program that serves the network card: start `glass {}` first", words.join(" "));
+        let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_string_lossy()).collect();
+        console::print(&(shell_words(&words) + "\n"))?;
+        for command in devices::commands(args, accel, Path::new(".")) {
+            say!("glass: QEMU needs the program that serves a device of the VM: start `{command}` first");
         }
         return Ok(0);
     }
@@ -289,9 +292,9 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
             say!("glass: 127.0.0.1:{host} is forwarded to port {guest} of the VM");
         }
     }
-    let helpers =
-        [card::start(args, accel, &folder.0)?, vsock::start(args, &folder.0)?, share::start(args, &folder.0)?];
-    let helpers = helpers.into_iter().flatten().collect();
+    let mut helpers = devices::start(args, accel, &folder.0)?;
+    helpers.extend(vsock::start(args, &folder.0)?);
+    helpers.extend(share::start(args, &folder.0)?);
     let recording = Recording::prepare(args, image)?;
     Signals::prepare(&mut command, true);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -336,7 +339,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     drop((registered, serving));
     let is_disk_in_use = messages.join().unwrap_or(false);
     if let (true, Some(disk)) = (is_disk_in_use, &args.disk) {
-        return Err(disk::in_use(disk, None));
+        bail!(glass_lock::in_use(disk, None));
     }
     let is_ended_by_us = helpers.finish();
     match printed {
@@ -379,6 +382,11 @@ fn explain(status: ExitStatus, name: &str) -> Result<u8> {
         None if code == 127 => bail!("there is no {QEMU}: install it with `apt-get install qemu-system-x86`"),
         None => bail!("QEMU ended by itself ({status}); its message is above"),
     }
+}
+
+/// A command line of these words.
+fn shell_words(words: &[impl AsRef<str>]) -> String {
+    words.iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
 fn shell_word(word: &str) -> String {

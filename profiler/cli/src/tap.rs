@@ -18,5 +18,5 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    glass_tap::serve(&args.name, &args.socket)
+    glass_devices::serve_tap(&args.name, &args.socket)
 }

@@ -43,7 +43,7 @@ pub use boot_image::is_boot_image;
 pub use error::GuestError;
 pub use stream::SocketAddress;
 pub use symbols::{SymbolFile, of_c_program, parse_address};
-pub use sys::{cpu_time_ns, has_io_uring, read_clocks};
+pub use sys::{cpu_time_ns, read_clocks};
 pub use vm::VmSettings;
 
 /// What is counted while sampling.

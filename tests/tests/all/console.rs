@@ -128,7 +128,7 @@ fn service(world: World, folder: &Folder, pipe: &Path) -> Option<(Command, Optio
     let image = programs::image("bench-console")?;
     let mut run = Command::new(programs::built("glass")?);
     run.arg("run").arg(&image).args(["--accel", &world.to_string(), "--net", "none"]);
-    let mut words = qemu::command_words(&mut run, &arguments, folder).unwrap();
+    let mut words = qemu::command_line(&mut run, &arguments, folder).unwrap().words;
     for index in 0..words.len() {
         match words[index].as_str() {
             // QEMU drops text of the first port without a reader; text of other ports waits.

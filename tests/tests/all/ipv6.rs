@@ -81,10 +81,10 @@ fn check_vm(world: World, setting: &str, address: &str) {
     glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", "tap=tap0", "--memory", "32"]);
     glass.args(["--ip", "10.77.0.2/24", "--ip6", setting, "--disk"]).arg(folder.file("disk"));
     glass.args(["--disk-size", "64M"]);
-    let words = qemu::command_words(&mut glass, &["--port", "8080"], &folder).unwrap();
-    let _card = qemu::card(&glass, &words, &folder).unwrap();
-    let mut command = namespace.command(&words[0]);
-    command.args(&words[1..]);
+    let line = qemu::command_line(&mut glass, &["--port", "8080"], &folder).unwrap();
+    let _devices = line.start_devices(&folder).unwrap();
+    let mut command = namespace.command(&line.words[0]);
+    command.args(&line.words[1..]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
     process.wait_for_text("listening on", LIMIT, || ());
     let line = format!("this VM has the address {AUTOMATIC}, too");

@@ -36,7 +36,7 @@ const PROMPT: Duration = Duration::from_secs(5);
 /// A service, and the namespaces that it and its client are in. Dropped in this order.
 pub(crate) struct Service {
     pub process: Process,
-    _card: Option<Process>,
+    _devices: Vec<Process>,
     pub near: Namespace,
     _far: Namespace,
     _folder: Folder,
@@ -54,7 +54,7 @@ pub(crate) fn start_with(world: World, app: &str, folder: Folder, options: &[&st
         return None;
     }
     let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-    let mut card = None;
+    let mut devices = Vec::new();
     let mut command = match world {
         World::Process => {
             near.join(NEAR, &far, FAR).unwrap();
@@ -67,16 +67,16 @@ pub(crate) fn start_with(world: World, app: &str, folder: Folder, options: &[&st
             let mut glass = near.command(programs::built("glass")?);
             glass.arg("run").arg(programs::image(app)?).args(["--accel", &world.to_string(), "--net", "tap=tap0"]);
             glass.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]).args(options);
-            let words = qemu::command_words(&mut glass, &[], &folder).unwrap();
-            card = qemu::card(&glass, &words, &folder).unwrap();
-            let mut command = near.command(&words[0]);
-            command.args(&words[1..]);
+            let line = qemu::command_line(&mut glass, &[], &folder).unwrap();
+            devices = line.start_devices(&folder).unwrap();
+            let mut command = near.command(&line.words[0]);
+            command.args(&line.words[1..]);
             command
         }
     };
     let mut process = Process::spawn(&mut command, &folder.file("service.log")).unwrap();
     process.wait_for_text("listen", LIMIT, || ());
-    Some(Service { process, _card: card, near, _far: far, _folder: folder })
+    Some(Service { process, _devices: devices, near, _far: far, _folder: folder })
 }
 
 /// Connects to `bench-tcp`. A transfer that stalls for [`LIMIT`] is an error.

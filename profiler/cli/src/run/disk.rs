@@ -1,28 +1,26 @@
 //! Checks the disk of a service before the start: it exists, has the requested size, and has no other writer.
 //!
-//! QEMU locks bytes of the file (`platform/linux/src/lock.rs` has the rules), and refuses a locked disk with a message of two
-//! lines. So `glass` checks for a lock first; where it cannot detect one, it replaces QEMU's message.
+//! QEMU locks bytes of the file (`lib/lock` has the rules), and refuses a locked disk with a message of two
+//! lines. So `glass` checks for a lock first; if somebody locks it after that, it replaces QEMU's message.
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use glass_guests::files::HostFile;
+use glass_lock::{Access, Refused};
 use glass_profile::elf;
 use std::env;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::console::say;
 
-/// The bytes on which QEMU and `platform/linux` lock "writes" and "denies writes to others".
-const WRITER_BYTES: [u64; 2] = [101, 201];
 /// Files of a VM are whole pages long, which every guest supports.
 const SIZE_UNIT: u64 = 4096;
 
 /// How QEMU reads and writes the disk: by io_uring, which at once completes what the page cache has, where the host and `qemu` have it; otherwise
 /// by threads.
 pub(super) fn aio(qemu: &str) -> &'static str {
-    if glass_guests::has_io_uring() && links_io_uring(qemu) { "io_uring" } else { "threads" }
+    if glass_devices::has_io_uring() && links_io_uring(qemu) { "io_uring" } else { "threads" }
 }
 
 /// Whether the program `qemu` was built with io_uring: then it needs its library.
@@ -37,12 +35,12 @@ fn links_io_uring(qemu: &str) -> bool {
 /// Creates the disk if requested, and checks it otherwise.
 pub(super) fn prepare(path: &Path, size: Option<u64>) -> Result<()> {
     let wanted_bytes = size.map(|size| size.next_multiple_of(SIZE_UNIT));
-    match (fs::metadata(path), wanted_bytes) {
-        (Ok(metadata), _) => {
-            if let Some(pid) = writer(&metadata) {
-                return Err(in_use(path, Some(pid)));
+    match (File::open(path), wanted_bytes) {
+        (Ok(file), _) => {
+            if let Err(Refused::InUse(pid)) = glass_lock::check(&file, Access::Write) {
+                bail!(glass_lock::in_use(path, pid));
             }
-            check_size(path, wanted_bytes)
+            check_size(path, file, wanted_bytes)
         }
         (Err(error), Some(bytes)) if error.kind() == ErrorKind::NotFound => create(path, bytes),
         (Err(error), None) if error.kind() == ErrorKind::NotFound => {
@@ -62,11 +60,10 @@ fn create(path: &Path, bytes: u64) -> Result<()> {
     synced.with_context(|| format!("cannot write the folder of the disk {}", path.display()))
 }
 
-fn check_size(path: &Path, wanted_bytes: Option<u64>) -> Result<()> {
+fn check_size(path: &Path, mut file: File, wanted_bytes: Option<u64>) -> Result<()> {
     let Some(wanted_bytes) = wanted_bytes else { return Ok(()) };
     // The metadata of a block device do not contain its size.
-    let end = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
-    let is_bytes = end.with_context(|| format!("cannot open the disk {}", path.display()))?;
+    let is_bytes = file.seek(SeekFrom::End(0)).with_context(|| format!("cannot open the disk {}", path.display()))?;
     if is_bytes != wanted_bytes {
         bail!(
             "disk {} has {is_bytes} bytes, not {wanted_bytes}: leave out --disk-size to use it, or delete it",
@@ -74,39 +71,6 @@ fn check_size(path: &Path, wanted_bytes: Option<u64>) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The sentence that refuses a disk which another process writes.
-pub(super) fn in_use(path: &Path, pid: Option<u32>) -> Error {
-    let path = path.display();
-    match pid {
-        Some(pid) => anyhow!("disk {path} is in use by process {pid}: stop that or name another disk"),
-        None => anyhow!("disk {path} is in use by another process: stop that or name another disk"),
-    }
-}
-
-/// The process that has locked the file as its writer, among those whose files we may inspect.
-fn writer(disk: &Metadata) -> Option<u32> {
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| {
-        let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
-        let mut locked = infos.filter(|info| fs::read_to_string(info.path()).is_ok_and(|text| is_locked(&text)));
-        locked.any(|info| {
-            let found = fs::metadata(Path::new("/proc").join(pid.to_string()).join("fd").join(info.file_name()));
-            found.is_ok_and(|found| (found.dev(), found.ino()) == (disk.dev(), disk.ino()))
-        })
-    })
-}
-
-/// Whether an open file has a lock that excludes other writers, from its `/proc/PID/fdinfo`.
-fn is_locked(info: &str) -> bool {
-    info.lines().filter_map(|line| line.strip_prefix("lock:")).any(|lock| {
-        let mut words = lock.split_whitespace().rev();
-        let end = words.next().map_or(0, |end| if end == "EOF" { u64::MAX } else { end.parse().unwrap_or(0) });
-        let start = words.next().and_then(|start| start.parse().ok()).unwrap_or(u64::MAX);
-        WRITER_BYTES.iter().any(|byte| (start..=end).contains(byte))
-    })
 }
 
 /// Passes QEMU's messages on until it ends, except those about a lock; returns true if there was one.
@@ -134,17 +98,7 @@ pub(super) fn pass_messages(messages: impl Read) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn locks_of_writers_are_known_by_their_bytes() {
-        let info = |lock: &str| format!("pos:\t0\nflags:\t02100002\nmnt_id:\t27\nino:\t99\n{lock}");
-        assert!(is_locked(&info("lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:99 201 201\n")));
-        assert!(is_locked(&info("lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:99 100 101\n")));
-        assert!(is_locked(&info("lock:\t1: FLOCK  ADVISORY  WRITE 30954 fe:00:99 0 EOF\n")));
-        assert!(!is_locked(&info("lock:\t1: OFDLCK ADVISORY  READ -1 fe:00:99 100 100\n")));
-        assert!(!is_locked(&info("")));
-        assert!(!is_locked("lock:\nlock:\t1\nlock: x y\n"));
-    }
+    use std::fs;
 
     #[test]
     fn messages_about_a_lock_are_kept_back() {
@@ -169,7 +123,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("glass-run-writer-{}", std::process::id()));
         let file = File::create(&path).unwrap();
         prepare(&path, None).unwrap();
-        file.try_lock().unwrap();
+        glass_lock::lock(&file, Access::Write).unwrap();
         let refusal = prepare(&path, None).unwrap_err().to_string();
         assert!(refusal.contains(&format!("is in use by process {}", std::process::id())), "{refusal}");
         fs::remove_file(&path).unwrap();

@@ -52,7 +52,9 @@ impl Helper {
             let ended = helper.child.try_wait().context("cannot wait for a helper")?;
             if ended.is_some() || Instant::now() > end {
                 let messages = fs::read_to_string(&helper.log).unwrap_or_default();
-                bail!("{} does not start: {}", program.display(), messages.trim());
+                // Ours write whose message it is.
+                let message = messages.trim().trim_start_matches("glass: ");
+                bail!("{name} does not start: {message}", name = helper.name);
             }
             std::thread::sleep(ROUND);
         }

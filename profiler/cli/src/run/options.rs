@@ -23,7 +23,7 @@ pub(super) fn check(args: &Args) -> Checked<()> {
         bail!("--memory {}M is more than this host has, {}M: take less", args.memory >> 20, host_bytes >> 20);
     }
     if let Network::Tap(name) = &args.net {
-        glass_tap::check(name)?;
+        glass_devices::check_tap(name)?;
     }
     if args.net != Network::User && tcp_ports(&args.port).next().is_some() {
         bail!("--port needs QEMU's own network: leave out --net, or connect to the address of the VM");
@@ -58,6 +58,7 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
         (args.machine != Machine::Microvm, "--machine", "a process has no devices"),
         (args.bus.is_some(), "--bus", "a process has no devices"),
         (args.memory != MEMORY_DEFAULT, "--memory", "a process takes the memory it needs; `ulimit -v` bounds it"),
+        (args.disk_direct, "--disk-direct", "a process uses the host's page cache"),
         (args.net != Network::User, "--net", "a process has the host's network"),
         (args.ip.is_some(), "--ip", "a process has the host's addresses"),
         (args.ip6.is_some(), "--ip6", "a process has the host's addresses"),

@@ -1,7 +1,7 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
 use super::options::{Accel, Bus, Machine, Network, tcp_ports};
-use super::{Args, LOG_DEFAULT, card, disk, firmware, share, stopped, vsock};
+use super::{Args, LOG_DEFAULT, devices, disk, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use std::process::Command;
 pub(super) const QEMU: &str = "qemu-system-x86_64";
 /// How QEMU treats the disk. An error of the host, a full file system above all, reaches the guest: QEMU's default stops
 /// the VM without a word.
-const DRIVE: &str = "cache=writeback,discard=unmap,werror=report,rerror=report";
+const DRIVE: &str = "discard=unmap,werror=report,rerror=report";
 /// The thread of QEMU that serves the disk. For this long, in nanoseconds, it looks for the next request or the end of one before it
 /// sleeps, if it found some so before: as long as a fast disk takes.
 const DISK_THREAD: &str = "iothread,id=disk-thread";
@@ -88,9 +88,12 @@ fn can_serve_apart(bus: Bus, accel: &str) -> bool {
 
 /// The device of kind `kind` that a helper on the host serves.
 fn vhost_user(bus: Bus, kind: &str) -> String {
-    match bus {
-        Bus::Mmio => format!("vhost-user-{kind}-device"),
-        Bus::Pci => format!("vhost-user-{kind}-pci"),
+    match (bus, kind) {
+        (Bus::Mmio, "blk") => "vhost-user-blk".to_owned(),
+        (Bus::Mmio, _) => format!("vhost-user-{kind}-device"),
+        // Some exist as devices before virtio 1.0, too.
+        (Bus::Pci, "blk") => "vhost-user-blk-pci,disable-legacy=on".to_owned(),
+        (Bus::Pci, _) => format!("vhost-user-{kind}-pci"),
     }
 }
 
@@ -121,16 +124,8 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     let gdb = escape(&folder.join("gdb"));
     qemu.args(["-chardev", &format!("socket,path={gdb},server=on,wait=off,id=gdb"), "-gdb", "chardev:gdb"]);
     qemu.args(stopped::arguments(folder));
-    if let Some(disk) = &args.disk {
-        let file = escape(disk);
-        let aio = disk::aio(QEMU);
-        qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},{DRIVE},aio={aio}")]);
-        let mut options = ",drive=disk".to_string();
-        if can_serve_apart(bus, accel) {
-            qemu.args(["-object", DISK_THREAD]);
-            options += ",iothread=disk-thread";
-        }
-        qemu.args(["-device", &device(bus, "blk", &options)]);
+    if let Some(path) = &args.disk {
+        disk_of(args, path, bus, accel, folder, &mut qemu);
     }
     network(args, bus, accel, folder, &mut qemu);
     if vsock::is_wanted(args) {
@@ -143,6 +138,24 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     qemu
 }
 
+fn disk_of(args: &Args, path: &Path, bus: Bus, accel: &str, folder: &Path, qemu: &mut Command) {
+    if let Some(disk) = devices::disk(args, accel) {
+        qemu.args(disk.chardev(folder));
+        // With several queues, which QEMU would have with several cores, a driver has to spread its requests over them.
+        qemu.args(["-device", &format!("{},chardev=disk,num-queues=1", vhost_user(bus, "blk"))]);
+        return;
+    }
+    let (file, aio) = (escape(path), disk::aio(QEMU));
+    let cache = if args.disk_direct { "none" } else { "writeback" };
+    qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},cache={cache},{DRIVE},aio={aio}")]);
+    let mut options = ",drive=disk".to_string();
+    if can_serve_apart(bus, accel) {
+        qemu.args(["-object", DISK_THREAD]);
+        options += ",iothread=disk-thread";
+    }
+    qemu.args(["-device", &device(bus, "blk", &options)]);
+}
+
 fn network(args: &Args, bus: Bus, accel: &str, folder: &Path, qemu: &mut Command) {
     let backend = match &args.net {
         Network::None => return,
@@ -150,11 +163,13 @@ fn network(args: &Args, bus: Bus, accel: &str, folder: &Path, qemu: &mut Command
             let forwards = tcp_ports(&args.port).map(|(host, guest)| format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}"));
             format!("user,id=net,ipv4=on,ipv6=on{}", forwards.collect::<String>())
         }
-        Network::Tap(_) if card::is_apart(accel) => {
-            qemu.args(card::chardev(folder));
-            card::NETDEV.to_owned()
-        }
-        Network::Tap(name) => format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on"),
+        Network::Tap(name) => match devices::card(args, accel) {
+            Some(card) => {
+                qemu.args(card.chardev(folder));
+                "vhost-user,id=net,chardev=card".to_owned()
+            }
+            None => format!("tap,id=net,ifname={name},script=no,downscript=no,vnet_hdr=on"),
+        },
     };
     qemu.args(["-netdev", &backend, "-device", &device(bus, "net", ",netdev=net")]);
 }

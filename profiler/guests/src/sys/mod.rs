@@ -53,24 +53,6 @@ pub fn cpu_time_ns() -> u64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Whether this process may use io_uring, of Linux 5.11 or newer.
-pub fn has_io_uring() -> bool {
-    /// Requests in flight; the locked memory of older kernels depends on it.
-    const ENTRIES: libc::c_uint = 128;
-    /// `features` in `struct io_uring_params` (`linux/io_uring.h`), and `IORING_FEAT_EXT_ARG` in it.
-    const FEATURES: usize = 5;
-    const EXTENDED_ARGUMENT: u32 = 1 << 8;
-    let mut parameters = [0u32; 30];
-    // SAFETY: the array is as long as `struct io_uring_params`, 120 bytes, which is all that the kernel reads and writes.
-    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, ENTRIES, parameters.as_mut_ptr()) };
-    if ring < 0 {
-        return false;
-    }
-    // SAFETY: the descriptor is new, and nothing else has it.
-    drop(unsafe { OwnedFd::from_raw_fd(ring as i32) });
-    parameters[FEATURES] & EXTENDED_ARGUMENT != 0
-}
-
 /// How many steps of the clock of `/proc/PID/stat` a second has.
 pub(crate) fn ticks_per_sec() -> u64 {
     // SAFETY: sysconf takes a number and touches no memory of ours.

@@ -9,10 +9,10 @@ use std::path::Path;
 
 /// Offloads of the guest (virtio 1.2, section 5.1.3), and what `TUNSETOFFLOAD` calls them.
 const OFFLOADS: [(u64, libc::c_uint); 4] = [
-    (crate::card::GUEST_CSUM, libc::TUN_F_CSUM),
-    (crate::card::GUEST_TSO4, libc::TUN_F_TSO4),
-    (crate::card::GUEST_TSO6, libc::TUN_F_TSO6),
-    (crate::card::GUEST_ECN, libc::TUN_F_TSO_ECN),
+    (super::GUEST_CSUM, libc::TUN_F_CSUM),
+    (super::GUEST_TSO4, libc::TUN_F_TSO4),
+    (super::GUEST_TSO6, libc::TUN_F_TSO6),
+    (super::GUEST_ECN, libc::TUN_F_TSO_ECN),
 ];
 
 /// An open TAP device. All calls return at once.

@@ -11,8 +11,8 @@ use std::os::unix::net::UnixStream;
 /// Regions of memory in a table, at most, and so files with a message.
 pub(crate) const REGIONS_MAX: usize = 8;
 const HEADER_BYTES: usize = 12;
-/// The longest payload: a table of memory.
-const PAYLOAD_BYTES_MAX: usize = 8 + REGIONS_MAX * 32;
+/// The longest payload: all of a configuration.
+const PAYLOAD_BYTES_MAX: usize = 12 + 256;
 /// The version of the protocol, and that a message is an answer.
 const VERSION: u32 = 1;
 const ANSWER: u32 = 1 << 2;
@@ -34,6 +34,10 @@ impl Message {
     /// The word of eight bytes at `offset`.
     pub(crate) fn u64(&self, offset: usize) -> Result<u64> {
         Ok(u64::from_le_bytes(self.bytes(offset)?))
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
     }
 
     fn bytes<const COUNT: usize>(&self, offset: usize) -> Result<[u8; COUNT]> {

@@ -1,50 +1,29 @@
-//! The card as QEMU sets it up: features, memory and queues (QEMU, docs/interop/vhost-user.rst; virtio 1.2, section 5.1).
+//! A device as QEMU sets it up: memory and queues (QEMU, docs/interop/vhost-user.rst), and the loop that serves it.
 
-use crate::messages::{Message, REGIONS_MAX};
-use crate::moves::{Receiver, Transmitter, Turn};
-use crate::tap::Tap;
+use crate::messages::{Connection, Message, REGIONS_MAX};
 use anyhow::{Context, Result, bail, ensure};
-use std::fs::File;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// As many descriptors as QEMU allows a card.
-const QUEUE_SIZE_MAX: u16 = 1024;
+/// As many descriptors as QEMU allows a queue.
+pub(crate) const QUEUE_SIZE_MAX: u16 = 1024;
 
-/// Features (virtio 1.2, sections 5.1.3 and 6).
-const CSUM: u64 = 1 << 0;
-pub(crate) const GUEST_CSUM: u64 = 1 << 1;
-pub(crate) const GUEST_TSO4: u64 = 1 << 7;
-pub(crate) const GUEST_TSO6: u64 = 1 << 8;
-pub(crate) const GUEST_ECN: u64 = 1 << 9;
-const HOST_TSO4: u64 = 1 << 11;
-const HOST_TSO6: u64 = 1 << 12;
-const HOST_ECN: u64 = 1 << 13;
-const MRG_RXBUF: u64 = 1 << 15;
+/// Features of every device (virtio 1.2, section 6).
+pub(crate) const VERSION_1: u64 = 1 << 32;
 const INDIRECT_DESC: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
 /// Of vhost-user, not of the device: queues are enabled by messages.
 const PROTOCOL_FEATURES: u64 = 1 << 30;
-const VERSION_1: u64 = 1 << 32;
-const FEATURES: u64 = CSUM
-    | GUEST_CSUM
-    | GUEST_TSO4
-    | GUEST_TSO6
-    | GUEST_ECN
-    | HOST_TSO4
-    | HOST_TSO6
-    | HOST_ECN
-    | MRG_RXBUF
-    | INDIRECT_DESC
-    | EVENT_IDX
-    | PROTOCOL_FEATURES
-    | VERSION_1;
-
-/// The header in front of each frame, and that of devices before virtio 1.0, which does not count buffers.
-pub(crate) const HEADER_BYTES: usize = 12;
-const OLD_HEADER_BYTES: usize = 10;
+const FEATURES: u64 = INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1;
+/// QEMU may read the device's configuration.
+const PROTOCOL_CONFIG: u64 = 1 << 9;
 
 /// QEMU's messages.
 mod request {
@@ -63,11 +42,49 @@ mod request {
     pub(super) const GET_PROTOCOL_FEATURES: u32 = 15;
     pub(super) const SET_PROTOCOL_FEATURES: u32 = 16;
     pub(super) const SET_VRING_ENABLE: u32 = 18;
+    pub(super) const GET_CONFIG: u32 = 24;
 }
 
 /// In the payload of a message with a file: the queue's number, and that there is no file.
 const QUEUE_MASK: u64 = 0xff;
 const NO_FILE: u64 = 1 << 8;
+/// In front of the bytes of a message about the configuration: offset, number of bytes, flags.
+const CONFIG_HEADER_BYTES: usize = 12;
+
+/// What a device does between its queues and the host.
+pub(crate) trait Device {
+    /// How many queues it has.
+    const QUEUES: usize;
+
+    /// Its features, without those of every device.
+    fn features(&self) -> u64;
+
+    /// What the guest can read about it, if there is something.
+    fn config(&self) -> Option<&[u8]>;
+
+    /// The guest's driver has agreed to `features`.
+    fn agree(&mut self, features: u64) -> Result<()>;
+
+    /// Serves the queues for a moment, of those that run. Whether there may be more to do, or what is waited for.
+    fn work(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<Turn>;
+
+    /// Returns when the device does not use the guest's memory any more.
+    fn finish(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<()>;
+
+    /// What becomes readable when the host has something for the device; a condition that ends the device is one of `error`.
+    fn host(&self) -> (BorrowedFd<'_>, &'static str);
+}
+
+/// How a turn of a device ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There may be more to do.
+    Busy,
+    /// It waits for the guest or the host.
+    Done,
+    /// It waits for the guest alone.
+    Starved,
+}
 
 /// A queue, and how guest and device notify each other.
 pub(crate) struct Ring {
@@ -77,24 +94,6 @@ pub(crate) struct Ring {
     /// Written to for an interrupt.
     call: Option<File>,
     is_enabled: bool,
-}
-
-/// Memory of the guest that QEMU has at another address.
-struct Region {
-    qemu: u64,
-    guest: u64,
-    bytes: u64,
-}
-
-/// The card.
-pub(crate) struct Card {
-    tap: Tap,
-    memory: GuestMemoryMmap,
-    regions: Vec<Region>,
-    /// To receive, and to transmit.
-    rings: [Ring; 2],
-    receiver: Receiver,
-    transmitter: Transmitter,
 }
 
 impl Ring {
@@ -109,7 +108,7 @@ impl Ring {
         Ring { queue, kick: None, call: Some(call), is_enabled: true }
     }
 
-    /// Whether frames may be moved.
+    /// Whether its buffers may be used.
     pub(crate) fn is_running(&self) -> bool {
         self.is_enabled && self.queue.ready()
     }
@@ -123,20 +122,47 @@ impl Ring {
     }
 }
 
-impl Card {
-    pub(crate) fn new(tap: Tap) -> Card {
-        Card {
-            tap,
-            memory: GuestMemoryMmap::new(),
-            regions: Vec::new(),
-            rings: [Ring::new(), Ring::new()],
-            receiver: Receiver::new(),
-            transmitter: Transmitter::new(),
-        }
-    }
+/// Memory of the guest that QEMU has at another address.
+struct Region {
+    qemu: u64,
+    guest: u64,
+    bytes: u64,
+}
 
-    pub(crate) fn tap(&self) -> &Tap {
-        &self.tap
+/// A device, and what QEMU has set up for it.
+pub(crate) struct Backend<D> {
+    device: D,
+    memory: GuestMemoryMmap,
+    regions: Vec<Region>,
+    rings: Vec<Ring>,
+}
+
+/// Serves a device until its QEMU ends, which connects to the unix socket `socket`, which is made here.
+pub(crate) fn serve(device: impl Device, socket: &Path) -> Result<()> {
+    let listener = UnixListener::bind(socket).with_context(|| format!("cannot make {}", socket.display()))?;
+    let (stream, _) = listener.accept().context("no QEMU connects")?;
+    // One VM, one device.
+    let _ = fs::remove_file(socket);
+    let connection = Connection::new(stream);
+    let mut backend = Backend::new(device);
+    let mut turn = Turn::Starved;
+    loop {
+        // Even while there is something to do, so that the VM can be stopped.
+        if backend.wait(&connection, turn)? {
+            let Some(message) = connection.receive()? else { return Ok(()) };
+            let request = message.request;
+            if let Some(answer) = backend.obey(message)? {
+                connection.answer(request, &answer)?;
+            }
+        }
+        turn = backend.work()?;
+    }
+}
+
+impl<D: Device> Backend<D> {
+    pub(crate) fn new(device: D) -> Backend<D> {
+        let rings = (0..D::QUEUES).map(|_| Ring::new()).collect();
+        Backend { device, memory: GuestMemoryMmap::new(), regions: Vec::new(), rings }
     }
 
     /// What the guest's notifications make readable.
@@ -144,26 +170,54 @@ impl Card {
         self.rings.iter().filter_map(|ring| ring.kick.as_ref()).map(AsFd::as_fd)
     }
 
-    /// Moves some frames both ways. Whether there may be more, or what is waited for.
-    pub(crate) fn work(&mut self) -> Turn {
-        let Card { tap, memory, rings: [receive, transmit], receiver, transmitter, .. } = self;
-        let sent = transmitter.turn(tap, memory, transmit, receiver.header_bytes);
-        let received = receiver.turn(tap, memory, receive);
-        if sent == Turn::Busy { Turn::Busy } else { received }
+    /// Serves the queues for a moment.
+    pub(crate) fn work(&mut self) -> Result<Turn> {
+        self.device.work(&self.memory, &mut self.rings)
+    }
+
+    /// Waits until there is something to do after a turn that ended so. Whether QEMU has sent a message.
+    fn wait(&self, connection: &Connection, turn: Turn) -> Result<bool> {
+        let mut polled = vec![PollFd::new(connection, PollFlags::IN)];
+        polled.extend(self.notifications().map(|notification| PollFd::from_borrowed_fd(notification, PollFlags::IN)));
+        let notifications = 1..polled.len();
+        let (host, error) = self.device.host();
+        if turn == Turn::Done {
+            polled.push(PollFd::from_borrowed_fd(host, PollFlags::IN));
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let limit = if turn == Turn::Busy { Some(&now) } else { None };
+        match poll(&mut polled, limit) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait for the guest"),
+        }
+        for notification in &polled[notifications.clone()] {
+            if !notification.revents().is_empty() {
+                // What it counts does not matter.
+                let _ = rustix::io::read(notification, &mut [0; 8]);
+            }
+        }
+        let host = polled.get(notifications.end).map_or(PollFlags::empty(), PollFd::revents);
+        ensure!(!host.contains(PollFlags::ERR), "{error}");
+        Ok(!polled[0].revents().is_empty())
     }
 
     /// Does what a message requires: the payload of its answer, if it has one.
     pub(crate) fn obey(&mut self, message: Message) -> Result<Option<Vec<u8>>> {
         let word = |word: u64| Ok(Some(word.to_le_bytes().to_vec()));
         match message.request {
-            request::GET_FEATURES => return word(FEATURES),
+            request::GET_FEATURES => return word(self.device.features() | FEATURES),
             request::SET_FEATURES => self.agree(message.u64(0)?)?,
-            request::GET_PROTOCOL_FEATURES => return word(0),
+            request::GET_PROTOCOL_FEATURES => {
+                return word(self.device.config().map_or(0, |_| PROTOCOL_CONFIG));
+            }
             request::SET_OWNER | request::RESET_OWNER | request::SET_PROTOCOL_FEATURES | request::SET_VRING_ERR => {}
-            request::SET_MEM_TABLE => self.map(message)?,
+            request::SET_MEM_TABLE => {
+                self.finish()?;
+                self.map(message)?;
+            }
             request::SET_VRING_NUM => {
                 let size = u16::try_from(message.u32(4)?).unwrap_or(u16::MAX);
-                let set = ring(&mut self.rings, message.u32(0)?)?.queue.try_set_size(size);
+                let set = self.ring(message.u32(0)?)?.queue.try_set_size(size);
                 ensure!(
                     set.is_ok(),
                     "QEMU wants a queue of {size} descriptors, and there are at most {QUEUE_SIZE_MAX}"
@@ -171,19 +225,20 @@ impl Card {
             }
             request::SET_VRING_BASE => {
                 let next = message.u32(4)? as u16;
-                ring(&mut self.rings, message.u32(0)?)?.queue.set_next_avail(next);
+                self.ring(message.u32(0)?)?.queue.set_next_avail(next);
             }
             request::SET_VRING_ADDR => self.set_addresses(&message)?,
             request::GET_VRING_BASE => {
                 let index = message.u32(0)?;
-                let ring = ring(&mut self.rings, index)?;
+                self.finish()?;
+                let ring = self.ring(index)?;
                 ring.queue.set_ready(false);
                 (ring.kick, ring.call) = (None, None);
                 let state = [index, ring.queue.next_avail().into()];
                 return Ok(Some(state.into_iter().flat_map(u32::to_le_bytes).collect()));
             }
             request::SET_VRING_KICK => {
-                let ring = ring(&mut self.rings, queue_number(&message)?)?;
+                let ring = self.ring(queue_number(&message)?)?;
                 let file = file(message)?;
                 // A read must not block when there is nothing to read.
                 if let Some(kick) = &file {
@@ -193,20 +248,22 @@ impl Card {
                 ring.kick = file;
             }
             request::SET_VRING_CALL => {
-                let ring = ring(&mut self.rings, queue_number(&message)?)?;
+                let ring = self.ring(queue_number(&message)?)?;
                 ring.call = file(message)?;
             }
-            request::SET_VRING_ENABLE => ring(&mut self.rings, message.u32(0)?)?.is_enabled = message.u32(4)? != 0,
-            other => bail!("QEMU sent the message {other}, which this card does not know"),
+            request::SET_VRING_ENABLE => self.ring(message.u32(0)?)?.is_enabled = message.u32(4)? != 0,
+            request::GET_CONFIG => return self.answer_config(&message).map(Some),
+            other => bail!("QEMU sent the message {other}, which this device does not know"),
         }
         Ok(None)
     }
 
+    fn finish(&mut self) -> Result<()> {
+        self.device.finish(&self.memory, &mut self.rings)
+    }
+
     fn agree(&mut self, features: u64) -> Result<()> {
-        let has_count = features & (VERSION_1 | MRG_RXBUF) != 0;
-        let header_bytes = if has_count { HEADER_BYTES } else { OLD_HEADER_BYTES };
-        self.tap.agree(header_bytes, features).context("the TAP device does not have the guest's offloads")?;
-        self.receiver.agree(header_bytes, features & MRG_RXBUF != 0);
+        self.device.agree(features)?;
         for ring in &mut self.rings {
             ring.queue.set_event_idx(features & EVENT_IDX != 0);
             if features & PROTOCOL_FEATURES == 0 {
@@ -214,6 +271,18 @@ impl Card {
             }
         }
         Ok(())
+    }
+
+    /// The bytes of the configuration for which QEMU has asked; zeroes behind its end.
+    fn answer_config(&self, message: &Message) -> Result<Vec<u8>> {
+        let (offset, bytes) = (message.u32(0)? as usize, message.u32(4)? as usize);
+        let mut answer = message.payload().to_vec();
+        ensure!(answer.len() == CONFIG_HEADER_BYTES + bytes, "QEMU asked for {bytes} bytes without room for them");
+        let config = self.device.config().and_then(|config| config.get(offset..)).unwrap_or_default();
+        for (index, byte) in answer[CONFIG_HEADER_BYTES..].iter_mut().enumerate() {
+            *byte = config.get(index).copied().unwrap_or(0);
+        }
+        Ok(answer)
     }
 
     /// Maps the guest's memory.
@@ -246,24 +315,29 @@ impl Card {
             Ok(GuestAddress(address - region.qemu + region.guest))
         };
         let (descriptors, used, available) = (guest(8)?, guest(16)?, guest(24)?);
-        let Card { memory, rings, .. } = self;
-        let queue = &mut ring(rings, message.u32(0)?)?.queue;
+        let queue = &mut ring(&mut self.rings, message.u32(0)?)?.queue;
         let set = [
             queue.try_set_desc_table_address(descriptors),
             queue.try_set_used_ring_address(used),
             queue.try_set_avail_ring_address(available),
         ];
         ensure!(set.iter().all(Result::is_ok), "QEMU named a queue that is not aligned");
-        let next = queue.used_idx(memory, Ordering::Relaxed).map_err(|_| ());
+        let next = queue.used_idx(&self.memory, Ordering::Relaxed).map_err(|_| ());
         let Ok(next) = next else { bail!("QEMU named a queue outside of the guest's memory") };
         queue.set_next_used(next.0);
         Ok(())
+    }
+
+    fn ring(&mut self, index: u32) -> Result<&mut Ring> {
+        ring(&mut self.rings, index)
     }
 }
 
 /// A queue by its number.
 fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring> {
-    rings.get_mut(index as usize).with_context(|| format!("QEMU named the queue {index}, and there are two"))
+    rings
+        .get_mut(index as usize)
+        .with_context(|| format!("QEMU named the queue {index}, which this device does not have"))
 }
 
 /// The queue that a message with a file is about.

@@ -4,12 +4,16 @@
 //! that is used, and one for each that is denied to others. After locking, a process checks whether a byte that
 //! conflicts with its own is locked. The locks belong to the open file, so they end with the process, however it ends. Like
 //! all locks of Linux they are advisory: a program that does not check them can still write.
+#![deny(unsafe_code)]
 
-use crate::sys::{is_locked, lock_shared};
+#[allow(unsafe_code)]
+mod sys;
+
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use sys::{is_locked, lock_shared};
 
 /// Offset of the bytes for permissions that are used; the number of the permission is added.
 const USED_BASE: u64 = 100;
@@ -20,19 +24,27 @@ const NOT_SHARED_BASE: u64 = 200;
 const READ: u64 = 0;
 const WRITE: u64 = 1;
 const RESIZE: u64 = 3;
+/// What no other process may do meanwhile.
+const NOT_SHARED: [u64; 2] = [WRITE, RESIZE];
 
 /// How the owner of a lock uses the disk. No other process may write or resize it meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
     /// Others may read, too.
     Read,
     /// Others may neither write nor hold a lock that excludes writers.
     Write,
 }
 
+impl Access {
+    fn used(self) -> &'static [u64] {
+        if self == Access::Write { &[READ, WRITE] } else { &[READ] }
+    }
+}
+
 /// Why a disk cannot be locked.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub enum Refused {
     /// Another process holds a conflicting lock; its pid if it can be found.
     InUse(Option<u32>),
     /// The file has no locks.
@@ -45,30 +57,43 @@ impl From<io::Error> for Refused {
     }
 }
 
+/// The sentence that refuses the disk `path`, which another process has locked; `pid` if it is known.
+pub fn in_use(path: &Path, pid: Option<u32>) -> String {
+    let path = path.display();
+    match pid {
+        Some(pid) => format!("disk {path} is in use by process {pid}: stop that or name another disk"),
+        None => format!("disk {path} is in use by another process: stop that or name another disk"),
+    }
+}
+
 /// Locks `file` for as long as it is open.
-pub(crate) fn lock(file: &File, access: Access) -> Result<(), Refused> {
-    let used: &[u64] = if access == Access::Write { &[READ, WRITE] } else { &[READ] };
-    let not_shared = &[WRITE, RESIZE];
+pub fn lock(file: &File, access: Access) -> Result<(), Refused> {
     // First lock, then check: of two processes at the same moment, one or both are refused, but never none.
-    for permission in used {
+    for permission in access.used() {
         lock_shared(file, USED_BASE + permission)?;
     }
-    for permission in not_shared {
+    for permission in NOT_SHARED {
         lock_shared(file, NOT_SHARED_BASE + permission)?;
     }
-    let contradicting =
-        used.iter().map(|use_of| NOT_SHARED_BASE + use_of).chain(not_shared.iter().map(|not| USED_BASE + not));
-    for byte in contradicting {
-        if is_locked(file, byte)? {
-            return Err(Refused::InUse(owner(file)));
-        }
-    }
+    check(file, access)?;
     // Older versions of this platform take only this lock.
     let flock = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
     flock.map_err(|error| match error {
         TryLockError::WouldBlock => Refused::InUse(owner(file)),
         TryLockError::Error(error) => Refused::Failed(error),
     })
+}
+
+/// Whether [`lock`] would be refused now because of QEMU or of this crate.
+pub fn check(file: &File, access: Access) -> Result<(), Refused> {
+    let by_use = access.used().iter().map(|permission| NOT_SHARED_BASE + permission);
+    let by_others = NOT_SHARED.iter().map(|permission| USED_BASE + permission);
+    for byte in by_use.chain(by_others) {
+        if is_locked(file, byte)? {
+            return Err(Refused::InUse(owner(file)));
+        }
+    }
+    Ok(())
 }
 
 /// The process that has a lock on `file`. Locks of open files have no owner in `/proc/locks`, so this searches the
@@ -125,7 +150,9 @@ mod tests {
     fn one_writer_or_several_readers() {
         let image = Image::new("access");
         let (first, second) = (image.open(), image.open());
+        check(&second, Access::Write).unwrap();
         lock(&first, Access::Write).unwrap();
+        assert!(is_refused(check(&second, Access::Write)));
         assert!(is_refused(lock(&second, Access::Write)));
         drop(second);
         assert!(is_refused(lock(&image.open(), Access::Read)));

@@ -4,6 +4,7 @@
 use std::num::Wrapping;
 use std::ops::Deref;
 use std::sync::atomic::{Ordering, fence};
+use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{DescriptorChain, Queue, QueueT};
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
@@ -55,22 +56,59 @@ fn append<M: Deref<Target = GuestMemoryMmap> + Clone>(
     is_written: bool,
     pieces: &mut Vec<libc::iovec>,
 ) -> Option<()> {
+    let first = pieces.len();
     for descriptor in chain {
         if descriptor.is_write_only() != is_written {
             return None;
         }
-        if buffer.pieces == 0 {
+        if buffer.bytes == 0 {
             buffer.start = descriptor.addr();
         }
-        for slice in GuestMemoryBackend::get_slices(memory, descriptor.addr(), descriptor.len() as usize) {
-            let slice = slice.ok()?;
-            let start = slice.ptr_guard_mut().as_ptr();
-            pieces.push(libc::iovec { iov_base: start.cast(), iov_len: slice.len() });
-            buffer.bytes += slice.len();
-            buffer.pieces += 1;
+        buffer.bytes += append_descriptor(&descriptor, memory, pieces)?;
+    }
+    buffer.pieces = pieces.len() - first;
+    Some(())
+}
+
+/// Appends the pieces of a descriptor: their bytes, `None` if the guest does not have that memory.
+fn append_descriptor(
+    descriptor: &Descriptor,
+    memory: &GuestMemoryMmap,
+    pieces: &mut Vec<libc::iovec>,
+) -> Option<usize> {
+    let mut bytes = 0;
+    for slice in GuestMemoryBackend::get_slices(memory, descriptor.addr(), descriptor.len() as usize) {
+        let slice = slice.ok()?;
+        let start = slice.ptr_guard_mut().as_ptr();
+        pieces.push(libc::iovec { iov_base: start.cast(), iov_len: slice.len() });
+        bytes += slice.len();
+    }
+    Some(bytes)
+}
+
+/// The first descriptor of the next request, whose pieces replace those in `read` (by the device) and `written`; they live as long as
+/// `memory`. One that is not what the guest may offer has none.
+pub(crate) fn next_request(
+    queue: &mut Queue,
+    memory: &GuestMemoryMmap,
+    read: &mut Vec<libc::iovec>,
+    written: &mut Vec<libc::iovec>,
+) -> Option<u16> {
+    let chain = queue.pop_descriptor_chain(memory)?;
+    let head = chain.head_index();
+    read.clear();
+    written.clear();
+    for descriptor in chain {
+        // What the device reads is in front (virtio 1.2, section 2.7.4.2).
+        let is_in_order = descriptor.is_write_only() || written.is_empty();
+        let pieces = if descriptor.is_write_only() { &mut *written } else { &mut *read };
+        if !is_in_order || append_descriptor(&descriptor, memory, pieces).is_none() {
+            read.clear();
+            written.clear();
+            break;
         }
     }
-    Some(())
+    Some(head)
 }
 
 /// Gives buffers back, all at once; each with the number of bytes that were written to it. Whether the guest wants an interrupt, `None`

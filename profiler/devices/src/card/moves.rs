@@ -1,9 +1,10 @@
 //! Moving frames: from the guest's queue to the TAP device, and from there into the buffers that the guest has offered.
 
-use crate::card::{HEADER_BYTES, Ring};
-use crate::datagrams::{Datagram, Train};
+use super::HEADER_BYTES;
+use super::datagrams::{Datagram, Train};
+use super::tap::Tap;
+use crate::backend::{Ring, Turn};
 use crate::rings::{self, Buffer};
-use crate::tap::Tap;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -16,17 +17,6 @@ const HEADER_BUFFERS: u64 = 10;
 const FRAME_BYTES_MAX: usize = 65535 + 18 + HEADER_BYTES;
 /// Frames of one direction until the other one has its turn.
 const TURN: usize = 64;
-
-/// How a turn of a direction ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// There may be more to do.
-    Busy,
-    /// There is no frame.
-    Done,
-    /// There may be frames, but no buffers for one, or the queue is stopped.
-    Starved,
-}
 
 /// What is kept of the frames that are sent.
 pub(crate) struct Transmitter {

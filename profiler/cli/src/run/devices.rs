@@ -1,0 +1,67 @@
+//! The VM's devices that processes of `glass` serve instead of QEMU: the network card in front of a TAP device, and the disk.
+
+use super::Args;
+use super::helpers::Helper;
+use super::options::Network;
+use super::qemu::escape;
+use anyhow::{Context, Result};
+use std::path::Path;
+
+/// A device, and the process that serves it.
+pub(super) struct Device {
+    /// The command, and what the VM has by it.
+    serves: (&'static str, &'static str),
+    /// The name of the socket between QEMU and the process, and of its messages.
+    pub(super) name: &'static str,
+    /// The words of the command, behind `glass`, without the socket.
+    words: Vec<String>,
+}
+
+/// The network card, if a process serves it: without KVM, QEMU 7.2 crashes when the card's interrupts come from there.
+pub(super) fn card(args: &Args, accel: &str) -> Option<Device> {
+    let Network::Tap(tap) = &args.net else { return None };
+    let words = vec!["tap".to_owned(), tap.clone()];
+    (accel == "kvm").then_some(Device { serves: ("glass tap", "network"), name: "card", words })
+}
+
+/// The disk, if a process serves it: on a host with io_uring, and with KVM, where each request to QEMU costs the VM an exit.
+pub(super) fn disk(args: &Args, accel: &str) -> Option<Device> {
+    let path = args.disk.as_ref()?;
+    let mut words = vec!["disk".to_owned(), path.display().to_string()];
+    words.extend(args.disk_direct.then(|| "--direct".to_owned()));
+    let is_apart = accel == "kvm" && glass_devices::has_io_uring();
+    is_apart.then_some(Device { serves: ("glass disk", "disk"), name: "disk", words })
+}
+
+/// All that processes serve.
+fn all(args: &Args, accel: &str) -> impl Iterator<Item = Device> {
+    [card(args, accel), disk(args, accel)].into_iter().flatten()
+}
+
+/// The commands that start the processes.
+pub(super) fn commands(args: &Args, accel: &str, folder: &Path) -> Vec<String> {
+    all(args, accel).map(|device| format!("glass {}", super::shell_words(&device.words(folder)))).collect()
+}
+
+/// Starts the processes.
+pub(super) fn start(args: &Args, accel: &str, folder: &Path) -> Result<Vec<Helper>> {
+    let start = |device: Device| {
+        let program = std::env::current_exe().context("cannot find the program glass")?;
+        let (socket, log) = (folder.join(device.name), folder.join(format!("{}.log", device.name)));
+        Helper::start(device.serves, &program, &device.words(folder), &socket, log)
+    };
+    all(args, accel).map(start).collect()
+}
+
+impl Device {
+    /// QEMU's options for the socket.
+    pub(super) fn chardev(&self, folder: &Path) -> [String; 2] {
+        let socket = escape(&folder.join(self.name));
+        ["-chardev".to_owned(), format!("socket,id={},path={socket}", self.name)]
+    }
+
+    fn words(&self, folder: &Path) -> Vec<String> {
+        let socket = folder.join(self.name).display().to_string();
+        self.words.iter().cloned().chain(["--socket".to_owned(), socket]).collect()
+    }
+}

@@ -1,0 +1,204 @@
+//! Requests on their way through the host's kernel (io_uring).
+
+use super::request::{Request, Status, Work};
+use anyhow::{Context, Result};
+use io_uring::{IoUring, opcode, squeue, types};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Requests on their way at the same time, at most: no more than QEMU's queue has.
+const REQUESTS_MAX: u32 = 256;
+/// What is written where the file system has no zeroes of its own.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Whether this process may use io_uring, of Linux 5.11 or newer.
+pub fn has_io_uring() -> bool {
+    IoUring::new(REQUESTS_MAX).is_ok_and(|uring| uring.params().is_feature_ext_arg())
+}
+
+/// The requests that have been started and have not ended.
+pub(super) struct Engine {
+    uring: IoUring,
+    /// The file, and the same through the page cache, for memory that its own path does not take. Registered with the ring, they would be
+    /// open, and locked, for some time after the end of this process.
+    disk: File,
+    cached: File,
+    places: Vec<Option<Place>>,
+    free: Vec<usize>,
+    /// Whether there are entries that the kernel has not seen.
+    is_submitted: bool,
+}
+
+struct Place {
+    request: Request,
+    is_cached: bool,
+}
+
+impl Engine {
+    /// `cached` is the same file as `disk`.
+    pub(super) fn new(disk: File, cached: File) -> Result<Engine> {
+        let uring = IoUring::new(REQUESTS_MAX).context("this host has no io_uring")?;
+        let places = (0..REQUESTS_MAX).map(|_| None).collect();
+        Ok(Engine { uring, disk, cached, places, free: (0..REQUESTS_MAX as usize).rev().collect(), is_submitted: true })
+    }
+
+    /// What is readable when a request has ended.
+    pub(super) fn ends(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring has it open for as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.places.len()
+    }
+
+    /// Starts a request, for which there is room.
+    ///
+    /// # Safety
+    /// Its pieces are memory that the kernel may use until the request has ended.
+    pub(super) unsafe fn start(&mut self, request: Request) {
+        let index = self.free.pop().expect("there is room");
+        self.places[index] = Some(Place { request, is_cached: false });
+        // SAFETY: the caller's promise.
+        unsafe { self.push(index) };
+    }
+
+    /// Writes a request's data to the page cache before it returns.
+    ///
+    /// # Safety
+    /// Its pieces are memory.
+    pub(super) unsafe fn write(&self, request: &mut Request) -> Status {
+        let disk = self.cached.as_raw_fd();
+        loop {
+            let Request { pieces, offset, .. } = &*request;
+            let count = pieces.len() as libc::c_int;
+            // SAFETY: the caller's promise; the kernel checks the count.
+            let written = unsafe { libc::pwritev(disk, pieces.as_ptr(), count, *offset as libc::off_t) };
+            match u64::try_from(written) {
+                Ok(0) => return Status::Failed,
+                Ok(written) => request.advance(written.min(request.bytes)),
+                Err(_) if io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Status::Failed,
+            }
+            if request.bytes == 0 {
+                return Status::Done;
+            }
+        }
+    }
+
+    /// Queues what is left of a request.
+    ///
+    /// # Safety
+    /// That of [`Engine::start`].
+    unsafe fn push(&mut self, index: usize) {
+        let place = self.places[index].as_ref().expect("the request is on its way");
+        let file = if place.is_cached { &self.cached } else { &self.disk };
+        let entry = entry(&place.request, types::Fd(file.as_raw_fd())).user_data(index as u64);
+        // SAFETY: the entry points to the request's pieces, which stay where they are until it has ended, and to the memory that they
+        // name, for which there is the caller's promise.
+        let pushed = unsafe { self.uring.submission().push(&entry) };
+        pushed.expect("there are as many entries as requests");
+        self.is_submitted = false;
+    }
+
+    /// Submits what has been started, and gives each request that has ended to `end`; waits for one if asked to. Whether one has ended.
+    pub(super) fn turn(&mut self, is_waiting: bool, mut end: impl FnMut(Request, Status)) -> Result<bool> {
+        if !self.is_submitted || is_waiting {
+            match self.uring.submit_and_wait(usize::from(is_waiting)) {
+                Ok(_) => self.is_submitted = self.uring.submission().is_empty(),
+                // Ends have to be taken first.
+                Err(error) if is_temporary(&error) => {}
+                Err(error) => return Err(error).context("cannot submit requests"),
+            }
+        }
+        let mut has_ended = false;
+        loop {
+            let Some(entry) = self.uring.completion().next() else { return Ok(has_ended) };
+            let index = entry.user_data() as usize;
+            let place = self.places[index].as_mut().expect("the request is on its way");
+            match place.advance(entry.result()) {
+                Some(status) => {
+                    has_ended = true;
+                    self.free.push(index);
+                    let place = self.places[index].take().expect("the request was on its way");
+                    end(place.request, status);
+                }
+                // SAFETY: it is a part of what was started.
+                None => unsafe { self.push(index) },
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // The kernel may use what the requests point to until it has closed the ring, which it does later than this process.
+        mem::forget(mem::take(&mut self.places));
+    }
+}
+
+impl Place {
+    /// Notes what the kernel has returned. How the request ended, `None` if something is left.
+    fn advance(&mut self, result: i32) -> Option<Status> {
+        let Place { request, is_cached } = self;
+        match (u64::try_from(result), request.work) {
+            (Ok(count @ 1..), Work::Read | Work::Write) => {
+                request.advance(count.min(request.bytes));
+                if request.bytes > 0 { None } else { Some(Status::Done) }
+            }
+            // The file ends here: somebody has made it shorter.
+            (Ok(0), Work::Read | Work::Write) => Some(Status::Failed),
+            (Ok(_), _) => Some(Status::Done),
+            (Err(_), work) => match (-result, work) {
+                (libc::EINTR | libc::EAGAIN, _) => None,
+                // The guest's memory is not aligned as the disk requires.
+                (libc::EINVAL, Work::Read | Work::Write) if !*is_cached => {
+                    *is_cached = true;
+                    None
+                }
+                // A discard is a hint.
+                (libc::EOPNOTSUPP | libc::ENOSYS, Work::Discard) => Some(Status::Done),
+                (libc::EOPNOTSUPP | libc::ENOSYS, Work::Zero { .. }) => {
+                    request.write_zeroes(&ZEROES);
+                    None
+                }
+                _ => Some(Status::Failed),
+            },
+        }
+    }
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::Interrupted || matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY))
+}
+
+/// What the kernel has to do for the rest of a request.
+fn entry(request: &Request, file: types::Fd) -> squeue::Entry {
+    let Request { pieces, offset, bytes, .. } = request;
+    let (first, count) = (pieces.as_ptr(), pieces.len() as u32);
+    match (request.work, &pieces[..]) {
+        (Work::Read, [piece]) => {
+            opcode::Read::new(file, piece.iov_base.cast(), piece.iov_len as u32).offset(*offset).build()
+        }
+        (Work::Write, [piece]) => {
+            opcode::Write::new(file, piece.iov_base.cast(), piece.iov_len as u32).offset(*offset).build()
+        }
+        (Work::Read, _) => opcode::Readv::new(file, first, count).offset(*offset).build(),
+        (Work::Write, _) => opcode::Writev::new(file, first, count).offset(*offset).build(),
+        (Work::Flush, _) => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+        (Work::Discard | Work::Zero { .. }, _) => {
+            let how = match request.work {
+                Work::Zero { may_unmap: false } => libc::FALLOC_FL_ZERO_RANGE,
+                _ => libc::FALLOC_FL_PUNCH_HOLE,
+            };
+            opcode::Fallocate::new(file, *bytes).offset(*offset).mode(how | libc::FALLOC_FL_KEEP_SIZE).build()
+        }
+        (Work::Nothing(_), _) => opcode::Nop::new().build(),
+    }
+}

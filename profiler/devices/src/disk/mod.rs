@@ -1,0 +1,260 @@
+//! The disk of a VM in a file of the host (virtio 1.2, section 5.2).
+//!
+//! A request to QEMU's own disk costs the VM an exit, and mostly an interrupt. Here a thread looks for the next request, and for the end of
+//! those that are on their way, for a moment before it sleeps, so that a guest that does the same pays for neither. The host's kernel reads
+//! and writes the VM's memory directly. Any guest with a driver for virtio-blk can have it.
+
+mod engine;
+mod interrupts;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use crate::backend::{Device, Ring, Turn};
+use crate::rings;
+use anyhow::{Context, Result, anyhow, ensure};
+use engine::Engine;
+pub use engine::has_io_uring;
+use glass_lock::{Access, Refused};
+use request::{Limits, RANGE_SECTORS_MAX, Request, SECTOR_BYTES, Work};
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use virtio_queue::QueueT;
+use vm_memory::GuestMemoryMmap;
+
+/// Features (virtio 1.2, section 5.2.3).
+const SEG_MAX: u64 = 1 << 2;
+const READ_ONLY: u64 = 1 << 5;
+const BLK_SIZE: u64 = 1 << 6;
+const FLUSH: u64 = 1 << 9;
+const TOPOLOGY: u64 = 1 << 10;
+const DISCARD: u64 = 1 << 13;
+const WRITE_ZEROES: u64 = 1 << 14;
+
+/// Pieces of a request: what a queue of 128 has room for.
+const SEGMENTS_MAX: u32 = 126;
+/// Sectors of what the host writes at once, as a power of two: those of a page.
+const PAGE_SECTORS_LOG2: u8 = 3;
+const CONFIG_BYTES: usize = 60;
+
+/// How long the next request is looked for before the thread sleeps, and how long the end of one: longer than a fast disk takes.
+const LOOK: Duration = Duration::from_micros(50);
+const LOOK_FOR_END: Duration = Duration::from_micros(200);
+/// How long the disk works until QEMU's messages are looked for.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Bytes that are written to the page cache before the guest learns of it.
+const ROUND_BYTES: u64 = 256 << 10;
+/// A write to the page cache that took so long had to wait for the disk: then the next ones are left to the kernel's threads, so that other
+/// requests do not wait with them, for some time.
+const WRITE_SLOW: Duration = Duration::from_millis(2);
+const WRITES_SLOW: Duration = Duration::from_secs(1);
+
+/// How a disk is served.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DiskOptions {
+    /// Past the host's page cache.
+    pub is_direct: bool,
+    /// The guest cannot change it.
+    pub is_read_only: bool,
+}
+
+/// The disk.
+pub(crate) struct Disk {
+    engine: Engine,
+    limits: Limits,
+    config: [u8; CONFIG_BYTES],
+    is_direct: bool,
+    /// Until when writes are left to the kernel's threads.
+    slow_until: Option<Instant>,
+    /// Pieces of the request that is parsed.
+    read: Vec<libc::iovec>,
+    written: Vec<libc::iovec>,
+    /// What has ended, for the queue.
+    used: Vec<(u16, u32)>,
+}
+
+impl Disk {
+    /// Opens a file or a block device.
+    pub(crate) fn open(path: &Path, options: DiskOptions) -> Result<Disk> {
+        let DiskOptions { is_direct, is_read_only } = options;
+        let open = |flags: i32| {
+            let file = OpenOptions::new().read(true).write(!is_read_only).custom_flags(flags).open(path);
+            file.with_context(|| format!("cannot open the disk {}", path.display()))
+        };
+        let mut cached = open(0)?;
+        let access = if is_read_only { Access::Read } else { Access::Write };
+        glass_lock::lock(&cached, access).map_err(|refused| match refused {
+            Refused::InUse(pid) => anyhow!(glass_lock::in_use(path, pid)),
+            Refused::Failed(error) => anyhow!("cannot lock the disk {}: {error}", path.display()),
+        })?;
+        let disk = if is_direct {
+            open(libc::O_DIRECT).context("its file system may have no direct access: leave out --disk-direct then")?
+        } else {
+            cached.try_clone()?
+        };
+        if is_direct {
+            interrupts::follow(&disk);
+        }
+        // The metadata of a block device do not contain its size.
+        let bytes = cached.seek(SeekFrom::End(0)).with_context(|| format!("cannot read {}", path.display()))?;
+        ensure!(
+            bytes >= SECTOR_BYTES,
+            "disk {} has {bytes} bytes, less than a sector of {SECTOR_BYTES}: use a larger one",
+            path.display()
+        );
+        let limits = Limits { bytes: bytes / SECTOR_BYTES * SECTOR_BYTES, is_read_only };
+        Ok(Disk {
+            engine: Engine::new(disk, cached)?,
+            limits,
+            config: config(limits),
+            is_direct,
+            slow_until: None,
+            read: Vec::new(),
+            written: Vec::new(),
+            used: Vec::new(),
+        })
+    }
+
+    /// Starts what the guest has queued, and gives back what has ended. Whether there was anything.
+    fn round(&mut self, memory: &GuestMemoryMmap, ring: &mut Ring) -> Result<bool> {
+        let mut is_busy = false;
+        let mut bytes = 0;
+        while bytes < ROUND_BYTES
+            && self.engine.has_room()
+            && let Some(head) = rings::next_request(&mut ring.queue, memory, &mut self.read, &mut self.written)
+        {
+            is_busy = true;
+            // SAFETY: the pieces are the guest's memory.
+            let request = unsafe { Request::parse(head, self.limits, &mut self.read, &mut self.written) };
+            match request.work {
+                // SAFETY: the guest's memory is there.
+                Work::Nothing(status) => self.used.push(unsafe { request.end(status) }),
+                Work::Write if self.writes_at_once() => {
+                    bytes += request.bytes;
+                    self.write(request);
+                }
+                // SAFETY: the guest's memory stays until `finish` has waited for all requests.
+                _ => unsafe { self.engine.start(request) },
+            }
+        }
+        is_busy |= self.end(memory, ring, false)?;
+        Ok(is_busy)
+    }
+
+    /// Whether writes to the page cache are made by this thread: the kernel's threads take several times as long for a small one.
+    fn writes_at_once(&mut self) -> bool {
+        if self.slow_until.is_some_and(|end| Instant::now() >= end) {
+            self.slow_until = None;
+        }
+        !self.is_direct && self.slow_until.is_none()
+    }
+
+    fn write(&mut self, mut request: Request) {
+        let start = Instant::now();
+        // SAFETY: the pieces are the guest's memory.
+        let status = unsafe { self.engine.write(&mut request) };
+        let end = Instant::now();
+        if end - start > WRITE_SLOW {
+            self.slow_until = Some(end + WRITES_SLOW);
+        }
+        // SAFETY: the guest's memory is there.
+        self.used.push(unsafe { request.end(status) });
+    }
+
+    /// Gives back what has ended; waits for something if asked to. Whether there was anything.
+    fn end(&mut self, memory: &GuestMemoryMmap, ring: &mut Ring, is_waiting: bool) -> Result<bool> {
+        let Disk { engine, used, .. } = self;
+        // SAFETY: the guest's memory is there.
+        engine.turn(is_waiting, |request, status| used.push(unsafe { request.end(status) }))?;
+        if used.is_empty() {
+            return Ok(false);
+        }
+        if rings::complete(&mut ring.queue, memory, used).unwrap_or(false) {
+            ring.interrupt();
+        }
+        used.clear();
+        Ok(true)
+    }
+}
+
+impl Device for Disk {
+    const QUEUES: usize = 1;
+
+    fn features(&self) -> u64 {
+        let of_writer = if self.limits.is_read_only { READ_ONLY } else { FLUSH | DISCARD | WRITE_ZEROES };
+        SEG_MAX | BLK_SIZE | TOPOLOGY | of_writer
+    }
+
+    fn config(&self) -> Option<&[u8]> {
+        Some(&self.config)
+    }
+
+    fn agree(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn work(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<Turn> {
+        let [ring] = rings else { unreachable!("there is one queue") };
+        if !ring.is_running() {
+            return Ok(Turn::Starved);
+        }
+        // A notification costs the guest an exit, so it makes one only while nothing is looked for.
+        let _ = ring.queue.disable_notification(memory);
+        let start = Instant::now();
+        let mut busy = start;
+        loop {
+            let is_busy = self.round(memory, ring)?;
+            let now = Instant::now();
+            if is_busy {
+                busy = now;
+            }
+            if now - start > TURN {
+                return Ok(Turn::Busy);
+            }
+            if now - busy > if self.engine.is_empty() { LOOK } else { LOOK_FOR_END } {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let is_more = ring.queue.enable_notification(memory).unwrap_or(false) && self.engine.has_room();
+        Ok(if is_more { Turn::Busy } else { Turn::Done })
+    }
+
+    fn finish(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<()> {
+        let [ring] = rings else { unreachable!("there is one queue") };
+        while !self.engine.is_empty() {
+            self.end(memory, ring, true)?;
+        }
+        Ok(())
+    }
+
+    fn host(&self) -> (BorrowedFd<'_>, &'static str) {
+        (self.engine.ends(), "the disk's requests are lost")
+    }
+}
+
+/// The configuration that the guest reads.
+fn config(limits: Limits) -> [u8; CONFIG_BYTES] {
+    let mut config = [0; CONFIG_BYTES];
+    let mut set = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
+    set(0, &(limits.bytes / SECTOR_BYTES).to_le_bytes());
+    set(12, &SEGMENTS_MAX.to_le_bytes());
+    set(20, &(SECTOR_BYTES as u32).to_le_bytes());
+    set(24, &[PAGE_SECTORS_LOG2, 0]);
+    set(26, &(1_u16 << PAGE_SECTORS_LOG2).to_le_bytes());
+    // Queues.
+    set(34, &1_u16.to_le_bytes());
+    // What is discarded or set to zero by a request: sectors, ranges, and the alignment of a discard; zeroes may be unmapped.
+    set(36, &RANGE_SECTORS_MAX.to_le_bytes());
+    set(40, &1_u32.to_le_bytes());
+    set(44, &(1_u32 << PAGE_SECTORS_LOG2).to_le_bytes());
+    set(48, &RANGE_SECTORS_MAX.to_le_bytes());
+    set(52, &1_u32.to_le_bytes());
+    set(56, &[1]);
+    config
+}

@@ -1,0 +1,30 @@
+//! Devices of a VM that are served outside of QEMU, each in a process of its own (vhost-user): a network card and a disk.
+
+mod backend;
+#[cfg(test)]
+mod backend_tests;
+mod card;
+mod disk;
+mod messages;
+mod rings;
+#[cfg(test)]
+mod test_guest;
+
+use anyhow::Result;
+pub use card::check as check_tap;
+use card::{Card, Tap};
+use disk::Disk;
+pub use disk::{DiskOptions, has_io_uring};
+use std::path::Path;
+
+/// Serves the network card of one VM until its QEMU ends. `name` is an existing TAP device; QEMU connects to the unix socket `socket`,
+/// which is made here, as its `-netdev vhost-user`.
+pub fn serve_tap(name: &str, socket: &Path) -> Result<()> {
+    backend::serve(Card::new(Tap::open(name)?), socket)
+}
+
+/// Serves the disk of one VM, the file or block device `path`, until its QEMU ends, which connects to the unix socket `socket`, which is
+/// made here.
+pub fn serve_disk(path: &Path, options: DiskOptions, socket: &Path) -> Result<()> {
+    backend::serve(Disk::open(path, options)?, socket)
+}
