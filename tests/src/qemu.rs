@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// QEMU's sockets by which `glass` and tests reach it.
 const SOCKETS: [&str; 2] = ["gdb", "monitor"];
-/// The devices that processes of `glass` serve: the names of their sockets.
+/// The devices that processes of `glass` serve: the names of their sockets without the ending.
 const DEVICES: [&str; 2] = ["card", "disk"];
 
 /// A QEMU process. Dropping it ends it, and the processes that serve its devices.
@@ -67,7 +67,7 @@ pub fn command_line(glass_run: &mut Command, service: &[&str], folder: &Folder) 
         }
         for name in DEVICES {
             if word.starts_with(&chardev(name)) {
-                *word = format!("{}path={}", chardev(name), folder.file(name).display());
+                *word = format!("{}path={}", chardev(name), folder.file(&format!("{name}.socket")).display());
             }
         }
     }

@@ -1,17 +1,24 @@
-//! `bench-disk` measures a disk on each platform, or prints why it cannot.
+//! `bench-disk` measures a disk on each platform, or prints why it cannot; and the process that serves the disk of a VM under KVM.
 
+use glass_tests::content::Content;
 use glass_tests::folder::Folder;
+use glass_tests::limit::within;
+use glass_tests::process::{kill_descendants, parent};
 use glass_tests::programs;
-use glass_tests::queue::World;
+use glass_tests::queue::{Options, Queue, World, answer};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 glass_tests::in_every_world! {
     a_disk_is_measured within 120;
+    a_disk_past_the_page_cache_is_measured within 120;
 }
 
-fn run(world: World, disk: &Path, arguments: &[&str]) -> Option<Output> {
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn run(world: World, disk: &Path, options: &[&str], arguments: &[&str]) -> Option<Output> {
     let mut command = match world {
         World::Process => Command::new(programs::built("bench-disk")?),
         World::Kvm | World::Tcg => {
@@ -21,18 +28,29 @@ fn run(world: World, disk: &Path, arguments: &[&str]) -> Option<Output> {
             command
         }
     };
-    command.arg("--disk").arg(disk).args(["--disk-size", "1M", "--"]).args(arguments);
+    command.arg("--disk").arg(disk).args(["--disk-size", "1M"]).args(options).arg("--").args(arguments);
     Some(command.output().unwrap())
 }
 
 fn a_disk_is_measured(world: World) {
+    is_measured(world, &[]);
+}
+
+fn a_disk_past_the_page_cache_is_measured(world: World) {
+    match world {
+        World::Process => programs::skip("a process uses the page cache"),
+        World::Kvm | World::Tcg => is_measured(world, &["--disk-direct"]),
+    }
+}
+
+fn is_measured(world: World, options: &[&str]) {
     if let Some(reason) = world.obstacle() {
         return programs::skip(reason);
     }
     let folder = Folder::new("disk").unwrap();
     let disk = folder.file("disk.img");
     let arguments = ["--bytes", "512,64K", "--in-flight", "1,3", "--milliseconds", "20"];
-    let Some(output) = run(world, &disk, &arguments) else { return };
+    let Some(output) = run(world, &disk, options, &arguments) else { return };
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let measured = |line: &str| line.find("{\"direction\"").map(|at| serde_json::from_str(line[at..].trim()).unwrap());
@@ -48,7 +66,37 @@ fn a_disk_is_measured(world: World) {
     // The last writes cover the whole disk, or as much of it as there was time for.
     let written = std::fs::read(&disk).unwrap();
     assert!(written[..65536].iter().any(|byte| *byte != 0));
-    let refused = run(world, &disk, &["--bytes", "100"]).unwrap();
+    let refused = run(world, &disk, options, &["--bytes", "100"]).unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&refused.stdout), String::from_utf8_lossy(&refused.stderr));
     assert!(!refused.status.success() && text.contains("not whole sectors of 512 bytes"), "{text}");
+}
+
+/// With `--restart` the VM and the process of its disk start again, and no accepted item is lost.
+#[test]
+fn a_disk_that_ends_starts_again_with_the_vm_by_kvm() {
+    within(LIMIT, || {
+        let folder = Folder::new("disk-end").unwrap();
+        let options = Options { vm: vec!["--restart"], ..Options::default() };
+        let Some(queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &options).unwrap() else { return };
+        let item = |seed| Content { seed, length_bytes: 100_000 };
+        for seed in 0..5 {
+            assert_eq!(queue.put(item(seed)).unwrap().status(), 200);
+        }
+        let vm = queue.service_pid().unwrap();
+        if kill_descendants(parent(vm).unwrap(), "glass") == 0 {
+            return programs::skip("this host has no io_uring: QEMU serves the disk");
+        }
+        // It waits for the disk, is ended, and starts again.
+        let begin = Instant::now();
+        while queue.service_pid().map_or(true, |pid| pid == vm)
+            || answer(queue.address, Duration::from_secs(2)).is_none()
+        {
+            assert!(begin.elapsed() < LIMIT / 2, "{}", queue.output());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(queue.output().contains("glass disk has ended"), "{}", queue.output());
+        for seed in 0..5 {
+            queue.take(item(seed)).unwrap();
+        }
+    });
 }

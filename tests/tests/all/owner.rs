@@ -4,7 +4,7 @@ use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
 use glass_tests::port::free_port;
-use glass_tests::process::Process;
+use glass_tests::process::{self, Process};
 use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World, command};
 use std::path::Path;
@@ -19,8 +19,19 @@ fn item(seed: u64) -> Content {
     Content { seed, length_bytes: 50_000 }
 }
 
-/// Starts a queue in `second` on the disk of `queue`, which must be refused in one sentence that names the first.
-fn assert_refused(queue: &Queue, second: World, disk: &Path, folder: &Folder) {
+/// The process that has the disk of `queue`.
+fn owner(queue: &Queue, world: World) -> u32 {
+    let service = queue.service_pid().unwrap();
+    let glass = process::parent(service).unwrap();
+    let is_disk = |pid: &u32| process::name(*pid).is_some_and(|name| name == "glass");
+    match world {
+        World::Kvm => process::descendants(glass).into_iter().find(is_disk).unwrap_or(service),
+        _ => service,
+    }
+}
+
+/// Starts a queue in `second` on the disk of `queue`, which must be refused in one sentence that names the process `pid`.
+fn assert_refused(pid: u32, second: World, disk: &Path, folder: &Folder) {
     let port = free_port().unwrap();
     let Some(mut command) = command(second, disk, port, &Options::default()) else { return };
     let mut process = Process::spawn(&mut command, &folder.file("second.log")).unwrap();
@@ -28,7 +39,6 @@ fn assert_refused(queue: &Queue, second: World, disk: &Path, folder: &Folder) {
     let said = process.output();
     assert!(status.is_some_and(|status| !status.success()), "a second {second} runs on the same image: {said}");
     let refusals: Vec<&str> = said.lines().filter(|line| !line.starts_with("glass: booting")).collect();
-    let pid = queue.service_pid().unwrap();
     let is_named = refusals.len() == 1 && refusals[0].contains(&format!("is in use by process {pid}: stop that"));
     assert!(is_named, "process {pid} is not named in one sentence: {said}");
 }
@@ -44,12 +54,12 @@ fn keeps_its_image(first: World, second: World) {
     for seed in 0..ITEMS {
         assert_eq!(queue.put(item(seed)).unwrap().status(), 200);
     }
-    assert_refused(&queue, second, &disk, &folder);
+    let owner = owner(&queue, first);
+    assert_refused(owner, second, &disk, &folder);
     for seed in ITEMS..2 * ITEMS {
         assert_eq!(queue.put(item(seed)).unwrap().status(), 200);
     }
     // The lock dies with its owner, however that ends, and the other program finds everything.
-    let owner = queue.service_pid().unwrap();
     queue.kill();
     // A VM ends a moment after the `glass` that was killed.
     let begun = Instant::now();
@@ -71,6 +81,16 @@ fn a_process_keeps_its_image_from_a_process() {
 #[test]
 fn a_process_keeps_its_image_from_a_vm() {
     within(LIMIT, || keeps_its_image(World::Process, World::Tcg));
+}
+
+#[test]
+fn a_process_keeps_its_image_from_a_vm_by_kvm() {
+    within(LIMIT, || keeps_its_image(World::Process, World::Kvm));
+}
+
+#[test]
+fn a_vm_by_kvm_keeps_its_image_from_a_process() {
+    within(LIMIT, || keeps_its_image(World::Kvm, World::Process));
 }
 
 #[test]
@@ -114,15 +134,19 @@ fn a_block_device_has_one_writer() {
         // Logs are written beside a disk, and not into /dev.
         let disk = folder.file("queue.img");
         std::os::unix::fs::symlink(&device.0, &disk).unwrap();
-        for (first, second) in
-            [(World::Process, World::Process), (World::Process, World::Tcg), (World::Tcg, World::Process)]
-        {
+        for (first, second) in [
+            (World::Process, World::Process),
+            (World::Process, World::Tcg),
+            (World::Tcg, World::Process),
+            (World::Process, World::Kvm),
+            (World::Kvm, World::Process),
+        ] {
             if let Some(reason) = first.obstacle().or(second.obstacle()) {
                 programs::skip(reason);
                 continue;
             }
             let Some(queue) = Queue::start(first, &disk, &Options::default()).unwrap() else { return };
-            assert_refused(&queue, second, &disk, &folder);
+            assert_refused(owner(&queue, first), second, &disk, &folder);
             assert_eq!(queue.put(item(1)).unwrap().status(), 200);
             queue.take(item(1)).unwrap();
         }

@@ -5,14 +5,14 @@ use super::helpers::Helper;
 use super::options::Network;
 use super::qemu::escape;
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A device, and the process that serves it.
 pub(super) struct Device {
     /// The command, and what the VM has by it.
     serves: (&'static str, &'static str),
-    /// The name of the socket between QEMU and the process, and of its messages.
-    pub(super) name: &'static str,
+    /// What QEMU calls it.
+    name: &'static str,
     /// The words of the command, behind `glass`, without the socket.
     words: Vec<String>,
 }
@@ -47,8 +47,8 @@ pub(super) fn commands(args: &Args, accel: &str, folder: &Path) -> Vec<String> {
 pub(super) fn start(args: &Args, accel: &str, folder: &Path) -> Result<Vec<Helper>> {
     let start = |device: Device| {
         let program = std::env::current_exe().context("cannot find the program glass")?;
-        let (socket, log) = (folder.join(device.name), folder.join(format!("{}.log", device.name)));
-        Helper::start(device.serves, &program, &device.words(folder), &socket, log)
+        let log = folder.join(format!("{}.log", device.name));
+        Helper::start(device.serves, &program, &device.words(folder), &device.socket(folder), log)
     };
     all(args, accel).map(start).collect()
 }
@@ -56,12 +56,15 @@ pub(super) fn start(args: &Args, accel: &str, folder: &Path) -> Result<Vec<Helpe
 impl Device {
     /// QEMU's options for the socket.
     pub(super) fn chardev(&self, folder: &Path) -> [String; 2] {
-        let socket = escape(&folder.join(self.name));
-        ["-chardev".to_owned(), format!("socket,id={},path={socket}", self.name)]
+        ["-chardev".to_owned(), format!("socket,id={},path={}", self.name, escape(&self.socket(folder)))]
+    }
+
+    fn socket(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.socket", self.name))
     }
 
     fn words(&self, folder: &Path) -> Vec<String> {
-        let socket = folder.join(self.name).display().to_string();
+        let socket = self.socket(folder).display().to_string();
         self.words.iter().cloned().chain(["--socket".to_owned(), socket]).collect()
     }
 }

@@ -22,7 +22,6 @@ pub(crate) use tracee::{ChildSignals, Process, Stop, Tracee, kvm_extension};
 pub(crate) use watchdog::{Cleanup, Watchdog};
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
 
 use glass_profile::recording::Clocks;
 
