@@ -71,6 +71,30 @@ fn is_measured(world: World, options: &[&str]) {
     assert!(!refused.status.success() && text.contains("not whole sectors of 512 bytes"), "{text}");
 }
 
+/// A VM without its disk is no use.
+#[test]
+fn a_vm_ends_with_its_disk_by_kvm() {
+    within(LIMIT, || {
+        let folder = Folder::new("disk-lost").unwrap();
+        let Some(mut queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &Options::default()).unwrap() else {
+            return;
+        };
+        if kill_descendants(parent(queue.service_pid().unwrap()).unwrap(), "glass") == 0 {
+            return programs::skip("this host has no io_uring: QEMU serves the disk");
+        }
+        let begin = Instant::now();
+        while queue.is_running() {
+            assert!(begin.elapsed() < LIMIT / 2, "{}", queue.output());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let text = queue.output();
+        assert!(
+            text.contains("glass disk has ended") && text.contains("the VM is ended, because it has no disk"),
+            "{text}"
+        );
+    });
+}
+
 /// With `--restart` the VM and the process of its disk start again, and no accepted item is lost.
 #[test]
 fn a_disk_that_ends_starts_again_with_the_vm_by_kvm() {

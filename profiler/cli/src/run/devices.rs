@@ -1,7 +1,7 @@
 //! The VM's devices that processes of `glass` serve instead of QEMU: the network card in front of a TAP device, and the disk.
 
 use super::Args;
-use super::helpers::Helper;
+use super::helpers::{Helper, Role};
 use super::options::Network;
 use super::qemu::escape;
 use anyhow::{Context, Result};
@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A device, and the process that serves it.
 pub(super) struct Device {
-    /// The command, and what the VM has by it.
-    serves: (&'static str, &'static str),
+    role: Role,
     /// What QEMU calls it.
     name: &'static str,
     /// The words of the command, behind `glass`, without the socket.
@@ -21,7 +20,8 @@ pub(super) struct Device {
 pub(super) fn card(args: &Args, accel: &str) -> Option<Device> {
     let Network::Tap(tap) = &args.net else { return None };
     let words = vec!["tap".to_owned(), tap.clone()];
-    (accel == "kvm").then_some(Device { serves: ("glass tap", "network"), name: "card", words })
+    let role = Role { name: "glass tap", serves: "network", is_vital: false };
+    (accel == "kvm").then_some(Device { role, name: "card", words })
 }
 
 /// The disk, if a process serves it: on a host with io_uring, and with KVM, where each request to QEMU costs the VM an exit.
@@ -30,7 +30,9 @@ pub(super) fn disk(args: &Args, accel: &str) -> Option<Device> {
     let mut words = vec!["disk".to_owned(), path.display().to_string()];
     words.extend(args.disk_direct.then(|| "--direct".to_owned()));
     let is_apart = accel == "kvm" && glass_devices::has_io_uring();
-    is_apart.then_some(Device { serves: ("glass disk", "disk"), name: "disk", words })
+    // A service would wait for ever for a disk that does not answer.
+    let role = Role { name: "glass disk", serves: "disk", is_vital: true };
+    is_apart.then_some(Device { role, name: "disk", words })
 }
 
 /// All that processes serve.
@@ -48,7 +50,7 @@ pub(super) fn start(args: &Args, accel: &str, folder: &Path) -> Result<Vec<Helpe
     let start = |device: Device| {
         let program = std::env::current_exe().context("cannot find the program glass")?;
         let log = folder.join(format!("{}.log", device.name));
-        Helper::start(device.serves, &program, &device.words(folder), &device.socket(folder), log)
+        Helper::start(device.role, &program, &device.words(folder), &device.socket(folder), log)
     };
     all(args, accel).map(start).collect()
 }

@@ -23,20 +23,28 @@ const WATCH_ROUND: Duration = Duration::from_millis(500);
 /// A helper that ends less than this before QEMU has ended because of it.
 const TOGETHER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// What a helper is.
+#[derive(Clone, Copy)]
+pub(super) struct Role {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// What the VM has by it, in words.
+    pub(super) serves: &'static str,
+    /// Whether the VM ends with it.
+    pub(super) is_vital: bool,
+}
+
 /// A running helper. Dropping it ends it.
 pub(super) struct Helper {
     child: Child,
-    name: &'static str,
-    /// What the VM has by it, in words.
-    serves: &'static str,
+    role: Role,
     log: PathBuf,
 }
 
 impl Helper {
-    /// Starts `program`, which becomes the helper `name`, with `arguments`, and waits until it has made the socket `socket`. Its messages
-    /// are in `log`.
+    /// Starts `program` with `arguments`, and waits until it has made the socket `socket`. Its messages are in `log`.
     pub(super) fn start(
-        (name, serves): (&'static str, &'static str),
+        role: Role,
         program: &Path,
         arguments: &[String],
         socket: &Path,
@@ -46,7 +54,7 @@ impl Helper {
         let mut command: Command = ends_with_us(program);
         command.args(arguments).process_group(0).stdin(Stdio::null()).stdout(messages.try_clone()?).stderr(messages);
         let child = command.spawn().context("cannot run setpriv: install util-linux")?;
-        let mut helper = Helper { child, name, serves, log };
+        let mut helper = Helper { child, role, log };
         let end = Instant::now() + START_LIMIT;
         while !socket.exists() {
             let ended = helper.child.try_wait().context("cannot wait for a helper")?;
@@ -54,7 +62,7 @@ impl Helper {
                 let messages = fs::read_to_string(&helper.log).unwrap_or_default();
                 // Ours write whose message it is.
                 let message = messages.trim().trim_start_matches("glass: ");
-                bail!("{name} does not start: {message}", name = helper.name);
+                bail!("{} does not start: {message}", role.name);
             }
             std::thread::sleep(ROUND);
         }
@@ -77,16 +85,16 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch the helpers of the VM that `vmm` runs. If one ends, prints one sentence; `is_ending` is whether the VM is ended
-    /// then, so that it can be started again with all of its helpers: QEMU connects to a helper only when it starts.
-    pub(super) fn start(helpers: Vec<Helper>, vmm: &Child, is_ending: bool) -> Result<Watch> {
+    /// Starts to watch the helpers of the VM that `vmm` runs. If one ends, prints one sentence; `is_restarted` is whether the VM is ended
+    /// then in any case, so that it can be started again with all of its helpers: QEMU connects to a helper only when it starts.
+    pub(super) fn start(helpers: Vec<Helper>, vmm: &Child, is_restarted: bool) -> Result<Watch> {
         if helpers.is_empty() {
             return Ok(Watch { end: None, thread: None });
         }
         let vmm = pidfd_open(Pid::from_child(vmm), PidfdFlags::empty()).context("cannot open QEMU's process")?;
         let (end, ended) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            watch(helpers, &vmm, is_ending, || ended.recv_timeout(WATCH_ROUND) == Err(RecvTimeoutError::Timeout))
+            watch(helpers, &vmm, is_restarted, || ended.recv_timeout(WATCH_ROUND) == Err(RecvTimeoutError::Timeout))
         });
         Ok(Watch { end: Some(end), thread: Some(thread) })
     }
@@ -109,7 +117,7 @@ impl Drop for Watch {
 }
 
 /// Watches until `goes_on` returns false. Whether the VM was ended.
-fn watch(mut helpers: Vec<Helper>, vmm: &OwnedFd, is_ending: bool, goes_on: impl Fn() -> bool) -> bool {
+fn watch(mut helpers: Vec<Helper>, vmm: &OwnedFd, is_restarted: bool, goes_on: impl Fn() -> bool) -> bool {
     let mut has_ended_vm = false;
     while goes_on() {
         helpers.retain_mut(|helper| {
@@ -122,15 +130,18 @@ fn watch(mut helpers: Vec<Helper>, vmm: &OwnedFd, is_ending: bool, goes_on: impl
             let messages = fs::read_to_string(&helper.log).unwrap_or_default();
             let last = messages.lines().rfind(|line| !line.trim().is_empty());
             let why = last.map(|line| format!(": {}", line.trim())).unwrap_or_default();
-            let Helper { name, serves, .. } = helper;
-            if is_ending {
-                say!("glass: {name} has ended ({status}){why}; the VM is ended, and starts again with it");
+            let Role { name, serves, is_vital } = helper.role;
+            let then = match (is_restarted, is_vital) {
+                (true, _) => "the VM is ended, and starts again with it".to_owned(),
+                (false, true) => format!("the VM is ended, because it has no {serves} any more (--restart starts both again)"),
+                (false, false) => format!(
+                    "the VM has no {serves} until it is started again, because QEMU connects to {name} only at its start (--restart \
+                     starts both again)"
+                ),
+            };
+            say!("glass: {name} has ended ({status}){why}; {then}");
+            if is_restarted || is_vital {
                 has_ended_vm |= pidfd_send_signal(vmm, Signal::KILL).is_ok();
-            } else {
-                say!(
-                    "glass: {name} has ended ({status}){why}; the VM has no {serves} until it is started again, because QEMU connects \
-                     to {name} only at its start (--restart starts both again)"
-                );
             }
             false
         });

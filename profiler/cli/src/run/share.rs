@@ -1,14 +1,14 @@
 //! `--share`: a directory of the host as the VM's files, which a helper on the host serves.
 
 use super::Args;
-use super::helpers::{Helper, find};
+use super::helpers::{Helper, Role, find};
 use super::qemu::escape;
 use anyhow::{Context, Result, bail};
 use glass_guests::registry;
 use std::path::{Path, PathBuf};
 
 const PROGRAM: &str = "virtiofsd";
-const SERVES: (&str, &str) = (PROGRAM, "files");
+const ROLE: Role = Role { name: PROGRAM, serves: "files", is_vital: false };
 /// Where systems put it, as it is no command for users: Debian 12 with QEMU, newer ones in a package of its own.
 const FOLDERS: [&str; 3] = ["/usr/lib/qemu", "/usr/libexec", "/usr/lib/virtiofsd"];
 
@@ -76,18 +76,18 @@ pub(super) fn start(args: &Args, folder: &Path) -> Result<Option<Helper>> {
     }
     let log = folder.join("files.log");
     if !share.is_read_only {
-        return Helper::start(SERVES, &program, &arguments, &socket, log).map(Some);
+        return Helper::start(ROLE, &program, &arguments, &socket, log).map(Some);
     }
     if !is_first {
         arguments.push("--readonly".into());
-        return Helper::start(SERVES, &program, &arguments, &socket, log).map(Some);
+        return Helper::start(ROLE, &program, &arguments, &socket, log).map(Some);
     }
     // It has no option for it: it gets a view of its own of the file systems, in which the directory cannot be written.
     let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
     let mut words: Vec<String> = ["--mount", "--propagation", "private", "sh", "-c", script].map(str::to_owned).into();
     words.extend([path.display().to_string(), program.display().to_string()]);
     words.extend(arguments);
-    Helper::start(SERVES, Path::new("unshare"), &words, &socket, log).map(Some)
+    Helper::start(ROLE, Path::new("unshare"), &words, &socket, log).map(Some)
 }
 
 /// What `glass ps` shows of it.

@@ -1,7 +1,7 @@
 //! `--vsock`: the VM's socket device, which a helper on the host serves, and TCP ports that lead to its ports.
 
 use super::Args;
-use super::helpers::{Helper, find};
+use super::helpers::{Helper, Role, find};
 use super::options::{Guest, Port};
 use super::qemu::escape;
 use crate::console::say;
@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 const PROGRAM: &str = "vhost-device-vsock";
+const ROLE: Role = Role { name: PROGRAM, serves: "vsock", is_vital: false };
 /// The VM's context identifier. Each VM has a helper of its own, so all have the same one.
 const CID: u32 = 3;
 /// Bytes that the helper keeps for a connection whose VM does not read.
@@ -73,7 +74,7 @@ pub(super) fn start(args: &Args, folder: &Path) -> Result<Option<Helper>> {
         format!("--uds-path={}", clients.display()),
         format!("--tx-buffer-size={BUFFER_BYTES}"),
     ];
-    let helper = Helper::start((PROGRAM, "vsock"), &program, &arguments, &socket, folder.join("vsock.log"))?;
+    let helper = Helper::start(ROLE, &program, &arguments, &socket, folder.join("vsock.log"))?;
     say!("glass: {} leads to the VM's vsock: write `CONNECT PORT` and a line end, then read `OK`", clients.display());
     for (host, guest) in forwarded(&args.port) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, host));
