@@ -26,6 +26,7 @@ pub(crate) struct Request {
     number: u64,
     operation: Operation,
     bytes: u32,
+    is_submitted: bool,
 }
 
 impl Device {
@@ -35,13 +36,23 @@ impl Device {
 
     pub(crate) fn request(&self, operation: Operation, bytes: usize) -> Request {
         let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
-        Request { device: self.clone(), number, operation, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Request { device: self.clone(), number, operation, bytes, is_submitted: false }
     }
 }
 
 impl Request {
-    /// Records the submission; call it before the executing thread can see the request.
+    /// Records the submission of a request that this thread executes first.
+    pub(crate) fn submit(&mut self) {
+        self.submitted();
+        self.is_submitted = true;
+    }
+
+    /// Records the submission, if it was not recorded; call it before the executing thread can see the request.
     pub(crate) fn submitted(&self) {
+        if self.is_submitted {
+            return;
+        }
         let Inner { name, under_way } = &*self.device.inner;
         // Relaxed: a statistic. It counts also while tracing is off, so that it is right when tracing starts.
         let count = under_way.fetch_add(1, Ordering::Relaxed) + 1;

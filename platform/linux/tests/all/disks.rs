@@ -209,3 +209,29 @@ fn many_requests_at_once_all_complete_and_dropped_ones_do_no_harm() {
     });
     assert_eq!(all, 1000);
 }
+
+#[test]
+fn a_task_that_reads_all_the_time_leaves_others_their_turn() {
+    let folder = Folder::new("turns");
+    let platform = open(&folder.file("disk"), Some("1M")).unwrap();
+    let disk = platform.block(0).unwrap();
+    let (spawner, over) = (platform.clone(), Rc::new(Cell::new(false)));
+    let is_over = over.clone();
+    let reads = run(&platform, async move {
+        let pause = spawner.sleep(Duration::from_millis(10));
+        let end = async move {
+            pause.await;
+            over.set(true);
+        };
+        spawner.spawn("end", end).unwrap();
+        // More than fit into the pause, and few enough to end soon if nobody else has a turn.
+        let reads = (0..10_000_000).take_while(|_| !is_over.get());
+        let mut count = 0;
+        for _ in reads {
+            assert_eq!(disk.read(0, Buf::zeroed(512).unwrap()).await.0, Ok(()));
+            count += 1;
+        }
+        count
+    });
+    assert!(reads < 10_000_000);
+}
