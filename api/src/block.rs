@@ -28,6 +28,36 @@ pub trait Block: Clone + 'static {
 
     /// When it completes, every write that completed before `flush` was first polled is on stable storage.
     async fn flush(&self) -> Result<(), BlockError>;
+
+    /// Nobody needs the `len` bytes from `offset` on any more, so the device may use their space for something else. Until
+    /// they are written again, reads of them return anything. A device that cannot use that does nothing. Offset and length are
+    /// multiples of [`BlockInfo::sector_bytes`]. Await it before you write to the same place.
+    async fn discard(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        check_change(self.info(), offset, len)
+    }
+
+    /// Sets the `len` bytes from `offset` on to zero, with the rules of a write. Where the device can, without bytes that pass
+    /// through memory.
+    async fn write_zeroes(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        write_zeroes_as_bytes(self, offset, len).await
+    }
+}
+
+/// The zeroes of one write of [`write_zeroes_as_bytes`].
+const ZEROES_BYTES: usize = 64 << 10;
+
+/// [`Block::write_zeroes`] for a device that has no such request. Fails with [`BlockError::Broken`] when there is no memory for
+/// 64 KiB.
+pub async fn write_zeroes_as_bytes<B: Block>(block: &B, offset: u64, len: usize) -> Result<(), BlockError> {
+    check_change(block.info(), offset, len)?;
+    let zeroes = Buf::zeroed(len.min(ZEROES_BYTES)).map_err(|_| BlockError::Broken("no memory for zeroes"))?;
+    let mut done = 0;
+    while done < len {
+        let bytes = (len - done).min(ZEROES_BYTES);
+        block.write(offset + done as u64, zeroes.slice(0..bytes)).await.0?;
+        done += bytes;
+    }
+    Ok(())
 }
 
 /// Properties of a block device.
@@ -103,6 +133,12 @@ pub fn check_request(info: BlockInfo, offset: u64, len: usize) -> Result<(), Blo
         Some(end) if end <= info.size_bytes => Ok(()),
         _ => Err(BlockError::OutOfRange { offset, len, size: info.size_bytes }),
     }
+}
+
+/// The same before a request that changes the device without a buffer.
+pub fn check_change(info: BlockInfo, offset: u64, len: usize) -> Result<(), BlockError> {
+    check_request(info, offset, len)?;
+    if info.read_only { Err(BlockError::ReadOnly) } else { Ok(()) }
 }
 
 #[cfg(test)]

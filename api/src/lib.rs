@@ -28,7 +28,7 @@ mod spawn;
 mod wall;
 
 pub use address::{Address, Machine, NotAPort, Port, VsockAddress};
-pub use block::{Block, BlockError, BlockInfo, check_request};
+pub use block::{Block, BlockError, BlockInfo, check_change, check_request, write_zeroes_as_bytes};
 pub use buf::{Buf, OutOfMemory};
 pub use clock::{Clock, Instant, TimedOut};
 pub use cores::{CoreHandle, Cores, SpawnOnError};

@@ -15,6 +15,8 @@ pub struct Config {
     pub item_bytes_max: Option<u64>,
     /// Erase the disk and start with an empty queue.
     pub format: bool,
+    /// Give the space of removed items back to the host.
+    pub discard: bool,
 }
 
 /// Invalid arguments.
@@ -26,17 +28,21 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}: {} (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format])", self.argument, self.what)
+        write!(
+            f,
+            "{}: {} (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard])",
+            self.argument, self.what
+        )
     }
 }
 
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `--port PORT` (`8080`, `vsock:80`; several times for several), `--max-item-bytes NUMBER` and `--format`; a value may also follow
+    /// Reads `--port PORT` (`8080`, `vsock:80`; several times for several), `--max-item-bytes NUMBER`, `--format` and `--discard`; a value may also follow
     /// its name and `=`.
     pub fn from_args(args: &[String]) -> Result<Config, ConfigError> {
-        let mut config = Config { ports: Vec::new(), item_bytes_max: None, format: false };
+        let mut config = Config { ports: Vec::new(), item_bytes_max: None, format: false, discard: false };
         let mut rest = args.iter().map(String::as_str);
         while let Some(argument) = rest.next() {
             let (name, value) = match argument.split_once('=') {
@@ -55,6 +61,7 @@ impl Config {
                     config.item_bytes_max = Some(value.ok_or(error("a number of bytes must follow"))?);
                 }
                 "--format" if value.is_none() => config.format = true,
+                "--discard" if value.is_none() => config.discard = true,
                 _ => return Err(error("there is no such argument")),
             }
         }
@@ -82,9 +89,11 @@ mod tests {
 
     #[test]
     fn arguments_are_read_or_refused_by_name() {
-        assert_eq!(parse(&[]), Ok(Config { ports: vec![Port::Tcp(8080)], item_bytes_max: None, format: false }));
-        let all = Config { ports: vec![Port::Tcp(0), Port::Vsock(80)], item_bytes_max: Some(7), format: true };
-        assert_eq!(parse(&["--port", "0", "--port=vsock:80", "--max-item-bytes=7", "--format"]), Ok(all));
+        let default = Config { ports: vec![Port::Tcp(8080)], item_bytes_max: None, format: false, discard: false };
+        assert_eq!(parse(&[]), Ok(default));
+        let ports = vec![Port::Tcp(0), Port::Vsock(80)];
+        let all = Config { ports, item_bytes_max: Some(7), format: true, discard: true };
+        assert_eq!(parse(&["--port", "0", "--port=vsock:80", "--max-item-bytes=7", "--format", "--discard"]), Ok(all));
         for bad in [&["--port"][..], &["--port", "65536"], &["--port=+1"], &["--port="]] {
             assert!(parse(bad).unwrap_err().contains("must follow"), "{bad:?}");
         }

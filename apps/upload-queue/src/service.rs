@@ -58,6 +58,9 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     let config = Config::from_args(p.args()).map_err(ServeError::Config)?;
     let disk = p.block(0).ok_or(ServeError::NoDisk)?;
     let (store, recovery) = Store::open(disk, config.format).await.map_err(ServeError::Open)?;
+    if config.discard {
+        store.discard_removed();
+    }
     for remark in recovery.remarks() {
         p.print(format_args!("upload-queue: {remark}"));
     }

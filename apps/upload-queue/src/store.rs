@@ -13,7 +13,7 @@ use crate::upload::Upload;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::pin::Pin;
 use glasshouse::future::{Either, select};
 use glasshouse::sync::{Notified, Notify};
@@ -45,6 +45,8 @@ struct Inner<B> {
     dirty: Notify,
     /// There are abandoned writes.
     abandoned: Notify,
+    /// Whether the space of removed items is given back to the disk.
+    discards: Cell<bool>,
 }
 
 struct State {
@@ -96,8 +98,15 @@ impl<B: Block> Store<B> {
             changed: Notify::named(&COMMIT),
             dirty: Notify::named(&CHANGE),
             abandoned: Notify::named(&ABANDONED),
+            discards: Cell::new(false),
         };
         Store { inner: Rc::new(inner) }
+    }
+
+    /// From now on the disk learns which space is free when an item is removed, and may give it back to the host. New items need
+    /// it again, which takes the host more time than to overwrite old ones.
+    pub fn discard_removed(&self) {
+        self.inner.discards.set(true);
     }
 
     /// Statistics for the front page.
@@ -250,11 +259,26 @@ impl<B: Block> Store<B> {
         if let Err(error) = inner.block.flush().await {
             return self.fail_flush(batch, error);
         }
+        let free = inner.state.borrow_mut().changes.succeed(batch, sequence);
+        if inner.discards.get() {
+            self.discard(&free).await;
+        }
         // The space of removed items is freed here.
-        drop(inner.state.borrow_mut().changes.succeed(batch, sequence));
+        drop(free);
         COMMITS.add(1);
         ITEMS_QUEUED.set(inner.state.borrow().changes.item_count() as i64);
         self.tell_bytes();
+    }
+
+    /// Discards the data of removed items, except those that are still downloaded.
+    async fn discard(&self, items: &[Rc<Item>]) {
+        for item in items.iter().filter(|item| Rc::strong_count(item) == 1) {
+            for extent in item.entry.extents.iter().filter(|extent| extent.blocks > 0) {
+                let offset = u64::from(extent.start) * BLOCK_BYTES as u64;
+                // A hint: nothing is wrong when it fails.
+                let _ = self.inner.block.discard(offset, extent.blocks as usize * BLOCK_BYTES).await;
+            }
+        }
     }
 
     async fn write_slot(&self, sequence: u64, batch: &Batch, slot: &mut Option<Buf>) -> Result<(), BlockError> {

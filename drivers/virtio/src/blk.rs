@@ -6,14 +6,17 @@
 use crate::dma::{Dma, DmaMemory, Loan, Users};
 use crate::error::{Lie, SetupError};
 use crate::queue::{AddError, Queue, QueueOptions, Segment};
-use crate::request::{CONFIG_SEG_MAX, CONFIG_SIZE_MAX, VIRTIO_SECTOR_BYTES, read_info, read_u32};
+use crate::request::{
+    CONFIG_MAX_DISCARD_SECTORS, CONFIG_MAX_WRITE_ZEROES_SECTORS, CONFIG_SEG_MAX, CONFIG_SIZE_MAX, VIRTIO_SECTOR_BYTES,
+    read_info, read_u32,
+};
 use crate::request::{Kind, Operation, Request, RequestId, SubmitError};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
-use glass_api::{BlockError, BlockInfo, Buf, check_request};
+use glass_api::{BlockError, BlockInfo, Buf, check_change, check_request};
 
 /// Requests in flight, and descriptors. Deep enough for any disk: 16 requests of 64 KiB pass
 /// 2 GB/s (QEMU 7.2, 2026-11-21).
@@ -23,13 +26,18 @@ const PIECE_BYTES_MAX: u32 = 1 << 20;
 /// Data segments in a piece, for devices that limit a segment's length.
 const SEGMENTS_MAX: usize = 4;
 
-/// In each descriptor's own area: type, reserved, sector; then the status byte.
-const AREA_BYTES: usize = 32;
+/// In each descriptor's own area: type, reserved, sector; for a discard and for zeroes the range, which is sector, number of
+/// sectors, flags; then the status byte.
+const AREA_BYTES: usize = 64;
 const HEADER_BYTES: u32 = 16;
-const STATUS_OFFSET: usize = 16;
+const RANGE_OFFSET: usize = 16;
+const RANGE_BYTES: u32 = 16;
+const STATUS_OFFSET: usize = 32;
 const STATUS_OK: u8 = 0;
 const STATUS_NOT_WRITTEN: u64 = 0xff;
 
+/// The device has no such request: VIRTIO_BLK_S_UNSUPP.
+const UNSUPPORTED: SubmitError = SubmitError::Refused(BlockError::Device(2));
 /// The buffer cannot be lent to the device: ENOMEM.
 const NO_LOAN: SubmitError = SubmitError::Refused(BlockError::Device(12));
 
@@ -62,6 +70,9 @@ struct Limits {
     has_flush: bool,
     segment_bytes_max: u32,
     segments_max: usize,
+    /// The longest ranges to discard and to set to zero; 0 without such requests.
+    discard_bytes_max: usize,
+    zeroes_bytes_max: usize,
 }
 
 /// Resets the device, agrees on features and makes it run: its queue, the areas of its requests, and its limits.
@@ -72,7 +83,9 @@ fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma) -> Result<(Queu
         | feature::BLK_SEG_MAX
         | feature::BLK_RO
         | feature::BLK_BLK_SIZE
-        | feature::BLK_FLUSH;
+        | feature::BLK_FLUSH
+        | feature::BLK_DISCARD
+        | feature::BLK_WRITE_ZEROES;
     let features = session.begin(device::BLK, wanted, 0, &[])?;
     let has = |bit| features & bit != 0;
     let info = read_info(session, features)?;
@@ -98,8 +111,28 @@ fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma) -> Result<(Queu
     }
     // The device writes a status byte into each.
     let areas = session.allocate(dma, usize::from(size) * AREA_BYTES, Users::DeviceWrites)?;
+    let mut range_bytes_max = |bit, offset| {
+        let sectors = if has(bit) { read_u32(session, offset)? } else { 0 };
+        Ok((u64::from(sectors) * VIRTIO_SECTOR_BYTES) as usize & !(info.sector_bytes as usize - 1))
+    };
+    let discard_bytes_max = range_bytes_max(feature::BLK_DISCARD, CONFIG_MAX_DISCARD_SECTORS)?;
+    let zeroes_bytes_max = range_bytes_max(feature::BLK_WRITE_ZEROES, CONFIG_MAX_WRITE_ZEROES_SECTORS)?;
     session.go();
-    Ok((queue, areas, Limits { info, has_flush: has(feature::BLK_FLUSH), segment_bytes_max, segments_max }))
+    let has_flush = has(feature::BLK_FLUSH);
+    let limits = Limits { info, has_flush, segment_bytes_max, segments_max, discard_bytes_max, zeroes_bytes_max };
+    Ok((queue, areas, limits))
+}
+
+impl Limits {
+    /// The bytes of the next piece, if it is a range and not data.
+    fn range_bytes(&self, operation: &Operation) -> Option<usize> {
+        let bytes_max = match operation.kind {
+            Kind::Discard => self.discard_bytes_max,
+            Kind::WriteZeroes => self.zeroes_bytes_max,
+            Kind::Read | Kind::Write | Kind::Flush => return None,
+        };
+        Some(operation.left.min(bytes_max))
+    }
 }
 
 impl<T: Transport, D: Dma> Blk<T, D> {
@@ -163,6 +196,11 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         self.limits.info
     }
 
+    /// Whether it takes [`Request::WriteZeroes`].
+    pub fn writes_zeroes(&self) -> bool {
+        self.limits.zeroes_bytes_max > 0
+    }
+
     /// Requests that can be in flight.
     pub fn requests_max(&self) -> usize {
         self.operations.len()
@@ -205,14 +243,20 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             _ if info.read_only => Some(BlockError::ReadOnly),
             Request::Write { offset, buf } => check_request(info, *offset, buf.len()).err(),
             Request::Flush => None,
+            Request::Discard { offset, len } | Request::WriteZeroes { offset, len } => {
+                check_change(info, *offset, *len).err()
+            }
         };
         if let Some(error) = error {
             return Err((SubmitError::Refused(error), request));
         }
         let number = self.requests + 1;
-        let new = |kind, offset, loan, buf: Option<Buf>| {
-            let left = buf.as_ref().map_or(0, |buf| buf.len());
-            let unsent = if kind == Kind::Flush { self.limits.has_flush } else { left > 0 };
+        let new = |kind, offset, left, loan, buf: Option<Buf>| {
+            let unsent = match kind {
+                Kind::Flush => self.limits.has_flush,
+                Kind::Discard => left > 0 && self.limits.discard_bytes_max > 0,
+                Kind::Read | Kind::Write | Kind::WriteZeroes => left > 0,
+            };
             let (bytes, result) = (u32::try_from(left).unwrap_or(u32::MAX), Ok(()));
             Operation { kind, loan, offset, position: 0, left, unsent, bytes, number, pieces_in_flight: 0, result, buf }
         };
@@ -224,7 +268,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
                 let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
                 // SAFETY: the buffer has no other owner, and stays in the operation, untouched, as long as its loan lasts.
                 match unsafe { Loan::new(&self.dma, pointer, length, Users::DeviceWrites) } {
-                    Some(loan) => Ok(new(Kind::Read, offset, Some(loan), Some(buf))),
+                    Some(loan) => Ok(new(Kind::Read, offset, length, Some(loan), Some(buf))),
                     None => Err((NO_LOAN, Request::Read { offset, buf })),
                 }
             }
@@ -232,11 +276,16 @@ impl<T: Transport, D: Dma> Blk<T, D> {
                 let (pointer, length) = (buf.as_ptr().cast_mut(), buf.len());
                 // SAFETY: the buffer stays in the operation as long as its loan lasts; a buffer with several owners is never written.
                 match unsafe { Loan::new(&self.dma, pointer, length, Users::DeviceReads) } {
-                    Some(loan) => Ok(new(Kind::Write, offset, Some(loan), Some(buf))),
+                    Some(loan) => Ok(new(Kind::Write, offset, length, Some(loan), Some(buf))),
                     None => Err((NO_LOAN, Request::Write { offset, buf })),
                 }
             }
-            Request::Flush => Ok(new(Kind::Flush, 0, None, None)),
+            Request::Flush => Ok(new(Kind::Flush, 0, 0, None, None)),
+            Request::Discard { offset, len } => Ok(new(Kind::Discard, offset, len, None, None)),
+            Request::WriteZeroes { offset, len } if self.writes_zeroes() => {
+                Ok(new(Kind::WriteZeroes, offset, len, None, None))
+            }
+            Request::WriteZeroes { .. } => Err((UNSUPPORTED, request)),
         }
     }
 
@@ -252,11 +301,13 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             let mut segments = [Segment { address: 0, bytes: 0, device_writes: false }; SEGMENTS_MAX + 2];
             let token = self.queue.next_token();
             let area = token.index() * AREA_BYTES;
+            let range_bytes = self.limits.range_bytes(operation);
+            let header_bytes = HEADER_BYTES + range_bytes.map_or(0, |_| RANGE_BYTES);
             segments[0] =
-                Segment { address: self.areas.device_address(area), bytes: HEADER_BYTES, device_writes: false };
+                Segment { address: self.areas.device_address(area), bytes: header_bytes, device_writes: false };
             let start = operation.loan.as_ref().map_or(0, |loan| loan.address);
-            let (mut count, mut piece_bytes) = (1, 0);
-            while piece_bytes < operation.left && count <= self.limits.segments_max {
+            let (mut count, mut piece_bytes) = (1, range_bytes.unwrap_or(0));
+            while range_bytes.is_none() && piece_bytes < operation.left && count <= self.limits.segments_max {
                 let bytes = (operation.left - piece_bytes).min(self.limits.segment_bytes_max as usize);
                 let address = start + (operation.position + piece_bytes) as u64;
                 segments[count] = Segment { address, bytes: bytes as u32, device_writes: operation.kind == Kind::Read };
@@ -272,6 +323,9 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             }
             self.areas.store_u64(area, operation.kind as u64);
             self.areas.store_u64(area + 8, operation.offset / VIRTIO_SECTOR_BYTES);
+            self.areas.store_u64(area + RANGE_OFFSET, operation.offset / VIRTIO_SECTOR_BYTES);
+            // Without flags: zeroes keep their space.
+            self.areas.store_u64(area + RANGE_OFFSET + 8, piece_bytes as u64 / VIRTIO_SECTOR_BYTES);
             self.areas.store_u64(area + STATUS_OFFSET, STATUS_NOT_WRITTEN);
             // SAFETY: the session keeps the areas until the device is reset, and this one belongs to a free
             // descriptor. The data is inside the operation's `Buf` (`left` starts as its length), which is lent to the device and

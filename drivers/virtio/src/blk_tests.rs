@@ -19,11 +19,11 @@ use core::task::{Context, Poll, Waker};
 use glass_api::{Block, BlockError, Buf};
 use proptest::prelude::*;
 
-const SECTORS: u64 = 64;
-const ALL: u64 = feature::INDIRECT | feature::EVENT_IDX | feature::BLK_FLUSH | feature::BLK_SEG_MAX;
+pub const SECTORS: u64 = 64;
+pub const ALL: u64 = feature::INDIRECT | feature::EVENT_IDX | feature::BLK_FLUSH | feature::BLK_SEG_MAX;
 
 /// The configuration: capacity, size_max, seg_max, geometry, blk_size.
-fn config(size_max: u32, seg_max: u32, blk_size: u32) -> Vec<u8> {
+pub fn config(size_max: u32, seg_max: u32, blk_size: u32) -> Vec<u8> {
     let mut bytes = SECTORS.to_le_bytes().to_vec();
     bytes.extend(size_max.to_le_bytes());
     bytes.extend(seg_max.to_le_bytes());
@@ -33,21 +33,34 @@ fn config(size_max: u32, seg_max: u32, blk_size: u32) -> Vec<u8> {
 }
 
 /// The device's side: a disk in memory and the requests that it has not answered.
-struct Platter {
+pub struct Platter {
     fake: Fake,
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
     held: Vec<Chain>,
     flushes: usize,
     longest_segment: u32,
     most_segments: usize,
+    /// Requests without data: their kind, first sector and number of sectors.
+    pub ranges: Vec<(u32, u64, u32)>,
 }
 
 impl Platter {
-    fn new(features: u64, config: &[u8]) -> (Platter, Blk<Fake, GuardedDma>) {
+    pub fn new(features: u64, config: &[u8]) -> (Platter, Blk<Fake, GuardedDma>) {
         let fake = Fake::new(device::BLK, features, config);
         let blk = Blk::new(fake.clone(), GuardedDma).unwrap();
         let bytes = (0..SECTORS * 512).map(|index| (index / 512 + index % 251) as u8).collect();
-        (Platter { fake, bytes, held: Vec::new(), flushes: 0, longest_segment: 0, most_segments: 0 }, blk)
+        (
+            Platter {
+                fake,
+                bytes,
+                held: Vec::new(),
+                flushes: 0,
+                longest_segment: 0,
+                most_segments: 0,
+                ranges: Vec::new(),
+            },
+            blk,
+        )
     }
 
     fn take(&mut self) {
@@ -74,6 +87,14 @@ impl Platter {
             1 if status == 0 => self.bytes[start..start + length].copy_from_slice(&asked[16..]),
             1 => {}
             4 => self.flushes += 1,
+            11 | 13 => {
+                assert_eq!((asked.len(), &asked[28..]), (32, &[0; 4][..]), "one range without flags");
+                let sector = u64::from_le_bytes(asked[16..24].try_into().unwrap());
+                let sectors = u32::from_le_bytes(asked[24..28].try_into().unwrap());
+                self.ranges.push((kind, sector, sectors));
+                let range = sector as usize * 512..(sector as usize + sectors as usize) * 512;
+                self.bytes[range].fill(if kind == 13 { 0 } else { 0xdd });
+            }
             _ => panic!("request of kind {kind}"),
         }
         reply.push(status);
@@ -81,7 +102,7 @@ impl Platter {
         self.fake.with(0, |queue| queue.complete(chain.head, written))
     }
 
-    fn answer_all(&mut self) {
+    pub fn answer_all(&mut self) {
         self.take();
         while !self.held.is_empty() {
             self.answer(self.held.len() - 1, None);
@@ -89,7 +110,7 @@ impl Platter {
     }
 }
 
-type Outcome = (usize, Result<(), BlockError>, Option<Buf>);
+pub type Outcome = (usize, Result<(), BlockError>, Option<Buf>);
 
 fn poll(blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
@@ -99,7 +120,7 @@ fn poll(blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
 }
 
 /// Answers until nothing is in flight.
-fn finish(platter: &mut Platter, blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
+pub fn finish(platter: &mut Platter, blk: &mut Blk<Fake, GuardedDma>) -> Vec<Outcome> {
     let mut outcomes = poll(blk);
     loop {
         platter.take();
@@ -142,7 +163,8 @@ fn a_disk_takes_the_features_that_it_knows() {
     let fake = Fake::new(device::BLK, u64::MAX, &config(4096, 126, 512));
     let blk = Blk::new(fake.clone(), GuardedDma).unwrap();
     let known = feature::BLK_SIZE_MAX | feature::BLK_RO | feature::BLK_BLK_SIZE | feature::VERSION_1 | ALL;
-    assert_eq!(fake.state().accepted, known);
+    let ranges = feature::BLK_DISCARD | feature::BLK_WRITE_ZEROES;
+    assert_eq!(fake.state().accepted, known | ranges);
     assert!(blk.info().read_only);
 }
 
@@ -153,7 +175,7 @@ fn a_long_request_takes_one_descriptor_and_a_table() {
     let dma = RecordingDma::default();
     let mut blk = Blk::new(fake.clone(), dma.clone()).unwrap();
     // 128 descriptors with their rings, tables of six descriptors, and areas.
-    let expected = [(3398, Users::DeviceWrites), (128 * 6 * 16, Users::DeviceReads), (128 * 32, Users::DeviceWrites)];
+    let expected = [(3398, Users::DeviceWrites), (128 * 6 * 16, Users::DeviceReads), (128 * 64, Users::DeviceWrites)];
     assert_eq!(dma.allocated(), expected);
     for _ in 0..128 {
         blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(2048).unwrap() }).unwrap();

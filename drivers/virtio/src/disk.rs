@@ -17,7 +17,7 @@ use core::cell::RefCell;
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use glass_api::{Block, BlockError, BlockInfo, Buf};
+use glass_api::{Block, BlockError, BlockInfo, Buf, write_zeroes_as_bytes};
 use glass_trace::{BlockKind, Name};
 
 /// What a request waits for that the disk has no room for.
@@ -30,6 +30,8 @@ pub type Complete<'a> = &'a mut dyn FnMut(RequestId, Result<(), BlockError>, Opt
 pub trait BlockDevice {
     /// Size and limits.
     fn info(&self) -> BlockInfo;
+    /// Whether it takes [`Request::WriteZeroes`].
+    fn writes_zeroes(&self) -> bool;
     /// Requests that can be in flight: the numbers of all are below this.
     fn requests_max(&self) -> usize;
     /// Whether a request can be taken now.
@@ -64,6 +66,9 @@ macro_rules! forward {
     ($self:ident => $target:expr) => {
         fn info(&$self) -> BlockInfo {
             $target.info()
+        }
+        fn writes_zeroes(&$self) -> bool {
+            $target.writes_zeroes()
         }
         fn requests_max(&$self) -> usize {
             $target.requests_max()
@@ -210,13 +215,7 @@ impl<B: BlockDevice> Shared<B> {
                 *state = State::Submitted { slot, number };
                 Poll::Pending
             }
-            Err((SubmitError::Refused(error), request)) => {
-                let buf = match request {
-                    Request::Read { buf, .. } | Request::Write { buf, .. } => Some(buf),
-                    Request::Flush => None,
-                };
-                Poll::Ready((Err(error), buf))
-            }
+            Err((SubmitError::Refused(error), request)) => Poll::Ready((Err(error), request.into_buf())),
             Err((SubmitError::Full, _)) => unreachable!("room was looked for first"),
         }
     }
@@ -324,6 +323,18 @@ impl<B: BlockDevice + 'static> Block for Disk<B> {
 
     async fn flush(&self) -> Result<(), BlockError> {
         self.request(Request::Flush).await.0
+    }
+
+    async fn discard(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        self.request(Request::Discard { offset, len }).await.0
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        let has_request = self.shared.borrow().blk.writes_zeroes();
+        match has_request {
+            true => self.request(Request::WriteZeroes { offset, len }).await.0,
+            false => write_zeroes_as_bytes(self, offset, len).await,
+        }
     }
 }
 

@@ -20,6 +20,8 @@ extern crate std;
 
 mod blk;
 #[cfg(test)]
+mod blk_range_tests;
+#[cfg(test)]
 mod blk_tests;
 mod checksum;
 mod console;

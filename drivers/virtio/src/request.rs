@@ -12,6 +12,8 @@ const CONFIG_CAPACITY: u16 = 0;
 pub const CONFIG_SIZE_MAX: u16 = 8;
 pub const CONFIG_SEG_MAX: u16 = 12;
 const CONFIG_BLK_SIZE: u16 = 20;
+pub const CONFIG_MAX_DISCARD_SECTORS: u16 = 36;
+pub const CONFIG_MAX_WRITE_ZEROES_SECTORS: u16 = 48;
 
 /// Something to do. The buffer comes back with the completion.
 #[derive(Debug)]
@@ -32,6 +34,30 @@ pub enum Request {
     },
     /// Put on stable storage whatever has been completed.
     Flush,
+    /// The bytes are not needed any more. Both numbers are multiples of the sector size.
+    Discard {
+        /// Where they start.
+        offset: u64,
+        /// How many there are.
+        len: usize,
+    },
+    /// Set the bytes to zero, under the same rules.
+    WriteZeroes {
+        /// Where they start.
+        offset: u64,
+        /// How many there are.
+        len: usize,
+    },
+}
+
+impl Request {
+    /// The buffer, if it has one.
+    pub fn into_buf(self) -> Option<Buf> {
+        match self {
+            Request::Read { buf, .. } | Request::Write { buf, .. } => Some(buf),
+            Request::Flush | Request::Discard { .. } | Request::WriteZeroes { .. } => None,
+        }
+    }
 }
 
 /// Names a request until its completion; small and dense, then used again.
@@ -65,6 +91,8 @@ pub enum Kind {
     Read = 0,
     Write = 1,
     Flush = 4,
+    Discard = 11,
+    WriteZeroes = 13,
 }
 
 impl Kind {
@@ -74,6 +102,7 @@ impl Kind {
             Kind::Read => glass_trace::Operation::Read,
             Kind::Write => glass_trace::Operation::Write,
             Kind::Flush => glass_trace::Operation::Flush,
+            Kind::Discard | Kind::WriteZeroes => glass_trace::Operation::Other,
         }
     }
 }
@@ -102,6 +131,8 @@ impl Operation {
         match (self.kind, self.buf) {
             (Kind::Read, Some(buf)) => Request::Read { offset: self.offset, buf },
             (Kind::Write, Some(buf)) => Request::Write { offset: self.offset, buf },
+            (Kind::Discard, _) => Request::Discard { offset: self.offset, len: self.left },
+            (Kind::WriteZeroes, _) => Request::WriteZeroes { offset: self.offset, len: self.left },
             _ => Request::Flush,
         }
     }

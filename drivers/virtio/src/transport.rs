@@ -38,6 +38,10 @@ pub mod feature {
     pub const BLK_BLK_SIZE: u64 = 1 << 6;
     /// Disk: there is a volatile cache and a flush command.
     pub const BLK_FLUSH: u64 = 1 << 9;
+    /// A disk takes requests to discard.
+    pub const BLK_DISCARD: u64 = 1 << 13;
+    /// A disk takes requests to write zeroes.
+    pub const BLK_WRITE_ZEROES: u64 = 1 << 14;
 
     /// Console: there are ports beyond the first, and queues to talk about them.
     pub const CONSOLE_MULTIPORT: u64 = 1 << 1;
@@ -197,6 +201,7 @@ mod tests {
         assert_eq!(bits(feature::INDIRECT | feature::EVENT_IDX | feature::VERSION_1), [28, 29, 32]);
         let sizes = feature::BLK_SIZE_MAX | feature::BLK_SEG_MAX | feature::BLK_BLK_SIZE;
         assert_eq!(bits(sizes | feature::BLK_RO | feature::BLK_FLUSH), [1, 2, 5, 6, 9]);
+        assert_eq!(bits(feature::BLK_DISCARD | feature::BLK_WRITE_ZEROES), [13, 14]);
         assert_eq!(bits(feature::CONSOLE_MULTIPORT), [1]);
         assert_eq!(
             bits(feature::NET_CSUM | feature::NET_GUEST_CSUM | feature::NET_MTU | feature::NET_MAC),

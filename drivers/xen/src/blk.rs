@@ -15,7 +15,7 @@ use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use glass_api::{BlockError, BlockInfo, Buf, check_request};
+use glass_api::{BlockError, BlockInfo, Buf, check_change, check_request};
 use glass_virtio::{BlockDevice, Complete, Request, RequestId, SetupError, SubmitError};
 
 /// Requests that can be in flight; more than entries, because some have none yet.
@@ -259,6 +259,8 @@ impl<E: Events> Blk<E> {
             _ if info.read_only => Err(BlockError::ReadOnly),
             Request::Write { offset, buf } => check_request(info, *offset, buf.len()),
             Request::Flush => Ok(()),
+            Request::Discard { offset, len } => check_change(info, *offset, *len),
+            Request::WriteZeroes { .. } => Err(BlockError::Device(wire::STATUS_UNSUPPORTED.into())),
         }
     }
 
@@ -366,6 +368,10 @@ impl<E: Events> BlockDevice for Blk<E> {
         self.limits.info
     }
 
+    fn writes_zeroes(&self) -> bool {
+        false
+    }
+
     fn requests_max(&self) -> usize {
         self.requests.len()
     }
@@ -387,9 +393,15 @@ impl<E: Events> BlockDevice for Blk<E> {
             Request::Read { offset, buf } => (Operation::Read, glass_trace::Operation::Read, offset, Some(buf)),
             Request::Write { offset, buf } => (Operation::Write, glass_trace::Operation::Write, offset, Some(buf)),
             Request::Flush => (flush.unwrap_or(Operation::Flush), glass_trace::Operation::Flush, 0, None),
+            // A hint, which is not passed on.
+            Request::Discard { offset, .. } => (Operation::Flush, glass_trace::Operation::Other, offset, None),
+            Request::WriteZeroes { .. } => unreachable!("it was refused"),
         };
         // A back end without a request to flush has nothing to flush.
-        let is_unsent = buf.as_ref().map_or(flush.is_some(), |buf| !buf.is_empty());
+        let is_unsent = match traced {
+            glass_trace::Operation::Flush => flush.is_some(),
+            _ => buf.as_ref().is_some_and(|buf| !buf.is_empty()),
+        };
         self.taken += 1;
         let number = self.taken;
         let taken = Taken { operation, buf, offset, sent: 0, is_unsent, pieces_in_flight: 0, result: Ok(()), number };

@@ -13,8 +13,9 @@ pub const INDIRECT_SEGMENTS: usize = 512;
 pub const SEGMENT_BYTES: usize = 8;
 /// Offsets and sizes are in sectors of this size, whatever the disk's are.
 pub const SECTOR_BYTES: usize = 512;
-/// A status other than success.
+/// The status of success, and that of a request that the back end does not have.
 pub const STATUS_OK: i16 = 0;
+pub const STATUS_UNSUPPORTED: i16 = -2;
 
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,11 @@
 use crate::options::DiskOption;
 use crate::requests::{Device, Request};
 use crate::workers::Workers;
-use glass_api::{Block, BlockError, BlockInfo, Buf, check_request};
+use glass_api::{Block, BlockError, BlockInfo, Buf, check_change, check_request, write_zeroes_as_bytes};
 use glass_executor::sync::yield_now;
 use glass_lock::{Access, Refused, in_use, lock};
 use glass_trace::Operation;
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -118,6 +119,20 @@ impl Disk {
         Ok(Disk { file: Arc::new(file), info, workers, device })
     }
 
+    /// Makes a range of the file a hole or zeroes.
+    async fn set_range(&self, how: FallocateFlags, offset: u64, len: usize) -> Result<(), BlockError> {
+        check_change(self.info, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let request = self.device.request(Operation::Other, len);
+        let set = move |file: &File| {
+            let set = fallocate(file, how | FallocateFlags::KEEP_SIZE, offset, len as u64);
+            (set.map_err(io::Error::from), ())
+        };
+        self.run(request, set).await.0
+    }
+
     /// Executes `request` by `work` on the file, on a worker thread.
     async fn run<T: Send + 'static>(
         &self,
@@ -221,5 +236,22 @@ impl Block for Disk {
     async fn flush(&self) -> Result<(), BlockError> {
         let request = self.device.request(Operation::Flush, 0);
         self.run(request, |file| (file.sync_data(), ())).await.0
+    }
+
+    async fn discard(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        match self.set_range(FallocateFlags::PUNCH_HOLE, offset, len).await {
+            // The file system has no holes.
+            Err(BlockError::Device(code)) if code == Errno::OPNOTSUPP.raw_os_error() => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        match self.set_range(FallocateFlags::ZERO_RANGE, offset, len).await {
+            Err(BlockError::Device(code)) if code == Errno::OPNOTSUPP.raw_os_error() => {
+                write_zeroes_as_bytes(self, offset, len).await
+            }
+            result => result,
+        }
     }
 }

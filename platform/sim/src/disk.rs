@@ -7,7 +7,7 @@ use crate::trace::Trace;
 use core::cell::RefCell;
 use core::ops::Range;
 use core::time::Duration;
-use glass_api::{Block, BlockError, BlockInfo, Buf, Instant, check_request};
+use glass_api::{Block, BlockError, BlockInfo, Buf, Instant, check_change, check_request};
 use glass_executor::Executor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -249,6 +249,14 @@ impl Block for SimBlock {
         };
         self.wait(complete_at).await;
         (self.disk.borrow().result(fails), buf)
+    }
+
+    async fn discard(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        check_change(self.info(), offset, len)?;
+        // What is read afterwards is anything, so that a service which still needs it fails.
+        let mut buf = Buf::zeroed(len).map_err(|_| IO_ERROR)?;
+        self.disk.borrow_mut().chance.fill(buf.as_mut().expect("a new buffer has one owner"));
+        self.write(offset, buf).await.0
     }
 
     async fn flush(&self) -> Result<(), BlockError> {

@@ -2,11 +2,15 @@
 
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
+use glass_tests::http::Client;
 use glass_tests::limit::within;
-use glass_tests::process::{kill_descendants, parent};
+use glass_tests::port::free_port;
+use glass_tests::process::{Process, kill_descendants, parent};
 use glass_tests::programs;
-use glass_tests::queue::{Options, Queue, World, answer};
+use glass_tests::queue::{Options, Queue, World, answer, command};
 use serde_json::Value;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -14,6 +18,7 @@ use std::time::{Duration, Instant};
 glass_tests::in_every_world! {
     a_disk_is_measured within 120;
     a_disk_past_the_page_cache_is_measured within 120;
+    removed_items_leave_the_file within 120;
 }
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -123,4 +128,28 @@ fn a_disk_that_ends_starts_again_with_the_vm_by_kvm() {
             queue.take(item(seed)).unwrap();
         }
     });
+}
+
+/// With `--discard` the space of removed items is free on the host again.
+fn removed_items_leave_the_file(world: World) {
+    let folder = Folder::new("discard").unwrap();
+    let disk = folder.file("queue.img");
+    if let Some(reason) = world.obstacle() {
+        return programs::skip(reason);
+    }
+    let port = free_port().unwrap();
+    let options = Options { disk_size: "64M".into(), ..Options::default() };
+    let Some(mut command) = command(world, &disk, port, &options) else { return };
+    let mut process = Process::spawn(command.arg("--discard"), &folder.file("log")).unwrap();
+    process.wait_for_text("listening on", LIMIT, || ());
+    let used_bytes = || std::fs::metadata(&disk).unwrap().blocks() * 512;
+    let item = Content { seed: 1, length_bytes: 10 << 20 };
+    let mut client = Client::connect_within((Ipv4Addr::LOCALHOST, port).into(), LIMIT).unwrap();
+    assert_eq!(client.put("/uploader", item.length_bytes, &mut item.reader()).unwrap().status(), 200);
+    let full_bytes = used_bytes();
+    assert!(full_bytes >= item.length_bytes, "{full_bytes}");
+    let mut client = Client::connect_within((Ipv4Addr::LOCALHOST, port).into(), LIMIT).unwrap();
+    assert_eq!(client.request_if_match("DELETE", "/downloader", "*").unwrap().status(), 200);
+    let empty_bytes = used_bytes();
+    assert!(empty_bytes + item.length_bytes <= full_bytes + (1 << 20), "{full_bytes} bytes, then {empty_bytes}");
 }

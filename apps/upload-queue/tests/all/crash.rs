@@ -191,6 +191,9 @@ fn whatever_was_answered_survives_a_cut_at_every_moment() {
             let recorded = disk.clone();
             run(async move |executor| {
                 let store = open(&executor, recorded.clone()).await;
+                if seed % 4 < 2 {
+                    store.discard_removed();
+                }
                 script(executor, recorded, store, seed * 2 + life).await;
             });
             let events = disk.events();

@@ -348,7 +348,7 @@ fn what_stops_the_service_is_said_in_one_sentence() {
     let ended = |args: &[&str], disk_bytes| Site::new(16, disk_bytes, args).server.console().last().unwrap().clone();
     assert_eq!(
         ended(&["--prot"], MIB),
-        "ended: --prot: there is no such argument (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format])"
+        "ended: --prot: there is no such argument (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard])"
     );
     assert_eq!(ended(&[], 8192), "ended: the disk has 8192 bytes, and a queue needs at least 16384");
 }

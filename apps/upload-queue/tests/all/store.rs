@@ -1,6 +1,6 @@
 //! The store's interface, on a disk in memory.
 
-use crate::common::{Event, RecordingDisk, content, drain, get, open, put, remove_head, run};
+use crate::common::{DISCARDED, Event, RecordingDisk, content, drain, get, open, put, remove_head, run};
 use core::future::pending;
 use embassy_futures::poll_once;
 use glasshouse::{Block, BlockError, BlockInfo, Buf};
@@ -128,6 +128,31 @@ fn fills_up_and_works_again_when_drained() {
             }
             assert_eq!(store.usage().free_bytes, free);
         }
+    });
+}
+
+#[test]
+fn the_space_of_removed_items_is_discarded_if_nobody_reads_it() {
+    run(async |executor| {
+        let disk = RecordingDisk::plain(vec![0; 300 * 4096]);
+        let store = open(&executor, disk.clone()).await;
+        store.discard_removed();
+        let holds = |data: &[u8]| disk.image().windows(data.len()).any(|window| window == data);
+        let discarded = || disk.image().iter().filter(|&&byte| byte == DISCARDED).count();
+        let items = [3, 4, 5].map(|n| content(n, 10_000));
+        for data in &items {
+            put(&store, data, 10_000).await.unwrap();
+        }
+        let before = discarded();
+        assert_eq!(remove_head(&store).await, Ok(true));
+        assert!(!holds(&items[0]) && holds(&items[1]) && holds(&items[2]));
+        // Whole blocks, and nothing of what a random byte looks like.
+        assert!((3 * 4096 - 100..=3 * 4096).contains(&(discarded() - before)), "{}", discarded() - before);
+        let download = store.fetch().unwrap();
+        assert_eq!(remove_head(&store).await, Ok(true));
+        let data = drain(download).await.unwrap();
+        assert_eq!(data, items[1]);
+        assert_eq!(get(&store).await.unwrap().unwrap(), items[2]);
     });
 }
 

@@ -161,6 +161,33 @@ fn what_is_written_is_read_back_and_stays() {
 }
 
 #[test]
+fn ranges_are_discarded_and_set_to_zero() {
+    let folder = Folder::new("ranges");
+    let path = folder.file("disk");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let platform = open(&path, None).unwrap();
+    let disk = platform.block(0).unwrap();
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    let before = blocks();
+    run(&platform, async move {
+        assert_eq!(disk.write_zeroes(512, 1024).await, Ok(()));
+        assert_eq!(disk.write_zeroes(512, 0).await, Ok(()));
+        assert_eq!(disk.discard(512 << 10, 256 << 10).await, Ok(()));
+        let refused = disk.discard(1 << 20, 512).await;
+        assert!(matches!(refused, Err(BlockError::OutOfRange { .. })));
+        let refused = disk.write_zeroes(1, 512).await;
+        assert!(matches!(refused, Err(BlockError::Misaligned { .. })));
+    });
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(bytes[..2048], [vec![7; 512], vec![0; 1024], vec![7; 512]].concat());
+    assert_eq!((bytes.len(), bytes[(512 << 10) - 1], bytes[768 << 10]), (1 << 20, 7, 7));
+    // A file system without holes keeps the blocks.
+    let after = blocks();
+    assert!(bytes[512 << 10] == 7 || after + 400 < before, "{before} blocks before, {after} after");
+}
+
+#[test]
 fn a_file_that_shrinks_is_an_error_and_no_panic() {
     let folder = Folder::new("shrunk");
     let path = folder.file("disk");

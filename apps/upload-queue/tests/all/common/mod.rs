@@ -4,7 +4,7 @@ pub mod site;
 
 use embassy_futures::yield_now;
 use glass_executor::{Executor, Unpark};
-use glasshouse::{Block, BlockError, BlockInfo, Buf, check_request};
+use glasshouse::{Block, BlockError, BlockInfo, Buf, check_change, check_request};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ use upload_queue::{Download, Store, StoreError};
 
 /// The unit that a power cut leaves whole, whatever the disk's sector size.
 const TEAR_BYTES: usize = 512;
+
+/// What discarded bytes contain.
+pub const DISCARDED: u8 = 0xdd;
 
 /// A small generator (splitmix64), so that a seed in a message is all it takes to repeat a failure.
 #[derive(Clone)]
@@ -218,6 +221,14 @@ impl Block for RecordingDisk {
         self.inner.image.borrow_mut()[offset..][..bytes].copy_from_slice(&buf[..bytes]);
         self.log(Event::Written { id });
         (result, buf)
+    }
+
+    async fn discard(&self, offset: u64, len: usize) -> Result<(), BlockError> {
+        check_change(self.info(), offset, len)?;
+        // What is read afterwards is anything.
+        let mut buf = Buf::zeroed(len).unwrap();
+        buf.as_mut().unwrap().fill(DISCARDED);
+        self.write(offset, buf).await.0
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
