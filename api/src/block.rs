@@ -29,7 +29,7 @@ pub trait Block: Clone + 'static {
     /// When it completes, every write that completed before `flush` was first polled is on stable storage.
     async fn flush(&self) -> Result<(), BlockError>;
 
-    /// Nobody needs the `len` bytes from `offset` on any more, so the device may use their space for something else. Until
+    /// The `len` bytes from `offset` on are not needed any more, so the device may use their space for something else. Until
     /// they are written again, reads of them return anything. A device that cannot use that does nothing. Offset and length are
     /// multiples of [`BlockInfo::sector_bytes`]. Await it before you write to the same place.
     async fn discard(&self, offset: u64, len: usize) -> Result<(), BlockError> {

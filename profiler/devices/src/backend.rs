@@ -273,11 +273,11 @@ impl<D: Device> Backend<D> {
         Ok(())
     }
 
-    /// The bytes of the configuration for which QEMU has asked; zeroes behind its end.
+    /// The bytes of the configuration that QEMU requests; zeroes behind its end.
     fn answer_config(&self, message: &Message) -> Result<Vec<u8>> {
         let (offset, bytes) = (message.u32(0)? as usize, message.u32(4)? as usize);
         let mut answer = message.payload().to_vec();
-        ensure!(answer.len() == CONFIG_HEADER_BYTES + bytes, "QEMU asked for {bytes} bytes without room for them");
+        ensure!(answer.len() == CONFIG_HEADER_BYTES + bytes, "QEMU requested {bytes} bytes without room for them");
         let config = self.device.config().and_then(|config| config.get(offset..)).unwrap_or_default();
         for (index, byte) in answer[CONFIG_HEADER_BYTES..].iter_mut().enumerate() {
             *byte = config.get(index).copied().unwrap_or(0);

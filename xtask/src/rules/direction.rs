@@ -28,7 +28,7 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 20] = [
+const PARTS: [Part; 21] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
@@ -36,6 +36,8 @@ const PARTS: [Part; 20] = [
     Part { prefix: "platform/mpi", may_use: &["formats", "lib/mpi", "lib/mpi-abi"], tests_may_use: &["tests"] },
     // Its events go to the ring of another program's trace: it cannot use lib/trace, which is part of a program.
     Part { prefix: "lib/mpi", may_use: &["formats"], tests_may_use: &[] },
+    // Of the host: a process and the process of a VM's disk lock the same files.
+    Part { prefix: "lib/lock", may_use: &[], tests_may_use: &[] },
     Part { prefix: "platform/c-image", may_use: &["platform/vm", "formats"], tests_may_use: &[] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["formats", "platform/sim"] },
     Part { prefix: "drivers", may_use: &["api", "drivers", "lib/trace"], tests_may_use: &[] },
@@ -46,7 +48,7 @@ const PARTS: [Part; 20] = [
     Part { prefix: "profiler/core", may_use: &["formats"], tests_may_use: &["tests"] },
     Part { prefix: "profiler/guests", may_use: &["formats", "profiler/core"], tests_may_use: &["tests"] },
     Part { prefix: "profiler/session", may_use: &["profiler/core", "profiler/guests"], tests_may_use: &["tests"] },
-    Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &["tests"] },
+    Part { prefix: "profiler", may_use: &["formats", "profiler", "lib/lock"], tests_may_use: &["tests"] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
     Part { prefix: "bench", may_use: &["tests"], tests_may_use: &[] },
     Part {

@@ -251,7 +251,7 @@ fn a_task_that_reads_all_the_time_leaves_others_their_turn() {
             over.set(true);
         };
         spawner.spawn("end", end).unwrap();
-        // More than fit into the pause, and few enough to end soon if nobody else has a turn.
+        // More than fit into the pause, and few enough to end soon if no other task has a turn.
         let reads = (0..10_000_000).take_while(|_| !is_over.get());
         let mut count = 0;
         for _ in reads {

@@ -1,7 +1,7 @@
 //! Checks the disk of a service before the start: it exists, has the requested size, and has no other writer.
 //!
 //! QEMU locks bytes of the file (`lib/lock` has the rules), and refuses a locked disk with a message of two
-//! lines. So `glass` checks for a lock first; if somebody locks it after that, it replaces QEMU's message.
+//! lines. So `glass` checks for a lock first; if another process locks it after that, it replaces QEMU's message.
 
 use anyhow::{Context, Result, bail};
 use glass_guests::files::HostFile;

@@ -107,7 +107,7 @@ impl Engine {
         self.is_submitted = false;
     }
 
-    /// Submits what has been started, and gives each request that has ended to `end`; waits for one if asked to. Whether one has ended.
+    /// Submits what has been started, and gives each request that has ended to `end`; with `is_waiting` it waits for one. Whether one has ended.
     pub(super) fn turn(&mut self, is_waiting: bool, mut end: impl FnMut(Request, Status)) -> Result<bool> {
         if !self.is_submitted || is_waiting {
             match self.uring.submit_and_wait(usize::from(is_waiting)) {
@@ -152,7 +152,7 @@ impl Place {
                 request.advance(count.min(request.bytes));
                 if request.bytes > 0 { None } else { Some(Status::Done) }
             }
-            // The file ends here: somebody has made it shorter.
+            // The file ends here: another process has made it shorter.
             (Ok(0), Work::Read | Work::Write) => Some(Status::Failed),
             (Ok(_), _) => Some(Status::Done),
             (Err(_), work) => match (-result, work) {

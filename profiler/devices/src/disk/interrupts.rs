@@ -6,7 +6,7 @@
 use rustix::fs::{FileType, fstat, major, minor};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Moves this thread to the core that takes the interrupts of the disk that `file` is on, or is. Nothing if there is no such core.
 pub(super) fn follow(file: &File) {
@@ -41,7 +41,7 @@ fn core(device: &Path, counts: &Path, affinities: &Path) -> Option<usize> {
 }
 
 /// How often an interrupt was taken.
-fn count(folder: &PathBuf) -> Option<u64> {
+fn count(folder: &Path) -> Option<u64> {
     let text = fs::read_to_string(folder.join("per_cpu_count")).ok()?;
     text.trim().split(',').map(|count| count.parse::<u64>().ok()).sum()
 }
@@ -49,6 +49,7 @@ fn count(folder: &PathBuf) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     /// A disk with these queues, and interrupts with their counts and cores.
     fn host(test: &str, queues: usize, interrupts: &[(&str, &str, &str)]) -> PathBuf {

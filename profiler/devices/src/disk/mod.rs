@@ -166,7 +166,7 @@ impl Disk {
         self.used.push(unsafe { request.end(status) });
     }
 
-    /// Gives back what has ended; waits for something if asked to. Whether there was anything.
+    /// Gives back what has ended; with `is_waiting` it waits for something. Whether there was anything.
     fn end(&mut self, memory: &GuestMemoryMmap, ring: &mut Ring, is_waiting: bool) -> Result<bool> {
         let Disk { engine, used, .. } = self;
         // SAFETY: the guest's memory is there.

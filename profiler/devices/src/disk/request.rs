@@ -34,7 +34,7 @@ pub(super) enum Status {
     Unsupported = 2,
 }
 
-/// What a request asks of the host.
+/// What the host has to do for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     Read,
@@ -135,7 +135,7 @@ impl Request {
     fn take(&mut self, work: Work, limits: Limits, sector: u64, bytes: u64, pieces: &mut Vec<libc::iovec>) {
         let Some(offset) = sector.checked_mul(SECTOR_BYTES) else { return };
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= limits.bytes);
-        if !is_inside || bytes % SECTOR_BYTES != 0 || (limits.is_read_only && work != Work::Read) {
+        if !is_inside || !bytes.is_multiple_of(SECTOR_BYTES) || (limits.is_read_only && work != Work::Read) {
             return;
         }
         (self.work, self.offset, self.bytes) = (work, offset, bytes);

@@ -351,16 +351,16 @@ fn qemu_reads_the_configuration() {
     let Some(path) = file("config") else { return };
     let mut backend = Backend::new(Disk::open(&path, DiskOptions::default()).unwrap());
     fs::remove_file(&path).unwrap();
-    // QEMU asks for it only if the device says so.
+    // QEMU reads it only if the device reports this.
     assert_eq!(backend.obey(message(15, &[], None)).unwrap(), Some(512_u64.to_le_bytes().to_vec()));
-    let mut ask = |offset: u32, bytes: u32| {
+    let mut read = |offset: u32, bytes: u32| {
         let payload = [[offset, bytes, 0].map(u32::to_le_bytes).concat(), vec![0xff; bytes as usize]].concat();
         backend.obey(message(24, &payload, None)).unwrap().unwrap()
     };
-    assert_eq!(ask(0, 8)[12..], (DISK_BYTES / 512).to_le_bytes());
-    assert_eq!(ask(20, 4)[12..], 512_u32.to_le_bytes());
-    assert_eq!(ask(56, 8)[12..], [1, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(ask(1000, 4)[12..], [0; 4]);
+    assert_eq!(read(0, 8)[12..], (DISK_BYTES / 512).to_le_bytes());
+    assert_eq!(read(20, 4)[12..], 512_u32.to_le_bytes());
+    assert_eq!(read(56, 8)[12..], [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(read(1000, 4)[12..], [0; 4]);
     let error = backend.obey(message(24, &[0, 8, 0].map(u32::to_le_bytes).concat(), None)).unwrap_err();
     assert!(error.to_string().contains("without room"), "{error}");
 }
