@@ -25,6 +25,8 @@ pub(super) struct Engine {
     /// open, and locked, for some time after the end of this process.
     disk: File,
     cached: File,
+    /// What writes have beside their data: `RWF_DSYNC` if they have to be on stable storage before they end.
+    write_flags: i32,
     places: Vec<Option<Place>>,
     free: Vec<usize>,
     /// Whether there are entries that the kernel has not seen.
@@ -41,7 +43,16 @@ impl Engine {
     pub(super) fn new(disk: File, cached: File) -> Result<Engine> {
         let uring = IoUring::new(REQUESTS_MAX).context("this host has no io_uring")?;
         let places = (0..REQUESTS_MAX).map(|_| None).collect();
-        Ok(Engine { uring, disk, cached, places, free: (0..REQUESTS_MAX as usize).rev().collect(), is_submitted: true })
+        Ok(Engine { uring, disk, cached, write_flags: 0, places, free: (0..REQUESTS_MAX as usize).rev().collect(), is_submitted: true })
+    }
+
+    /// Sets whether writes end on stable storage.
+    pub(super) fn set_write_through(&mut self, is_set: bool) {
+        self.write_flags = if is_set { libc::RWF_DSYNC } else { 0 };
+    }
+
+    pub(super) fn is_write_through(&self) -> bool {
+        self.write_flags != 0
     }
 
     /// What is readable when a request has ended.
@@ -56,6 +67,11 @@ impl Engine {
 
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == self.places.len()
+    }
+
+    /// Whether the kernel has not taken all that was started.
+    pub(super) fn has_unsubmitted(&self) -> bool {
+        !self.is_submitted
     }
 
     /// Starts a request, for which there is room.
@@ -99,7 +115,7 @@ impl Engine {
     unsafe fn push(&mut self, index: usize) {
         let place = self.places[index].as_ref().expect("the request is on its way");
         let file = if place.is_cached { &self.cached } else { &self.disk };
-        let entry = entry(&place.request, types::Fd(file.as_raw_fd())).user_data(index as u64);
+        let entry = entry(&place.request, types::Fd(file.as_raw_fd()), self.write_flags).user_data(index as u64);
         // SAFETY: the entry points to the request's pieces, which stay where they are until it has ended, and to the memory that they
         // name, for which there is the caller's promise.
         let pushed = unsafe { self.uring.submission().push(&entry) };
@@ -179,7 +195,7 @@ fn is_temporary(error: &io::Error) -> bool {
 }
 
 /// What the kernel has to do for the rest of a request.
-fn entry(request: &Request, file: types::Fd) -> squeue::Entry {
+fn entry(request: &Request, file: types::Fd, write_flags: i32) -> squeue::Entry {
     let Request { pieces, offset, bytes, .. } = request;
     let (first, count) = (pieces.as_ptr(), pieces.len() as u32);
     match (request.work, &pieces[..]) {
@@ -187,10 +203,11 @@ fn entry(request: &Request, file: types::Fd) -> squeue::Entry {
             opcode::Read::new(file, piece.iov_base.cast(), piece.iov_len as u32).offset(*offset).build()
         }
         (Work::Write, [piece]) => {
-            opcode::Write::new(file, piece.iov_base.cast(), piece.iov_len as u32).offset(*offset).build()
+            let write = opcode::Write::new(file, piece.iov_base.cast(), piece.iov_len as u32);
+            write.offset(*offset).rw_flags(write_flags).build()
         }
         (Work::Read, _) => opcode::Readv::new(file, first, count).offset(*offset).build(),
-        (Work::Write, _) => opcode::Writev::new(file, first, count).offset(*offset).build(),
+        (Work::Write, _) => opcode::Writev::new(file, first, count).offset(*offset).rw_flags(write_flags).build(),
         (Work::Flush, _) => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
         (Work::Discard | Work::Zero { .. }, _) => {
             let how = match request.work {

@@ -151,7 +151,7 @@ impl Disk {
         if self.slow_until.is_some_and(|end| Instant::now() >= end) {
             self.slow_until = None;
         }
-        !self.is_direct && self.slow_until.is_none()
+        !self.is_direct && !self.engine.is_write_through() && self.slow_until.is_none()
     }
 
     fn write(&mut self, mut request: Request) {
@@ -194,7 +194,9 @@ impl Device for Disk {
         Some(&self.config)
     }
 
-    fn agree(&mut self, _: u64) -> Result<()> {
+    fn agree(&mut self, features: u64) -> Result<()> {
+        // A driver that cannot flush relies on each write (section 5.2.5.2).
+        self.engine.set_write_through(features & FLUSH == 0);
         Ok(())
     }
 
@@ -221,8 +223,8 @@ impl Device for Disk {
             }
             std::hint::spin_loop();
         }
-        let is_more = ring.queue.enable_notification(memory).unwrap_or(false) && self.engine.has_room();
-        Ok(if is_more { Turn::Busy } else { Turn::Done })
+        let has_request = ring.queue.enable_notification(memory).unwrap_or(false) && self.engine.has_room();
+        Ok(if has_request || self.engine.has_unsubmitted() { Turn::Busy } else { Turn::Done })
     }
 
     fn finish(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<()> {

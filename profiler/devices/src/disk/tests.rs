@@ -134,9 +134,13 @@ fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
 
 #[test]
 fn data_are_read_and_written() {
-    for (is_direct, is_slow) in [(false, false), (false, true), (true, false)] {
+    for (is_direct, is_slow, has_flush) in
+        [(false, false, true), (false, true, true), (true, false, true), (false, false, false)]
+    {
         let options = DiskOptions { is_direct, is_read_only: false };
-        let Some(mut host) = Host::new(&format!("data-{is_direct}-{is_slow}"), options) else { return };
+        let Some(mut host) = Host::new(&format!("data-{is_direct}-{is_slow}-{has_flush}"), options) else { return };
+        host.disk.agree(if has_flush { 1 << 9 } else { 0 }).unwrap();
+        assert_eq!(host.disk.writes_at_once(), !is_direct && has_flush);
         if is_slow {
             host.disk.slow_until = Some(Instant::now() + LIMIT);
         }
