@@ -20,7 +20,7 @@ use std::sync::Arc;
 const SECTOR_BYTES: u32 = 512;
 
 /// Reads as long as this are made by the thread of the service, if the page cache has them: to wake another one takes longer.
-const AT_ONCE_BYTES_MAX: usize = 16 << 10;
+const AT_ONCE_BYTES_MAX: usize = 256 << 10;
 
 /// A file or a block device, locked against other processes and VMs that lock it too. Requests go
 /// through the page cache; [`Block::flush`] is an `fdatasync`.

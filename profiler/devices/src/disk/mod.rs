@@ -42,7 +42,7 @@ const PAGE_SECTORS_LOG2: u8 = 3;
 const CONFIG_BYTES: usize = 60;
 
 /// How long the next request is looked for before the thread sleeps, and how long the end of one: longer than a fast disk takes.
-const LOOK: Duration = Duration::from_micros(50);
+const LOOK: Duration = Duration::from_micros(5);
 const LOOK_FOR_END: Duration = Duration::from_micros(200);
 /// How long the disk works until QEMU's messages are looked for.
 const TURN: Duration = Duration::from_millis(1);
