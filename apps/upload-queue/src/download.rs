@@ -9,10 +9,9 @@ use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::pool::Pool;
 use crate::store::Store;
 use alloc::rc::Rc;
-use core::hash::Hasher;
 use core::ops::Deref;
 use glasshouse::{Block, BlockError, Buf};
-use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 /// An item that is being read. Its data stays whole even if the item is removed meanwhile.
 ///
@@ -22,7 +21,7 @@ pub struct Download<B: Block> {
     item: Rc<Item>,
     to_read: Cursor,
     bytes_left: u64,
-    hasher: XxHash3_64,
+    hasher: Xxh3,
     reads: InFlight<(Result<(), BlockError>, Buf, usize)>,
 }
 
@@ -30,7 +29,7 @@ impl<B: Block> Download<B> {
     pub(crate) fn new(store: Store<B>, item: Rc<Item>) -> Download<B> {
         let to_read = Cursor::new(item.entry.extents, item.entry.length);
         let bytes_left = item.entry.length;
-        Download { store, item, to_read, bytes_left, hasher: XxHash3_64::new(), reads: InFlight::new() }
+        Download { store, item, to_read, bytes_left, hasher: Xxh3::new(), reads: InFlight::new() }
     }
 
     /// The item that is read.
@@ -63,7 +62,7 @@ impl<B: Block> Download<B> {
         let (result, buf, bytes) = self.reads.pop().await.expect("bytes are left, so a read is in flight");
         result?;
         let chunk = ChunkRead { buf: Some(buf), bytes, pool: self.store.pool().clone() };
-        self.hasher.write(&chunk);
+        self.hasher.update(&chunk);
         self.bytes_left -= bytes as u64;
         if self.bytes_left == 0 {
             self.verify()?;
@@ -77,7 +76,7 @@ impl<B: Block> Download<B> {
     }
 
     fn verify(&self) -> Result<(), StoreError> {
-        let (stored, computed) = (self.item.entry.checksum, self.hasher.finish());
+        let (stored, computed) = (self.item.entry.checksum, self.hasher.digest());
         if stored == computed { Ok(()) } else { Err(StoreError::Damaged { id: self.item.entry.id, stored, computed }) }
     }
 }

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 /// The unit of the format, whatever the device's sector size.
 pub const BLOCK_BYTES: usize = 4096;
@@ -381,12 +381,11 @@ fn check_sum(stored: u64, computed: u64) -> Result<(), Fault> {
 
 /// xxh3-64 of `bytes` as if those in `place` were zero.
 fn checksum_without(bytes: &[u8], place: Range<usize>) -> u64 {
-    use core::hash::Hasher;
-    let mut hasher = XxHash3_64::new();
-    hasher.write(&bytes[..place.start]);
-    hasher.write(&[0; 8][..place.len()]);
-    hasher.write(&bytes[place.end..]);
-    hasher.finish()
+    let mut hasher = Xxh3::new();
+    hasher.update(&bytes[..place.start]);
+    hasher.update(&[0; 8][..place.len()]);
+    hasher.update(&bytes[place.end..]);
+    hasher.digest()
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -6,6 +6,7 @@ use crate::download::Download;
 use crate::error::{OpenError, Recovery, StoreError};
 use crate::format::{self, BLOCK_BYTES, Entry, Geometry, Index};
 use crate::inflight::InFlight;
+use crate::limits::EARLY_FLUSH_BYTES;
 use crate::open;
 use crate::pool::Pool;
 use crate::telemetry::{ABANDONED, BYTES_QUEUED, CHANGE, COMMIT, COMMITS, ITEMS_QUEUED};
@@ -47,6 +48,9 @@ struct Inner<B> {
     abandoned: Notify,
     /// Whether the space of removed items is given back to the disk.
     discards: Cell<bool>,
+    /// Bytes of data written since the last flush, and how many of them are flushed without a commit.
+    unflushed_bytes: Cell<u64>,
+    early_flush_bytes: Cell<u64>,
 }
 
 struct State {
@@ -99,6 +103,8 @@ impl<B: Block> Store<B> {
             dirty: Notify::named(&CHANGE),
             abandoned: Notify::named(&ABANDONED),
             discards: Cell::new(false),
+            unflushed_bytes: Cell::new(0),
+            early_flush_bytes: Cell::new(EARLY_FLUSH_BYTES),
         };
         Store { inner: Rc::new(inner) }
     }
@@ -107,6 +113,11 @@ impl<B: Block> Store<B> {
     /// it again, which takes the host more time than to overwrite old ones.
     pub fn discard_removed(&self) {
         self.inner.discards.set(true);
+    }
+
+    /// Sets how many bytes of data are written before they are flushed without a commit, by default [`EARLY_FLUSH_BYTES`].
+    pub fn set_early_flush_bytes(&self, bytes: u64) {
+        self.inner.early_flush_bytes.set(bytes);
     }
 
     /// Statistics for the front page.
@@ -239,6 +250,9 @@ impl<B: Block> Store<B> {
                     self.commit(batch, &mut slot).instrument(info_span!("commit of changes")).await;
                     self.inner.changed.notify_all();
                 }
+                None if self.wants_early_flush() => {
+                    self.flush_early().instrument(info_span!("flush of data")).await;
+                }
                 None => dirty.await,
             }
         }
@@ -247,10 +261,11 @@ impl<B: Block> Store<B> {
     /// One commit. `slot` keeps the buffer between commits.
     async fn commit(&self, batch: Batch, slot: &mut Option<Buf>) {
         let inner = &*self.inner;
-        if !batch.adds.is_empty()
-            && let Err(error) = inner.block.flush().await
-        {
-            return self.fail_flush(batch, error);
+        if !batch.adds.is_empty() {
+            inner.unflushed_bytes.set(0);
+            if let Err(error) = inner.block.flush().await {
+                return self.fail_flush(batch, error);
+            }
         }
         let sequence = inner.state.borrow().changes.sequence() + 1;
         if let Err(error) = self.write_slot(sequence, &batch, slot).await {
@@ -327,6 +342,28 @@ impl<B: Block> Store<B> {
                 // Its space is free now, and a task may wait for the store to become idle.
                 self.inner.changed.notify_all();
             }
+        }
+    }
+
+    /// Bytes of data have been written.
+    pub(crate) fn wrote(&self, bytes: usize) {
+        let unflushed_bytes = &self.inner.unflushed_bytes;
+        unflushed_bytes.set(unflushed_bytes.get() + bytes as u64);
+        if self.wants_early_flush() {
+            self.inner.dirty.notify_all();
+        }
+    }
+
+    fn wants_early_flush(&self) -> bool {
+        self.inner.unflushed_bytes.get() >= self.inner.early_flush_bytes.get()
+    }
+
+    /// Flushes data that no commit needs yet. Between commits, so that no flush reports the failure of another one's data.
+    async fn flush_early(&self) {
+        self.inner.unflushed_bytes.set(0);
+        if let Err(error) = self.inner.block.flush().await {
+            self.fail_flush(Batch::default(), error);
+            self.inner.changed.notify_all();
         }
     }
 

@@ -6,11 +6,10 @@ use crate::format::BLOCK_BYTES;
 use crate::inflight::InFlight;
 use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::store::Store;
-use core::hash::Hasher;
 use glasshouse::future::{Either, select};
 use glasshouse::tracing::{Instrument, info_span};
 use glasshouse::{Block, BlockError, Buf};
-use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::Xxh3;
 
 /// An item that is being received. At most [`CHUNKS_PER_TRANSFER`] chunks are in memory.
 pub struct Upload<B: Block> {
@@ -24,7 +23,7 @@ pub struct Upload<B: Block> {
     received: u64,
     /// Bytes for which blocks were given out.
     placed: u64,
-    hasher: XxHash3_64,
+    hasher: Xxh3,
     filling: Option<Chunk>,
     writes: InFlight<(Result<(), BlockError>, Buf)>,
     /// Of the store when this upload started.
@@ -40,7 +39,7 @@ struct Chunk {
 
 impl<B: Block> Upload<B> {
     pub(crate) fn new(store: Store<B>, space: Reservation, length: Option<u64>, length_max: u64) -> Upload<B> {
-        let (hasher, writes) = (XxHash3_64::new(), InFlight::new());
+        let (hasher, writes) = (Xxh3::new(), InFlight::new());
         let (space, lost_flushes) = (Some(space), store.lost_flushes());
         Upload { store, space, length, length_max, received: 0, placed: 0, hasher, filling: None, writes, lost_flushes }
     }
@@ -114,8 +113,10 @@ impl<B: Block> Upload<B> {
 
     async fn finish_write(&mut self) -> Result<bool, StoreError> {
         let Some((result, buf)) = self.writes.pop().await else { return Ok(false) };
+        let bytes = buf.len();
         self.store.pool().give(buf);
         result?;
+        self.store.wrote(bytes);
         Ok(true)
     }
 
@@ -127,7 +128,7 @@ impl<B: Block> Upload<B> {
     /// Starts to write a full chunk.
     async fn write(&mut self, mut chunk: Chunk) {
         let bytes = chunk.buf.as_mut().expect("a chunk that is being filled has one owner");
-        self.hasher.write(&bytes[..chunk.piece.bytes]);
+        self.hasher.update(&bytes[..chunk.piece.bytes]);
         // The buffer may have held another item.
         bytes[chunk.piece.bytes..].fill(0);
         let block = self.store.block().clone();
@@ -151,7 +152,7 @@ impl<B: Block> Upload<B> {
         self.finish_writes().instrument(info_span!("write")).await?;
         let space = self.space.take().expect("only this function takes the space of a live upload");
         let space = space.into_space(length.div_ceil(BLOCK_BYTES as u64));
-        self.store.add(length, self.hasher.finish(), space, self.lost_flushes).instrument(info_span!("commit")).await
+        self.store.add(length, self.hasher.digest(), space, self.lost_flushes).instrument(info_span!("commit")).await
     }
 }
 

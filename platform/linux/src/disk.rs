@@ -19,8 +19,9 @@ use std::sync::Arc;
 /// Files have no sectors; a VM's disk has the same size.
 const SECTOR_BYTES: u32 = 512;
 
-/// Reads as long as this are made by the thread of the service, if the page cache has them: to wake another one takes longer.
-const AT_ONCE_BYTES_MAX: usize = 256 << 10;
+/// Reads as long as this are made by the thread of the service, if the page cache has them. To wake another one takes longer for a short
+/// one, and on few cores it takes one from the client.
+const AT_ONCE_BYTES_MAX: usize = 128 << 10;
 
 /// A file or a block device, locked against other processes and VMs that lock it too. Requests go
 /// through the page cache; [`Block::flush`] is an `fdatasync`.

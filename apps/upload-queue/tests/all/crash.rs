@@ -194,6 +194,9 @@ fn whatever_was_answered_survives_a_cut_at_every_moment() {
                 if seed % 4 < 2 {
                     store.discard_removed();
                 }
+                if seed % 3 == 0 {
+                    store.set_early_flush_bytes(20_000);
+                }
                 script(executor, recorded, store, seed * 2 + life).await;
             });
             let events = disk.events();

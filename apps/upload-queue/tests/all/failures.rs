@@ -212,6 +212,9 @@ fn whatever_was_answered_survives_failures_and_a_cut_at_every_moment() {
             if seed % 4 < 2 {
                 store.discard_removed();
             }
+            if seed % 3 == 0 {
+                store.set_early_flush_bytes(20_000);
+            }
             script(executor, recorded, store, seed).await;
         });
         let (mut cutter, mut answers, mut rng) = (Cutter::new(image), Answers::default(), Rng(seed));

@@ -7,7 +7,7 @@ use glasshouse::{Block, BlockError, BlockInfo, Buf};
 use std::cell::Cell;
 use std::rc::Rc;
 use upload_queue::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
-use upload_queue::{OpenError, Store, StoreError};
+use upload_queue::{OpenError, Store, StoreError, Upload};
 
 const SMALL: usize = 16 * 4096;
 
@@ -154,6 +154,48 @@ fn the_space_of_removed_items_is_discarded_if_nobody_reads_it() {
         assert_eq!(data, items[1]);
         assert_eq!(get(&store).await.unwrap().unwrap(), items[2]);
     });
+}
+
+/// Receives so much of an upload.
+async fn receive<B: Block>(upload: &mut Upload<B>, mut bytes: usize) {
+    while bytes > 0 {
+        let read = async |space: &mut [u8]| Ok::<usize, ()>(space.len().min(bytes));
+        bytes -= upload.receive(read).await.unwrap().unwrap();
+    }
+}
+
+#[test]
+fn data_are_flushed_before_the_end_of_a_long_upload() {
+    for fails in [false, true] {
+        run(async move |executor| {
+            let disk = disk(1000 * 4096);
+            let store = open(&executor, disk.clone()).await;
+            store.set_early_flush_bytes(2 * CHUNK_BYTES as u64);
+            let flushes = || {
+                let is_flush = |event: &&Event| matches!(event, Event::Flush { .. } | Event::FlushFailed);
+                disk.events().iter().filter(is_flush).count()
+            };
+            let before = flushes();
+            if fails {
+                disk.fail_flushes_after(0);
+            }
+            let mut upload = store.upload(10 * CHUNK_BYTES as u64).unwrap();
+            receive(&mut upload, 2 * CHUNK_BYTES).await;
+            assert_eq!(flushes(), before);
+            receive(&mut upload, 5 * CHUNK_BYTES).await;
+            while flushes() == before {
+                embassy_futures::yield_now().await;
+            }
+            // A flush that succeeds later does not bring back what this one has lost.
+            disk.fail_flushes_after(u64::MAX);
+            receive(&mut upload, 3 * CHUNK_BYTES).await;
+            let added = upload.finish().await;
+            match fails {
+                true => assert_eq!(added, Err(StoreError::Lost)),
+                false => assert!(added.is_ok() && flushes() >= before + 3, "{added:?}, {} flushes", flushes()),
+            }
+        });
+    }
 }
 
 #[test]

@@ -43,7 +43,15 @@ impl Engine {
     pub(super) fn new(disk: File, cached: File) -> Result<Engine> {
         let uring = IoUring::new(REQUESTS_MAX).context("this host has no io_uring")?;
         let places = (0..REQUESTS_MAX).map(|_| None).collect();
-        Ok(Engine { uring, disk, cached, write_flags: 0, places, free: (0..REQUESTS_MAX as usize).rev().collect(), is_submitted: true })
+        Ok(Engine {
+            uring,
+            disk,
+            cached,
+            write_flags: 0,
+            places,
+            free: (0..REQUESTS_MAX as usize).rev().collect(),
+            is_submitted: true,
+        })
     }
 
     /// Sets whether writes end on stable storage.
