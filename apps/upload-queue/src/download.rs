@@ -3,11 +3,12 @@
 use crate::allocator::Cursor;
 use crate::changes::Item;
 use crate::error::StoreError;
-use crate::format::Entry;
+use crate::format::{self, Entry};
 use crate::inflight::InFlight;
 use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::pool::Pool;
 use crate::store::Store;
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use core::ops::Deref;
 use glasshouse::{Block, BlockError, Buf};
@@ -21,7 +22,7 @@ pub struct Download<B: Block> {
     item: Rc<Item>,
     to_read: Cursor,
     bytes_left: u64,
-    hasher: Xxh3,
+    hasher: Box<Xxh3>,
     reads: InFlight<(Result<(), BlockError>, Buf, usize)>,
 }
 
@@ -29,7 +30,7 @@ impl<B: Block> Download<B> {
     pub(crate) fn new(store: Store<B>, item: Rc<Item>) -> Download<B> {
         let to_read = Cursor::new(item.entry.extents, item.entry.length);
         let bytes_left = item.entry.length;
-        Download { store, item, to_read, bytes_left, hasher: Xxh3::new(), reads: InFlight::new() }
+        Download { store, item, to_read, bytes_left, hasher: format::hasher(), reads: InFlight::new() }
     }
 
     /// The item that is read.

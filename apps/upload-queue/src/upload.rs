@@ -2,10 +2,11 @@
 
 use crate::allocator::{Piece, Reservation};
 use crate::error::StoreError;
-use crate::format::BLOCK_BYTES;
+use crate::format::{self, BLOCK_BYTES};
 use crate::inflight::InFlight;
 use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::store::Store;
+use alloc::boxed::Box;
 use glasshouse::future::{Either, select};
 use glasshouse::tracing::{Instrument, info_span};
 use glasshouse::{Block, BlockError, Buf};
@@ -23,7 +24,7 @@ pub struct Upload<B: Block> {
     received: u64,
     /// Bytes for which blocks were given out.
     placed: u64,
-    hasher: Xxh3,
+    hasher: Box<Xxh3>,
     filling: Option<Chunk>,
     writes: InFlight<(Result<(), BlockError>, Buf)>,
     /// Of the store when this upload started.
@@ -39,7 +40,7 @@ struct Chunk {
 
 impl<B: Block> Upload<B> {
     pub(crate) fn new(store: Store<B>, space: Reservation, length: Option<u64>, length_max: u64) -> Upload<B> {
-        let (hasher, writes) = (Xxh3::new(), InFlight::new());
+        let (hasher, writes) = (format::hasher(), InFlight::new());
         let (space, lost_flushes) = (Some(space), store.lost_flushes());
         Upload { store, space, length, length_max, received: 0, placed: 0, hasher, filling: None, writes, lost_flushes }
     }
