@@ -43,6 +43,15 @@ fn assert_refused(pid: u32, second: World, disk: &Path, folder: &Folder) {
     assert!(is_named, "process {pid} is not named in one sentence: {said}");
 }
 
+/// Waits for the end of an owner: a VM ends a moment after the `glass` that was killed.
+fn wait_for_end(owner: u32) {
+    let begun = Instant::now();
+    while Path::new("/proc").join(owner.to_string()).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "process {owner} does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A queue in `first` keeps its image and all items although a queue in `second` is started on it.
 fn keeps_its_image(first: World, second: World) {
     if let Some(reason) = first.obstacle().or(second.obstacle()) {
@@ -61,12 +70,7 @@ fn keeps_its_image(first: World, second: World) {
     }
     // The lock dies with its owner, however that ends, and the other program finds everything.
     queue.kill();
-    // A VM ends a moment after the `glass` that was killed.
-    let begun = Instant::now();
-    while Path::new("/proc").join(owner.to_string()).exists() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "process {owner} does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for_end(owner);
     let queue = Queue::start(second, &disk, &Options::default()).unwrap().expect("both platforms are available");
     for seed in 0..2 * ITEMS {
         queue.take(item(seed)).unwrap();
@@ -146,9 +150,12 @@ fn a_block_device_has_one_writer() {
                 continue;
             }
             let Some(queue) = Queue::start(first, &disk, &Options::default()).unwrap() else { return };
-            assert_refused(owner(&queue, first), second, &disk, &folder);
+            let owner = owner(&queue, first);
+            assert_refused(owner, second, &disk, &folder);
             assert_eq!(queue.put(item(1)).unwrap().status(), 200);
             queue.take(item(1)).unwrap();
+            drop(queue);
+            wait_for_end(owner);
         }
     });
 }
