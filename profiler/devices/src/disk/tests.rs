@@ -128,6 +128,11 @@ impl Drop for Host {
     }
 }
 
+/// The features by their numbers.
+fn bits(features: u64) -> Vec<u32> {
+    (0..64).filter(|bit| features >> bit & 1 != 0).collect()
+}
+
 fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
     [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
 }
@@ -250,7 +255,7 @@ fn a_disk_that_is_read_only_stays_as_it_is() {
     assert_eq!(host.outcome(WRITE_ZEROES, 0, &range(0, 8, 0), 0), 1);
     assert_eq!(host.on_disk(0, 512), [byte(0); 512]);
     // Its feature, and no others that change the disk.
-    assert_eq!(host.disk.features() & (1 << 5 | 1 << 9 | 1 << 13 | 1 << 14), 1 << 5);
+    assert_eq!(bits(host.disk.features()), [2, 5, 6, 10]);
 }
 
 #[test]
@@ -353,7 +358,9 @@ fn a_disk_has_one_writer() {
 #[test]
 fn qemu_reads_the_configuration() {
     let Some(path) = file("config") else { return };
-    let mut backend = Backend::new(Disk::open(&path, DiskOptions::default()).unwrap());
+    let disk = Disk::open(&path, DiskOptions::default()).unwrap();
+    assert_eq!(bits(disk.features()), [2, 6, 9, 10, 13, 14]);
+    let mut backend = Backend::new(disk);
     fs::remove_file(&path).unwrap();
     // QEMU reads it only if the device reports this.
     assert_eq!(backend.obey(message(15, &[], None)).unwrap(), Some(512_u64.to_le_bytes().to_vec()));
@@ -363,6 +370,11 @@ fn qemu_reads_the_configuration() {
     };
     assert_eq!(read(0, 8)[12..], (DISK_BYTES / 512).to_le_bytes());
     assert_eq!(read(20, 4)[12..], 512_u32.to_le_bytes());
+    // Sectors of a page, as a power of two, and as the least that is written at once.
+    assert_eq!(read(24, 8)[12..], [3, 0, 8, 0, 0, 0, 0, 0]);
+    // The limits of what is discarded and set to zero.
+    let limits = [8192_u32, 1, 8, 8192, 1].map(u32::to_le_bytes).concat();
+    assert_eq!(read(36, 20)[12..], limits);
     assert_eq!(read(56, 8)[12..], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(read(1000, 4)[12..], [0; 4]);
     let error = backend.obey(message(24, &[0, 8, 0].map(u32::to_le_bytes).concat(), None)).unwrap_err();
