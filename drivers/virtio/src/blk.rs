@@ -7,10 +7,9 @@ use crate::dma::{Dma, DmaMemory, Loan, Users};
 use crate::error::{Lie, SetupError};
 use crate::queue::{AddError, Queue, QueueOptions, Segment};
 use crate::request::{
-    CONFIG_MAX_DISCARD_SECTORS, CONFIG_MAX_WRITE_ZEROES_SECTORS, CONFIG_SEG_MAX, CONFIG_SIZE_MAX, VIRTIO_SECTOR_BYTES,
-    read_info, read_u32,
+    CONFIG_MAX_DISCARD_SECTORS, CONFIG_MAX_WRITE_ZEROES_SECTORS, CONFIG_SEG_MAX, CONFIG_SIZE_MAX, Kind, Operation,
+    Request, RequestId, SubmitError, VIRTIO_SECTOR_BYTES, read_info, read_u32,
 };
-use crate::request::{Kind, Operation, Request, RequestId, SubmitError};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use alloc::collections::VecDeque;

@@ -76,6 +76,16 @@ fn is_measured(world: World, options: &[&str]) {
     assert!(!refused.status.success() && text.contains("not whole sectors of 512 bytes"), "{text}");
 }
 
+/// Kills the process that serves the disk. Returns false after printing why there is none.
+fn kill_disk(queue: &Queue) -> bool {
+    let glass = parent(queue.service_pid().unwrap()).unwrap();
+    let is_killed = kill_descendants(glass, "glass") > 0;
+    if !is_killed {
+        programs::skip("this host has no io_uring: QEMU serves the disk");
+    }
+    is_killed
+}
+
 /// A VM without its disk is no use.
 #[test]
 fn a_vm_ends_with_its_disk_by_kvm() {
@@ -84,8 +94,8 @@ fn a_vm_ends_with_its_disk_by_kvm() {
         let Some(mut queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &Options::default()).unwrap() else {
             return;
         };
-        if kill_descendants(parent(queue.service_pid().unwrap()).unwrap(), "glass") == 0 {
-            return programs::skip("this host has no io_uring: QEMU serves the disk");
+        if !kill_disk(&queue) {
+            return;
         }
         let begin = Instant::now();
         while queue.is_running() {
@@ -112,8 +122,8 @@ fn a_disk_that_ends_starts_again_with_the_vm_by_kvm() {
             assert_eq!(queue.put(item(seed)).unwrap().status(), 200);
         }
         let vm = queue.service_pid().unwrap();
-        if kill_descendants(parent(vm).unwrap(), "glass") == 0 {
-            return programs::skip("this host has no io_uring: QEMU serves the disk");
+        if !kill_disk(&queue) {
+            return;
         }
         // It waits for the disk, is ended, and starts again.
         let begin = Instant::now();

@@ -29,8 +29,6 @@ pub(super) struct Engine {
     write_flags: i32,
     places: Vec<Option<Place>>,
     free: Vec<usize>,
-    /// Whether there are entries that the kernel has not seen.
-    is_submitted: bool,
 }
 
 struct Place {
@@ -43,15 +41,7 @@ impl Engine {
     pub(super) fn new(disk: File, cached: File) -> Result<Engine> {
         let uring = IoUring::new(REQUESTS_MAX).context("this host has no io_uring")?;
         let places = (0..REQUESTS_MAX).map(|_| None).collect();
-        Ok(Engine {
-            uring,
-            disk,
-            cached,
-            write_flags: 0,
-            places,
-            free: (0..REQUESTS_MAX as usize).rev().collect(),
-            is_submitted: true,
-        })
+        Ok(Engine { uring, disk, cached, write_flags: 0, places, free: (0..REQUESTS_MAX as usize).rev().collect() })
     }
 
     /// Sets whether writes end on stable storage.
@@ -78,8 +68,8 @@ impl Engine {
     }
 
     /// Whether the kernel has not taken all that was started.
-    pub(super) fn has_unsubmitted(&self) -> bool {
-        !self.is_submitted
+    pub(super) fn has_unsubmitted(&mut self) -> bool {
+        !self.uring.submission().is_empty()
     }
 
     /// Starts a request, for which there is room.
@@ -128,27 +118,24 @@ impl Engine {
         // name, for which there is the caller's promise.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         pushed.expect("there are as many entries as requests");
-        self.is_submitted = false;
     }
 
-    /// Submits what has been started, and gives each request that has ended to `end`; with `is_waiting` it waits for one. Whether one has ended.
-    pub(super) fn turn(&mut self, is_waiting: bool, mut end: impl FnMut(Request, Status)) -> Result<bool> {
-        if !self.is_submitted || is_waiting {
+    /// Submits what has been started, and gives each request that has ended to `end`; with `is_waiting` it waits for one.
+    pub(super) fn turn(&mut self, is_waiting: bool, mut end: impl FnMut(Request, Status)) -> Result<()> {
+        if self.has_unsubmitted() || is_waiting {
             match self.uring.submit_and_wait(usize::from(is_waiting)) {
-                Ok(_) => self.is_submitted = self.uring.submission().is_empty(),
+                Ok(_) => {}
                 // Ends have to be taken first.
                 Err(error) if is_temporary(&error) => {}
                 Err(error) => return Err(error).context("cannot submit requests"),
             }
         }
-        let mut has_ended = false;
         loop {
-            let Some(entry) = self.uring.completion().next() else { return Ok(has_ended) };
+            let Some(entry) = self.uring.completion().next() else { return Ok(()) };
             let index = entry.user_data() as usize;
             let place = self.places[index].as_mut().expect("the request is on its way");
             match place.advance(entry.result()) {
                 Some(status) => {
-                    has_ended = true;
                     self.free.push(index);
                     let place = self.places[index].take().expect("the request was on its way");
                     end(place.request, status);

@@ -98,10 +98,10 @@ impl Request {
         // SAFETY: the caller's promise.
         let header = unsafe { take_front::<HEADER_BYTES>(read) };
         let (Some(header), Some(_)) = (header, status) else { return request };
-        let [kind, _] = *header.first_chunk::<8>().expect("16 bytes").as_chunks::<4>().0 else { return request };
+        let kind = u32::from_le_bytes(*header.first_chunk().expect("16 bytes"));
         let sector = u64::from_le_bytes(*header.last_chunk().expect("16 bytes"));
         let size = |pieces: &[libc::iovec]| pieces.iter().map(|piece| piece.iov_len as u64).sum::<u64>();
-        match u32::from_le_bytes(kind) {
+        match kind {
             kind::READ => request.take(Work::Read, limits, sector, size(written), written),
             kind::WRITE => request.take(Work::Write, limits, sector, size(read), read),
             kind::FLUSH => request.work = Work::Flush,
