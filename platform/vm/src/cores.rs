@@ -189,12 +189,23 @@ pub fn this_core() -> &'static Core {
 
 /// What may be known of core number `index`; `None` if there is no such core.
 pub fn public(index: usize) -> Option<(&'static Public, &'static Mail)> {
-    // SAFETY: both parts are `Sync`.
-    block(index).map(|core| (&core.public, &core.mail))
+    // SAFETY: both parts are `Sync`, and the rest is not used.
+    unsafe { block(index) }.map(|core| (&core.public, &core.mail))
 }
 
-/// The block of core number `index`, of which only `public` and `mail` may be used while that core runs.
-pub fn block(index: usize) -> Option<&'static Core> {
+/// The block of core number `index`, if it has stopped for good.
+pub fn stopped(index: usize) -> Option<&'static Core> {
+    // Acquire: pairs with the Release of `report.rs`, with which the core wrote its block last.
+    let is_stopped = public(index)?.0.is_stopped.load(Ordering::Acquire);
+    // SAFETY: the core does not run any more, so its cells are only read, and by the one core that reports.
+    if is_stopped { unsafe { block(index) } } else { None }
+}
+
+/// The block of core number `index`.
+///
+/// # Safety
+/// While that core runs, another one may use only `public` and `mail`: the rest are plain cells.
+unsafe fn block(index: usize) -> Option<&'static Core> {
     let block = BLOCKS.get(index)?.load(Ordering::Acquire);
     // SAFETY: the table has pointers to blocks that are never freed, or null.
     unsafe { block.as_ref() }
