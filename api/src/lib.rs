@@ -29,7 +29,7 @@ mod wall;
 
 pub use address::{Address, Machine, NotAPort, Port, VsockAddress};
 pub use block::{Block, BlockError, BlockInfo, check_change, check_request, write_zeroes_as_bytes};
-pub use buf::{Buf, OutOfMemory};
+pub use buf::{Buf, OutOfMemory, zeroed_bytes};
 pub use clock::{Clock, Instant, TimedOut};
 pub use cores::{CoreHandle, Cores, SpawnOnError};
 pub use files::{

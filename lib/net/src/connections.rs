@@ -6,11 +6,10 @@ use crate::half_open::Sizes;
 use crate::state::{State, from_smoltcp, to_smoltcp, to_smoltcp_duration};
 use crate::table::{ConnectionId, Ends, Lingering, Role};
 use crate::trace::{CONNECT, RECEIVE, SEND};
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use glass_api::{Instant, NetError};
+use glass_api::{Instant, NetError, zeroed_bytes};
 use glass_trace::{BlockKind, Group, Name, is_on};
 use smoltcp::socket::tcp::{self, RecvError, SendError};
 
@@ -38,7 +37,7 @@ impl State {
             // It forgets its connection when it opens.
             Some(socket) => socket,
             None => {
-                let (Some(receive), Some(send)) = (zeroed(receive), zeroed(send)) else {
+                let (Ok(receive), Ok(send)) = (zeroed_bytes(receive), zeroed_bytes(send)) else {
                     return Err(NetError::TooMany);
                 };
                 tcp::Socket::new(tcp::SocketBuffer::new(receive), tcp::SocketBuffer::new(send))
@@ -392,13 +391,6 @@ fn discard(socket: &mut tcp::Socket<'static>) -> usize {
         discarded += count;
     }
     discarded
-}
-
-fn zeroed(bytes: usize) -> Option<Vec<u8>> {
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(bytes).ok()?;
-    buffer.resize(bytes, 0);
-    Some(buffer)
 }
 
 #[cfg(test)]

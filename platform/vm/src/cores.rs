@@ -2,6 +2,7 @@
 //!
 //! Each core finds its own block, so plain cells do. What other cores may touch is in [`Public`] and [`Mail`], on lines of memory of their own.
 
+use crate::core_heap::CoreHeap;
 use crate::fault::Fault;
 use crate::program::Process;
 use crate::random::Generator;
@@ -11,13 +12,12 @@ use core::arch::asm;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::fmt;
 use core::mem::offset_of;
-use core::ptr::{self, NonNull};
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use glass_cores::List;
 use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
 use glass_trace::Writer;
-use talc::{TalcCell, source::Manual};
 
 /// Prints one line.
 pub type Print = dyn Fn(fmt::Arguments);
@@ -50,9 +50,7 @@ pub struct Core {
     pub stack_bottom: Cell<u64>,
     pub fault_stack_bottom: Cell<u64>,
     /// Memory for everything allocated on this core.
-    pub heap: TalcCell<Manual>,
-    /// The end of the part of the heap that was added last.
-    pub heap_end: Cell<Option<NonNull<u8>>>,
+    pub heap: CoreHeap,
     /// TSC at the 32-bit entry, the zero of the clock.
     pub clock_origin: Cell<u64>,
     /// Nanoseconds a TSC tick, times 2^32.
@@ -232,8 +230,7 @@ impl Core {
             index: Cell::new(0),
             stack_bottom: Cell::new(0),
             fault_stack_bottom: Cell::new(0),
-            heap: TalcCell::new(Manual),
-            heap_end: Cell::new(None),
+            heap: CoreHeap::new(),
             clock_origin: Cell::new(0),
             clock_scale: Cell::new(0),
             apic_timer_hz: Cell::new(0),
