@@ -298,7 +298,9 @@ impl<B: Block> Store<B> {
 
     async fn write_slot(&self, sequence: u64, batch: &Batch, slot: &mut Option<Buf>) -> Result<(), BlockError> {
         let geometry = &self.inner.geometry;
-        let mut buf = match slot.take() {
+        // A disk that has not answered may still have the one of before.
+        let kept = slot.take().and_then(|mut buf| buf.as_mut().is_some().then_some(buf));
+        let mut buf = match kept {
             Some(buf) => buf,
             None => Buf::zeroed(geometry.slot_bytes()).map_err(|_| BlockError::Broken("no memory for the index"))?,
         };

@@ -80,6 +80,9 @@ pub struct Args {
     /// Read and write the disk past the host's page cache. VMs only.
     #[arg(long, requires = "disk")]
     disk_direct: bool,
+    /// Seconds that a request to the disk may take before it fails. VMs only.
+    #[arg(long, requires = "disk", value_name = "SECONDS", default_value_t = DISK_TIMEOUT_DEFAULT, value_parser = clap::value_parser!(u32).range(1..))]
+    disk_timeout: u32,
     /// Give the service the files of a directory; with `:ro` it cannot change them.
     #[arg(long, value_name = "PATH[:ro]", value_parser = share::parse)]
     share: Option<share::Share>,
@@ -135,6 +138,8 @@ pub struct Args {
 const MEMORY_DEFAULT: u64 = 64 << 20;
 /// The cores that an image can use.
 const CORES_MAX: i64 = glass_formats::CORES_MAX as i64;
+/// The `disk-timeout=` of an image without one on its command line.
+const DISK_TIMEOUT_DEFAULT: u32 = 30;
 /// The `log=` of an image without one on its command line.
 const LOG_DEFAULT: &str = "warn";
 

@@ -74,6 +74,8 @@ pub struct Settings {
     pub console_port: u16,
     /// Memory of the machine.
     pub memory_bytes: usize,
+    /// How long a request to a disk may take.
+    pub disk_timeout: Duration,
     /// What disks of Xen use.
     pub xen_disk: BlkFeatures,
     /// Cards of Xen make checksums and segments.
