@@ -55,11 +55,16 @@ pub fn descendants(pid: u32) -> Vec<u32> {
 
 /// Kills the processes that `pid` started whose name contains `part`. Returns how many there were.
 pub fn kill_descendants(pid: u32, part: &str) -> usize {
+    signal_descendants(pid, part, Signal::KILL)
+}
+
+/// Sends a signal to the processes that `pid` started whose name contains `part`. Returns how many there were.
+pub fn signal_descendants(pid: u32, part: &str, signal: Signal) -> usize {
     let is_meant = |pid: &u32| name(*pid).is_some_and(|name| name.contains(part));
     let meant: Vec<_> = descendants(pid).into_iter().filter(is_meant).collect();
     for pid in meant.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
         // An error means that it has ended with another one.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
     meant.len()
 }
