@@ -22,13 +22,24 @@ pub struct CoreHeap {
     unused: Cell<Unused>,
 }
 
-/// The first address, and the one behind the last.
-type Unused = (usize, usize);
+/// Addresses of unused memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unused {
+    first: usize,
+    /// Behind the last one.
+    last: usize,
+    /// Where two parts were joined; talc has written there.
+    seam: usize,
+}
 
 impl CoreHeap {
     /// A heap without memory.
     pub const fn new() -> CoreHeap {
-        CoreHeap { talc: TalcCell::new(Manual), end: Cell::new(None), unused: Cell::new((0, 0)) }
+        CoreHeap {
+            talc: TalcCell::new(Manual),
+            end: Cell::new(None),
+            unused: Cell::new(Unused { first: 0, last: 0, seam: 0 }),
+        }
     }
 
     /// Adds memory; a part behind the last one is joined to it. `is_zero`: all of its bytes are.
@@ -47,11 +58,8 @@ impl CoreHeap {
         if new_end.is_some() {
             self.end.set(new_end);
         }
-        // One range is enough: what is left of an earlier one is little where heaps grow as they need, and parts of a machine's memory
-        // differ much in size.
-        let (first, last) = self.unused.get();
-        if is_zero && bytes > last.saturating_sub(first) {
-            self.unused.set((start.addr(), end.addr()));
+        if is_zero {
+            self.unused.set(self.unused.get().with_part(start.addr(), end.addr()));
         }
     }
 
@@ -77,8 +85,8 @@ impl CoreHeap {
         let pointer = unsafe { self.alloc(layout) };
         if !pointer.is_null() {
             let block = pointer.addr()..pointer.addr() + layout.size();
-            for part in used_parts(block.clone(), unused) {
-                // SAFETY: `used_parts` returns parts of the block, which is the caller's.
+            for part in unused.used_parts(block.clone()) {
+                // SAFETY: `Unused::used_parts` returns parts of the block, which is the caller's.
                 unsafe { ptr::write_bytes(pointer.add(part.start - block.start), 0, part.len()) };
             }
         }
@@ -109,19 +117,35 @@ impl CoreHeap {
     /// There is a block now: what is below its end counts as used.
     #[inline]
     fn note_use(&self, pointer: *mut u8, bytes: usize) {
-        let (first, last) = self.unused.get();
+        let unused = self.unused.get();
         let end = pointer.addr() + bytes;
-        if end > first && pointer.addr() < last && !pointer.is_null() {
-            self.unused.set((end, last));
+        if end > unused.first && pointer.addr() < unused.last && !pointer.is_null() {
+            self.unused.set(Unused { first: end, ..unused });
         }
     }
 }
 
-/// The parts of a block that may not be zero, if what lies in `unused` was never a block's.
-fn used_parts(block: Range<usize>, (first, last): Unused) -> [Range<usize>; 2] {
-    let clean_start = (block.start.max(first) + BOOKKEEPING_BYTES).min(block.end);
-    let clean_end = last.saturating_sub(BOOKKEEPING_BYTES).clamp(clean_start, block.end);
-    [block.start..clean_start, clean_end..block.end]
+impl Unused {
+    /// After a part was added. One range with one seam is enough: heaps that grow as they need have little left when they do, and a machine's memory is in
+    /// few parts of very different sizes.
+    fn with_part(self, start: usize, end: usize) -> Unused {
+        if self.last == start && self.first < self.last {
+            Unused { first: self.first.max(self.seam), last: end, seam: start }
+        } else if end - start > self.last.saturating_sub(self.first) {
+            Unused { first: start, last: end, seam: 0 }
+        } else {
+            self
+        }
+    }
+
+    /// The parts of a block that may not be zero.
+    fn used_parts(self, block: Range<usize>) -> [Range<usize>; 3] {
+        let clean_start = (block.start.max(self.first) + BOOKKEEPING_BYTES).min(block.end);
+        let clean_end = self.last.saturating_sub(BOOKKEEPING_BYTES).clamp(clean_start, block.end);
+        let seam = [self.seam.saturating_sub(BOOKKEEPING_BYTES), self.seam + BOOKKEEPING_BYTES];
+        let [seam_start, seam_end] = seam.map(|address| address.clamp(clean_start, clean_end));
+        [block.start..clean_start, seam_start..seam_end, clean_end..block.end]
+    }
 }
 
 #[cfg(test)]
@@ -169,6 +193,23 @@ mod tests {
         let used = large.addr() + 32 * PAGE - again.addr();
         assert!(bytes[..used + BOOKKEEPING_BYTES].iter().all(|byte| *byte == 0));
         assert!(bytes[used + BOOKKEEPING_BYTES..].iter().all(|byte| *byte == 7));
+    }
+
+    /// As the boot core's memory: a part that is no whole one, and all others behind it.
+    #[test]
+    fn parts_that_are_joined_are_one() {
+        let (_memory, start) = pages(64, 7);
+        let heap = CoreHeap::new();
+        for (from, to) in [(0, 9), (9, 16), (16, 64)] {
+            // SAFETY: as above.
+            unsafe { heap.claim(start.wrapping_add(from * PAGE), (to - from) * PAGE, true) };
+        }
+        // What is below the seam before the last one is lost.
+        // SAFETY: the layout's size is not zero.
+        let block = unsafe { heap.alloc_zeroed(layout(40 * PAGE, PAGE)) };
+        let used = start.addr() + 9 * PAGE - block.addr();
+        let untouched = bytes_of(block, 40 * PAGE).iter().filter(|byte| **byte == 7).count();
+        assert_eq!(untouched, 40 * PAGE - used - BOOKKEEPING_BYTES - 2 * BOOKKEEPING_BYTES);
     }
 
     #[test]
