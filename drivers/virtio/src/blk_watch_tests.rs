@@ -72,7 +72,7 @@ fn requests_that_are_not_answered_in_time_fail_and_the_disk_recovers_when_it_has
     }
     assert_eq!((site.disk.take_notice(), site.disk.take_notice()), (Some(Notice::Silent(TIME)), None));
     site.woken();
-    // It was not reset, and whoever comes now is refused at once.
+    // It was not reset, and new requests are refused at once.
     assert_eq!((site.disk.lie(), site.platter.fake.state().resets), (None, 1));
     assert_eq!(site.poll(&mut reads(&site.disk, 1)), Poll::Ready(LATE));
     // A part of the answers is not enough: a write that was given up could still happen.

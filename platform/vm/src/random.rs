@@ -1,10 +1,10 @@
 //! Random bytes: a ChaCha20 generator that is seeded with entropy, from the CPU or from the host's entropy device, and with
 //! nothing less. The time stamp counter is no entropy: the host can read it.
 //!
-//! A VM that is restored from a snapshot, and another one restored from the same, have the same generator. So each request for bytes first mixes in a word
-//! of the CPU's source: from the first request after the start on, their bytes differ, and nobody who has the snapshot can compute them. On a CPU without
-//! a source they differ by the time stamp counter at once, which the host could guess, and in earnest when the entropy device has given
-//! bytes again: within [`RESEED_TIME`]. What a service has kept of earlier bytes, such as a key, stays the same in both.
+//! A VM that is restored from a snapshot, and another one restored from the same, have the same generator. So each request for bytes first mixes in a
+//! word of the CPU's source: from the first request after the restore on, their bytes differ, and cannot be computed from the snapshot. On a CPU without a
+//! source they differ by the time stamp counter at once, which the host could guess, and by entropy when the device has given bytes again: within
+//! [`RESEED_TIME`]. What a service has kept of earlier bytes, such as a key, stays the same in both.
 
 use crate::cores::this_core;
 use crate::ports::read_tsc;

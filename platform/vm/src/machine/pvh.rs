@@ -6,7 +6,7 @@ const MAGIC: u32 = 0x336e_c578;
 /// Type of a memory map entry that is RAM, as in an E820 map.
 const TYPE_RAM: u32 = 1;
 /// What a VMM or firmware writes to the reserved word of the start info if all RAM in the memory map is zero, except below the image's end:
-/// nobody has used it since the VM was started ("ZERO"). By PVH the word is 0.
+/// it was not used since the VM was started ("ZERO"). By PVH the word is 0.
 const RAM_IS_ZERO: u32 = 0x4f52_455a;
 /// More memory map entries than this are ignored.
 const MAP_ENTRIES_MAX: usize = 32;

@@ -30,7 +30,7 @@ pub(super) fn disk(args: &Args, accel: &str) -> Option<Device> {
     let mut words = vec!["disk".to_owned(), path.display().to_string()];
     words.extend(args.disk_direct.then(|| "--direct".to_owned()));
     let is_apart = accel == "kvm" && glass_devices::has_io_uring();
-    // A service would wait forever for a disk that does not answer.
+    // A service without its disk is of no use.
     let role = Role { name: "glass disk", serves: "disk", is_vital: true };
     is_apart.then_some(Device { role, name: "disk", words })
 }
