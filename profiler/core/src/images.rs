@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::arch::x86_64::skid;
 use crate::arch::{Registers, Width};
+use crate::budget::{Budget, Meters, TABLES};
 use crate::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment, Skid};
 use crate::guest::{GuestId, GuestKind, Mode, SpaceId};
 use crate::image::Image;
@@ -89,6 +90,8 @@ pub struct Images {
     warnings: Vec<String>,
     warned: usize,
     jit: jit::Sources,
+    /// What unwind tables may cost.
+    tables: Budget,
     /// What is known of generated code to unwind it by.
     nothing: Arc<Image>,
 }
@@ -138,6 +141,7 @@ impl Default for Images {
             warnings: Vec::new(),
             warned: 0,
             jit: jit::Sources::default(),
+            tables: Budget::new(TABLES, Meters::NONE),
             nothing: Arc::new(Image::of_map(&SymbolMap::default(), 0..u64::MAX, None)),
         }
     }
@@ -210,21 +214,27 @@ impl Images {
     }
 
     fn load(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) -> u32 {
-        let parsed = files
-            .load_mapped(process, mapping)
-            .and_then(|file| Image::of_file(file, self.loaded.len() < OPEN_MAX).map_err(|error| error.to_string()));
+        let parsed = files.load_mapped(process, mapping).and_then(|file| {
+            let read = Image::of_file(file, self.loaded.len() < OPEN_MAX, self.tables.account());
+            read.map_err(|error| error.to_string())
+        });
         let image = match parsed {
-            Ok(image) => Some(Arc::new(image)),
+            Ok(image) => {
+                if let Some(reason) = &image.without_tables {
+                    let path = &mapping.path;
+                    self.warn(format!("{path} {reason}: it is unwound without its tables, so stacks may be broken"));
+                }
+                Some(Arc::new(image))
+            }
             Err(reason) => {
                 // What has no file has no names there either.
                 let has_file = !["/memfd:", "/dev/", "/SYSV", "/anon_hugepage"]
                     .iter()
                     .any(|start| mapping.path.starts_with(start));
-                if has_file && self.warned < WARNINGS_MAX {
-                    self.warned += 1;
-                    self.warnings.push(format!(
-                        "{} {reason}: its functions have no names, and stacks through it may be broken",
-                        mapping.path
+                if has_file {
+                    let path = &mapping.path;
+                    self.warn(format!(
+                        "{path} {reason}: its functions have no names, and stacks through it may be broken"
                     ));
                 }
                 None
@@ -240,6 +250,13 @@ impl Images {
         let mapped = Some((process, mapping.clone()));
         self.loaded.push(Arc::new(Loaded { image, mapped, ..Loaded::new(file) }));
         self.loaded.len() as u32 - 1
+    }
+
+    fn warn(&mut self, sentence: String) {
+        if self.warned < WARNINGS_MAX {
+            self.warned += 1;
+            self.warnings.push(sentence);
+        }
     }
 
     /// Why files could not be read, one sentence each; each is returned once.
@@ -390,6 +407,6 @@ impl Images {
     /// What an image without any name has: the addresses where its functions begin.
     pub fn nameless(&self, index: u32) -> Names {
         let image = self.loaded.get(index as usize).and_then(|loaded| loaded.image.clone());
-        Names::Symbols { symbols: Vec::new(), image }
+        Names::Symbols { symbols: Vec::new(), image, path: String::new() }
     }
 }

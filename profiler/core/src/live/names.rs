@@ -135,7 +135,10 @@ impl NameCache {
         if self.images.get(&image).is_none_or(|loaded| loaded.is_old) {
             let names = match load(image) {
                 None => return false,
-                Some(Ok(names)) => Some(names),
+                Some(Ok(names)) => {
+                    self.warnings.extend(names.left_out().map(|sentence| printable(&sentence)));
+                    Some(names)
+                }
                 Some(Err(warning)) => {
                     self.warnings.push(printable(&warning));
                     None
