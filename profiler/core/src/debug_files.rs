@@ -45,9 +45,8 @@ pub(crate) fn find(
         _ => link.is_some_and(|(_, checksum)| crc32(file, &account) == Some(checksum)),
     };
     for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
-        let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
-        for place in inside.into_iter().chain([candidate.clone()]) {
-            let Some(file) = files.load(&place) else { continue };
+        for inside in process.map(Some).into_iter().chain([None]) {
+            let Some(file) = load(&candidate, inside, files) else { continue };
             let Ok(symbols) = read(&candidate, &*file, process, files) else { continue };
             if belongs(&symbols, &*file) {
                 return Some(symbols);
@@ -56,6 +55,14 @@ pub(crate) fn find(
     }
     let file = if build_id.len() < BUILD_ID_BYTES_MIN { None } else { files.fetch_debug_file(build_id) }?;
     read("", &*file, process, files).ok().filter(|symbols| belongs(symbols, &*file))
+}
+
+/// The file at a path as a process sees it, or as we do.
+fn load(path: &str, inside: Option<u32>, files: &mut dyn FileSource) -> Option<Box<dyn ReadAt>> {
+    match inside {
+        Some(process) => files.load_inside(process, path),
+        None => files.load(path),
+    }
 }
 
 /// The symbols of a file at `path`, with the part of its debug information that it shares with other files.
@@ -92,8 +99,7 @@ fn shared_part(
         parse_elf(&parts).is_ok_and(|file| file.build_id() == Ok(Some(build_id)))
     };
     for candidate in by_path.into_iter().chain([by_build_id(build_id)]) {
-        let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
-        let found = inside.into_iter().chain([candidate]).find_map(|place| files.load(&place));
+        let found = process.map(Some).into_iter().chain([None]).find_map(|inside| load(&candidate, inside, files));
         if let Some(file) = found.filter(|file| is_it(&**file)) {
             return Some(file);
         }

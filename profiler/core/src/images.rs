@@ -86,6 +86,8 @@ pub struct Images {
     loaded: Vec<Arc<Loaded>>,
     /// By path, and by which file that was: one may have been replaced by another.
     by_file: HashMap<(String, Option<FileIdentity>), u32>,
+    /// How many images there are of a path and a build id.
+    alike: HashMap<(String, Vec<u8>), u32>,
     /// Why files have no names and break stacks, until taken; how many there were.
     warnings: Vec<String>,
     warned: usize,
@@ -138,6 +140,7 @@ impl Default for Images {
             spaces: HashMap::new(),
             loaded: STAND_INS.iter().map(|name| Arc::new(Loaded::stand_in(name))).collect(),
             by_file: HashMap::new(),
+            alike: HashMap::new(),
             warnings: Vec::new(),
             warned: 0,
             jit: jit::Sources::default(),
@@ -242,10 +245,7 @@ impl Images {
         };
         let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
         // Path and build id distinguish images in a recording.
-        let mut path = mapping.path.clone();
-        while self.loaded.iter().any(|other| other.file.path == path && other.file.build_id == build_id) {
-            path.push_str(" (another file)");
-        }
+        let path = self.unlike_others(&mapping.path, &build_id, "another file");
         let file = MappedFile { path, build_id, range: (mapping.start, mapping.end) };
         let mapped = Some((process, mapping.clone()));
         self.loaded.push(Arc::new(Loaded { image, mapped, ..Loaded::new(file) }));
@@ -262,6 +262,17 @@ impl Images {
     /// Why files could not be read, one sentence each; each is returned once.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
+    }
+
+    /// A path that no other image with this build id has: if need be with `addition`, and how many there were before.
+    fn unlike_others(&mut self, path: &str, build_id: &[u8], addition: &str) -> String {
+        let count = self.alike.entry((path.to_owned(), build_id.to_vec())).or_insert(0);
+        *count += 1;
+        match *count {
+            1 => path.to_owned(),
+            2 => format!("{path} ({addition})"),
+            count => format!("{path} ({addition}, {})", count - 1),
+        }
     }
 
     fn place(&mut self, space: SpaceId, range: Range<u64>, bias: u64, program: &Program) {
@@ -289,11 +300,8 @@ impl Images {
             return index;
         }
         let index = self.loaded.len() as u32;
-        let mut path = format!("[jit {process}]");
         // Programs that a process ran one after the other.
-        while self.loaded.iter().any(|other| other.file.path == path) {
-            path.push_str(" (another program)");
-        }
+        let path = self.unlike_others(&format!("[jit {process}]"), &[], "another program");
         let file = MappedFile { path, build_id: Vec::new(), range: (mapping.start, mapping.end) };
         self.loaded.push(Arc::new(Loaded::new(file)));
         self.jit.add(process, index);

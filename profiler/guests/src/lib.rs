@@ -25,6 +25,7 @@ pub mod kvm;
 mod linux;
 pub mod memory;
 pub mod monitor;
+mod open;
 pub mod paced;
 pub mod process;
 pub mod registry;

@@ -22,6 +22,8 @@ use crate::files::{FILE_BYTES_MAX, HostFile};
 use crate::linux;
 
 const PAGE_BYTES: u64 = 4096;
+/// The largest map of symbols, in bytes; that of a kernel has some 10 MB.
+const MAP_BYTES_MAX: u64 = 256 << 20;
 
 /// A file with symbols, or with unwind tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,6 +173,9 @@ fn read(path: &Path) -> Result<Content, GuestError> {
     let landmarks = landmarks();
     let mut magic = [0; 4];
     if !opened.read_at(0, &mut magic) || magic != *b"\x7fELF" {
+        if metadata.len() > MAP_BYTES_MAX {
+            return Err(file(std::io::Error::other("too large for a map of symbols")));
+        }
         let bytes = fs::read(path).map_err(file)?;
         if boot_image::starts_like_one(&bytes) {
             return Err(GuestError::Symbols(format!("{} {}", path.display(), ImageError::BootImage)));

@@ -32,6 +32,11 @@ pub trait FileSource {
     /// The file, `None` if there is no such file.
     fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>>;
 
+    /// The file at a path as a process sees it, `None` if there is no such file. No link leads out of the process's root.
+    fn load_inside(&mut self, _process: u32, _path: &str) -> Option<Box<dyn ReadAt>> {
+        None
+    }
+
     /// The very file that a process has mapped, whatever has its path by now or outside of the
     /// process's own view of the file system. Fails with what to say of the path: "was replaced".
     fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {

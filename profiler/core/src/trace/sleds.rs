@@ -13,7 +13,7 @@ use object::{Object, ObjectSection};
 use super::filter::Filter;
 use super::raw::Function;
 use crate::budget::Account;
-use crate::elf::{Parts, parse_elf, section_bytes};
+use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
 use crate::image::ImageError;
 use crate::symbols::Symbols;
 
@@ -70,8 +70,8 @@ impl From<ImageError> for SledError {
 }
 
 /// The functions of an ELF file that can be traced, by number; those beyond [`FUNCTIONS_MAX`] cannot.
-pub fn functions(elf: &[u8]) -> Result<Vec<SledFunction>, SledError> {
-    let parts = Parts::of(&elf, &Account::alone());
+pub fn functions(elf: &dyn ReadAt) -> Result<Vec<SledFunction>, SledError> {
+    let parts = Parts::of(elf, &Account::alone());
     let file = parse_elf(&parts)?;
     let section = file.section_by_name(SECTION).ok_or(SledError::NoSleds)?;
     let missing = || parts.error(ImageError::Damaged("its table of functions is not all there".to_owned()));
@@ -176,7 +176,7 @@ mod tests {
     fn programs_without_sleds_are_told_from_nonsense() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(functions(&own), Err(SledError::NoSleds));
-        assert_eq!(functions(b"no program"), Err(SledError::Image(ImageError::NotElf)));
+        assert_eq!(functions(&&b"no program"[..]), Err(SledError::Image(ImageError::NotElf)));
     }
 
     #[test]

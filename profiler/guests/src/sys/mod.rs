@@ -52,6 +52,11 @@ pub fn cpu_time_ns() -> u64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// CPU time of this thread so far, user and system.
+pub(crate) fn thread_cpu_time_ns() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// How many steps of the clock of `/proc/PID/stat` a second has.
 pub(crate) fn ticks_per_sec() -> u64 {
     // SAFETY: sysconf takes a number and touches no memory of ours.
