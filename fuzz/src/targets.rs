@@ -7,6 +7,7 @@ mod files;
 mod guests;
 mod jit;
 mod kernel;
+mod names;
 mod network;
 mod programs;
 mod recording;
@@ -55,6 +56,8 @@ pub const ALL: &[&dyn Target] = &[
     &programs::Stacks,
     &programs::Maps,
     &programs::Orc,
+    &names::Names,
+    &names::Compressed,
     &jit::Generated,
     &trace::Rings,
     &trace::Mirage,
