@@ -121,13 +121,10 @@ impl Symbols {
         let (context, without_debug) = match (has_debug, fits) {
             (false, _) => (None, None),
             (true, Err(over)) => (None, Some(over)),
-            (true, Ok(())) => {
-                let context = debug_information(&parts, &file, &account, &mut bytes, shared);
-                match account.over() {
-                    Some(over) => (None, Some(over)),
-                    None => (context?, None),
-                }
-            }
+            (true, Ok(())) => match debug_information(&parts, &file, &account, &mut bytes, shared) {
+                Ok(context) => (context, None),
+                Err(over) => (None, Some(over)),
+            },
         };
         match without_debug {
             Some(over) if table.is_empty() => return Err(ImageError::TooMuch(over)),
@@ -249,45 +246,52 @@ impl Symbols {
     }
 }
 
-/// The debug information of a file, with the part that it shares with others. Adds to `bytes` what it takes.
+/// The debug information of a file, with the part that it shares with others; `None` if it is damaged. Adds to `bytes` what it
+/// takes.
 fn debug_information(
     parts: &Parts<'_>,
     file: &Elf<'_>,
     account: &Account,
     bytes: &mut usize,
     shared: &mut SharedPart<'_>,
-) -> Result<Option<addr2line::Context<Reader>>, ImageError> {
-    let mut dwarf = dwarf(parts, file, account, bytes)?;
+) -> Result<Option<addr2line::Context<Reader>>, Over> {
+    let Some(mut dwarf) = dwarf(parts, file, account, bytes)? else { return Ok(None) };
     if let Ok(Some((path, build_id))) = file.gnu_debugaltlink() {
         let part = std::str::from_utf8(path).ok().and_then(|path| shared(path, build_id));
-        let part = part.and_then(|part| shared_dwarf(&*part, account, bytes));
+        let part = part.map(|part| shared_dwarf(&*part, account, bytes)).transpose()?.flatten();
         part.into_iter().for_each(|part| dwarf.set_sup(part));
     }
-    Ok(addr2line::Context::from_dwarf(dwarf).ok())
+    let context = addr2line::Context::from_dwarf(dwarf).ok();
+    account.over().map_or(Ok(context), Err)
 }
 
-/// The debug information in a file. Adds to `bytes` what it takes.
+/// The debug information in a file; `None` if it is damaged. Adds to `bytes` what it takes.
 fn dwarf(
     parts: &Parts<'_>,
     file: &Elf<'_>,
     account: &Account,
     bytes: &mut usize,
-) -> Result<gimli::Dwarf<Reader>, ImageError> {
+) -> Result<Option<gimli::Dwarf<Reader>>, Over> {
     let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
         let data = SECTIONS.contains(&id).then(|| section_bytes(parts, file, id.name())).flatten();
         let data = data.unwrap_or_else(|| Arc::from(&[][..]));
         *bytes += data.len();
         Ok(Metered::new(gimli::EndianArcSlice::new(data, gimli::LittleEndian), account.clone()))
     };
-    let dwarf = gimli::Dwarf::load(load).map_err(|error| ImageError::Damaged(error.to_string()))?;
-    check_abbreviations(&dwarf).map_err(|error| parts.error(ImageError::Damaged(error.to_string())))?;
-    Ok(dwarf)
+    let Ok(dwarf) = gimli::Dwarf::load(load) else { return Ok(None) };
+    match (account.over(), check_abbreviations(&dwarf)) {
+        (Some(over), _) => Err(over),
+        (None, Err(gimli::Error::TooManyIterations)) => Err(Over::Work),
+        // What is not damaged is used.
+        (None, _) => Ok(Some(dwarf)),
+    }
 }
 
 /// The debug information in the file that several programs share.
-fn shared_dwarf(file: &dyn ReadAt, account: &Account, bytes: &mut usize) -> Option<gimli::Dwarf<Reader>> {
+fn shared_dwarf(file: &dyn ReadAt, account: &Account, bytes: &mut usize) -> Result<Option<gimli::Dwarf<Reader>>, Over> {
     let parts = Parts::of(file, account);
-    dwarf(&parts, &parse_elf(&parts).ok()?, account, bytes).ok()
+    let Ok(file) = parse_elf(&parts) else { return Ok(None) };
+    dwarf(&parts, &file, account, bytes)
 }
 
 /// Fails if an abbreviation has more attributes without any bytes in an entry than a compiler needs: one byte of an entry
@@ -299,8 +303,9 @@ fn check_abbreviations(dwarf: &gimli::Dwarf<Reader>) -> Result<(), gimli::Error>
         let offset = unit.debug_abbrev_offset();
         if seen.insert(offset) {
             let mut table = dwarf.debug_abbrev.reader().clone();
-            table.skip(offset.0)?;
-            check_table(table)?;
+            if let Err(gimli::Error::TooManyIterations) = table.skip(offset.0).and_then(|()| check_table(table)) {
+                return Err(gimli::Error::TooManyIterations);
+            }
         }
     }
     Ok(())
