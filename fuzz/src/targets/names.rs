@@ -24,7 +24,7 @@ impl Target for Names {
 
     fn corpus(&self) -> Vec<Vec<u8>> {
         let mut doubled = "_Z1f1aIiE".to_owned();
-        ('0'..='9').for_each(|seen| doubled += &format!("1bIS{seen}_S{seen}_E"));
+        ('0'..='9').chain('A'..='Z').step_by(2).take(10).for_each(|seen| doubled += &format!("1bIS{seen}_S{seen}_E"));
         let nested = "_Z".to_owned() + &"cvT_I".repeat(10);
         let tuples = "_RMC0TTTTTEB6_EB5_EB4_EB3_E";
         let plain = [

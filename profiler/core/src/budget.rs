@@ -125,6 +125,11 @@ impl Budget {
         Account(Arc::new(Charged { budget: self.clone(), held, work, over: OnceLock::new() }))
     }
 
+    /// As much work again as at the start, for what runs without an end. A file that was too much stays left out.
+    pub fn renew(&self) {
+        self.0.work_left.store(self.0.limits.work, Relaxed);
+    }
+
     /// Bytes that are held of all files.
     pub fn held(&self) -> u64 {
         self.0.held.load(Relaxed)
@@ -284,6 +289,8 @@ mod tests {
         (0..100).for_each(|_| assert_eq!(budget.account().work(1), Ok(())));
         let a = budget.account();
         assert_eq!((a.work(u64::MAX), a.work(0)), (Err(Over::Work), Ok(())));
+        budget.renew();
+        assert_eq!((a.work(1), budget.account().work(2 * WORK_AT_ONCE)), (Err(Over::Work), Ok(())));
     }
 
     #[test]

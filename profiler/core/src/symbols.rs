@@ -450,7 +450,8 @@ mod tests {
     #[test]
     fn names_that_expand_are_cut() {
         let mut doubled = "_Z1f1aIiE".to_owned();
-        ('0'..='9').chain('A'..='T').for_each(|seen| doubled += &format!("1bIS{seen}_S{seen}_E"));
+        // Each has two numbers: `b`, and what it is with its arguments.
+        ('0'..='9').chain('A'..='Z').step_by(2).take(14).for_each(|seen| doubled += &format!("1bIS{seen}_S{seen}_E"));
         // A tuple of two of the tuples in it, and so on: `T T T ... E B2_ E B1_ E`, where `Bn_` refers to what is at byte `n + 3`.
         let mut tuples = "_RMC0".to_owned() + &"T".repeat(40) + "TE";
         (3..43).rev().for_each(|place| tuples += &format!("B{}_E", base_62(place)));
