@@ -65,23 +65,39 @@ const OF_EVERY_PROGRAM: [i64; 35] = [
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];
+/// What each program may try: the backtrace of a panic or an error reads files, and is shorter without.
+const REFUSED: [i64; 9] = [
+    libc::SYS_open,
+    libc::SYS_openat,
+    libc::SYS_stat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_getcwd,
+];
 const MAP_KIND: u32 = libc::MAP_TYPE as u32;
 const MAP_PRIVATE: u32 = libc::MAP_PRIVATE as u32;
 const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 
 impl SystemCalls {
-    /// Those that each program makes. Memory that is mapped cannot become executable, and what can be written is limited by
+    /// Those that each program makes; it is refused to open files and to read their metadata. Memory that is mapped cannot become executable, and what can be written is limited by
     /// [`Jail::memory_bytes`](crate::Jail::memory_bytes) or has a file.
     pub fn of_every_program() -> SystemCalls {
         let data = Condition { argument: 2, mask: EXECUTABLE, value: 0 };
         let is_private = Condition { argument: 3, mask: MAP_KIND, value: MAP_PRIVATE };
         let has_file = Condition { argument: 3, mask: MAP_ANONYMOUS, value: 0 };
+        // The standard library checks it before it closes a file, in debug builds.
+        let is_open = Condition { argument: 1, mask: u32::MAX, value: libc::F_GETFD as u32 };
         SystemCalls { allowed: BTreeMap::new(), refused: BTreeMap::new() }
             .allow(&OF_EVERY_PROGRAM)
+            .refuse(&REFUSED)
             .allow_where(libc::SYS_mmap, &[data, is_private])
             .allow_where(libc::SYS_mmap, &[data, has_file])
             .allow_where(libc::SYS_mprotect, &[data])
+            .allow_where(libc::SYS_fcntl, &[is_open])
     }
 
     /// Allows system calls by their numbers (`libc::SYS_...`), with any arguments.
@@ -89,13 +105,19 @@ impl SystemCalls {
         for number in numbers {
             self.allowed.insert(*number, Vec::new());
         }
+        self.without_refusal(numbers)
+    }
+
+    /// What is allowed later is not refused.
+    fn without_refusal(mut self, numbers: &[i64]) -> SystemCalls {
+        self.refused.values_mut().for_each(|refused| refused.retain(|number| !numbers.contains(number)));
         self
     }
 
     /// Allows a system call if all `conditions` hold. Several of these for the same call: if one holds.
     pub fn allow_where(mut self, number: i64, conditions: &[Condition]) -> SystemCalls {
         self.allowed.entry(number).or_default().push(conditions.to_vec());
-        self
+        self.without_refusal(&[number])
     }
 
     /// These fail with `EPERM` and do not end the process: what a library tries, and can do without.
@@ -124,7 +146,7 @@ impl SystemCalls {
         let SystemCalls { mut allowed, refused } = self;
         let mut filters: Vec<BpfProgram> = Vec::new();
         // Of several filters the strictest answer counts. Those that refuse are first: they allow the call that sets the next one.
-        for (error, numbers) in refused {
+        for (error, numbers) in refused.into_iter().filter(|(_, numbers)| !numbers.is_empty()) {
             let numbers: BTreeMap<_, _> = numbers.into_iter().map(|number| (number, Vec::new())).collect();
             allowed.extend(numbers.clone());
             filters.push(filter(numbers, SeccompAction::Allow, SeccompAction::Errno(error as u32), arch));

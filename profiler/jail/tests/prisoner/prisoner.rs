@@ -16,9 +16,10 @@ fn jail(walls: &str, file: &str) -> Option<Jail> {
         "written" => Jail::new().read_write(file),
         "user" => everything().own_user(),
         "calls" => everything().system_calls(SystemCalls::of_every_program().with_threads()),
-        "refused" => {
-            let refused = [libc::SYS_openat, libc::SYS_open, libc::SYS_socket];
-            everything().system_calls(SystemCalls::of_every_program().refuse(&refused))
+        "refused" => everything().system_calls(SystemCalls::of_every_program().refuse(&[libc::SYS_socket])),
+        "opens" => {
+            let calls = [libc::SYS_openat, libc::SYS_open, libc::SYS_statx];
+            everything().system_calls(SystemCalls::of_every_program().allow(&calls))
         }
         "limits" => everything().memory_bytes(64 << 20).descriptors(16),
         "all" => {
