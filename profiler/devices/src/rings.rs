@@ -29,7 +29,7 @@ pub(crate) const QUEUE_SIZE_MAX: u16 = 1024;
 /// Descriptors of a chain, and pieces of memory that it has, at most: what Linux reads or writes at once (`UIO_MAXIOV`).
 pub(crate) const PIECES_MAX: usize = 1024;
 /// Descriptors that are read in a round, at most, and those of one chain: a few milliseconds.
-const ROUND_DESCRIPTORS: usize = 16 << 10;
+const ROUND_DESCRIPTORS: usize = 4 << 10;
 
 /// How a guest has made a ring useless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

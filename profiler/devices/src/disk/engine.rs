@@ -248,3 +248,51 @@ fn entry(request: &Request, file: types::Fd, write_flags: i32) -> squeue::Entry 
         (Work::Nothing(_), _) => opcode::Nop::new().build(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(work: Work) -> Place {
+        Place { request: Request::of(work), bytes: 0, is_cached: false }
+    }
+
+    /// EINVAL: a disk of the host has longer sectors than the guest's. The others: it has no such operation.
+    #[test]
+    fn a_disk_that_cannot_discard_is_written() {
+        let zero = Work::Zero { may_unmap: true };
+        for error in [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSYS] {
+            let mut zeroes = place(zero);
+            assert_eq!(zeroes.advance(-error, false), None);
+            assert_eq!((zeroes.request.work, zeroes.request.bytes), (Work::Write, 8192));
+            assert_eq!(zeroes.request.pieces.iter().map(|piece| piece.iov_len).sum::<usize>(), 8192);
+            assert_eq!(place(Work::Discard).advance(-error, false), Some(Status::Done));
+        }
+        assert_eq!(place(zero).advance(-libc::EIO, false), Some(Status::Failed));
+    }
+
+    #[test]
+    fn without_flushes_changes_end_on_stable_storage() {
+        for work in [Work::Zero { may_unmap: false }, Work::Discard] {
+            assert_eq!(place(work).advance(0, false), Some(Status::Done));
+            let mut synced = place(work);
+            assert_eq!(synced.advance(0, true), None);
+            assert_eq!(synced.request.work, Work::Flush);
+            assert_eq!(synced.advance(0, true), Some(Status::Done));
+        }
+    }
+
+    /// Its requests are no system calls, so no filter sees them.
+    #[test]
+    fn the_ring_takes_only_requests_of_disks() {
+        let Ok(mut uring) = restricted() else { return println!("skipped: this host has no io_uring") };
+        for (entry, expected) in
+            [(opcode::Nop::new().build(), 0), (opcode::Close::new(types::Fd(1000)).build(), -libc::EACCES)]
+        {
+            // SAFETY: neither has memory.
+            unsafe { uring.submission().push(&entry) }.unwrap();
+            uring.submit_and_wait(1).unwrap();
+            assert_eq!(uring.completion().next().map(|end| end.result()), Some(expected));
+        }
+    }
+}

@@ -134,6 +134,13 @@ impl Request {
         request
     }
 
+    /// A request for 16 sectors without memory.
+    #[cfg(test)]
+    pub(super) fn of(work: Work) -> Request {
+        let status = std::ptr::null_mut();
+        Request { head: 0, work, offset: 4096, bytes: 16 * SECTOR_BYTES, pieces: Vec::new(), written: 0, status }
+    }
+
     /// Accepts a request for `bytes` that start at `sector`, if the disk has them.
     fn take(&mut self, work: Work, limits: Limits, sector: u64, bytes: u64, pieces: &mut Vec<libc::iovec>) {
         let Some(offset) = sector.checked_mul(SECTOR_BYTES) else { return };

@@ -25,6 +25,8 @@ const DATA: u64 = 0x100_0000;
 enum Attack {
     /// It offers what needs no work of the host, as fast as it is given back.
     Ahead,
+    /// The same, as fast as the disk takes it: it sees that by the bytes that the disk clears for its name.
+    Follow,
     /// The same, with as many pieces as a table has room for.
     Pieces,
     /// Any bytes anywhere in its queues.
@@ -37,12 +39,41 @@ fn seconds() -> f64 {
     std::env::var("GLASS_HOSTILE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0.5)
 }
 
+/// Pieces of a chain of [`Attack::Follow`].
+const PIECES: u32 = 400;
+/// Chains of [`Attack::Follow`], and the byte of a name that each has cleared.
+const NAMES: u16 = 64;
+fn name(index: u16) -> u64 {
+    DATA + 0x1000 + u64::from(index % NAMES) * 64
+}
+
 /// Writes chains into all descriptors of a queue, and all of them into its ring.
 fn prepare(guest: &Guest, queue: u64, attack: Attack, is_disk: bool) {
     let place = place(queue);
     let table = TABLES + queue * 0x20_0000;
     // Of requests for the name of a disk.
     guest.write(8_u32, DATA);
+    if attack == Attack::Follow {
+        for index in 0..NAMES {
+            let table = TABLES + u64::from(index) * 0x4000;
+            guest.descriptor(place.descriptors, index.into(), table, PIECES * 16, TABLE, 0);
+            // Pieces without bytes in between, for which the disk needs some time.
+            for piece in 0..PIECES {
+                let (address, bytes, flags) = match piece {
+                    0 => (DATA, 16, NEXT),
+                    1 => (name(index), 20, NEXT | WRITE),
+                    _ if piece + 1 == PIECES => (DATA + 64, 1, WRITE),
+                    _ => (DATA, 0, NEXT | WRITE),
+                };
+                guest.descriptor(table, piece.into(), address, bytes, flags, piece as u16 + 1);
+            }
+            guest.write(1_u8, name(index));
+        }
+        for index in 0..u64::from(SIZE) {
+            guest.write(index as u16 % NAMES, place.available + 4 + index * 2);
+        }
+        return;
+    }
     for index in 0..u64::from(SIZE) / 2 {
         let at = place.descriptors;
         match attack {
@@ -77,6 +108,7 @@ fn core(guest: &Guest, queues: u32, attack: Attack, seed: u64, kicks: &[OwnedFd]
         random ^= random << 17;
         random
     };
+    let mut taken = 0_u16;
     while !is_over.load(Ordering::Relaxed) {
         for queue in 0..queues {
             let place = place(queue.into());
@@ -85,6 +117,20 @@ fn core(guest: &Guest, queues: u32, attack: Attack, seed: u64, kicks: &[OwnedFd]
                     let used: u16 = guest.0.load(GuestAddress(place.used + 2), Ordering::Acquire).unwrap();
                     let ahead = used.wrapping_add(SIZE);
                     guest.0.store(ahead, GuestAddress(place.available + 2), Ordering::Release).unwrap();
+                }
+                Attack::Follow => {
+                    guest
+                        .0
+                        .store(taken.wrapping_add(NAMES), GuestAddress(place.available + 2), Ordering::Release)
+                        .unwrap();
+                    while guest.read::<u8>(name(taken)) == 0 {
+                        guest.write(1_u8, name(taken));
+                        taken = taken.wrapping_add(1);
+                        guest
+                            .0
+                            .store(taken.wrapping_add(NAMES), GuestAddress(place.available + 2), Ordering::Release)
+                            .unwrap();
+                    }
                 }
                 Attack::Jump => {
                     let used: u16 = guest.0.load(GuestAddress(place.used + 2), Ordering::Acquire).unwrap();
@@ -161,7 +207,7 @@ fn attack(model: Model, attack: Attack, is_disk: bool) {
     let is_over = AtomicBool::new(false);
     let queues = model.queues;
     let kicks: Vec<OwnedFd> = (0..queues as usize).map(|queue| model.kick(queue)).collect();
-    let figures = thread::scope(|scope| {
+    let mut figures = thread::scope(|scope| {
         let cores = if attack == Attack::Chaos { 2 } else { 1 };
         for seed in 1..=cores {
             let (guest, kicks, is_over) = (&model.guest, &kicks, &is_over);
@@ -182,10 +228,11 @@ fn attack(model: Model, attack: Attack, is_disk: bool) {
         figures.given_back,
         figures.broken
     );
-    assert!(longest < ANSWER_MAX, "{figures:?}");
+    figures.answers.clear();
+    assert!(longest < ANSWER_MAX, "{longest:?}");
     assert!(figures.memory_kib_max < MEMORY_KIB_MAX, "{figures:?}");
     match attack {
-        Attack::Ahead | Attack::Pieces => assert!(figures.given_back > 0, "{figures:?}"),
+        Attack::Ahead | Attack::Follow | Attack::Pieces => assert!(figures.given_back > 0, "{figures:?}"),
         Attack::Chaos | Attack::Jump => assert!(figures.broken > 0, "{figures:?}"),
     }
     let (code, printed) = model.end();
@@ -224,6 +271,11 @@ fn a_guest_that_stays_ahead_does_not_hold_a_disk() {
 #[test]
 fn a_guest_that_stays_ahead_does_not_hold_a_card() {
     of_card(Attack::Ahead);
+}
+
+#[test]
+fn a_guest_that_follows_a_disk_does_not_hold_it() {
+    of_disk(Attack::Follow);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use glass_tests::netns::{Namespace, obstacle};
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::process::Command;
 
 /// Types of a request (virtio 1.2, section 5.2.6).
 const READ: u32 = 0;
@@ -106,6 +107,54 @@ fn a_disk_serves_all_requests() {
         assert_eq!(on_disk[4096..8192], data[..4096]);
         assert_eq!(on_disk[8192..12288], [0; 4096]);
         assert_eq!(model.broken(0), 0);
+        assert_eq!(model.end(), (Some(0), String::new()), "{options:?}");
+    }
+}
+
+/// A block device of 16 MiB whose sectors have 4 KiB, over a file. Dropping it removes it.
+struct LongSectors(String);
+
+impl LongSectors {
+    fn new(file: &str) -> Option<LongSectors> {
+        let output = Command::new("losetup").args(["--find", "--show", "--sector-size", "4096", file]).output();
+        let device = output.ok().filter(|output| output.status.success());
+        device.map(|output| LongSectors(String::from_utf8(output.stdout).unwrap().trim().to_owned()))
+    }
+}
+
+impl Drop for LongSectors {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// A guest's requests are of 512 bytes, whatever the host's disk has.
+#[test]
+fn a_disk_of_the_host_with_longer_sectors_is_written_and_zeroed() {
+    if !model::has_disk() {
+        return;
+    }
+    let folder = Folder::new("jailed-sectors").unwrap();
+    let Some(device) = LongSectors::new(&model::disk(&folder)) else {
+        println!("skipped: only root may make a loop device");
+        return;
+    };
+    for (options, features) in [(&[][..], FLUSH), (&["direct"], 0)] {
+        let folder = Folder::new("jailed-sectors-run").unwrap();
+        let model = Model::start(&folder, None, &[&["disk", &device.0][..], options].concat(), 1, features);
+        let mut driver = Driver::new(&model, 0);
+        for (kind, sector, read, written, expected) in [
+            (WRITE_DATA, 8, &[7; 4096][..], 0, None),
+            (WRITE_ZEROES, 0, &range(9, 3), 0, None),
+            (READ, 9, &[], 512, Some(0)),
+            (READ, 12, &[], 512, Some(7)),
+            (DISCARD, 0, &range(13, 1), 0, None),
+        ] {
+            let status = driver.request(kind, sector, read, written);
+            assert_eq!(status, 0, "{options:?} {kind} {sector}: {}", model.device.output());
+            let byte = expected.map(|_| driver.guest.read::<u8>(DATA + 0x1000));
+            assert_eq!(byte, expected, "{options:?} {sector}");
+        }
         assert_eq!(model.end(), (Some(0), String::new()), "{options:?}");
     }
 }
