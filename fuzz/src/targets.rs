@@ -10,6 +10,7 @@ mod kernel;
 mod network;
 mod programs;
 mod recording;
+mod served;
 mod service;
 mod sockets;
 mod trace;
@@ -69,6 +70,8 @@ pub const ALL: &[&dyn Target] = &[
     &boot::CommandLines,
     &boot::Acpi,
     &devices::Devices,
+    &served::DISK,
+    &served::CARD,
     &files::HostDirectory,
     &disk::FileSystem,
     &sockets::HostSockets,

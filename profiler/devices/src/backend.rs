@@ -261,7 +261,8 @@ impl<D: Device> Backend<D> {
         Ok(None)
     }
 
-    fn finish(&mut self) -> Result<()> {
+    /// Returns when the device does not use the guest's memory any more.
+    pub(crate) fn finish(&mut self) -> Result<()> {
         self.device.finish(&self.memory, &mut self.rings)
     }
 

@@ -8,6 +8,8 @@ mod disk;
 mod jail;
 mod messages;
 mod rings;
+#[cfg(feature = "script")]
+pub mod script;
 #[cfg(test)]
 mod test_guest;
 

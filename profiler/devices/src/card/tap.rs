@@ -16,7 +16,11 @@ const OFFLOADS: [(u64, libc::c_uint); 4] = [
 ];
 
 /// An open TAP device. All calls return at once.
-pub(crate) struct Tap(File);
+pub(crate) struct Tap {
+    file: File,
+    /// What stands in for a device has none.
+    has_offloads: bool,
+}
 
 impl Tap {
     /// Attaches to the existing device `name`.
@@ -46,27 +50,30 @@ impl Tap {
             };
             bail!("cannot open the TAP device {name} ({error}){advice}");
         }
-        Ok(Tap(file))
+        Ok(Tap { file, has_offloads: true })
     }
 
     /// Anything whose reads and writes are frames.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "script"))]
     pub(crate) fn from_file(file: File) -> Tap {
-        Tap(file)
+        Tap { file, has_offloads: false }
     }
 
     /// Sets the length of the headers, and which frames the guest can take.
     pub(crate) fn agree(&self, header_bytes: usize, features: u64) -> io::Result<()> {
+        if !self.has_offloads {
+            return Ok(());
+        }
         let bytes = header_bytes as libc::c_int;
         // SAFETY: the kernel reads one `int`, which lives until the call returns.
-        let is_set = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &bytes) };
+        let is_set = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &bytes) };
         if is_set < 0 {
             return Err(io::Error::last_os_error());
         }
         let offloads = OFFLOADS.into_iter().filter(|(feature, _)| features & feature != 0);
         let offloads = offloads.fold(0, |all, (_, offload)| all | offload);
         // SAFETY: the argument is a number.
-        match unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(offloads)) } {
+        match unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(offloads)) } {
             0.. => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -78,7 +85,7 @@ impl Tap {
     /// The pieces are memory that may be written and that no reference leads to.
     pub(crate) unsafe fn read(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
         // SAFETY: the caller's promise; the kernel checks the count.
-        length(unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
+        length(unsafe { libc::readv(self.file.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
     }
 
     /// Sends a frame.
@@ -87,13 +94,13 @@ impl Tap {
     /// The pieces are memory that may be read.
     pub(crate) unsafe fn write(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
         // SAFETY: the caller's promise; the kernel checks the count.
-        length(unsafe { libc::writev(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
+        length(unsafe { libc::writev(self.file.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
     }
 }
 
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
