@@ -9,7 +9,7 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Users from here on are nobody's: behind those of containers in systemd's list (uid-gid.md), and below the sign bit. A process has the
+/// Users from here on are free: behind those of containers in systemd's documentation of their ranges, and below the sign bit. A process has the
 /// one of its number, so two that live at the same time cannot send each other signals, or read each other's memory.
 const FIRST: u32 = 0x7000_0000;
 /// The user who owns nothing, where the host's list ends before the others, as in a container.
