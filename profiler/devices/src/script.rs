@@ -66,7 +66,7 @@ fn run<D: Device>(device: D, script: &[u8], send: impl Fn(&[u8])) -> Option<u64>
                 let bytes = &bytes[..bytes.len().min((MEMORY_BYTES - address) as usize)];
                 memory.write_all_at(bytes, address).ok()
             }),
-            step::FRAME => next(&mut rest, 1).and_then(|count| Some(send(next(&mut rest, count[0].into())?))),
+            step::FRAME => next(&mut rest, 1).and_then(|count| next(&mut rest, count[0].into())).map(&send),
             _ => {
                 turns += 1;
                 (turns <= TURNS_MAX && backend.work().is_ok()).then_some(())
