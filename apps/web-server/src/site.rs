@@ -2,9 +2,9 @@
 
 use crate::body::{self, BodyError, Content, Pieces};
 use crate::cache::{Cache, HITS, MISSES};
-use crate::conditional::{Version, Wanted, accepts_encoding, ranges};
+use crate::conditional::{Outcome, Version, Wanted, accepts_encoding, ranges};
 use crate::limits::SETTLED;
-use crate::listing;
+use crate::listing::{self, Encoded};
 use crate::media_type::{is_compressible, media_type};
 use crate::path::{Target, target};
 use alloc::format;
@@ -12,10 +12,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Range;
+use core::time::Duration;
 use glasshouse::http::{Connection, HttpError, Method, Request, Response, Status};
 use glasshouse::sync::Semaphore;
 use glasshouse::tracing::{Instrument, info, info_span, warn};
-use glasshouse::{File, FileError, FileKind, Files, Metadata, Open, Platform, Stream};
+use glasshouse::{File, FileError, FileKind, Files, HttpDate, Metadata, Open, Platform, Stream};
 
 /// What follows a name of a compressed file, and its encoding. Better ones first.
 const ENCODINGS: [(&str, &str); 2] = [(".br", "br"), (".gz", "gzip")];
@@ -74,7 +75,7 @@ impl<P: Platform, D: Files> Site<P, D> {
                 Ok(Lookup::List) => self.list(connection, &request, &target.path).await,
                 Ok(Lookup::AddSlash) => {
                     let response = Response::new(Status::MOVED_PERMANENTLY);
-                    let response = response.header("Location", format!("{}/", request.path()));
+                    let response = response.header("Location", with_slash(&target.path, request.query()));
                     connection.respond(response, b"").await
                 }
                 Err(error) => self.refuse_file(connection, &target.path, error).await,
@@ -197,29 +198,29 @@ impl<P: Platform, D: Files> Site<P, D> {
         found: Found<D::File>,
     ) -> Result<(), HttpError> {
         let metadata = &found.metadata;
-        let version = self.is_settled(metadata).then(|| Version::of(metadata));
+        let now = self.platform.wall().map_or(Duration::ZERO, |wall| wall.since_epoch);
+        let version = Version::of(metadata, self.is_settled(metadata), now);
         let head = |status| {
             let mut response = Response::new(status);
-            if let Some(version) = &version {
-                response = response.header("ETag", &version.etag).header("Last-Modified", &version.date);
+            if let Some(etag) = &version.etag {
+                response = response.header("ETag", etag).header("Last-Modified", HttpDate(version.modified));
             }
             if is_compressible(found.media_type) {
                 response = response.header("Vary", "Accept-Encoding");
             }
             response.header("Accept-Ranges", "bytes")
         };
-        if version.as_ref().is_some_and(|version| version.is_refused(request)) {
-            return self.refuse(connection, Status::PRECONDITION_FAILED, "it is another version\n").await;
+        match version.outcome(request) {
+            Outcome::Refused => {
+                return self.refuse(connection, Status::PRECONDITION_FAILED, "it is another version\n").await;
+            }
+            Outcome::Known => {
+                info!(status = 304, "answered");
+                return connection.respond(head(Status::NOT_MODIFIED), b"").await;
+            }
+            Outcome::Answer => {}
         }
-        if version.as_ref().is_some_and(|version| version.is_known(request)) {
-            info!(status = 304, "answered");
-            return connection.respond(head(Status::NOT_MODIFIED), b"").await;
-        }
-        let allows_range = match &version {
-            Some(version) => version.allows_range(request),
-            None => request.header("If-Range").is_none(),
-        };
-        let wanted = if request.method() == Method::Get && allows_range {
+        let wanted = if request.method() == Method::Get && version.allows_range(request) {
             ranges(request, metadata.bytes)
         } else {
             Wanted::Whole
@@ -382,6 +383,19 @@ impl Parts {
     fn total_bytes(&self) -> u64 {
         let part = |range: &Range<u64>| self.head(range).len() as u64 + range.end - range.start;
         self.ranges.iter().map(part).sum::<u64>() + self.end().len() as u64
+    }
+}
+
+/// The URL of a directory, with the query of the request. The names are encoded again: browsers read a backslash as a slash, and two of
+/// these at the start of a URL as another server's name.
+fn with_slash(path: &str, query: Option<&str>) -> String {
+    let mut url = String::new();
+    for name in path.split('/') {
+        url += &format!("/{}", Encoded(name));
+    }
+    match query {
+        Some(query) => url + "/?" + query,
+        None => url + "/",
     }
 }
 

@@ -21,6 +21,7 @@ extern crate alloc;
 
 mod chunked;
 mod connection;
+mod date;
 mod error;
 mod head;
 mod input;

@@ -61,7 +61,7 @@ impl Status {
     }
 }
 
-/// The status and the fields of a response. Content-Length and Connection are added by
+/// The status and the fields of a response. Content-Length, Date and Connection are added by
 /// [`Connection`](crate::Connection); do not add them.
 pub struct Response {
     status: Status,
