@@ -13,7 +13,6 @@ use crate::upload::Upload;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
 use core::pin::pin;
@@ -28,7 +27,7 @@ use glasshouse::{Instant, Net, Platform};
 /// The state of one connection between requests.
 pub(crate) struct Client {
     pub(crate) connected: Connected,
-    /// The item that it received whole last: the one that its DELETE without If-Match removes.
+    /// The item that it received whole last: with [`Queue::deletes_by_connection`] the one that its DELETE without If-Match removes.
     sent: Cell<Option<u64>>,
 }
 
@@ -45,6 +44,8 @@ pub(crate) struct Queue<P: Platform> {
     pub(crate) platform: P,
     pub(crate) store: Store<P::Block>,
     pub(crate) item_bytes_max: u64,
+    /// Whether a DELETE without If-Match is about the item that its connection received.
+    pub(crate) deletes_by_connection: bool,
     pub(crate) uploads: Places,
     pub(crate) downloads: Places,
     /// Places to wait for an item.
@@ -110,6 +111,9 @@ impl<P: Platform> Queue<P> {
         client: &Client,
         span: &Span,
     ) -> Result<(), HttpError> {
+        if let Some((status, text)) = refused_upload(request) {
+            return refuse::<P>(connection, status, text).await;
+        }
         let length = match request.body() {
             RequestBody::Length(length) => Some(length),
             RequestBody::Chunked => None,
@@ -267,14 +271,12 @@ impl<P: Platform> Queue<P> {
         client: &Client,
     ) -> Result<(), HttpError> {
         let head = self.store.head();
-        let wanted = match (condition(request), head) {
-            (Some(tags), Some(head)) if tags.matches(&head) => head.id,
-            (Some(_), head) => return failed_condition::<P>(connection, head).await,
-            (None, head) => match (client.sent.get(), head) {
-                (Some(id), _) => id,
-                (None, Some(head)) => return needs_condition::<P>(connection, head).await,
-                (None, None) => return connection.respond_text(Status::NOT_FOUND, "The queue is empty\n").await,
-            },
+        let sent = client.sent.get().filter(|_| self.deletes_by_connection);
+        let wanted = match (request.header("If-Match"), head, sent) {
+            (Some(_), Some(head), _) if names(request, &head) => head.id,
+            (Some(_), head, _) => return failed_condition::<P>(connection, head).await,
+            (None, _, Some(id)) => id,
+            (None, head, None) => return needs_condition::<P>(connection, head).await,
         };
         let removed = self.store.remove(wanted).await;
         if removed.is_ok() {
@@ -353,7 +355,7 @@ impl<P: Platform> Queue<P> {
             "A durable upload queue\n\n\
              PUT /uploader               add an item; it is durable when the answer is 200\n\
              GET /downloader[?wait=SECS] the oldest item; waits for one\n\
-             DELETE /downloader          remove the item with If-Match: ETAG, or the item that this connection received\n\n\
+             DELETE /downloader          with If-Match: ETAG, remove the item\n\n\
              items: {} of {}\nbytes free: {} of {}\n",
             usage.items, usage.items_max, usage.free_bytes, usage.data_bytes
         )
@@ -384,11 +386,14 @@ async fn busy<P: Platform>(connection: &mut Connection<P>, text: &str) -> Result
     refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, text).await
 }
 
-/// A status 503 has the time of the next attempt.
+/// A status 503 has the time of the next attempt, 415 what is accepted.
 async fn refuse<P: Platform>(connection: &mut Connection<P>, status: Status, text: &str) -> Result<(), HttpError> {
     let mut response = Response::new(status).header("Content-Type", TEXT);
-    if status == Status::SERVICE_UNAVAILABLE {
-        response = response.header("Retry-After", RETRY_AFTER_SECS);
+    match status {
+        Status::SERVICE_UNAVAILABLE => response = response.header("Retry-After", RETRY_AFTER_SECS),
+        // RFC 9110, section 12.5.3: the encodings that would be accepted.
+        Status::UNSUPPORTED_MEDIA_TYPE => response = response.header("Accept-Encoding", "identity"),
+        _ => {}
     }
     connection.respond(response, text.as_bytes()).await
 }
@@ -418,13 +423,19 @@ async fn failed_condition<P: Platform>(connection: &mut Connection<P>, head: Opt
 }
 
 /// The answer to a DELETE that does not identify its item.
-async fn needs_condition<P: Platform>(connection: &mut Connection<P>, head: Entry) -> Result<(), HttpError> {
-    let tag = ETag(&head);
-    let response = Response::new(Status::PRECONDITION_REQUIRED).header("Content-Type", TEXT).header("ETag", &tag);
-    let text = format!(
-        "This connection has not received the oldest item whole, so it must name the item to remove: GET the item, compare, \
-         then DELETE with the header If-Match: {tag}\n"
+async fn needs_condition<P: Platform>(connection: &mut Connection<P>, head: Option<Entry>) -> Result<(), HttpError> {
+    let mut response = Response::new(Status::PRECONDITION_REQUIRED).header("Content-Type", TEXT);
+    let mut text = String::from(
+        "A DELETE names the item that it removes: GET the item, then DELETE with the header If-Match and the ETag of the answer",
     );
+    match &head {
+        Some(head) => {
+            let tag = ETag(head);
+            response = response.header("ETag", &tag);
+            text += &format!(", If-Match: {tag} if the item that you received is the oldest one\n");
+        }
+        None => text += "; the queue is empty now\n",
+    }
     connection.respond(response, text.as_bytes()).await
 }
 
@@ -439,23 +450,38 @@ impl fmt::Display for ETag<'_> {
     }
 }
 
-/// The value of If-Match: `*` or a list of entity tags.
-struct Condition<'a>(Vec<&'a [u8]>);
-
-/// The fields If-Match of a request, `None` when it has none.
-fn condition(request: &Request) -> Option<Condition<'_>> {
-    let fields = request.headers().filter(|(name, _)| name.eq_ignore_ascii_case("if-match"));
-    let mut fields = fields.map(|(_, value)| value).peekable();
-    fields.peek()?;
-    // Our own tags have no comma inside, so another tag that does is no match either way.
-    Some(Condition(fields.flat_map(|value| value.split(|&byte| byte == b',')).map(<[u8]>::trim_ascii).collect()))
+/// Whether If-Match names this item, by its tag or by `*`.
+fn names(request: &Request, head: &Entry) -> bool {
+    let tag = format!("{}", ETag(head));
+    request.list("If-Match").any(|wanted| wanted == b"*" || wanted == tag.as_bytes())
 }
 
-impl Condition<'_> {
-    fn matches(&self, head: &Entry) -> bool {
-        let tag = format!("{}", ETag(head));
-        self.0.iter().any(|wanted| *wanted == b"*" || *wanted == tag.as_bytes())
+/// Why an upload cannot be an item, if its head shows that: what an item is sent with is not kept, so a field by which its bytes
+/// mean something else must not be ignored.
+fn refused_upload(request: &Request) -> Option<(Status, &'static str)> {
+    let is_type = |name: &[u8]| {
+        let value = request.header("Content-Type").unwrap_or_default();
+        value.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().eq_ignore_ascii_case(name)
+    };
+    if request.header("Content-Range").is_some() || is_type(b"multipart/byteranges") {
+        // RFC 9110, section 14.5.
+        return Some((
+            Status::BAD_REQUEST,
+            "An upload is a whole item, not a part of one: send it without Content-Range\n",
+        ));
     }
+    if request.list("Content-Encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+        let text = "The encoding of an item is not kept: send it without Content-Encoding, as the bytes that consumers receive\n";
+        return Some((Status::UNSUPPORTED_MEDIA_TYPE, text));
+    }
+    if request.header("If-Match").is_some() {
+        // RFC 9110, section 13.1.1: an upload replaces nothing, so no tag is that of what it replaces.
+        return Some((
+            Status::PRECONDITION_FAILED,
+            "An upload is a new item and replaces none: send it without If-Match\n",
+        ));
+    }
+    None
 }
 
 /// The value of `wait` in a query, `None` when it is not there.

@@ -61,6 +61,12 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     if config.discard {
         store.discard_removed();
     }
+    if config.delete_by_connection {
+        p.print(format_args!(
+            "upload-queue: a DELETE without If-Match removes what its connection received: each connection must have one client, \
+             without a proxy that shares connections among clients"
+        ));
+    }
     for remark in recovery.remarks() {
         p.print(format_args!("upload-queue: {remark}"));
     }
@@ -89,6 +95,7 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     let waiting_max = (connections_max / WAITING_PART).max(1);
     let queue = Rc::new(Queue {
         store,
+        deletes_by_connection: config.delete_by_connection,
         item_bytes_max: config.item_bytes_max.unwrap_or(usage.data_bytes).min(usage.data_bytes),
         uploads: Places::new(UPLOADS_MAX, SHARE_MAX, &UPLOAD_PLACE, Some(&telemetry::UPLOADS_WAITING)),
         downloads: Places::new(DOWNLOADS_MAX, SHARE_MAX, &DOWNLOAD_PLACE, Some(&telemetry::DOWNLOADS_WAITING)),

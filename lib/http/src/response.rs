@@ -42,6 +42,7 @@ statuses! {
     PRECONDITION_FAILED 412 "Precondition Failed",
     PAYLOAD_TOO_LARGE 413 "Content Too Large",
     URI_TOO_LONG 414 "URI Too Long",
+    UNSUPPORTED_MEDIA_TYPE 415 "Unsupported Media Type",
     RANGE_NOT_SATISFIABLE 416 "Range Not Satisfiable",
     EXPECTATION_FAILED 417 "Expectation Failed",
     PRECONDITION_REQUIRED 428 "Precondition Required",

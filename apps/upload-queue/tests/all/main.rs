@@ -10,6 +10,7 @@ mod http;
 mod power;
 mod process;
 mod properties;
+mod proxy;
 mod rude;
 mod shutdown;
 mod store;
