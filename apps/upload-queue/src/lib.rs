@@ -35,10 +35,11 @@ mod service;
 mod store;
 mod telemetry;
 mod upload;
+mod watched;
 
 pub use config::{Config, ConfigError};
 pub use download::{ChunkRead, Download};
-pub use error::{OpenError, Recovery, StoreError};
+pub use error::{Health, OpenError, Recovery, StoreError};
 pub use service::{ServeError, serve};
 pub use store::{Store, Usage};
 pub use upload::Upload;

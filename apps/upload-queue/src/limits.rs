@@ -61,6 +61,9 @@ pub const CONNECTIONS_SPARE: usize = 8;
 /// these waits, always get a connection.
 pub const WAITING_PART: usize = 2;
 
+/// A disk that has a request in flight for so long does not answer: `/readyz` reports it.
+pub const DISK_ANSWER_TIME: Duration = Duration::from_secs(5);
+
 /// How long requests in flight may continue after the request to end.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
 

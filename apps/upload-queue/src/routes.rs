@@ -3,15 +3,19 @@
 use crate::config::number;
 use crate::connections::Connected;
 use crate::download::Download;
-use crate::error::StoreError;
+use crate::error::{Health, StoreError};
 use crate::format::Entry;
-use crate::limits::{HALF_CLOSED_WAIT, PLACE_WAIT, RETRY_AFTER_SECS, SLOW_BYTES, SLOW_TIME, WAIT_SECS_MAX};
+use crate::limits::{
+    DISK_ANSWER_TIME, HALF_CLOSED_WAIT, PLACE_WAIT, RETRY_AFTER_SECS, SLOW_BYTES, SLOW_TIME, WAIT_SECS_MAX,
+};
 use crate::places::{Place, Places};
 use crate::store::Store;
 use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
 use crate::upload::Upload;
+use crate::watched::Watched;
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::String;
 use core::cell::Cell;
 use core::fmt;
@@ -42,7 +46,8 @@ type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>:
 /// The shared state of all connections.
 pub(crate) struct Queue<P: Platform> {
     pub(crate) platform: P,
-    pub(crate) store: Store<P::Block>,
+    pub(crate) disk: Watched<P::Block, P>,
+    pub(crate) store: Store<Watched<P::Block, P>>,
     pub(crate) item_bytes_max: u64,
     /// Whether a DELETE without If-Match is about the item that its connection received.
     pub(crate) deletes_by_connection: bool,
@@ -91,8 +96,11 @@ impl<P: Platform> Queue<P> {
             }
             ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,
             ("/healthz", Method::Get | Method::Head) => connection.respond_text(Status::OK, "ok\n").await,
+            ("/readyz", Method::Get | Method::Head) => self.ready(connection).await,
             ("/", Method::Get | Method::Head) => connection.respond_text(Status::OK, &self.usage()).await,
-            ("/healthz" | "/", _) => not_allowed::<P>(connection, "GET, HEAD", "Method not supported\n").await,
+            ("/healthz" | "/readyz" | "/", _) => {
+                not_allowed::<P>(connection, "GET, HEAD", "Method not supported\n").await
+            }
             (path, _) => connection.respond_text(Status::NOT_FOUND, &format!("Bad path '{path}'\n")).await,
         }
     }
@@ -129,10 +137,13 @@ impl<P: Platform> Queue<P> {
             Some(length) => self.store.upload(length),
             None => self.store.upload_of_unknown_length(self.item_bytes_max),
         };
-        let upload = match begun {
+        let mut upload = match begun {
             Ok(upload) => upload,
             Err(error) => return self.fail(connection, error).await,
         };
+        // Its writes hold memory until the disk has completed them, also when the client is gone.
+        let place = Rc::new(place);
+        upload.hold(place.clone());
         match self.receive(connection, upload, &place).await {
             Ok(Ok(id)) => {
                 span.record("id", id);
@@ -172,7 +183,9 @@ impl<P: Platform> Queue<P> {
                 let Some(place) = self.take_place(&self.downloads, client).await else {
                     return busy::<P>(connection, "Too many downloads\n").await;
                 };
-                if let Some(download) = self.store.fetch() {
+                if let Some(mut download) = self.store.fetch() {
+                    let place = Rc::new(place);
+                    download.hold(place.clone());
                     let entry = *download.entry();
                     span.record("id", entry.id);
                     span.record("bytes", entry.length);
@@ -233,7 +246,7 @@ impl<P: Platform> Queue<P> {
     async fn send(
         &self,
         connection: &mut Connection<P>,
-        mut download: Download<P::Block>,
+        mut download: Download<Watched<P::Block, P>>,
         place: &Place,
     ) -> Result<bool, HttpError> {
         // Damage in the first chunk is found before the status is sent.
@@ -296,7 +309,7 @@ impl<P: Platform> Queue<P> {
     async fn receive(
         &self,
         connection: &mut Connection<P>,
-        mut upload: Upload<P::Block>,
+        mut upload: Upload<Watched<P::Block, P>>,
         place: &Place,
     ) -> Result<Result<u64, Refused>, StoreError> {
         let stream = self.stream(connection, &mut upload, place);
@@ -309,7 +322,7 @@ impl<P: Platform> Queue<P> {
     async fn stream(
         &self,
         connection: &mut Connection<P>,
-        upload: &mut Upload<P::Block>,
+        upload: &mut Upload<Watched<P::Block, P>>,
         place: &Place,
     ) -> Result<Result<(), Refused>, StoreError> {
         while upload.missing_bytes() > 0 {
@@ -347,6 +360,21 @@ impl<P: Platform> Queue<P> {
             self.platform.print(format_args!("upload-queue: {error}"));
         }
         refuse::<P>(connection, status, &text).await
+    }
+
+    /// Whether the disk does what the queue needs. Every answer but 200 starts a check, whose result the next one has.
+    async fn ready(&self, connection: &mut Connection<P>) -> Result<(), HttpError> {
+        let waited = self.disk.oldest().map_or(Duration::ZERO, |oldest| self.platform.now() - oldest);
+        let health = self.store.health();
+        let text = if waited >= DISK_ANSWER_TIME {
+            format!("the disk has not answered for {} s\n", waited.as_secs())
+        } else if health != Health::Good {
+            self.store.request_check();
+            format!("{health}\n")
+        } else {
+            return connection.respond_text(Status::OK, "ready\n").await;
+        };
+        refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, &text).await
     }
 
     fn usage(&self) -> String {

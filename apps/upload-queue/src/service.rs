@@ -11,6 +11,7 @@ use crate::places::Places;
 use crate::routes::{Client, Queue};
 use crate::store::Store;
 use crate::telemetry::{self, CONNECTION_PLACE, DOWNLOAD_PLACE, UPLOAD_PLACE, WAITING_PLACE};
+use crate::watched::Watched;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
@@ -56,8 +57,8 @@ impl core::error::Error for ServeError {}
 /// flight, for [`SHUTDOWN_WAIT`] at most.
 pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     let config = Config::from_args(p.args()).map_err(ServeError::Config)?;
-    let disk = p.block(0).ok_or(ServeError::NoDisk)?;
-    let (store, recovery) = Store::open(disk, config.format).await.map_err(ServeError::Open)?;
+    let disk = Watched::new(p.block(0).ok_or(ServeError::NoDisk)?, p.clone());
+    let (store, recovery) = Store::open(disk.clone(), config.format).await.map_err(ServeError::Open)?;
     if config.discard {
         store.discard_removed();
     }
@@ -94,6 +95,7 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     }
     let waiting_max = (connections_max / WAITING_PART).max(1);
     let queue = Rc::new(Queue {
+        disk,
         store,
         deletes_by_connection: config.delete_by_connection,
         item_bytes_max: config.item_bytes_max.unwrap_or(usage.data_bytes).min(usage.data_bytes),

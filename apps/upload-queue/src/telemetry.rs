@@ -6,7 +6,7 @@ use glasshouse::trace::{Counter, Gauge, Name};
 pub(crate) static COMMIT: Name = Name::new("commit of the index");
 /// The task of commits waits for it.
 pub(crate) static CHANGE: Name = Name::new("change to commit");
-pub(crate) static ABANDONED: Name = Name::new("abandoned write");
+pub(crate) static ABANDONED: Name = Name::new("abandoned request");
 pub(crate) static UPLOAD_PLACE: Name = Name::new("place for an upload");
 pub(crate) static DOWNLOAD_PLACE: Name = Name::new("place for a download");
 pub(crate) static WAITING_PLACE: Name = Name::new("place to wait for an item");

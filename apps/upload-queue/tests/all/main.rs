@@ -4,6 +4,7 @@
 mod common;
 mod consumers;
 mod crash;
+mod disk;
 mod failures;
 mod format;
 mod http;
