@@ -1,14 +1,10 @@
 //! Requests and their answers.
 
 use crate::config::number;
-use crate::connections::Connected;
 use crate::download::Download;
 use crate::error::{Health, StoreError};
 use crate::format::Entry;
-use crate::limits::{
-    DISK_ANSWER_TIME, HALF_CLOSED_WAIT, PLACE_WAIT, RETRY_AFTER_SECS, SLOW_BYTES, SLOW_TIME, WAIT_SECS_MAX,
-};
-use crate::places::{Place, Places};
+use crate::limits::{DISK_ANSWER_TIME, HALF_CLOSED_WAIT, RETRY_AFTER_SECS, SLOT_WAIT, WAIT_SECS_MAX};
 use crate::store::Store;
 use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
 use crate::upload::Upload;
@@ -22,7 +18,7 @@ use core::fmt;
 use core::pin::pin;
 use core::time::Duration;
 use glasshouse::future::{Either, Either3, Either4, select, select3, select4};
-use glasshouse::http::{HttpError, Method, Request, RequestBody, Response, Status};
+use glasshouse::http::{Connected, HttpError, Method, Request, RequestBody, Response, Slot, Slots, Status};
 use glasshouse::sync::Latch;
 use glasshouse::tracing::field::Empty;
 use glasshouse::tracing::{Instrument, Span, info_span};
@@ -30,13 +26,13 @@ use glasshouse::{Instant, Net, Platform};
 
 /// The state of one connection between requests.
 pub(crate) struct Client {
-    pub(crate) connected: Connected,
+    connected: Rc<Connected>,
     /// The item that it received whole last: with [`Queue::deletes_by_connection`] the one that its DELETE without If-Match removes.
     sent: Cell<Option<u64>>,
 }
 
 impl Client {
-    pub(crate) fn new(connected: Connected) -> Client {
+    pub(crate) fn new(connected: Rc<Connected>) -> Client {
         Client { connected, sent: Cell::new(None) }
     }
 }
@@ -51,10 +47,10 @@ pub(crate) struct Queue<P: Platform> {
     pub(crate) item_bytes_max: u64,
     /// Whether a DELETE without If-Match is about the item that its connection received.
     pub(crate) deletes_by_connection: bool,
-    pub(crate) uploads: Places,
-    pub(crate) downloads: Places,
-    /// Places to wait for an item.
-    pub(crate) waiting: Places,
+    pub(crate) uploads: Slots,
+    pub(crate) downloads: Slots,
+    /// Slots to wait for an item.
+    pub(crate) waiting: Slots,
     /// Opened when the service is to end: requests in flight are finished, no other one is begun.
     pub(crate) stop: Latch,
 }
@@ -68,18 +64,6 @@ impl<P: Platform> Queue<P> {
         request: Request,
         client: &Client,
     ) -> Result<(), HttpError> {
-        client.connected.set_busy(true);
-        let answered = self.answer(connection, request, client).await;
-        if self.stop.is_open() {
-            connection.close_after_response();
-        } else {
-            client.connected.set_busy(false);
-        }
-        client.connected.keep(false);
-        answered
-    }
-
-    async fn answer(&self, connection: &mut Connection<P>, request: Request, client: &Client) -> Result<(), HttpError> {
         match (request.path(), request.method()) {
             ("/uploader", Method::Put) => {
                 let span = info_span!("upload", bytes = body_bytes(&request), id = Empty);
@@ -105,11 +89,11 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// A place for a transfer, for which the connection is kept; `None` if none was free in time.
-    async fn take_place(&self, places: &Places, client: &Client) -> Option<Place> {
-        let place = places.wait_for(&self.platform, client.connected.peer(), PLACE_WAIT).await?;
+    /// A slot for a transfer, for which the connection is kept; `None` if none was free in time.
+    async fn take_slot(&self, slots: &Slots, client: &Client) -> Option<Slot> {
+        let slot = slots.wait_for(&self.platform, client.connected.peer(), SLOT_WAIT).await?;
         client.connected.keep(true);
-        Some(place)
+        Some(slot)
     }
 
     async fn put(
@@ -130,7 +114,7 @@ impl<P: Platform> Queue<P> {
         if length.is_some_and(|length| length > self.item_bytes_max) {
             return self.too_large(connection).await;
         }
-        let Some(place) = self.take_place(&self.uploads, client).await else {
+        let Some(slot) = self.take_slot(&self.uploads, client).await else {
             return busy::<P>(connection, "Too many uploads\n").await;
         };
         let begun = match length {
@@ -142,9 +126,9 @@ impl<P: Platform> Queue<P> {
             Err(error) => return self.fail(connection, error).await,
         };
         // Its writes hold memory until the disk has completed them, also when the client is gone.
-        let place = Rc::new(place);
-        upload.hold(place.clone());
-        match self.receive(connection, upload, &place).await {
+        let slot = Rc::new(slot);
+        upload.hold(slot.clone());
+        match self.receive(connection, upload, &slot).await {
             Ok(Ok(id)) => {
                 span.record("id", id);
                 let answer = connection.respond_text(Status::OK, "Accepted\n");
@@ -180,23 +164,23 @@ impl<P: Platform> Queue<P> {
         // Several consumers may wait for one item, and another one may be faster.
         loop {
             if self.store.head().is_some() {
-                let Some(place) = self.take_place(&self.downloads, client).await else {
+                let Some(slot) = self.take_slot(&self.downloads, client).await else {
                     return busy::<P>(connection, "Too many downloads\n").await;
                 };
                 if let Some(mut download) = self.store.fetch() {
-                    let place = Rc::new(place);
-                    download.hold(place.clone());
+                    let slot = Rc::new(slot);
+                    download.hold(slot.clone());
                     let entry = *download.entry();
                     span.record("id", entry.id);
                     span.record("bytes", entry.length);
-                    let sent = self.send(connection, download, &place).instrument(info_span!("send")).await;
+                    let sent = self.send(connection, download, &slot).instrument(info_span!("send")).await;
                     let whole = sent.as_ref().is_ok_and(|is_whole| *is_whole);
                     DOWNLOADS_DONE.add(whole.into());
                     client.sent.set(whole.then_some(entry.id));
                     return sent.map(drop);
                 }
             } else {
-                let Some(_place) = self.waiting.take(client.connected.peer()) else {
+                let Some(_slot) = self.waiting.take(client.connected.peer()) else {
                     return busy::<P>(connection, "Too many clients wait for an item\n").await;
                 };
                 client.connected.keep(true);
@@ -247,7 +231,7 @@ impl<P: Platform> Queue<P> {
         &self,
         connection: &mut Connection<P>,
         mut download: Download<Watched<P::Block, P>>,
-        place: &Place,
+        slot: &Slot,
     ) -> Result<bool, HttpError> {
         // Damage in the first chunk is found before the status is sent.
         let mut chunk = match download.next().await {
@@ -260,9 +244,9 @@ impl<P: Platform> Queue<P> {
         connection.start(response, entry.length).await?;
         while let Some(bytes) = chunk {
             let write = async { connection.write_body(&bytes).await.map(|()| bytes.len()) };
-            let write = place.watch(&self.platform, write);
+            let write = slot.watch(&self.platform, write);
             if let Either::First(written) = select(write, download.drive()).await {
-                written.ok_or(TOO_SLOW)??;
+                written?;
             }
             drop(bytes);
             chunk = match download.next().await {
@@ -310,9 +294,9 @@ impl<P: Platform> Queue<P> {
         &self,
         connection: &mut Connection<P>,
         mut upload: Upload<Watched<P::Block, P>>,
-        place: &Place,
+        slot: &Slot,
     ) -> Result<Result<u64, Refused>, StoreError> {
-        let stream = self.stream(connection, &mut upload, place);
+        let stream = self.stream(connection, &mut upload, slot);
         if let Err(error) = stream.instrument(info_span!("receive")).await? {
             return Ok(Err(error));
         }
@@ -323,12 +307,10 @@ impl<P: Platform> Queue<P> {
         &self,
         connection: &mut Connection<P>,
         upload: &mut Upload<Watched<P::Block, P>>,
-        place: &Place,
+        slot: &Slot,
     ) -> Result<Result<(), Refused>, StoreError> {
         while upload.missing_bytes() > 0 {
-            let read = async |space: &mut [u8]| {
-                place.watch(&self.platform, connection.read_body(space)).await.ok_or(TOO_SLOW)?
-            };
+            let read = async |space: &mut [u8]| slot.watch(&self.platform, connection.read_body(space)).await;
             match upload.receive(read).await? {
                 Ok(0) => {
                     // Only a chunked body ends where its client chooses.
@@ -396,9 +378,6 @@ enum Refused {
     /// Its length was not known, and it has more bytes than an item may have.
     TooLarge,
 }
-
-/// The answer to a client that lost its place to one that waited.
-const TOO_SLOW: HttpError = HttpError::Stalled { bytes_min: SLOW_BYTES, window: SLOW_TIME };
 
 /// Bytes that the head of a request announces.
 fn body_bytes(request: &Request) -> u64 {

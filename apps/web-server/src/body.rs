@@ -6,7 +6,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use glasshouse::future::join;
-use glasshouse::http::{Connection, HttpError};
+use glasshouse::http::{Connection, HttpError, Slot};
 use glasshouse::{Buf, Clock, File, FileError, Metadata, Stream};
 
 /// Where a body comes from.
@@ -29,6 +29,8 @@ pub(crate) enum BodyError {
     /// The file cannot be read any more, or is another version now.
     File(FileError),
     Changed,
+    /// There was no slot for it in time.
+    Busy,
 }
 
 impl From<HttpError> for BodyError {
@@ -84,15 +86,35 @@ pub(crate) async fn read<F: File>(mut pieces: Pieces<'_, F>, bytes: &mut Vec<u8>
 
 /// Sends `first` and what follows it.
 pub(crate) async fn send<S: Stream, C: Clock, F: File>(
-    connection: &mut Connection<S, C>,
+    to: &mut Client<'_, S, C>,
     mut pieces: Pieces<'_, F>,
     first: Buf,
 ) -> Result<(), BodyError> {
     let (mut current, mut spare) = (first, None);
     while !pieces.is_empty() {
-        let (sent, next) = join(connection.write_body(&current), pieces.next(spare.take())).await;
+        let (sent, next) = join(to.write(&current), pieces.next(spare.take())).await;
         sent?;
         spare = Some(core::mem::replace(&mut current, next?));
     }
-    Ok(connection.write_body(&current).await?)
+    Ok(to.write(&current).await?)
+}
+
+/// The client of a body.
+pub(crate) struct Client<'a, S, C> {
+    pub connection: &'a mut Connection<S, C>,
+    pub clock: &'a C,
+    /// `None` for a body that is so short that it needs none.
+    pub slot: Option<Slot>,
+}
+
+impl<S: Stream, C: Clock> Client<'_, S, C> {
+    /// Sends the next bytes of the body, while the client keeps its slot.
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), HttpError> {
+        let Some(slot) = &self.slot else { return self.connection.write_body(bytes).await };
+        for piece in bytes.chunks(PIECE_BYTES) {
+            let write = async { self.connection.write_body(piece).await.map(|()| piece.len()) };
+            slot.watch(self.clock, write).await?;
+        }
+        Ok(())
+    }
 }

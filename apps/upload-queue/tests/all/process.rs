@@ -269,7 +269,10 @@ fn a_disk_file_that_is_cut_to_nothing_is_not_written() {
     assert_eq!(client.ask("GET /downloader HTTP/1.1\r\n", &[]).unwrap().status, 500);
     let mut client = Client::connect(service.port).unwrap();
     let mut ready = || client.ask("GET /readyz HTTP/1.1\r\n", &[]).unwrap();
-    while !String::from_utf8(ready().body).unwrap().contains("nothing is written") {}
+    let end = Instant::now() + IO_TIMEOUT;
+    while !String::from_utf8(ready().body).unwrap().contains("nothing is written") {
+        assert!(Instant::now() < end, "the disk was not found to be unreadable");
+    }
     let mut client = Client::connect(service.port).unwrap();
     assert_eq!(client.put(&content(2, 100_000)), Some(500));
     assert_eq!(std::fs::metadata(&disk).unwrap().len(), 0, "something was written");
