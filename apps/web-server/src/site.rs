@@ -339,7 +339,8 @@ impl<P: Platform, D: Files> Site<P, D> {
             }
         };
         let is_whole = bytes == found.metadata.bytes;
-        let mut pieces = Pieces { file, version: &found.metadata, range };
+        let (files, path, version) = (&self.files, &*found.path, &found.metadata);
+        let mut pieces = Pieces { files, path, file, version, range };
         // A file that may change within the tick of a clock is not kept.
         let kept = is_whole && self.is_settled(&found.metadata);
         let place = kept.then(|| self.cache.borrow_mut().reserve(&found.path, bytes)).flatten();
@@ -372,7 +373,8 @@ impl<P: Platform, D: Files> Site<P, D> {
             match &found.content {
                 Content::Cached(content) => to.write(body::part(content, range)).await?,
                 Content::File(file) => {
-                    let mut pieces = Pieces { file, version: &found.metadata, range: range.clone() };
+                    let (files, path, version) = (&self.files, &*found.path, &found.metadata);
+                    let mut pieces = Pieces { files, path, file, version, range: range.clone() };
                     let first = pieces.next(None).await?;
                     body::send(&mut to, pieces, first).await?;
                 }

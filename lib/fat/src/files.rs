@@ -142,6 +142,7 @@ impl<B: Block> Volume<B> {
             modified,
             changed: modified + Duration::from_nanos(change),
             number: node.get(),
+            links: 1,
         }
     }
 }

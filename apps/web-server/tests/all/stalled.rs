@@ -29,12 +29,14 @@ fn stall(site: &mut Site, machines: usize) -> Rc<Cell<usize>> {
                 let (node, opened) = (own.clone(), opened.clone());
                 let stalled = async move {
                     loop {
-                        let Ok(mut stream) = node.net().connect(to).await else { continue };
+                        let connected = node.net().connect(to).await;
+                        node.sleep(Duration::from_secs(1)).await;
+                        let Ok(mut stream) = connected else { continue };
                         opened.set(opened.get() + 1);
                         let _ = stream.write_all(GET_LARGE).await;
                         // A reset is noticed here, and only then.
                         while stream.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok() {
-                            node.sleep(Duration::from_millis(500)).await;
+                            node.sleep(Duration::from_secs(1)).await;
                         }
                     }
                 };
@@ -42,14 +44,14 @@ fn stall(site: &mut Site, machines: usize) -> Rc<Cell<usize>> {
             }
         });
     }
-    site.world.run_for(Duration::from_secs(20)).unwrap();
+    site.world.run_for(Duration::from_secs(6)).unwrap();
     opened
 }
 
 /// How long the slowest of some requests takes.
 fn slowest(site: &mut Site, target: &str, body: &[u8]) -> Duration {
     let mut slowest = Duration::ZERO;
-    for _ in 0..20 {
+    for _ in 0..8 {
         let began = site.client.now();
         assert!(site.get(target).body == body);
         slowest = slowest.max(site.client.now() - began);
