@@ -20,7 +20,7 @@ pub(crate) struct Version {
     now: Duration,
 }
 
-/// What a request's conditions ask for (RFC 9110, section 13.2.2).
+/// What follows from a request's conditions (RFC 9110, section 13.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// None is against it.
@@ -39,7 +39,7 @@ impl Version {
         Version { etag: is_settled.then_some(etag), modified: Duration::from_secs(modified.as_secs()), now }
     }
 
-    /// What the conditions of a GET or HEAD ask for.
+    /// What follows from the conditions of a GET or HEAD.
     pub(crate) fn outcome(&self, request: &Request) -> Outcome {
         let has = |name| request.header(name).is_some();
         // A condition by tags makes one by dates void; a date that is not valid is as if it were not there.
