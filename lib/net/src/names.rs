@@ -1,5 +1,6 @@
 //! Host names: queries of the network's name servers (RFC 1035), by smoltcp's client.
 
+use crate::numbers::interface_for;
 use crate::sockets::Sockets;
 use crate::state::{Shared, State};
 use crate::trace::NAME;
@@ -11,6 +12,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use glass_api::NetError;
 use glass_trace::BlockKind;
+use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::dns::{GetQueryResultError, QueryHandle, Socket, StartQueryError};
 use smoltcp::wire::{DnsQueryType, IpAddress};
 
@@ -102,7 +104,9 @@ impl State {
             return Err(NetError::TooMany);
         }
         let socket = self.control.get_mut::<Socket>(self.names);
-        let handle = socket.start_query(self.interface.context(), name, kind).map_err(|error| match error {
+        // Its port and number are what a forged answer needs.
+        let mut interface = interface_for(self.numbers.next(), None, DeviceCapabilities::default(), self.now);
+        let handle = socket.start_query(interface.context(), name, kind).map_err(|error| match error {
             StartQueryError::NoFreeSlot => NetError::TooMany,
             StartQueryError::InvalidName | StartQueryError::NameTooLong => NetError::NoSuchName,
         })?;

@@ -167,7 +167,8 @@ fn start_stack<C: DrivenCard + 'static>(
     };
     let name_servers = settings.name_servers.clone();
     let config = Config { ipv6, name_servers, ..Config::for_memory(address, settings.memory_bytes) };
-    match Stack::new(FrameDevice(card), mac, config, random::next(), clock::now()) {
+    let secret = (u128::from(random::next()) << 64) | u128::from(random::next());
+    match Stack::new(FrameDevice(card), mac, config, secret, clock::now()) {
         Ok(stack) => {
             devices.sockets = Some(stack.sockets());
             Ok(("net".to_string(), Box::new(Network { stack, now: clock::now })))
