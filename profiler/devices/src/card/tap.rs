@@ -1,11 +1,10 @@
 //! A TAP device: frames with the header of virtio-net in front (Linux, Documentation/networking/tuntap.rst; `linux/if_tun.h`).
 
 use anyhow::{Context, Result, bail};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 
 /// Offloads of the guest (virtio 1.2, section 5.1.3), and what `TUNSETOFFLOAD` calls them.
 const OFFLOADS: [(u64, libc::c_uint); 4] = [
@@ -99,12 +98,32 @@ impl AsFd for Tap {
 
 /// Refuses a TAP device that does not exist.
 pub fn check(name: &str) -> Result<()> {
-    if !Path::new("/sys/class/net").join(name).exists() {
+    // Not /sys/class/net, which has the devices of the network namespace that mounted it.
+    let devices = fs::read_to_string("/proc/self/net/dev").context("cannot read /proc/self/net/dev")?;
+    if !is_listed(&devices, name) {
         bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
     }
     Ok(())
 }
 
+/// Whether a device is in the kernel's table of them: two lines of headings, then a name and a colon in each line.
+fn is_listed(devices: &str, name: &str) -> bool {
+    devices.lines().skip(2).filter_map(|line| line.split_once(':')).any(|(listed, _)| listed.trim() == name)
+}
+
 fn length(returned: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_found_by_its_whole_name_in_the_network_namespace_of_this_process() {
+        let devices = "Inter-|   Receive  |  Transmit\n face |bytes    packets|bytes\n    lo:  1 2\n  tap10: 3 4\n";
+        let found = ["lo", "tap10", "tap1", "10", "face |bytes", ""].map(|name| is_listed(devices, name));
+        assert_eq!(found, [true, true, false, false, false, false]);
+        assert!(check("lo").is_ok() && check("no such device").is_err());
+    }
 }
