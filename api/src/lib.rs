@@ -38,6 +38,7 @@ pub use files::{
 };
 pub use net::{
     Datagrams, Listener, MessageListener, Messages, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf,
+    check_host_name,
 };
 pub use platform::{Console, MemoryUse, Platform, Random};
 pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};

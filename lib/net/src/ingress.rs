@@ -2,6 +2,7 @@
 
 use crate::arp::{self, arp_in};
 use crate::discovery::{Message, announcement, answer, is_discovery, message_in};
+use crate::dns::{self, Outcome};
 use crate::half_open::Reply;
 use crate::link::{ETHERNET_BYTES, Headed, Outlet, of_packets, source_mac};
 use crate::listeners::Admission;
@@ -140,7 +141,7 @@ impl State {
             kind => {
                 match &mut self.dhcp {
                     Some(dhcp) if kind == Kind::Dhcp => dhcp.receive(self.now, frame),
-                    _ => self.receive_control(now, device, frame),
+                    _ => self.receive_datagram(now, device, frame),
                 }
                 return None;
             }
@@ -277,6 +278,18 @@ impl State {
             }
             Some(Message::Advert { .. } | Message::Solicit { .. }) | None => {}
         }
+    }
+
+    /// A frame that is no segment. Of a name server's, which may contain less than it should, smoltcp only checks whose answer it is.
+    fn receive_datagram<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
+        let Some((server, outcome)) = dns::outcome_in(frame).filter(|_| !self.queries.is_empty()) else {
+            return self.receive_control(now, device, frame);
+        };
+        let OneFrame { transmit, capabilities, .. } = device;
+        let short = if outcome == Outcome::Complete { None } else { dns::without_records(frame) };
+        let frame = short.as_deref().unwrap_or(frame);
+        self.receive_control(now, OneFrame { receive: Some(frame), transmit, capabilities }, frame);
+        self.note_answer(server, outcome);
     }
 
     /// A frame for no connection: smoltcp answers it if necessary.

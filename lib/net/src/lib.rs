@@ -48,6 +48,7 @@ mod connections;
 mod datagrams;
 mod dhcp;
 mod discovery;
+mod dns;
 mod ended;
 mod half_open;
 mod ingress;

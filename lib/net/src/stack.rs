@@ -89,6 +89,7 @@ impl<D: Device> Stack<D> {
         let time = to_smoltcp(now);
         state.interface.poll_maintenance(time);
         state.link.borrow_mut().neighbours.advance(now);
+        state.ring_alarms();
 
         let mut moved = false;
         if state.wants_to_announce() {
@@ -191,12 +192,14 @@ impl<D: Device> Stack<D> {
         let state = &mut *state;
         let control = state.interface.poll_at(to_smoltcp(now), &state.control).map(from_smoltcp);
         let blocked = self.transmit_blocked.then(|| now + BLOCKED_WAIT);
+        let alarm = state.alarms.first_key_value().map(|((at, _), _)| *at);
         let dhcp = state.dhcp.as_mut().and_then(|dhcp| dhcp.next_deadline(now));
         let (neighbours, handshakes) =
             (state.link.borrow().neighbours.next_deadline(), state.handshakes.next_deadline());
         let ipv6 = [state.ipv6.as_ref().and_then(Autoconf::next_deadline), state.next_up()].into_iter().flatten().min();
         let starts = state.starts_until().filter(|_| state.refused.first(now).is_some());
-        let deadlines = [control, state.table.next_deadline(), dhcp, neighbours, handshakes, ipv6, starts, blocked];
+        let deadlines =
+            [control, alarm, state.table.next_deadline(), dhcp, neighbours, handshakes, ipv6, starts, blocked];
         let deadline = deadlines.into_iter().flatten().min()?;
         // Polling has served what could be served.
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
@@ -219,9 +222,13 @@ impl<D: Device> Stack<D> {
         Some((port, state.listeners.iter().map(|listener| listener.port).collect()))
     }
 
-    /// What happened to our IPv6 addresses: the oldest event that was not returned yet.
+    /// What happened to our addresses: the oldest event, of IPv4 and then of IPv6, that was not returned yet.
     pub fn take_notice(&self) -> Option<Notice> {
-        self.shared.state.borrow_mut().ipv6.as_mut()?.take_notice()
+        let mut state = self.shared.state.borrow_mut();
+        if !state.lease_notices.is_empty() {
+            return Some(state.lease_notices.remove(0));
+        }
+        state.ipv6.as_mut()?.take_notice()
     }
 
     /// Our addresses, the first one for most connections; [`glass_api::Net::up`] waits for one.

@@ -1,6 +1,6 @@
 //! The shared state of the two halves of the stack: smoltcp's interface and sockets, and our tables of them.
 
-use crate::autoconf::Autoconf;
+use crate::autoconf::{Autoconf, Notice};
 use crate::config::{Address, Config, Ipv6};
 use crate::datagrams::Port;
 use crate::dhcp::{Dhcp, Lease};
@@ -10,13 +10,16 @@ use crate::half_open::Handshakes;
 use crate::ingress::send_frame;
 use crate::link::Link;
 use crate::listeners::ListenerState;
+use crate::names::Pending;
 use crate::numbers::Numbers;
 use crate::refused::Refused;
 use crate::table::Table;
+use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::net::{IpAddr, Ipv6Addr};
+use core::task::Waker;
 use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
@@ -30,6 +33,9 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Cidr};
 const EPHEMERAL_PORT_MIN: u16 = 49_152;
 /// How long an IPv6 address is not reported as the network's while a DHCP server may give us an IPv4 address.
 const DHCP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Events of our IPv4 address that wait to be returned.
+const LEASE_NOTICES_MAX: usize = 4;
 
 /// What happened since the start. All of them only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,6 +74,9 @@ pub(crate) struct State {
     pub(crate) dhcp: Option<Dhcp>,
     /// Our IPv4 address, routes and, from DHCP, name servers.
     ipv4: Lease,
+    /// What happened to our IPv4 address, and whether there was one of a DHCP server.
+    pub(crate) lease_notices: Vec<Notice>,
+    had_lease: bool,
     /// Our IPv6 addresses, and when the first one was there that other networks reach.
     pub(crate) ipv6: Option<Autoconf>,
     ipv6_since: Option<Instant>,
@@ -76,7 +85,9 @@ pub(crate) struct State {
     /// The client of name servers, whether it has one, and its queries.
     pub(crate) names: SocketHandle,
     pub(crate) name_servers: Vec<IpAddress>,
-    pub(crate) queries: usize,
+    pub(crate) queries: Vec<Pending>,
+    /// Who is woken when; see `names.rs`.
+    pub(crate) alarms: BTreeMap<(Instant, u64), Waker>,
     pub(crate) config: Config,
     /// When the stack was made, and polled last.
     pub(crate) created: Instant,
@@ -130,12 +141,15 @@ impl State {
             control,
             dhcp,
             ipv4,
+            lease_notices: Vec::new(),
+            had_lease: false,
             ipv6,
             ipv6_since: None,
             was_up: false,
             names,
             name_servers: Vec::new(),
-            queries: 0,
+            queries: Vec::new(),
+            alarms: BTreeMap::new(),
             config,
             created: now,
             now,
@@ -209,7 +223,17 @@ impl State {
     /// resets them.
     pub(crate) fn poll_dhcp(&mut self) -> bool {
         let Some(lease) = self.dhcp.as_mut().and_then(Dhcp::poll) else { return false };
-        self.announce |= lease.address != self.ipv4.address;
+        let address = |lease: &Lease| lease.address.map(|address| address.address());
+        let (before, after) = (address(&self.ipv4), address(&lease));
+        if before != after {
+            self.announce = true;
+            self.lease_notices.extend(before.map(Notice::Lost));
+            self.lease_notices.extend(after.filter(|_| self.had_lease).map(Notice::Regained));
+            // Those of two changes at most, if the platform takes none.
+            let excess = self.lease_notices.len().saturating_sub(LEASE_NOTICES_MAX);
+            self.lease_notices.drain(..excess);
+        }
+        self.had_lease |= after.is_some();
         self.ipv4 = lease;
         self.configure();
         true

@@ -7,7 +7,7 @@ use glass_api::{Instant, Net};
 use glass_executor::{Executor, Unpark};
 use glass_net::smoltcp::phy::ChecksumCapabilities;
 use glass_net::smoltcp::wire::*;
-use glass_net::{Address, Config, Stack};
+use glass_net::{Address, Config, Notice, Stack};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -323,6 +323,8 @@ fn a_lease_is_renewed_and_its_end_ends_the_address() {
     net.given = Ipv4Address::new(10, 0, 2, 16);
     net.advance(Duration::from_secs(10));
     assert_eq!(learned.get(), Some(net.given.into()));
+    let notices: Vec<_> = core::iter::from_fn(|| net.stack.take_notice()).collect();
+    assert_eq!(notices, [Notice::Lost(GIVEN), Notice::Regained(net.given)]);
 }
 
 #[test]
