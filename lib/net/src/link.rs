@@ -137,7 +137,7 @@ fn put_addresses(frame: &mut [u8], from: EthernetAddress, to: EthernetAddress) {
     frame[6..12].copy_from_slice(from.as_bytes());
 }
 
-/// A packet's place in a frame, whose header says of which version of IP it is.
+/// A packet's place in a frame, whose header names the version of IP.
 pub(crate) struct Headed<T>(pub(crate) T);
 
 impl<T: TxToken> TxToken for Headed<T> {

@@ -64,7 +64,7 @@ impl Sockets {
         for kind in kinds.into_iter().flatten() {
             match self.query_for(shared, name, kind).await {
                 Ok(found) => addresses.extend(found),
-                // Another error of the second kind says less.
+                // The error of the first kind is more precise than a missing address of the second.
                 Err(failed) if kind == DnsQueryType::A || failed != NetError::NoAddress => error = failed,
                 Err(_) => {}
             }

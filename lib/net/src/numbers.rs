@@ -1,4 +1,4 @@
-//! Numbers that no one else may guess: the first sequence number of a connection (RFC 6528), and others.
+//! Numbers that no other host may guess: the first sequence number of a connection (RFC 6528), and others.
 //!
 //! They are made by SipHash-2-4 with the stack's secret key, whose results nothing but the key predicts. smoltcp has a generator (PCG) whose
 //! results show its state: an attacker who opens two connections would have it all. So whatever smoltcp needs a number for is done on an

@@ -118,8 +118,8 @@ impl Routes {
     }
 }
 
-/// The routes in the value of a DHCP server's option 121, if it is valid: for each one a prefix length, as much of the prefix as that
-/// says, and a router, which is 0.0.0.0 for neighbours (RFC 3442).
+/// The routes in the value of a DHCP server's option 121, if it is valid: for each one a prefix length, as many bytes of the prefix
+/// as that needs, and a router, which is 0.0.0.0 for neighbours (RFC 3442).
 pub(crate) fn classless_routes(mut bytes: &[u8]) -> Option<Vec<Route>> {
     let mut routes = Vec::new();
     while let Some((&bits, rest)) = bytes.split_first() {
