@@ -3,6 +3,7 @@
 mod affinity;
 mod fork;
 mod map;
+mod other_end;
 mod perf;
 mod remote;
 mod socket;
@@ -14,6 +15,7 @@ pub(crate) mod xen;
 pub(crate) use affinity::Cpus;
 pub(crate) use fork::Held;
 pub(crate) use map::Map;
+pub(crate) use other_end::OtherEnd;
 pub(crate) use perf::{PerfEvent, PerfSettings};
 pub(crate) use remote::{cannot_shrink, read_process, write_process};
 pub(crate) use socket::{Endpoint, RawAddress, can_read, connect_socket, open_socket};
