@@ -103,6 +103,11 @@ pub trait Guest {
         None
     }
 
+    /// A warning about what could not be put back when the guest was detached from, if there is one.
+    fn left_behind(&self) -> Option<String> {
+        None
+    }
+
     /// How many tracks a sample covers.
     fn tracks(&self) -> u64;
 

@@ -230,7 +230,9 @@ impl<G: Guest> Source for Paced<G> {
             )));
         }
         self.guest.remark().into_iter().for_each(|text| sink(Event::Warning(text)));
-        self.guest.detach()
+        self.guest.detach()?;
+        self.guest.left_behind().into_iter().for_each(|text| sink(Event::Warning(text)));
+        Ok(())
     }
 }
 
