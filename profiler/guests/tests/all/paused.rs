@@ -10,10 +10,10 @@ use glass_guests::{Flow, Guest, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::model::State;
 
-const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
+pub const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
 /// A guest whose QEMU has a monitor, and a gdbstub if that is wanted.
-fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool) -> Option<Fixture> {
+pub fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool) -> Option<Fixture> {
     let flags = ["-fno-omit-frame-pointer", "-DUNIT=40"];
     Fixture::start_with(accel, &format!("paused-{name}"), &flags, memfd, 1, |qemu, folder| {
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", folder.join("monitor").display()));
@@ -25,7 +25,7 @@ fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool)
 }
 
 /// Sends a command to QEMU's monitor.
-fn ask(fixture: &Fixture, command: &str) -> String {
+pub fn ask(fixture: &Fixture, command: &str) -> String {
     ask_at(&fixture.vm().monitor.unwrap(), command)
 }
 
@@ -39,7 +39,7 @@ fn ask_at(address: &MonitorAddress, command: &str) -> String {
     }
 }
 
-fn expect_paused(fixture: &Fixture, moment: &str) {
+pub fn expect_paused(fixture: &Fixture, moment: &str) {
     let status = ask(fixture, "info status");
     assert!(status.contains("paused"), "{status} {moment}");
 }
@@ -204,7 +204,7 @@ fn under_kvm() {
     fixture.assert_runs("at the end");
 }
 
-fn start_kvm() -> Option<Fixture> {
+pub fn start_kvm() -> Option<Fixture> {
     if std::fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
         glass_tests::programs::skip("/dev/kvm cannot be used");
         return None;
