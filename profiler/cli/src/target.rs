@@ -8,6 +8,7 @@ use glass_guests::{SymbolFile, parse_address};
 use glass_session::target::{self, Request, Subject, Target};
 
 use crate::console::say;
+use crate::holder;
 
 /// Highest rate that is tried.
 const RATE_HZ_MAX: i64 = 100_000;
@@ -134,6 +135,7 @@ pub fn find(arguments: &TargetArgs) -> Result<Target> {
         vcpus: arguments.vcpus.clone(),
         stack_bytes: arguments.stack_bytes,
         backend: arguments.backend.into(),
+        launcher: Some(holder::launcher()),
     };
     let target = target::open(&request)?;
     target.remarks.iter().for_each(|remark| say!("glass: {remark}"));

@@ -337,6 +337,15 @@ impl Image {
         self.code_at(address).is_some()
     }
 
+    /// The linked addresses at which there is machine code.
+    pub fn code_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let code = self.segments.iter().filter(|segment| segment.code.is_some());
+        code.map(|segment| {
+            let bytes = segment.file.end.saturating_sub(segment.file.start);
+            segment.address..segment.address.saturating_add(bytes)
+        })
+    }
+
     /// The executable segment of a linked address, how far that is in it, and how much of the file follows.
     fn code_at(&self, address: u64) -> Option<(&Segment, u64, u64)> {
         self.segments.iter().filter(|segment| segment.code.is_some()).find_map(|segment| {

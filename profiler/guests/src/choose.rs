@@ -4,12 +4,16 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 
+use glass_profile::guest::GuestKind;
+
 use crate::error::GuestError;
 use crate::find::Vm;
 use crate::gdbstub::QemuVm;
 use crate::kvm::{self, KvmVm};
 use crate::paced::Paced;
+use crate::remote::{self, Launcher, Subject, Task};
 use crate::stream::SocketAddress;
+use crate::vm::VmImage;
 use crate::{Source, VmSettings};
 
 /// A backend for a VM.
@@ -120,18 +124,22 @@ pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     plan
 }
 
-/// Attaches by the first backend that works. Without a rate, the backend's default is used.
-pub fn attach(vm: &Vm, wanted: Wanted, settings: &VmSettings, rate_hz: Option<u32>) -> Result<Attached, GuestError> {
+/// Attaches by the first backend that works: in another process, if there is a `launcher` for that, and otherwise in this one. Without a
+/// rate, the backend's default is used.
+pub fn attach(
+    vm: &Vm,
+    wanted: Wanted,
+    settings: &VmSettings,
+    rate_hz: Option<u32>,
+    launcher: Option<&Launcher>,
+) -> Result<Attached, GuestError> {
     let Plan { ways, obstacles, .. } = plan(vm, wanted);
     let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
     for way in ways {
         let rate_hz = rate_hz.unwrap_or(way.default_rate_hz());
-        let attached: Result<Box<dyn Source>, GuestError> = match way {
-            Way::Kvm => {
-                KvmVm::attach(vm, settings.clone()).map(|guest| Box::new(Paced::new(guest, rate_hz)) as Box<dyn Source>)
-            }
-            Way::Gdbstub | Way::Monitor => QemuVm::attach(vm, settings.clone())
-                .map(|guest| Box::new(Paced::new(guest, rate_hz)) as Box<dyn Source>),
+        let attached: Result<Box<dyn Source>, GuestError> = match launcher {
+            Some(launcher) => attach_remotely(launcher, vm, way, settings, rate_hz),
+            None => attach_here(vm, way, settings, rate_hz),
         };
         match attached {
             Ok(source) => return Ok(Attached { source, way, rate_hz, passed_over }),
@@ -141,6 +149,27 @@ pub fn attach(vm: &Vm, wanted: Wanted, settings: &VmSettings, rate_hz: Option<u3
     }
     // The obstacle of the best backend is worth removing.
     Err(passed_over.into_iter().next().unwrap_or_else(|| GuestError::UnknownVmm(vm.vmm.clone())))
+}
+
+fn attach_here(vm: &Vm, way: Way, settings: &VmSettings, rate_hz: u32) -> Result<Box<dyn Source>, GuestError> {
+    Ok(match way {
+        Way::Kvm => Box::new(Paced::new(KvmVm::attach(vm, settings.clone())?, rate_hz)),
+        Way::Gdbstub | Way::Monitor => Box::new(Paced::new(QemuVm::attach(vm, settings.clone())?, rate_hz)),
+    })
+}
+
+fn attach_remotely(
+    launcher: &Launcher,
+    vm: &Vm,
+    way: Way,
+    settings: &VmSettings,
+    rate_hz: u32,
+) -> Result<Box<dyn Source>, GuestError> {
+    let subject = Subject::Vm { pid: vm.pid, way };
+    let task = Task { subject, rate_hz, vcpus: settings.vcpus.clone() };
+    // Its errors are the user's, and cost the VM nothing.
+    let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings.clone())?;
+    Ok(Box::new(remote::attach(launcher, &task, image)?))
 }
 
 fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {

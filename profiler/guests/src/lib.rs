@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use glass_profile::event::Event;
 
+mod access;
 mod arch;
 mod boot_image;
 pub mod cache;
@@ -26,9 +27,11 @@ mod linux;
 pub mod memory;
 pub mod monitor;
 pub mod paced;
+mod plan;
 pub mod process;
 pub mod registry;
 mod relocated;
+pub mod remote;
 mod stack;
 mod stream;
 // The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
@@ -39,6 +42,7 @@ pub mod trace;
 mod vm;
 pub mod xen;
 
+pub use access::KnownVm;
 pub use boot_image::is_boot_image;
 pub use error::GuestError;
 pub use stream::SocketAddress;
@@ -55,6 +59,8 @@ pub struct Counts {
     pub lost: u64,
     /// Delivered more than half a period after their time.
     pub late: u64,
+    /// CPU time of other processes of ours, which sample for this one.
+    pub helpers_cpu_ns: u64,
 }
 
 /// Whether there will be more events.

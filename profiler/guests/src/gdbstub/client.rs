@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::switch::Switch;
 use crate::error::GuestError;
+use crate::plan::VCPUS_MAX;
 use crate::stream::{SocketAddress, Stream};
 use crate::sys::{Watchdog, connect_socket, open_socket};
-use crate::vm::VCPUS_MAX;
 
 /// How long an answer may take: a loaded host may not run QEMU for a while.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

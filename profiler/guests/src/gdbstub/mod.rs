@@ -10,6 +10,7 @@
 //!
 //! In a QEMU that was started without gdbstub, one is started through its monitor.
 
+mod access;
 mod client;
 mod description;
 mod freeze;
@@ -25,14 +26,16 @@ use glass_profile::guest::GuestKind;
 use glass_profile::model::State;
 
 use crate::Guest;
+use crate::access::KnownVm;
 use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::gdb::Layout;
 use crate::error::GuestError;
 use crate::find::Vm;
 use crate::memory::Ram;
+use crate::plan::{AddressSpace, CopyPlan, HeldCore, VCPUS_MAX, choose_vcpus};
 use crate::sys::{Watchdog, monotonic_ns};
+use crate::vm::VmImage;
 pub use crate::vm::VmSettings;
-use crate::vm::{HeldCore, VCPUS_MAX, VmImage};
 pub(crate) use client::hex_byte;
 use client::{Client, Stopped};
 use freeze::Freezer;
@@ -56,7 +59,9 @@ pub struct QemuVm {
     wanted: Vec<usize>,
     /// A KVM stops anywhere, an emulator only between two blocks.
     is_exact: bool,
-    image: VmImage,
+    plan: CopyPlan,
+    /// The registers of the first vCPU at the attach, until they were used.
+    first_state: Option<CoreState>,
     /// Its owner had stopped it when it was looked at last.
     is_paused: bool,
     /// Samples of a VM that did not run.
@@ -94,7 +99,7 @@ struct Core<'a> {
     is_exact: bool,
 }
 
-impl HeldCore for Core<'_> {
+impl AddressSpace for Core<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         match self.memory {
             Some(memory) => {
@@ -108,7 +113,9 @@ impl HeldCore for Core<'_> {
             None => self.client.read_memory(address, into),
         }
     }
+}
 
+impl HeldCore for Core<'_> {
     fn is_halted(&mut self) -> Result<bool, GuestError> {
         self.client.is_halted(self.thread)
     }
@@ -120,9 +127,14 @@ impl HeldCore for Core<'_> {
 
 impl QemuVm {
     /// Attaches. The VM is stopped for some milliseconds; when this returns it runs.
-    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<QemuVm, GuestError> {
-        let vcpus = settings.clone();
+    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<QemuVm>, GuestError> {
+        let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
+        KnownVm::of(QemuVm::connect(vm, &vcpus)?, image)
+    }
+
+    /// Connects, for samples of these vCPUs, of all if none is given. What the VM runs is not known yet.
+    pub(crate) fn connect(vm: &Vm, vcpus: &[u32]) -> Result<QemuVm, GuestError> {
         let (address, switch) = match (&vm.gdb, &vm.monitor) {
             (Some(address), _) => (address.clone(), None),
             (None, Some(monitor)) => match Switch::find(vm.pid, monitor)? {
@@ -146,7 +158,7 @@ impl QemuVm {
         watchdog.note_paused(is_paused);
         let layout = description::read_layout(&mut client)?;
         let threads = read_threads(&mut client)?;
-        let wanted = vcpus.choose(threads.len())?;
+        let wanted = choose_vcpus(vcpus, threads.len())?;
         let mut attached = QemuVm {
             freezer: None,
             pid: vm.pid,
@@ -158,7 +170,8 @@ impl QemuVm {
             threads,
             wanted,
             is_exact: vm.accel == "kvm",
-            image,
+            plan: CopyPlan::default(),
+            first_state: None,
             is_paused,
             paused_samples: 0,
             detached: false,
@@ -167,16 +180,13 @@ impl QemuVm {
         };
         attached.choose_memory(files)?;
         attached.prepare_to_freeze()?;
-        let (state, mut core, image) = attached.core(attached.wanted[0])?;
-        let warning = image.check(&state, &mut core)?;
-        attached.warnings.extend(warning);
+        attached.first_state = Some(attached.core(attached.wanted[0])?.0);
         if is_paused {
             attached.warnings.push("the VM is paused, and stays so until its owner starts it".to_owned());
         } else {
             attached.client.resume()?;
             attached.frozen_ns = monotonic_ns() - start_ns;
         }
-        attached.warnings.extend(attached.image.prepare());
         Ok(attached)
     }
 
@@ -199,19 +209,22 @@ impl QemuVm {
         Ok(stopped)
     }
 
+    /// Has the gdbstub use a core of the held VM.
+    fn select(&mut self, index: usize) -> Result<(), GuestError> {
+        if self.threads.len() > 1 { self.client.select(&self.threads[index]) } else { Ok(()) }
+    }
+
     /// The registers of a core of the held VM, and the way to its memory.
-    fn core(&mut self, index: usize) -> Result<(CoreState, Core<'_>, &VmImage), GuestError> {
+    fn core(&mut self, index: usize) -> Result<(CoreState, Core<'_>, &CopyPlan), GuestError> {
+        self.select(index)?;
         let thread = &self.threads[index];
-        if self.threads.len() > 1 {
-            self.client.select(thread)?;
-        }
         let bytes = self.client.registers()?;
         let state =
             self.layout.registers(bytes).ok_or_else(|| GuestError::Protocol("sent too few registers".to_owned()))?;
         let translator = Translator::new(state.paging);
         let (memory, is_exact) = (self.memory.as_ref(), self.is_exact);
         let core = Core { client: &mut self.client, memory, translator, thread, is_exact };
-        Ok((state, core, &self.image))
+        Ok((state, core, &self.plan))
     }
 
     /// Finds out which of the files is the RAM: the one that holds what QEMU reads there. Of several, the nodes of a
@@ -276,9 +289,9 @@ impl QemuVm {
     }
 
     fn sample_core(&mut self, index: usize) -> Result<RawSample, GuestError> {
-        let (state, mut core, image) = self.core(index)?;
-        let room = image.room();
-        image.sample(index, state, &mut core, room)
+        let (state, mut core, plan) = self.core(index)?;
+        let room = plan.room();
+        plan.sample(index, state, &mut core, room)
     }
 }
 
@@ -304,7 +317,6 @@ fn read_threads(client: &mut Client) -> Result<Vec<String>, GuestError> {
 impl Guest for QemuVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        self.image.announce(self.wanted.iter().map(|vcpu| *vcpu as u32), sink);
         if self.frozen_ns > 0 {
             let frozen_ns = std::mem::take(&mut self.frozen_ns);
             sink(Event::Frozen { tracks_ns: self.wanted.iter().map(|vcpu| (*vcpu as u32, frozen_ns)).collect() });
@@ -345,6 +357,7 @@ impl Guest for QemuVm {
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        self.watchdog.look_after();
         match &mut self.freezer {
             Some(freezer) => freezer.rest(until_ns)?,
             None => std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))),

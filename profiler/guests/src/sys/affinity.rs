@@ -39,9 +39,9 @@ impl Cpus {
         if count == 0 { self } else { Cpus(rest) }
     }
 
-    /// Has all threads of this process run on them only.
-    pub(crate) fn apply(&self) -> io::Result<()> {
-        for thread in fs::read_dir("/proc/self/task")? {
+    /// Has all threads of a process run on them only.
+    pub(crate) fn apply_to(&self, process: u32) -> io::Result<()> {
+        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
             let Some(thread) = thread?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             // SAFETY: the set is a whole one of the size that is given, and only read.
             let result = unsafe { libc::sched_setaffinity(thread, size_of_val(&self.0), &self.0) };

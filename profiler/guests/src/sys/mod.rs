@@ -1,8 +1,10 @@
 //! System calls without a safe form in the standard library. The only module with `unsafe`.
 
 mod affinity;
+mod awake;
 mod fork;
 mod map;
+mod packets;
 mod perf;
 mod remote;
 mod socket;
@@ -12,8 +14,10 @@ mod watchdog;
 pub(crate) mod xen;
 
 pub(crate) use affinity::Cpus;
+pub(crate) use awake::{leave_session, stay_awake};
 pub(crate) use fork::Held;
 pub(crate) use map::Map;
+pub(crate) use packets::{Packets, Received};
 pub(crate) use perf::{PerfEvent, PerfSettings};
 pub(crate) use remote::{cannot_shrink, read_process, write_process};
 pub(crate) use socket::{Endpoint, RawAddress, can_read, connect_socket, open_socket};

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
 use super::RawAddress;
+use super::awake::{resume_if_stopped, wait_for_end};
 use super::check;
 use super::fork::pipe;
 
@@ -74,6 +75,11 @@ impl Watchdog {
         self.note(if is_paused { PAUSED } else { RUNS });
     }
 
+    /// Resumes it if it was stopped: it could not act if we died now.
+    pub(crate) fn look_after(&self) {
+        resume_if_stopped(self.pid);
+    }
+
     fn note(&mut self, word: u8) {
         if let Some(alive) = &mut self.alive {
             // Fails only if the watchdog was killed, and then it has ended.
@@ -86,8 +92,8 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         // If it was not dismissed, its pipe ends now and it acts; its waits are bounded.
         drop(self.alive.take());
-        // SAFETY: waits for our own child, which ends now; a null status pointer is allowed.
-        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+        // Another process may have stopped it.
+        wait_for_end(self.pid);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::gdb::packet;
 use glass_guests::find::{Found, Vm, by_pid};
 use glass_guests::gdbstub::QemuVm;
-use glass_guests::{Guest, GuestError, SocketAddress, VmSettings};
+use glass_guests::{Guest, GuestError, KnownVm, SocketAddress, VmSettings};
 
 /// The longest that any of these may take: one wait for an answer, two with a detach.
 const PATIENCE: Duration = Duration::from_secs(13);
@@ -70,7 +70,7 @@ impl Iterator for Requests {
 fn attach_to(
     name: &str,
     mut lie: impl FnMut(&str, &mut UnixStream) -> bool + Send + 'static,
-) -> Result<QemuVm, GuestError> {
+) -> Result<KnownVm<QemuVm>, GuestError> {
     let path = std::env::temp_dir().join(format!("glass-lies-{name}-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {

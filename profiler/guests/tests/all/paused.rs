@@ -176,7 +176,7 @@ fn under_kvm() {
     let Some(fixture) = start_kvm() else { return };
     let settings = VmSettings::new(2048, fixture.elf.clone());
     let record = |moment: &str, expected: &[Way]| {
-        let mut attached = attach(&fixture.vm(), Wanted::Any, &settings, Some(200)).unwrap();
+        let mut attached = attach(&fixture.vm(), Wanted::Any, &settings, Some(200), None).unwrap();
         assert!(expected.contains(&attached.way), "{moment}: {:?}", attached.way);
         attached.source.announce(&mut |_| ()).unwrap();
         assert_eq!(attached.source.collect(Duration::from_millis(200), &mut |_| ()).unwrap(), Flow::More);
@@ -184,7 +184,7 @@ fn under_kvm() {
         attached.source.detach(&mut |_| ()).unwrap();
         expect_paused(&fixture, moment);
     };
-    let mut source = attach(&fixture.vm(), Wanted::Any, &settings, Some(200)).unwrap().source;
+    let mut source = attach(&fixture.vm(), Wanted::Any, &settings, Some(200), None).unwrap().source;
     source.announce(&mut |_| ()).unwrap();
     // QEMU waits for its vCPUs, whose signals go through our hands.
     let monitor = fixture.vm().monitor.unwrap();
