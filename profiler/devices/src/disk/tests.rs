@@ -1,7 +1,8 @@
 //! The disk between a driver, whose rings the tests write by hand, and a file.
 
 use super::{Disk, DiskOptions, has_io_uring};
-use crate::backend::{Backend, Device, Ring, Turn};
+use crate::backend::{Backend, Device, Turn};
+use crate::rings::Ring;
 use crate::test_guest::{AVAILABLE, DATA, DESCRIPTORS, Guest, MEMORY_BYTES, NEXT, SIZE, USED, WRITE, message};
 use proptest::prelude::*;
 use std::fs::{self, File};
