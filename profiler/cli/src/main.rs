@@ -13,6 +13,7 @@ mod files;
 mod holder;
 mod import;
 mod info;
+mod jail;
 mod man;
 mod new;
 mod ps;

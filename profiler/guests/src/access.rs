@@ -99,6 +99,11 @@ impl<V: VmAccess> KnownVm<V> {
         found.map(|()| known)
     }
 
+    /// Adds a warning to those that it announces.
+    pub(crate) fn warn(&mut self, text: Option<String>) {
+        self.warnings.extend(text);
+    }
+
     fn find(&mut self) -> Result<(), GuestError> {
         let mut attempts = 1;
         let found = loop {

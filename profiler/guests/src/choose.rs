@@ -7,13 +7,13 @@ use std::io::ErrorKind;
 use glass_profile::guest::GuestKind;
 
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::find::Vm;
 use crate::gdbstub::QemuVm;
 use crate::kvm::{self, KvmVm};
 use crate::paced::Paced;
-use crate::remote::{self, Launcher, Subject, Task};
+use crate::remote::{self, Launcher, Subject};
 use crate::stream::SocketAddress;
-use crate::vm::VmImage;
 use crate::{Source, VmSettings};
 
 /// A backend for a VM.
@@ -87,6 +87,8 @@ pub struct Attached {
     pub rate_hz: u32,
     /// Why better backends were not used, one sentence each.
     pub passed_over: Vec<GuestError>,
+    /// The symbol files, if this process may not be able to open them again.
+    pub opened: OpenedFiles,
 }
 
 /// Determines the backends for a VM. Opens no connection and stops nothing.
@@ -137,12 +139,16 @@ pub fn attach(
     let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
     for way in ways {
         let rate_hz = rate_hz.unwrap_or(way.default_rate_hz());
-        let attached: Result<Box<dyn Source>, GuestError> = match launcher {
-            Some(launcher) => attach_remotely(launcher, vm, way, settings, rate_hz),
-            None => attach_here(vm, way, settings, rate_hz),
+        let attached = match launcher {
+            Some(launcher) => {
+                let (subject, kind) = (Subject::Vm { pid: vm.pid, way }, GuestKind::Vm { vmm: vm.pid });
+                remote::attach(launcher, subject, (kind, &vm.name), settings.clone(), rate_hz)
+                    .map(|(source, opened)| (Box::new(source) as Box<dyn Source>, opened))
+            }
+            None => attach_here(vm, way, settings, rate_hz).map(|source| (source, OpenedFiles::default())),
         };
         match attached {
-            Ok(source) => return Ok(Attached { source, way, rate_hz, passed_over }),
+            Ok((source, opened)) => return Ok(Attached { source, way, rate_hz, passed_over, opened }),
             Err(error) if error.is_of_the_backend() => passed_over.push(error),
             Err(error) => return Err(error),
         }
@@ -156,20 +162,6 @@ fn attach_here(vm: &Vm, way: Way, settings: &VmSettings, rate_hz: u32) -> Result
         Way::Kvm => Box::new(Paced::new(KvmVm::attach(vm, settings.clone())?, rate_hz)),
         Way::Gdbstub | Way::Monitor => Box::new(Paced::new(QemuVm::attach(vm, settings.clone())?, rate_hz)),
     })
-}
-
-fn attach_remotely(
-    launcher: &Launcher,
-    vm: &Vm,
-    way: Way,
-    settings: &VmSettings,
-    rate_hz: u32,
-) -> Result<Box<dyn Source>, GuestError> {
-    let subject = Subject::Vm { pid: vm.pid, way };
-    let task = Task { subject, rate_hz, vcpus: settings.vcpus.clone() };
-    // Its errors are the user's, and cost the VM nothing.
-    let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings.clone())?;
-    Ok(Box::new(remote::attach(launcher, &task, image)?))
 }
 
 fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{FileIdentity, Mapping, Placement};
@@ -30,9 +31,27 @@ const PAGE_BYTES: u64 = 4096;
 /// Pages of a mapping that are compared with a file of which only the path is the same.
 const PAGES_COMPARED: u64 = 16;
 
+/// Files that were opened before this process gave up the right to. They are found by the paths that they had then.
+#[derive(Debug, Clone, Default)]
+pub struct OpenedFiles(Arc<HashMap<PathBuf, File>>);
+
+impl OpenedFiles {
+    /// Opens the ordinary files among these.
+    pub fn open<'a>(paths: impl Iterator<Item = &'a Path>) -> OpenedFiles {
+        let open = |path: &Path| Some((path.to_owned(), open_ordinary(path).ok()?));
+        OpenedFiles(Arc::new(paths.filter_map(open).collect()))
+    }
+
+    /// The file of a path, if it is one of them.
+    pub(crate) fn get(&self, path: &Path) -> Option<File> {
+        self.0.get(path)?.try_clone().ok()
+    }
+}
+
 /// Reads files of this machine.
 #[derive(Debug, Default)]
 pub struct HostFiles {
+    opened: OpenedFiles,
     /// Files that processes have mapped, by path and by which file it was.
     held: HashMap<(String, Option<FileIdentity>), File>,
     /// The perf maps of processes.
@@ -50,7 +69,11 @@ pub struct HostFile {
 impl HostFile {
     /// Opens an ordinary file.
     pub fn open(path: &Path) -> io::Result<HostFile> {
-        let file = open_ordinary(path)?;
+        HostFile::of_file(open_ordinary(path)?)
+    }
+
+    /// The same of one that is open.
+    pub(crate) fn of_file(file: File) -> io::Result<HostFile> {
         let bytes = file.metadata()?.len();
         match bytes <= FILE_BYTES_MAX {
             true => Ok(HostFile { file, bytes }),
@@ -79,7 +102,7 @@ impl FileSource for HostFiles {
         if path == VDSO {
             return Some(Box::new(read_vdso()?));
         }
-        HostFile::of(open(path)?)
+        HostFile::of(self.opened.get(Path::new(path)).or_else(|| open(path))?)
     }
 
     fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
@@ -131,6 +154,11 @@ impl HostFiles {
     /// Files of this machine, and the debug information that servers have, if any are named.
     pub fn with_debuginfod(debuginfod: Option<Debuginfod>) -> HostFiles {
         HostFiles { debuginfod, ..HostFiles::default() }
+    }
+
+    /// The same, with files that were opened before.
+    pub fn with_opened(self, opened: OpenedFiles) -> HostFiles {
+        HostFiles { opened, ..self }
     }
 
     /// The very file that a process has mapped, from its start.

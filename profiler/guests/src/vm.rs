@@ -13,6 +13,7 @@ use glass_profile::image::{Image, ImageError};
 
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::linux::Linux;
 use crate::plan::{AddressSpace, CopyPlan, GUEST, SPACE};
 use crate::relocated;
@@ -57,8 +58,18 @@ pub(crate) struct VmImage {
 impl VmImage {
     /// Reads and parses the symbol files of a guest.
     pub(crate) fn load(kind: GuestKind, name: &str, settings: VmSettings) -> Result<VmImage, GuestError> {
+        VmImage::load_of(kind, name, settings, &OpenedFiles::default())
+    }
+
+    /// The same of files some of which are open.
+    pub(crate) fn load_of(
+        kind: GuestKind,
+        name: &str,
+        settings: VmSettings,
+        opened: &OpenedFiles,
+    ) -> Result<VmImage, GuestError> {
         let guest = Guest { id: GUEST, kind, name: name.to_owned(), architecture: Architecture::X86_64 };
-        let programs = symbols::load(&settings.symbols)?;
+        let programs = symbols::load(&settings.symbols, opened)?;
         let cores = programs.iter().find_map(|program| {
             program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias.get()))
         });

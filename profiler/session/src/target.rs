@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use glass_guests::choose::{self, Attached, Wanted, Way};
 use glass_guests::file::DumpedVm;
+use glass_guests::files::OpenedFiles;
 use glass_guests::find::{self, Found, Vm};
 use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
@@ -97,6 +98,10 @@ pub struct Target {
     pub pid: u32,
     /// What the user should know, one sentence each: why another way was chosen.
     pub remarks: Vec<String>,
+    /// Another process holds it.
+    pub is_remote: bool,
+    /// Its symbol files, if this process may not be able to open them again.
+    pub opened: OpenedFiles,
 }
 
 /// Why nothing can be sampled.
@@ -221,7 +226,15 @@ fn process_target(request: &Request, process: Process, name: &str) -> Target {
     let backend = "perf_event_open (cpu-clock: time on a CPU, waiting threads are not sampled)";
     let rate_hz = request.process_settings().rate_hz;
     let origin = origin(rate_hz, format!("{name} (process {pid})"), backend, String::new());
-    Target { source: Box::new(process), origin, is_guest: false, pid, remarks: Vec::new() }
+    Target {
+        source: Box::new(process),
+        origin,
+        is_guest: false,
+        pid,
+        remarks: Vec::new(),
+        is_remote: false,
+        opened: OpenedFiles::default(),
+    }
 }
 
 fn command(request: &Request, program: &str, arguments: &[String], is_quiet: bool) -> Result<Target, TargetError> {
@@ -288,7 +301,15 @@ fn dump(request: &Request, file: &Path) -> Result<Target, TargetError> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let rate_hz = request.rate_hz.unwrap_or(PROCESS_RATE_HZ);
     let origin = origin(rate_hz, format!("{name} (dump of a VM)"), "a file, one sample of each vCPU", files);
-    Ok(Target { source, origin, is_guest: true, pid: 0, remarks: Vec::new() })
+    Ok(Target {
+        source,
+        origin,
+        is_guest: true,
+        pid: 0,
+        remarks: Vec::new(),
+        is_remote: false,
+        opened: OpenedFiles::default(),
+    })
 }
 
 /// A domain of Xen.
@@ -296,13 +317,24 @@ fn domain(request: &Request, name: &str, force: bool) -> Result<Target, TargetEr
     let domain = xen::find(name, force)?;
     let (settings, files) = vm_settings(request, domain.kernel.as_deref(), &format!("domain {}", domain.name))?;
     let rate_hz = request.rate_hz.unwrap_or(xen::DEFAULT_RATE_HZ);
-    let source: Box<dyn Source> = match &request.launcher {
-        Some(launcher) => Box::new(XenDomain::attach_remotely(launcher, &domain, settings, force, rate_hz)?),
-        None => Box::new(Paced::new(XenDomain::attach(&domain, settings, force)?, rate_hz)),
+    let (source, opened): (Box<dyn Source>, _) = match &request.launcher {
+        Some(launcher) => {
+            let (source, opened) = XenDomain::attach_remotely(launcher, &domain, settings, force, rate_hz)?;
+            (Box::new(source), opened)
+        }
+        None => (Box::new(Paced::new(XenDomain::attach(&domain, settings, force)?, rate_hz)), OpenedFiles::default()),
     };
     let title = format!("{} (domain {} of Xen, {})", domain.name, domain.id, domain.kind);
     let origin = origin(rate_hz, title, "Xen's hypercalls and mappings", files);
-    Ok(Target { source, origin, is_guest: true, pid: 0, remarks: Vec::new() })
+    Ok(Target {
+        source,
+        origin,
+        is_guest: true,
+        pid: 0,
+        remarks: Vec::new(),
+        is_remote: request.launcher.is_some(),
+        opened,
+    })
 }
 
 fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
@@ -311,7 +343,7 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
         return Err(error.into());
     }
     let (settings, files) = vm_settings(request, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
-    let Attached { source, way, rate_hz, passed_over } =
+    let Attached { source, way, rate_hz, passed_over, opened } =
         choose::attach(vm, request.wanted(), &settings, request.rate_hz, request.launcher.as_ref())?;
     let backend = match way {
         Way::Kvm => "ptrace and KVM's shared registers",
@@ -325,7 +357,7 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
     let origin = origin(rate_hz, format!("{} (VM{accel})", vm.name), backend, files);
     let remark = |error: &GuestError| format!("{error}; using QEMU's gdbstub, which holds the VM longer");
     let remarks = passed_over.iter().map(remark).collect();
-    Ok(Target { source, origin, is_guest: true, pid: vm.pid, remarks })
+    Ok(Target { source, origin, is_guest: true, pid: vm.pid, remarks, is_remote: request.launcher.is_some(), opened })
 }
 
 #[cfg(test)]

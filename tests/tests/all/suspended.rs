@@ -9,6 +9,7 @@ use glass_tests::programs;
 use glass_tests::qmp::Qmp;
 use glass_tests::queue::{Options, Queue, World};
 use serde_json::json;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -91,6 +92,52 @@ fn stops_no_guest(world: World, backend: &'static str, command: &'static str) {
         assert!(ended.is_some_and(|status| status.success()), "{}", recorder.output());
         assert_answers(&queue, &mut qmp, 2_000_000);
         say(&format!("{command} {backend} {world}: {seed} stops, longest answer {longest:?}\n{}", recorder.output()));
+    });
+}
+
+/// What parses a VM's files and memory may do nothing else, also on a terminal, and the recording is whole.
+#[test]
+fn what_reads_a_vm_is_jailed() {
+    let Some(glass) = programs::built("glass") else { return };
+    if Command::new("script").arg("--version").output().is_err() {
+        return programs::skip("there is no program `script` to give us a terminal");
+    }
+    within(LIMIT, move || {
+        let folder = Folder::new("jailed").unwrap();
+        let options = Options::default();
+        let Some(queue) = Queue::start(World::Tcg, &folder.file("queue.img"), &options).unwrap() else { return };
+        let recording = folder.file("recording");
+        let pid = queue.service_pid().unwrap();
+        let line = format!("{} record --pid {pid} --output {}", glass.display(), recording.display());
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
+        let (mut script, mut keys) = Process::spawn_with_input(&mut script, &folder.file("log")).unwrap();
+        script.wait_for_text("samples", PATIENCE, || ());
+        let called = |name: &str| {
+            let is_it = |pid: &u32| process::name(*pid).as_deref() == Some(name);
+            process::descendants(script.pid()).into_iter().find(is_it).expect("it runs")
+        };
+        let status = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let reader = status(called("glass"));
+        for wall in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+            assert!(reader.contains(wall), "no {wall} in {reader}");
+        }
+        let user = |status: &str| status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap().to_owned();
+        let holder = status(called("glass-holder"));
+        assert!(user(&holder) != user(&reader) || !user(&holder).starts_with("0\t"), "{reader}");
+        keys.write_all(b"\x03").unwrap();
+        let ended = script.wait(PATIENCE);
+        assert!(ended.is_some_and(|status| status.success()), "{}", script.output());
+        let report = Command::new(&glass).args(["report", "--text"]).arg(&recording).output().unwrap();
+        let text = String::from_utf8_lossy(&report.stdout);
+        assert!(report.status.success() && text.contains("upload_queue") || text.contains("glass_"), "{text}");
+        assert!(!text.contains("jail"), "{text}");
+        // A mistake leaves no file behind, although the process that notices it may not remove one.
+        let wrong = folder.file("wrong");
+        let mut record = Command::new(&glass);
+        record.args(["record", "--pid", &pid.to_string(), "--symbols"]).arg(&glass).arg("--output").arg(&wrong);
+        let refused = record.output().unwrap();
+        assert!(!refused.status.success() && !wrong.exists(), "{}", String::from_utf8_lossy(&refused.stderr));
     });
 }
 

@@ -4,17 +4,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use glass_profile::event::Event;
+use glass_profile::guest::GuestKind;
 
 use super::bytes::MESSAGE_BYTES_MAX;
 use super::messages::{READ_BYTES_MAX, Report, Request};
-use super::{Launcher, Task, system};
+use super::{Launcher, Subject, Task, system};
 use crate::access::{KnownVm, View, VmAccess};
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::plan::CopyPlan;
 use crate::sys::{Packets, Received};
 use crate::vm::VmImage;
-use crate::{Counts, Flow, Source};
+use crate::{Counts, Flow, Source, VmSettings};
 
 /// How long the holder may take to end after it has detached.
 const END_PATIENCE: Duration = Duration::from_secs(2);
@@ -112,10 +114,8 @@ impl RemoteVm {
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                     return Err(system("send a request to the process that holds the VM", error));
                 }
-                Err(_) => {
-                    self.is_over = true;
-                    return Err(gone());
-                }
+                // What it has sent before can still be received.
+                Err(_) => return Err(gone()),
             }
         }
     }
@@ -139,7 +139,9 @@ impl RemoteVm {
         if self.is_over {
             return Ok(());
         }
-        let mut result = self.send(&Request::Detach);
+        // If the guest has ended, so has the holder by now.
+        let _ = self.send(&Request::Detach);
+        let mut result = Ok(());
         let start = Instant::now();
         while !self.is_over && start.elapsed() < DETACH_PATIENCE {
             match self.receive(WAIT_MAX) {
@@ -259,7 +261,23 @@ impl Source for RemoteVm {
     }
 }
 
-/// A VM in the hands of a new process, and what it runs by `image`.
-pub(crate) fn attach(launcher: &Launcher, task: &Task, image: VmImage) -> Result<KnownVm<RemoteVm>, GuestError> {
-    KnownVm::of(RemoteVm::start(launcher, task)?, image)
+/// A VM in the hands of a new process, and what it runs by the symbol files of `settings`; and those files, open.
+///
+/// # Errors
+/// Those of the holder's attach; then those of the files, and of their comparison with the VM.
+pub fn attach(
+    launcher: &Launcher,
+    subject: Subject,
+    (kind, name): (GuestKind, &str),
+    settings: VmSettings,
+    rate_hz: u32,
+) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
+    let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+    let task = Task { subject, rate_hz, vcpus: settings.vcpus.clone() };
+    let vm = RemoteVm::start(launcher, &task)?;
+    let warning = launcher.before_parsing.and_then(|before_parsing| before_parsing());
+    let image = VmImage::load_of(kind, name, settings, &opened)?;
+    let mut known = KnownVm::of(vm, image)?;
+    known.warn(warning);
+    Ok((known, opened))
 }

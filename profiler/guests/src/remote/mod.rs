@@ -25,12 +25,15 @@ use crate::choose::Way;
 use crate::error::GuestError;
 
 /// How a holder is started.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Launcher {
     /// The program.
     pub program: PathBuf,
     /// Its first arguments; those of [`Task::to_arguments`] follow. It passes its standard input to [`serve`].
     pub arguments: Vec<String>,
+    /// Called when the holder runs and all files are open, before this process parses anything: it gives up what it does not need, and
+    /// returns a warning if it cannot.
+    pub before_parsing: Option<fn() -> Option<String>>,
 }
 
 /// The VM that a holder is for.

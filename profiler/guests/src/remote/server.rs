@@ -73,21 +73,22 @@ impl Task {
 
 /// Holds a VM for the process at the other end of `socket`, until that wants no more or is gone. For a process of its own, whose
 /// standard input the socket is: it leaves the terminal's session, ignores signals, and the kernel releases what it holds when it ends.
+/// Returns whether the VM was sampled: otherwise it could not be, or the reader did not want it.
 ///
 /// # Errors
 /// `socket` is none that a reader has made, or the process cannot be kept awake. What is wrong with the VM is reported to the reader.
-pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<()> {
+pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<bool> {
     if !Packets::is_one(&socket) {
         return Err(io::Error::other("standard input is no socket of glass, which starts this by itself"));
     }
     leave_session(c"glass-holder");
     stay_awake()?;
     let link = Link::new(Packets::of(socket));
-    match task.subject {
+    Ok(match task.subject {
         Subject::Vm { pid, way } => match find_vm(pid) {
             Ok(vm) if way == Way::Kvm => {
                 let seized = KvmVm::seize(RegistersBy::Page, vm.pid, &task.vcpus);
-                link.hold(seized.map(KvmVm::with_parent_aside), task.rate_hz);
+                link.hold(seized.map(KvmVm::with_parent_aside), task.rate_hz)
             }
             Ok(vm) => link.hold(QemuVm::connect(&vm, &task.vcpus), task.rate_hz),
             Err(error) => link.refuse(&error),
@@ -95,10 +96,9 @@ pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<()> {
         Subject::Domain { id, force } => {
             let domain = xen::find(&id.to_string(), force);
             let attached = domain.and_then(|domain| XenDomain::open(&domain, &task.vcpus, force));
-            link.hold(attached, task.rate_hz);
+            link.hold(attached, task.rate_hz)
         }
-    }
-    Ok(())
+    })
 }
 
 fn find_vm(pid: u32) -> Result<find::Vm, GuestError> {
@@ -199,13 +199,14 @@ impl Link {
         }
     }
 
-    fn refuse(mut self, error: &GuestError) {
+    fn refuse(mut self, error: &GuestError) -> bool {
         self.report(&Report::failed(error));
         self.finish();
+        false
     }
 
-    /// Serves a VM that was attached to.
-    pub(super) fn hold<V: VmAccess + Guest>(mut self, attached: Result<V, GuestError>, rate_hz: u32) {
+    /// Serves a VM that was attached to; whether it was sampled.
+    pub(super) fn hold<V: VmAccess + Guest>(mut self, attached: Result<V, GuestError>, rate_hz: u32) -> bool {
         let mut vm = match attached {
             Ok(vm) => vm,
             Err(error) => return self.refuse(&error),
@@ -215,7 +216,8 @@ impl Link {
             vm.give_up();
             drop(vm);
             self.report(&Report::Detached);
-            return self.finish();
+            self.finish();
+            return false;
         }
         let mut source = Paced::new(vm, rate_hz);
         let ended = self.sample(&mut source);
@@ -231,6 +233,7 @@ impl Link {
         drop(source);
         self.report(&Report::Detached);
         self.finish();
+        true
     }
 
     /// Answers requests until sampling starts; false if it does not.

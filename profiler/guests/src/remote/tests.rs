@@ -104,7 +104,7 @@ impl Guest for Fake {
     }
 }
 
-fn start(samples_max: u64) -> (RemoteVm, Arc<Seen>, JoinHandle<()>) {
+fn start(samples_max: u64) -> (RemoteVm, Arc<Seen>, JoinHandle<bool>) {
     let (packets, its_end) = Packets::pair().unwrap();
     let seen = Arc::new(Seen::default());
     let fake = Fake { seen: seen.clone(), plan: CopyPlan::default(), samples_max };

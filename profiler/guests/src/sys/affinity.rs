@@ -66,9 +66,9 @@ mod tests {
         for cpu in 0..libc::CPU_SETSIZE as usize + 1 {
             rest = rest.without(cpu);
         }
-        rest.apply().unwrap();
+        rest.apply_to(std::process::id()).unwrap();
         assert!(Cpus::of_this_thread().unwrap() == rest);
-        all.apply().unwrap();
+        all.apply_to(std::process::id()).unwrap();
         assert!(Cpus::of_this_thread().unwrap() == all);
     }
 }

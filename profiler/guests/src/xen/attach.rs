@@ -13,8 +13,9 @@ use crate::Guest;
 use crate::access::{KnownVm, View, VmAccess};
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::plan::{CopyPlan, VCPUS_MAX, choose_vcpus};
-use crate::remote::{self, Launcher, RemoteVm, Subject, Task};
+use crate::remote::{self, Launcher, RemoteVm, Subject};
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
 use crate::vm::{VmImage, VmSettings};
@@ -44,18 +45,16 @@ impl XenDomain {
         KnownVm::of(attached, VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?)
     }
 
-    /// The same by another process.
+    /// The same by another process. Returns the symbol files, open, too.
     pub fn attach_remotely(
         launcher: &Launcher,
         domain: &Domain,
         settings: VmSettings,
         force: bool,
         rate_hz: u32,
-    ) -> Result<KnownVm<RemoteVm>, GuestError> {
+    ) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
         let subject = Subject::Domain { id: domain.id, force };
-        let task = Task { subject, rate_hz, vcpus: settings.vcpus.clone() };
-        let image = VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?;
-        remote::attach(launcher, &task, image)
+        remote::attach(launcher, subject, (GuestKind::XenDomain { id: domain.id }, &domain.name), settings, rate_hz)
     }
 
     /// Gets ready to sample these vCPUs, all if none is given. What the domain runs is not known yet.
