@@ -278,8 +278,8 @@ mod tests {
         let plan = CopyPlan {
             stack_bytes: 24 << 10,
             cores: Some(9),
-            programs: vec![1..2],
-            code: vec![1..3],
+            programs: vec![1..2, 4..5],
+            code: vec![1..3, 4..5],
             linux: Some(linux),
         };
         vec![
