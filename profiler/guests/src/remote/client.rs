@@ -22,7 +22,7 @@ use crate::{Counts, Flow, Source, VmSettings};
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// The same to detach: each vCPU may take five seconds.
 const DETACH_PATIENCE: Duration = Duration::from_secs(60);
-/// The longest wait without a look at the time.
+/// The longest wait before the time is checked.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A VM that another process holds.

@@ -61,7 +61,7 @@ impl Packets {
         result == 0 && kind == libc::SOCK_SEQPACKET
     }
 
-    /// Asks for more room: as root beyond the limit of the machine, otherwise up to that.
+    /// Requests more room: as root beyond the limit of the machine, otherwise up to that.
     fn widen(&self) {
         let bytes = ROOM_BYTES;
         for option in [libc::SO_SNDBUF, libc::SO_SNDBUFFORCE] {
