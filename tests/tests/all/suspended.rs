@@ -62,6 +62,14 @@ fn stops_no_guest(world: World, backend: &'static str, command: &'static str) {
         let folder = Folder::new(&format!("suspended-{backend}-{command}")).unwrap();
         let Some(queue) = Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap() else { return };
         let mut qmp = Qmp::of_glass_run(queue.service_pid().unwrap()).unwrap();
+        // The same without a profiler.
+        let answers = if programs::is_long() { 400 } else { 20 };
+        let control = (3_000_000..).take(answers).map(|seed| {
+            let start = Instant::now();
+            assert_answers(&queue, &mut qmp, seed);
+            start.elapsed()
+        });
+        let control = control.max().unwrap_or_default();
         let mut recorder = start(&glass, &queue, &folder, command, backend);
         let (mut seed, mut longest) = (0, Duration::ZERO);
         for round in 0..if programs::is_long() { 100 } else { 4 } {
@@ -93,7 +101,10 @@ fn stops_no_guest(world: World, backend: &'static str, command: &'static str) {
         let ended = recorder.wait(PATIENCE);
         assert!(ended.is_some_and(|status| status.success()), "{}", recorder.output());
         assert_answers(&queue, &mut qmp, 2_000_000);
-        say(&format!("{command} {backend} {world}: {seed} stops, longest answer {longest:?}\n{}", recorder.output()));
+        let output = recorder.output();
+        say(&format!(
+            "{command} {backend} {world}: {seed} stops, longest answer {longest:?}, without {control:?}\n{output}"
+        ));
     });
 }
 
