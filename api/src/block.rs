@@ -19,7 +19,8 @@ pub trait Block: Clone + 'static {
 
     /// Fills `buf` from byte `offset` on. Offset and length must be multiples of
     /// [`BlockInfo::sector_bytes`]. The buffer is returned in every case; on error its contents are
-    /// unspecified. Fails with [`BlockError::Shared`] when `buf` is not the sole owner of its memory.
+    /// unspecified. In place of one that the device has not given back in time, another of its length is returned, or an empty one where there is no memory for that.
+    /// Fails with [`BlockError::Shared`] when `buf` is not the sole owner of its memory.
     async fn read(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf);
 
     /// Writes `buf` at byte `offset`, under the same rules. Completion means that a later read sees
@@ -100,7 +101,8 @@ pub enum BlockError {
     /// The device reported an error; the code is device-specific (virtio status or errno).
     Device(i32),
     /// The device violated its specification and was reset. Requests in flight failed; a VM restarts the device once, so a later
-    /// request may succeed.
+    /// request may succeed. Or it has not answered in time: what it was given may still happen, its requests fail until all that were in flight have ended, and
+    /// then it is as before.
     Broken(&'static str),
 }
 

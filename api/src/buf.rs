@@ -41,16 +41,24 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
+/// A vector of `count` zeroed bytes. Unlike [`Vec::resize`] it requests zeroed memory of the allocator, which need not write what is new.
+pub fn zeroed_bytes(count: usize) -> Result<Vec<u8>, OutOfMemory> {
+    bytemuck::allocation::try_zeroed_vec(count).map_err(|()| OutOfMemory { bytes: count })
+}
+
 impl Buf {
     /// `len_bytes` zeroed bytes, aligned to 4096. Costs up to a page more than requested.
     pub fn zeroed(len_bytes: usize) -> Result<Buf, OutOfMemory> {
         let error = OutOfMemory { bytes: len_bytes };
         let total = len_bytes.checked_add(PAGE_BYTES - 1).ok_or(error)?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(total).map_err(|_| error)?;
-        bytes.resize(total, 0);
+        let bytes = zeroed_bytes(total).map_err(|_| error)?;
         let start = bytes.as_ptr().align_offset(PAGE_BYTES);
         Ok(Buf { memory: Arc::new(Memory { bytes, start }), range: 0..len_bytes })
+    }
+
+    /// No bytes, and no memory for any.
+    pub fn empty() -> Buf {
+        Buf { memory: Arc::new(Memory { bytes: Vec::new(), start: 0 }), range: 0..0 }
     }
 
     /// A copy of `data` in a new buffer.
@@ -120,5 +128,7 @@ mod tests {
     fn an_absurd_size_is_an_error() {
         assert!(Buf::zeroed(usize::MAX).is_err());
         assert!(Buf::zeroed(isize::MAX as usize - 10_000).is_err());
+        assert_eq!(Buf::empty().as_mut().map(|bytes| bytes.len()), Some(0));
+        assert_eq!(zeroed_bytes(usize::MAX), Err(OutOfMemory { bytes: usize::MAX }));
     }
 }

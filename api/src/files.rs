@@ -91,6 +91,8 @@ pub struct Metadata {
     pub changed: Duration,
     /// Its number: two files that exist at the same time have different ones.
     pub number: u64,
+    /// How many names it has: 0 once the last one was removed, or given to another file. Of an open file, and 1 where a file has one name.
+    pub links: u32,
 }
 
 /// What has a name in a directory.

@@ -29,7 +29,7 @@ mod wall;
 
 pub use address::{Address, Machine, NotAPort, Port, VsockAddress};
 pub use block::{Block, BlockError, BlockInfo, check_change, check_request, write_zeroes_as_bytes};
-pub use buf::{Buf, OutOfMemory};
+pub use buf::{Buf, OutOfMemory, zeroed_bytes};
 pub use clock::{Clock, Instant, TimedOut};
 pub use cores::{CoreHandle, Cores, SpawnOnError};
 pub use files::{
@@ -38,6 +38,7 @@ pub use files::{
 };
 pub use net::{
     Datagrams, Listener, MessageListener, Messages, Net, NetError, NetInfo, ReadHalf, Split, Stream, WriteHalf,
+    check_host_name,
 };
 pub use platform::{Console, MemoryUse, Platform, Random};
 pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};

@@ -32,8 +32,9 @@ pub trait Net: Clone + 'static {
     async fn bind(&self, port: u16) -> Result<Self::Datagrams, NetError>;
 
     /// The addresses of a host name, by the name servers of the network (DNS), at least one; an address in text form is its own answer.
-    /// Answers are not kept. Fails with [`NetError::NoSuchName`], [`NetError::NoNameServer`] or, when no server answers,
-    /// [`NetError::TimedOut`]. Dropping the future ends the query.
+    /// Answers are not kept. Fails with [`NetError::InvalidName`], [`NetError::NoSuchName`], [`NetError::NoAddress`],
+    /// [`NetError::NoNameServer`], [`NetError::NameServerFailed`] or, when no server answers, [`NetError::TimedOut`]. (In a process, the
+    /// host's resolver does not report all of them.) Dropping the future ends the query.
     ///
     /// ```
     /// # use core::net::SocketAddr;
@@ -51,8 +52,13 @@ pub trait Net: Clone + 'static {
     /// ```
     async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, NetError>;
 
-    /// Opens a connection. Dropping the future abandons it.
-    async fn connect(&self, remote: impl Into<Address>) -> Result<Self::Stream, NetError>;
+    /// Opens a connection over TCP. Dropping the future abandons it.
+    async fn connect(&self, remote: SocketAddr) -> Result<Self::Stream, NetError> {
+        self.connect_to(remote.into()).await
+    }
+
+    /// Opens a connection over TCP or vsock. Dropping the future abandons it.
+    async fn connect_to(&self, remote: Address) -> Result<Self::Stream, NetError>;
 
     /// Listens on a vsock port for connections of messages; 0 picks a free port. Fails with [`NetError::NoMessages`] where vsock has
     /// streams only, as in a process and with `vhost-device-vsock`.
@@ -273,6 +279,22 @@ impl MessageListener for Infallible {
     }
 }
 
+/// The longest host name (RFC 1035, section 2.3.4, as text), and the longest part between two dots.
+const NAME_BYTES_MAX: usize = 253;
+const LABEL_BYTES_MAX: usize = 63;
+
+/// Whether a text is a host name that a name server can be queried for, with or without a dot at its end; otherwise
+/// [`NetError::InvalidName`]. Underscores are allowed, because names have them.
+pub fn check_host_name(name: &str) -> Result<(), NetError> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_label = |label: &str| {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(is_allowed)
+    };
+    let is_name = name.len() <= NAME_BYTES_MAX && name.split('.').all(is_label);
+    if is_name { Ok(()) } else { Err(NetError::InvalidName) }
+}
+
 /// Why a network operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -298,8 +320,14 @@ pub enum NetError {
         /// The longest that is possible.
         bytes_max: usize,
     },
-    /// No address is known for a host name, or it is no valid name.
+    /// A text is no host name.
+    InvalidName,
+    /// There is no host of this name.
     NoSuchName,
+    /// A name is known, without an address that a host can have.
+    NoAddress,
+    /// A name server reported a failure of its own, or its answer is invalid.
+    NameServerFailed,
     /// The network has no name server.
     NoNameServer,
     /// An error of the host's network; the number is its errno.
@@ -321,7 +349,13 @@ impl fmt::Display for NetError {
             NetError::TooLong { bytes, bytes_max } => {
                 write!(f, "a message of {bytes} bytes is too long: at most {bytes_max} can be sent")
             }
-            NetError::NoSuchName => write!(f, "no address is known for this name"),
+            NetError::InvalidName => write!(
+                f,
+                "this is no host name: it may have ASCII letters, digits, hyphens, underscores and dots, and up to 63 characters between two dots"
+            ),
+            NetError::NoSuchName => write!(f, "there is no host of this name"),
+            NetError::NoAddress => write!(f, "this name has no address of a host"),
+            NetError::NameServerFailed => write!(f, "the name server failed to find out the address: try again later"),
             NetError::NoNameServer => write!(f, "there is no name server: start the service with --dns ADDRESS"),
             NetError::Host(errno) => write!(f, "the host's network reported error {errno}"),
         }

@@ -2,7 +2,8 @@
 //! printed 45 KB a second on Xen.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result, bail, ensure};
 use glass_tests::programs;
@@ -16,15 +17,21 @@ const ROUNDS: usize = 7;
 const WARM_UP_LINES: u64 = 1000;
 /// More than the article's lines, so that a run is not too short.
 const LINES: &str = "100000";
+const LINES_SHORT: &str = "2000";
 /// The article's figure.
 const ARTICLE_KB_S: f64 = 45.0;
 
 /// Measures; platforms that this machine does not have are left out with a note.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let worlds = outcome.available([World::Process, World::Kvm, World::Tcg]);
-    let measure = |index: usize| kb_s(worlds[index]).with_context(|| worlds[index].to_string());
-    let samples = in_turn(worlds.len(), ROUNDS, progress, measure)?;
+    let lines = run.size(LINES, LINES_SHORT);
+    let measure = |index: usize| kb_s(worlds[index], lines).with_context(|| worlds[index].to_string());
+    in_turn(outcome, worlds.len(), ROUNDS, run, measure, |outcome, samples| add(outcome, &worlds, samples))?;
+    outcome.note(format!("{LINES} lines of 6 bytes, after 1,000 to warm up; the host reads from a pipe as fast as it can; console.kb_s is the VM under KVM"));
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, worlds: &[World], samples: &[Vec<f64>]) {
     let worlds: Vec<_> = worlds.iter().zip(samples).collect();
     let process = worlds.iter().find(|(world, _)| **world == World::Process);
     let floor = process.and_then(|(_, samples)| Summary::of(samples)).map(|summary| summary.median);
@@ -37,12 +44,10 @@ pub fn run(progress: Progress) -> Result<Outcome> {
             outcome.note(format!("{world}: {:.0} times the article's {ARTICLE_KB_S} KB/s", median / ARTICLE_KB_S));
         }
     }
-    outcome.note(format!("{LINES} lines of 6 bytes, after 1,000 to warm up; the host reads from a pipe as fast as it can; console.kb_s is the VM under KVM"));
-    Ok(outcome)
 }
 
 /// Runs the service, reads its whole output and returns its figure. Fails if a line is missing: a console that drops lines is a fast one.
-fn kb_s(world: World) -> Result<f64> {
+fn kb_s(world: World, lines: &str) -> Result<f64> {
     let mut command = match world {
         World::Process => Command::new(programs::built("bench-console").context("bench-console is not built")?),
         World::Kvm | World::Tcg => {
@@ -52,7 +57,7 @@ fn kb_s(world: World) -> Result<f64> {
             command
         }
     };
-    let output = command.args(["--", "--lines", LINES]).output().context("cannot start it")?;
+    let output = command.args(["--", "--lines", lines]).output().context("cannot start it")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let Some(line) = text.lines().find(|line| line.starts_with('{')) else {
         bail!("no result: {}", String::from_utf8_lossy(&output.stderr));

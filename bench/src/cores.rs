@@ -1,7 +1,8 @@
 //! `cores`: what cores cost each other, beside two cores that do nothing but spin on flags, measured in the same run.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::programs;
@@ -11,6 +12,8 @@ use std::process::Command;
 
 /// Runs on each platform.
 const ROUNDS: usize = 5;
+/// Arguments of a short run. Where cores are shared, a round trip takes a time slice.
+const SHORT: [&str; 4] = ["--rounds", "1", "--trips", "10"];
 
 /// The figures: the name, its part in the program's output, nanoseconds in its unit, and the part that it is compared with.
 const FIGURES: [(&str, &str, &str, f64, Option<&str>); 7] = [
@@ -24,19 +27,27 @@ const FIGURES: [(&str, &str, &str, f64, Option<&str>); 7] = [
 ];
 
 /// Measures; platforms that this machine does not have are left out with a note.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let worlds = outcome.available([World::Process, World::Kvm, World::Tcg]);
-    let measure = |index: usize| measure(worlds[index]).with_context(|| worlds[index].to_string());
-    let results = in_turn(worlds.len(), ROUNDS, progress, measure)?;
-    let worlds: Vec<_> = worlds.iter().zip(results).collect();
-    for (world, results) in &worlds {
+    let size = run.size(&[][..], &SHORT[..]);
+    let measure = |index: usize| measure(worlds[index], size).with_context(|| worlds[index].to_string());
+    in_turn(outcome, worlds.len(), ROUNDS, run, measure, |outcome, results| add(outcome, &worlds, results))?;
+    outcome.note(
+        "two cores; cores.NAME is the VM under KVM; apic_id reads the number of the core from its local APIC; floor is a round trip of \
+         two cores that only spin on flags; wake_asleep is from the send until a halted core (a process: a thread in epoll_wait) has the value"
+            .to_owned(),
+    );
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, worlds: &[World], results: &[Vec<Value>]) {
+    for (world, results) in worlds.iter().zip(results) {
         let samples = |part: &str| -> Vec<f64> {
             results.iter().filter_map(|result| result[format!("{part}_ns")].as_f64()).collect()
         };
         for (name, part, unit, divisor, peer) in FIGURES {
             // A process has no register of its own for the data of a core.
-            if part == "gs" && **world == World::Process {
+            if part == "gs" && *world == World::Process {
                 continue;
             }
             let name = match world {
@@ -52,16 +63,10 @@ pub fn run(progress: Progress) -> Result<Outcome> {
             }));
         }
     }
-    outcome.note(
-        "two cores; cores.NAME is the VM under KVM; apic_id reads the number of the core from its local APIC; floor is a round trip of \
-         two cores that only spin on flags; wake_asleep is from the send until a halted core (a process: a thread in epoll_wait) has the value"
-            .to_owned(),
-    );
-    Ok(outcome)
 }
 
 /// Runs the service and returns its line.
-fn measure(world: World) -> Result<Value> {
+fn measure(world: World, size: &[&str]) -> Result<Value> {
     let mut command = match world {
         World::Process => {
             let mut command = Command::new(programs::built("bench-cores").context("bench-cores is not built")?);
@@ -76,7 +81,7 @@ fn measure(world: World) -> Result<Value> {
             command
         }
     };
-    let output = command.output().context("cannot start it")?;
+    let output = command.args(size).output().context("cannot start it")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let Some(line) = text.lines().find(|line| line.starts_with('{')) else {
         bail!("no result: {text}{}", String::from_utf8_lossy(&output.stderr));

@@ -2,8 +2,9 @@
 //! same run.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
 use crate::peers::linux::{self, Contents, LinuxGuest};
+use crate::run::Run;
 use crate::statistics::{Summary, geometric_mean, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -21,10 +22,12 @@ use std::time::Duration;
 const ROUNDS: usize = 5;
 /// How long one measurement takes.
 const MILLISECONDS: u32 = 200;
+const MILLISECONDS_SHORT: u32 = 20;
 /// A turn that takes longer has failed.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// The disk's size: more than a second's worth, less than the page cache.
 const DISK_BYTES: usize = 256 << 20;
+const DISK_BYTES_SHORT: usize = 8 << 20;
 const SIZES: [(&str, &str); 3] = [("4k", "4K"), ("64k", "64K"), ("1m", "1M")];
 const IN_FLIGHT: [u32; 3] = [1, 4, 16];
 
@@ -37,6 +40,9 @@ struct Cell {
     in_flight: u32,
     /// Without the page cache of the host.
     is_direct: bool,
+    /// How long it is measured.
+    milliseconds: u32,
+    disk_bytes: usize,
 }
 
 impl Cell {
@@ -45,7 +51,14 @@ impl Cell {
         for is_direct in [true, false] {
             for direction in ["read", "write"] {
                 for size in SIZES {
-                    cells.extend(IN_FLIGHT.map(|in_flight| Cell { direction, size, in_flight, is_direct }));
+                    cells.extend(IN_FLIGHT.map(|in_flight| Cell {
+                        direction,
+                        size,
+                        in_flight,
+                        is_direct,
+                        milliseconds: MILLISECONDS,
+                        disk_bytes: DISK_BYTES,
+                    }));
                 }
             }
         }
@@ -58,7 +71,7 @@ impl Cell {
     }
 
     fn service_arguments(&self) -> Vec<String> {
-        let numbers = [self.in_flight.to_string(), MILLISECONDS.to_string()];
+        let numbers = [self.in_flight.to_string(), self.milliseconds.to_string()];
         let [in_flight, milliseconds] = &numbers;
         [
             "--direction",
@@ -75,22 +88,30 @@ impl Cell {
     }
 }
 
+/// The kinds of access that are measured: in a short run the first and the last, which differ in all.
+fn cells(run: &Run) -> Vec<Cell> {
+    let cells = Cell::all();
+    let ends = [cells[0], cells[cells.len() - 1]];
+    let short = ends.map(|cell| Cell { milliseconds: MILLISECONDS_SHORT, disk_bytes: DISK_BYTES_SHORT, ..cell });
+    run.size(cells, short.into())
+}
+
 /// Measures; contestants that this machine lacks are left out with a note.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-disk")?;
-    let disk = full_disk(&folder)?;
+    let bytes = run.size(DISK_BYTES, DISK_BYTES_SHORT);
+    let disk = full_disk(&folder, bytes)?;
     let worlds = outcome.available([World::Process, World::Kvm, World::Tcg]);
     let has_fio = Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success());
     if !has_fio {
         outcome.note("fio skipped: it is not installed");
     }
-    let cells = Cell::all();
+    let cells = cells(run);
     // Of its own, because QEMU locks it for as long as the guest runs, which is booted once for each kind of cache.
     let linux_disk = folder.file("linux.img");
     let mut linux = None;
     let mut has_linux = worlds.contains(&World::Tcg) && has_fio;
-    if let Some(reason) = linux::obstacle().filter(|_| has_linux) {
+    if let Some(reason) = linux::obstacle(run).filter(|_| has_linux) {
         outcome.note(format!("linux_guest skipped: {reason}"));
         has_linux = false;
     }
@@ -111,7 +132,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
                 }
             }
         }
-        for round in 0..ROUNDS {
+        for round in run.part(index, cells.len()).rounds(ROUNDS) {
             for contestant in turn(worlds.len() + 2, round) {
                 match worlds.get(contestant) {
                     None if contestant > worlds.len() => {
@@ -146,7 +167,7 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         }
         outcome.add(Figure::of(&format!("floor.fio.{}_mb_s", cell.name()), "MB/s", &floor));
         outcome.add(Figure::of(&format!("disk.linux_guest.{}_mb_s", cell.name()), "MB/s", &guest_samples));
-        progress(index as u64 + 1, cells.len() as u64);
+        run.figures(outcome);
     }
     for (world, ratios) in &ratios {
         let mean = geometric_mean(ratios);
@@ -158,15 +179,15 @@ pub fn run(progress: Progress) -> Result<Outcome> {
     ));
     outcome.note("fio: io_uring, one job; a VM is booted for each turn, and the boot is not part of the time");
     outcome.note("linux_guest: the same fio in a VM with Debian's kernel (QEMU's q35, TCG), direct both in the guest and on the host, or with the page cache of the host only");
-    Ok(outcome)
+    Ok(())
 }
 
 /// A file with all blocks allocated.
-fn full_disk(folder: &Folder) -> Result<PathBuf> {
+fn full_disk(folder: &Folder, bytes: usize) -> Result<PathBuf> {
     let path = folder.file("disk.img");
     let mut file = File::create(&path)?;
     let block = vec![0x5a; 1 << 20];
-    for _ in 0..DISK_BYTES >> 20 {
+    for _ in 0..bytes >> 20 {
         file.write_all(&block)?;
     }
     file.sync_all()?;
@@ -205,7 +226,7 @@ fn fio_arguments(cell: &Cell, file: &str, is_direct: bool) -> Vec<String> {
     arguments.push(format!("--filename={file}"));
     arguments.extend([format!("--rw={}", cell.direction), format!("--bs={}", cell.size.1)]);
     arguments.extend([format!("--iodepth={}", cell.in_flight), format!("--direct={}", u8::from(is_direct))]);
-    arguments.extend([format!("--runtime={MILLISECONDS}ms"), format!("--size={DISK_BYTES}")]);
+    arguments.extend([format!("--runtime={}ms", cell.milliseconds), format!("--size={}", cell.disk_bytes)]);
     arguments
 }
 
@@ -255,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_found_behind_other_lines() {
-        let cell = Cell { direction: "read", size: SIZES[0], in_flight: 1, is_direct: true };
+        let cell = Cell { direction: "read", size: SIZES[0], in_flight: 1, ..Cell::all()[0] };
         let text = "note: x\r\n{\"jobs\": [{\"read\": {\"bw_bytes\": 2500000}}]}\r\n";
         assert_eq!(fio_result(&cell, text).unwrap(), 2.5);
         assert!(fio_result(&cell, "no result").is_err());

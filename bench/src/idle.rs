@@ -1,7 +1,8 @@
 //! `idle`: the cost of an idle VM: CPU time of QEMU, all threads, as accounted by the kernel.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::transfer;
 use anyhow::{Context, Result};
 use glass_tests::folder::Folder;
@@ -11,35 +12,39 @@ use std::time::{Duration, Instant};
 
 /// Length of a window.
 const WINDOW: Duration = Duration::from_secs(2);
+const WINDOW_SHORT: Duration = Duration::from_millis(200);
 /// Number of windows.
 const ROUNDS: usize = 10;
 /// Time after the start in which the service may still be setting itself up.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Measures each platform of this machine, all idle at the same time.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-idle")?;
     let mut queues: Vec<(String, Queue, Vec<f64>)> = Vec::new();
     for world in outcome.available(WORLDS) {
         queues.push((world.to_string(), transfer::start(world, &folder)?, Vec::new()));
     }
-    std::thread::sleep(SETTLE);
-    for round in 0..ROUNDS {
+    std::thread::sleep(run.size(SETTLE, WINDOW_SHORT));
+    for _ in run.rounds(ROUNDS) {
         let before: Vec<(Instant, Duration)> = queues.iter().map(|(_, queue, _)| used(queue)).collect::<Result<_>>()?;
-        std::thread::sleep(WINDOW);
+        std::thread::sleep(run.size(WINDOW, WINDOW_SHORT));
         for ((_, queue, samples), (begin, used_before)) in queues.iter_mut().zip(before) {
             let (end, used_after) = used(queue)?;
             let share = (used_after.saturating_sub(used_before)).as_secs_f64() / (end - begin).as_secs_f64();
             samples.push(share * 100.0);
         }
-        progress(round as u64 + 1, ROUNDS as u64);
+        run.so_far(outcome, |outcome| add(outcome, &queues));
     }
-    for (name, _, samples) in &queues {
+    add(outcome, &queues);
+    outcome.note(format!("{ROUNDS} windows of {} s; the queue waits for requests", WINDOW.as_secs()));
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, queues: &[(String, Queue, Vec<f64>)]) {
+    for (name, _, samples) in queues {
         outcome.add(Figure::of(&format!("idle.{name}.cpu_percent"), "% of a core", samples));
     }
-    outcome.note(format!("{ROUNDS} windows of {} s; the queue waits for requests", WINDOW.as_secs()));
-    Ok(outcome)
 }
 
 fn used(queue: &Queue) -> Result<(Instant, Duration)> {

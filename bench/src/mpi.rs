@@ -3,7 +3,8 @@
 mod contestants;
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::{Summary, geometric_mean, turn};
 use anyhow::Result;
 use contestants::{Contestant, Platform};
@@ -21,6 +22,9 @@ const CROWDED_RANKS: usize = 4;
 const CROWDED_BARRIERS: [&str; 5] = ["barrier", "-i", "1000", "-x", "100"];
 /// Iterations where QEMU emulates the CPU.
 const FEW: [&str; 4] = ["-i", "100", "-x", "10"];
+/// Iterations and sizes of a short run.
+const BARRIERS_SHORT: [&str; 5] = ["barrier", "-i", "10", "-x", "1"];
+const SMALL: [&str; 6] = ["-i", "10", "-x", "1", "-m", "8:1024"];
 
 /// Microseconds by size, for each round.
 type Table = BTreeMap<u64, Vec<f64>>;
@@ -36,50 +40,51 @@ impl Platform {
 }
 
 /// Measures all tables.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-mpi")?;
-    let (emulated, contestants): (Vec<_>, Vec<_>) = contestants::all(&folder, &mut outcome)?
+    let (emulated, contestants): (Vec<_>, Vec<_>) = contestants::all(&folder, outcome, run)?
         .into_iter()
         .partition(|contestant| contestant.platform == Some(Platform::Tcg));
-    let steps = (ROUNDS * (TABLES.len() + 1) + emulated.len()) as u64;
-    let mut done = 0;
+    let tables = run.size(&TABLES[..], &TABLES[..1]);
+    let parts = tables.len() + 1 + emulated.len();
     let (mut barriers, mut floors) = (vec![Vec::new(); contestants.len()], Vec::new());
     let mut crowded = vec![Vec::new(); contestants.len()];
-    for round in 0..ROUNDS {
+    for round in run.part(0, parts).rounds(ROUNDS) {
         for index in turn(contestants.len(), round) {
-            barriers[index].extend(contestants[index].one_line(&folder, 2, &BARRIERS)?);
+            barriers[index].extend(contestants[index].one_line(&folder, 2, &run.size(BARRIERS, BARRIERS_SHORT))?);
             // Of the same minute: a busy machine slows both.
             floors.extend(contestants[0].one_line(&folder, 2, &["floor"])?);
-            crowded[index].extend(contestants[index].one_line(&folder, CROWDED_RANKS, &CROWDED_BARRIERS)?);
+            crowded[index].extend(contestants[index].one_line(
+                &folder,
+                CROWDED_RANKS,
+                &run.size(CROWDED_BARRIERS, BARRIERS_SHORT),
+            )?);
         }
-        done += 1;
-        progress(done, steps);
     }
-    add_barriers(&mut outcome, &contestants, &barriers, &floors);
-    add_crowded_barriers(&mut outcome, &contestants, &crowded);
+    add_barriers(outcome, &contestants, &barriers, &floors);
+    add_crowded_barriers(outcome, &contestants, &crowded);
     let mut ratios = vec![Vec::new(); contestants.len()];
-    for name in TABLES {
+    for (part, name) in (1..).zip(tables) {
+        run.figures(outcome);
         let mut tables = vec![Table::new(); contestants.len()];
-        for round in 0..ROUNDS {
+        let arguments = run.size(vec![*name], [&[*name], &SMALL[..]].concat());
+        for round in run.part(part, parts).rounds(ROUNDS) {
             for index in turn(contestants.len(), round) {
-                for (size, us) in contestants[index].table(&folder, 2, &[name])? {
+                for (size, us) in contestants[index].table(&folder, 2, &arguments)? {
                     tables[index].entry(size).or_default().push(us);
                 }
             }
-            done += 1;
-            progress(done, steps);
         }
-        add_table(&mut outcome, name, &contestants, &tables, &mut ratios);
+        add_table(outcome, name, &contestants, &tables, &mut ratios);
     }
-    add_means(&mut outcome, &contestants, &ratios);
-    for contestant in &emulated {
-        add_emulated(&mut outcome, contestant, &folder)?;
-        done += 1;
-        progress(done, steps);
+    add_means(outcome, &contestants, &ratios);
+    for (index, contestant) in emulated.iter().enumerate() {
+        run.figures(outcome);
+        add_emulated(outcome, contestant, tables, &folder, run)?;
+        run.done(1 + tables.len() + index + 1, parts);
     }
     outcome.note("2 ranks; each size is the median of the rounds, and its peer the better of the others' medians");
-    Ok(outcome)
+    Ok(())
 }
 
 /// The name of a figure of a contestant.
@@ -150,12 +155,19 @@ fn add_means(outcome: &mut Outcome, contestants: &[Contestant], ratios: &[Vec<f6
 }
 
 /// Where QEMU emulates the CPU, figures are compared with nothing: one run of each table, with few iterations.
-fn add_emulated(outcome: &mut Outcome, contestant: &Contestant, folder: &Folder) -> Result<()> {
-    let barrier = contestant.one_line(folder, 2, &[&["barrier"], &FEW[..]].concat())?;
+fn add_emulated(
+    outcome: &mut Outcome,
+    contestant: &Contestant,
+    tables: &[&str],
+    folder: &Folder,
+    run: &Run,
+) -> Result<()> {
+    let few = run.size(&FEW[..], &SMALL[..]);
+    let barrier = contestant.one_line(folder, 2, &[&["barrier"], few].concat())?;
     outcome.add(Figure::of(&figure_name(contestant, "barrier_us"), "us", barrier.as_slice()));
-    for name in TABLES {
+    for name in tables {
         let mut line = format!("{} {name} (us): size", contestant.name);
-        for (size, us) in contestant.table(folder, 2, &[&[name], &FEW[..]].concat())? {
+        for (size, us) in contestant.table(folder, 2, &[&[*name], few].concat())? {
             line += &format!("; {size} / {us:.2}");
         }
         outcome.note(line);

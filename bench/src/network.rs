@@ -4,9 +4,11 @@
 
 mod flood;
 
+use crate::Part;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Part, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
 use crate::peers::linux::{self, Contents, LinuxGuest};
+use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail, ensure};
 use glass_tests::folder::Folder;
@@ -24,9 +26,11 @@ const ROUNDS: usize = 7;
 /// Bytes of one transfer: a process or a VM under KVM, and an emulated VM. The first part of each is not timed.
 const BYTES: u64 = 2 << 30;
 const BYTES_TCG: u64 = 512 << 20;
+const BYTES_SHORT: u64 = 4 << 20;
 const WARM_UP_BYTES: u64 = 32 << 20;
 /// Round trips of a turn, after some that are not counted.
 const ROUND_TRIPS: usize = 2000;
+const ROUND_TRIPS_SHORT: usize = 50;
 const WARM_UP_TRIPS: usize = 100;
 const ECHO_BYTES: usize = 64;
 const PIECE_BYTES: usize = 256 << 10;
@@ -35,6 +39,7 @@ const UDP_PORT: u16 = 8091;
 /// Datagrams of a turn: of a process or a VM under KVM, and of an emulated VM.
 const DATAGRAMS: u64 = 200_000;
 const DATAGRAMS_TCG: u64 = 50_000;
+const DATAGRAMS_SHORT: u64 = 2000;
 const DATAGRAM_BYTES: usize = 1400;
 /// Room for received datagrams in the client's socket.
 const RECEIVE_BYTES: usize = 16 << 20;
@@ -101,15 +106,16 @@ impl<'n> Contestant<'n> {
         }
     }
 
-    fn turn(&mut self) -> Result<()> {
-        let (address, bytes) = (self.address, self.bytes);
+    fn turn(&mut self, run: &Run) -> Result<()> {
+        let (address, bytes) = (self.address, run.size(self.bytes, BYTES_SHORT));
+        let trips = run.size(ROUND_TRIPS, ROUND_TRIPS_SHORT);
         let inside = || {
             Ok([
                 receive(address, "send", bytes)?,
                 receive(address, "untouched", bytes)?,
                 send(address, "take", bytes)?,
                 send(address, "skip", bytes)?,
-                echo(address)?,
+                echo(address, trips)?,
             ])
         };
         let measured = self.near.inside(inside)?;
@@ -132,16 +138,19 @@ impl<'n> Contestant<'n> {
     }
 }
 
-/// Why nothing can be measured here, and what that costs.
-fn check() -> Result<()> {
-    if let Some(reason) = netns::obstacle() {
-        bail!("{reason}; `glass run --net user` works without, at about a tenth of the speed");
+/// Whether nothing can be measured here; `outcome` has the reason, and what it costs.
+fn is_impossible(outcome: &mut Outcome) -> bool {
+    let reason = netns::obstacle();
+    if let Some(reason) = reason {
+        outcome.skip(format!("{reason}; `glass run --net user` works without, at about a tenth of the speed"));
     }
-    Ok(())
+    reason.is_some()
 }
 
-fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    check()?;
+fn tcp(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_impossible(outcome) {
+        return Ok(());
+    }
     let folder = Folder::new("bench-network")?;
     let (near, far, far_address) = Namespace::pair()?;
     let mut contestants = Vec::new();
@@ -151,18 +160,15 @@ fn tcp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
         contestants.push(vm(world, number, "bench-tcp", &world.to_string(), "", &near, &folder)?);
     }
-    contestants.extend(peer_of_tcg("bench-tcp", BYTES_TCG, &near, outcome));
-    measure(&mut contestants, progress)?;
-    for contestant in &contestants {
-        for peer in peers(&contestants, contestant) {
-            add(
-                outcome,
-                "network",
-                contestant,
-                peer.medians().map(|value| value.map(|value| (peer.name.as_str(), value))),
-            );
+    contestants.extend(peer_of_tcg("bench-tcp", BYTES_TCG, &near, outcome, run));
+    measure(outcome, &mut contestants, run, |outcome, contestants| {
+        for contestant in contestants {
+            for peer in peers(contestants, contestant) {
+                let medians = peer.medians().map(|value| value.map(|value| (peer.name.as_str(), value)));
+                add(outcome, "network", contestant, medians);
+            }
         }
-    }
+    })?;
     outcome.note(format!(
         "TCP between a client on the host and bench-tcp; out: from bench-tcp to the client, in: the other way, both with a copy by both programs; out_untouched: as out, but bench-tcp sends from where the data is made, and makes nothing; in_skipped: as in, but bench-tcp drops what it receives without a copy, a process by Linux's MSG_TRUNC; {} MiB a turn, {} MiB of an emulated VM, after {} MiB to warm up (out only)",
         BYTES >> 20, BYTES_TCG >> 20, WARM_UP_BYTES >> 20
@@ -179,8 +185,10 @@ fn peers<'c>(all: &'c [Contestant<'c>], one: &Contestant) -> Vec<&'c Contestant<
 }
 
 /// Datagrams as fast as the sender can, and how many of them are received.
-fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    check()?;
+fn udp(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_impossible(outcome) {
+        return Ok(());
+    }
     let folder = Folder::new("bench-network")?;
     let (near, far, far_address) = Namespace::pair()?;
     let mut command = far.command(programs::built("bench-udp").context("bench-udp is not built")?);
@@ -192,13 +200,20 @@ fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         vm.bytes = if world == World::Tcg { DATAGRAMS_TCG } else { DATAGRAMS };
         contestants.push(vm);
     }
-    contestants.extend(peer_of_tcg("bench-udp", DATAGRAMS_TCG, &near, outcome));
-    let samples = in_turn(contestants.len(), ROUNDS, progress, |index| {
+    contestants.extend(peer_of_tcg("bench-udp", DATAGRAMS_TCG, &near, outcome, run));
+    let measure = |index: usize| {
         let Contestant { name, address, bytes: count, near, .. } = &contestants[index];
-        let address = SocketAddr::from((address.ip(), UDP_PORT));
-        let both = near.inside(|| Ok((receive_datagrams(address, *count)?, send_datagrams(address, *count)?)));
+        let (address, count) = (SocketAddr::from((address.ip(), UDP_PORT)), run.size(*count, DATAGRAMS_SHORT));
+        let both = near.inside(|| Ok((receive_datagrams(address, count)?, send_datagrams(address, count)?)));
         both.with_context(|| name.clone())
-    })?;
+    };
+    let add = |outcome: &mut Outcome, samples: &[Vec<_>]| add_datagrams(outcome, &contestants, samples);
+    in_turn(outcome, contestants.len(), ROUNDS, run, measure, add)?;
+    outcome.note(format!("UDP: datagrams of {DATAGRAM_BYTES} bytes that were received, a second; udp_1400_k_s: by the client on the host, in: by bench-udp; {DATAGRAMS} a turn, {DATAGRAMS_TCG} of an emulated VM"));
+    Ok(())
+}
+
+fn add_datagrams(outcome: &mut Outcome, contestants: &[Contestant], samples: &[Vec<(Datagrams, Datagrams)>]) {
     let column =
         |index: usize, of: fn(&(Datagrams, Datagrams)) -> f64| samples[index].iter().map(of).collect::<Vec<_>>();
     let median = |values: &[f64]| Summary::of(values).map_or(0.0, |summary| summary.median);
@@ -207,7 +222,7 @@ fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
             ("udp_1400_k_s", (|(out, _)| out.thousands_s) as fn(&(Datagrams, Datagrams)) -> f64),
             ("udp_1400_in_k_s", |(_, r#in)| r#in.thousands_s),
         ] {
-            for peer in peers(&contestants, &contestants[index]) {
+            for peer in peers(contestants, &contestants[index]) {
                 let of_peer = contestants.iter().position(|other| other.name == peer.name).unwrap_or(0);
                 let value = median(&column(of_peer, of));
                 let figure = Figure::of(&format!("network.{name}.{what}"), "k/s", &column(index, of));
@@ -223,8 +238,6 @@ fn udp(outcome: &mut Outcome, progress: Progress) -> Result<()> {
             r#in * 100.0
         ));
     }
-    outcome.note(format!("UDP: datagrams of {DATAGRAM_BYTES} bytes that were received, a second; udp_1400_k_s: by the client on the host, in: by bench-udp; {DATAGRAMS} a turn, {DATAGRAMS_TCG} of an emulated VM"));
-    Ok(())
 }
 
 /// Datagrams that were received, in thousands a second, and the share of those sent that was not.
@@ -297,39 +310,47 @@ fn send_datagrams(address: SocketAddr, count: u64) -> Result<Datagrams> {
 }
 
 /// The fastest VM of this machine, with one offload less each time.
-fn offloads(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    check()?;
+fn offloads(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_impossible(outcome) {
+        return Ok(());
+    }
     let folder = Folder::new("bench-network")?;
     let near = Namespace::new()?;
     let worlds = [World::Kvm, World::Tcg];
     let Some(world) = worlds.into_iter().find(|world| world.obstacle().is_none()) else {
-        outcome.note("VMs skipped: qemu-system-x86_64 is not installed");
+        outcome.skip("qemu-system-x86_64 is not installed");
         return Ok(());
     };
     let mut contestants = Vec::new();
     for (number, (name, lacks)) in (1..).zip(LACKS) {
         contestants.push(vm(world, number, "bench-tcp", &format!("{world}.{name}"), lacks, &near, &folder)?);
     }
-    measure(&mut contestants, progress)?;
-    let all = &contestants[0];
-    let peers = all.medians();
-    for (index, contestant) in contestants.iter().enumerate() {
-        let peers = peers.map(|peer| peer.filter(|_| index > 0).map(|peer| ("all", peer)));
-        add(outcome, "offloads", contestant, peers);
-    }
+    measure(outcome, &mut contestants, run, |outcome, contestants| {
+        let peers = contestants[0].medians();
+        for (index, contestant) in contestants.iter().enumerate() {
+            let peers = peers.map(|peer| peer.filter(|_| index > 0).map(|peer| ("all", peer)));
+            add(outcome, "offloads", contestant, peers);
+        }
+    })?;
     outcome.note("the device of each VM lacks some offloads; without_any also lacks checksums");
     Ok(())
 }
 
-/// Runs everything in turn.
-fn measure(contestants: &mut [Contestant], progress: Progress) -> Result<()> {
-    for round in 0..ROUNDS {
+/// Runs everything in turn; `add` makes figures of it.
+fn measure<'n>(
+    outcome: &mut Outcome,
+    contestants: &mut [Contestant<'n>],
+    run: &Run,
+    add: impl Fn(&mut Outcome, &[Contestant<'n>]),
+) -> Result<()> {
+    for round in run.rounds(ROUNDS) {
         for index in turn(contestants.len(), round) {
             let contestant = &mut contestants[index];
-            contestant.turn().with_context(|| format!("{} failed in round {round}", contestant.name))?;
+            contestant.turn(run).with_context(|| format!("{} failed in round {round}", contestant.name))?;
         }
-        progress(round as u64 + 1, ROUNDS as u64);
+        run.so_far(outcome, |outcome| add(outcome, contestants));
     }
+    add(outcome, contestants);
     Ok(())
 }
 
@@ -382,11 +403,17 @@ fn vm<'n>(
 }
 
 /// The Linux guest, where there can be one and QEMU emulates ours; otherwise a note has the reason.
-fn peer_of_tcg<'n>(app: &str, bytes: u64, near: &'n Namespace, outcome: &mut Outcome) -> Option<Contestant<'n>> {
+fn peer_of_tcg<'n>(
+    app: &str,
+    bytes: u64,
+    near: &'n Namespace,
+    outcome: &mut Outcome,
+    run: &Run,
+) -> Option<Contestant<'n>> {
     if World::Tcg.obstacle().is_some() {
         return None;
     }
-    let guest = match linux::obstacle() {
+    let guest = match linux::obstacle(run) {
         None => linux_guest(app, near).map_err(|error| format!("{error:#}")),
         Some(reason) => Err(reason.to_owned()),
     };
@@ -478,11 +505,11 @@ fn send(address: SocketAddr, request: &str, bytes: u64) -> Result<f64> {
 }
 
 /// The median round trip in microseconds.
-fn echo(address: SocketAddr) -> Result<f64> {
+fn echo(address: SocketAddr, trips: usize) -> Result<f64> {
     let mut stream = connect(address, "echo\n")?;
-    let mut times = Vec::with_capacity(ROUND_TRIPS);
+    let mut times = Vec::with_capacity(trips);
     let (sent, mut received) = ([b'g'; ECHO_BYTES], [0; ECHO_BYTES]);
-    for trip in 0..WARM_UP_TRIPS + ROUND_TRIPS {
+    for trip in 0..WARM_UP_TRIPS + trips {
         let start = Instant::now();
         stream.write_all(&sent)?;
         stream.read_exact(&mut received)?;

@@ -1,17 +1,20 @@
-//! The result of a measurement, and its progress.
+//! The result of a measurement, and the turns in which contestants are measured.
 
 use crate::figure::Figure;
+use crate::run::Run;
 use crate::statistics::turn;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use glass_tests::queue::World;
 
 /// Figures, and notes for their reader.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Outcome {
     /// The figures.
     pub figures: Vec<Figure>,
-    /// Conditions, and left out parts with the reason.
+    /// Conditions, and left out peers with the reason.
     pub notes: Vec<String>,
+    /// Why nothing was measured.
+    pub skipped: Option<String>,
 }
 
 impl Outcome {
@@ -25,7 +28,18 @@ impl Outcome {
         self.notes.push(note.into());
     }
 
-    /// Those of `worlds` that this machine has; the others are noted with the reason.
+    /// Reports that this machine, or a short run, cannot measure this part.
+    pub fn skip(&mut self, reason: impl Into<String>) {
+        self.skipped = Some(reason.into());
+    }
+
+    /// Adds what another part has measured.
+    pub fn extend(&mut self, other: Outcome) {
+        self.figures.extend(other.figures);
+        self.notes.extend(other.notes);
+    }
+
+    /// Those of `worlds` that this machine has; the others are noted with the reason. Without any the measurement is skipped.
     pub fn available(&mut self, worlds: impl IntoIterator<Item = World>) -> Vec<World> {
         let mut available = Vec::new();
         for world in worlds {
@@ -34,67 +48,61 @@ impl Outcome {
                 None => available.push(world),
             }
         }
+        if available.is_empty() {
+            self.skip(self.notes.join("; "));
+        }
         available
     }
 }
 
-/// Called with completed measurements, or rounds of them, and with the total of these.
-pub type Progress<'a> = &'a dyn Fn(u64, u64);
-
-/// Measures each of so many contestants once in each round, in turn. Returns their results, by contestant.
+/// Measures each of so many contestants once in each round, in turn. `add` makes figures of their results, by contestant: after each
+/// round for those who watch, and at the end for `outcome`.
 pub fn in_turn<T>(
+    outcome: &mut Outcome,
     contestants: usize,
     rounds: usize,
-    progress: Progress,
+    run: &Run,
     mut measure: impl FnMut(usize) -> Result<T>,
-) -> Result<Vec<Vec<T>>> {
+    add: impl Fn(&mut Outcome, &[Vec<T>]),
+) -> Result<()> {
     let mut results: Vec<Vec<T>> = (0..contestants).map(|_| Vec::new()).collect();
-    for round in 0..rounds {
-        for (measured, index) in (round * contestants..).zip(turn(contestants, round)) {
+    for round in run.rounds(rounds) {
+        for index in turn(contestants, round) {
             results[index].push(measure(index)?);
-            progress(measured as u64 + 1, (rounds * contestants) as u64);
         }
+        run.so_far(outcome, |outcome| add(outcome, &results));
     }
-    Ok(results)
-}
-
-/// A part of a measurement, which adds its figures by itself, and its name.
-pub type Part = (&'static str, fn(&mut Outcome, Progress) -> Result<()>);
-
-/// Measures all parts, or the selected one.
-pub fn run_parts(parts: &[Part], wanted: Option<&str>, progress: Progress) -> Result<Outcome> {
-    let chosen: Vec<&Part> = parts.iter().filter(|part| wanted.is_none_or(|name| part.0 == name)).collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = parts.iter().map(|part| part.0).collect();
-        bail!("there is no part {:?}; there is: {}", wanted.unwrap_or_default(), names.join(", "));
-    }
-    let mut outcome = Outcome::default();
-    for (index, (_, measure)) in (0u64..).zip(&chosen) {
-        let count = chosen.len() as u64;
-        measure(&mut outcome, &|done, total| progress(index * total + done, count * total))?;
-        progress(index + 1, count);
-    }
-    Ok(outcome)
+    add(outcome, &results);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::News;
+    use anyhow::bail;
+    use std::cell::RefCell;
+    use std::time::Duration;
 
     #[test]
-    fn one_part_or_all() {
-        fn one(outcome: &mut Outcome, _: Progress) -> Result<()> {
-            outcome.note("A");
-            Ok(())
-        }
-        fn other(outcome: &mut Outcome, _: Progress) -> Result<()> {
-            outcome.note("B");
-            Ok(())
-        }
-        let parts: [Part; 2] = [("a", one), ("b", other)];
-        let notes = |wanted| run_parts(&parts, wanted, &|_, _| ()).map(|outcome| outcome.notes.concat());
-        assert_eq!(notes(None).unwrap(), "AB");
-        assert_eq!(notes(Some("b")).unwrap(), "B");
-        assert_eq!(notes(Some("c")).unwrap_err().to_string(), "there is no part \"c\"; there is: a, b");
+    fn after_each_round_there_are_figures() {
+        let seen = RefCell::new(Vec::new());
+        let tell = |news: News| {
+            if let News::SoFar(outcome) = news {
+                seen.borrow_mut().push(outcome.figures.len());
+            }
+        };
+        let run = Run::new(&tell, Duration::from_secs(600));
+        let mut outcome = Outcome::default();
+        let add = |outcome: &mut Outcome, results: &[Vec<f64>]| {
+            results.iter().for_each(|samples| outcome.add(Figure::of("x", "ms", samples)));
+        };
+        in_turn(&mut outcome, 2, 3, &run, |index| Ok(index as f64), add).unwrap();
+        assert_eq!((outcome.figures.len(), outcome.figures[1].n), (2, 3));
+        assert_eq!(seen.take(), [2, 2, 2]);
+        // What a measurement has before it fails is not lost.
+        let fails = |index| if seen.borrow().is_empty() { Ok(index as f64) } else { bail!("broken") };
+        in_turn(&mut Outcome::default(), 2, 3, &run, fails, add).unwrap_err();
+        assert_eq!(seen.take(), [2]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::figure::Figure;
 use crate::outcome::Outcome;
+use crate::run::Run;
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
 use glass_tests::programs;
@@ -9,8 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Measures the built files.
-pub fn run() -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, _: &Run) -> Result<()> {
     let folder = Folder::new("bench-size")?;
     let image = programs::image("upload-queue").context("the image is not built")?;
     let process = programs::built("upload-queue").context("the process is not built")?;
@@ -21,7 +21,7 @@ pub fn run() -> Result<Outcome> {
     outcome.add(process_figure);
     outcome.add(Figure::of("image.with_symbols_bytes", "bytes", &[length(&image)?]));
     outcome.note("the process also needs libc and a kernel; the image needs neither");
-    Ok(outcome)
+    Ok(())
 }
 
 fn length(path: &Path) -> Result<f64> {

@@ -3,10 +3,12 @@
 
 mod small;
 
+use crate::Part;
 use crate::block::Body;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Part, Progress};
+use crate::outcome::Outcome;
 use crate::peers::nginx::Nginx;
+use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -27,6 +29,7 @@ const ITEM_MIB: u64 = 64;
 /// Over a TAP device, and there of an emulated VM.
 const TAP_ITEM_MIB: u64 = 1024;
 const TAP_ITEM_MIB_TCG: u64 = 128;
+const ITEM_MIB_SHORT: u64 = 1;
 const PORT: u16 = 8080;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -121,7 +124,8 @@ struct Speeds {
 }
 
 /// Over loopback, and for VMs QEMU's own network.
-fn loopback(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+fn loopback(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    let body = || Body::new(run.size(ITEM_MIB, ITEM_MIB_SHORT) << 20);
     let folder = Folder::new("bench-queue")?;
     let options = Options { disk_size: "512M".into(), memory_mib: 64, program: None, ..Options::default() };
     let mut queues = Vec::new();
@@ -130,24 +134,24 @@ fn loopback(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         let queue = Queue::start(world, &folder.file(&format!("{world}.img")), &options)?;
         let queue = queue.context("the queue is not built")?;
         let name = if world == World::Process { world.to_string() } else { format!("{world}_user") };
-        contestants.push(Contestant::queue(name, "nginx", queue.address, Body::new(ITEM_MIB << 20)));
+        contestants.push(Contestant::queue(name, "nginx", queue.address, body()));
         queues.push(queue);
     }
     let nginx = Nginx::start()?;
     match &nginx {
-        Some(nginx) => contestants.push(Contestant::nginx("nginx", nginx.address, Body::new(ITEM_MIB << 20))),
+        Some(nginx) => contestants.push(Contestant::nginx("nginx", nginx.address, body())),
         None => outcome.note("nginx skipped: it is not installed"),
     }
-    measure(outcome, &mut contestants, progress)?;
+    measure(outcome, &mut contestants, run)?;
     outcome.note(format!("loopback: items of {ITEM_MIB} MiB, one client, VMs behind QEMU's own network (user)"));
     outcome.note("the queue answers an upload when it is on stable storage; nginx flushes nothing");
     Ok(())
 }
 
 /// VMs behind TAP devices, beside nginx behind a pair of Ethernet devices.
-fn tap(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+fn tap(outcome: &mut Outcome, run: &Run) -> Result<()> {
     if let Some(reason) = netns::obstacle() {
-        outcome.note(format!("tap skipped: {reason}"));
+        outcome.skip(reason);
         return Ok(());
     }
     let folder = Folder::new("bench-queue")?;
@@ -156,7 +160,7 @@ fn tap(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
         let address = Ipv4Addr::new(10, 77, number, 2);
         vms.push(vm(world, number, address, &near, &folder)?);
-        let mib = if world == World::Tcg { TAP_ITEM_MIB_TCG } else { TAP_ITEM_MIB };
+        let mib = run.size(if world == World::Tcg { TAP_ITEM_MIB_TCG } else { TAP_ITEM_MIB }, ITEM_MIB_SHORT);
         let address = SocketAddr::from((address, PORT));
         let queue = Contestant::queue(world.to_string(), "nginx_veth", address, Body::new(mib << 20)).from(&near);
         wait(&queue, &near)?;
@@ -167,13 +171,13 @@ fn tap(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     let nginx = Nginx::serve(&far, &near, SocketAddr::from((far_address, PORT)), &files)?;
     match &nginx {
         Some(nginx) => {
-            let body = Body::new(TAP_ITEM_MIB << 20);
+            let body = Body::new(run.size(TAP_ITEM_MIB, ITEM_MIB_SHORT) << 20);
             let nginx = Contestant::nginx("nginx_veth", nginx.address, body).from(&near);
             contestants.push(Contestant { file: Some(files.join("item")), ..nginx });
         }
         None => outcome.note("nginx skipped: it is not installed"),
     }
-    measure(outcome, &mut contestants, progress)?;
+    measure(outcome, &mut contestants, run)?;
     outcome.note(format!("tap: items of {TAP_ITEM_MIB} MiB, {TAP_ITEM_MIB_TCG} MiB of an emulated VM, one client; put_synced: until the file is on stable storage, where the queue's answers are"));
     Ok(())
 }
@@ -204,22 +208,29 @@ fn wait(queue: &Contestant, near: &Namespace) -> Result<()> {
 }
 
 /// Runs everything in turn and adds the figures.
-fn measure(outcome: &mut Outcome, contestants: &mut [Contestant], progress: Progress) -> Result<()> {
+fn measure(outcome: &mut Outcome, contestants: &mut [Contestant], run: &Run) -> Result<()> {
     // One round to warm up caches and grow files, which is not counted.
-    for round in 0..=ROUNDS {
+    for round in std::iter::once(0).chain(run.rounds(ROUNDS).map(|round| round + 1)) {
         for index in turn(contestants.len(), round) {
             let contestant = &mut contestants[index];
             contestant.turn().with_context(|| format!("{} failed in round {round}", contestant.name))?;
         }
-        progress(round as u64 + 1, ROUNDS as u64 + 1);
-    }
-    for contestant in &mut *contestants {
-        for samples in [&mut contestant.put, &mut contestant.synced, &mut contestant.get] {
-            samples.drain(..samples.len().min(1));
+        if round == 0 {
+            for contestant in &mut *contestants {
+                for samples in [&mut contestant.put, &mut contestant.synced, &mut contestant.get] {
+                    samples.clear();
+                }
+            }
         }
+        run.so_far(outcome, |outcome| add(outcome, contestants));
     }
+    add(outcome, contestants);
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, contestants: &[Contestant]) {
     let median = |samples: &Vec<f64>| Summary::of(samples).map(|summary| summary.median);
-    for Contestant { name, peer, put, synced, get, .. } in &*contestants {
+    for Contestant { name, peer, put, synced, get, .. } in contestants {
         let other = contestants.iter().find(|other| other.name == *peer && other.name != *name);
         let mut add = |direction: &str, samples: &Vec<f64>, peers: &[(String, Option<f64>)]| {
             let figure = Figure::of(&format!("queue.{name}.{direction}_mib_s"), "MiB/s", samples);
@@ -237,7 +248,6 @@ fn measure(outcome: &mut Outcome, contestants: &mut [Contestant], progress: Prog
         add("put_synced", synced, &[]);
         add("get", get, &[(peer.to_string(), other.and_then(|other| median(&other.get)))]);
     }
-    Ok(())
 }
 
 /// The queue on one platform, for other measurements.

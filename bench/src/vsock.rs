@@ -3,9 +3,10 @@
 
 use crate::figure::Figure;
 use crate::load::Place;
-use crate::outcome::{Outcome, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
 use crate::peers::helpers::{self, Helper};
 use crate::peers::linux::{self, Contents, LinuxGuest};
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result, bail, ensure};
 use glass_tests::folder::Folder;
@@ -26,10 +27,12 @@ const PORT: u32 = 8090;
 const SIZES: [(&str, usize); 4] = [("64", 64), ("8k", 8 << 10), ("16k", 16 << 10), ("64k", 64 << 10)];
 /// Round trips of a turn, after some that are not counted.
 const ROUND_TRIPS: usize = 1000;
+const ROUND_TRIPS_SHORT: usize = 20;
 const WARM_UP_TRIPS: usize = 50;
 /// Bytes of one transfer: under KVM and on the host, and of an emulated VM.
 const BYTES: u64 = 1 << 30;
 const BYTES_TCG: u64 = 64 << 20;
+const BYTES_SHORT: u64 = 1 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 /// A service that does not listen for so long has failed.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -58,14 +61,17 @@ struct Turn {
 }
 
 /// Measures; contestants that this machine lacks are left out with a note.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-vsock")?;
+    if let Err(error) = vsock::built() {
+        outcome.skip(format!("vhost-device-vsock cannot be built: {error:#}"));
+        return Ok(());
+    }
     let mut contestants = vec![echo_thread(&folder)?];
     for world in outcome.available([World::Kvm, World::Tcg]) {
         contestants.push(vm(world, &folder)?);
     }
-    let guest = match linux::obstacle() {
+    let guest = match linux::obstacle(run) {
         None => linux_guest(&folder).map_err(|error| format!("{error:#}")),
         Some(reason) => Err(reason.to_owned()),
     };
@@ -73,11 +79,16 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         Ok(guest) => contestants.push(guest),
         Err(reason) => outcome.note(format!("linux_guest skipped: {reason}")),
     }
-    let results = in_turn(contestants.len(), ROUNDS, progress, |index| {
-        contestants[index].turn().with_context(|| contestants[index].name.clone())
-    })?;
+    let measure = |index: usize| contestants[index].turn(run).with_context(|| contestants[index].name.clone());
+    in_turn(outcome, contestants.len(), ROUNDS, run, measure, |outcome, results| add(outcome, &contestants, results))?;
+    outcome.note(format!("a client on the host and bench-tcp; the median of {ROUND_TRIPS} round trips on one connection; out: from the VM to the client, {} MiB, {} MiB of an emulated VM", BYTES >> 20, BYTES_TCG >> 20));
+    outcome.note("VMs behind vhost-device-vsock 0.3.0, whose unix socket the client uses; linux_guest: the same bench-tcp as a process in a VM with Debian's kernel (QEMU's q35, TCG); af_unix: an echo by a thread over a unix socket, without any VM");
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, contestants: &[Contestant], results: &[Vec<Turn>]) {
     let named = |name: &str| contestants.iter().position(|contestant| contestant.name == name);
-    for (contestant, turns) in contestants.iter().zip(&results) {
+    for (contestant, turns) in contestants.iter().zip(results) {
         let peer = match contestant.name.as_str() {
             "kvm" => named("af_unix"),
             "tcg" => named("linux_guest").or(named("af_unix")),
@@ -98,18 +109,16 @@ pub fn run(progress: Progress) -> Result<Outcome> {
         add("out_gbit_s".into(), "Gbit/s", &|turn| turn.out);
         add("in_gbit_s".into(), "Gbit/s", &|turn| turn.r#in);
     }
-    outcome.note(format!("a client on the host and bench-tcp; the median of {ROUND_TRIPS} round trips on one connection; out: from the VM to the client, {} MiB, {} MiB of an emulated VM", BYTES >> 20, BYTES_TCG >> 20));
-    outcome.note("VMs behind vhost-device-vsock 0.3.0, whose unix socket the client uses; linux_guest: the same bench-tcp as a process in a VM with Debian's kernel (QEMU's q35, TCG); af_unix: an echo by a thread over a unix socket, without any VM");
-    Ok(outcome)
 }
 
 impl Contestant {
-    fn turn(&self) -> Result<Turn> {
+    fn turn(&self, run: &Run) -> Result<Turn> {
+        let (trips, transferred) = (run.size(ROUND_TRIPS, ROUND_TRIPS_SHORT), run.size(self.bytes, BYTES_SHORT));
         let mut round_trips = [0.0; SIZES.len()];
         for ((_, bytes), median) in SIZES.iter().zip(&mut round_trips) {
-            *median = self.round_trip(*bytes)?;
+            *median = self.round_trip(*bytes, trips)?;
         }
-        Ok(Turn { round_trips, out: self.receive()?, r#in: self.send()? })
+        Ok(Turn { round_trips, out: self.receive(transferred)?, r#in: self.send(transferred)? })
     }
 
     fn connect(&self, request: &str) -> Result<TcpStream> {
@@ -119,11 +128,11 @@ impl Contestant {
     }
 
     /// The median in microseconds.
-    fn round_trip(&self, bytes: usize) -> Result<f64> {
+    fn round_trip(&self, bytes: usize, trips: usize) -> Result<f64> {
         let mut stream = self.connect("echo\n")?;
         let (sent, mut received) = (vec![b'g'; bytes], vec![0; bytes]);
-        let mut times = Vec::with_capacity(ROUND_TRIPS);
-        for trip in 0..WARM_UP_TRIPS + ROUND_TRIPS {
+        let mut times = Vec::with_capacity(trips);
+        for trip in 0..WARM_UP_TRIPS + trips {
             let start = Instant::now();
             stream.write_all(&sent)?;
             stream.read_exact(&mut received)?;
@@ -136,8 +145,8 @@ impl Contestant {
     }
 
     /// Receives everything; returns Gbit/s.
-    fn receive(&self) -> Result<f64> {
-        let mut stream = self.connect(&format!("send {}\n", self.bytes))?;
+    fn receive(&self, bytes: u64) -> Result<f64> {
+        let mut stream = self.connect(&format!("send {}\n", bytes))?;
         let mut buffer = vec![0; PIECE_BYTES];
         let (start, mut received) = (Instant::now(), 0);
         loop {
@@ -146,23 +155,23 @@ impl Contestant {
                 count => received += count as u64,
             }
         }
-        ensure!(received == self.bytes, "{received} bytes of {} were received", self.bytes);
+        ensure!(received == bytes, "{received} bytes of {} were received", bytes);
         Ok(gbit_s(received, start.elapsed()))
     }
 
     /// Sends everything, until the service has received it; returns Gbit/s.
-    fn send(&self) -> Result<f64> {
+    fn send(&self, bytes: u64) -> Result<f64> {
         // By number: vhost-device-vsock 0.3.0 passes the end of one half on as the end of both.
-        let mut stream = self.connect(&format!("take {}\n", self.bytes))?;
+        let mut stream = self.connect(&format!("take {}\n", bytes))?;
         let buffer = vec![b'g'; PIECE_BYTES];
-        let (start, mut left) = (Instant::now(), self.bytes);
+        let (start, mut left) = (Instant::now(), bytes);
         while left > 0 {
             left -= stream.write(&buffer[..left.min(PIECE_BYTES as u64) as usize])? as u64;
         }
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
-        ensure!(line.trim().parse() == Ok(self.bytes), "bench-tcp received {line:?} of {} bytes", self.bytes);
-        Ok(gbit_s(self.bytes, start.elapsed()))
+        ensure!(line.trim().parse() == Ok(bytes), "bench-tcp received {line:?} of {} bytes", bytes);
+        Ok(gbit_s(bytes, start.elapsed()))
     }
 }
 
@@ -172,7 +181,7 @@ fn gbit_s(bytes: u64, time: Duration) -> f64 {
 
 /// Boots `bench-tcp` with vsock alone.
 fn vm(world: World, folder: &Folder) -> Result<Contestant> {
-    let helper = vsock::helper().context("vhost-device-vsock cannot be built")?;
+    let helper = vsock::built()?;
     let socket = folder.file(&format!("{world}.vsock"));
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
     command.env("PATH", vsock::path_with(helper));

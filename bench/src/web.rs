@@ -1,14 +1,16 @@
 //! `web`: files over HTTP, for `web-server` in a VM over TCP and over vsock, with its files by virtio-fs, and over TCP with its files on a
 //! disk, beside nginx on the host and nginx in a VM with Linux. The article's `ab -c 1` (a connection for each request) and kept connections.
 
+use crate::Part;
 use crate::figure::Figure;
 use crate::load::{Load, Place};
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
 use crate::peers::helpers::{self, Helper};
 use crate::peers::linux::{self, Contents, LinuxGuest};
 use crate::peers::nginx::{self, Nginx};
+use crate::run::Run;
 use crate::statistics::{Summary, turn};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::netns::{self, Namespace};
@@ -24,6 +26,7 @@ use std::time::Duration;
 const ROUNDS: usize = 5;
 /// How long one measurement takes.
 const DURATION: Duration = Duration::from_millis(250);
+const DURATION_SHORT: Duration = Duration::from_millis(10);
 /// A server that does not listen for so long has failed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 const PORT: u16 = 8080;
@@ -55,10 +58,10 @@ impl Contestant {
         }
     }
 
-    fn turn(&mut self) -> Result<()> {
+    fn turn(&mut self, duration: Duration) -> Result<()> {
         let cells = FILES.iter().flat_map(|file| MODES.iter().map(move |mode| (file, mode)));
         for ((&(path, bytes), &(_, connections, keeps)), samples) in cells.zip(&mut self.samples) {
-            let load = Load { path, bytes, connections, keeps, duration: DURATION };
+            let load = Load { path, bytes, connections, keeps, duration };
             // `vhost-device-vsock` 0.3.0 resets one of some thousand connections by mistake.
             let rate = loop {
                 match load.run(&self.place) {
@@ -75,31 +78,35 @@ impl Contestant {
     }
 }
 
-/// What may be measured by itself: an accelerator, and how clients connect or, with TCP, where the files are.
-const PARTS: [(&str, World, &str); 6] = [
-    ("kvm-tcp", World::Kvm, "tcp"),
-    ("kvm-vsock", World::Kvm, "vsock"),
-    ("kvm-disk", World::Kvm, DISK),
-    ("tcg-tcp", World::Tcg, "tcp"),
-    ("tcg-vsock", World::Tcg, "vsock"),
-    ("tcg-disk", World::Tcg, DISK),
+/// The parts: an accelerator, and how clients connect or, with TCP, where the files are.
+pub const PARTS: [Part; 6] = [
+    ("kvm-tcp", |outcome, run| measure(outcome, run, World::Kvm, "tcp")),
+    ("kvm-vsock", |outcome, run| measure(outcome, run, World::Kvm, "vsock")),
+    ("kvm-disk", |outcome, run| measure(outcome, run, World::Kvm, DISK)),
+    ("tcg-tcp", |outcome, run| measure(outcome, run, World::Tcg, "tcp")),
+    ("tcg-vsock", |outcome, run| measure(outcome, run, World::Tcg, "vsock")),
+    ("tcg-disk", |outcome, run| measure(outcome, run, World::Tcg, DISK)),
 ];
 const DISK: &str = "disk";
 /// KiB of the disk with the files.
 const DISK_KIB: &str = "66000";
 
-/// Measures everything, or one part beside its peer; contestants that this machine lacks are left out with a note.
-pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
-    let parts: Vec<_> = PARTS.iter().filter(|(name, ..)| part.is_none_or(|part| part == *name)).collect();
-    if parts.is_empty() {
-        let names = PARTS.map(|(name, ..)| name).join(", ");
-        bail!("web has no part {:?}; there is: {names}", part.unwrap_or_default());
+/// Measures one part beside its peers; those that this machine lacks are left out with a note.
+fn measure(outcome: &mut Outcome, run: &Run, world: World, kind: &str) -> Result<()> {
+    if let Some(reason) = world.obstacle() {
+        outcome.skip(reason);
+        return Ok(());
     }
-    let has = |world| parts.iter().any(|(_, of, _)| *of == world);
     if let Some(reason) = netns::obstacle() {
-        bail!("{reason}, and virtiofsd needs root too");
+        outcome.skip(format!("{reason}, and virtiofsd needs root too"));
+        return Ok(());
     }
-    let mut outcome = Outcome::default();
+    if kind != DISK
+        && let Err(error) = vsock::built()
+    {
+        outcome.skip(format!("vhost-device-vsock cannot be built: {error:#}"));
+        return Ok(());
+    }
     let folder = Folder::new("bench-web")?;
     let site = make_site(&folder)?;
     let (near, far, far_address) = Namespace::pair()?;
@@ -109,15 +116,9 @@ pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
         Some(nginx) => contestants.push(Contestant::new("native_nginx", Place::Tcp(nginx.address))),
         None => outcome.note("nginx skipped: it is not installed"),
     }
-    let mut servers = Vec::new();
-    let worlds = [World::Kvm, World::Tcg].into_iter().filter(|world| has(*world));
-    let wanted = |world, on_disk| parts.iter().any(|(_, of, kind)| *of == world && (*kind == DISK) == on_disk);
-    let vms = outcome.available(worlds).into_iter().flat_map(|world| [(world, false), (world, true)]);
-    for (number, (world, on_disk)) in (1..).zip(vms.filter(|(world, on_disk)| wanted(*world, *on_disk))) {
-        let server = vm(world, on_disk, number, &near, &site, &folder, &mut contestants)?;
-        servers.push(server.with_context(|| format!("the image for {world} cannot be started"))?);
-    }
-    let obstacle = if has(World::Tcg) { linux::obstacle() } else { Some("it is the peer of TCG") };
+    let (_server, contestant) = vm(world, kind, &near, &site, &folder)?;
+    contestants.push(contestant);
+    let obstacle = if world == World::Tcg { linux::obstacle(run) } else { Some("it is the peer of TCG") };
     let guest = match obstacle {
         None => linux_guest(&near, &site, &folder).map_err(|error| format!("{error:#}")),
         Some(reason) => Err(reason.to_owned()),
@@ -126,23 +127,19 @@ pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
         Ok((_, _, place)) => contestants.push(Contestant::new("linux_guest", place.clone())),
         Err(reason) => outcome.note(format!("linux_guest skipped: {reason}")),
     }
-    let is_wanted =
-        |name: &str| !name.contains('.') || parts.iter().any(|(_, world, kind)| name == format!("{world}.{kind}"));
-    contestants.retain(|contestant| is_wanted(&contestant.name));
     for contestant in &contestants {
         contestant.place.wait(&near, LIMIT).with_context(|| contestant.name.clone())?;
     }
-    near.inside(|| {
-        for round in 0..ROUNDS {
-            for index in turn(contestants.len(), round) {
-                let contestant = &mut contestants[index];
-                contestant.turn().with_context(|| format!("{} failed in round {round}", contestant.name))?;
-            }
+    let duration = run.size(DURATION, DURATION_SHORT);
+    for round in run.rounds(ROUNDS) {
+        for index in turn(contestants.len(), round) {
+            let contestant = &mut contestants[index];
+            let turn = near.inside(|| contestant.turn(duration));
+            turn.with_context(|| format!("{} failed in round {round}", contestant.name))?;
         }
-        Ok(())
-    })?;
-    progress(1, 1);
-    add_figures(&mut outcome, &contestants);
+        run.so_far(outcome, |outcome| add_figures(outcome, &contestants));
+    }
+    add_figures(outcome, &contestants);
     for Contestant { name, failures, .. } in contestants.iter().filter(|contestant| !contestant.failures.is_empty()) {
         outcome.note(format!(
             "{name}: {} measurements failed and were repeated: {}",
@@ -153,7 +150,7 @@ pub fn run(part: Option<&str>, progress: Progress) -> Result<Outcome> {
     outcome.note("requests per second of one file: _req_s with a connection for each request and one at a time (ab -c 1), _keep1_req_s on one kept connection, _keep16_req_s on 16; the same clients for all, over a TAP device, veth (native_nginx) or the unix socket of vhost-device-vsock");
     outcome.note(format!("{} ms a measurement; files are in the page cache of the host and reach VMs by virtio-fs; our web server keeps them in its own memory (--cache 8M) and compares their versions; _disk_ is TCP with the files in a FAT file system on the VM's disk", DURATION.as_millis()));
     outcome.note("linux_guest: nginx in a VM with Debian's kernel (QEMU's q35, TCG) on the same virtio-fs, over TCP, because nginx has no vsock");
-    Ok(outcome)
+    Ok(())
 }
 
 /// The files, of bytes that cannot be compressed.
@@ -184,42 +181,31 @@ fn make_disk(site: &Path, disk: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Boots `web-server` with a TAP device of its own: with its files on a disk, or by virtio-fs and also with vsock, which are two contestants.
-fn vm(
-    world: World,
-    on_disk: bool,
-    number: u8,
-    near: &Namespace,
-    site: &Path,
-    folder: &Folder,
-    contestants: &mut Vec<Contestant>,
-) -> Result<Option<Process>> {
-    let (tap, host, guest) =
-        (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
-    near.tap(&tap, host)?;
-    let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("web-server")) else {
-        return Ok(None);
-    };
-    let mut command = near.command(glass);
-    command.arg("run").arg(image).args(["--accel", &world.to_string(), "--memory", "128"]);
-    command.args(["--net", &format!("tap={tap}"), "--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
+/// Boots `web-server` with a TAP device of its own: with its files on a disk, or by virtio-fs and also with vsock.
+fn vm(world: World, kind: &str, near: &Namespace, site: &Path, folder: &Folder) -> Result<(Process, Contestant)> {
+    let [host, guest] = [1, 2].map(|number| Ipv4Addr::new(10, 77, 1, number));
+    near.tap("tap1", host)?;
+    let mut command = near.command(programs::built("glass").context("glass is not built")?);
+    command.arg("run").arg(programs::image("web-server").context("the image of web-server is not built")?);
+    command.args(["--accel", &world.to_string(), "--memory", "128"]);
+    command.args(["--net", "tap=tap1", "--ip", &format!("{guest}/{}", netns::PREFIX_BITS)]);
     let service = ["--", "--port", &PORT.to_string(), "--cache", "8M"];
-    let over_tcp = Place::Tcp((guest, PORT).into());
-    if on_disk {
-        let disk = folder.file(&format!("{world}.disk"));
+    let mut place = Place::Tcp((guest, PORT).into());
+    if kind == DISK {
+        let disk = folder.file("disk.img");
         make_disk(site, &disk)?;
         command.arg("--disk").arg(disk).args(service).arg("--disk");
-        contestants.push(Contestant::new(format!("{world}.{DISK}"), over_tcp));
     } else {
-        let Some(helper) = vsock::helper() else { return Ok(None) };
-        let socket = folder.file(&format!("{world}.vsock"));
-        command.env("PATH", vsock::path_with(helper));
+        let socket = folder.file("vsock");
+        command.env("PATH", vsock::path_with(vsock::built()?));
         command.arg(format!("--share={}:ro", site.display())).arg(format!("--vsock={}", socket.display()));
         command.args(service).args(["--port", &format!("vsock:{VSOCK_PORT}")]);
-        contestants.push(Contestant::new(format!("{world}.tcp"), over_tcp));
-        contestants.push(Contestant::new(format!("{world}.vsock"), Place::Vsock(socket, VSOCK_PORT)));
+        if kind == "vsock" {
+            place = Place::Vsock(socket, VSOCK_PORT);
+        }
     }
-    Ok(Some(Process::spawn(&mut command, &folder.file(&format!("{world}-{number}.log")))?))
+    let process = Process::spawn(&mut command, &folder.file("server.log"))?;
+    Ok((process, Contestant::new(format!("{world}.{kind}"), place)))
 }
 
 /// Boots Linux with nginx and the files of `site`. What is returned has to live as long as the guest is used.

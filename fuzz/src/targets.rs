@@ -7,9 +7,11 @@ mod files;
 mod guests;
 mod jit;
 mod kernel;
+mod names;
 mod network;
 mod programs;
 mod recording;
+mod served;
 mod service;
 mod sockets;
 mod trace;
@@ -55,6 +57,8 @@ pub const ALL: &[&dyn Target] = &[
     &programs::Stacks,
     &programs::Maps,
     &programs::Orc,
+    &names::Names,
+    &names::Compressed,
     &jit::Generated,
     &trace::Rings,
     &trace::Mirage,
@@ -69,6 +73,8 @@ pub const ALL: &[&dyn Target] = &[
     &boot::CommandLines,
     &boot::Acpi,
     &devices::Devices,
+    &served::DISK,
+    &served::CARD,
     &files::HostDirectory,
     &disk::FileSystem,
     &sockets::HostSockets,

@@ -3,6 +3,7 @@
 //! A key contains the version, so no entry is ever out of date; to empty the cache, remove its folder.
 
 use anyhow::{Context, Result};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -18,7 +19,7 @@ pub fn folder() -> PathBuf {
 }
 
 /// The folder of `key`, a name with a version; if it does not exist, `fill` puts the files into an empty folder, which becomes it.
-/// When `fill` fails nothing stays. Two processes may fill at the same time: the first to finish wins.
+/// When `fill` fails nothing stays. Only one process fills at a time; the others wait for it.
 pub fn filled(key: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     // Threads of one process share the name of their partial folder.
     static TURN: Mutex<()> = Mutex::new(());
@@ -27,17 +28,29 @@ pub fn filled(key: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathB
     if kept.is_dir() {
         return Ok(kept);
     }
+    let lock = lock(key)?;
+    lock.lock().context("cannot lock the cache")?;
+    if kept.is_dir() {
+        return Ok(kept);
+    }
     // Beside the final folder, because a folder cannot be moved from one file system to another.
     let partial = folder().join(format!("{key}.partial-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&partial);
     std::fs::create_dir_all(&partial).with_context(|| format!("cannot make the folder {}", partial.display()))?;
-    let result = fill(&partial);
-    if result.is_ok() && std::fs::rename(&partial, &kept).is_ok() {
-        return Ok(kept);
+    let moved = fill(&partial)
+        .and_then(|()| std::fs::rename(&partial, &kept).with_context(|| format!("cannot make {}", kept.display())));
+    if moved.is_err() {
+        let _ = std::fs::remove_dir_all(&partial);
     }
-    let _ = std::fs::remove_dir_all(&partial);
-    result?;
-    if kept.is_dir() { Ok(kept) } else { anyhow::bail!("cannot make the folder {}", kept.display()) }
+    moved.map(|()| kept)
+}
+
+/// The file that is locked while a key is filled.
+fn lock(key: &str) -> Result<File> {
+    let locks = folder().join("locks");
+    std::fs::create_dir_all(&locks).with_context(|| format!("cannot make the folder {}", locks.display()))?;
+    let path = locks.join(key);
+    File::create(&path).with_context(|| format!("cannot make {}", path.display()))
 }
 
 /// Sixteen hexadecimal digits that change with `bytes`, for a key. (FNV-1a; not for secrets.)

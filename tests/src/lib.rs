@@ -7,6 +7,7 @@
 pub mod archive;
 pub mod cache;
 pub mod content;
+pub mod elf_bomb;
 pub mod folder;
 pub mod http;
 pub mod limit;

@@ -1,7 +1,8 @@
 //! Child processes that are ended, by their pid, with their owner or on an interrupt.
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -36,7 +37,8 @@ fn kill_tree(pid: u32) {
     }
 }
 
-fn send(pid: u32, signal: Signal) {
+/// Sends a signal to a process. One that has ended gets none.
+pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // An error means that it has ended already.
         let _ = kill_process(pid, signal);
@@ -55,11 +57,16 @@ pub fn descendants(pid: u32) -> Vec<u32> {
 
 /// Kills the processes that `pid` started whose name contains `part`. Returns how many there were.
 pub fn kill_descendants(pid: u32, part: &str) -> usize {
+    signal_descendants(pid, part, Signal::KILL)
+}
+
+/// Sends a signal to the processes that `pid` started whose name contains `part`. Returns how many there were.
+pub fn signal_descendants(pid: u32, part: &str, signal: Signal) -> usize {
     let is_meant = |pid: &u32| name(*pid).is_some_and(|name| name.contains(part));
     let meant: Vec<_> = descendants(pid).into_iter().filter(is_meant).collect();
     for pid in meant.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
         // An error means that it has ended with another one.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
     meant.len()
 }
@@ -92,6 +99,12 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
 /// The first field of a `schedstat` line: nanoseconds on a CPU.
 fn on_cpu_ns(line: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether `pid` is stopped by a signal.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 /// Whether `pid` exists and is not a zombie.

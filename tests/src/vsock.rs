@@ -10,9 +10,12 @@ use std::process::{Command, Stdio};
 const VERSION: &str = "0.3.0";
 const NAME: &str = "vhost-device-vsock";
 
-/// The folder of `vhost-device-vsock`, which is built from the crates' registry once; `None` after printing why it cannot be had.
-pub fn helper() -> Option<PathBuf> {
-    let built = cache::filled(&format!("{NAME}-{VERSION}"), |folder| {
+/// The folder of `vhost-device-vsock`, which is built from the crates' registry once.
+///
+/// # Errors
+/// Why it cannot be built.
+pub fn built() -> anyhow::Result<PathBuf> {
+    let folder = cache::filled(&format!("{NAME}-{VERSION}"), |folder| {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         cargo.args(["install", "--locked", "--version", VERSION, "--root"]).arg(folder).arg(NAME);
         cargo.env("CARGO_TARGET_DIR", folder.join("target")).stdin(Stdio::null());
@@ -20,9 +23,14 @@ pub fn helper() -> Option<PathBuf> {
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         // The program is all that is needed of it.
         Ok(std::fs::remove_dir_all(folder.join("target"))?)
-    });
-    match built {
-        Ok(folder) => Some(folder.join("bin")),
+    })?;
+    Ok(folder.join("bin"))
+}
+
+/// As [`built`]; `None` after printing why it cannot be had.
+pub fn helper() -> Option<PathBuf> {
+    match built() {
+        Ok(folder) => Some(folder),
         Err(error) => {
             let reason = error.to_string();
             programs::skip(&format!("{NAME} cannot be built: {}", reason.lines().last().unwrap_or_default()));

@@ -20,6 +20,10 @@ const PROCESSES: [&str; 9] = [
 /// The services that are booted and have the same features of our libraries; `faults` goes wrong on purpose.
 const IMAGES: [&str; 8] =
     ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-udp", "bench-console", "bench-disk"];
+/// Those that only benchmarks boot.
+const BENCHMARK_IMAGES: [&str; 3] = ["bench-cores", "bench-platform", "trace-cost"];
+/// The programs that only benchmarks run, as cargo's arguments.
+pub const BENCHMARK_EXAMPLES: [&str; 4] = ["--example", "pauses", "--example", "trace_page_cost"];
 /// Another, with more features.
 const WEB_SERVER: &str = "web-server";
 /// The services that are built for the tracing of functions too, as both.
@@ -61,13 +65,15 @@ pub fn process(app: &str) -> Result<()> {
 }
 
 /// Builds what end-to-end tests run besides the programs in [`tested`], silently beside a build that shows its progress: services for
-/// the tracing of functions, and as images. Returns what `glass build` reports of the last. `with_xen`: what is run in a dom0 too.
-pub fn services_for_tests(with_xen: bool) -> Result<String> {
+/// the tracing of functions, and as images. Returns what `glass build` reports of the last. `with_xen`: what is run in a dom0 too; `with_benchmarks`: what only these boot too.
+pub fn services_for_tests(with_xen: bool, with_benchmarks: bool) -> Result<String> {
     let glass = tested().join("glass");
     let build = |services: &[&str], options: &[&str]| {
         let mut command = glass_build(&glass, &["build"]);
         run::quiet(command.args(services).args(options))
     };
+    let of_benchmarks = if with_benchmarks { &BENCHMARK_IMAGES[..] } else { &[] };
+    let images = [&IMAGES, of_benchmarks].concat();
     // A folder each, so neither waits for the other.
     let last = std::thread::scope(|scope| {
         let traceable = scope.spawn(|| {
@@ -75,7 +81,7 @@ pub fn services_for_tests(with_xen: bool) -> Result<String> {
                 .into_iter()
                 .try_for_each(|platform| build(&TRACEABLE, &["--trace-functions", "--platform", platform]).map(drop))
         });
-        let last = build(&IMAGES, &[]).and_then(|_| build(&[WEB_SERVER], &[]));
+        let last = build(&images, &[]).and_then(|_| build(&[WEB_SERVER], &[]));
         traceable.join().expect("building services does not panic").and(last)
     })?;
     if with_xen {

@@ -52,9 +52,10 @@ enum Command {
     Static,
 }
 
-/// Ends our child processes on an interrupt.
+/// Ends our child processes on an interrupt, and keeps the figures of a benchmark.
 fn end_children_on_interrupt() {
     let handler = ctrlc::set_handler(|| {
+        bench::keep_interrupted();
         glass_tests::process::kill_all();
         glass_tests::folder::remove_all();
         eprintln!("interrupted");

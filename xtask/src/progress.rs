@@ -101,6 +101,11 @@ impl Step {
         self.bar.set_position(units);
     }
 
+    /// Prints to standard output, above the bar.
+    pub fn print(&self, text: &str) {
+        self.bar.suspend(|| print!("{text}"));
+    }
+
     /// Ends the step; `note` is its result as text, or empty.
     pub fn done(self, note: &str) {
         let time = self.begin.elapsed();

@@ -4,7 +4,7 @@
 use crate::progress::{Steps, locked};
 use crate::suite::{self, Program, Tally};
 use crate::unchanged::{self, Unchanged};
-use crate::{build, packages, run, scripts};
+use crate::{bench, build, packages, run, scripts};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
@@ -31,13 +31,13 @@ const REPORT: &str = "glass-report";
 pub struct Options {
     /// Only tests whose names contain one of these
     names: Vec<String>,
-    /// Only one part: host, docs, scripts, ring, end-to-end, process, kvm, tcg, or a crate by its name or folder
+    /// Only one part: host, docs, scripts, ring, end-to-end, process, kvm, tcg, benchmarks, or a crate by its name or folder
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Run the tests this often and count the failures of each
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
-    /// Fail instead of skip if a program is missing, and run all tests
+    /// Fail instead of skip if a program is missing, and run all tests, and each benchmark for a moment
     #[arg(long)]
     ci: bool,
     /// Also run the tests on the host that passed and have not changed since; --ci, --long, --repeat and names do so too
@@ -66,6 +66,8 @@ enum Part {
     EndToEnd,
     /// The end-to-end tests of one platform: process, kvm or tcg.
     World(String),
+    /// Each benchmark for a moment.
+    Benchmarks,
     /// All tests of a package that does not need built programs.
     Package {
         name: String,
@@ -83,6 +85,7 @@ impl Part {
             Some("ring") => Part::Ring,
             Some("end-to-end" | END_TO_END | "tests") => Part::EndToEnd,
             Some(world @ ("process" | "kvm" | "tcg")) => Part::World(world.to_owned()),
+            Some("benchmarks") => Part::Benchmarks,
             Some(name) => package(name)?,
         })
     }
@@ -119,11 +122,30 @@ impl Part {
         matches!(self, Part::All | Part::EndToEnd | Part::World(_))
     }
 
-    fn step_count(&self) -> usize {
-        let on_the_host = [self.has_busy(), self.has_host(), self.has_docs(), self.has_scripts(), self.has_ring()];
-        // The products are built first, the services as a step of their own.
+    fn has_benchmarks(&self, options: &Options) -> bool {
+        match self {
+            Part::All => options.ci && options.names.is_empty(),
+            part => *part == Part::Benchmarks,
+        }
+    }
+
+    /// Whether services are built, as a step of their own.
+    fn has_services(&self) -> bool {
+        self.has_end_to_end() || *self == Part::Benchmarks
+    }
+
+    fn step_count(&self, options: &Options) -> usize {
+        let on_the_host = [
+            self.has_busy(),
+            self.has_host(),
+            self.has_docs(),
+            self.has_scripts(),
+            self.has_ring(),
+            self.has_benchmarks(options),
+        ];
         usize::from(!self.selection().is_empty())
-            + 2 * usize::from(self.has_end_to_end())
+            + usize::from(self.has_services())
+            + usize::from(self.has_end_to_end())
             + on_the_host.into_iter().filter(|has| *has).count()
     }
 
@@ -132,7 +154,7 @@ impl Part {
         match self {
             // Always all of them: in another selection dependencies have other features, and are built once more. `--lib`: the MPI
             // library is a file that programs load.
-            Part::All | Part::Host | Part::EndToEnd | Part::World(_) => vec!["--workspace", "--lib"],
+            Part::All | Part::Host | Part::EndToEnd | Part::World(_) | Part::Benchmarks => vec!["--workspace", "--lib"],
             Part::Package { name, .. } => vec!["--package", name],
             Part::Docs | Part::Scripts | Part::Ring => vec![],
         }
@@ -149,7 +171,7 @@ fn package(name_or_folder: &str) -> Result<Part> {
         |package: &&Value| package["name"] == name_or_folder || package["manifest_path"].as_str() == manifest.to_str();
     let found = packages.iter().find(is_meant).with_context(|| {
         format!(
-            "there is no part {name_or_folder:?}: give host, docs, scripts, ring, end-to-end, process, kvm, tcg, or a crate's name or folder"
+            "there is no part {name_or_folder:?}: give host, docs, scripts, ring, end-to-end, process, kvm, tcg, benchmarks, or a crate's name or folder"
         )
     })?;
     let name = found["name"].as_str().context("a package has no name")?.to_owned();
@@ -167,10 +189,10 @@ pub fn run(options: &Options) -> Result<()> {
         let programs: Vec<&str> = missing.iter().map(|package| package.program).collect();
         bail!("these programs are missing: {}", programs.join(", "));
     }
-    let mut steps = Steps::new(part.step_count());
+    let mut steps = Steps::new(part.step_count(options));
     // As the test of Xen has it.
     let with_xen = options.long || std::env::var_os("GLASS_XEN_CASE").is_some();
-    let programs = build_all(&part, with_xen, &mut steps)?;
+    let programs = build_all(&part, with_xen, part.has_benchmarks(options), &mut steps)?;
     let steps_of_a_run = steps.left();
     let mut total = Tally::default();
     for round in 1..=options.repeat {
@@ -197,16 +219,19 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Builds the tests of `part`, and in parallel the programs of end-to-end tests.
-fn build_all(part: &Part, with_xen: bool, steps: &mut Steps) -> Result<Vec<Program>> {
-    let selection = part.selection();
+fn build_all(part: &Part, with_xen: bool, with_benchmarks: bool, steps: &mut Steps) -> Result<Vec<Program>> {
+    let mut selection = part.selection();
     if selection.is_empty() {
         return Ok(Vec::new());
     }
     let step = steps.begin("build glass and the tests, in parallel the services", None);
     let mut services = None;
-    if part.has_end_to_end() {
+    if part.has_services() {
         suite::build_glass()?;
-        services = Some(std::thread::spawn(move || timed(|| build::services_for_tests(with_xen))));
+        services = Some(std::thread::spawn(move || timed(|| build::services_for_tests(with_xen, with_benchmarks))));
+    }
+    if with_benchmarks {
+        selection.extend(build::BENCHMARK_EXAMPLES);
     }
     let programs = suite::build(&selection);
     let services = services.map(|thread| thread.join().expect("building services does not panic"));
@@ -252,6 +277,9 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
             }
             if part.has_ring() {
                 total.add(counted(steps, "the trace ring under every order of memory accesses", check_ring)?);
+            }
+            if part.has_benchmarks(options) {
+                total.add(counted(steps, "each benchmark for a moment", bench::test_all)?);
             }
             Ok(total)
         });

@@ -7,8 +7,8 @@ use core::time::Duration;
 use glasshouse::cores::channel;
 use glasshouse::{Clock, Error, Instant, Platform};
 
-/// Round trips in a measurement.
-const TRIPS: u32 = 5_000;
+/// Round trips in a measurement, without `--trips`.
+pub const TRIPS: u32 = 5_000;
 const WAKES: u32 = 5;
 const SPAWNS: u32 = 200;
 /// Long enough for a core without work to halt.
@@ -33,11 +33,11 @@ async fn wait_for(flag: &Flag, value: u32, clock: &impl Clock) {
 }
 
 /// A round trip of two cores that do nothing but spin on flags.
-pub async fn floor(platform: &impl Platform) -> Result<f64, Error> {
+pub async fn floor(platform: &impl Platform, trips: u32) -> Result<f64, Error> {
     let flags = Arc::new([Flag(AtomicU32::new(0)), Flag(AtomicU32::new(0))]);
     let theirs = flags.clone();
     let other = platform.spawn_on(1, "floor", move |core| async move {
-        for trip in 1..=TRIPS {
+        for trip in 1..=trips {
             wait_for(&theirs[0], trip, &core).await;
             theirs[1].0.store(trip, Ordering::Release);
         }
@@ -45,17 +45,17 @@ pub async fn floor(platform: &impl Platform) -> Result<f64, Error> {
     flags[0].0.store(1, Ordering::Release);
     wait_for(&flags[1], 1, platform).await;
     let start = platform.now();
-    for trip in 2..=TRIPS {
+    for trip in 2..=trips {
         flags[0].0.store(trip, Ordering::Release);
         wait_for(&flags[1], trip, platform).await;
     }
     let took = platform.now().since(start);
     other.await?;
-    Ok(took.as_nanos() as f64 / f64::from(TRIPS - 1))
+    Ok(took.as_nanos() as f64 / f64::from(trips - 1))
 }
 
 /// A round trip of a value through two channels.
-pub async fn ping_pong(platform: &impl Platform) -> Result<f64, Error> {
+pub async fn ping_pong(platform: &impl Platform, trips: u32) -> Result<f64, Error> {
     let (mut to_core, mut from_here) = channel(4);
     let (mut to_here, mut from_core) = channel(4);
     let other = platform.spawn_on(1, "pong", move |_core| async move {
@@ -67,7 +67,7 @@ pub async fn ping_pong(platform: &impl Platform) -> Result<f64, Error> {
         }
     })?;
     let mut start = platform.now();
-    for trip in 0..=TRIPS {
+    for trip in 0..=trips {
         to_core.send(trip).await?;
         let back = from_core.recv().await;
         if back != Some(trip) {
@@ -80,7 +80,7 @@ pub async fn ping_pong(platform: &impl Platform) -> Result<f64, Error> {
     let took = platform.now().since(start);
     drop(to_core);
     other.await?;
-    Ok(took.as_nanos() as f64 / f64::from(TRIPS))
+    Ok(took.as_nanos() as f64 / f64::from(trips))
 }
 
 /// From the send of a value until a core that sleeps has it.

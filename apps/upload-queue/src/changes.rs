@@ -5,13 +5,13 @@
 //! it again. Until then the space of the failed uploads is not reused.
 
 use crate::allocator::Space;
+use crate::error::StoreError;
 use crate::format::Entry;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::mem;
-use glasshouse::BlockError;
 
 /// An item and its space; the last holder's drop frees the space.
 pub(crate) struct Item {
@@ -21,11 +21,11 @@ pub(crate) struct Item {
 
 /// The result of a commit, for the tasks that wait for it.
 #[derive(Clone, Default)]
-pub(crate) struct Outcome(Rc<Cell<Option<Result<(), BlockError>>>>);
+pub(crate) struct Outcome(Rc<Cell<Option<Result<(), StoreError>>>>);
 
 impl Outcome {
     /// `None` while it is not known.
-    pub(crate) fn get(&self) -> Option<Result<(), BlockError>> {
+    pub(crate) fn get(&self) -> Option<Result<(), StoreError>> {
         self.0.get()
     }
 }
@@ -121,9 +121,10 @@ impl Changes {
         Some(batch)
     }
 
-    /// The index once `batch` is committed.
+    /// The index once `batch` is committed. What was removed since the batch began is still in it: that removal is of the next commit,
+    /// which may fail. It is older than all other items, because only the head can be removed.
     pub(crate) fn entries<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = Entry> + Clone + 'a {
-        self.items.iter().chain(&batch.adds).map(|item| item.entry)
+        self.next.removes.iter().chain(&self.items).chain(&batch.adds).map(|item| item.entry)
     }
 
     /// `batch` is durable, with this sequence. Returns the items whose space is free when they are dropped.
@@ -136,24 +137,24 @@ impl Changes {
         free
     }
 
-    /// The write of the slot for `batch` failed.
-    pub(crate) fn fail(&mut self, batch: Batch, error: BlockError) {
-        for item in batch.removes.into_iter().rev() {
-            self.items.push_front(item);
-        }
+    /// The write of the slot for `batch` failed, or was not tried.
+    pub(crate) fn fail(&mut self, batch: Batch, error: StoreError) {
+        // Not simply to the front: a removal that failed earlier may have put older items back since.
+        self.items.extend(batch.removes);
+        self.items.make_contiguous().sort_by_key(|item| item.entry.id);
         self.in_doubt.extend(batch.adds);
         self.end(&batch.outcome, Err(error));
     }
 
     /// A flush for `batch` failed: data written since the flush before may be lost, and a later flush does not report it.
     /// So the uploads that wait for the next commit fail too.
-    pub(crate) fn fail_flush(&mut self, batch: Batch, error: BlockError) {
+    pub(crate) fn fail_flush(&mut self, batch: Batch, error: StoreError) {
         let next = mem::take(&mut self.next);
         self.fail(next, error);
         self.fail(batch, error);
     }
 
-    fn end(&mut self, outcome: &Outcome, result: Result<(), BlockError>) {
+    fn end(&mut self, outcome: &Outcome, result: Result<(), StoreError>) {
         outcome.0.set(Some(result));
         self.current = None;
     }
@@ -165,6 +166,7 @@ mod tests {
     use crate::allocator::Allocator;
     use crate::format::Extent;
     use alloc::vec;
+    use glasshouse::BlockError;
 
     fn changes() -> (Changes, Allocator) {
         let data = Extent { start: 0, blocks: 100 };
@@ -186,10 +188,10 @@ mod tests {
     }
 
     fn ids(changes: &Changes) -> Vec<u64> {
-        changes.entries(&Batch::default()).map(|entry| entry.id).collect()
+        changes.items.iter().map(|item| item.entry.id).collect()
     }
 
-    const ERROR: BlockError = BlockError::Device(28);
+    const ERROR: StoreError = StoreError::Disk(BlockError::Device(28));
 
     #[test]
     fn what_failed_is_undone_in_order_and_its_space_waits_for_the_next_commit() {
@@ -218,6 +220,46 @@ mod tests {
         add(&mut changes, &allocator);
         commit(&mut changes);
         assert_eq!(ids(&changes), [1, 2, 4, 6]);
+    }
+
+    #[test]
+    fn a_commit_leaves_out_only_what_its_own_batch_removes() {
+        let (mut changes, allocator) = changes();
+        for _ in 0..4 {
+            add(&mut changes, &allocator);
+        }
+        commit(&mut changes);
+        assert!(changes.remove(1).0);
+        let batch = changes.begin().unwrap();
+        // During the first flush of this commit.
+        let (is_found, outcome) = changes.remove(2);
+        assert!(is_found);
+        let written: Vec<u64> = changes.entries(&batch).map(|entry| entry.id).collect();
+        assert_eq!(written, [2, 3, 4]);
+        drop(changes.succeed(batch, 3));
+        // The commit of that removal fails: the item is served again, as the durable index has it.
+        let batch = changes.begin().unwrap();
+        let written: Vec<u64> = changes.entries(&batch).map(|entry| entry.id).collect();
+        assert_eq!(written, [3, 4]);
+        changes.fail(batch, ERROR);
+        assert_eq!(outcome.unwrap().get(), Some(Err(ERROR)));
+        assert_eq!(ids(&changes), [2, 3, 4]);
+    }
+
+    #[test]
+    fn removals_that_fail_one_after_the_other_keep_the_order() {
+        let (mut changes, allocator) = changes();
+        for _ in 0..4 {
+            add(&mut changes, &allocator);
+        }
+        commit(&mut changes);
+        assert!(changes.remove(1).0 && changes.remove(2).0);
+        let first = changes.begin().unwrap();
+        assert!(changes.remove(3).0);
+        changes.fail(first, ERROR);
+        let second = changes.begin().unwrap();
+        changes.fail(second, ERROR);
+        assert_eq!(ids(&changes), [1, 2, 3, 4]);
     }
 
     #[test]

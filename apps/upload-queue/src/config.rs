@@ -17,6 +17,9 @@ pub struct Config {
     pub format: bool,
     /// Give the space of removed items back to the host.
     pub discard: bool,
+    /// A DELETE without If-Match removes the item that its connection received last. This assumes that each connection has one client:
+    /// behind a proxy that shares its connections among clients, one client removes what another one received.
+    pub delete_by_connection: bool,
 }
 
 /// Invalid arguments.
@@ -30,7 +33,7 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(
             f,
-            "{}: {} (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard])",
+            "{}: {} (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard] [--delete-by-connection])",
             self.argument, self.what
         )
     }
@@ -39,10 +42,16 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `--port PORT` (`8080`, `vsock:80`; several times for several), `--max-item-bytes NUMBER`, `--format` and `--discard`; a value may also follow
-    /// its name and `=`.
+    /// Reads `--port PORT` (`8080`, `vsock:80`; several times for several), `--max-item-bytes NUMBER`, `--format`, `--discard` and
+    /// `--delete-by-connection`; a value may also follow its name and `=`.
     pub fn from_args(args: &[String]) -> Result<Config, ConfigError> {
-        let mut config = Config { ports: Vec::new(), item_bytes_max: None, format: false, discard: false };
+        let mut config = Config {
+            ports: Vec::new(),
+            item_bytes_max: None,
+            format: false,
+            discard: false,
+            delete_by_connection: false,
+        };
         let mut rest = args.iter().map(String::as_str);
         while let Some(argument) = rest.next() {
             let (name, value) = match argument.split_once('=') {
@@ -62,6 +71,7 @@ impl Config {
                 }
                 "--format" if value.is_none() => config.format = true,
                 "--discard" if value.is_none() => config.discard = true,
+                "--delete-by-connection" if value.is_none() => config.delete_by_connection = true,
                 _ => return Err(error("there is no such argument")),
             }
         }
@@ -89,11 +99,18 @@ mod tests {
 
     #[test]
     fn arguments_are_read_or_refused_by_name() {
-        let default = Config { ports: vec![Port::Tcp(8080)], item_bytes_max: None, format: false, discard: false };
+        let default = Config {
+            ports: vec![Port::Tcp(8080)],
+            item_bytes_max: None,
+            format: false,
+            discard: false,
+            delete_by_connection: false,
+        };
         assert_eq!(parse(&[]), Ok(default));
         let ports = vec![Port::Tcp(0), Port::Vsock(80)];
-        let all = Config { ports, item_bytes_max: Some(7), format: true, discard: true };
-        assert_eq!(parse(&["--port", "0", "--port=vsock:80", "--max-item-bytes=7", "--format", "--discard"]), Ok(all));
+        let all = Config { ports, item_bytes_max: Some(7), format: true, discard: true, delete_by_connection: true };
+        let words = ["--port", "0", "--port=vsock:80", "--max-item-bytes=7", "--format", "--discard"];
+        assert_eq!(parse(&[&words[..], &["--delete-by-connection"]].concat()), Ok(all));
         for bad in [&["--port"][..], &["--port", "65536"], &["--port=+1"], &["--port="]] {
             assert!(parse(bad).unwrap_err().contains("must follow"), "{bad:?}");
         }

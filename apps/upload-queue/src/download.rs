@@ -10,6 +10,7 @@ use crate::pool::Pool;
 use crate::store::Store;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
+use core::any::Any;
 use core::ops::Deref;
 use glasshouse::{Block, BlockError, Buf};
 use xxhash_rust::xxh3::Xxh3;
@@ -24,13 +25,21 @@ pub struct Download<B: Block> {
     bytes_left: u64,
     hasher: Box<Xxh3>,
     reads: InFlight<(Result<(), BlockError>, Buf, usize)>,
+    /// See [`Download::hold`].
+    held: Option<Box<dyn Any>>,
 }
 
 impl<B: Block> Download<B> {
     pub(crate) fn new(store: Store<B>, item: Rc<Item>) -> Download<B> {
         let to_read = Cursor::new(item.entry.extents, item.entry.length);
         let bytes_left = item.entry.length;
-        Download { store, item, to_read, bytes_left, hasher: format::hasher(), reads: InFlight::new() }
+        Download { store, item, to_read, bytes_left, hasher: format::hasher(), reads: InFlight::new(), held: None }
+    }
+
+    /// Drops `guard` when the download and its last read have ended: the device still writes into the buffers of a download that is
+    /// dropped.
+    pub fn hold(&mut self, guard: impl Any) {
+        self.held = Some(Box::new(guard));
     }
 
     /// The item that is read.
@@ -47,6 +56,14 @@ impl<B: Block> Download<B> {
     /// the whole item has been verified before the last chunk is returned, so a receiver never
     /// gets the whole length of a damaged item.
     pub async fn next(&mut self) -> Result<Option<ChunkRead>, StoreError> {
+        let next = self.read_next().await;
+        if let Err(error @ (StoreError::Disk(_) | StoreError::Damaged { .. })) = next {
+            self.store.read_failed(error);
+        }
+        next
+    }
+
+    async fn read_next(&mut self) -> Result<Option<ChunkRead>, StoreError> {
         if self.bytes_left == 0 {
             return Ok(None);
         }
@@ -79,6 +96,22 @@ impl<B: Block> Download<B> {
     fn verify(&self) -> Result<(), StoreError> {
         let (stored, computed) = (self.item.entry.checksum, self.hasher.digest());
         if stored == computed { Ok(()) } else { Err(StoreError::Damaged { id: self.item.entry.id, stored, computed }) }
+    }
+}
+
+impl<B: Block> Drop for Download<B> {
+    fn drop(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let mut reads = core::mem::replace(&mut self.reads, InFlight::new());
+        let (pool, held) = (self.store.pool().clone(), self.held.take());
+        self.store.abandon(async move {
+            while let Some((_, buf, _)) = reads.pop().await {
+                pool.give(buf);
+            }
+            drop(held);
+        });
     }
 }
 

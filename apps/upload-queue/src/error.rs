@@ -127,8 +127,48 @@ pub enum StoreError {
     Disk(BlockError),
     /// The disk failed during the upload, and may have lost data that it had written.
     Lost,
+    /// The queue's superblock or index cannot be read back, so nothing is written until they can.
+    Unreadable(BlockError),
+    /// The queue's superblock or index is not what was written: another program has changed the disk or cut it off. Nothing is written
+    /// any more.
+    Overwritten,
     /// No memory for a chunk.
     Memory(OutOfMemory),
+}
+
+/// Whether the disk does what the queue needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// As far as is known.
+    Good,
+    /// A request failed, and since then no commit has succeeded. The next one is tried.
+    Failing(BlockError),
+    /// See [`StoreError::Unreadable`].
+    Unreadable(BlockError),
+    /// See [`StoreError::Overwritten`].
+    Overwritten,
+}
+
+impl Health {
+    /// Fails while nothing may be written.
+    pub(crate) fn writable(self) -> Result<(), StoreError> {
+        match self {
+            Health::Good | Health::Failing(_) => Ok(()),
+            Health::Unreadable(error) => Err(StoreError::Unreadable(error)),
+            Health::Overwritten => Err(StoreError::Overwritten),
+        }
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Health::Good => write!(f, "ready"),
+            Health::Failing(error) => write!(f, "{}", StoreError::Disk(*error)),
+            Health::Unreadable(error) => write!(f, "{}", StoreError::Unreadable(*error)),
+            Health::Overwritten => write!(f, "{}", StoreError::Overwritten),
+        }
+    }
 }
 
 impl fmt::Display for StoreError {
@@ -149,6 +189,16 @@ impl fmt::Display for StoreError {
             StoreError::Lost => {
                 write!(f, "the disk failed during the upload and may have lost a part of it: send it again")
             }
+            StoreError::Unreadable(error) => {
+                write!(
+                    f,
+                    "the queue's index cannot be read from the disk any more ({error}), so nothing is written until it can"
+                )
+            }
+            StoreError::Overwritten => write!(
+                f,
+                "another program has overwritten or cut off the queue's disk, so nothing is written any more: restart the queue with a whole disk"
+            ),
             StoreError::Memory(error) => write!(f, "{error}"),
         }
     }

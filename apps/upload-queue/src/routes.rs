@@ -1,25 +1,24 @@
 //! Requests and their answers.
 
 use crate::config::number;
-use crate::connections::Connected;
 use crate::download::Download;
-use crate::error::StoreError;
+use crate::error::{Health, StoreError};
 use crate::format::Entry;
-use crate::limits::{HALF_CLOSED_WAIT, PLACE_WAIT, RETRY_AFTER_SECS, SLOW_BYTES, SLOW_TIME, WAIT_SECS_MAX};
-use crate::places::{Place, Places};
+use crate::limits::{DISK_ANSWER_TIME, HALF_CLOSED_WAIT, RETRY_AFTER_SECS, SLOT_WAIT, WAIT_SECS_MAX};
 use crate::store::Store;
 use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
 use crate::upload::Upload;
+use crate::watched::Watched;
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
 use core::pin::pin;
 use core::time::Duration;
 use glasshouse::future::{Either, Either3, Either4, select, select3, select4};
-use glasshouse::http::{HttpError, Method, Request, RequestBody, Response, Status};
+use glasshouse::http::{Connected, HttpError, Method, Request, RequestBody, Response, Slot, Slots, Status};
 use glasshouse::sync::Latch;
 use glasshouse::tracing::field::Empty;
 use glasshouse::tracing::{Instrument, Span, info_span};
@@ -27,13 +26,13 @@ use glasshouse::{Instant, Net, Platform};
 
 /// The state of one connection between requests.
 pub(crate) struct Client {
-    pub(crate) connected: Connected,
-    /// The item that it received whole last: the one that its DELETE without If-Match removes.
+    connected: Rc<Connected>,
+    /// The item that it received whole last: with [`Queue::deletes_by_connection`] the one that its DELETE without If-Match removes.
     sent: Cell<Option<u64>>,
 }
 
 impl Client {
-    pub(crate) fn new(connected: Connected) -> Client {
+    pub(crate) fn new(connected: Rc<Connected>) -> Client {
         Client { connected, sent: Cell::new(None) }
     }
 }
@@ -43,12 +42,15 @@ type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>:
 /// The shared state of all connections.
 pub(crate) struct Queue<P: Platform> {
     pub(crate) platform: P,
-    pub(crate) store: Store<P::Block>,
+    pub(crate) disk: Watched<P::Block, P>,
+    pub(crate) store: Store<Watched<P::Block, P>>,
     pub(crate) item_bytes_max: u64,
-    pub(crate) uploads: Places,
-    pub(crate) downloads: Places,
-    /// Places to wait for an item.
-    pub(crate) waiting: Places,
+    /// Whether a DELETE without If-Match is about the item that its connection received.
+    pub(crate) deletes_by_connection: bool,
+    pub(crate) uploads: Slots,
+    pub(crate) downloads: Slots,
+    /// Slots to wait for an item.
+    pub(crate) waiting: Slots,
     /// Opened when the service is to end: requests in flight are finished, no other one is begun.
     pub(crate) stop: Latch,
 }
@@ -62,18 +64,6 @@ impl<P: Platform> Queue<P> {
         request: Request,
         client: &Client,
     ) -> Result<(), HttpError> {
-        client.connected.set_busy(true);
-        let answered = self.answer(connection, request, client).await;
-        if self.stop.is_open() {
-            connection.close_after_response();
-        } else {
-            client.connected.set_busy(false);
-        }
-        client.connected.keep(false);
-        answered
-    }
-
-    async fn answer(&self, connection: &mut Connection<P>, request: Request, client: &Client) -> Result<(), HttpError> {
         match (request.path(), request.method()) {
             ("/uploader", Method::Put) => {
                 let span = info_span!("upload", bytes = body_bytes(&request), id = Empty);
@@ -90,17 +80,20 @@ impl<P: Platform> Queue<P> {
             }
             ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,
             ("/healthz", Method::Get | Method::Head) => connection.respond_text(Status::OK, "ok\n").await,
+            ("/readyz", Method::Get | Method::Head) => self.ready(connection).await,
             ("/", Method::Get | Method::Head) => connection.respond_text(Status::OK, &self.usage()).await,
-            ("/healthz" | "/", _) => not_allowed::<P>(connection, "GET, HEAD", "Method not supported\n").await,
+            ("/healthz" | "/readyz" | "/", _) => {
+                not_allowed::<P>(connection, "GET, HEAD", "Method not supported\n").await
+            }
             (path, _) => connection.respond_text(Status::NOT_FOUND, &format!("Bad path '{path}'\n")).await,
         }
     }
 
-    /// A place for a transfer, for which the connection is kept; `None` if none was free in time.
-    async fn take_place(&self, places: &Places, client: &Client) -> Option<Place> {
-        let place = places.wait_for(&self.platform, client.connected.peer(), PLACE_WAIT).await?;
+    /// A slot for a transfer, for which the connection is kept; `None` if none was free in time.
+    async fn take_slot(&self, slots: &Slots, client: &Client) -> Option<Slot> {
+        let slot = slots.wait_for(&self.platform, client.connected.peer(), SLOT_WAIT).await?;
         client.connected.keep(true);
-        Some(place)
+        Some(slot)
     }
 
     async fn put(
@@ -110,6 +103,9 @@ impl<P: Platform> Queue<P> {
         client: &Client,
         span: &Span,
     ) -> Result<(), HttpError> {
+        if let Some((status, text)) = refused_upload(request) {
+            return refuse::<P>(connection, status, text).await;
+        }
         let length = match request.body() {
             RequestBody::Length(length) => Some(length),
             RequestBody::Chunked => None,
@@ -118,18 +114,21 @@ impl<P: Platform> Queue<P> {
         if length.is_some_and(|length| length > self.item_bytes_max) {
             return self.too_large(connection).await;
         }
-        let Some(place) = self.take_place(&self.uploads, client).await else {
+        let Some(slot) = self.take_slot(&self.uploads, client).await else {
             return busy::<P>(connection, "Too many uploads\n").await;
         };
         let begun = match length {
             Some(length) => self.store.upload(length),
             None => self.store.upload_of_unknown_length(self.item_bytes_max),
         };
-        let upload = match begun {
+        let mut upload = match begun {
             Ok(upload) => upload,
             Err(error) => return self.fail(connection, error).await,
         };
-        match self.receive(connection, upload, &place).await {
+        // Its writes hold memory until the disk has completed them, also when the client is gone.
+        let slot = Rc::new(slot);
+        upload.hold(slot.clone());
+        match self.receive(connection, upload, &slot).await {
             Ok(Ok(id)) => {
                 span.record("id", id);
                 let answer = connection.respond_text(Status::OK, "Accepted\n");
@@ -165,21 +164,23 @@ impl<P: Platform> Queue<P> {
         // Several consumers may wait for one item, and another one may be faster.
         loop {
             if self.store.head().is_some() {
-                let Some(place) = self.take_place(&self.downloads, client).await else {
+                let Some(slot) = self.take_slot(&self.downloads, client).await else {
                     return busy::<P>(connection, "Too many downloads\n").await;
                 };
-                if let Some(download) = self.store.fetch() {
+                if let Some(mut download) = self.store.fetch() {
+                    let slot = Rc::new(slot);
+                    download.hold(slot.clone());
                     let entry = *download.entry();
                     span.record("id", entry.id);
                     span.record("bytes", entry.length);
-                    let sent = self.send(connection, download, &place).instrument(info_span!("send")).await;
+                    let sent = self.send(connection, download, &slot).instrument(info_span!("send")).await;
                     let whole = sent.as_ref().is_ok_and(|is_whole| *is_whole);
                     DOWNLOADS_DONE.add(whole.into());
                     client.sent.set(whole.then_some(entry.id));
                     return sent.map(drop);
                 }
             } else {
-                let Some(_place) = self.waiting.take(client.connected.peer()) else {
+                let Some(_slot) = self.waiting.take(client.connected.peer()) else {
                     return busy::<P>(connection, "Too many clients wait for an item\n").await;
                 };
                 client.connected.keep(true);
@@ -229,8 +230,8 @@ impl<P: Platform> Queue<P> {
     async fn send(
         &self,
         connection: &mut Connection<P>,
-        mut download: Download<P::Block>,
-        place: &Place,
+        mut download: Download<Watched<P::Block, P>>,
+        slot: &Slot,
     ) -> Result<bool, HttpError> {
         // Damage in the first chunk is found before the status is sent.
         let mut chunk = match download.next().await {
@@ -243,9 +244,9 @@ impl<P: Platform> Queue<P> {
         connection.start(response, entry.length).await?;
         while let Some(bytes) = chunk {
             let write = async { connection.write_body(&bytes).await.map(|()| bytes.len()) };
-            let write = place.watch(&self.platform, write);
+            let write = slot.watch(&self.platform, write);
             if let Either::First(written) = select(write, download.drive()).await {
-                written.ok_or(TOO_SLOW)??;
+                written?;
             }
             drop(bytes);
             chunk = match download.next().await {
@@ -267,14 +268,12 @@ impl<P: Platform> Queue<P> {
         client: &Client,
     ) -> Result<(), HttpError> {
         let head = self.store.head();
-        let wanted = match (condition(request), head) {
-            (Some(tags), Some(head)) if tags.matches(&head) => head.id,
-            (Some(_), head) => return failed_condition::<P>(connection, head).await,
-            (None, head) => match (client.sent.get(), head) {
-                (Some(id), _) => id,
-                (None, Some(head)) => return needs_condition::<P>(connection, head).await,
-                (None, None) => return connection.respond_text(Status::NOT_FOUND, "The queue is empty\n").await,
-            },
+        let sent = client.sent.get().filter(|_| self.deletes_by_connection);
+        let wanted = match (request.header("If-Match"), head, sent) {
+            (Some(_), Some(head), _) if names(request, &head) => head.id,
+            (Some(_), head, _) => return failed_condition::<P>(connection, head).await,
+            (None, _, Some(id)) => id,
+            (None, head, None) => return needs_condition::<P>(connection, head).await,
         };
         let removed = self.store.remove(wanted).await;
         if removed.is_ok() {
@@ -294,10 +293,10 @@ impl<P: Platform> Queue<P> {
     async fn receive(
         &self,
         connection: &mut Connection<P>,
-        mut upload: Upload<P::Block>,
-        place: &Place,
+        mut upload: Upload<Watched<P::Block, P>>,
+        slot: &Slot,
     ) -> Result<Result<u64, Refused>, StoreError> {
-        let stream = self.stream(connection, &mut upload, place);
+        let stream = self.stream(connection, &mut upload, slot);
         if let Err(error) = stream.instrument(info_span!("receive")).await? {
             return Ok(Err(error));
         }
@@ -307,13 +306,11 @@ impl<P: Platform> Queue<P> {
     async fn stream(
         &self,
         connection: &mut Connection<P>,
-        upload: &mut Upload<P::Block>,
-        place: &Place,
+        upload: &mut Upload<Watched<P::Block, P>>,
+        slot: &Slot,
     ) -> Result<Result<(), Refused>, StoreError> {
         while upload.missing_bytes() > 0 {
-            let read = async |space: &mut [u8]| {
-                place.watch(&self.platform, connection.read_body(space)).await.ok_or(TOO_SLOW)?
-            };
+            let read = async |space: &mut [u8]| slot.watch(&self.platform, connection.read_body(space)).await;
             match upload.receive(read).await? {
                 Ok(0) => {
                     // Only a chunked body ends where its client chooses.
@@ -347,13 +344,28 @@ impl<P: Platform> Queue<P> {
         refuse::<P>(connection, status, &text).await
     }
 
+    /// Whether the disk does what the queue needs. Every answer but 200 starts a check, whose result the next one has.
+    async fn ready(&self, connection: &mut Connection<P>) -> Result<(), HttpError> {
+        let waited = self.disk.oldest().map_or(Duration::ZERO, |oldest| self.platform.now() - oldest);
+        let health = self.store.health();
+        let text = if waited >= DISK_ANSWER_TIME {
+            format!("the disk has not answered for {} s\n", waited.as_secs())
+        } else if health != Health::Good {
+            self.store.request_check();
+            format!("{health}\n")
+        } else {
+            return connection.respond_text(Status::OK, "ready\n").await;
+        };
+        refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, &text).await
+    }
+
     fn usage(&self) -> String {
         let usage = self.store.usage();
         format!(
             "A durable upload queue\n\n\
              PUT /uploader               add an item; it is durable when the answer is 200\n\
              GET /downloader[?wait=SECS] the oldest item; waits for one\n\
-             DELETE /downloader          remove the item with If-Match: ETAG, or the item that this connection received\n\n\
+             DELETE /downloader          with If-Match: ETAG, remove the item\n\n\
              items: {} of {}\nbytes free: {} of {}\n",
             usage.items, usage.items_max, usage.free_bytes, usage.data_bytes
         )
@@ -366,9 +378,6 @@ enum Refused {
     /// Its length was not known, and it has more bytes than an item may have.
     TooLarge,
 }
-
-/// The answer to a client that lost its place to one that waited.
-const TOO_SLOW: HttpError = HttpError::Stalled { bytes_min: SLOW_BYTES, window: SLOW_TIME };
 
 /// Bytes that the head of a request announces.
 fn body_bytes(request: &Request) -> u64 {
@@ -384,11 +393,14 @@ async fn busy<P: Platform>(connection: &mut Connection<P>, text: &str) -> Result
     refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, text).await
 }
 
-/// A status 503 has the time of the next attempt.
+/// A status 503 has the time of the next attempt, 415 what is accepted.
 async fn refuse<P: Platform>(connection: &mut Connection<P>, status: Status, text: &str) -> Result<(), HttpError> {
     let mut response = Response::new(status).header("Content-Type", TEXT);
-    if status == Status::SERVICE_UNAVAILABLE {
-        response = response.header("Retry-After", RETRY_AFTER_SECS);
+    match status {
+        Status::SERVICE_UNAVAILABLE => response = response.header("Retry-After", RETRY_AFTER_SECS),
+        // RFC 9110, section 12.5.3: the encodings that would be accepted.
+        Status::UNSUPPORTED_MEDIA_TYPE => response = response.header("Accept-Encoding", "identity"),
+        _ => {}
     }
     connection.respond(response, text.as_bytes()).await
 }
@@ -418,13 +430,19 @@ async fn failed_condition<P: Platform>(connection: &mut Connection<P>, head: Opt
 }
 
 /// The answer to a DELETE that does not identify its item.
-async fn needs_condition<P: Platform>(connection: &mut Connection<P>, head: Entry) -> Result<(), HttpError> {
-    let tag = ETag(&head);
-    let response = Response::new(Status::PRECONDITION_REQUIRED).header("Content-Type", TEXT).header("ETag", &tag);
-    let text = format!(
-        "This connection has not received the oldest item whole, so it must name the item to remove: GET the item, compare, \
-         then DELETE with the header If-Match: {tag}\n"
+async fn needs_condition<P: Platform>(connection: &mut Connection<P>, head: Option<Entry>) -> Result<(), HttpError> {
+    let mut response = Response::new(Status::PRECONDITION_REQUIRED).header("Content-Type", TEXT);
+    let mut text = String::from(
+        "A DELETE names the item that it removes: GET the item, then DELETE with the header If-Match and the ETag of the answer",
     );
+    match &head {
+        Some(head) => {
+            let tag = ETag(head);
+            response = response.header("ETag", &tag);
+            text += &format!(", If-Match: {tag} if the item that you received is the oldest one\n");
+        }
+        None => text += "; the queue is empty now\n",
+    }
     connection.respond(response, text.as_bytes()).await
 }
 
@@ -439,23 +457,38 @@ impl fmt::Display for ETag<'_> {
     }
 }
 
-/// The value of If-Match: `*` or a list of entity tags.
-struct Condition<'a>(Vec<&'a [u8]>);
-
-/// The fields If-Match of a request, `None` when it has none.
-fn condition(request: &Request) -> Option<Condition<'_>> {
-    let fields = request.headers().filter(|(name, _)| name.eq_ignore_ascii_case("if-match"));
-    let mut fields = fields.map(|(_, value)| value).peekable();
-    fields.peek()?;
-    // Our own tags have no comma inside, so another tag that does is no match either way.
-    Some(Condition(fields.flat_map(|value| value.split(|&byte| byte == b',')).map(<[u8]>::trim_ascii).collect()))
+/// Whether If-Match names this item, by its tag or by `*`.
+fn names(request: &Request, head: &Entry) -> bool {
+    let tag = format!("{}", ETag(head));
+    request.list("If-Match").any(|wanted| wanted == b"*" || wanted == tag.as_bytes())
 }
 
-impl Condition<'_> {
-    fn matches(&self, head: &Entry) -> bool {
-        let tag = format!("{}", ETag(head));
-        self.0.iter().any(|wanted| *wanted == b"*" || *wanted == tag.as_bytes())
+/// Why an upload cannot be an item, if its head shows that: what an item is sent with is not kept, so a field by which its bytes
+/// mean something else must not be ignored.
+fn refused_upload(request: &Request) -> Option<(Status, &'static str)> {
+    let is_type = |name: &[u8]| {
+        let value = request.header("Content-Type").unwrap_or_default();
+        value.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().eq_ignore_ascii_case(name)
+    };
+    if request.header("Content-Range").is_some() || is_type(b"multipart/byteranges") {
+        // RFC 9110, section 14.5.
+        return Some((
+            Status::BAD_REQUEST,
+            "An upload is a whole item, not a part of one: send it without Content-Range\n",
+        ));
     }
+    if request.list("Content-Encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+        let text = "The encoding of an item is not kept: send it without Content-Encoding, as the bytes that consumers receive\n";
+        return Some((Status::UNSUPPORTED_MEDIA_TYPE, text));
+    }
+    if request.header("If-Match").is_some() {
+        // RFC 9110, section 13.1.1: an upload replaces nothing, so no tag is that of what it replaces.
+        return Some((
+            Status::PRECONDITION_FAILED,
+            "An upload is a new item and replaces none: send it without If-Match\n",
+        ));
+    }
+    None
 }
 
 /// The value of `wait` in a query, `None` when it is not there.

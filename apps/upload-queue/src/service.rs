@@ -1,27 +1,23 @@
 //! The service: start, accept connections, end.
 
 use crate::config::{Config, ConfigError};
-use crate::connections::Connections;
 use crate::error::OpenError;
-use crate::limits::{
-    ACCEPT_PAUSE, CONNECTIONS_MAX, CONNECTIONS_SPARE, DOWNLOADS_MAX, HTTP, SHARE_MAX, SHUTDOWN_WAIT, UPLOADS_MAX,
-    WAITING_PART,
-};
-use crate::places::Places;
+use crate::limits::{CONNECTIONS_MAX, DOWNLOADS_MAX, HTTP, SHUTDOWN_WAIT, UPLOADS_MAX, WAITING_PART, transfers};
 use crate::routes::{Client, Queue};
 use crate::store::Store;
-use crate::telemetry::{self, CONNECTION_PLACE, DOWNLOAD_PLACE, UPLOAD_PLACE, WAITING_PLACE};
+use crate::telemetry::{self, CONNECTION_SLOT, DOWNLOAD_SLOT, UPLOAD_SLOT, WAITING_SLOT};
+use crate::watched::Watched;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use core::pin::{Pin, pin};
+use core::pin::Pin;
 use glasshouse::future::{select, select_slice};
-use glasshouse::http::Connection;
+use glasshouse::http::{Connections, SlotLimits, Slots};
 use glasshouse::sync::Latch;
-use glasshouse::{Listener, Net, NetError, Platform, Port, SpawnError, Stream};
+use glasshouse::{Listener, Net, NetError, Platform, Port, SpawnError};
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,10 +52,16 @@ impl core::error::Error for ServeError {}
 /// flight, for [`SHUTDOWN_WAIT`] at most.
 pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     let config = Config::from_args(p.args()).map_err(ServeError::Config)?;
-    let disk = p.block(0).ok_or(ServeError::NoDisk)?;
-    let (store, recovery) = Store::open(disk, config.format).await.map_err(ServeError::Open)?;
+    let disk = Watched::new(p.block(0).ok_or(ServeError::NoDisk)?, p.clone());
+    let (store, recovery) = Store::open(disk.clone(), config.format).await.map_err(ServeError::Open)?;
     if config.discard {
         store.discard_removed();
+    }
+    if config.delete_by_connection {
+        p.print(format_args!(
+            "upload-queue: a DELETE without If-Match removes what its connection received: each connection must have one client, \
+             without a proxy that shares connections among clients"
+        ));
     }
     for remark in recovery.remarks() {
         p.print(format_args!("upload-queue: {remark}"));
@@ -78,8 +80,7 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
         let mut place = String::new();
         if let Port::Tcp(_) = port {
             let info = net.up().await.map_err(ServeError::Net)?;
-            let spare = CONNECTIONS_SPARE.min(info.connections_max / 8);
-            connections_max = connections_max.min(info.connections_max - spare).max(1);
+            connections_max = Connections::bound(connections_max, &info);
             place = format!("{} ", info.address);
         }
         let listener = net.listen(port).await.map_err(ServeError::Net)?;
@@ -88,15 +89,17 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     }
     let waiting_max = (connections_max / WAITING_PART).max(1);
     let queue = Rc::new(Queue {
+        disk,
         store,
+        deletes_by_connection: config.delete_by_connection,
         item_bytes_max: config.item_bytes_max.unwrap_or(usage.data_bytes).min(usage.data_bytes),
-        uploads: Places::new(UPLOADS_MAX, SHARE_MAX, &UPLOAD_PLACE, Some(&telemetry::UPLOADS_WAITING)),
-        downloads: Places::new(DOWNLOADS_MAX, SHARE_MAX, &DOWNLOAD_PLACE, Some(&telemetry::DOWNLOADS_WAITING)),
-        waiting: Places::new(waiting_max, waiting_max, &WAITING_PLACE, None),
+        uploads: Slots::new(transfers(UPLOADS_MAX), &UPLOAD_SLOT, Some(&telemetry::UPLOADS_WAITING)),
+        downloads: Slots::new(transfers(DOWNLOADS_MAX), &DOWNLOAD_SLOT, Some(&telemetry::DOWNLOADS_WAITING)),
+        waiting: Slots::new(SlotLimits { share: waiting_max, ..transfers(waiting_max) }, &WAITING_SLOT, None),
         stop: Latch::new(),
         platform: p.clone(),
     });
-    let connections = Connections::new(connections_max, &CONNECTION_PLACE);
+    let connections = Connections::new(connections_max, &CONNECTION_SLOT);
     // Only the end of the service ends accepting.
     let mut accepting: Vec<_> =
         listeners.into_iter().map(|listener| Box::pin(accept(queue.clone(), listener, connections.clone()))).collect();
@@ -111,33 +114,10 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
     Ok(())
 }
 
-async fn accept<P: Platform>(queue: Rc<Queue<P>>, mut listener: <P::Net as Net>::Listener, connections: Connections) {
-    let mut last_error = None;
-    loop {
-        let outcome = match listener.accept().await {
-            Ok(stream) => {
-                let connected = connections.add(stream.peer().machine()).await;
-                let own = queue.clone();
-                let connection = Connection::new(stream, queue.platform.clone(), HTTP);
-                let task = async move {
-                    let client = Client::new(connected);
-                    let handle = async |connection: &mut _, request| own.handle(connection, request, &client).await;
-                    // Errors of a client are reported to the client. A connection that makes room for another one
-                    // is reset: it is idle, so nothing is lost with it.
-                    // Pinned here, so that the stack has no second copy of it while it runs.
-                    let serve = pin!(connection.serve(handle));
-                    let _ = select(serve, client.connected.ended()).await;
-                };
-                queue.platform.spawn("connection", task).map_err(ServeError::Spawn)
-            }
-            Err(error) => Err(ServeError::Net(error)),
-        };
-        if let Err(error) = outcome {
-            if last_error.as_ref() != Some(&error) {
-                queue.platform.print(format_args!("upload-queue: a connection was not accepted: {error}"));
-            }
-            last_error = Some(error);
-            queue.platform.sleep(ACCEPT_PAUSE).await;
-        }
-    }
+async fn accept<P: Platform>(queue: Rc<Queue<P>>, listener: <P::Net as Net>::Listener, connections: Connections) {
+    let handler = |connected| {
+        let (queue, client) = (queue.clone(), Client::new(connected));
+        async move |connection: &mut _, request| queue.handle(connection, request, &client).await
+    };
+    connections.accept(&queue.platform, "upload-queue", listener, HTTP, handler).await;
 }

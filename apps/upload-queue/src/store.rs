@@ -3,8 +3,8 @@
 use crate::allocator::{Allocator, Refused, Reservation, Space};
 use crate::changes::{Batch, Changes, Item, Outcome};
 use crate::download::Download;
-use crate::error::{OpenError, Recovery, StoreError};
-use crate::format::{self, BLOCK_BYTES, Entry, Geometry, Index};
+use crate::error::{Health, OpenError, Recovery, StoreError};
+use crate::format::{self, BLOCK_BYTES, Entry, Geometry, Index, Slot, SuperblockState};
 use crate::inflight::InFlight;
 use crate::limits::EARLY_FLUSH_BYTES;
 use crate::open;
@@ -44,13 +44,16 @@ struct Inner<B> {
     changed: Notify,
     /// There are changes to commit.
     dirty: Notify,
-    /// There are abandoned writes.
+    /// There are abandoned requests.
     abandoned: Notify,
     /// Whether the space of removed items is given back to the disk.
     discards: Cell<bool>,
     /// Bytes of data written since the last flush, and how many of them are flushed without a commit.
     unflushed_bytes: Cell<u64>,
     early_flush_bytes: Cell<u64>,
+    health: Cell<Health>,
+    /// Whether the disk has to be checked.
+    wants_check: Cell<bool>,
 }
 
 struct State {
@@ -105,6 +108,8 @@ impl<B: Block> Store<B> {
             discards: Cell::new(false),
             unflushed_bytes: Cell::new(0),
             early_flush_bytes: Cell::new(EARLY_FLUSH_BYTES),
+            health: Cell::new(Health::Good),
+            wants_check: Cell::new(false),
         };
         Store { inner: Rc::new(inner) }
     }
@@ -137,12 +142,14 @@ impl<B: Block> Store<B> {
     /// that is not filled; then [`Upload::receive`] fails when there is no other space. Dropping the upload before
     /// [`Upload::finish`] frees the space.
     pub fn upload(&self, length: u64) -> Result<Upload<B>, StoreError> {
+        self.check_writable()?;
         let reserved = self.inner.allocator.reserve(length.div_ceil(BLOCK_BYTES as u64));
         Ok(Upload::new(self.clone(), self.reserved(reserved, length)?, Some(length), length))
     }
 
     /// Starts an upload whose length will be known at its end, `length_max` bytes at most.
     pub fn upload_of_unknown_length(&self, length_max: u64) -> Result<Upload<B>, StoreError> {
+        self.check_writable()?;
         let reserved = self.inner.allocator.reserve_some(length_max.div_ceil(BLOCK_BYTES as u64));
         Ok(Upload::new(self.clone(), self.reserved(reserved, 0)?, None, length_max))
     }
@@ -224,7 +231,7 @@ impl<B: Block> Store<B> {
         loop {
             let changed = self.inner.changed.notified();
             if let Some(result) = outcome.get() {
-                return Ok(result?);
+                return result;
             }
             changed.await;
         }
@@ -244,6 +251,11 @@ impl<B: Block> Store<B> {
         let mut slot = None;
         loop {
             let dirty = self.inner.dirty.notified();
+            if self.inner.wants_check.take() {
+                self.check().instrument(info_span!("check of the disk")).await;
+                self.inner.changed.notify_all();
+                continue;
+            }
             let batch = self.inner.state.borrow_mut().changes.begin();
             match batch {
                 Some(batch) => {
@@ -261,6 +273,9 @@ impl<B: Block> Store<B> {
     /// One commit. `slot` keeps the buffer between commits.
     async fn commit(&self, batch: Batch, slot: &mut Option<Buf>) {
         let inner = &*self.inner;
+        if let Err(error) = self.check_writable() {
+            return inner.state.borrow_mut().changes.fail(batch, error);
+        }
         if !batch.adds.is_empty() {
             inner.unflushed_bytes.set(0);
             if let Err(error) = inner.block.flush().await {
@@ -269,11 +284,13 @@ impl<B: Block> Store<B> {
         }
         let sequence = inner.state.borrow().changes.sequence() + 1;
         if let Err(error) = self.write_slot(sequence, &batch, slot).await {
-            return inner.state.borrow_mut().changes.fail(batch, error);
+            inner.health.set(Health::Failing(error));
+            return inner.state.borrow_mut().changes.fail(batch, error.into());
         }
         if let Err(error) = inner.block.flush().await {
             return self.fail_flush(batch, error);
         }
+        inner.health.set(Health::Good);
         let free = inner.state.borrow_mut().changes.succeed(batch, sequence);
         if inner.discards.get() {
             self.discard(&free).await;
@@ -298,7 +315,9 @@ impl<B: Block> Store<B> {
 
     async fn write_slot(&self, sequence: u64, batch: &Batch, slot: &mut Option<Buf>) -> Result<(), BlockError> {
         let geometry = &self.inner.geometry;
-        let mut buf = match slot.take() {
+        // A disk that has not answered may still have the one of before.
+        let kept = slot.take().and_then(|mut buf| buf.as_mut().is_some().then_some(buf));
+        let mut buf = match kept {
             Some(buf) => buf,
             None => Buf::zeroed(geometry.slot_bytes()).map_err(|_| BlockError::Broken("no memory for the index"))?,
         };
@@ -317,14 +336,15 @@ impl<B: Block> Store<B> {
 
     /// A repeated flush may succeed without having written anything.
     fn fail_flush(&self, batch: Batch, error: BlockError) {
+        self.inner.health.set(Health::Failing(error));
         let mut state = self.inner.state.borrow_mut();
         state.lost_flushes += 1;
-        state.changes.fail_flush(batch, error);
+        state.changes.fail_flush(batch, error.into());
     }
 
-    /// Drives `request` after its upload is gone.
-    pub(crate) fn abandon(&self, request: impl Future<Output = ()> + 'static) {
-        self.inner.state.borrow_mut().abandoned.push(Box::pin(request));
+    /// Drives `requests` after their upload or download is gone.
+    pub(crate) fn abandon(&self, requests: impl Future<Output = ()> + 'static) {
+        self.inner.state.borrow_mut().abandoned.push(Box::pin(requests));
         self.inner.abandoned.notify_all();
     }
 
@@ -365,6 +385,73 @@ impl<B: Block> Store<B> {
             self.fail_flush(Batch::default(), error);
             self.inner.changed.notify_all();
         }
+    }
+
+    /// Whether the disk does what the queue needs. While it does not, each call of [`Store::request_check`] may change that.
+    pub fn health(&self) -> Health {
+        self.inner.health.get()
+    }
+
+    /// Has the disk checked between two commits: its superblock and index are read back, and if a request has failed, a commit without
+    /// changes shows whether the next one succeeds.
+    pub fn request_check(&self) {
+        self.inner.wants_check.set(true);
+        self.inner.dirty.notify_all();
+    }
+
+    /// A read of an item failed. The whole queue may be gone.
+    pub(crate) fn read_failed(&self, error: StoreError) {
+        if let (StoreError::Disk(error), Health::Good) = (error, self.health()) {
+            self.inner.health.set(Health::Failing(error));
+        }
+        self.request_check();
+    }
+
+    /// Fails while nothing may be written. What may have changed since is checked again, for the next request.
+    fn check_writable(&self) -> Result<(), StoreError> {
+        let writable = self.health().writable();
+        if let Err(StoreError::Unreadable(_)) = writable {
+            self.request_check();
+        }
+        writable
+    }
+
+    /// Between commits, so that the slot of the newest index is not being written.
+    async fn check(&self) {
+        let before = self.health();
+        if before == Health::Overwritten {
+            return;
+        }
+        match self.is_there().await {
+            Ok(true) if before == Health::Good => {}
+            Ok(true) => {
+                self.inner.health.set(Health::Failing(match before {
+                    Health::Failing(error) | Health::Unreadable(error) => error,
+                    Health::Good | Health::Overwritten => return,
+                }));
+                let batch = self.inner.state.borrow_mut().changes.begin().unwrap_or_default();
+                self.commit(batch, &mut None).await;
+            }
+            Ok(false) => self.inner.health.set(Health::Overwritten),
+            Err(error) => self.inner.health.set(Health::Unreadable(error)),
+        }
+    }
+
+    /// Whether the superblock and the newest index are on the disk.
+    async fn is_there(&self) -> Result<bool, BlockError> {
+        let geometry = self.inner.geometry;
+        let sequence = self.inner.state.borrow().changes.sequence();
+        let buffers = (Buf::zeroed(BLOCK_BYTES), Buf::zeroed(geometry.slot_bytes()));
+        // Without memory for it nothing is known.
+        let (Ok(superblock), Ok(slot)) = buffers else { return Ok(true) };
+        let (result, superblock) = self.inner.block.read(0, superblock).await;
+        result?;
+        let offset = u64::from(geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
+        let (result, slot) = self.inner.block.read(offset, slot).await;
+        result?;
+        let has_superblock = format::decode_superblock(&superblock) == Ok(Some((geometry, SuperblockState::Ready)));
+        let slot = format::decode_slot(geometry, sequence % 2, &slot);
+        Ok(has_superblock && matches!(slot, Slot::Valid(index) if index.sequence == sequence))
     }
 
     pub(crate) fn block(&self) -> &B {

@@ -6,15 +6,15 @@ use glasshouse::trace::{Counter, Gauge, Name};
 pub(crate) static COMMIT: Name = Name::new("commit of the index");
 /// The task of commits waits for it.
 pub(crate) static CHANGE: Name = Name::new("change to commit");
-pub(crate) static ABANDONED: Name = Name::new("abandoned write");
-pub(crate) static UPLOAD_PLACE: Name = Name::new("place for an upload");
-pub(crate) static DOWNLOAD_PLACE: Name = Name::new("place for a download");
-pub(crate) static WAITING_PLACE: Name = Name::new("place to wait for an item");
-pub(crate) static CONNECTION_PLACE: Name = Name::new("place for a connection");
+pub(crate) static ABANDONED: Name = Name::new("abandoned request");
+pub(crate) static UPLOAD_SLOT: Name = Name::new("slot for an upload");
+pub(crate) static DOWNLOAD_SLOT: Name = Name::new("slot for a download");
+pub(crate) static WAITING_SLOT: Name = Name::new("slot to wait for an item");
+pub(crate) static CONNECTION_SLOT: Name = Name::new("slot for a connection");
 
 /// Chunks that are kept for the next transfer.
 pub(crate) static BUFFERS_FREE: Gauge = Gauge::new("buffers free");
-/// Requests that wait for one of the places that bound concurrent transfers.
+/// Requests that wait for one of the slots that bound concurrent transfers.
 pub(crate) static UPLOADS_WAITING: Gauge = Gauge::new("uploads waiting");
 pub(crate) static DOWNLOADS_WAITING: Gauge = Gauge::new("downloads waiting");
 /// Items that can be fetched, and bytes of the disk that are in use, including open uploads.

@@ -7,6 +7,7 @@ use crate::inflight::InFlight;
 use crate::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use crate::store::Store;
 use alloc::boxed::Box;
+use core::any::Any;
 use glasshouse::future::{Either, select};
 use glasshouse::tracing::{Instrument, info_span};
 use glasshouse::{Block, BlockError, Buf};
@@ -29,6 +30,8 @@ pub struct Upload<B: Block> {
     writes: InFlight<(Result<(), BlockError>, Buf)>,
     /// Of the store when this upload started.
     lost_flushes: u64,
+    /// See [`Upload::hold`].
+    held: Option<Box<dyn Any>>,
 }
 
 /// The chunk that is being filled.
@@ -42,7 +45,24 @@ impl<B: Block> Upload<B> {
     pub(crate) fn new(store: Store<B>, space: Reservation, length: Option<u64>, length_max: u64) -> Upload<B> {
         let (hasher, writes) = (format::hasher(), InFlight::new());
         let (space, lost_flushes) = (Some(space), store.lost_flushes());
-        Upload { store, space, length, length_max, received: 0, placed: 0, hasher, filling: None, writes, lost_flushes }
+        Upload {
+            store,
+            space,
+            length,
+            length_max,
+            received: 0,
+            placed: 0,
+            hasher,
+            filling: None,
+            writes,
+            lost_flushes,
+            held: None,
+        }
+    }
+
+    /// Drops `guard` when the upload and its last write have ended: writes of an upload that is dropped continue, and hold memory.
+    pub fn hold(&mut self, guard: impl Any) {
+        self.held = Some(Box::new(guard));
     }
 
     /// Bytes that are still to come, or that may still come if the length is unknown.
@@ -165,12 +185,12 @@ impl<B: Block> Drop for Upload<B> {
             return;
         }
         let mut writes = core::mem::replace(&mut self.writes, InFlight::new());
-        let pool = self.store.pool().clone();
+        let (pool, held) = (self.store.pool().clone(), self.held.take());
         self.store.abandon(async move {
             while let Some((_, buf)) = writes.pop().await {
                 pool.give(buf);
             }
-            drop(space);
+            drop((space, held));
         });
     }
 }

@@ -6,8 +6,8 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use glasshouse::future::join;
-use glasshouse::http::{Connection, HttpError};
-use glasshouse::{Buf, Clock, File, FileError, Metadata, Stream};
+use glasshouse::http::{Connection, HttpError, Slot};
+use glasshouse::{Buf, Clock, File, FileError, Files, Metadata, Stream};
 
 /// Where a body comes from.
 pub(crate) enum Content<F> {
@@ -29,6 +29,8 @@ pub(crate) enum BodyError {
     /// The file cannot be read any more, or is another version now.
     File(FileError),
     Changed,
+    /// There was no slot for it in time.
+    Busy,
 }
 
 impl From<HttpError> for BodyError {
@@ -38,14 +40,17 @@ impl From<HttpError> for BodyError {
 }
 
 /// The part of a file that is read next. One piece is read while the one before is sent.
-pub(crate) struct Pieces<'a, F> {
-    pub file: &'a F,
+pub(crate) struct Pieces<'a, D: Files> {
+    pub files: &'a D,
+    /// Where the file was.
+    pub path: &'a str,
+    pub file: &'a D::File,
     /// What the response's head is about.
     pub version: &'a Metadata,
     pub range: Range<u64>,
 }
 
-impl<F: File> Pieces<'_, F> {
+impl<D: Files> Pieces<'_, D> {
     /// The next piece, as long as a piece at most; `buf` is of the last one.
     pub(crate) async fn next(&mut self, buf: Option<Buf>) -> Result<Buf, BodyError> {
         let bytes = (self.range.end - self.range.start).min(PIECE_BYTES as u64) as usize;
@@ -60,10 +65,26 @@ impl<F: File> Pieces<'_, F> {
         }
         self.range.start += bytes as u64;
         // Checked once all was read: the first bytes may be of one version, and the last ones of another.
-        if self.range.is_empty() && self.file.metadata().await.map_err(BodyError::File)? != *self.version {
+        if self.range.is_empty() && !self.is_same().await.map_err(BodyError::File)? {
             return Err(BodyError::Changed);
         }
         Ok(buf)
+    }
+
+    /// Whether the open file still has the content of its version. That it was removed, renamed or replaced by a file that was renamed
+    /// makes another [`Metadata::changed`], and so does a program that has changed the content and set the time of that back: the
+    /// first is excused if the file has other names now.
+    async fn is_same(&self) -> Result<bool, FileError> {
+        let now = self.file.metadata().await?;
+        let is_content = Metadata { changed: self.version.changed, links: self.version.links, ..now } == *self.version;
+        if !is_content || now.changed == self.version.changed || now.links != self.version.links {
+            return Ok(is_content);
+        }
+        match self.files.metadata(self.path).await {
+            Ok(there) => Ok(there.number != now.number),
+            Err(FileError::NotFound | FileError::NotADirectory | FileError::SymbolicLink) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -72,7 +93,7 @@ impl<F: File> Pieces<'_, F> {
 }
 
 /// Appends all pieces to `bytes`, which has room for them.
-pub(crate) async fn read<F: File>(mut pieces: Pieces<'_, F>, bytes: &mut Vec<u8>) -> Result<(), BodyError> {
+pub(crate) async fn read<D: Files>(mut pieces: Pieces<'_, D>, bytes: &mut Vec<u8>) -> Result<(), BodyError> {
     let mut piece = None;
     while !pieces.is_empty() {
         let next = pieces.next(piece.take()).await?;
@@ -83,16 +104,36 @@ pub(crate) async fn read<F: File>(mut pieces: Pieces<'_, F>, bytes: &mut Vec<u8>
 }
 
 /// Sends `first` and what follows it.
-pub(crate) async fn send<S: Stream, C: Clock, F: File>(
-    connection: &mut Connection<S, C>,
-    mut pieces: Pieces<'_, F>,
+pub(crate) async fn send<S: Stream, C: Clock, D: Files>(
+    to: &mut Client<'_, S, C>,
+    mut pieces: Pieces<'_, D>,
     first: Buf,
 ) -> Result<(), BodyError> {
     let (mut current, mut spare) = (first, None);
     while !pieces.is_empty() {
-        let (sent, next) = join(connection.write_body(&current), pieces.next(spare.take())).await;
+        let (sent, next) = join(to.write(&current), pieces.next(spare.take())).await;
         sent?;
         spare = Some(core::mem::replace(&mut current, next?));
     }
-    Ok(connection.write_body(&current).await?)
+    Ok(to.write(&current).await?)
+}
+
+/// The client of a body.
+pub(crate) struct Client<'a, S, C> {
+    pub connection: &'a mut Connection<S, C>,
+    pub clock: &'a C,
+    /// `None` for a body that is so short that it needs none.
+    pub slot: Option<Slot>,
+}
+
+impl<S: Stream, C: Clock> Client<'_, S, C> {
+    /// Sends the next bytes of the body, while the client keeps its slot.
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), HttpError> {
+        let Some(slot) = &self.slot else { return self.connection.write_body(bytes).await };
+        for piece in bytes.chunks(PIECE_BYTES) {
+            let write = async { self.connection.write_body(piece).await.map(|()| piece.len()) };
+            slot.watch(self.clock, write).await?;
+        }
+        Ok(())
+    }
 }

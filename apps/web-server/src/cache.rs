@@ -137,7 +137,7 @@ mod tests {
 
     fn version(number: u64) -> Metadata {
         let (modified, changed) = (Duration::from_secs(number), Duration::from_secs(number));
-        Metadata { kind: FileKind::File, bytes: 1, modified, changed, number }
+        Metadata { kind: FileKind::File, bytes: 1, modified, changed, number, links: 1 }
     }
 
     /// Reads a file into it, if there is room.

@@ -5,58 +5,83 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::time::Duration;
 use glasshouse::http::Request;
 use glasshouse::{HttpDate, Metadata};
 
 /// What distinguishes a version of a file from any other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// A strong entity tag, with its quotes.
-    pub etag: String,
-    /// The date of its last modification.
-    pub date: String,
+    /// A strong entity tag, with its quotes. `None` while the file may change again without another tag.
+    pub etag: Option<String>,
+    /// When it was modified last, in whole seconds since 1970: as a date shows it.
+    pub modified: Duration,
+    /// Now, since 1970.
+    now: Duration,
+}
+
+/// What follows from a request's conditions (RFC 9110, section 13.2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// None is against it.
+    Answer,
+    /// The client has this version: 304.
+    Known,
+    /// The client wants another version: 412.
+    Refused,
 }
 
 impl Version {
-    pub(crate) fn of(metadata: &Metadata) -> Version {
+    /// The version of a file at the time `now`, since 1970. `is_settled`: its times show a change that comes later.
+    pub(crate) fn of(metadata: &Metadata, is_settled: bool, now: Duration) -> Version {
         let Metadata { number, bytes, modified, changed, .. } = metadata;
         let etag = format!("\"{number:x}-{bytes:x}-{:x}-{:x}\"", modified.as_nanos(), changed.as_nanos());
-        Version { etag, date: format!("{}", HttpDate(*modified)) }
+        Version { etag: is_settled.then_some(etag), modified: Duration::from_secs(modified.as_secs()), now }
     }
 
-    /// Whether the client has this version already, so that 304 is the answer.
-    pub(crate) fn is_known(&self, request: &Request) -> bool {
-        match text(request, "If-None-Match") {
-            Some(tags) => self.is_in(tags, true),
-            // As other servers: a date that we have not sent is not compared.
-            None => text(request, "If-Modified-Since") == Some(&self.date),
-        }
-    }
-
-    /// Whether a condition of the client forbids the request, so that 412 is the answer.
-    pub(crate) fn is_refused(&self, request: &Request) -> bool {
-        match text(request, "If-Match") {
-            Some(tags) => !self.is_in(tags, false),
-            None => text(request, "If-Unmodified-Since").is_some_and(|date| date != self.date),
+    /// What follows from the conditions of a GET or HEAD.
+    pub(crate) fn outcome(&self, request: &Request) -> Outcome {
+        let has = |name| request.header(name).is_some();
+        // A condition by tags makes one by dates void; a date that is not valid is as if it were not there.
+        let is_other = match has("If-Match") {
+            true => !self.is_in(request, "If-Match"),
+            false => self.date(request, "If-Unmodified-Since").is_some_and(|date| self.modified > date),
+        };
+        let is_known = match has("If-None-Match") {
+            true => self.is_in(request, "If-None-Match"),
+            false => {
+                self.etag.is_some() && self.date(request, "If-Modified-Since").is_some_and(|date| self.modified <= date)
+            }
+        };
+        match (is_other, is_known) {
+            (true, _) => Outcome::Refused,
+            (false, true) => Outcome::Known,
+            (false, false) => Outcome::Answer,
         }
     }
 
     /// Whether `Range` counts: the client's part is of this version.
     pub(crate) fn allows_range(&self, request: &Request) -> bool {
-        text(request, "If-Range").is_none_or(|version| version == self.etag || version == self.date)
+        if request.header("If-Range").is_none() {
+            return true;
+        }
+        let is_tag = request.only("If-Range").is_some_and(|text| self.etag.as_deref() == Some(text));
+        // Exactly the date (RFC 9110, section 13.1.5), of a file that does not change within the same second.
+        is_tag || self.etag.is_some() && self.date(request, "If-Range") == Some(self.modified)
     }
 
-    fn is_in(&self, tags: &str, is_weak: bool) -> bool {
-        tags.trim() == "*"
-            || tags.split(',').map(str::trim).any(|tag| {
-                let tag = if is_weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
-                tag == self.etag
-            })
+    /// Whether a list of tags has ours. If-None-Match compares weakly, by which a `W/` makes no difference; If-Match does not.
+    fn is_in(&self, request: &Request, name: &str) -> bool {
+        let is_weak = name == "If-None-Match";
+        request.list(name).any(|tag| {
+            let tag = if is_weak { tag.strip_prefix(b"W/").unwrap_or(tag) } else { tag };
+            tag == b"*" || self.etag.as_ref().is_some_and(|etag| tag == etag.as_bytes())
+        })
     }
-}
 
-fn text<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
-    request.header(name).and_then(|value| core::str::from_utf8(value).ok())
+    fn date(&self, request: &Request, name: &str) -> Option<Duration> {
+        HttpDate::parse(request.only(name)?, self.now).map(|date| date.0)
+    }
 }
 
 /// The parts of a file that a request wants.
@@ -70,7 +95,8 @@ pub(crate) enum Wanted {
 
 /// The ranges that `Range` names in a file of `bytes` bytes. A field that is not valid has no effect.
 pub(crate) fn ranges(request: &Request, bytes: u64) -> Wanted {
-    let Some(list) = text(request, "Range").and_then(|value| value.strip_prefix("bytes=")) else {
+    let of_bytes = request.only("Range").and_then(|value| value.split_once('='));
+    let Some((_, list)) = of_bytes.filter(|(unit, _)| unit.eq_ignore_ascii_case("bytes")) else {
         return Wanted::Whole;
     };
     let mut found = Vec::new();
@@ -110,13 +136,19 @@ fn range(word: &str, bytes: u64) -> Option<Range<u64>> {
 
 /// Whether the client takes this encoding (RFC 9110, section 12.5.3), by name and not by `*`.
 pub(crate) fn accepts_encoding(request: &Request, encoding: &str) -> bool {
-    text(request, "Accept-Encoding").is_some_and(|list| {
-        list.split(',').any(|word| {
-            let (name, rest) = word.split_once(';').map_or((word, ""), |(name, rest)| (name, rest.trim()));
-            let is_refused = rest.strip_prefix("q=").is_some_and(|q| q.trim_matches(['0', '.', ' ']).is_empty());
-            name.trim().eq_ignore_ascii_case(encoding) && !is_refused
-        })
+    request.list("Accept-Encoding").any(|member| {
+        let mut words = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let name = words.next().unwrap_or_default();
+        // Section 8.4.1.3: older clients name gzip so.
+        let name = if name.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { name };
+        name.eq_ignore_ascii_case(encoding.as_bytes()) && !words.any(is_zero_weight)
     })
+}
+
+/// Whether a parameter is a weight of 0, as in `q=0.000` (RFC 9110, section 12.4.2).
+fn is_zero_weight(parameter: &[u8]) -> bool {
+    let (Some(b'q' | b'Q'), Some(b'=')) = (parameter.first(), parameter.get(1)) else { return false };
+    parameter[2..].iter().all(|byte| matches!(byte, b'0' | b'.'))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 //!                   ├─ cache         files in bounded memory
 //!                   └─ body          a file to a client, in pieces
 //! ```
-//! A response is one version of a file. A file that changes while it is sent ends the connection with a reset, because its entity tag
-//! would name another content; one that has changed moments ago has no entity tag, as it may change again without a new time.
+//! A response is one version of a file. One that was replaced by rename, or removed, is sent to its end from the open file. A file that is
+//! changed in place while it is sent ends the connection with a reset, because its entity tag would name another content; one that has changed moments ago has no entity tag, as it may change again without a new time.
 //!
 //! Memory is bounded: [`limits`] has the numbers.
 #![cfg_attr(not(test), no_std)]

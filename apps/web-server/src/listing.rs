@@ -69,7 +69,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// A name in a URL: all but unreserved characters are percent-encoded (RFC 3986, section 2.3).
-struct Encoded<'a>(&'a str);
+pub(crate) struct Encoded<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -2,9 +2,7 @@
 
 use crate::cache::Cache;
 use crate::config::{Config, ConfigError};
-use crate::limits::{
-    ACCEPT_PAUSE, BODIES_MAX, BODIES_MIN, BODY_SHARE, CACHE_SHARE, CONNECTIONS_MAX, HTTP, PIECE_BYTES, SHUTDOWN_WAIT,
-};
+use crate::limits::{CACHE_SHARE, CONNECTIONS_MAX, HTTP, SHUTDOWN_WAIT, bodies};
 use crate::site::Site;
 use alloc::boxed::Box;
 use alloc::format;
@@ -15,15 +13,16 @@ use core::cell::RefCell;
 use core::fmt;
 use core::pin::Pin;
 use glasshouse::fat::{Fat, MountError};
-use glasshouse::future::{Either, select, select_slice};
-use glasshouse::http::Connection;
-use glasshouse::sync::{Latch, Semaphore};
-use glasshouse::trace::Name;
+use glasshouse::future::{select, select_slice};
+use glasshouse::http::{Connected, Connections, Slots};
+use glasshouse::sync::Semaphore;
+use glasshouse::trace::{Gauge, Name};
 use glasshouse::{Files, Listener, Net, NetError, Platform, Port};
 
-static CONNECTION_PLACE: Name = Name::new("place for a connection");
-static BODY_PLACE: Name = Name::new("place for a body");
+static CONNECTION_SLOT: Name = Name::new("slot for a connection");
+static BODY_SLOT: Name = Name::new("slot for a body");
 static LISTING_PLACE: Name = Name::new("place for a listing");
+static BODIES_WAITING: Gauge = Gauge::new("bodies waiting");
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,38 +91,34 @@ async fn serve_files<P: Platform, D: Files>(
 ) -> Result<(), glasshouse::Error> {
     let memory_bytes = platform.memory().total_bytes;
     let net = platform.net();
+    let mut connections_max = CONNECTIONS_MAX;
     let mut listeners = Vec::new();
     for port in config.ports {
         let mut place = String::new();
         if let Port::Tcp(_) = port {
-            place = format!("{} ", net.up().await.map_err(ServeError::Net)?.address);
+            let info = net.up().await.map_err(ServeError::Net)?;
+            connections_max = Connections::bound(connections_max, &info);
+            place = format!("{} ", info.address);
         }
         let listener = net.listen(port).await.map_err(ServeError::Net)?;
         platform.print(format_args!("web-server: listening on {place}{}", listener.port()));
         listeners.push(listener);
     }
-    let share_bytes = memory_bytes / BODY_SHARE;
-    let bodies = usize::try_from(share_bytes / (2 * PIECE_BYTES as u64)).unwrap_or(usize::MAX);
-    let bodies = Semaphore::named(&BODY_PLACE, bodies.clamp(BODIES_MIN, BODIES_MAX));
     let site = Rc::new(Site {
         platform: platform.clone(),
         files,
-        bodies,
+        bodies: Slots::new(bodies(memory_bytes, connections_max), &BODY_SLOT, Some(&BODIES_WAITING)),
         listings: Semaphore::named(&LISTING_PLACE, 1),
         lists: config.lists,
         cache: RefCell::new(Cache::new(cache_bytes)),
     });
-    let connections = Semaphore::named(&CONNECTION_PLACE, CONNECTIONS_MAX);
-    let stop = Latch::new();
-    let mut accepting: Vec<_> = listeners
-        .into_iter()
-        .map(|listener| Box::pin(accept(site.clone(), listener, connections.clone(), stop.clone())))
-        .collect();
+    let connections = Connections::new(connections_max, &CONNECTION_SLOT);
+    let mut accepting: Vec<_> =
+        listeners.into_iter().map(|listener| Box::pin(accept(site.clone(), listener, connections.clone()))).collect();
     select(select_slice(Pin::new(&mut accepting[..])), platform.shutdown()).await;
-    stop.open();
     // The ports are closed first: who connects now is refused at once.
     drop(accepting);
-    if platform.timeout(SHUTDOWN_WAIT, connections.acquire_many(CONNECTIONS_MAX)).await.is_err() {
+    if platform.timeout(SHUTDOWN_WAIT, connections.finish()).await.is_err() {
         platform.print(format_args!("web-server: connections were cut: they took too long"));
     }
     Ok(())
@@ -131,43 +126,12 @@ async fn serve_files<P: Platform, D: Files>(
 
 async fn accept<P: Platform, D: Files>(
     site: Rc<Site<P, D>>,
-    mut listener: <P::Net as Net>::Listener,
-    connections: Semaphore,
-    stop: Latch,
+    listener: <P::Net as Net>::Listener,
+    connections: Connections,
 ) {
-    let mut last_error = None;
-    loop {
-        let place = connections.acquire().await;
-        match listener.accept().await {
-            Ok(stream) => {
-                let (own, stop) = (site.clone(), stop.clone());
-                let mut connection = Connection::new(stream, site.platform.clone(), HTTP);
-                let task = async move {
-                    let _place = place;
-                    loop {
-                        // Between two requests the end of the service ends the connection.
-                        let failed = match select(connection.next_request(), stop.wait()).await {
-                            Either::First(Ok(Some(request))) => own.handle(&mut connection, request).await.err(),
-                            Either::First(Err(error)) => Some(error),
-                            Either::First(Ok(None)) | Either::Second(()) => break,
-                        };
-                        if let Some(error) = failed {
-                            connection.refuse(&error).await;
-                            break;
-                        }
-                    }
-                    connection.close().await;
-                };
-                // A client beyond the limit of tasks is reset by the drop of its connection.
-                let _ = site.platform.spawn("connection", task);
-            }
-            Err(error) => {
-                if last_error != Some(error) {
-                    site.platform.print(format_args!("web-server: a connection was not accepted: {error}"));
-                }
-                last_error = Some(error);
-                site.platform.sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    let handler = |client: Rc<Connected>| {
+        let site = site.clone();
+        async move |connection: &mut _, request| site.handle(connection, request, &client).await
+    };
+    connections.accept(&site.platform, "web-server", listener, HTTP, handler).await;
 }

@@ -2,9 +2,9 @@
 
 use crate::body::{self, BodyError, Content, Pieces};
 use crate::cache::{Cache, HITS, MISSES};
-use crate::conditional::{Version, Wanted, accepts_encoding, ranges};
-use crate::limits::SETTLED;
-use crate::listing;
+use crate::conditional::{Outcome, Version, Wanted, accepts_encoding, ranges};
+use crate::limits::{RETRY_AFTER_SECS, SETTLED, SLOT_WAIT, SMALL_BODY_BYTES};
+use crate::listing::{self, Encoded};
 use crate::media_type::{is_compressible, media_type};
 use crate::path::{Target, target};
 use alloc::format;
@@ -12,10 +12,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Range;
-use glasshouse::http::{Connection, HttpError, Method, Request, Response, Status};
+use core::time::Duration;
+use glasshouse::http::{Connected, Connection, HttpError, Method, Request, Response, Slot, Slots, Status};
 use glasshouse::sync::Semaphore;
 use glasshouse::tracing::{Instrument, info, info_span, warn};
-use glasshouse::{File, FileError, FileKind, Files, Metadata, Open, Platform, Stream};
+use glasshouse::{File, FileError, FileKind, Files, HttpDate, Metadata, Open, Platform, Stream};
 
 /// What follows a name of a compressed file, and its encoding. Better ones first.
 const ENCODINGS: [(&str, &str); 2] = [(".br", "br"), (".gz", "gzip")];
@@ -26,8 +27,8 @@ const INDEX: &str = "index.html";
 pub(crate) struct Site<P, D> {
     pub platform: P,
     pub files: D,
-    /// Bodies that may be in progress.
-    pub bodies: Semaphore,
+    /// For bodies in progress that are not small.
+    pub bodies: Slots,
     /// Pages of directories that may be made at once: the entries of one may take much memory.
     pub listings: Semaphore,
     /// Whether a directory without [`INDEX`] has a page.
@@ -59,6 +60,7 @@ impl<P: Platform, D: Files> Site<P, D> {
         &self,
         connection: &mut Connection<S, P>,
         request: Request,
+        client: &Connected,
     ) -> Result<(), HttpError> {
         let span = info_span!("request", method = request.method_name(), target = request.target());
         async {
@@ -70,11 +72,11 @@ impl<P: Platform, D: Files> Site<P, D> {
                 return self.refuse(connection, Status::BAD_REQUEST, "the path is not valid\n").await;
             };
             match self.look_up(&target, &request).await {
-                Ok(Lookup::File(found)) => self.answer(connection, &request, found).await,
-                Ok(Lookup::List) => self.list(connection, &request, &target.path).await,
+                Ok(Lookup::File(found)) => self.answer(connection, &request, found, client).await,
+                Ok(Lookup::List) => self.list(connection, &request, &target.path, client).await,
                 Ok(Lookup::AddSlash) => {
                     let response = Response::new(Status::MOVED_PERMANENTLY);
-                    let response = response.header("Location", format!("{}/", request.path()));
+                    let response = response.header("Location", with_slash(&target.path, request.query()));
                     connection.respond(response, b"").await
                 }
                 Err(error) => self.refuse_file(connection, &target.path, error).await,
@@ -113,8 +115,9 @@ impl<P: Platform, D: Files> Site<P, D> {
         connection: &mut Connection<S, P>,
         request: &Request,
         path: &str,
+        client: &Connected,
     ) -> Result<(), HttpError> {
-        let _place = self.bodies.acquire().await;
+        let Some(slot) = self.take_slot(client).await else { return self.busy(connection).await };
         let page = {
             let _place = self.listings.acquire().await;
             match self.files.read_dir(path).await {
@@ -131,7 +134,10 @@ impl<P: Platform, D: Files> Site<P, D> {
         connection.start(response, page.len() as u64).await?;
         match request.method() {
             Method::Head => connection.omit_body(),
-            _ => connection.write_body(page.as_bytes()).await?,
+            _ => {
+                let mut to = body::Client { connection, clock: &self.platform, slot: Some(slot) };
+                to.write(page.as_bytes()).await?;
+            }
         }
         Ok(())
     }
@@ -195,31 +201,32 @@ impl<P: Platform, D: Files> Site<P, D> {
         connection: &mut Connection<S, P>,
         request: &Request,
         found: Found<D::File>,
+        client: &Connected,
     ) -> Result<(), HttpError> {
         let metadata = &found.metadata;
-        let version = self.is_settled(metadata).then(|| Version::of(metadata));
+        let now = self.platform.wall().map_or(Duration::ZERO, |wall| wall.since_epoch);
+        let version = Version::of(metadata, self.is_settled(metadata), now);
         let head = |status| {
             let mut response = Response::new(status);
-            if let Some(version) = &version {
-                response = response.header("ETag", &version.etag).header("Last-Modified", &version.date);
+            if let Some(etag) = &version.etag {
+                response = response.header("ETag", etag).header("Last-Modified", HttpDate(version.modified));
             }
             if is_compressible(found.media_type) {
                 response = response.header("Vary", "Accept-Encoding");
             }
             response.header("Accept-Ranges", "bytes")
         };
-        if version.as_ref().is_some_and(|version| version.is_refused(request)) {
-            return self.refuse(connection, Status::PRECONDITION_FAILED, "it is another version\n").await;
+        match version.outcome(request) {
+            Outcome::Refused => {
+                return self.refuse(connection, Status::PRECONDITION_FAILED, "it is another version\n").await;
+            }
+            Outcome::Known => {
+                info!(status = 304, "answered");
+                return connection.respond(head(Status::NOT_MODIFIED), b"").await;
+            }
+            Outcome::Answer => {}
         }
-        if version.as_ref().is_some_and(|version| version.is_known(request)) {
-            info!(status = 304, "answered");
-            return connection.respond(head(Status::NOT_MODIFIED), b"").await;
-        }
-        let allows_range = match &version {
-            Some(version) => version.allows_range(request),
-            None => request.header("If-Range").is_none(),
-        };
-        let wanted = if request.method() == Method::Get && allows_range {
+        let wanted = if request.method() == Method::Get && version.allows_range(request) {
             ranges(request, metadata.bytes)
         } else {
             Wanted::Whole
@@ -246,17 +253,17 @@ impl<P: Platform, D: Files> Site<P, D> {
                 let boundary = format!("{:016x}", u64::from_ne_bytes(random));
                 let multipart = format!("multipart/byteranges; boundary={boundary}");
                 let parts = Parts { content_type, boundary, ranges, bytes: metadata.bytes };
-                self.send_parts(connection, response.header("Content-Type", multipart), &found, parts).await
+                self.send_parts(connection, response.header("Content-Type", multipart), &found, parts, client).await
             }
             Wanted::Ranges(ranges) => {
                 let range = ranges.into_iter().next().unwrap_or(0..0);
                 let place = format!("bytes {}-{}/{}", range.start, range.end - 1, metadata.bytes);
                 let response = response.header("Content-Type", content_type).header("Content-Range", place);
-                self.send(connection, response, request, &found, range).await
+                self.send(connection, response, request, &found, range, client).await
             }
             _ => {
                 let response = response.header("Content-Type", content_type);
-                self.send(connection, response, request, &found, 0..metadata.bytes).await
+                self.send(connection, response, request, &found, 0..metadata.bytes, client).await
             }
         };
         match sent {
@@ -266,11 +273,25 @@ impl<P: Platform, D: Files> Site<P, D> {
                 warn!("a file cannot be read: {error}");
                 self.fail(connection).await
             }
+            Err(BodyError::Busy) => self.busy(connection).await,
             Err(BodyError::Changed) => {
                 info!("a file has changed while it was sent");
                 self.fail(connection).await
             }
         }
+    }
+
+    /// A slot for a body, for which the connection is kept; `None` if none was free in time.
+    async fn take_slot(&self, client: &Connected) -> Option<Slot> {
+        let slot = self.bodies.wait_for(&self.platform, client.peer(), SLOT_WAIT).await?;
+        client.keep(true);
+        Some(slot)
+    }
+
+    async fn busy<S: Stream>(&self, connection: &mut Connection<S, P>) -> Result<(), HttpError> {
+        info!(status = 503, "answered");
+        let response = Response::new(Status::SERVICE_UNAVAILABLE).header("Retry-After", RETRY_AFTER_SECS);
+        connection.respond(response, b"too many large files are being sent\n").await
     }
 
     /// Answers 503 if no answer was started; otherwise the connection is reset, as its body has no end.
@@ -297,6 +318,7 @@ impl<P: Platform, D: Files> Site<P, D> {
         request: &Request,
         found: &Found<D::File>,
         range: Range<u64>,
+        client: &Connected,
     ) -> Result<(), BodyError> {
         let bytes = range.end - range.start;
         if request.method() == Method::Head || bytes == 0 {
@@ -304,29 +326,34 @@ impl<P: Platform, D: Files> Site<P, D> {
             connection.omit_body();
             return Ok(());
         }
-        let _place = self.bodies.acquire().await;
+        let slot = match bytes {
+            ..=SMALL_BODY_BYTES => None,
+            _ => Some(self.take_slot(client).await.ok_or(BodyError::Busy)?),
+        };
+        let mut to = body::Client { connection, clock: &self.platform, slot };
         let file = match &found.content {
             Content::File(file) => file,
             Content::Cached(content) => {
-                connection.start(response, bytes).await?;
-                return Ok(connection.write_body(body::part(content, &range)).await?);
+                to.connection.start(response, bytes).await?;
+                return Ok(to.write(body::part(content, &range)).await?);
             }
         };
         let is_whole = bytes == found.metadata.bytes;
-        let mut pieces = Pieces { file, version: &found.metadata, range };
+        let (files, path, version) = (&self.files, &*found.path, &found.metadata);
+        let mut pieces = Pieces { files, path, file, version, range };
         // A file that may change within the tick of a clock is not kept.
         let kept = is_whole && self.is_settled(&found.metadata);
         let place = kept.then(|| self.cache.borrow_mut().reserve(&found.path, bytes)).flatten();
         if let Some(mut place) = place {
             body::read(pieces, place.bytes()).await?;
             let content = self.cache.borrow_mut().put(&found.path, found.metadata, place);
-            connection.start(response, bytes).await?;
-            return Ok(connection.write_body(&content.bytes).await?);
+            to.connection.start(response, bytes).await?;
+            return Ok(to.write(&content.bytes).await?);
         }
         // Before the head: what fails here has an answer.
         let first = pieces.next(None).await?;
-        connection.start(response, bytes).await?;
-        body::send(connection, pieces, first).await
+        to.connection.start(response, bytes).await?;
+        body::send(&mut to, pieces, first).await
     }
 
     /// Sends several parts of a file (RFC 9110, section 14.6).
@@ -336,21 +363,24 @@ impl<P: Platform, D: Files> Site<P, D> {
         response: Response,
         found: &Found<D::File>,
         parts: Parts,
+        client: &Connected,
     ) -> Result<(), BodyError> {
-        let _place = self.bodies.acquire().await;
-        connection.start(response, parts.total_bytes()).await?;
+        let slot = Some(self.take_slot(client).await.ok_or(BodyError::Busy)?);
+        let mut to = body::Client { connection, clock: &self.platform, slot };
+        to.connection.start(response, parts.total_bytes()).await?;
         for range in &parts.ranges {
-            connection.write_body(parts.head(range).as_bytes()).await?;
+            to.write(parts.head(range).as_bytes()).await?;
             match &found.content {
-                Content::Cached(content) => connection.write_body(body::part(content, range)).await?,
+                Content::Cached(content) => to.write(body::part(content, range)).await?,
                 Content::File(file) => {
-                    let mut pieces = Pieces { file, version: &found.metadata, range: range.clone() };
+                    let (files, path, version) = (&self.files, &*found.path, &found.metadata);
+                    let mut pieces = Pieces { files, path, file, version, range: range.clone() };
                     let first = pieces.next(None).await?;
-                    body::send(connection, pieces, first).await?;
+                    body::send(&mut to, pieces, first).await?;
                 }
             }
         }
-        Ok(connection.write_body(parts.end().as_bytes()).await?)
+        Ok(to.write(parts.end().as_bytes()).await?)
     }
 }
 
@@ -382,6 +412,19 @@ impl Parts {
     fn total_bytes(&self) -> u64 {
         let part = |range: &Range<u64>| self.head(range).len() as u64 + range.end - range.start;
         self.ranges.iter().map(part).sum::<u64>() + self.end().len() as u64
+    }
+}
+
+/// The URL of a directory, with the query of the request. The names are encoded again: browsers read a backslash as a slash, and two of
+/// these at the start of a URL as another server's name.
+fn with_slash(path: &str, query: Option<&str>) -> String {
+    let mut url = String::new();
+    for name in path.split('/') {
+        url += &format!("/{}", Encoded(name));
+    }
+    match query {
+        Some(query) => url + "/?" + query,
+        None => url + "/",
     }
 }
 

@@ -1,8 +1,9 @@
 //! `network flood`: how clients connect while others, who do not exist, begin handshakes and never end them.
 
-use super::{LIMIT, PORT, check, vm};
+use super::{LIMIT, PORT, is_impossible, vm};
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::percentile_of;
 use anyhow::{Context, Result, ensure};
 use glass_tests::folder::Folder;
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Clients that connect, and the time from one to the next.
-const CLIENTS: u64 = 100;
+const CLIENTS: u32 = 100;
+const CLIENTS_SHORT: u32 = 5;
 const CLIENT_EVERY: Duration = Duration::from_millis(200);
 /// The time from one SYN to the next: 200 a second.
 const SYN_EVERY: Duration = Duration::from_millis(5);
@@ -23,28 +25,31 @@ const SYN_EVERY: Duration = Duration::from_millis(5);
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Each VM without a flood, and then with one.
-pub(super) fn flood(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    check()?;
+pub(super) fn flood(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_impossible(outcome) {
+        return Ok(());
+    }
+    let count = run.size(CLIENTS, CLIENTS_SHORT);
     let folder = Folder::new("bench-network")?;
     let near = Namespace::new()?;
     let worlds = outcome.available([World::Kvm, World::Tcg]);
-    let steps = 2 * worlds.len() as u64;
+    let steps = 2 * worlds.len();
     for (number, world) in (1..).zip(worlds) {
         let vm = vm(world, number, "bench-tcp", &world.to_string(), "", &near, &folder)?;
         let SocketAddr::V4(address) = vm.address else { continue };
         // Until it listens.
         near.inside(|| super::connect(address.into(), "echo\n").map(drop))?;
-        let quiet = near.inside(|| clients(address))?;
-        progress(2 * u64::from(number) - 1, steps);
+        let quiet = near.inside(|| clients(address, count))?;
+        run.done(2 * usize::from(number) - 1, steps);
         let is_over = AtomicBool::new(false);
         let (flooded, sent) = std::thread::scope(|scope| {
             let sender = scope.spawn(|| near.inside(|| send_syns(address, &is_over)));
-            let times = near.inside(|| clients(address));
+            let times = near.inside(|| clients(address, count));
             is_over.store(true, Ordering::Relaxed);
             let sent = sender.join().expect("sending does not panic");
             Ok::<_, anyhow::Error>((times?, sent?))
         })?;
-        progress(2 * u64::from(number), steps);
+        run.done(2 * usize::from(number), steps);
         let name = |what: &str| format!("network.{world}.{what}");
         let [quiet_p99, flooded_p99] = [&quiet, &flooded].map(|times| percentile_of(times, 0.99).unwrap_or(0.0));
         outcome.add(Figure::of(&name("connect_us"), "us", &quiet));
@@ -52,8 +57,9 @@ pub(super) fn flood(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         outcome.add(Figure::of(&name("connect_p99_us"), "us", &[quiet_p99]));
         let flooded_figure = Figure::of(&name("connect_flooded_p99_us"), "us", &[flooded_p99]);
         outcome.add(flooded_figure.map(|figure| figure.against("without a flood", quiet_p99)));
-        outcome.note(format!("{world}: {sent} SYNs of others; of {CLIENTS} clients {} connected", flooded.len()));
-        ensure!(quiet.len() as u64 == CLIENTS, "of {CLIENTS} clients {} connected without a flood", quiet.len());
+        outcome.note(format!("{world}: {sent} SYNs of others; of {count} clients {} connected", flooded.len()));
+        ensure!(quiet.len() == count as usize, "of {count} clients {} connected without a flood", quiet.len());
+        run.figures(outcome);
     }
     outcome.note(format!(
         "connect: the handshake and a round trip of one byte of {CLIENTS} clients, one every {} ms; flooded: with 200 SYNs a second from addresses without a host",
@@ -63,10 +69,10 @@ pub(super) fn flood(outcome: &mut Outcome, progress: Progress) -> Result<()> {
 }
 
 /// How long a handshake and a round trip of one byte take the clients that connect, in microseconds.
-fn clients(address: SocketAddrV4) -> Result<Vec<f64>> {
+fn clients(address: SocketAddrV4, count: u32) -> Result<Vec<f64>> {
     let begin = Instant::now();
     let mut times = Vec::new();
-    for number in 0..CLIENTS as u32 {
+    for number in 0..count {
         std::thread::sleep((begin + CLIENT_EVERY * number).saturating_duration_since(Instant::now()));
         let start = Instant::now();
         let Ok(mut stream) = TcpStream::connect_timeout(&address.into(), CONNECTED_WITHIN) else { continue };

@@ -46,7 +46,7 @@ pub fn share(site: &Path, folder: &Folder) -> Result<Helper> {
 /// Serves vsock; clients connect to the unix socket `clients`. The socket to QEMU is in `folder`.
 pub fn vsock(clients: &Path, folder: &Folder) -> Result<Helper> {
     let socket = folder.file("linux.vsock-device");
-    let program = vsock::helper().context("vhost-device-vsock cannot be built")?.join("vhost-device-vsock");
+    let program = vsock::built()?.join("vhost-device-vsock");
     let mut command = Command::new(program);
     command.args(["--guest-cid=3", "--tx-buffer-size=262144"]);
     command.arg(format!("--socket={}", socket.display())).arg(format!("--uds-path={}", clients.display()));

@@ -3,6 +3,7 @@
 //!
 //! The kernel is downloaded once and kept in the cache. What the guest runs is sent to it line by line over its serial port.
 
+use crate::run::Run;
 use anyhow::{Context, Result, bail, ensure};
 use glass_tests::archive::Archive;
 use glass_tests::folder::Folder;
@@ -63,7 +64,10 @@ pub struct LinuxGuest {
 }
 
 /// Why there can be no Linux guest; `None` if there can.
-pub fn obstacle() -> Option<&'static str> {
+pub fn obstacle(run: &Run) -> Option<&'static str> {
+    if run.is_short() {
+        return Some("its boot takes longer than a short run");
+    }
     if !programs::has_qemu() {
         return Some("qemu-system-x86_64 is not installed");
     }

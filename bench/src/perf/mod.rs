@@ -12,7 +12,8 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
+use crate::run::Run;
 use cases::{CASES, Ready};
 use shares::{Comparison, Shares};
 
@@ -22,27 +23,28 @@ const SECONDS: u32 = 20;
 const TOP: usize = 10;
 
 /// Compares all programs that this machine can build.
-pub fn run(progress: Progress) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     if let Some(reason) = cases::obstacle() {
-        outcome.note(format!("nothing was compared: {reason}"));
-        return Ok(outcome);
+        outcome.skip(reason);
+        return Ok(());
     }
     outcome.note(version());
-    for (index, (name, prepare)) in (0u64..).zip(CASES) {
-        progress(index, CASES.len() as u64);
+    let cases = run.size(&CASES[..], &CASES[CASES.len() - 1..]);
+    for (index, (name, prepare)) in cases.iter().enumerate() {
+        run.done(index, cases.len());
         match prepare()? {
             Ready::Skipped(reason) => outcome.note(format!("{name}: skipped, {reason}")),
             Ready::Runs(mut running) => {
-                let (glass, perf) = running.record(SECONDS)?;
-                add(&mut outcome, name, &glass, &perf);
+                let (glass, perf) = running.record(run.size(SECONDS, 1))?;
+                add(outcome, name, &glass, &perf);
+                run.figures(outcome);
             }
         }
     }
     outcome.note(format!(
         "difference: the largest of the {TOP} hottest functions of either profiler, in points of all samples in user space; it may be 5 standard errors + 1 point (`allowed`)"
     ));
-    Ok(outcome)
+    Ok(())
 }
 
 fn add(outcome: &mut Outcome, name: &str, glass: &Shares, perf: &Shares) {

@@ -4,7 +4,7 @@ mod tap;
 mod tx_blocked;
 mod wakes;
 
-use crate::outcome::Part;
+use crate::Part;
 
 /// The parts, each in its own module.
 pub const PARTS: [Part; 2] = [("wakes", wakes::run), ("tx-blocked", tx_blocked::run)];

@@ -10,7 +10,8 @@
 //! * `idle_wake_us`: from the deadline of a timer, for which the core halts, to the continuation of the task.
 
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -42,7 +43,7 @@ struct Samples {
 }
 
 /// Measures the accelerators of this machine.
-pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-platform")?;
     let disk = folder.file("disk.img");
     File::create(&disk)?.set_len(DISK_BYTES)?;
@@ -50,31 +51,37 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     for world in outcome.available([World::Kvm, World::Tcg]) {
         kinds.extend(BUSES.map(|bus| (world, bus, Samples::default())));
     }
-    for round in 0..ROUNDS {
+    for round in run.rounds(ROUNDS) {
         for index in turn(kinds.len(), round) {
             let (world, bus, samples) = &mut kinds[index];
             measure(*world, bus, &disk, &folder, samples).with_context(|| format!("{world}, {bus}, round {round}"))?;
         }
-        progress(round as u64 + 1, ROUNDS as u64);
+        run.so_far(outcome, |outcome| add(outcome, &kinds));
     }
-    for pair in kinds.chunks(BUSES.len()) {
-        let [(world, _, mmio), (_, _, pci)] = pair else { bail!("each accelerator has been measured on both buses") };
-        for (name, mmio, pci) in [
-            ("notify_us", &mmio.notify, &pci.notify),
-            ("interrupt_us", &mmio.interrupt, &pci.interrupt),
-            ("idle_wake_us", &mmio.idle_wake, &pci.idle_wake),
-        ] {
-            let before = Summary::of(mmio).context("there was a round")?.median;
-            let figure = Figure::of(&format!("platform.{world}.{name}"), "us", pci);
-            outcome.add(figure.map(|figure| figure.against("mmio", before)));
-            outcome.add(Figure::of(&format!("platform.{world}.mmio.{name}"), "us", mmio));
-        }
-    }
+    add(outcome, &kinds);
     outcome.note(format!(
         "{ROUNDS} boots of each kind, mmio and PCI in turn, each the median of its repetitions; figures without `mmio` in their name are those of PCI"
     ));
     outcome.note("notify: the write to a disk's doorbell by the guest's TSC; interrupt: from the device's completion to the task, as the difference of reads that end a halt and reads that are polled for; idle wake: from a timer's deadline to the task; an interrupt below zero is a host that was busy");
     Ok(())
+}
+
+fn add(outcome: &mut Outcome, kinds: &[(World, &str, Samples)]) {
+    for pair in kinds.chunks(BUSES.len()) {
+        let [(world, _, mmio), (_, _, pci)] = pair else { continue };
+        for (name, mmio, pci) in [
+            ("notify_us", &mmio.notify, &pci.notify),
+            ("interrupt_us", &mmio.interrupt, &pci.interrupt),
+            ("idle_wake_us", &mmio.idle_wake, &pci.idle_wake),
+        ] {
+            let figure = Figure::of(&format!("platform.{world}.{name}"), "us", pci);
+            outcome.add(figure.map(|figure| match Summary::of(mmio) {
+                Some(before) => figure.against("mmio", before.median),
+                None => figure,
+            }));
+            outcome.add(Figure::of(&format!("platform.{world}.mmio.{name}"), "us", mmio));
+        }
+    }
 }
 
 fn glass_run(world: World, bus: &str, disk: &Path) -> Result<Command> {

@@ -3,11 +3,13 @@
 use super::guest::Guest;
 use super::record::recorder;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::process::Process;
 use glass_tests::programs;
+use glass_tests::queue::World;
 use std::process::Command;
 use std::time::Duration;
 
@@ -26,29 +28,22 @@ const LOOKS: [Look; 4] = [Look::Nobody, Look::Record(100), Look::Record(1000), L
 const ROUNDS: usize = 9;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_millis(1500);
+/// Long enough for some lines of the guest.
+const WINDOW_SHORT: Duration = Duration::from_millis(500);
 /// From the start of the recorder until it samples, and from its end until the guest runs undisturbed.
 const SETTLE: Duration = Duration::from_millis(400);
 
 /// Measures both backends, each with its accelerator.
-pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    for (index, accel) in ["kvm", "tcg"].into_iter().enumerate() {
-        if accel == "kvm" && !programs::has_kvm() {
-            continue;
-        }
+pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    let worlds = outcome.available([World::Kvm, World::Tcg]);
+    for (index, world) in worlds.iter().enumerate() {
         // A plain stop is one of a vCPU under KVM.
-        let (backend, looks) = if accel == "kvm" { ("kvm", &LOOKS[..]) } else { ("gdbstub", &LOOKS[..3]) };
-        let speeds = speeds(accel, looks, &|done, total| progress(index as u64 * total + done, 2 * total))?;
-        let undisturbed = Summary::of(&speeds[0]).context("no window was measured")?.median;
-        outcome.add(Figure::of(&format!("sampling.{backend}.undisturbed_rounds_s"), "rounds/s", &speeds[0]));
-        for (look, speeds) in looks.iter().zip(&speeds) {
-            let losses: Vec<f64> = speeds.iter().map(|speed| (1.0 - speed / undisturbed) * 100.0).collect();
-            let name = match look {
-                Look::Nobody => continue,
-                Look::Record(rate) => format!("sampling.{backend}.loss_percent_{rate}hz"),
-                Look::Stops(rate) => format!("floor.stop_loss_percent_{rate}hz"),
-            };
-            outcome.add(Figure::of(&name, "%", &losses));
-        }
+        let (backend, looks) = if *world == World::Kvm { ("kvm", &LOOKS[..]) } else { ("gdbstub", &LOOKS[..3]) };
+        let guest = Guest::start(&world.to_string())?;
+        let run = run.part(index, worlds.len());
+        let window = run.size(WINDOW, WINDOW_SHORT);
+        let add = |outcome: &mut Outcome, speeds: &[Vec<f64>]| add(outcome, backend, looks, speeds);
+        in_turn(outcome, looks.len(), ROUNDS, &run, |index| speed(&guest, looks[index], window), add)?;
     }
     outcome.note(format!(
         "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows without a sampler; the lower bound is stops of the vCPU at the same moments, in which nothing is read",
@@ -57,29 +52,41 @@ pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// Rounds per second in each window, by sampler.
-fn speeds(accel: &str, looks: &[Look], progress: Progress) -> Result<Vec<Vec<f64>>> {
-    let guest = Guest::start(accel)?;
-    in_turn(looks.len(), ROUNDS, progress, |index| {
-        let mut looking = start(looks[index], &guest)?;
-        std::thread::sleep(SETTLE);
-        let mark = guest.mark();
-        std::thread::sleep(WINDOW);
-        let speed = guest.speed_since(mark).context("the guest prints nothing")?;
-        if let Some(looking) = &mut looking {
-            let status = looking.wait(Duration::from_secs(20)).context("the sampler does not end")?;
-            if !status.success() {
-                bail!("the sampler failed: {}", looking.output());
-            }
+/// Figures of one guest; `speeds` are rounds per second in each window, by sampler.
+fn add(outcome: &mut Outcome, backend: &str, looks: &[Look], speeds: &[Vec<f64>]) {
+    let Some(undisturbed) = Summary::of(&speeds[0]).map(|summary| summary.median) else { return };
+    outcome.add(Figure::of(&format!("sampling.{backend}.undisturbed_rounds_s"), "rounds/s", &speeds[0]));
+    for (look, speeds) in looks.iter().zip(speeds) {
+        let losses: Vec<f64> = speeds.iter().map(|speed| (1.0 - speed / undisturbed) * 100.0).collect();
+        let name = match look {
+            Look::Nobody => continue,
+            Look::Record(rate) => format!("sampling.{backend}.loss_percent_{rate}hz"),
+            Look::Stops(rate) => format!("floor.stop_loss_percent_{rate}hz"),
+        };
+        outcome.add(Figure::of(&name, "%", &losses));
+    }
+}
+
+/// Rounds per second of the guest in a window.
+fn speed(guest: &Guest, look: Look, window: Duration) -> Result<f64> {
+    let mut looking = start(look, guest, window)?;
+    std::thread::sleep(SETTLE);
+    let mark = guest.mark();
+    std::thread::sleep(window);
+    let speed = guest.speed_since(mark).context("the guest prints nothing")?;
+    if let Some(looking) = &mut looking {
+        let status = looking.wait(Duration::from_secs(20)).context("the sampler does not end")?;
+        if !status.success() {
+            bail!("the sampler failed: {}", looking.output());
         }
-        std::thread::sleep(SETTLE / 2);
-        Ok(speed)
-    })
+    }
+    std::thread::sleep(SETTLE / 2);
+    Ok(speed)
 }
 
 /// Starts a sampler, for a window and the time around it.
-fn start(look: Look, guest: &Guest) -> Result<Option<Process>> {
-    let time = WINDOW + SETTLE * 2;
+fn start(look: Look, guest: &Guest, window: Duration) -> Result<Option<Process>> {
+    let time = window + SETTLE * 2;
     let mut command = match look {
         Look::Nobody => return Ok(None),
         Look::Record(rate) => recorder(guest.pid(), rate, time.as_secs_f64(), &guest.file("recording"))?,

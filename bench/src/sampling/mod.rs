@@ -8,13 +8,13 @@ mod pauses;
 mod record;
 mod torn;
 
-use crate::outcome::Part;
+use crate::Part;
 
 /// The measurements; those that this machine cannot do are left out with a note.
 pub const PARTS: [Part; 5] = [
-    ("pauses", |outcome, _| pauses::measure(outcome)),
+    ("pauses", pauses::measure),
     ("loss", loss::measure),
-    ("record", |outcome, _| record::measure(outcome)),
-    ("torn", |outcome, _| torn::measure(outcome)),
+    ("record", record::measure),
+    ("torn", torn::measure),
     ("oracle", oracle::measure),
 ];

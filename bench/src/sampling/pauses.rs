@@ -4,9 +4,11 @@ use super::guest::Guest;
 use super::monitor::{Hmp, Qmp};
 use crate::figure::Figure;
 use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::programs;
+use glass_tests::queue::World;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,9 +19,20 @@ const KVM_SAMPLES: usize = 20_000;
 /// Samples per second of the quick backends.
 const RATE_HZ: u32 = 500;
 /// A slow way has this time for all its samples, on the VM where all ways are compared and on the other.
-const SLOW_LIMITS: [Duration; 2] = [Duration::from_secs(480), Duration::from_secs(30)];
+const SLOW_LIMITS: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(30)];
 /// Parts into which the samples of each way are divided, so that all see the same noise.
 const TURNS: usize = 4;
+/// Turns and samples of a turn in a short run.
+const SHORT: (usize, usize) = (1, 50);
+const SLOW_LIMIT_SHORT: Duration = Duration::from_secs(1);
+
+/// What is measured of one way in a turn.
+struct Turn {
+    samples: usize,
+    kvm_samples: usize,
+    /// Of the slow way.
+    limit: Duration,
+}
 
 /// Microseconds, by who has looked.
 #[derive(Default)]
@@ -34,25 +47,43 @@ struct Times {
 }
 
 /// Measures on a VM under KVM by all ways, and on one under TCG by those that need no KVM.
-pub fn measure(outcome: &mut Outcome) -> Result<()> {
-    let mut floor_us = None;
-    if programs::has_kvm() {
-        let times = look_at("kvm")?;
-        floor_us = Summary::of(&times.floor).map(|floor| floor.median);
-        add(outcome, "floor.stop_us", &times.floor, None);
-        add(outcome, "sampling.kvm.pause_us", &times.kvm, floor_us);
-        add(outcome, "sampling.kvm.cpu_us", &times.kvm_cpu, None);
-        add_peers(outcome, "sampling", &times, floor_us);
-    } else {
-        outcome.note("KVM skipped: /dev/kvm cannot be opened");
+pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    let worlds = outcome.available([World::Kvm, World::Tcg]);
+    let has_gdb = Command::new("gdb").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !has_gdb {
+        outcome.note("gdb skipped: it is not installed");
     }
-    let times = look_at("tcg")?;
-    add_peers(outcome, if floor_us.is_some() { "sampling.tcg" } else { "sampling" }, &times, None);
+    for (index, world) in worlds.iter().enumerate() {
+        let is_first = index == 0;
+        let limit = run.size(SLOW_LIMITS[index], SLOW_LIMIT_SHORT);
+        let guest = Guest::start(&world.to_string())?;
+        let run = run.part(index, worlds.len());
+        let (turns, samples) = run.size((TURNS, SAMPLES / TURNS), SHORT);
+        let kvm_samples = run.size(KVM_SAMPLES / TURNS, SHORT.1);
+        let turn = Turn { samples, kvm_samples, limit: if has_gdb { limit / turns as u32 } else { Duration::ZERO } };
+        let mut times = Times::default();
+        for _ in run.rounds(turns) {
+            look_at(*world, &guest, &turn, &mut times)?;
+            run.so_far(outcome, |so_far| add_all(so_far, *world, is_first, &times));
+        }
+        add_all(outcome, *world, is_first, &times);
+    }
     outcome.note(format!(
         "pauses: one VM that computes all the time, the ways in turn, {RATE_HZ} looks per second; 24 KiB of stack are copied by ours"
     ));
     outcome.note("hmp_registers: registers only, no stack, the guest runs on meanwhile; gdb_bt: `gdb -batch -ex bt`, its pause by QEMU's events, its total from start to end of gdb");
     Ok(())
+}
+
+/// Figures of one VM. The names of the first have no accelerator.
+fn add_all(outcome: &mut Outcome, world: World, is_first: bool, times: &Times) {
+    let floor_us = Summary::of(&times.floor).map(|floor| floor.median);
+    if world == World::Kvm {
+        add(outcome, "floor.stop_us", &times.floor, None);
+        add(outcome, "sampling.kvm.pause_us", &times.kvm, floor_us);
+        add(outcome, "sampling.kvm.cpu_us", &times.kvm_cpu, None);
+    }
+    add_peers(outcome, if is_first { "sampling" } else { "sampling.tcg" }, times, floor_us);
 }
 
 fn add(outcome: &mut Outcome, name: &str, samples: &[f64], floor_us: Option<f64>) {
@@ -74,26 +105,21 @@ fn add_peers(outcome: &mut Outcome, prefix: &str, times: &Times, floor_us: Optio
     add(outcome, &format!("{prefix}.gdb_bt_total_us"), &times.gdb_total, None);
 }
 
-fn look_at(accel: &str) -> Result<Times> {
-    let guest = Guest::start(accel)?;
-    let mut times = Times::default();
-    for _ in 0..TURNS {
-        if accel == "kvm" {
-            ours("kvm", KVM_SAMPLES, &guest, &mut times)?;
-        }
-        ours("gdbstub", SAMPLES, &guest, &mut times)?;
-        hmp(&guest, &mut times).context("cannot measure `info registers`")?;
-        let limit = SLOW_LIMITS[usize::from(accel != "kvm" && programs::has_kvm())];
-        gdb(&guest, &mut times, limit).context("cannot measure gdb")?;
+/// One turn of each way.
+fn look_at(world: World, guest: &Guest, turn: &Turn, times: &mut Times) -> Result<()> {
+    if world == World::Kvm {
+        ours("kvm", turn.kvm_samples, guest, times)?;
     }
-    Ok(times)
+    ours("gdbstub", turn.samples, guest, times)?;
+    hmp(guest, turn.samples, times).context("cannot measure `info registers`")?;
+    gdb(guest, times, turn).context("cannot measure gdb")
 }
 
 /// One turn of one of our backends.
 fn ours(backend: &str, samples: usize, guest: &Guest, times: &mut Times) -> Result<()> {
     let program = programs::built("examples/pauses").context("the example `pauses` is not built")?;
     let mut command = Command::new(program);
-    command.arg(backend).args([guest.pid().to_string(), (samples / TURNS).to_string(), RATE_HZ.to_string()]);
+    command.arg(backend).args([guest.pid().to_string(), samples.to_string(), RATE_HZ.to_string()]);
     let output = command.output().context("cannot start the example `pauses`")?;
     if !output.status.success() {
         bail!("sampling by {backend} failed: {}", String::from_utf8_lossy(&output.stderr));
@@ -113,9 +139,9 @@ fn ours(backend: &str, samples: usize, guest: &Guest, times: &mut Times) -> Resu
 }
 
 /// One turn of the registers by the monitor.
-fn hmp(guest: &Guest, times: &mut Times) -> Result<()> {
+fn hmp(guest: &Guest, samples: usize, times: &mut Times) -> Result<()> {
     let mut hmp = Hmp::connect(&guest.socket("hmp"))?;
-    for _ in 0..SAMPLES / TURNS {
+    for _ in 0..samples {
         std::thread::sleep(Duration::from_secs(1) / RATE_HZ);
         let (answer, time) = hmp.command("info registers")?;
         if !answer.contains("RIP=") {
@@ -127,10 +153,10 @@ fn hmp(guest: &Guest, times: &mut Times) -> Result<()> {
 }
 
 /// One turn of `gdb -batch -ex bt`.
-fn gdb(guest: &Guest, times: &mut Times, limit: Duration) -> Result<()> {
-    let limit = Instant::now() + limit / TURNS as u32;
+fn gdb(guest: &Guest, times: &mut Times, turn: &Turn) -> Result<()> {
+    let limit = Instant::now() + turn.limit;
     let mut qmp = Qmp::connect(&guest.socket("qmp"))?;
-    for _ in 0..SAMPLES / TURNS {
+    for _ in 0..turn.samples {
         if Instant::now() > limit {
             break;
         }

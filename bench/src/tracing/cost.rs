@@ -3,6 +3,7 @@
 use super::throughput::{trace, trace_log};
 use crate::figure::Figure;
 use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -26,16 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TIMED: &str = "tiny";
 
 /// Adds the figures.
-pub fn measure(outcome: &mut Outcome) -> Result<()> {
+pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-tracing-cost")?;
-    for world in [World::Process, World::Kvm] {
+    for (index, world) in [World::Process, World::Kvm].into_iter().enumerate() {
         if let Some(reason) = world.obstacle() {
             outcome.note(format!("cost of an event ({world}) left out: {reason}"));
             continue;
         }
-        events(outcome, world, &folder)?;
+        events(outcome, world, &folder, &run.part(index, 3))?;
     }
-    calls(outcome, &folder)?;
+    calls(outcome, &folder, &run.part(2, 3))?;
     outcome.note(format!(
         "an event reads the clock (`rdtsc`), which is the lower bound; {RUNS} runs of trace-cost, whose numbers are medians of rounds in turn"
     ));
@@ -43,9 +44,9 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Off, on and floor as the program itself times them.
-fn events(outcome: &mut Outcome, world: World, folder: &Folder) -> Result<()> {
+fn events(outcome: &mut Outcome, world: World, folder: &Folder, run: &Run) -> Result<()> {
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for _ in 0..RUNS {
+    for _ in run.rounds(RUNS) {
         let output = run_to_end(&mut command("trace-cost", world, &[])?, &folder.file("cost.log"))?;
         for line in output.lines() {
             if let Some((name, Ok(ns))) = line.trim().split_once(' ').map(|(name, ns)| (name, ns.parse::<f64>())) {
@@ -70,6 +71,7 @@ fn events(outcome: &mut Outcome, world: World, folder: &Folder) -> Result<()> {
             figure
         });
     }
+    run.figures(outcome);
     Ok(())
 }
 
@@ -96,14 +98,14 @@ fn run_to_end(command: &mut Command, log: &Path) -> Result<String> {
 }
 
 /// A call of a small function: without sleds, with sleds that are off, and traced.
-fn calls(outcome: &mut Outcome, folder: &Folder) -> Result<()> {
+fn calls(outcome: &mut Outcome, folder: &Folder, run: &Run) -> Result<()> {
     let start = |variant, name: &str| -> Result<Process> {
         let program = programs::variant("busy", variant, false).context("busy is not built")?;
         Process::spawn(Command::new(program).args(["--", "--calls"]), &folder.file(name))
     };
     let (plain, sleds) = (start(Variant::Usual, "plain.log")?, start(Variant::Functions, "sleds.log")?);
     let mut samples: [Vec<f64>; 3] = Default::default();
-    for round in 0..WINDOWS {
+    for round in run.rounds(WINDOWS) {
         for index in turn(samples.len(), round) {
             let mut tracer = None;
             if index == 2 {

@@ -1,10 +1,12 @@
 //! Instructions that the queue executes for the same requests without trace events in its code, with events that are
 //! off, and while it writes them. Instruction counts are exact, whereas times of transfers vary by more than the effect.
 
+use super::service::built;
 use super::throughput::up_and_down;
 use crate::block::Body;
 use crate::figure::Figure;
 use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 5;
 /// Items that are uploaded, downloaded and removed in a turn: few segments each, since the segmentation of a long stream depends on time.
 const ITEMS: u64 = 120;
+const ITEMS_SHORT: u64 = 2;
 /// Items before the counted ones.
 const ITEMS_FIRST: u64 = 3;
 const ITEM_BYTES: u64 = 64 << 10;
@@ -46,15 +49,17 @@ const MODES: [Mode; 3] = [
 ];
 
 /// Adds the figures.
-pub fn measure(outcome: &mut Outcome) -> Result<()> {
+pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    let items = run.size(ITEMS, ITEMS_SHORT);
+    let modes = MODES.map(|mode| Mode { variant: built("upload-queue", mode.variant, run), ..mode });
     let folder = Folder::new("bench-tracing-instructions")?;
     let note = format!("{ROUNDS} rounds, each of {ITEMS} items of {} KiB up, down and away", ITEM_BYTES >> 10);
     match missing(&["valgrind"]) {
         Some(program) => outcome.note(format!("instructions of the process left out: {program} is not installed")),
         None => {
-            add_figures(outcome, "process", |mode| {
+            add_figures(outcome, "process", &modes, items, &run.part(0, 2), |mode| {
                 let first = instructions_of_process(mode, ITEMS_FIRST, &folder)?;
-                Ok(instructions_of_process(mode, ITEMS_FIRST + ITEMS, &folder)?.saturating_sub(first))
+                Ok(instructions_of_process(mode, ITEMS_FIRST + items, &folder)?.saturating_sub(first))
             })?;
             outcome.note(format!(
                 "instructions of the process: {note}; of user mode, by callgrind; the kernel's are not among them"
@@ -65,7 +70,9 @@ pub fn measure(outcome: &mut Outcome) -> Result<()> {
         Some(program) => outcome.note(format!("instructions of the VM left out: {program} is not installed")),
         None => {
             let plugin = compile_plugin(&folder)?;
-            add_figures(outcome, "vm", |mode| instructions_of_vm(mode, &plugin, &folder))?;
+            run.figures(outcome);
+            let count = |mode: &Mode| instructions_of_vm(mode, items, &plugin, &folder);
+            add_figures(outcome, "vm", &modes, items, &run.part(1, 2), count)?;
             outcome.note(format!(
                 "instructions of the VM: {note}; all of the guest under TCG, by a plugin of QEMU, without unsuccessful polls for work"
             ));
@@ -84,20 +91,27 @@ fn missing(names: &[&'static str]) -> Option<&'static str> {
     names.iter().find(|name| !starts(name)).copied()
 }
 
-/// `count` returns the instructions that a mode executes for [`ITEMS`] items.
-fn add_figures(outcome: &mut Outcome, place: &str, count: impl Fn(&Mode) -> Result<u64>) -> Result<()> {
+/// `count` returns the instructions that a mode executes for `items` items.
+fn add_figures(
+    outcome: &mut Outcome,
+    place: &str,
+    modes: &[Mode; MODES.len()],
+    items: u64,
+    run: &Run,
+    count: impl Fn(&Mode) -> Result<u64>,
+) -> Result<()> {
     let mut per_item: [Vec<f64>; MODES.len()] = Default::default();
-    for round in 0..ROUNDS {
-        for index in turn(MODES.len(), round) {
-            let mode = &MODES[index];
+    for round in run.rounds(ROUNDS) {
+        for index in turn(modes.len(), round) {
+            let mode = &modes[index];
             let instructions = count(mode).with_context(|| format!("{place}, {}, round {round}", mode.name))?;
-            per_item[index].push(instructions as f64 / ITEMS as f64);
+            per_item[index].push(instructions as f64 / items as f64);
         }
     }
     let absent = Summary::of(&per_item[0]).context("nothing was counted")?;
     let thousands: Vec<f64> = per_item[0].iter().map(|instructions| instructions / 1e3).collect();
     outcome.add(Figure::of(&format!("tracing.queue.{place}.item_instructions"), "thousand", &thousands));
-    for (mode, instructions) in MODES.iter().zip(&per_item).skip(1) {
+    for (mode, instructions) in modes.iter().zip(&per_item).skip(1) {
         let percent: Vec<f64> = instructions.iter().map(|count| (count / absent.median - 1.0) * 100.0).collect();
         outcome.add(Figure::of(&format!("tracing.queue.{place}.{}_instructions_percent", mode.name), "%", &percent));
     }
@@ -140,7 +154,7 @@ fn compile_plugin(folder: &Folder) -> Result<PathBuf> {
 }
 
 /// The whole guest, during the transfers.
-fn instructions_of_vm(mode: &Mode, plugin: &Path, folder: &Folder) -> Result<u64> {
+fn instructions_of_vm(mode: &Mode, items: u64, plugin: &Path, folder: &Folder) -> Result<u64> {
     let glass = programs::built("glass").context("glass is not built")?;
     let image = programs::variant("upload-queue", mode.variant, true).context("the queue's image is not built")?;
     let (port, counts) = (free_port()?, folder.file("counts"));
@@ -155,7 +169,7 @@ fn instructions_of_vm(mode: &Mode, plugin: &Path, folder: &Folder) -> Result<u64
     let address = wait_for(&mut qemu.process, port)?;
     move_items(address, ITEMS_FIRST)?;
     let before = plugin_count(&counts)?;
-    move_items(address, ITEMS)?;
+    move_items(address, items)?;
     Ok(plugin_count(&counts)?.saturating_sub(before))
 }
 

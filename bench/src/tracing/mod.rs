@@ -7,20 +7,25 @@ mod plot;
 mod service;
 mod throughput;
 
-use crate::outcome::{Outcome, Part, Progress};
+use crate::Part;
+use crate::outcome::Outcome;
+use crate::run::Run;
 use anyhow::{Context, Result};
 use glass_tests::programs;
 
 /// The measurements; those that this machine cannot do are left out with a note.
 pub const PARTS: [Part; 4] = [
-    ("cost", |outcome, _| cost::measure(outcome)),
-    ("instructions", |outcome, _| instructions::measure(outcome)),
-    ("page", |outcome, _| page::measure(outcome)),
+    ("cost", cost::measure),
+    ("instructions", instructions::measure),
+    ("page", page::measure),
     ("throughput", throughput_and_bars),
 ];
 
-fn throughput_and_bars(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    let groups = throughput::measure(outcome, progress)?;
+fn throughput_and_bars(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    let groups = throughput::measure(outcome, run)?;
+    if run.is_short() {
+        return Ok(());
+    }
     for line in plot::text(&groups).lines() {
         outcome.note(line);
     }

@@ -3,6 +3,7 @@
 
 use crate::figure::Figure;
 use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -14,10 +15,12 @@ use std::time::Duration;
 
 /// Events of the synthetic trace.
 const EVENTS: &str = "10000000";
+const EVENTS_SHORT: &str = "20000";
 /// How often each page is opened; it is written once.
 const RUNS: &str = "5";
+const RUNS_SHORT: &str = "1";
 /// A run that takes longer has failed: writing the page takes some 10 s of CPU time.
-const PATIENCE: Duration = Duration::from_secs(1200);
+const PATIENCE: Duration = Duration::from_secs(590);
 /// The lower bound that figures stand beside.
 const FLOOR: &str = "an empty page of as many bytes";
 
@@ -57,11 +60,14 @@ const ROWS: [Row; 13] = [
 ];
 
 /// Adds the figures.
-pub fn measure(outcome: &mut Outcome) -> Result<()> {
+pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-tracing-page")?;
     let program = programs::built("examples/trace_page_cost").context("trace_page_cost is not built")?;
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    let mut process = Process::spawn(Command::new(&program).args([EVENTS, RUNS]), &folder.file("page.log"))?;
+    let mut process = Process::spawn(
+        Command::new(&program).args([run.size(EVENTS, EVENTS_SHORT), run.size(RUNS, RUNS_SHORT)]),
+        &folder.file("page.log"),
+    )?;
     let status = process.wait(PATIENCE).context("trace_page_cost does not end")?;
     if !status.success() {
         bail!("trace_page_cost: {}", process.output());

@@ -1,5 +1,6 @@
 //! The services that are measured, started from a chosen build.
 
+use crate::run::Run;
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
 use glass_tests::port::free_port;
@@ -30,9 +31,9 @@ enum Kept {
 
 impl Running {
     /// Starts the service ("queue" or "tcp") and waits until it answers.
-    pub fn start(world: World, service: &str, variant: Variant, folder: &Folder) -> Result<Running> {
+    pub fn start(world: World, service: &str, variant: Variant, run: &Run, folder: &Folder) -> Result<Running> {
         let app = if service == "queue" { "upload-queue" } else { "bench-tcp" };
-        let program = programs::variant(app, variant, world != World::Process);
+        let program = programs::variant(app, built(app, variant, run), world != World::Process);
         let program = program.with_context(|| format!("{app} ({variant:?}) is not built"))?;
         if service == "queue" {
             let options =
@@ -72,6 +73,14 @@ impl Running {
     /// The process that runs the service: QEMU's, or its own.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+}
+
+/// The build that is run: in a short run one that the tests have too, which does the same.
+pub fn built(app: &str, variant: Variant, run: &Run) -> Variant {
+    match variant {
+        Variant::Functions if app == "upload-queue" => variant,
+        _ => run.size(variant, Variant::Usual),
     }
 }
 

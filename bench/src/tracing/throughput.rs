@@ -5,7 +5,8 @@ use super::plot::Group;
 use super::service::Running;
 use crate::block::Body;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -29,6 +30,7 @@ fn transfers(world: World) -> usize {
 /// Size of a transfer, up and down for the queue.
 const QUEUE_MIB: u64 = 32;
 const TCP_MIB: u64 = 96;
+const MIB_SHORT: u64 = 1;
 /// From the start of `glass trace` until it traces, however busy the machine is.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// Without an answer for so long, the measurement fails.
@@ -59,19 +61,19 @@ const MODES: [Mode; 5] = [
 const SERVICES: [&str; 2] = ["queue", "tcp"];
 
 /// Adds the figures and returns the bars.
-pub fn measure(outcome: &mut Outcome, progress: Progress) -> Result<Vec<Group>> {
+pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<Vec<Group>> {
     let worlds: Vec<World> =
         [World::Process, World::Kvm].into_iter().filter(|world| world.obstacle().is_none()).collect();
     if !worlds.contains(&World::Kvm) {
         outcome.note("throughput on KVM left out: /dev/kvm cannot be opened");
     }
     let mut groups = Vec::new();
-    let steps = (worlds.len() * SERVICES.len()) as u64;
+    let steps = worlds.len() * SERVICES.len();
     for world in worlds {
         for service in SERVICES {
-            let speeds = speeds(world, service)?;
+            let speeds = speeds(world, service, &run.part(groups.len(), steps))?;
             groups.push(add_figures(outcome, world, service, &speeds));
-            progress(groups.len() as u64, steps);
+            run.figures(outcome);
         }
     }
     outcome.note(format!(
@@ -91,11 +93,11 @@ struct Speed {
 }
 
 /// Speeds of all rounds, by mode.
-fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
+fn speeds(world: World, service: &str, run: &Run) -> Result<Vec<Vec<Speed>>> {
     let folder = Folder::new("bench-tracing")?;
     let mut running: Vec<Running> = Vec::new();
     for variant in [Variant::WithoutTrace, Variant::Usual, Variant::Functions] {
-        running.push(Running::start(world, service, variant, &folder)?);
+        running.push(Running::start(world, service, variant, run, &folder)?);
     }
     let of_mode = |mode: &Mode| {
         let found = running.iter().find(|running| running.variant == mode.variant);
@@ -104,19 +106,19 @@ fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
     let (quiet, traced): (Vec<usize>, Vec<usize>) = (0..MODES.len()).partition(|index| MODES[*index].trace.is_empty());
     let mut speeds = vec![Vec::new(); MODES.len()];
     // One round to warm up, which is not counted.
-    for round in 0..=ROUNDS {
+    for round in std::iter::once(0).chain(run.rounds(ROUNDS).map(|round| round + 1)) {
         let failed = |index: usize| format!("{service} ({world}), {}, round {round}", MODES[index].label);
         let mut measured = vec![Vec::new(); MODES.len()];
-        for transfer in 0..transfers(world) {
+        for transfer in 0..run.size(transfers(world), 1) {
             for index in turn(quiet.len(), transfer).map(|place| quiet[place]) {
-                let speed = one_transfer(of_mode(&MODES[index])?, service).with_context(|| failed(index))?;
+                let speed = one_transfer(of_mode(&MODES[index])?, service, run).with_context(|| failed(index))?;
                 measured[index].push(speed);
             }
         }
         for index in turn(traced.len(), round).map(|place| traced[place]) {
             let mode = &MODES[index];
             measured[index] =
-                traced_turn(of_mode(mode)?, mode, world, service, &folder).with_context(|| failed(index))?;
+                traced_turn(of_mode(mode)?, mode, world, service, run, &folder).with_context(|| failed(index))?;
         }
         if round > 0 {
             speeds.iter_mut().zip(measured).for_each(|(all, measured)| all.extend(measured));
@@ -126,20 +128,33 @@ fn speeds(world: World, service: &str) -> Result<Vec<Vec<Speed>>> {
 }
 
 /// The transfers of a turn while `glass trace` records.
-fn traced_turn(running: &Running, mode: &Mode, world: World, service: &str, folder: &Folder) -> Result<Vec<Speed>> {
-    let mut tracer = trace(running.pid(), mode.trace, folder)?;
-    let speeds = (0..transfers(world)).map(|_| one_transfer(running, service)).collect();
+fn traced_turn(
+    running: &Running,
+    mode: &Mode,
+    world: World,
+    service: &str,
+    run: &Run,
+    folder: &Folder,
+) -> Result<Vec<Speed>> {
+    // A short run has no build of the sender whose functions can be traced.
+    let groups = if run.is_short() && service == "tcp" { &["--groups", "tasks"] } else { mode.trace };
+    let mut tracer = trace(running.pid(), groups, folder)?;
+    let transfers = run.size(transfers(world), 1);
+    let speeds = (0..transfers).map(|_| one_transfer(running, service, run)).collect();
     if !tracer.interrupt(PATIENCE) {
         bail!("glass trace: {}", trace_log(&tracer));
     }
     speeds
 }
 
-fn one_transfer(running: &Running, service: &str) -> Result<Speed> {
+fn one_transfer(running: &Running, service: &str, run: &Run) -> Result<Speed> {
     let cpu_before = process::cpu_time(running.pid()).context("the service has ended")?;
     let (mib, seconds) = match service {
-        "queue" => (2.0 * QUEUE_MIB as f64, up_and_down(running.address, &Body::new(QUEUE_MIB << 20))?),
-        _ => receive(running.address)?,
+        "queue" => {
+            let mib = run.size(QUEUE_MIB, MIB_SHORT);
+            (2.0 * mib as f64, up_and_down(running.address, &Body::new(mib << 20))?)
+        }
+        _ => receive(running.address, run.size(TCP_MIB, MIB_SHORT))?,
     };
     let cpu = process::cpu_time(running.pid()).context("the service has ended")?.saturating_sub(cpu_before);
     Ok(Speed { mib_s: mib / seconds, cpu_ms_mib: cpu.as_secs_f64() * 1e3 / mib })
@@ -196,8 +211,8 @@ pub fn up_and_down(address: SocketAddr, body: &Body) -> Result<f64> {
 }
 
 /// Requests bytes from the sender; returns the received MiB and the seconds.
-fn receive(address: SocketAddr) -> Result<(f64, f64)> {
-    let bytes = TCP_MIB << 20;
+fn receive(address: SocketAddr, mib: u64) -> Result<(f64, f64)> {
+    let bytes = mib << 20;
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(format!("send {bytes}\n").as_bytes())?;
@@ -209,7 +224,7 @@ fn receive(address: SocketAddr) -> Result<(f64, f64)> {
             count => seen += count as u64,
         }
     }
-    Ok((TCP_MIB as f64, begin.elapsed().as_secs_f64()))
+    Ok((mib as f64, begin.elapsed().as_secs_f64()))
 }
 
 fn add_figures(outcome: &mut Outcome, world: World, service: &str, speeds: &[Vec<Speed>]) -> Group {

@@ -4,9 +4,10 @@ use super::{Contestant, PORT, vm, wait};
 use crate::block::Body;
 use crate::figure::Figure;
 use crate::load::{Load, Place};
-use crate::outcome::{Outcome, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
 use crate::peers::linux;
 use crate::peers::nginx::Nginx;
+use crate::run::Run;
 use crate::statistics::Summary;
 use crate::web;
 use anyhow::{Context, Result, ensure};
@@ -21,13 +22,14 @@ const ITEM_BYTES: u64 = 1024;
 /// Turns of each contestant, and how long a measurement takes.
 const ROUNDS: usize = 7;
 const DURATION: Duration = Duration::from_millis(500);
+const DURATION_SHORT: Duration = Duration::from_millis(20);
 /// Kept connections.
 const CONNECTIONS: [usize; 2] = [1, 16];
 
 /// Queues as VMs behind TAP devices, nginx behind a pair of Ethernet devices, nginx in Linux behind a TAP device.
-pub(super) fn small(outcome: &mut Outcome, progress: Progress) -> Result<()> {
+pub(super) fn small(outcome: &mut Outcome, run: &Run) -> Result<()> {
     if let Some(reason) = netns::obstacle() {
-        outcome.note(format!("small skipped: {reason}"));
+        outcome.skip(reason);
         return Ok(());
     }
     let folder = Folder::new("bench-queue")?;
@@ -53,7 +55,7 @@ pub(super) fn small(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         Some(nginx) => servers.push(("native_nginx".into(), "item", Place::Tcp(nginx.address))),
         None => outcome.note("nginx skipped: it is not installed"),
     }
-    let guest = match linux::obstacle() {
+    let guest = match linux::obstacle(run) {
         None => web::linux_guest(&near, &site, &folder).map_err(|error| format!("{error:#}")),
         Some(reason) => Err(reason.to_owned()),
     };
@@ -64,13 +66,19 @@ pub(super) fn small(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     for (name, _, place) in &servers {
         place.wait(&near, web::LIMIT).with_context(|| name.clone())?;
     }
-    let samples = in_turn(servers.len(), ROUNDS, progress, |index| {
+    let duration = run.size(DURATION, DURATION_SHORT);
+    let measure = |index: usize| {
         let (name, path, place) = &servers[index];
-        let measure =
-            |connections| Load { path, bytes: ITEM_BYTES, connections, keeps: true, duration: DURATION }.run(place);
+        let measure = |connections| Load { path, bytes: ITEM_BYTES, connections, keeps: true, duration }.run(place);
         let rates = near.inside(|| CONNECTIONS.into_iter().map(measure).collect::<Result<Vec<f64>>>());
         rates.with_context(|| name.clone())
-    })?;
+    };
+    in_turn(outcome, servers.len(), ROUNDS, run, measure, |outcome, samples| add(outcome, &servers, samples))?;
+    outcome.note(format!("small: GETs a second of an item of {ITEM_BYTES} bytes on 1 and on 16 kept connections, by the same client, {} ms a measurement", DURATION.as_millis()));
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, servers: &[(String, &str, Place)], samples: &[Vec<Vec<f64>>]) {
     let column = |index: usize, mode: usize| samples[index].iter().map(|rates| rates[mode]).collect::<Vec<_>>();
     for (index, (name, ..)) in servers.iter().enumerate() {
         let peer = match name.as_str() {
@@ -88,6 +96,4 @@ pub(super) fn small(outcome: &mut Outcome, progress: Progress) -> Result<()> {
             }));
         }
     }
-    outcome.note(format!("small: GETs a second of an item of {ITEM_BYTES} bytes on 1 and on 16 kept connections, by the same client, {} ms a measurement", DURATION.as_millis()));
-    Ok(())
 }

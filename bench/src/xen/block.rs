@@ -1,10 +1,11 @@
 //! `xen block`: how fast a domain reads a disk of dom0, with each feature of the block protocol and without, beside a Linux domain on the same
 //! disk. The features and the sizes of requests are those of the article on MirageOS's block driver.
 
-use super::EMULATED;
+use super::is_skipped;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
 use crate::peers::linux::add_programs;
+use crate::run::Run;
 use crate::statistics::{Summary, geometric_mean};
 use anyhow::{Context, Result, ensure};
 use glass_tests::programs;
@@ -42,20 +43,22 @@ const CLOSE: f64 = 0.9;
 type Rates = BTreeMap<(usize, u32), f64>;
 
 /// Measures all contestants in turn.
-pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    outcome.note(EMULATED);
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_skipped(outcome, run) {
+        return Ok(());
+    }
     let image = programs::image("bench-disk").context("the image of bench-disk is not built")?;
     let mut world = World::boot()?;
     world.bring(&image)?;
     let disk =
         format!("dd if=/dev/zero of=/tmp/disk bs=1M count={DISK_MIB} 2>/dev/null && losetup /dev/loop0 /tmp/disk");
     world.expect(&disk, LIMIT)?;
-    let samples = in_turn(FEATURES.len() + 1, ROUNDS, progress, |contestant| match FEATURES.get(contestant) {
+    let measure = |contestant: usize| match FEATURES.get(contestant) {
         Some((_, features)) => ours(&mut world, features),
         None => linux(&mut world),
-    })?;
+    };
+    in_turn(outcome, FEATURES.len() + 1, ROUNDS, run, measure, add)?;
     world.power_off()?;
-    add(outcome, &samples);
     outcome.note(format!(
         "sequential reads of {DISK_MIB} MiB in the memory of dom0, {MILLISECONDS} ms a cell, by a domain of {MEMORY_MIB} MiB; linux_domu: Debian's kernel as a PVH domain of {LINUX_MEMORY_MIB} MiB with fio (io_uring, O_DIRECT), which has both features"
     ));

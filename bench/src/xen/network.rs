@@ -1,8 +1,9 @@
 //! `xen network`: TCP between a domain and dom0, with offloads and without, beside a Linux domain with the same program.
 
-use super::EMULATED;
+use super::is_skipped;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress, in_turn};
+use crate::outcome::{Outcome, in_turn};
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result};
 use glass_tests::programs;
@@ -29,8 +30,10 @@ const LISTENS: &str = "bench-tcp listens";
 type Rates = [f64; DIRECTIONS.len()];
 
 /// Measures all contestants in turn.
-pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    outcome.note(EMULATED);
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_skipped(outcome, run) {
+        return Ok(());
+    }
     let image = programs::image("bench-tcp").context("the image of bench-tcp is not built")?;
     let program = programs::built_static("bench-tcp", true).context("bench-tcp is not built for dom0")?;
     let mut world = World::boot()?;
@@ -39,11 +42,20 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
     // Of the same name, so not before the program was copied.
     world.bring(&image)?;
     let program = std::fs::read(program)?;
-    let samples = in_turn(OURS.len() + 1, ROUNDS, progress, |contestant| match OURS.get(contestant) {
+    let measure = |contestant: usize| match OURS.get(contestant) {
         Some((_, words)) => ours(&mut world, words),
         None => linux(&mut world, &program),
-    })?;
+    };
+    in_turn(outcome, OURS.len() + 1, ROUNDS, run, measure, add)?;
     world.power_off()?;
+    outcome.note(format!(
+        "bench-tcp in a domain and as the client in dom0, {} MiB a transfer; out is from the domain to dom0; plain: without checksums and segments by the card; linux_domu: Debian's kernel as a PVH domain with the same bench-tcp as a process",
+        BYTES >> 20
+    ));
+    Ok(())
+}
+
+fn add(outcome: &mut Outcome, samples: &[Vec<Rates>]) {
     for (index, (direction, _)) in DIRECTIONS.iter().enumerate() {
         let column = |contestant: usize| samples[contestant].iter().map(|rates| rates[index]).collect::<Vec<f64>>();
         let peer = column(OURS.len());
@@ -54,11 +66,6 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         }
         outcome.add(Figure::of(&format!("{LINUX}_{direction}_mbit_s"), "Mbit/s", &peer));
     }
-    outcome.note(format!(
-        "bench-tcp in a domain and as the client in dom0, {} MiB a transfer; out is from the domain to dom0; plain: without checksums and segments by the card; linux_domu: Debian's kernel as a PVH domain with the same bench-tcp as a process",
-        BYTES >> 20
-    ));
-    Ok(())
 }
 
 /// Both directions, with the domain that listens.

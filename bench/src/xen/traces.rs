@@ -1,8 +1,9 @@
 //! `xen traces`: the pause of a domain for one stack trace, beside the hypercalls of uniprof and beside xenctx.
 
-use super::EMULATED;
+use super::is_skipped;
 use crate::figure::Figure;
-use crate::outcome::{Outcome, Progress};
+use crate::outcome::Outcome;
+use crate::run::Run;
 use crate::statistics::Summary;
 use anyhow::{Context, Result, bail};
 use glass_tests::folder::Folder;
@@ -39,8 +40,10 @@ struct Times {
 }
 
 /// Measures guest after guest, each alone with dom0.
-pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
-    outcome.note(EMULATED);
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_skipped(outcome, run) {
+        return Ok(());
+    }
     let mut world = World::boot()?;
     for file in ["glass", "examples/xen_looks"] {
         world.bring(&programs::built_static(file, true).with_context(|| format!("{file} is not built for dom0"))?)?;
@@ -54,7 +57,7 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
             look(&mut world, guest, ROW, &mut in_a_row)?;
             look(&mut world, guest, 0, &mut rested)?;
             xenctx(&mut world, guest, &mut by_xenctx)?;
-            progress((index * (TURNS + 1) + turn + 1) as u64, (GUESTS.len() * (TURNS + 1)) as u64);
+            run.done(index * (TURNS + 1) + turn + 1, GUESTS.len() * (TURNS + 1));
         }
         add(outcome, name, "", &in_a_row);
         outcome.add(beside(&format!("xen.{name}.trace_us"), &in_a_row.ours, "xenctx", &by_xenctx));
@@ -69,7 +72,8 @@ pub fn run(outcome: &mut Outcome, progress: Progress) -> Result<()> {
         let (of_guest, samples) = torn_stacks(&mut world, guest)?;
         torn += of_guest;
         judged += samples;
-        progress(((index + 1) * (TURNS + 1)) as u64, (GUESTS.len() * (TURNS + 1)) as u64);
+        run.done((index + 1) * (TURNS + 1), GUESTS.len() * (TURNS + 1));
+        run.figures(outcome);
         world.destroy(guest.name)?;
     }
     outcome.add(Figure::of("xen.torn_stacks", "stacks", &[torn as f64]));

@@ -34,7 +34,7 @@ pub fn config(size_max: u32, seg_max: u32, blk_size: u32) -> Vec<u8> {
 
 /// The device's side: a disk in memory and the requests that it has not answered.
 pub struct Platter {
-    fake: Fake,
+    pub fake: Fake,
     pub bytes: Vec<u8>,
     held: Vec<Chain>,
     flushes: usize,
@@ -63,14 +63,14 @@ impl Platter {
         )
     }
 
-    fn take(&mut self) {
+    pub fn take(&mut self) {
         while let Some(chain) = self.fake.with(0, |queue| queue.take()) {
             self.held.push(chain);
         }
     }
 
     /// Executes a held request and answers it. Whether the driver wants an interrupt for that.
-    fn answer(&mut self, which: usize, status: Option<u8>) -> bool {
+    pub fn answer(&mut self, which: usize, status: Option<u8>) -> bool {
         let chain = self.held.swap_remove(which);
         let asked = chain.read();
         let kind = u32::from_le_bytes(asked[..4].try_into().unwrap());
@@ -674,16 +674,16 @@ proptest! {
 
 /// Counts its wakes.
 #[derive(Default)]
-struct Count(AtomicUsize);
+pub struct Count(pub AtomicUsize);
 impl Wake for Count {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-type Task = Pin<Box<dyn Future<Output = Result<(), BlockError>>>>;
+pub type Task = Pin<Box<dyn Future<Output = Result<(), BlockError>>>>;
 
-fn reads(disk: &Disk<Blk<Fake, GuardedDma>>, sector: u64) -> Task {
+pub fn reads(disk: &Disk<Blk<Fake, GuardedDma>>, sector: u64) -> Task {
     let disk = disk.clone();
     Box::pin(async move {
         let (result, buf) = disk.read(sector * 512, Buf::zeroed(512).unwrap()).await;

@@ -1,14 +1,17 @@
 //! A disk for tasks: requests of any device behind `glass_api::Block`, and a [`Driver`] for the platform's loop.
 //!
 //! Requests beyond those that the disk can have in flight wait in order of arrival. A request whose
-//! future is dropped continues; its buffer is freed when the device is done with it.
+//! future is dropped continues; its buffer is freed when the device is done with it. So does a request that the device does not answer in time:
+//! its task gets an error, and until the device has answered all such requests, others are refused. The device is not reset: a host whose disk hangs
+//! stops the whole VM at a reset until the disk answers, and a write that was given up could happen after a newer one.
 
-use crate::Driver;
 use crate::blk::Blk;
 use crate::dma::Dma;
 use crate::error::{Lie, SetupError};
 use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::Transport;
+use crate::watch::Watch;
+use crate::{Driver, Notice};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -17,7 +20,8 @@ use core::cell::RefCell;
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use glass_api::{Block, BlockError, BlockInfo, Buf, write_zeroes_as_bytes};
+use core::time::Duration;
+use glass_api::{Block, BlockError, BlockInfo, Buf, Instant, write_zeroes_as_bytes};
 use glass_trace::{BlockKind, Name};
 
 /// What a request waits for that the disk has no room for.
@@ -144,6 +148,11 @@ struct Shared<B: BlockDevice> {
     tickets: Ticket,
     /// Kept for its memory.
     woken: Vec<Waker>,
+    /// How long requests may take, if that is limited.
+    watch: Option<Watch>,
+    /// One took longer, and not all of those in flight then have completed: the words of the error for all others.
+    silence: Option<&'static str>,
+    notice: Option<Notice>,
 }
 
 type Ticket = u64;
@@ -161,8 +170,18 @@ enum Slot {
 }
 
 impl<B: BlockDevice> Disk<B> {
-    /// Makes `blk` usable by tasks.
+    /// Makes `blk` usable by tasks, whose requests may take any time.
     pub fn new(blk: B) -> Disk<B> {
+        Disk::watched(blk, None)
+    }
+
+    /// Makes `blk` usable by tasks, whose requests fail if they take longer than `time` by the platform's `clock`.
+    pub fn with_deadline(blk: B, time: Duration, clock: impl Fn() -> Instant + 'static) -> Disk<B> {
+        let watch = Watch::new(blk.requests_max(), time, clock);
+        Disk::watched(blk, Some(watch))
+    }
+
+    fn watched(blk: B, watch: Option<Watch>) -> Disk<B> {
         let slot_of = (0..blk.requests_max()).collect();
         let shared = Shared {
             blk,
@@ -172,6 +191,9 @@ impl<B: BlockDevice> Disk<B> {
             waiting: VecDeque::new(),
             tickets: 0,
             woken: Vec::new(),
+            watch,
+            silence: None,
+            notice: None,
         };
         Disk { shared: Rc::new(RefCell::new(shared)) }
     }
@@ -184,8 +206,11 @@ impl<B: BlockDevice> Disk<B> {
 impl<B: BlockDevice> Shared<B> {
     /// Takes one completion.
     fn poll_one(&mut self) -> bool {
-        let Shared { blk, slots, free, slot_of, woken, .. } = self;
+        let Shared { blk, slots, free, slot_of, woken, watch, .. } = self;
         let finished = blk.poll_one(&mut |id: RequestId, result, buf| {
+            if let Some(watch) = watch {
+                watch.completed(id);
+            }
             let index = slot_of[id.index()];
             match mem::replace(&mut slots[index], Slot::Free) {
                 Slot::Busy(waker) => {
@@ -202,14 +227,15 @@ impl<B: BlockDevice> Shared<B> {
 
     /// Gives a request to the disk, which has room for it.
     fn submit(&mut self, request: Request, state: &mut State, waker: &Waker) -> Poll<Answer> {
+        if let Some(words) = self.silence {
+            return Poll::Ready((Err(BlockError::Broken(words)), request.into_buf()));
+        }
         match self.blk.submit(request) {
             Ok(id) => {
-                let slot = self.free.pop().unwrap_or_else(|| {
-                    self.slots.push(Slot::Free);
-                    self.slots.len() - 1
-                });
-                self.slots[slot] = Slot::Busy(waker.clone());
-                self.slot_of[id.index()] = slot;
+                let slot = self.give_slot(id, Slot::Busy(waker.clone()));
+                if let Some(watch) = &mut self.watch {
+                    watch.submitted(id);
+                }
                 let number = self.blk.traced_number(id);
                 self.block_on(number);
                 *state = State::Submitted { slot, number };
@@ -217,6 +243,47 @@ impl<B: BlockDevice> Shared<B> {
             }
             Err((SubmitError::Refused(error), request)) => Poll::Ready((Err(error), request.into_buf())),
             Err((SubmitError::Full, _)) => unreachable!("room was looked for first"),
+        }
+    }
+
+    /// The place of a request's new slot.
+    fn give_slot(&mut self, id: RequestId, slot: Slot) -> usize {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::Free);
+            self.slots.len() - 1
+        });
+        self.slots[index] = slot;
+        self.slot_of[id.index()] = index;
+        index
+    }
+
+    /// Fails the requests in flight, if one of them takes too long, and those that wait. The device still has the buffers. Whether it
+    /// did.
+    fn give_up(&mut self) -> bool {
+        let Some(watch) = self.watch.as_mut().filter(|_| self.silence.is_none()) else { return false };
+        if !watch.is_late() {
+            return false;
+        }
+        let (words, ids) = (watch.words(), watch.in_flight().collect::<Vec<_>>());
+        (self.silence, self.notice) = (Some(words), Some(Notice::Silent(watch.time())));
+        for id in ids {
+            let index = self.slot_of[id.index()];
+            if let Slot::Busy(waker) = mem::replace(&mut self.slots[index], Slot::Abandoned) {
+                self.give_slot(id, Slot::Abandoned);
+                self.slots[index] = Slot::Done((Err(BlockError::Broken(words)), None));
+                self.woken.push(waker);
+            }
+        }
+        self.admit();
+        true
+    }
+
+    /// Ends the silence of a device that has answered all.
+    fn end_silence(&mut self) {
+        if self.silence.is_some() && self.watch.as_ref().is_none_or(|watch| watch.in_flight().next().is_none()) {
+            self.silence = None;
+            // If it broke instead, that is reported.
+            self.notice = self.blk.lie().is_none().then_some(Notice::Answers);
         }
     }
 
@@ -230,16 +297,21 @@ impl<B: BlockDevice> Shared<B> {
         glass_trace::block(BlockKind::Resource, &NO_ROOM, self.blk.trace_name().into());
     }
 
-    /// Whether a request gets an answer from `submit` other than "full".
-    fn has_room(&self) -> bool {
-        self.blk.lie().is_some() || self.blk.has_room()
+    /// Whether the disk is broken, or does not answer.
+    fn refuses_all(&self) -> bool {
+        self.silence.is_some() || self.blk.lie().is_some()
     }
 
-    /// Wakes the first in the queue, or all if the disk is broken.
+    /// Whether a request gets an answer from `submit` other than "full".
+    fn has_room(&self) -> bool {
+        self.refuses_all() || self.blk.has_room()
+    }
+
+    /// Wakes the first in the queue, or all if none gets in.
     fn admit(&mut self) {
-        let count = match self.blk.lie() {
-            Some(_) => self.waiting.len(),
-            None => usize::from(self.has_room()),
+        let count = match self.refuses_all() {
+            true => self.waiting.len(),
+            false => usize::from(self.has_room()),
         };
         let wakers = self.waiting.iter().take(count).map(|(_, waker)| waker.clone());
         self.woken.extend(wakers);
@@ -269,14 +341,27 @@ impl<B: BlockDevice> Driver for Disk<B> {
             progress = true;
         }
         if progress {
-            with_wakes(&self.shared, Shared::admit);
+            with_wakes(&self.shared, |shared| {
+                shared.end_silence();
+                shared.admit();
+            });
         }
         progress
     }
 
     fn kick(&mut self) -> bool {
         self.shared.borrow_mut().blk.kick();
-        false
+        // What was completed by now has been taken: a poll comes first in a round.
+        with_wakes(&self.shared, Shared::give_up)
+    }
+
+    fn deadline(&mut self) -> Option<Instant> {
+        let shared = self.shared.borrow();
+        shared.watch.as_ref().filter(|_| shared.silence.is_none()).and_then(Watch::check_at)
+    }
+
+    fn take_notice(&mut self) -> Option<Notice> {
+        self.shared.borrow_mut().notice.take()
     }
 
     fn arm(&mut self) -> bool {
@@ -312,13 +397,15 @@ impl<B: BlockDevice + 'static> Block for Disk<B> {
     }
 
     async fn read(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
+        let bytes = buf.len();
         let (result, buf) = self.request(Request::Read { offset, buf }).await;
-        (result, buf.expect("a read returns its buffer"))
+        (result, buf.unwrap_or_else(|| replacement(bytes)))
     }
 
     async fn write(&self, offset: u64, buf: Buf) -> (Result<(), BlockError>, Buf) {
+        let bytes = buf.len();
         let (result, buf) = self.request(Request::Write { offset, buf }).await;
-        (result, buf.expect("a write returns its buffer"))
+        (result, buf.unwrap_or_else(|| replacement(bytes)))
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
@@ -336,6 +423,11 @@ impl<B: BlockDevice + 'static> Block for Disk<B> {
             false => write_zeroes_as_bytes(self, offset, len).await,
         }
     }
+}
+
+/// A buffer in place of one that a device has not given back.
+fn replacement(bytes: usize) -> Buf {
+    Buf::zeroed(bytes).unwrap_or_else(|_| Buf::empty())
 }
 
 /// A request on its way.
@@ -374,7 +466,7 @@ impl<B: BlockDevice> Future for Pending<B> {
             State::Waiting(request, ticket) => {
                 let place = shared.waiting.iter().position(|(waiting, _)| *waiting == ticket);
                 let place = place.expect("a waiting request stands in the queue");
-                if shared.has_room() && (place == 0 || shared.blk.lie().is_some()) {
+                if shared.has_room() && (place == 0 || shared.refuses_all()) {
                     shared.waiting.remove(place);
                     let poll = shared.submit(request, state, context.waker());
                     // Each lets in the next one, so that all get in, in order.

@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard};
 
 /// What both sides of the fake registers share.
@@ -367,7 +367,7 @@ unsafe fn release_guarded(inner: NonNull<u8>, bytes: usize) {
 /// Lends copies: a device never sees a buffer itself, and what it writes after a loan has ended has no effect. For machines whose
 /// devices see only a part of the memory; in tests it finds a loan that is not ended, or too early.
 #[derive(Clone, Default)]
-pub struct BounceDma(Arc<Mutex<Vec<Lent>>>);
+pub struct BounceDma(Arc<Mutex<Vec<Lent>>>, Arc<AtomicBool>);
 
 struct Lent {
     copy: DmaMemory,
@@ -380,6 +380,11 @@ impl BounceDma {
     pub fn count(&self) -> usize {
         self.0.lock().unwrap().len()
     }
+
+    /// Whether nothing can be lent from now on.
+    pub fn set_full(&self, is_full: bool) {
+        self.1.store(is_full, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: a loan's address is that of a copy, which lives until the loan ends.
@@ -389,6 +394,9 @@ unsafe impl Dma for BounceDma {
     }
 
     unsafe fn share(&self, pointer: *mut u8, bytes: usize, users: Users) -> Option<u64> {
+        if self.1.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut copy = IdentityDma.allocate(bytes.max(PAGE_BYTES), Users::DeviceReads)?;
         // SAFETY: no device has the copy yet, and the caller lends the bytes.
         unsafe { ptr::copy_nonoverlapping(pointer, copy.slice_mut(0..bytes).as_mut_ptr(), bytes) };

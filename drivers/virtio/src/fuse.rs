@@ -328,6 +328,7 @@ fn metadata(attributes: &[u8]) -> Metadata {
         modified: time(32, 52),
         changed: time(40, 56),
         number: u64_at(attributes, 0),
+        links: u32_at(attributes, 64),
     }
 }
 

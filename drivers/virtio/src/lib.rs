@@ -23,6 +23,8 @@ mod blk;
 mod blk_range_tests;
 #[cfg(test)]
 mod blk_tests;
+#[cfg(test)]
+mod blk_watch_tests;
 mod checksum;
 mod console;
 mod console_input;
@@ -71,6 +73,7 @@ mod transport;
 mod vsock;
 #[cfg(test)]
 mod vsock_tests;
+mod watch;
 
 pub use blk::Blk;
 pub use console::{Console, ConsoleConfig};
@@ -89,7 +92,29 @@ pub use rng::Rng;
 pub use transport::{QueueAddresses, Transport, device, feature, status};
 pub use vsock::{VSOCK_HEADER_BYTES, Vsock, VsockConfig, VsockPacket};
 
+use core::fmt;
+use core::time::Duration;
 use glass_api::Instant;
+
+/// What became of a device, for its user. The device is neither reset nor given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// A request has taken this long.
+    Silent(Duration),
+    /// The device has completed all that it had not answered.
+    Answers,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Notice::Silent(time) => {
+                write!(f, "has not answered a request for {} s; all fail until it does", time.as_secs_f64())
+            }
+            Notice::Answers => write!(f, "answers again"),
+        }
+    }
+}
 
 /// What a core's loop does with every driver, whatever its device and bus. All calls return at once.
 ///
@@ -140,6 +165,11 @@ pub trait Driver {
 
     /// Starts a device that has a [`Driver::lie`] once more, with its memory and interrupts as before. After an error it is as broken as before.
     fn restart(&mut self) -> Result<(), SetupError>;
+
+    /// What became of the device since the last call, if its user should see that.
+    fn take_notice(&mut self) -> Option<Notice> {
+        None
+    }
 
     /// What the trace calls the device: a number of `glass_trace::intern`. Without effect on a device whose requests are not traced.
     fn set_trace_name(&mut self, _name: u32) {}

@@ -1,4 +1,4 @@
-//! An entropy device (virtio 1.2, section 5.4): the host fills a buffer with random bytes, once for each start of the device.
+//! An entropy device (virtio 1.2, section 5.4): the host fills a buffer with random bytes, once for each start of the device and then every now and then.
 
 use crate::Driver;
 use crate::dma::{Dma, DmaMemory, Users};
@@ -6,6 +6,9 @@ use crate::error::{Lie, SetupError};
 use crate::queue::{Queue, QueueOptions, Segment};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
+use alloc::boxed::Box;
+use core::time::Duration;
+use glass_api::Instant;
 
 /// Bytes of entropy that are requested: a key of 256 bits.
 const BYTES: usize = 32;
@@ -17,6 +20,15 @@ pub struct Rng<T: Transport, D: Dma, F> {
     queue: Queue,
     memory: DmaMemory,
     deliver: F,
+    repeat: Option<Repeat>,
+}
+
+/// When the device is requested to fill the buffer once more.
+struct Repeat {
+    after: Duration,
+    clock: Box<dyn Fn() -> Instant>,
+    /// `None` while the device has the request.
+    at: Option<Instant>,
 }
 
 /// Resets the device, makes it run, and requests entropy.
@@ -26,12 +38,17 @@ fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma) -> Result<(Queu
     let mut queue = Queue::new(session, dma, 0, QueueOptions { size: 2, event_idx, table_entries: 0 })?;
     let memory = session.allocate(dma, BYTES, Users::DeviceWrites)?;
     session.go();
+    request(session, &mut queue, &memory);
+    Ok((queue, memory))
+}
+
+/// Requests entropy. The device has no request.
+fn request<T: Transport>(session: &mut Session<T>, queue: &mut Queue, memory: &DmaMemory) {
     let segment = Segment { address: memory.device_address(0), bytes: BYTES as u32, device_writes: true };
     // SAFETY: the session keeps the memory until the device is reset, and it is only copied from.
     let added = unsafe { queue.add(&[segment]) };
-    assert!(added.is_ok(), "a new queue has room");
+    assert!(added.is_ok(), "a queue without a request has room");
     queue.kick(&mut session.transport);
-    Ok((queue, memory))
 }
 
 impl<T: Transport, D: Dma, F: FnMut(&[u8])> Rng<T, D, F> {
@@ -40,7 +57,12 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Rng<T, D, F> {
     pub fn new(transport: T, dma: D, deliver: F) -> Result<Rng<T, D, F>, SetupError> {
         let mut session = Session::new(transport);
         let (queue, memory) = start(&mut session, &dma)?;
-        Ok(Rng { session, dma, queue, memory, deliver })
+        Ok(Rng { session, dma, queue, memory, deliver, repeat: None })
+    }
+
+    /// Requests bytes again so long after the last ones have arrived, by the platform's `clock`.
+    pub fn repeat(self, after: Duration, clock: impl Fn() -> Instant + 'static) -> Rng<T, D, F> {
+        Rng { repeat: Some(Repeat { after, clock: Box::new(clock), at: None }), ..self }
     }
 }
 
@@ -54,7 +76,25 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
         let mut bytes = [0; BYTES];
         self.memory.copy_to(0, &mut bytes);
         (self.deliver)(&bytes[..used.bytes_written as usize]);
+        if let Some(repeat) = &mut self.repeat {
+            repeat.at = Some((repeat.clock)() + repeat.after);
+        }
         true
+    }
+
+    fn kick(&mut self) -> bool {
+        if let Some(repeat) = &mut self.repeat
+            && self.queue.lie().is_none()
+            && repeat.at.is_some_and(|at| at <= (repeat.clock)())
+        {
+            repeat.at = None;
+            request(&mut self.session, &mut self.queue, &self.memory);
+        }
+        false
+    }
+
+    fn deadline(&mut self) -> Option<Instant> {
+        self.repeat.as_ref().and_then(|repeat| repeat.at).filter(|_| self.queue.lie().is_none())
     }
 
     fn arm(&mut self) -> bool {
@@ -78,6 +118,9 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
 
     fn restart(&mut self) -> Result<(), SetupError> {
         (self.queue, self.memory) = start(&mut self.session, &self.dma)?;
+        if let Some(repeat) = &mut self.repeat {
+            repeat.at = None;
+        }
         Ok(())
     }
 }
@@ -89,7 +132,7 @@ mod tests {
     use crate::transport::status;
     use alloc::rc::Rc;
     use alloc::vec::Vec;
-    use core::cell::RefCell;
+    use core::cell::{Cell, RefCell};
 
     #[test]
     fn bytes_are_delivered_once_for_each_start() {
@@ -113,6 +156,39 @@ mod tests {
             assert!(!rng.poll() && rng.lie().is_some());
             rng.restart().unwrap();
         }
+    }
+
+    #[test]
+    fn bytes_are_requested_again_after_a_while() {
+        let fake = Fake::new(device::RNG, 0, &[]);
+        let (count, now) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let (sink, clock) = (count.clone(), now.clone());
+        let rng = Rng::new(fake.clone(), GuardedDma, move |_: &[u8]| sink.set(sink.get() + 1)).unwrap();
+        let mut rng = rng.repeat(Duration::from_nanos(100), move || Instant(clock.get()));
+        for round in 0..3 {
+            // The device may take as long as it wants.
+            assert!(!rng.kick() && !rng.poll() && rng.deadline().is_none());
+            let chain = fake.with(0, |queue| queue.take()).unwrap();
+            fake.with(0, |queue| queue.complete(chain.head, 32));
+            now.set(round * 1000);
+            assert!(rng.poll());
+            assert_eq!(rng.deadline(), Some(Instant(round * 1000 + 100)));
+            now.set(round * 1000 + 99);
+            assert!(!rng.kick() && fake.with(0, |queue| queue.take()).is_none());
+            now.set(round * 1000 + 100);
+            assert!(!rng.kick());
+        }
+        assert_eq!((count.get(), fake.notifications().len()), (3, 4));
+        // What a broken device has promised does not wake the core.
+        let chain = fake.with(0, |queue| queue.take()).unwrap();
+        fake.with(0, |queue| queue.complete(chain.head, 32));
+        assert!(rng.poll() && rng.deadline().is_some());
+        fake.with(0, |queue| queue.put(0, 0));
+        assert!(!rng.poll() && rng.deadline().is_none());
+        now.set(1 << 20);
+        assert!(!rng.kick());
+        rng.restart().unwrap();
+        assert_eq!(rng.deadline(), None);
     }
 
     #[test]

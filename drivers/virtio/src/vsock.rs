@@ -95,8 +95,13 @@ pub struct Vsock<T: Transport, D: Dma> {
     spare: Vec<Buf>,
     /// Buffers for which there was no memory.
     missing: usize,
+    /// A packet that could not be lent to the device: the next one to send.
+    kept: Option<Kept>,
     name: u32,
 }
+
+/// A packet: its header and its data.
+type Kept = ([u8; VSOCK_HEADER_BYTES], Option<Buf>);
 
 /// What belongs to one use of the device.
 struct Card {
@@ -178,7 +183,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     pub fn new(transport: T, dma: D, config: VsockConfig) -> Result<Vsock<T, D>, SetupError> {
         let mut session = Session::new(transport);
         let card = start(&mut session, &dma)?;
-        let mut vsock = Vsock { session, dma, config, card, spare: Vec::new(), missing: 0, name: 0 };
+        let mut vsock = Vsock { session, dma, config, card, spare: Vec::new(), missing: 0, kept: None, name: 0 };
         vsock.make_buffers()?;
         vsock.kick();
         Ok(vsock)
@@ -288,8 +293,15 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         }
     }
 
-    /// Whether a packet can be sent.
+    /// Whether a packet can be sent. Not while one waits that the device could not be lent.
     pub fn has_room(&mut self) -> bool {
+        if let Some((header, data)) = self.kept.take() {
+            self.send_now(&header, data);
+        }
+        self.kept.is_none() && self.has_descriptors()
+    }
+
+    fn has_descriptors(&mut self) -> bool {
         if !self.card.transmit.has_room(2) {
             self.reap();
         }
@@ -297,10 +309,16 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     }
 
     /// Sends a packet, whose data may not be written until it was sent. Whether it was taken: not without
-    /// [`Vsock::has_room`], and not by a device that is broken.
+    /// [`Vsock::has_room`], and not by a device that is broken. One that cannot be lent to the device now is kept, and sent when
+    /// there is room for it, at the latest in the next [`Driver::kick`] that finds some.
     pub fn send(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
-        if !self.has_room() {
-            return false;
+        self.has_room() && self.send_now(header, data)
+    }
+
+    fn send_now(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
+        if !self.has_descriptors() {
+            self.kept = Some((*header, data)).filter(|_| self.card.lie().is_none());
+            return self.kept.is_some();
         }
         let card = &mut self.card;
         let token = card.transmit.next_token();
@@ -315,7 +333,10 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
             // SAFETY: the buffer stays in `sent` as long as its loan lasts; a buffer with several owners is not written, and the caller
             // vouches for one that has a single one.
             let loan = unsafe { Loan::new(&self.dma, buf.as_ptr().cast_mut(), buf.len(), Users::DeviceReads) };
-            let Some(loan) = loan else { return false };
+            let Some(loan) = loan else {
+                self.kept = Some((*header, Some(buf)));
+                return true;
+            };
             lent = Some(Lent { buf, loan });
         }
         let body = lent.as_ref().map(|lent| Segment { address: lent.loan.address, bytes, device_writes: false });
@@ -366,6 +387,9 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
             is_reset |= self.card.event_words.load_u32(used.token.index() * EVENT_BYTES) == TRANSPORT_RESET;
             self.card.post_event();
         }
+        if is_reset {
+            self.kept = None;
+        }
         if is_reset && let Ok(cid) = read_cid(&mut self.session) {
             self.card.cid = cid;
         }
@@ -387,6 +411,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         if self.session.has_ended() {
             return;
         }
+        self.kept = None;
         let has_obeyed = self.session.end();
         let posted = self.card.posted.iter_mut().filter_map(Option::take);
         let sent = self.card.sent.iter_mut().filter_map(|sent| sent.take()?.data);
@@ -414,6 +439,9 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
     fn kick(&mut self) -> bool {
         for _ in 0..mem::take(&mut self.missing) {
             self.give_new();
+        }
+        if self.kept.is_some() {
+            self.has_room();
         }
         let Card { receive, transmit, events, .. } = &mut self.card;
         // The first kick is that of a device that has no name yet.

@@ -131,6 +131,28 @@ fn buffers_are_lent_for_their_packet_only() {
 }
 
 #[test]
+fn a_packet_that_cannot_be_lent_waits_and_no_other_one_overtakes_it() {
+    let fake = Fake::new(device::VSOCK, 0, &CID);
+    let dma = BounceDma::default();
+    let config = VsockConfig { receive_buffers: 8, receive_bytes: BYTES };
+    let mut vsock = Vsock::new(fake.clone(), dma.clone(), config).unwrap();
+    let data = |byte| Some(Buf::copy_of(&[byte; 100]).unwrap());
+    dma.set_full(true);
+    assert!(vsock.send(&[1; 44], data(1)), "it is kept");
+    assert!(!vsock.has_room() && !vsock.send(&[2; 44], data(2)));
+    vsock.kick();
+    dma.set_full(false);
+    fake.with(1, |queue| assert!(queue.take().is_none()));
+    vsock.kick();
+    assert!(vsock.send(&[3; 44], data(3)));
+    vsock.kick();
+    fake.with(1, |queue| {
+        let sent: Vec<_> = [(); 2].map(|()| queue.take().unwrap().read()).into();
+        assert_eq!(sent, [1, 3].map(|byte| [&[byte; 44][..], &[byte; 100]].concat()));
+    });
+}
+
+#[test]
 fn packets_are_sent_with_one_kick_and_their_data_is_not_copied() {
     let (fake, mut vsock) = vsock();
     fake.notifications();

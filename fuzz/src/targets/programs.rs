@@ -58,7 +58,7 @@ impl Target for Programs {
     fn run(&self, input: &[u8]) {
         let _ = check_names(&input);
         let symbols = Symbols::parse(input).ok();
-        if let (Ok(functions), Some(symbols)) = (sleds::functions(input), &symbols) {
+        if let (Ok(functions), Some(symbols)) = (sleds::functions(&input), &symbols) {
             assert!(functions.len() <= input.len() / 32);
             assert_eq!(sleds::named(&functions, symbols).len(), functions.len());
         }

@@ -50,8 +50,31 @@ pub(crate) struct Volume<B: Block> {
     /// How many changes there were.
     changes: Cell<u64>,
     /// Which change was the last of a file. FAT's times are too coarse to show one.
-    changed: RefCell<BTreeMap<NodeId, u64>>,
+    changed: RefCell<LastChanges>,
     wall: Box<dyn Fn() -> Duration>,
+}
+
+/// The number of the last change of each file, for the files that have changed last.
+#[derive(Default)]
+struct LastChanges {
+    changes: BTreeMap<NodeId, u64>,
+    /// What stands for all other files: no change of theirs was later.
+    forgotten: u64,
+}
+
+impl LastChanges {
+    fn note(&mut self, node: NodeId, change: u64) {
+        if self.changes.len() >= NODES_MAX && !self.changes.contains_key(&node) {
+            // Files that have not changed seem to have, once; none that has changed seems not to.
+            self.forgotten = self.changes.values().copied().fold(self.forgotten, u64::max);
+            self.changes.clear();
+        }
+        self.changes.insert(node, change);
+    }
+
+    fn of(&self, node: NodeId) -> u64 {
+        self.changes.get(&node).copied().unwrap_or(self.forgotten)
+    }
 }
 
 impl<B: Block> Fat<B> {
@@ -125,7 +148,7 @@ impl<B: Block> Volume<B> {
 
     /// Notes that `node` has changed now.
     pub(crate) fn note_change(&self, node: NodeId) {
-        self.changed.borrow_mut().insert(node, self.changes.get());
+        self.changed.borrow_mut().note(node, self.changes.get());
     }
 
     /// Closes a file at the start of the next operation.
@@ -135,13 +158,14 @@ impl<B: Block> Volume<B> {
 
     pub(crate) fn metadata(&self, node: NodeId, metadata: &hadris_fs::Metadata) -> Metadata {
         let modified = metadata.modified().map_or(Duration::ZERO, |time| since_epoch(&time));
-        let change = self.changed.borrow().get(&node).copied().unwrap_or(0);
+        let change = self.changed.borrow().of(node);
         Metadata {
             kind: kind(metadata.file_type()),
             bytes: metadata.len(),
             modified,
             changed: modified + Duration::from_nanos(change),
             number: node.get(),
+            links: 1,
         }
     }
 }
@@ -330,5 +354,25 @@ struct LastChange;
 impl hadris_fs::Clock for LastChange {
     fn now(&self) -> DateTime {
         DateTime::from_unix_seconds(NOW.load(Relaxed)).unwrap_or(DateTime::UNIX_EPOCH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_remembered_in_bounded_memory_and_never_seem_older_than_they_are() {
+        let mut last = LastChanges::default();
+        let node = |number: u64| NodeId::new(number).unwrap();
+        for change in 1..=3 * NODES_MAX as u64 {
+            let before = last.of(node(change));
+            last.note(node(change), change);
+            assert!(last.changes.len() <= NODES_MAX && last.of(node(change)) == change && before < change);
+        }
+        // What was forgotten counts as changed when the last of them did.
+        assert_eq!((last.of(node(1)), last.of(node(99_999))), (2 * NODES_MAX as u64, 2 * NODES_MAX as u64));
+        last.note(node(1), 3 * NODES_MAX as u64 + 1);
+        assert_eq!(last.of(node(1)), 3 * NODES_MAX as u64 + 1);
     }
 }

@@ -1,6 +1,7 @@
 //! Requests in, responses out, on one stream.
 
 use crate::chunked::{Chunks, LINE_BYTES_MAX};
+use crate::date::DateField;
 use crate::head::{HeadScan, parse_head};
 use crate::input::Input;
 use crate::link::Link;
@@ -28,6 +29,7 @@ pub struct Connection<S, C> {
     output_sent: usize,
     request: RequestState,
     response: ResponseState,
+    date: DateField,
     /// The connection ends after this response.
     last: bool,
 }
@@ -65,6 +67,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
             output_sent: 0,
             request: RequestState::default(),
             response: ResponseState::Idle,
+            date: DateField::default(),
             last: false,
         }
     }
@@ -299,8 +302,8 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         self.respond(Response::new(status).header("Content-Type", "text/plain; charset=utf-8"), text.as_bytes()).await
     }
 
-    /// Starts a response whose body of `body_bytes` follows through [`Connection::write_body`]. The
-    /// head is buffered: it is sent with the first bytes of the body or by [`Connection::flush`].
+    /// Starts a response whose body of `body_bytes` follows through [`Connection::write_body`]. It gets a field Date where the platform
+    /// has the time of day. The head is buffered: it is sent with the first bytes of the body or by [`Connection::flush`].
     ///
     /// If the request's body has not arrived completely, the response gets `Connection: close` and the connection ends after it.
     /// Read the body first to keep the connection.
@@ -315,6 +318,9 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         }
         self.last |= self.body_is_under_way() || self.response == ResponseState::Idle;
         self.request.expects_continue = false;
+        if let Some(since_epoch) = self.link.since_epoch() {
+            response.field("Date", self.date.at(since_epoch));
+        }
         let forbidden = response.status().forbids_body();
         if !forbidden {
             response.field("Content-Length", body_bytes);

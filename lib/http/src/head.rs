@@ -1,6 +1,6 @@
 //! From bytes to a [`Request`]: finding the end of a head, parsing it, refusing what is ambiguous.
 
-use crate::request::{Method, Request, RequestBody, Version};
+use crate::request::{Method, Request, RequestBody, Version, members};
 use crate::{HttpError, Limits};
 
 /// The maximum number of header fields in a request.
@@ -159,12 +159,12 @@ impl Framing {
                 return Err(HttpError::Bad("the field Host does not name a host"));
             }
         } else if name.eq_ignore_ascii_case("connection") {
-            for option in list(value) {
+            for option in members(value) {
                 self.close |= option.eq_ignore_ascii_case(b"close");
                 self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
             }
         } else if name.eq_ignore_ascii_case("expect") {
-            for expectation in list(value) {
+            for expectation in members(value) {
                 let is_continue = expectation.eq_ignore_ascii_case(b"100-continue");
                 self.expects_continue |= is_continue;
                 self.expects_other |= !is_continue;
@@ -214,10 +214,6 @@ fn content_length(value: &[u8]) -> Option<u64> {
 /// Section 3.2.2 of RFC 3986, without user names.
 fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]%".contains(&byte)
-}
-
-fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|item| !item.is_empty())
 }
 
 #[cfg(test)]

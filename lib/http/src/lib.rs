@@ -9,6 +9,9 @@
 //! a body is not limited: check it before you read. Responses need a length; chunked ones and upgrades are not supported. Unusual
 //! but legal requests are accepted; requests that two parsers might read differently are refused.
 //!
+//! A service that strangers can reach bounds its connections by [`Connections`], which also accepts them, and what costs it memory by
+//! [`Slots`]: clients that do nothing, or are slow while others wait, make room.
+//!
 //! Copies: a head is copied once out of the connection's buffer, with as much of a body as arrived
 //! in the same read; the rest of a body is read into the caller's memory. Response bodies are not
 //! copied, except that one of up to 4 KiB joins its head so that one write sends both.
@@ -19,8 +22,11 @@
 
 extern crate alloc;
 
+mod accept;
 mod chunked;
 mod connection;
+mod connections;
+mod date;
 mod error;
 mod head;
 mod input;
@@ -28,11 +34,14 @@ mod limits;
 mod link;
 mod request;
 mod response;
+mod slots;
 mod timing;
 
 pub use connection::Connection;
+pub use connections::{Connected, Connections};
 pub use error::HttpError;
 pub use head::HEADERS_MAX;
 pub use limits::Limits;
 pub use request::{Method, Request, RequestBody, Version};
 pub use response::{Response, Status};
+pub use slots::{Slot, SlotLimits, Slots};

@@ -5,6 +5,7 @@ use crate::{HttpError, Limits};
 use core::future::poll_fn;
 use core::pin::pin;
 use core::task::Poll;
+use core::time::Duration;
 use glass_api::{Clock, Instant, NetError, Stream};
 
 pub(crate) struct Link<S, C> {
@@ -23,6 +24,11 @@ impl<S: Stream, C: Clock> Link<S, C> {
     pub(crate) fn new(stream: S, clock: C, limits: Limits) -> Link<S, C> {
         let (reading, writing) = (Progress::default(), Progress::default());
         Link { stream, clock, limits, reading, writing, peer_ended: false, broken: false }
+    }
+
+    /// The time of day since 1970, if the platform has it.
+    pub(crate) fn since_epoch(&self) -> Option<Duration> {
+        self.clock.wall().map(|wall| wall.since_epoch)
     }
 
     /// A new request's body starts.

@@ -167,7 +167,26 @@ impl Request {
 
     /// The value of the first header field with this name (case-insensitive), trimmed.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.values(name).next()
+    }
+
+    /// The value of the only header field with this name, as text; `None` if there is none, if there are several, which together are no
+    /// valid value of a field that is not a list (RFC 9110, section 5.3), or if it is not UTF-8.
+    pub fn only(&self, name: &str) -> Option<&str> {
+        let mut values = self.values(name);
+        let value = values.next().filter(|_| values.next().is_none())?;
+        str::from_utf8(value).ok()
+    }
+
+    /// The values of all header fields with this name, in order.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.headers().filter(move |(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// The members of a list, which one field with this name or several contain, without white space around them and without empty ones
+    /// (RFC 9110, sections 5.3 and 5.6.1). A comma between double quotes separates nothing.
+    pub fn list(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.values(name).flat_map(members)
     }
 
     /// All fields, in order, with names as they were sent.
@@ -179,5 +198,35 @@ impl Request {
             start = value_end as usize;
             (str::from_utf8(name).unwrap_or_default(), value)
         })
+    }
+}
+
+/// The members of a list in one field. A backslash escapes no quote: it does not in entity tags, and other lists here have no quotes.
+pub(crate) fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut is_quoted = false;
+    let members = value.split(move |&byte| {
+        is_quoted ^= byte == b'"';
+        byte == b',' && !is_quoted
+    });
+    members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(fields: &[(&str, &str)]) -> Request {
+        let mut request = Request::new("GET", "/", Version::Http11, 100).unwrap();
+        fields.iter().for_each(|(name, value)| request.push(name, value.as_bytes()));
+        request
+    }
+
+    #[test]
+    fn a_list_may_have_several_lines_and_other_fields_only_one() {
+        let request = request(&[("A", "x, , y"), ("B", "1"), ("a", "\"p,q\\\" ,z"), ("A", "")]);
+        let list: Vec<_> = request.list("A").map(|member| str::from_utf8(member).unwrap()).collect();
+        assert_eq!(list, ["x", "y", "\"p,q\\\"", "z"]);
+        assert_eq!((request.only("b"), request.only("a"), request.only("c")), (Some("1"), None, None));
+        assert_eq!(request.header("A"), Some(&b"x, , y"[..]));
     }
 }

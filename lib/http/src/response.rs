@@ -42,6 +42,7 @@ statuses! {
     PRECONDITION_FAILED 412 "Precondition Failed",
     PAYLOAD_TOO_LARGE 413 "Content Too Large",
     URI_TOO_LONG 414 "URI Too Long",
+    UNSUPPORTED_MEDIA_TYPE 415 "Unsupported Media Type",
     RANGE_NOT_SATISFIABLE 416 "Range Not Satisfiable",
     EXPECTATION_FAILED 417 "Expectation Failed",
     PRECONDITION_REQUIRED 428 "Precondition Required",
@@ -61,7 +62,7 @@ impl Status {
     }
 }
 
-/// The status and the fields of a response. Content-Length and Connection are added by
+/// The status and the fields of a response. Content-Length, Date and Connection are added by
 /// [`Connection`](crate::Connection); do not add them.
 pub struct Response {
     status: Status,

@@ -1,8 +1,9 @@
 //! Our IPv6 addresses, and the routers and name servers of the network: stateless address autoconfiguration (RFC 4862) and router
 //! discovery (RFC 4861, section 6.3; RFC 8106), without I/O.
 //!
-//! Everything that an advertisement contains is bounded, and so is how often it changes our addresses, because smoltcp forgets its
-//! neighbours when they change: a prefix is added, deprecated and removed once, and remains for two hours at least.
+//! Everything that an advertisement contains is bounded, and so is how often it changes our addresses, because connections end and
+//! neighbours are forgotten when they change: a prefix is added, deprecated and removed once, and remains for two hours at least. One that is deprecated,
+//! or was not advertised for half an hour, makes room for a new one if there is none.
 //!
 //! An address is used at once, while we check whether another host has it; if so, we give it up (optimistic duplicate address detection,
 //! RFC 4429). The last 64 bits of our addresses are made of the network card's address.
@@ -10,7 +11,7 @@
 use crate::config::Ipv6;
 use crate::discovery::{PrefixOption, RouterAdvert, announcement, probe, router_solicitation};
 use alloc::vec::Vec;
-use core::net::Ipv6Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use glass_api::Instant;
 use smoltcp::wire::EthernetAddress;
@@ -29,11 +30,18 @@ const SOLICITATION_INTERVAL_MAX: Duration = Duration::from_secs(3600);
 const PROBE_TIME: Duration = Duration::from_secs(1);
 /// No advertisement makes an address invalid sooner (RFC 4862, section 5.5.3 e; for a new prefix, too).
 const VALID_MIN: Duration = Duration::from_secs(2 * 3600);
+/// What was not advertised for so long, the longest time between two advertisements of a router (RFC 4861, section 6.2.1), makes room for
+/// what is new: otherwise invented ones would keep the real ones out for as long as they say. A router's are never that old.
+const SILENT_MAX: Duration = Duration::from_secs(1800 + 60);
 const PREFIX_BITS: u8 = 64;
 
 /// What happened to our addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
+    /// The lease of this address has ended and was not renewed, or a DHCP server gives us another address.
+    Lost(Ipv4Addr),
+    /// A DHCP server gives us this address, after another one or none for a while.
+    Regained(Ipv4Addr),
     /// A router's advertisement gave us this address.
     Configured(Ipv6Addr),
     /// Another host has this address, so we do not use it.
@@ -50,12 +58,19 @@ pub(crate) struct Autoconf {
     solicit_at: Option<Instant>,
     interval: Duration,
     prefixes: Vec<Prefix>,
-    routers: Vec<(Ipv6Addr, Instant)>,
-    servers: Vec<(Ipv6Addr, Instant)>,
+    routers: Vec<Kept>,
+    servers: Vec<Kept>,
     own: Vec<Own>,
     /// Addresses that other hosts have.
     duplicates: Vec<Ipv6Addr>,
     notices: Vec<Notice>,
+}
+
+/// An address of a router or a name server.
+struct Kept {
+    address: Ipv6Addr,
+    until: Instant,
+    seen_at: Instant,
 }
 
 struct Prefix {
@@ -65,6 +80,7 @@ struct Prefix {
     /// Not for new connections, once it was advertised as such.
     deprecated: bool,
     valid_until: Instant,
+    seen_at: Instant,
 }
 
 /// One of our addresses.
@@ -116,12 +132,12 @@ impl Autoconf {
     pub(crate) fn gateway(&self) -> Option<Ipv6Addr> {
         match self.setting {
             Ipv6::Static { gateway, .. } => gateway,
-            _ => self.routers.first().map(|(address, _)| *address),
+            _ => self.routers.first().map(|router| router.address),
         }
     }
 
     pub(crate) fn name_servers(&self) -> impl Iterator<Item = Ipv6Addr> {
-        self.servers.iter().map(|(address, _)| *address)
+        self.servers.iter().map(|server| server.address)
     }
 
     /// The oldest event that was not returned yet.
@@ -154,11 +170,20 @@ impl Autoconf {
             return;
         }
         let valid_until = now + option.valid;
+        let is_new = !self.prefixes.iter().any(|known| known.prefix == prefix) && !option.valid.is_zero();
+        if is_new && !option.preferred.is_zero() && self.prefixes.len() == PREFIXES_MAX {
+            let oldest = self.prefixes.iter().enumerate().min_by_key(|(_, known)| (!known.deprecated, known.seen_at));
+            let oldest = oldest.filter(|(_, known)| known.deprecated || known.seen_at + SILENT_MAX <= now);
+            if let Some((at, _)) = oldest {
+                self.prefixes.remove(at);
+            }
+        }
         let is_full = self.prefixes.len() == PREFIXES_MAX;
         match self.prefixes.iter_mut().find(|known| known.prefix == prefix) {
             Some(known) => {
                 known.valid_until = valid_until.max(known.valid_until.min(now + VALID_MIN));
                 known.deprecated |= option.preferred.is_zero();
+                known.seen_at = now;
             }
             None if option.valid.is_zero() || is_full => {}
             None => self.prefixes.push(Prefix {
@@ -166,6 +191,7 @@ impl Autoconf {
                 on_link: option.on_link,
                 deprecated: option.preferred.is_zero(),
                 valid_until: valid_until.max(now + VALID_MIN),
+                seen_at: now,
             }),
         }
     }
@@ -188,8 +214,8 @@ impl Autoconf {
         let starts = self.starts_at.take_if(|at| *at <= now).is_some();
         let count = self.prefixes.len() + self.routers.len() + self.servers.len();
         self.prefixes.retain(|prefix| now < prefix.valid_until);
-        self.routers.retain(|(_, until)| now < *until);
-        self.servers.retain(|(_, until)| now < *until);
+        self.routers.retain(|router| now < router.until);
+        self.servers.retain(|server| now < server.until);
         let changed = starts || count != self.prefixes.len() + self.routers.len() + self.servers.len();
         if changed {
             self.update();
@@ -264,20 +290,27 @@ impl Autoconf {
     /// When something changes, or is to be sent, by itself.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let prefixes = self.prefixes.iter().map(|prefix| prefix.valid_until);
-        let others = self.routers.iter().chain(&self.servers).map(|(_, until)| *until);
+        let others = self.routers.iter().chain(&self.servers).map(|kept| kept.until);
         prefixes.chain(others).chain(self.solicit_at).chain(self.starts_at).min()
     }
 }
 
 /// Remembers `address` in a list for `lifetime`; removes it if that is 0.
-fn keep(list: &mut Vec<(Ipv6Addr, Instant)>, count_max: usize, address: Ipv6Addr, now: Instant, lifetime: Duration) {
+fn keep(list: &mut Vec<Kept>, count_max: usize, address: Ipv6Addr, now: Instant, lifetime: Duration) {
     if lifetime.is_zero() {
-        list.retain(|(known, _)| *known != address);
-    } else if let Some((_, until)) = list.iter_mut().find(|(known, _)| *known == address) {
-        *until = now + lifetime;
-    } else if list.len() < count_max {
-        list.push((address, now + lifetime));
+        return list.retain(|known| known.address != address);
     }
+    let (until, seen_at) = (now + lifetime, now);
+    if let Some(known) = list.iter_mut().find(|known| known.address == address) {
+        (known.until, known.seen_at) = (until, seen_at);
+        return;
+    }
+    if list.len() == count_max {
+        let oldest = list.iter().enumerate().min_by_key(|(_, known)| known.seen_at);
+        let Some((at, _)) = oldest.filter(|(_, known)| known.seen_at + SILENT_MAX <= now) else { return };
+        list.remove(at);
+    }
+    list.push(Kept { address, until, seen_at });
 }
 
 #[cfg(test)]
@@ -379,6 +412,42 @@ mod tests {
         let mut autoconf = started();
         receive(&mut autoconf, START, router(1), 3, &[prefix_option(1, 0)]);
         assert_eq!(addresses(&autoconf), [LINK_LOCAL]);
+    }
+
+    #[test]
+    fn what_is_not_advertised_any_more_makes_room_for_what_is() {
+        let mut autoconf = started();
+        for number in 1..=4 {
+            receive(
+                &mut autoconf,
+                START,
+                router(number),
+                2,
+                &[prefix_option(number, 2000), server_option(number, 2000)],
+            );
+        }
+        // One of them is advertised as a router does, and a new one is there too.
+        let (mut now, end) = (START, START + SILENT_MAX);
+        while now < end {
+            now = (now + Duration::from_secs(600)).min(end);
+            receive(&mut autoconf, now, router(2), 2, &[prefix_option(2, 2000), server_option(2, 2000)]);
+            let before = addresses(&autoconf);
+            receive(&mut autoconf, now, router(9), 2, &[prefix_option(9, 2000), server_option(9, 2000)]);
+            assert_eq!(addresses(&autoconf) == before, now < end, "{now}");
+        }
+        assert_eq!(addresses(&autoconf), [own(2), own(3), own(4), own(9), LINK_LOCAL]);
+        assert_eq!(autoconf.gateway(), Some(router(2)));
+        assert_eq!(autoconf.name_servers().collect::<Vec<_>>(), [router(2), router(3), router(9)]);
+        // One that is not to be used for new connections makes room at once, but not for another such one.
+        let mut deprecated = prefix_option(3, 2000);
+        deprecated[8..12].fill(0);
+        receive(&mut autoconf, now, router(2), 2, &[deprecated.clone()]);
+        let mut other = deprecated;
+        other[16..32].copy_from_slice(&prefix(7).octets());
+        receive(&mut autoconf, now, router(2), 2, &[other]);
+        assert!(addresses(&autoconf).contains(&own(3)));
+        receive(&mut autoconf, now, router(2), 2, &[prefix_option(8, 2000)]);
+        assert_eq!(addresses(&autoconf), [own(2), own(4), own(9), own(8), LINK_LOCAL]);
     }
 
     #[test]

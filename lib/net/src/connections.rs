@@ -3,16 +3,19 @@
 
 use crate::congestion::Window;
 use crate::half_open::Sizes;
+use crate::numbers::{interface_for, seed_of};
+use crate::segment::segment_of;
 use crate::state::{State, from_smoltcp, to_smoltcp, to_smoltcp_duration};
 use crate::table::{ConnectionId, Ends, Lingering, Role};
 use crate::trace::{CONNECT, RECEIVE, SEND};
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use glass_api::{Instant, NetError};
+use glass_api::{Instant, NetError, zeroed_bytes};
 use glass_trace::{BlockKind, Group, Name, is_on};
+use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::tcp::{self, RecvError, SendError};
+use smoltcp::wire::IpEndpoint;
 
 /// How long a reset may wait for room in the device, or for its destination's address: smoltcp requests an address, and then none for a second.
 const ABORT_WAIT: Duration = Duration::from_secs(3);
@@ -38,7 +41,7 @@ impl State {
             // It forgets its connection when it opens.
             Some(socket) => socket,
             None => {
-                let (Some(receive), Some(send)) = (zeroed(receive), zeroed(send)) else {
+                let (Ok(receive), Ok(send)) = (zeroed_bytes(receive), zeroed_bytes(send)) else {
                     return Err(NetError::TooMany);
                 };
                 tcp::Socket::new(tcp::SocketBuffer::new(receive), tcp::SocketBuffer::new(send))
@@ -84,12 +87,19 @@ impl State {
         waiting.is_some()
     }
 
-    /// Frees the two ends of a connection that is over, so that they can connect again: one in TIME-WAIT is removed, and one that is
+    /// Frees the two ends of a connection that is over, so that they can connect again with this SYN: one in TIME-WAIT is removed, if the
+    /// SYN is newer than everything that the connection received (RFC 9293, section 3.10.7.4; ours has no timestamps), and one that is
     /// closed stays for its owner. Returns whether they can.
-    pub(crate) fn free_ends(&mut self, id: ConnectionId) -> bool {
+    pub(crate) fn free_ends(&mut self, id: ConnectionId, syn: &[u8]) -> bool {
         let connection = self.table.get(id);
         match connection.socket().state() {
-            tcp::State::TimeWait if matches!(connection.role, Role::Lingering(_)) => self.remove(id),
+            tcp::State::TimeWait if matches!(connection.role, Role::Lingering(_)) => {
+                let number = segment_of(syn).map(|packet| packet.seq_number());
+                if !number.is_some_and(|number| connection.recovery.is_new(number)) {
+                    return false;
+                }
+                self.remove(id);
+            }
             // A peer that has reset it may open the next one at once, before the owner has noticed.
             tcp::State::Closed => self.table.free_ends(id),
             _ => return false,
@@ -109,11 +119,16 @@ impl State {
         let port = self.free_port().ok_or(NetError::TooMany)?;
         let sizes = self.sizes();
         let mut socket = self.make_socket(sizes)?;
+        let (remote, source) = (IpEndpoint::from(remote), self.interface.get_source_address(&remote.ip().into()));
+        let local = IpEndpoint::new(source.ok_or(NetError::NoNetwork)?, port);
+        let ends = Ends { local, remote };
+        // The socket takes its first sequence number from the interface.
+        let seed = seed_of(self.numbers.first_sequence_number(self.now, ends));
+        let mut interface = interface_for(seed, source, DeviceCapabilities::default(), self.now);
         // It fails when the remote address is invalid.
-        socket.connect(self.interface.context(), remote, port).map_err(|_| NetError::NoNetwork)?;
-        let local = socket.local_endpoint().ok_or(NetError::NoNetwork)?;
+        socket.connect(interface.context(), remote, local).map_err(|_| NetError::NoNetwork)?;
         let window = Window::new(self.config.congestion);
-        Ok(self.table.insert(socket, sizes.2, window, Ends { local, remote: remote.into() }, Role::Owned))
+        Ok(self.table.insert(socket, sizes.2, window, ends, Role::Owned))
     }
 
     pub(crate) fn poll_connected(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<(), NetError>> {
@@ -394,21 +409,14 @@ fn discard(socket: &mut tcp::Socket<'static>) -> usize {
     discarded
 }
 
-fn zeroed(bytes: usize) -> Option<Vec<u8>> {
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(bytes).ok()?;
-    buffer.resize(bytes, 0);
-    Some(buffer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Stack;
     use crate::config::{Address, Config};
     use crate::long_frames::Shape;
-    use smoltcp::phy::{DeviceCapabilities, Medium};
-    use smoltcp::wire::{IpAddress, IpEndpoint};
+    use smoltcp::phy::Medium;
+    use smoltcp::wire::IpAddress;
 
     #[test]
     fn half_of_the_spare_memory_keeps_sockets_of_ended_connections_for_new_ones() {

@@ -1,24 +1,21 @@
 //! UDP: ports that are open for datagrams, with bounded queues both ways.
 //!
-//! What is received goes through smoltcp's socket of the port. What is sent waits in a queue of ours: smoltcp keeps a datagram until its
-//! receiver's hardware address is known, which for a host that does not exist is forever, and would let all others wait behind it. Here
-//! it is parked for a moment, and the next one is sent.
+//! What is received goes through smoltcp's socket of the port; what is sent, through a queue of ours and one more socket, which sends one
+//! datagram. Datagrams for a neighbour whose hardware address is unknown wait in `neighbours.rs`, and no other one waits behind them.
 
 use crate::stack::Watched;
 use crate::state::{State, to_smoltcp};
 use crate::trace::{RECEIVE_DATAGRAM, SEND_DATAGRAM};
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
-use core::time::Duration;
-use glass_api::{Instant, NetError};
+use glass_api::NetError;
 use glass_trace::BlockKind;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::phy::Device;
 use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, RecvError, Socket};
-use smoltcp::wire::IpEndpoint;
+use smoltcp::wire::{IpAddress, IpEndpoint};
 
 /// Ports that may be open for datagrams at once.
 const PORTS_MAX: usize = 16;
@@ -26,11 +23,6 @@ const PORTS_MAX: usize = 16;
 const DATAGRAMS_MAX: usize = 512;
 /// Datagrams that a port sends in one poll at most.
 const DATAGRAMS_PER_POLL: usize = 256;
-/// Datagrams of a port whose receiver's hardware address is unknown; the oldest makes room for a new one.
-const PARKED_MAX: usize = 8;
-/// How long one waits for that address, and how often it is tried.
-const PARKED_TIME: Duration = Duration::from_secs(3);
-const PARKED_RETRY: Duration = Duration::from_millis(250);
 /// Headers of UDP over IPv4 and IPv6.
 const HEADERS_BYTES: [usize; 2] = [20 + 8, 40 + 8];
 
@@ -44,26 +36,9 @@ pub(crate) struct Port {
     /// Its only socket sends one datagram.
     exit: SocketSet<'static>,
     exit_handle: SocketHandle,
-    loaded: Option<Loaded>,
-    parked: VecDeque<Parked>,
+    /// Where the datagram in it goes.
+    loaded: Option<IpAddress>,
     sender: Option<Waker>,
-}
-
-/// Which datagram is in the exit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Loaded {
-    /// The first of those that are queued.
-    Queued,
-    /// The first of those that are parked.
-    Parked,
-}
-
-/// A datagram whose receiver's hardware address is unknown.
-struct Parked {
-    remote: IpEndpoint,
-    data: Vec<u8>,
-    until: Instant,
-    retry_at: Instant,
 }
 
 fn buffer(count: usize, bytes: usize) -> PacketBuffer<'static> {
@@ -75,64 +50,16 @@ impl Port {
         self.exit.get_mut(self.exit_handle)
     }
 
-    /// Puts the next datagram into the exit, unless one is there. Returns whether one is.
-    fn load(&mut self, now: Instant) -> bool {
-        if self.loaded.is_some() {
-            return true;
+    /// Puts the next datagram into the exit, unless one is there. Returns where it goes.
+    fn load(&mut self) -> Option<IpAddress> {
+        while self.loaded.is_none() {
+            let (meta, data) = self.outgoing.dequeue().ok()?;
+            // It fails for one that smoltcp never takes, which `State::poll_send_to` has excluded.
+            let socket = self.exit.get_mut::<Socket>(self.exit_handle);
+            self.loaded = socket.send_slice(data, meta).ok().map(|()| meta.endpoint.addr);
+            self.wake();
         }
-        while self.parked.front().is_some_and(|parked| parked.until <= now) {
-            self.parked.pop_front();
-        }
-        let socket = self.exit.get_mut::<Socket>(self.exit_handle);
-        let loaded = match self.parked.front().filter(|parked| parked.retry_at <= now) {
-            Some(parked) => socket.send_slice(&parked.data, parked.remote).map(|()| Loaded::Parked).ok(),
-            None => match self.outgoing.peek() {
-                Ok((meta, data)) => socket.send_slice(data, *meta).map(|()| Loaded::Queued).ok(),
-                Err(_) => return false,
-            },
-        };
-        self.loaded = loaded;
-        if loaded.is_none() {
-            // One that smoltcp never takes, which `State::poll_send_to` has excluded.
-            let _ = self.outgoing.dequeue();
-        }
-        loaded.is_some()
-    }
-
-    /// The datagram in the exit was sent.
-    fn sent(&mut self) {
-        match self.loaded.take() {
-            Some(Loaded::Parked) => drop(self.parked.pop_front()),
-            Some(Loaded::Queued) => drop(self.outgoing.dequeue()),
-            None => {}
-        }
-        self.wake();
-    }
-
-    /// The datagram in the exit cannot be sent yet.
-    fn park(&mut self, now: Instant) {
-        let parked = match self.loaded.take() {
-            Some(Loaded::Parked) => self.parked.pop_front(),
-            Some(Loaded::Queued) => self.outgoing.dequeue().ok().map(|(meta, data)| Parked {
-                remote: meta.endpoint,
-                data: data.to_vec(),
-                until: now + PARKED_TIME,
-                retry_at: now,
-            }),
-            None => None,
-        };
-        if let Some(mut parked) = parked {
-            parked.retry_at = now + PARKED_RETRY;
-            if self.parked.len() == PARKED_MAX {
-                self.parked.pop_front();
-            }
-            self.parked.push_back(parked);
-        }
-        // A socket of its own: the set remembers that this one waits for an address.
-        let number = self.port;
-        self.exit.remove(self.exit_handle);
-        self.exit_handle = self.exit.add(exit_socket(number, self.outgoing.payload_capacity()));
-        self.wake();
+        self.loaded
     }
 
     fn wake(&mut self) {
@@ -141,13 +68,8 @@ impl Port {
         }
     }
 
-    /// Whether it may send something now.
-    fn has_work(&self, now: Instant) -> bool {
-        !self.outgoing.is_empty() || self.next_retry().is_some_and(|at| at <= now)
-    }
-
-    fn next_retry(&self) -> Option<Instant> {
-        self.parked.front().map(|parked| parked.retry_at.min(parked.until))
+    fn has_work(&self) -> bool {
+        !self.outgoing.is_empty() || self.loaded.is_some()
     }
 }
 
@@ -182,7 +104,6 @@ impl State {
             exit,
             exit_handle,
             loaded: None,
-            parked: VecDeque::new(),
             sender: None,
         });
         Ok((id, port))
@@ -258,36 +179,28 @@ impl State {
         let mut moved = false;
         for port in &mut self.ports {
             for _ in 0..DATAGRAMS_PER_POLL {
-                if device.blocked || !port.load(self.now) {
+                if device.blocked {
+                    break;
+                }
+                device.remote = port.load();
+                if device.remote.is_none() {
                     break;
                 }
                 self.interface.poll_egress(to_smoltcp(self.now), device, &mut port.exit);
                 // The exit has room when it has no datagram.
                 if port.exit_socket().can_send() {
-                    port.sent();
+                    port.loaded = None;
                     moved = true;
-                } else if !device.blocked {
-                    port.park(self.now);
                 }
             }
         }
+        device.remote = None;
         moved
-    }
-
-    /// Lets parked datagrams try again: a neighbour's address has become known.
-    pub(crate) fn retry_parked(&mut self) {
-        for parked in self.ports.iter_mut().flat_map(|port| &mut port.parked) {
-            parked.retry_at = self.now;
-        }
     }
 
     /// Whether a port may have something to send.
     pub(crate) fn has_datagrams(&self) -> bool {
-        self.ports.iter().any(|port| port.has_work(self.now))
-    }
-
-    pub(crate) fn next_datagram_retry(&self) -> Option<Instant> {
-        self.ports.iter().filter_map(Port::next_retry).min()
+        self.ports.iter().any(Port::has_work)
     }
 
     /// Whether a port is open for datagrams.

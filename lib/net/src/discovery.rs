@@ -1,5 +1,4 @@
-//! Messages of IPv6 neighbour discovery (RFC 4861), as far as we read and send them ourselves: smoltcp answers for our addresses and
-//! resolves those of neighbours.
+//! Messages of IPv6 neighbour discovery (RFC 4861), as bytes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,6 +14,8 @@ use smoltcp::wire::{
 const HOP_LIMIT: u8 = 255;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+const OPTION_SOURCE_MAC: u8 = 1;
+const OPTION_TARGET_MAC: u8 = 2;
 const OPTION_PREFIX: u8 = 3;
 const OPTION_NAME_SERVERS: u8 = 25;
 
@@ -23,10 +24,11 @@ const OPTION_NAME_SERVERS: u8 = 25;
 pub(crate) enum Message<'f> {
     /// From a router.
     RouterAdvert(RouterAdvert<'f>),
-    /// A neighbour requests the hardware address of `target`; without a source of its own, it checks that the address is free.
-    Solicit { source: Ipv6Addr, target: Ipv6Addr },
-    /// A neighbour has the address `target`.
-    Advert { target: Ipv6Addr },
+    /// A neighbour requests the hardware address of `target`, and may give its own; without a source of its own, it checks that the
+    /// address is free.
+    Solicit { source: Ipv6Addr, target: Ipv6Addr, mac: Option<EthernetAddress> },
+    /// A neighbour has the address `target`, at `mac`. It `is_answer` to a request, or `overrides` what we know.
+    Advert { target: Ipv6Addr, mac: Option<EthernetAddress>, is_answer: bool, overrides: bool },
 }
 
 /// What a router advertises.
@@ -56,6 +58,11 @@ impl<'f> RouterAdvert<'f> {
     #[cfg(test)]
     pub(crate) fn new(router: Ipv6Addr, lifetime: Duration, options: &'f [u8]) -> RouterAdvert<'f> {
         RouterAdvert { router, lifetime, options }
+    }
+
+    /// The router's hardware address.
+    pub(crate) fn mac(&self) -> Option<EthernetAddress> {
+        mac_in(self.options, OPTION_SOURCE_MAC)
     }
 
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = PrefixOption> {
@@ -93,6 +100,13 @@ fn options(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The hardware address in an option of this kind (RFC 4861, section 4.6.1).
+fn mac_in(bytes: &[u8], kind: u8) -> Option<EthernetAddress> {
+    let option = options(bytes).find(|option| option[0] == kind)?;
+    let mac = EthernetAddress::from_bytes(option.get(2..8)?);
+    mac.is_unicast().then_some(mac)
+}
+
 fn seconds_at(option: &[u8], at: usize) -> Option<Duration> {
     let seconds = option.get(at..)?.first_chunk::<4>()?;
     Some(Duration::from_secs(u32::from_be_bytes(*seconds).into()))
@@ -125,10 +139,16 @@ pub(crate) fn message_in(frame: &[u8]) -> Option<Message<'_>> {
             options: bytes,
         })),
         Icmpv6Message::NeighborSolicit if is_unicast(message.target_addr()) => {
-            Some(Message::Solicit { source, target: message.target_addr() })
+            Some(Message::Solicit { source, target: message.target_addr(), mac: mac_in(bytes, OPTION_SOURCE_MAC) })
         }
         Icmpv6Message::NeighborAdvert if is_unicast(message.target_addr()) => {
-            Some(Message::Advert { target: message.target_addr() })
+            let flags = message.neighbor_flags();
+            Some(Message::Advert {
+                target: message.target_addr(),
+                mac: mac_in(bytes, OPTION_TARGET_MAC),
+                is_answer: flags.contains(NdiscNeighborFlags::SOLICITED) && !destination.is_multicast(),
+                overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
+            })
         }
         _ => None,
     }
@@ -157,9 +177,36 @@ pub(crate) fn router_solicitation(mac: EthernetAddress, source: Ipv6Addr) -> Vec
 
 /// The frame that requests whether another host has the address `target` (RFC 4862, section 5.4.2).
 pub(crate) fn probe(mac: EthernetAddress, target: Ipv6Addr) -> Vec<u8> {
+    let message = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: None };
+    frame(mac, Ipv6Addr::UNSPECIFIED, solicited_node(target), message)
+}
+
+/// The frame in which `source` requests the hardware address of `target`, from all hosts that may have it or from the one that had it last.
+pub(crate) fn solicitation(
+    mac: EthernetAddress,
+    source: Ipv6Addr,
+    target: Ipv6Addr,
+    to: Option<EthernetAddress>,
+) -> Vec<u8> {
+    let message = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(mac.into()) };
+    match to {
+        Some(to) => frame_to(to, mac, source, target, message),
+        None => frame(mac, source, solicited_node(target), message),
+    }
+}
+
+/// The frame that answers the request of `asker`, which is at `to`, for the hardware address of our address `target`. It does not replace
+/// what the neighbour has: see [`announcement`].
+pub(crate) fn answer(mac: EthernetAddress, target: Ipv6Addr, asker: Ipv6Addr, to: EthernetAddress) -> Vec<u8> {
+    let lladdr = Some(mac.into());
+    let message = NdiscRepr::NeighborAdvert { flags: NdiscNeighborFlags::SOLICITED, target_addr: target, lladdr };
+    frame_to(to, mac, target, asker, message)
+}
+
+/// The group of the hosts that may have an address (RFC 4291, section 2.7.1).
+pub(crate) fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., one, two, three] = target.octets();
-    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(one), u16::from_be_bytes([two, three]));
-    frame(mac, Ipv6Addr::UNSPECIFIED, group, NdiscRepr::NeighborSolicit { target_addr: target, lladdr: None })
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(one), u16::from_be_bytes([two, three]))
 }
 
 /// The frame that reports to all neighbours that we have the address `target`. As the address was not proven to be ours alone, it does
@@ -170,7 +217,20 @@ pub(crate) fn announcement(mac: EthernetAddress, target: Ipv6Addr) -> Vec<u8> {
     frame(mac, target, ALL_NODES, NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr })
 }
 
+/// A frame for a group.
 fn frame(mac: EthernetAddress, source: Ipv6Addr, destination: Ipv6Addr, message: NdiscRepr) -> Vec<u8> {
+    // The group's hardware address (RFC 2464, section 7).
+    let [.., a, b, c, d] = destination.octets();
+    frame_to(EthernetAddress([0x33, 0x33, a, b, c, d]), mac, source, destination, message)
+}
+
+fn frame_to(
+    to: EthernetAddress,
+    mac: EthernetAddress,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    message: NdiscRepr,
+) -> Vec<u8> {
     let message = Icmpv6Repr::Ndisc(message);
     let ip = Ipv6Repr {
         src_addr: source,
@@ -179,13 +239,7 @@ fn frame(mac: EthernetAddress, source: Ipv6Addr, destination: Ipv6Addr, message:
         payload_len: message.buffer_len(),
         hop_limit: HOP_LIMIT,
     };
-    // The group's hardware address (RFC 2464, section 7).
-    let [.., a, b, c, d] = destination.octets();
-    let ethernet = EthernetRepr {
-        src_addr: mac,
-        dst_addr: EthernetAddress([0x33, 0x33, a, b, c, d]),
-        ethertype: EthernetProtocol::Ipv6,
-    };
+    let ethernet = EthernetRepr { src_addr: mac, dst_addr: to, ethertype: EthernetProtocol::Ipv6 };
     let mut bytes = vec![0; ethernet.buffer_len() + ip.buffer_len() + message.buffer_len()];
     let mut frame = EthernetFrame::new_unchecked(&mut bytes[..]);
     ethernet.emit(&mut frame);
@@ -202,15 +256,29 @@ mod tests {
 
     const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
     const OURS: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
+    const THEIRS: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
+    const THEIR_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
 
     #[test]
     fn what_is_sent_is_valid() {
         let probe = probe(MAC, OURS);
         assert_eq!(probe[..6], [0x33, 0x33, 0xff, 0, 0, 1]);
-        assert_eq!(message_in(&probe), Some(Message::Solicit { source: Ipv6Addr::UNSPECIFIED, target: OURS }));
+        assert_eq!(
+            message_in(&probe),
+            Some(Message::Solicit { source: Ipv6Addr::UNSPECIFIED, target: OURS, mac: None })
+        );
         let announcement = announcement(MAC, OURS);
         assert_eq!(announcement[..6], [0x33, 0x33, 0, 0, 0, 1]);
-        assert_eq!(message_in(&announcement), Some(Message::Advert { target: OURS }));
+        let advert = |is_answer| Message::Advert { target: OURS, mac: Some(MAC), is_answer, overrides: false };
+        assert_eq!(message_in(&announcement), Some(advert(false)));
+        let answer = answer(MAC, OURS, THEIRS, THEIR_MAC);
+        assert_eq!((&answer[..6], message_in(&answer)), (THEIR_MAC.as_bytes(), Some(advert(true))));
+        for (to, expected) in [(None, [0x33, 0x33, 0xff, 0, 0, 9]), (Some(THEIR_MAC), THEIR_MAC.0)] {
+            let request = super::solicitation(MAC, OURS, THEIRS, to);
+            assert_eq!(request[..6], expected);
+            let found = message_in(&request);
+            assert_eq!(found, Some(Message::Solicit { source: OURS, target: THEIRS, mac: Some(MAC) }));
+        }
         let solicitation = router_solicitation(MAC, OURS);
         assert_eq!(solicitation[..6], [0x33, 0x33, 0, 0, 0, 2]);
         // Type, code; option 1 with our address.

@@ -5,9 +5,11 @@
 //! the acknowledgement is received.
 //!
 //! A socket of smoltcp cannot be made for a handshake that has started, and it chooses its first sequence number itself, by the
-//! generator of its interface. Therefore each handshake has an interface of its own for a moment, with a seed of its own: once with a
-//! socket without buffers, whose answer is sent, and once more, from the same seed and SYN, with the socket that stays.
+//! generator of its interface. Therefore each handshake has an interface of its own for a moment, whose generator returns our number
+//! (`numbers.rs`): once with a socket without buffers, whose answer is sent, and once more, from the same SYN, with the socket that stays.
 
+use crate::link::{ETHERNET_BYTES, of_packets};
+use crate::numbers::{interface_for, seed_of};
 use crate::segment::{segment_of, segment_start};
 use crate::state::to_smoltcp;
 use crate::table::Ends;
@@ -15,11 +17,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 use glass_api::Instant;
-use smoltcp::iface::{self, Interface, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::iface::SocketSet;
+use smoltcp::phy::{Device, DeviceCapabilities, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time;
-use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr, Ipv4Address, Ipv6Address, TcpOption, TcpPacket, TcpSeqNumber};
+use smoltcp::wire::{TcpOption, TcpPacket, TcpSeqNumber};
 
 /// Handshakes that may be in progress.
 const COUNT_MAX: usize = 256;
@@ -31,7 +33,6 @@ const RESEND_AFTER: Duration = Duration::from_secs(1);
 const RESENDS_MAX: u8 = 3;
 /// A handshake with a peer that exists is done after this time, mostly.
 const USUAL_TIME: Duration = Duration::from_millis(100);
-const ETHERNET_BYTES: usize = 14;
 
 /// A handshake in progress.
 struct HalfOpen {
@@ -41,7 +42,6 @@ struct HalfOpen {
     started_at: Instant,
     /// The frame with the SYN.
     syn: Vec<u8>,
-    seed: u64,
     /// Our first sequence number.
     start: TcpSeqNumber,
     /// Sizes of its buffers, and how much of them is spare memory.
@@ -112,7 +112,7 @@ impl Handshakes {
         now: Instant,
         ends: Ends,
         syn: &[u8],
-        seed: u64,
+        start: TcpSeqNumber,
         sizes: Sizes,
         capabilities: &DeviceCapabilities,
     ) -> Option<(Vec<u8>, bool)> {
@@ -124,19 +124,17 @@ impl Handshakes {
         if syn.len() > FRAME_BYTES_MAX {
             return None;
         }
-        let mut half_open = HalfOpen {
+        let half_open = HalfOpen {
             number: self.made,
             ends,
             started_at: now,
             syn: syn.to_vec(),
-            seed,
-            start: TcpSeqNumber(0),
+            start,
             sizes,
             resends: 0,
             resend_at: now + RESEND_AFTER,
         };
         let answer = half_open.answer(now, capabilities)?;
-        half_open.start = first_number(&answer)?;
         self.remove(ends);
         let is_full = self.len() >= COUNT_MAX;
         if is_full && let Some(oldest) = self.oldest() {
@@ -237,24 +235,13 @@ impl HalfOpen {
         socket: tcp::Socket<'static>,
         capabilities: &DeviceCapabilities,
     ) -> (tcp::Socket<'static>, Option<Vec<u8>>) {
-        let mut capabilities = capabilities.clone();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = capabilities.max_transmission_unit.saturating_sub(ETHERNET_BYTES);
-        let mut device = OneSyn { packet: self.syn.get(ETHERNET_BYTES..), answer: None, capabilities };
-        let mut config = iface::Config::new(HardwareAddress::Ip);
-        config.random_seed = self.seed;
         let time = to_smoltcp(now);
-        let mut interface = Interface::new(config, &mut device, time);
-        interface.update_ip_addrs(|addresses| {
-            let local = self.ends.local.addr;
-            let bits = if matches!(local, IpAddress::Ipv4(_)) { 32 } else { 128 };
-            // The list has room for eight and is empty.
-            addresses.extend([IpCidr::new(local, bits)]);
-        });
-        // The peer may be anywhere; the medium has no hardware addresses, so the gateway is never used.
-        let routes = interface.routes_mut();
-        let _ = routes.add_default_ipv4_route(Ipv4Address::LOCALHOST);
-        let _ = routes.add_default_ipv6_route(Ipv6Address::LOCALHOST);
+        let mut interface = interface_for(seed_of(self.start), Some(self.ends.local.addr), capabilities.clone(), now);
+        let mut device = OneSyn {
+            packet: self.syn.get(ETHERNET_BYTES..),
+            answer: None,
+            capabilities: of_packets(capabilities.clone()),
+        };
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
         interface.poll_ingress_single(time, &mut device, &mut sockets);

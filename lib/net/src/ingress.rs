@@ -1,7 +1,10 @@
 //! Received frames: what we parse before smoltcp does.
 
-use crate::discovery::{Message, announcement, is_discovery, message_in};
+use crate::arp::{self, arp_in};
+use crate::discovery::{Message, announcement, answer, is_discovery, message_in};
+use crate::dns::{self, Outcome};
 use crate::half_open::Reply;
+use crate::link::{ETHERNET_BYTES, Headed, Outlet, of_packets, source_mac};
 use crate::listeners::Admission;
 use crate::resync::{Nowhere, Replying, acknowledgement_in};
 use crate::state::{State, to_smoltcp};
@@ -13,8 +16,12 @@ use smoltcp::phy::{Device, DeviceCapabilities, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
+    EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet,
+    TcpPacket, UdpPacket,
 };
+
+/// Of a server and a client (RFC 2131, section 4.1).
+const DHCP_PORTS: (u16, u16) = (67, 68);
 
 /// The kind of a frame, as far as it decides its receiver.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,8 +38,10 @@ pub(crate) enum Kind {
         /// Of a SYN, the longest segment that its sender receives.
         segment_bytes: Option<u16>,
     },
-    /// It may contain a neighbour's IPv4 address.
-    Neighbour,
+    /// A message of ARP.
+    Arp,
+    /// From a DHCP server.
+    Dhcp,
     /// A message of IPv6 neighbour discovery.
     Discovery,
     /// Nothing that a stack may process.
@@ -49,13 +58,14 @@ impl Kind {
 
     fn parse(frame: &[u8]) -> Option<Kind> {
         let frame = EthernetFrame::new_checked(frame).ok()?;
-        match frame.ethertype() {
-            EthernetProtocol::Ipv4 => {
+        let version = frame.payload().first().map(|byte| byte >> 4);
+        match (frame.ethertype(), version) {
+            (EthernetProtocol::Ipv4, Some(4)) => {
                 let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
                 let addresses = (IpAddress::Ipv4(packet.dst_addr()), IpAddress::Ipv4(packet.src_addr()));
                 Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
-            EthernetProtocol::Ipv6 => {
+            (EthernetProtocol::Ipv6, Some(6)) => {
                 let packet = Ipv6Packet::new_checked(frame.payload()).ok()?;
                 // Loopback addresses are never on a wire (RFC 4291, section 2.5.3).
                 if packet.src_addr().is_loopback() || packet.dst_addr().is_loopback() {
@@ -68,9 +78,8 @@ impl Kind {
                 let addresses = (IpAddress::Ipv6(packet.dst_addr()), IpAddress::Ipv6(packet.src_addr()));
                 Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
-            // Other requests are not for us.
-            EthernetProtocol::Arp if frame.dst_addr().is_unicast() => Some(Kind::Neighbour),
-            _ => None,
+            (EthernetProtocol::Arp, _) => Some(Kind::Arp),
+            _ => Some(Kind::Invalid),
         }
     }
 
@@ -80,6 +89,10 @@ impl Kind {
             IpProtocol::Icmpv6 => {
                 let message = Icmpv6Packet::new_checked(payload).ok()?.msg_type();
                 return is_discovery(message).then_some(Kind::Discovery);
+            }
+            IpProtocol::Udp if matches!(addresses.0, IpAddress::Ipv4(_)) => {
+                let packet = UdpPacket::new_checked(payload).ok()?;
+                return ((packet.src_port(), packet.dst_port()) == DHCP_PORTS).then_some(Kind::Dhcp);
             }
             _ => return None,
         }
@@ -106,20 +119,29 @@ impl State {
         if frame.len() > capabilities.max_transmission_unit && !self.large_frames {
             self.acknowledge_large_frames();
         }
+        if !self.link.borrow().accepts(frame) {
+            return None;
+        }
+        let link = self.link.clone();
+        let transmit = Outlet::answering(transmit, &link, self.now, frame);
         let device = OneFrame { receive: Some(frame), transmit: Some(transmit), capabilities };
         let (ends, opens, resets, scale, segment_bytes) = match Kind::of(frame) {
             Kind::Segment { ends, opens, resets, scale, segment_bytes } => (ends, opens, resets, scale, segment_bytes),
             // An answer might be as long (`long_frames.rs`).
             _ if frame.len() > capabilities.max_transmission_unit => return None,
             Kind::Discovery => {
-                self.receive_discovery(now, device, frame);
+                self.receive_discovery(device, frame);
+                return None;
+            }
+            Kind::Arp => {
+                self.receive_arp(device, frame);
                 return None;
             }
             Kind::Invalid => return None,
             kind => {
-                self.receive_control(now, device, frame);
-                if kind == Kind::Neighbour {
-                    self.found_neighbour();
+                match &mut self.dhcp {
+                    Some(dhcp) if kind == Kind::Dhcp => dhcp.receive(self.now, frame),
+                    _ => self.receive_datagram(now, device, frame),
                 }
                 return None;
             }
@@ -130,7 +152,7 @@ impl State {
             return None;
         }
         let mut found = self.table.find(ends);
-        if opens && found.is_some_and(|id| self.free_ends(id)) {
+        if opens && found.is_some_and(|id| self.free_ends(id, frame)) {
             found = None;
         }
         match (found, opens) {
@@ -153,13 +175,14 @@ impl State {
                 Admission::Answer(answer) => {
                     trace_stray(frame);
                     if let Some(transmit) = device.transmit {
-                        send_stray(transmit, &answer);
+                        send_frame(transmit, &answer);
                     }
                 }
             },
             (None, false) => match self.handshakes.reply(ends, frame) {
                 Some(Reply::Complete) => match self.open(ends, capabilities) {
                     Some((id, syn)) => {
+                        self.link.borrow_mut().confirm(self.now, ends.remote.addr, frame);
                         if let Kind::Segment { scale, segment_bytes, .. } = Kind::of(&syn) {
                             self.note_syn(id, scale, segment_bytes);
                         }
@@ -184,45 +207,89 @@ impl State {
         None
     }
 
-    /// A neighbour's address may be new; some may have waited for it.
-    fn found_neighbour(&mut self) {
-        self.table.touch_all();
-        self.retry_parked();
+    /// A message of ARP: answered if it requests our address. A neighbour that requests it is remembered; others only if they are known.
+    fn receive_arp<T: TxToken>(&mut self, device: OneFrame<'_, Outlet<'_, T>>, frame: &[u8]) {
+        let Some(arp) = arp_in(frame) else { return };
+        let mut link = self.link.borrow_mut();
+        let is_ours = self.interface.has_ip_addr(arp.target);
+        let is_neighbour = link.routes.is_neighbour(arp.sender.into());
+        match (is_ours, arp.is_request) {
+            (true, true) if is_neighbour => link.neighbours.learn(self.now, arp.sender.into(), arp.mac),
+            (true, false) => link.neighbours.answer(self.now, arp.sender.into(), arp.mac),
+            _ => link.neighbours.update(self.now, arp.sender.into(), arp.mac),
+        }
+        if is_ours
+            && arp.is_request
+            && let Some(outlet) = device.transmit
+        {
+            let reply = arp::reply((link.mac, arp.target), (arp.mac, arp.sender));
+            send_frame(outlet.transmit, &reply);
+        }
     }
 
-    /// A message of IPv6 neighbour discovery. smoltcp answers for our addresses and remembers neighbours; those that it need not
-    /// remember, it does not get.
-    fn receive_discovery<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
+    /// A message of IPv6 neighbour discovery (RFC 4861, section 7.2).
+    fn receive_discovery<T: TxToken>(&mut self, device: OneFrame<'_, Outlet<'_, T>>, frame: &[u8]) {
         let Some(ipv6) = &mut self.ipv6 else { return };
         // A switch may return our own frames.
         if frame.get(6..12) == Some(ipv6.mac().as_bytes()) {
             return;
         }
+        let mut link = self.link.borrow_mut();
         match message_in(frame) {
             Some(Message::RouterAdvert(advert)) => {
                 ipv6.receive(self.now, &advert);
+                if let (Some(mac), true) = (advert.mac(), ipv6.gateway() == Some(advert.router)) {
+                    link.neighbours.learn(self.now, advert.router.into(), mac);
+                }
+                drop(link);
                 self.configure();
             }
-            Some(Message::Advert { target }) if self.interface.has_ip_addr(target) => {
+            Some(Message::Advert { target, .. }) if self.interface.has_ip_addr(target) => {
+                drop(link);
                 if ipv6.contest(self.now, target) {
                     self.configure();
                 }
             }
-            Some(Message::Advert { .. }) => {
-                self.receive_control(now, device, frame);
-                self.found_neighbour();
-            }
-            Some(Message::Solicit { source, target }) if self.interface.has_ip_addr(target) => {
-                if !source.is_unspecified() {
-                    self.receive_control(now, device, frame);
-                } else if ipv6.contest(self.now, target) {
-                    self.configure();
-                } else if let Some(transmit) = device.transmit {
-                    send_stray(transmit, &announcement(ipv6.mac(), target));
+            Some(Message::Advert { target, mac: Some(mac), is_answer, overrides }) => {
+                let address = target.into();
+                match (is_answer, overrides || !link.neighbours.differs(address, mac)) {
+                    (true, true) => link.neighbours.answer(self.now, address, mac),
+                    (false, true) => link.neighbours.update(self.now, address, mac),
+                    (_, false) => {}
                 }
             }
-            Some(Message::Solicit { .. }) | None => {}
+            Some(Message::Solicit { source, target, mac }) if self.interface.has_ip_addr(target) => {
+                let Some(outlet) = device.transmit else { return };
+                if !source.is_unspecified() {
+                    let known = mac.filter(|_| link.routes.is_neighbour(source.into()));
+                    if let Some(mac) = known {
+                        link.neighbours.learn(self.now, source.into(), mac);
+                    }
+                    let Some(to) = mac.or(source_mac(frame)) else { return };
+                    send_frame(outlet.transmit, &answer(link.mac, target, source, to));
+                    return;
+                }
+                drop(link);
+                if ipv6.contest(self.now, target) {
+                    self.configure();
+                } else {
+                    send_frame(outlet.transmit, &announcement(ipv6.mac(), target));
+                }
+            }
+            Some(Message::Advert { .. } | Message::Solicit { .. }) | None => {}
         }
+    }
+
+    /// A frame that is no segment. Of a name server's, which may contain less than it should, smoltcp only checks whose answer it is.
+    fn receive_datagram<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
+        let Some((server, outcome)) = dns::outcome_in(frame).filter(|_| !self.queries.is_empty()) else {
+            return self.receive_control(now, device, frame);
+        };
+        let OneFrame { transmit, capabilities, .. } = device;
+        let short = if outcome == Outcome::Complete { None } else { dns::without_records(frame) };
+        let frame = short.as_deref().unwrap_or(frame);
+        self.receive_control(now, OneFrame { receive: Some(frame), transmit, capabilities }, frame);
+        self.note_answer(server, outcome);
     }
 
     /// A frame for no connection: smoltcp answers it if necessary.
@@ -270,6 +337,7 @@ impl State {
         }
         connection.recovery.keep(frame, acknowledged > 0, &capabilities.checksum);
         if acknowledged > 0 {
+            self.link.borrow_mut().confirm(self.now, connection.remote(), frame);
             connection.recovery.acknowledged(self.now, left);
             if connection.window.misses_more() {
                 self.retransmit(id, capabilities);
@@ -325,19 +393,19 @@ fn trace_stray(frame: &[u8]) {
 }
 
 /// Sends a frame of no connection.
-pub(crate) fn send_stray(transmit: impl TxToken, frame: &[u8]) {
+pub(crate) fn send_frame(transmit: impl TxToken, frame: &[u8]) {
     let flow = Cell::default();
     Traced { transmit, flow: &flow }.consume(frame.len(), |bytes| bytes.copy_from_slice(frame));
 }
 
-/// A device that receives one frame, which is in memory already.
+/// A device that receives the packet of one frame, which is in memory already.
 struct OneFrame<'f, T> {
     receive: Option<&'f [u8]>,
     transmit: Option<T>,
     capabilities: &'f DeviceCapabilities,
 }
 
-pub(crate) struct Frame<'f>(&'f [u8]);
+pub(crate) struct Frame<'f>(pub(crate) &'f [u8]);
 
 impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     type RxToken<'a>
@@ -345,21 +413,22 @@ impl<'f, T: TxToken> Device for OneFrame<'f, T> {
     where
         Self: 'a;
     type TxToken<'a>
-        = T
+        = Headed<T>
     where
         Self: 'a;
 
-    fn receive(&mut self, _: Instant) -> Option<(Frame<'f>, T)> {
-        Some((Frame(self.receive.take()?), self.transmit.take()?))
+    fn receive(&mut self, _: Instant) -> Option<(Frame<'f>, Headed<T>)> {
+        let packet = self.receive.take()?.get(ETHERNET_BYTES..)?;
+        Some((Frame(packet), Headed(self.transmit.take()?)))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<T> {
+    fn transmit(&mut self, _: Instant) -> Option<Headed<T>> {
         // Only an answer to this frame is sent here; `State::send` sends everything else.
         None
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        self.capabilities.clone()
+        of_packets(self.capabilities.clone())
     }
 }
 
@@ -373,7 +442,6 @@ impl RxToken for Frame<'_> {
 mod tests {
     use super::*;
     use crate::segment::tests::frame;
-    use alloc::vec;
     use alloc::vec::Vec;
     use smoltcp::wire::TcpControl;
 
@@ -420,12 +488,14 @@ mod tests {
     }
 
     #[test]
-    fn an_arp_request_to_everyone_names_no_neighbour_for_whom_something_waits() {
-        let mut frame = vec![0; 42];
-        frame[12..14].copy_from_slice(&[8, 6]);
-        frame[0] = 2;
-        assert_eq!(Kind::of(&frame), Kind::Neighbour);
-        frame[..6].fill(0xff);
-        assert_eq!(Kind::of(&frame), Kind::Other);
+    fn a_packet_is_of_the_version_that_its_frame_says() {
+        for (addresses, other) in [(V4, 0x60), (V6, 0x45)] {
+            let mut frame = segment(addresses);
+            frame[14] = other;
+            assert_eq!(Kind::of(&frame), Kind::Invalid);
+        }
+        let mut frame = segment(V4);
+        frame[12..14].copy_from_slice(&[0x88, 0xa8]);
+        assert_eq!(Kind::of(&frame), Kind::Invalid);
     }
 }

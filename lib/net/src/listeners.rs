@@ -133,8 +133,8 @@ impl State {
             Some(Err(refusal)) => return refusal,
             Some(Ok(_)) => {}
         }
-        let (seed, sizes) = (self.next_seed(), self.sizes());
-        match self.handshakes.start(self.now, ends, syn, seed, sizes, capabilities) {
+        let (start, sizes) = (self.numbers.first_sequence_number(self.now, ends), self.sizes());
+        match self.handshakes.start(self.now, ends, syn, start, sizes, capabilities) {
             None => Admission::Ignore,
             Some((answer, has_replaced)) => {
                 self.counters.replaced_opening += u64::from(has_replaced);

@@ -57,6 +57,11 @@ impl Recovery {
         }
     }
 
+    /// Whether a sequence number of the peer is after all that we have acknowledged.
+    pub(crate) fn is_new(&self, number: TcpSeqNumber) -> bool {
+        self.next.is_some_and(|next| number >= next)
+    }
+
     /// We have sent a segment that expects this sequence number.
     pub(crate) fn expects(&mut self, next: TcpSeqNumber) {
         self.next = Some(next);

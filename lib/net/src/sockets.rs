@@ -73,8 +73,8 @@ impl glass_api::Net for Sockets {
         self.query(name).await
     }
 
-    async fn connect(&self, remote: impl Into<Address>) -> Result<Stream, NetError> {
-        let Address::Ip(remote) = remote.into() else { return Err(NetError::NoVsock) };
+    async fn connect_to(&self, remote: Address) -> Result<Stream, NetError> {
+        let Address::Ip(remote) = remote else { return Err(NetError::NoVsock) };
         let shared = self.shared()?;
         let id = shared.state.borrow_mut().connect(remote)?;
         // Dropping the stream undoes everything, whether the wait fails or is cancelled.

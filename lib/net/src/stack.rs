@@ -1,11 +1,14 @@
 //! The platform's side: frames and time.
 
-use crate::announce::announce;
+use crate::arp::announcement;
 use crate::autoconf::{Autoconf, Notice};
-use crate::config::{Config, ConfigError, Ipv6};
+use crate::config::{Address, Config, ConfigError, Ipv6};
 use crate::congestion::{Sent, Watching};
-use crate::ingress::send_stray;
+use crate::dhcp::Dhcp;
+use crate::ingress::send_frame;
+use crate::link::{Headed, Link, Outlet, of_packets};
 use crate::long_frames::{Cut, Cutting, Shape};
+use crate::numbers::{Numbers, interface_for};
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
 use crate::table::Role;
@@ -18,11 +21,11 @@ use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
 use glass_trace::{Group, is_on};
-use smoltcp::iface::{self, Interface, PollResult};
-use smoltcp::phy::{Device, DeviceCapabilities, RxToken};
+use smoltcp::iface::PollResult;
+use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time;
-use smoltcp::wire::{EthernetAddress, HardwareAddress};
+use smoltcp::wire::{EthernetAddress, IpAddress};
 
 /// Frames that one poll receives at most, so that tasks can run.
 const FRAMES_PER_POLL: usize = 128;
@@ -42,17 +45,18 @@ pub struct Stack<D: Device> {
 }
 
 impl<D: Device> Stack<D> {
-    /// A stack with the device's address `mac`. `seed` chooses ports and sequence numbers: it must
+    /// A stack with the device's address `mac`. `secret` is the key of ports and sequence numbers: it must
     /// be hard to guess and different at each start.
-    pub fn new(device: D, mac: [u8; 6], config: Config, seed: u64, now: Instant) -> Result<Stack<D>, ConfigError> {
+    pub fn new(device: D, mac: [u8; 6], config: Config, secret: u128, now: Instant) -> Result<Stack<D>, ConfigError> {
         let mac = EthernetAddress(mac);
         config.check(mac)?;
-        let mut settings = iface::Config::new(HardwareAddress::Ethernet(mac));
-        settings.random_seed = seed;
-        let mtu = device.capabilities().ip_mtu();
-        let (mut shape, has_long_frames) = Shape::of(device.capabilities(), config.ipv6 != Ipv6::Off);
-        let interface = Interface::new(settings, &mut shape, to_smoltcp(now));
-        let mut state = State::new(interface, mac, mtu, config, seed, now);
+        let mut numbers = Numbers::new(secret);
+        let capabilities = device.capabilities();
+        let mtu = capabilities.ip_mtu();
+        let (shape, has_long_frames) = Shape::of(capabilities.clone(), config.ipv6 != Ipv6::Off);
+        let interface = interface_for(numbers.next(), None, shape.0, now);
+        let dhcp = (config.address == Address::Dhcp).then(|| Dhcp::new(mac, capabilities, numbers.next(), now));
+        let mut state = State::new(interface, dhcp, mac, mtu, config, numbers, now);
         state.has_long_frames = has_long_frames;
         let shared = Rc::new(Shared { state: RefCell::new(state), address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
@@ -84,12 +88,14 @@ impl<D: Device> Stack<D> {
         state.now = now;
         let time = to_smoltcp(now);
         state.interface.poll_maintenance(time);
+        state.link.borrow_mut().neighbours.advance(now);
+        state.ring_alarms();
 
         let mut moved = false;
         if state.wants_to_announce() {
             match (state.interface.ipv4_addr(), self.device.transmit(time)) {
                 (Some(address), Some(transmit)) => {
-                    announce(transmit, self.mac, address);
+                    send_frame(transmit, &announcement(self.mac, address));
                     state.announce = false;
                     moved = true;
                 }
@@ -104,8 +110,15 @@ impl<D: Device> Stack<D> {
                 None => is_blocked = true,
             }
         }
+        if let Some(dhcp) = &mut state.dhcp {
+            moved |= dhcp.send(now, &mut self.device, &state.link);
+        }
+        let link = state.link.clone();
         let mut device = Watched {
             device: &mut self.device,
+            link: &link,
+            now,
+            remote: None,
             blocked: false,
             flow: Cell::default(),
             sent: Cell::default(),
@@ -114,7 +127,10 @@ impl<D: Device> Stack<D> {
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
         moved |= state.send_datagrams(&mut device);
-        self.transmit_blocked = device.blocked | is_blocked;
+        let is_blocked = device.blocked | is_blocked;
+        let (has_sent, is_full) = state.send_waiting(&mut self.device);
+        moved |= has_sent;
+        self.transmit_blocked = is_blocked | is_full;
 
         let capabilities = self.device.capabilities();
         while state.can_admit_refused() {
@@ -134,7 +150,7 @@ impl<D: Device> Stack<D> {
             let (answer, ended) = state.handshakes.next_resend(now, &capabilities);
             state.counters.abandoned_opening += ended;
             let Some(answer) = answer else { break };
-            send_stray(transmit, &answer);
+            send_frame(Outlet::repeating(transmit, &link, now, &answer), &answer);
             moved = true;
         }
         let mut received_bytes = 0;
@@ -165,6 +181,7 @@ impl<D: Device> Stack<D> {
             || state.has_datagrams()
             || state.wants_to_announce()
             || state.wants_to_discover()
+            || state.link.borrow().has_frames()
             || state.can_admit_refused();
         may_send && !self.transmit_blocked
     }
@@ -175,10 +192,14 @@ impl<D: Device> Stack<D> {
         let state = &mut *state;
         let control = state.interface.poll_at(to_smoltcp(now), &state.control).map(from_smoltcp);
         let blocked = self.transmit_blocked.then(|| now + BLOCKED_WAIT);
-        let (datagrams, handshakes) = (state.next_datagram_retry(), state.handshakes.next_deadline());
+        let alarm = state.alarms.first_key_value().map(|((at, _), _)| *at);
+        let dhcp = state.dhcp.as_mut().and_then(|dhcp| dhcp.next_deadline(now));
+        let (neighbours, handshakes) =
+            (state.link.borrow().neighbours.next_deadline(), state.handshakes.next_deadline());
         let ipv6 = [state.ipv6.as_ref().and_then(Autoconf::next_deadline), state.next_up()].into_iter().flatten().min();
         let starts = state.starts_until().filter(|_| state.refused.first(now).is_some());
-        let deadlines = [control, state.table.next_deadline(), datagrams, handshakes, ipv6, starts, blocked];
+        let deadlines =
+            [control, alarm, state.table.next_deadline(), dhcp, neighbours, handshakes, ipv6, starts, blocked];
         let deadline = deadlines.into_iter().flatten().min()?;
         // Polling has served what could be served.
         Some(if self.transmit_blocked { deadline.max(now + BLOCKED_WAIT) } else { deadline })
@@ -201,9 +222,13 @@ impl<D: Device> Stack<D> {
         Some((port, state.listeners.iter().map(|listener| listener.port).collect()))
     }
 
-    /// What happened to our IPv6 addresses: the oldest event that was not returned yet.
+    /// What happened to our addresses: the oldest event, of IPv4 and then of IPv6, that was not returned yet.
     pub fn take_notice(&self) -> Option<Notice> {
-        self.shared.state.borrow_mut().ipv6.as_mut()?.take_notice()
+        let mut state = self.shared.state.borrow_mut();
+        if !state.lease_notices.is_empty() {
+            return Some(state.lease_notices.remove(0));
+        }
+        state.ipv6.as_mut()?.take_notice()
     }
 
     /// Our addresses, the first one for most connections; [`glass_api::Net::up`] waits for one.
@@ -258,6 +283,7 @@ impl State {
             if is_on(Group::Net) {
                 device.flow.set(connection.flow);
             }
+            device.remote = Some(connection.remote());
             device.cut = if self.has_long_frames { connection.cut(self.mtu) } else { None };
             let result = self.interface.poll_egress(time, device, &mut connection.sockets);
             if is_on(Group::Net) {
@@ -280,14 +306,34 @@ impl State {
                 self.settle(id);
             }
         }
-        device.cut = None;
+        (device.cut, device.remote) = (None, None);
         moved
+    }
+
+    /// Sends requests for the addresses of neighbours, and what waited for these. Returns whether it sent something, and whether there
+    /// was no room for all.
+    fn send_waiting(&mut self, device: &mut impl Device) -> (bool, bool) {
+        let mut has_sent = false;
+        while self.link.borrow().has_frames() {
+            let Some(mut transmit) = device.transmit(to_smoltcp(self.now)) else { return (has_sent, true) };
+            let Some((frame, segment_bytes)) = self.link.borrow_mut().next_frame() else { break };
+            let mut meta = PacketMeta::default();
+            meta.segmentation_offload_size = segment_bytes;
+            transmit.set_meta(meta);
+            transmit.consume(frame.len(), |bytes| bytes.copy_from_slice(&frame));
+            has_sent = true;
+        }
+        (has_sent, false)
     }
 }
 
 /// A device that passes frames through, detects when there was no room for one and records sent frames in the trace.
 pub(crate) struct Watched<'d, D> {
     device: &'d mut D,
+    link: &'d RefCell<Link>,
+    now: Instant,
+    /// Where the next packet goes, if that is certain.
+    pub(crate) remote: Option<IpAddress>,
     pub(crate) blocked: bool,
     /// The connection whose turn it is.
     flow: Cell<Flow>,
@@ -303,7 +349,7 @@ impl<D: Device> Device for Watched<'_, D> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Cutting<Watching<'a, Traced<'a, D::TxToken<'a>>>>
+        = Headed<Cutting<Watching<'a, Traced<'a, Outlet<'a, D::TxToken<'a>>>>>>
     where
         Self: 'a;
 
@@ -315,11 +361,12 @@ impl<D: Device> Device for Watched<'_, D> {
     fn transmit(&mut self, now: time::Instant) -> Option<Self::TxToken<'_>> {
         let token = self.device.transmit(now);
         self.blocked |= token.is_none();
-        let transmit = Traced { transmit: token?, flow: &self.flow };
-        Some(Cutting { transmit: Watching { transmit, sent: &self.sent }, cut: self.cut })
+        let outlet = Outlet { remote: self.remote, ..Outlet::new(token?, self.link, self.now) };
+        let transmit = Traced { transmit: outlet, flow: &self.flow };
+        Some(Headed(Cutting { transmit: Watching { transmit, sent: &self.sent }, cut: self.cut }))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        self.device.capabilities()
+        of_packets(self.device.capabilities())
     }
 }

@@ -1,30 +1,41 @@
 //! The shared state of the two halves of the stack: smoltcp's interface and sockets, and our tables of them.
 
-use crate::autoconf::Autoconf;
+use crate::autoconf::{Autoconf, Notice};
 use crate::config::{Address, Config, Ipv6};
 use crate::datagrams::Port;
+use crate::dhcp::{Dhcp, Lease};
+use crate::discovery::solicited_node;
 use crate::ended::Ended;
 use crate::half_open::Handshakes;
-use crate::ingress::send_stray;
+use crate::ingress::send_frame;
+use crate::link::Link;
 use crate::listeners::ListenerState;
+use crate::names::Pending;
+use crate::numbers::Numbers;
 use crate::refused::Refused;
 use crate::table::Table;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::net::{IpAddr, Ipv6Addr};
+use core::task::Waker;
 use core::time::Duration;
 use glass_api::Instant;
 use glass_executor::sync::Notify;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::TxToken;
-use smoltcp::socket::{dhcpv4, dns};
+use smoltcp::socket::dns;
 use smoltcp::time;
-use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Address, Ipv4Cidr};
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Cidr};
 
 /// First ephemeral port (RFC 6335).
 const EPHEMERAL_PORT_MIN: u16 = 49_152;
 /// How long an IPv6 address is not reported as the network's while a DHCP server may give us an IPv4 address.
 const DHCP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Events of our IPv4 address that wait to be returned.
+const LEASE_NOTICES_MAX: usize = 4;
 
 /// What happened since the start. All of them only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,13 +67,16 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub(crate) interface: Interface,
-    /// Sockets that are not connections: the clients of DHCP and of name servers, and the ports for datagrams.
+    /// What is between the interface's packets and the device's frames.
+    pub(crate) link: Rc<RefCell<Link>>,
+    /// Sockets that are not connections: the client of name servers, and the ports for datagrams.
     pub(crate) control: SocketSet<'static>,
-    dhcp: Option<SocketHandle>,
-    /// Our IPv4 address and router, and the name servers of DHCP.
-    ipv4: Option<Ipv4Cidr>,
-    ipv4_gateway: Option<Ipv4Address>,
-    dhcp_servers: Vec<IpAddress>,
+    pub(crate) dhcp: Option<Dhcp>,
+    /// Our IPv4 address, routes and, from DHCP, name servers.
+    ipv4: Lease,
+    /// What happened to our IPv4 address, and whether there was one of a DHCP server.
+    pub(crate) lease_notices: Vec<Notice>,
+    had_lease: bool,
     /// Our IPv6 addresses, and when the first one was there that other networks reach.
     pub(crate) ipv6: Option<Autoconf>,
     ipv6_since: Option<Instant>,
@@ -71,7 +85,9 @@ pub(crate) struct State {
     /// The client of name servers, whether it has one, and its queries.
     pub(crate) names: SocketHandle,
     pub(crate) name_servers: Vec<IpAddress>,
-    pub(crate) queries: usize,
+    pub(crate) queries: Vec<Pending>,
+    /// Who is woken when; see `names.rs`.
+    pub(crate) alarms: BTreeMap<(Instant, u64), Waker>,
     pub(crate) config: Config,
     /// When the stack was made, and polled last.
     pub(crate) created: Instant,
@@ -86,8 +102,7 @@ pub(crate) struct State {
     pub(crate) listeners_made: u64,
     /// Connections whose handshake is not done.
     pub(crate) handshakes: Handshakes,
-    /// Where the seeds of handshakes come from.
-    seeds: u64,
+    pub(crate) numbers: Numbers,
     /// Ports that are open for datagrams.
     pub(crate) ports: Vec<Port>,
     pub(crate) ports_made: u64,
@@ -105,46 +120,36 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(
         interface: Interface,
+        dhcp: Option<Dhcp>,
         mac: EthernetAddress,
         mtu: usize,
         config: Config,
-        seed: u64,
+        mut numbers: Numbers,
         now: Instant,
     ) -> State {
         let mut control = SocketSet::new(Vec::new());
         let names = control.add(dns::Socket::new(&[], Vec::new()));
-        let (mut dhcp, mut ipv4, mut ipv4_gateway) = (None, None, None);
-        match config.address {
-            Address::Dhcp => {
-                let mut socket = dhcpv4::Socket::new();
-                let mut retry = dhcpv4::RetryConfig::default();
-                // A local network answers in milliseconds; the defaults (10 s, 5 s) would let one lost
-                // frame delay a start by seconds.
-                retry.discover_timeout = time::Duration::from_secs(1);
-                retry.initial_request_timeout = time::Duration::from_secs(1);
-                socket.set_retry_config(retry);
-                dhcp = Some(control.add(socket));
-            }
-            Address::Static { address, prefix_bits, gateway } => {
-                ipv4 = Some(Ipv4Cidr::new(address, prefix_bits));
-                ipv4_gateway = gateway;
-            }
+        let mut ipv4 = Lease::default();
+        if let Address::Static { address, prefix_bits, gateway } = config.address {
+            (ipv4.address, ipv4.router) = (Some(Ipv4Cidr::new(address, prefix_bits)), gateway);
         }
         let ipv6 = (config.ipv6 != Ipv6::Off).then(|| Autoconf::new(mac, config.ipv6, now));
-        let port_next = EPHEMERAL_PORT_MIN + (seed >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN);
+        let port_next = EPHEMERAL_PORT_MIN + (numbers.next() >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN);
         let mut state = State {
             interface,
+            link: Rc::new(RefCell::new(Link::new(mac))),
             control,
             dhcp,
             ipv4,
-            ipv4_gateway,
-            dhcp_servers: Vec::new(),
+            lease_notices: Vec::new(),
+            had_lease: false,
             ipv6,
             ipv6_since: None,
             was_up: false,
             names,
             name_servers: Vec::new(),
-            queries: 0,
+            queries: Vec::new(),
+            alarms: BTreeMap::new(),
             config,
             created: now,
             now,
@@ -155,7 +160,7 @@ impl State {
             listeners: Vec::new(),
             listeners_made: 0,
             handshakes: Handshakes::default(),
-            seeds: seed,
+            numbers,
             ports: Vec::new(),
             ports_made: 0,
             mtu,
@@ -176,7 +181,7 @@ impl State {
 
     /// Our address, once there is one: the IPv4 address if there are both.
     pub(crate) fn address(&self) -> Option<IpAddr> {
-        if let Some(ipv4) = self.ipv4 {
+        if let Some(ipv4) = self.ipv4.address {
             return Some(ipv4.address().into());
         }
         let is_due = self.ipv6_due().is_some_and(|at| at <= self.now);
@@ -190,7 +195,7 @@ impl State {
 
     /// When the network is up by itself.
     pub(crate) fn next_up(&self) -> Option<Instant> {
-        self.ipv6_due().filter(|_| !self.was_up && self.ipv4.is_none())
+        self.ipv6_due().filter(|_| !self.was_up && self.ipv4.address.is_none())
     }
 
     /// Whether the network has become up, or down.
@@ -207,32 +212,29 @@ impl State {
     /// Whether we have an address of the kind that reaches `remote`.
     pub(crate) fn can_reach(&self, remote: IpAddress) -> bool {
         match remote {
-            IpAddress::Ipv4(_) => self.ipv4.is_some(),
+            IpAddress::Ipv4(_) => self.ipv4.address.is_some(),
             IpAddress::Ipv6(remote) if remote.is_loopback() => false,
             IpAddress::Ipv6(remote) if remote.is_unicast_link_local() || remote.is_multicast() => self.ipv6.is_some(),
             IpAddress::Ipv6(_) => self.far_ipv6().is_some(),
         }
     }
 
-    /// Applies the DHCP client's configuration; returns whether our address changed.
+    /// Applies what a DHCP server has given us; returns whether that changed something. Connections from an address end with it: smoltcp
+    /// resets them.
     pub(crate) fn poll_dhcp(&mut self) -> bool {
-        let Some(dhcp) = self.dhcp else { return false };
-        match self.control.get_mut::<dhcpv4::Socket>(dhcp).poll() {
-            None => return false,
-            Some(dhcpv4::Event::Configured(lease)) => {
-                let servers = lease.dns_servers.iter().copied().map(IpAddress::Ipv4).collect();
-                // smoltcp would panic on invalid data of a DHCP server.
-                let (address, gateway) = (Some(lease.address), lease.router);
-                let address = address.filter(|address| is_unicast(address.address()));
-                self.announce |= address != self.ipv4;
-                (self.ipv4, self.ipv4_gateway, self.dhcp_servers) =
-                    (address, gateway.filter(|at| is_unicast(*at)), servers);
-            }
-            Some(dhcpv4::Event::Deconfigured) => {
-                // Connections from the old address end with it: smoltcp resets them.
-                (self.ipv4, self.ipv4_gateway) = (None, None);
-            }
+        let Some(lease) = self.dhcp.as_mut().and_then(Dhcp::poll) else { return false };
+        let address = |lease: &Lease| lease.address.map(|address| address.address());
+        let (before, after) = (address(&self.ipv4), address(&lease));
+        if before != after {
+            self.announce = true;
+            self.lease_notices.extend(before.map(Notice::Lost));
+            self.lease_notices.extend(after.filter(|_| self.had_lease).map(Notice::Regained));
+            // Those of two changes at most, if the platform takes none.
+            let excess = self.lease_notices.len().saturating_sub(LEASE_NOTICES_MAX);
+            self.lease_notices.drain(..excess);
         }
+        self.had_lease |= after.is_some();
+        self.ipv4 = lease;
         self.configure();
         true
     }
@@ -258,7 +260,7 @@ impl State {
         let listens = !self.listeners.is_empty();
         let frame = self.ipv6.as_mut().and_then(|ipv6| ipv6.next_frame(self.now, listens));
         if let Some(frame) = &frame {
-            send_stray(transmit, frame);
+            send_frame(transmit, frame);
         }
         frame.is_some()
     }
@@ -268,37 +270,38 @@ impl State {
         let ipv6 = self.ipv6.as_ref();
         let own_ipv6 = ipv6.into_iter().flat_map(Autoconf::addresses);
         let own_ipv6 = own_ipv6.map(|(address, bits)| IpCidr::new(address.into(), bits));
-        let addresses: Vec<IpCidr> = self.ipv4.map(IpCidr::Ipv4).into_iter().chain(own_ipv6).collect();
-        // smoltcp forgets its neighbours when addresses change.
+        let addresses: Vec<IpCidr> = self.ipv4.address.map(IpCidr::Ipv4).into_iter().chain(own_ipv6).collect();
         if addresses != self.interface.ip_addrs() {
+            // There is room for the groups of as many (feature `iface-max-multicast-group-count-8`).
+            for group in groups(self.interface.ip_addrs()) {
+                let _ = self.interface.leave_multicast_group(group);
+            }
+            for group in groups(&addresses) {
+                let _ = self.interface.join_multicast_group(group);
+            }
             self.interface.update_ip_addrs(|list| {
                 list.clear();
                 // There is room for as many as there can be (feature `iface-max-addr-count-6`).
                 list.extend(addresses.iter().copied().take(list.capacity()));
             });
         }
-        let routes = self.interface.routes_mut();
-        routes.remove_default_ipv4_route();
-        routes.remove_default_ipv6_route();
-        // The table has room for two routes (feature `iface-max-route-count-2`).
-        let _ = self.ipv4_gateway.map(|gateway| routes.add_default_ipv4_route(gateway));
-        let _ = ipv6.and_then(Autoconf::gateway).map(|gateway| routes.add_default_ipv6_route(gateway));
+        let mut link = self.link.borrow_mut();
+        link.set_addresses(&addresses);
+        link.routes.further.clone_from(&self.ipv4.routes);
+        link.routes.gateway_v4 = self.ipv4.router;
+        link.routes.gateway_v6 = ipv6.and_then(Autoconf::gateway);
+        drop(link);
 
         let servers: Vec<IpAddress> = match self.config.name_servers.as_slice() {
             [] => {
                 let advertised = ipv6.into_iter().flat_map(Autoconf::name_servers);
-                self.dhcp_servers.iter().copied().chain(advertised.map(IpAddress::Ipv6)).collect()
+                self.ipv4.name_servers.iter().copied().chain(advertised.map(IpAddress::Ipv6)).collect()
             }
             given => given.iter().copied().map(IpAddress::from).collect(),
         };
         self.set_name_servers(servers);
         self.ipv6_since = self.far_ipv6().map(|_| self.ipv6_since.unwrap_or(self.now));
         self.table.touch_all();
-    }
-
-    /// A number that is hard to guess.
-    pub(crate) fn next_seed(&mut self) -> u64 {
-        split_mix(&mut self.seeds)
     }
 
     /// An unused port.
@@ -315,16 +318,10 @@ impl State {
     }
 }
 
-/// The next number of SplitMix64.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
-fn is_unicast(address: Ipv4Address) -> bool {
-    IpAddress::Ipv4(address).is_unicast()
+/// The groups in which neighbours expect hosts with these addresses, for switches that filter frames (RFC 4291, section 2.8).
+fn groups(addresses: &[IpCidr]) -> Vec<Ipv6Addr> {
+    let ipv6 = addresses.iter().filter_map(|own| if let IpCidr::Ipv6(own) = own { Some(own.address()) } else { None });
+    ipv6.map(solicited_node).collect()
 }
 
 pub(crate) fn to_smoltcp(now: Instant) -> time::Instant {
@@ -337,17 +334,4 @@ pub(crate) fn from_smoltcp(at: time::Instant) -> Instant {
 
 pub(crate) fn to_smoltcp_duration(duration: core::time::Duration) -> time::Duration {
     time::Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::split_mix;
-
-    #[test]
-    fn seeds_are_those_of_split_mix_64() {
-        // The first numbers of the reference implementation from 0.
-        let mut state = 0;
-        let numbers = [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f];
-        assert_eq!([(); 3].map(|()| split_mix(&mut state)), numbers);
-    }
 }

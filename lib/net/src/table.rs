@@ -78,6 +78,11 @@ impl Connection {
         self.sockets.get_mut(self.handle)
     }
 
+    /// The peer's address.
+    pub(crate) fn remote(&self) -> IpAddress {
+        self.ends.remote.addr
+    }
+
     /// Whether it must not receive this frame: see [`Repeated`].
     pub(crate) fn repeats(&mut self, frame: &[u8]) -> bool {
         self.repeated.drops(self.sockets.get(self.handle), frame)

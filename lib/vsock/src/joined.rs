@@ -53,8 +53,8 @@ impl<N: Net> Net for Joined<N> {
         self.ip.resolve(name).await
     }
 
-    async fn connect(&self, remote: impl Into<Address>) -> Result<Self::Stream, NetError> {
-        match (remote.into(), &self.vsock) {
+    async fn connect_to(&self, remote: Address) -> Result<Self::Stream, NetError> {
+        match (remote, &self.vsock) {
             (Address::Ip(remote), _) => self.ip.connect(remote).await.map(Either::Ip),
             (Address::Vsock(remote), Some(vsock)) => vsock.connect(remote).await.map(Either::Vsock),
             (Address::Vsock(_), None) => Err(NetError::NoVsock),

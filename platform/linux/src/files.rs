@@ -36,6 +36,8 @@ fn file_error(errno: Errno) -> FileError {
     match errno {
         // What `openat2` answers for a path that leads out.
         Errno::XDEV => FileError::SymbolicLink,
+        // A socket, or a device without a driver: like other files that are neither files nor directories.
+        Errno::NXIO => FileError::Denied,
         other => FileError::from_errno(other.raw_os_error()),
     }
 }
@@ -64,6 +66,7 @@ fn metadata(stat: &Stat) -> Metadata {
         modified: time(stat.st_mtime, stat.st_mtime_nsec),
         changed: time(stat.st_ctime, stat.st_ctime_nsec),
         number: stat.st_ino,
+        links: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
     }
 }
 

@@ -2,13 +2,10 @@
 
 use crate::requests::Device;
 use crate::workers::Workers;
-use glass_api::NetError;
+use glass_api::{NetError, check_host_name};
 use glass_trace::Operation;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
-
-/// The longest name (RFC 1035, section 2.3.4).
-const NAME_BYTES_MAX: usize = 253;
 
 /// Resolves names.
 pub(crate) struct Names {
@@ -26,9 +23,7 @@ impl Names {
         if let Ok(address) = name.parse() {
             return Ok(vec![address]);
         }
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
-            return Err(NetError::NoSuchName);
-        }
+        check_host_name(name)?;
         let request = self.device.request(Operation::Other, name.len());
         let (name, ending) = (name.to_owned(), request.clone());
         let look_up = move || {

@@ -284,8 +284,8 @@ impl Net for HostNet {
         self.host.names.resolve(name).await
     }
 
-    async fn connect(&self, remote: impl Into<Address>) -> Result<HostStream, NetError> {
-        match remote.into() {
+    async fn connect_to(&self, remote: Address) -> Result<HostStream, NetError> {
+        match remote {
             Address::Ip(remote) => self.connect_tcp(remote).await.map_err(net_error),
             Address::Vsock(remote) => self.connect_vsock(remote).await,
         }

@@ -58,6 +58,8 @@ pub struct Faults {
     pub read_ranges: Vec<Range<u64>>,
     /// Writes that touch these bytes fail.
     pub write_ranges: Vec<Range<u64>>,
+    /// Each request takes so much longer.
+    pub slower_by: Duration,
 }
 
 /// Counters of a disk.
@@ -279,7 +281,7 @@ impl Disk {
 
     /// When a request that takes `latency` completes; at once for a disk on its own.
     fn completion(&mut self, latency: &Range<Duration>) -> Instant {
-        let latency = self.chance.duration(latency);
+        let latency = self.chance.duration(latency) + self.faults.slower_by;
         match &self.world {
             Some(world) => world.clock.now() + latency,
             None => Instant(0),

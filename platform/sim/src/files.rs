@@ -40,7 +40,17 @@ struct Node {
 #[derive(Default)]
 struct Content {
     bytes: RefCell<Vec<u8>>,
+    modified: Cell<Duration>,
     changed: Cell<Duration>,
+    /// It has no name any more.
+    is_removed: Cell<bool>,
+}
+
+impl Content {
+    fn note_write(&self, time: Duration) {
+        self.modified.set(time);
+        self.changed.set(time);
+    }
 }
 
 /// An open file.
@@ -86,7 +96,35 @@ impl SimFiles {
     pub fn overwrite(&self, path: &str, bytes: &[u8]) {
         let node = self.inner.nodes.borrow()[path].clone();
         *node.content.bytes.borrow_mut() = bytes.to_vec();
+        node.content.note_write(self.next_time());
+    }
+
+    /// [`SimFiles::overwrite`] by a program that sets the time of the change back.
+    pub fn overwrite_with_old_time(&self, path: &str, bytes: &[u8]) {
+        let node = self.inner.nodes.borrow()[path].clone();
+        *node.content.bytes.borrow_mut() = bytes.to_vec();
         node.content.changed.set(self.next_time());
+    }
+
+    /// Gives a file another name at once, if it is there.
+    pub fn move_file(&self, from: &str, to: &str) {
+        let Some(node) = self.inner.nodes.borrow_mut().remove(from) else { return };
+        node.content.changed.set(self.next_time());
+        self.inner.nodes.borrow_mut().insert(to.into(), node);
+    }
+
+    /// Removes a file or a link at once.
+    pub fn remove(&self, path: &str) {
+        let node = self.inner.nodes.borrow_mut().remove(path);
+        self.note_removal(node);
+    }
+
+    /// As on Linux: that a file has lost its name changes the file, and not its contents.
+    fn note_removal(&self, node: Option<Node>) {
+        if let Some(node) = node {
+            node.content.changed.set(self.next_time());
+            node.content.is_removed.set(true);
+        }
     }
 
     /// The bytes of a file.
@@ -125,9 +163,11 @@ impl SimFiles {
 
     fn insert(&self, path: &str, kind: FileKind, bytes: &[u8]) -> Node {
         let changed = self.next_time();
-        let content = Content { bytes: RefCell::new(bytes.to_vec()), changed: Cell::new(changed) };
+        let content = Content { bytes: RefCell::new(bytes.to_vec()), ..Content::default() };
+        content.note_write(changed);
         let node = Node { kind, number: self.inner.nodes_made.get(), content: Rc::new(content) };
-        self.inner.nodes.borrow_mut().insert(path.into(), node.clone());
+        let before = self.inner.nodes.borrow_mut().insert(path.into(), node.clone());
+        self.note_removal(before);
         node
     }
 
@@ -183,8 +223,15 @@ impl SimFiles {
 
 impl Node {
     fn metadata(&self) -> Metadata {
-        let (changed, bytes) = (self.content.changed.get(), self.content.bytes.borrow().len() as u64);
-        Metadata { kind: self.kind, bytes, modified: changed, changed, number: self.number }
+        let Content { bytes, modified, changed, is_removed } = &*self.content;
+        Metadata {
+            kind: self.kind,
+            bytes: bytes.borrow().len() as u64,
+            modified: modified.get(),
+            changed: changed.get(),
+            number: self.number,
+            links: u32::from(!is_removed.get()),
+        }
     }
 }
 
@@ -259,7 +306,7 @@ impl Files for SimFiles {
         if self.find(path)?.kind == FileKind::Directory {
             return Err(FileError::IsADirectory);
         }
-        self.inner.nodes.borrow_mut().remove(path);
+        self.remove(path);
         Ok(())
     }
 
@@ -277,9 +324,12 @@ impl Files for SimFiles {
             Ok(other) if other.kind == FileKind::Directory => return Err(FileError::IsADirectory),
             _ => {}
         }
-        let mut nodes = self.inner.nodes.borrow_mut();
-        nodes.remove(from);
-        nodes.insert(to.into(), node);
+        node.content.changed.set(self.next_time());
+        self.inner.nodes.borrow_mut().remove(from);
+        let before = self.inner.nodes.borrow_mut().insert(to.into(), node);
+        if from != to {
+            self.note_removal(before);
+        }
         Ok(())
     }
 }
@@ -316,7 +366,7 @@ impl File for SimFile {
             bytes.resize(end, 0);
         }
         bytes[start..end].copy_from_slice(&buf);
-        self.node.content.changed.set(self.files.next_time());
+        self.node.content.note_write(self.files.next_time());
         drop(bytes);
         (Ok(()), buf)
     }
@@ -327,7 +377,7 @@ impl File for SimFile {
         }
         self.files.operation().await?;
         self.node.content.bytes.borrow_mut().resize(usize::try_from(bytes).map_err(|_| FileError::NoSpace)?, 0);
-        self.node.content.changed.set(self.files.next_time());
+        self.node.content.note_write(self.files.next_time());
         Ok(())
     }
 

@@ -103,7 +103,7 @@ impl World {
             network_config.ipv6 = Ipv6::Static { address, prefix_bits: 64, gateway: None };
         }
         let seed = self.chance.next_u64();
-        let stack = Stack::new(device, mac, network_config, seed, self.clock.now());
+        let stack = Stack::new(device, mac, network_config, seed.into(), self.clock.now());
         let stack = stack.unwrap_or_else(|error| panic!("the network of {name}: {error}"));
         let clock = self.clock.clone();
         let vsock_config = glass_vsock::Config::default();

@@ -8,12 +8,15 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
+use core::time::Duration;
 use glass_formats::trace::Group;
 use glass_trace::{LevelFilter, parse_level};
 use glass_xen::BlkFeatures;
 
 /// The word that [`trace_groups`] reads.
 const TRACE_WORD: &str = "trace=";
+/// A host whose disk takes longer is taken to hang, as one whose files do.
+const DISK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A command line, taken apart.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub struct CommandLine {
     pub console_port: u16,
     /// `cpus=NUMBER`: processors of the host, which C programs take for their own.
     pub cpus: Option<usize>,
+    /// `disk-timeout=SECONDS`: how long a request to a disk may take before it fails, 30 by default.
+    pub disk_timeout: Duration,
     /// `virtio_mmio.device=`, in order.
     pub devices: Vec<MmioDevice>,
     /// `xen-disk=FEATURES`: what disks of Xen use, `none` or some of `persistent` and `indirect`, to measure what each is good for. Both by default.
@@ -104,6 +109,7 @@ impl CommandLine {
             name_servers: Vec::new(),
             console_port: 0,
             cpus: None,
+            disk_timeout: DISK_TIMEOUT,
             xen_disk: BlkFeatures::default(),
             xen_offloads: true,
             devices: Vec::new(),
@@ -132,6 +138,8 @@ impl CommandLine {
                 line.console_port = port;
             } else if let Some(cpus) = word.strip_prefix("cpus=").and_then(|cpus| cpus.parse().ok()) {
                 line.cpus = Some(cpus);
+            } else if let Some(timeout) = word.strip_prefix("disk-timeout=").and_then(parse_seconds) {
+                line.disk_timeout = timeout;
             } else if let Some(features) = word.strip_prefix("xen-disk=").and_then(parse_features) {
                 line.xen_disk = features;
             } else if word == "xen-offloads=off" {
@@ -162,6 +170,10 @@ fn parse_features(text: &str) -> Option<BlkFeatures> {
         "indirect" => Some(BlkFeatures { indirect: true, ..features }),
         _ => None,
     })
+}
+
+fn parse_seconds(text: &str) -> Option<Duration> {
+    text.parse().ok().filter(|seconds| *seconds > 0).map(|seconds: u32| Duration::from_secs(seconds.into()))
 }
 
 /// A virtio console has at most 511 ports, as it has 1024 queues.
@@ -229,7 +241,7 @@ mod tests {
     #[test]
     fn platform_words_and_arguments_are_told_apart() {
         let line = CommandLine::parse(
-            "ip=10.0.2.15/24,10.0.2.2 dns=10.0.2.3,fec0::3 quiet console=2 cpus=3 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "ip=10.0.2.15/24,10.0.2.2 dns=10.0.2.3,fec0::3 quiet console=2 cpus=3 disk-timeout=5 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
         );
         assert_eq!(
             line.address,
@@ -242,6 +254,7 @@ mod tests {
         assert_eq!(line.name_servers, ["10.0.2.3".parse::<IpAddr>().unwrap(), "fec0::3".parse().unwrap()]);
         assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
         assert_eq!((line.console_port, line.cpus), (2, Some(3)));
+        assert_eq!((line.disk_timeout, CommandLine::parse("").disk_timeout), (Duration::from_secs(5), DISK_TIMEOUT));
         assert_eq!(line.log, LevelFilter::DEBUG);
         assert_eq!(line.args, ["--port", "8080", "a b%", "%zz"]);
         assert_eq!(line.unknown, ["quiet"]);
@@ -295,6 +308,8 @@ mod tests {
             "console=x",
             "console=511",
             "cpus=many",
+            "disk-timeout=0",
+            "disk-timeout=5s",
             "log=loud",
             "xen-disk=fast",
             "xen-disk=persistent,none",

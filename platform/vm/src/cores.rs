@@ -2,6 +2,7 @@
 //!
 //! Each core finds its own block, so plain cells do. What other cores may touch is in [`Public`] and [`Mail`], on lines of memory of their own.
 
+use crate::core_heap::CoreHeap;
 use crate::fault::Fault;
 use crate::program::Process;
 use crate::random::Generator;
@@ -11,13 +12,12 @@ use core::arch::asm;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::fmt;
 use core::mem::offset_of;
-use core::ptr::{self, NonNull};
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use glass_cores::List;
 use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
 use glass_trace::Writer;
-use talc::{TalcCell, source::Manual};
 
 /// Prints one line.
 pub type Print = dyn Fn(fmt::Arguments);
@@ -50,9 +50,7 @@ pub struct Core {
     pub stack_bottom: Cell<u64>,
     pub fault_stack_bottom: Cell<u64>,
     /// Memory for everything allocated on this core.
-    pub heap: TalcCell<Manual>,
-    /// The end of the part of the heap that was added last.
-    pub heap_end: Cell<Option<NonNull<u8>>>,
+    pub heap: CoreHeap,
     /// TSC at the 32-bit entry, the zero of the clock.
     pub clock_origin: Cell<u64>,
     /// Nanoseconds a TSC tick, times 2^32.
@@ -189,12 +187,23 @@ pub fn this_core() -> &'static Core {
 
 /// What may be known of core number `index`; `None` if there is no such core.
 pub fn public(index: usize) -> Option<(&'static Public, &'static Mail)> {
-    // SAFETY: both parts are `Sync`.
-    block(index).map(|core| (&core.public, &core.mail))
+    // SAFETY: both parts are `Sync`, and the rest is not used.
+    unsafe { block(index) }.map(|core| (&core.public, &core.mail))
 }
 
-/// The block of core number `index`, of which only `public` and `mail` may be used while that core runs.
-pub fn block(index: usize) -> Option<&'static Core> {
+/// The block of core number `index`, if it has stopped for good.
+pub fn stopped(index: usize) -> Option<&'static Core> {
+    // Acquire: pairs with the Release of `report.rs`, with which the core wrote its block last.
+    let is_stopped = public(index)?.0.is_stopped.load(Ordering::Acquire);
+    // SAFETY: the core does not run any more, so its cells are only read, and by the one core that reports.
+    if is_stopped { unsafe { block(index) } } else { None }
+}
+
+/// The block of core number `index`.
+///
+/// # Safety
+/// While that core runs, another one may use only `public` and `mail`: the rest are plain cells.
+unsafe fn block(index: usize) -> Option<&'static Core> {
     let block = BLOCKS.get(index)?.load(Ordering::Acquire);
     // SAFETY: the table has pointers to blocks that are never freed, or null.
     unsafe { block.as_ref() }
@@ -221,8 +230,7 @@ impl Core {
             index: Cell::new(0),
             stack_bottom: Cell::new(0),
             fault_stack_bottom: Cell::new(0),
-            heap: TalcCell::new(Manual),
-            heap_end: Cell::new(None),
+            heap: CoreHeap::new(),
             clock_origin: Cell::new(0),
             clock_scale: Cell::new(0),
             apic_timer_hz: Cell::new(0),

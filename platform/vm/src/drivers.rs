@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use glass_api::Instant;
-use glass_virtio::{Driver, Lie, SetupError, Transport};
+use glass_virtio::{Driver, Lie, Notice, SetupError, Transport};
 
 /// How often a device that broke is started again. One that breaks again and again is of no use to its service.
 const RESTARTS_MAX: u8 = 1;
@@ -173,6 +173,15 @@ impl Drivers {
         }
         self.entries.iter_mut().for_each(|entry| entry.driver.disarm());
         !has_work
+    }
+
+    /// Reports what became of devices that are neither broken nor restarted: what people call each, and what became of it.
+    pub fn take_notices(&mut self, mut report: impl FnMut(&str, Notice)) {
+        for entry in &mut self.entries {
+            if let Some(notice) = entry.driver.take_notice() {
+                report(&entry.label, notice);
+            }
+        }
     }
 
     /// Starts devices that broke once more, and reports each.

@@ -34,7 +34,9 @@
     .set TABLES_END, 0xef000
     .set REQUEST, 0xef000
     .set START_INFO, 0xef040
+    .set USED, 0xef0fc                          // ZEROES once memory was used: it keeps what is in it at a reset
     .set MAP, 0xef100                           // of memory, an entry has 24 bytes
+    .set ZEROES, 0x4f52455a                     // "ZERO": pvh.rs, RAM_IS_ZERO
     .set LOW_BYTES, 0x9f000                     // RAM from 0 on that is reported
 
     .section .firmware, "", @progbits
@@ -174,6 +176,13 @@
     movl $ROM + .Lrsdp - .Lfirmware, %esi
     call .Lplace
     movl %eax, 32(%ebx)
+// QEMU starts with memory that is zero. All that is written here lies below the image.
+    movl $ZEROES, %eax
+    xchgl %eax, USED
+    subl $ZEROES, %eax
+    je 1f
+    movl $ZEROES, %eax
+1:  movl %eax, 52(%ebx)                         // of the start info a reserved word
 
     movl $COMMAND_LINE_BYTES | READ, %eax
     movl $SCRATCH, %edi

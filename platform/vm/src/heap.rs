@@ -3,6 +3,7 @@
 //! With one core the heap has all memory. With several, a table has the owner of each part of memory, and what is freed on another core
 //! goes home on its owner's list (docs/decisions/0019-cores.md).
 
+use crate::core_heap::CoreHeap;
 use crate::cores::{self, Core, this_core};
 use crate::machine::Ram;
 use crate::pool::{PART_BYTES, Pool};
@@ -42,6 +43,8 @@ struct Locked {
 unsafe impl Sync for Locked {}
 
 static POOL: Locked = Locked { is_locked: AtomicBool::new(false), pool: UnsafeCell::new(Pool::new()) };
+/// All memory was zero when it was added.
+static IS_ZERO: AtomicBool = AtomicBool::new(false);
 /// Bytes of memory, in heaps and in the pool.
 static TOTAL_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The number of the core that owns each part; null while there is one core.
@@ -74,14 +77,13 @@ fn padded(layout: Layout) -> Layout {
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let (core, layout) = (this_core(), padded(layout));
         // SAFETY: the caller keeps the contract.
-        let pointer = unsafe { core.heap.alloc(layout) };
-        let pointer = if pointer.is_null() { allocate_slowly(core, layout) } else { pointer };
-        if !pointer.is_null() {
-            count(core, layout.size(), 0);
-        }
-        pointer
+        unsafe { allocate(layout, CoreHeap::alloc) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract.
+        unsafe { allocate(layout, CoreHeap::alloc_zeroed) }
     }
 
     #[inline]
@@ -120,6 +122,25 @@ unsafe impl GlobalAlloc for Heap {
             moved
         }
     }
+}
+
+/// A function of [`CoreHeap`] that allocates.
+type Allocate = unsafe fn(&CoreHeap, Layout) -> *mut u8;
+
+/// Allocates on this core. Null if there is too little memory.
+///
+/// # Safety
+/// The layout's size is not zero.
+#[inline]
+unsafe fn allocate(layout: Layout, allocate: Allocate) -> *mut u8 {
+    let (core, layout) = (this_core(), padded(layout));
+    // SAFETY: the caller keeps the contract.
+    let pointer = unsafe { allocate(&core.heap, layout) };
+    let pointer = if pointer.is_null() { allocate_slowly(core, layout, allocate) } else { pointer };
+    if !pointer.is_null() {
+        count(core, layout.size(), 0);
+    }
+    pointer
 }
 
 /// The number of the core whose heap `pointer` is from.
@@ -165,10 +186,10 @@ pub fn take_freed() {
 
 /// Allocates after more memory was got: what others have freed, then a part of the pool. Null if there is too little.
 #[cold]
-fn allocate_slowly(core: &Core, layout: Layout) -> *mut u8 {
+fn allocate_slowly(core: &Core, layout: Layout, allocate: Allocate) -> *mut u8 {
     take_freed();
     // SAFETY: the layout is a caller's of the allocator.
-    let pointer = unsafe { core.heap.alloc(layout) };
+    let pointer = unsafe { allocate(&core.heap, layout) };
     if !pointer.is_null() {
         return pointer;
     }
@@ -182,7 +203,7 @@ fn allocate_slowly(core: &Core, layout: Layout) -> *mut u8 {
     // SAFETY: as above, and the memory is from the pool.
     unsafe {
         claim(core, part);
-        core.heap.alloc(layout)
+        allocate(&core.heap, layout)
     }
 }
 
@@ -198,23 +219,13 @@ fn own(core: &Core, part: Ram) {
     owners[parts].iter().for_each(|owner| owner.store(core.index() as u8, Ordering::Relaxed));
 }
 
-/// Makes `part` a part of the heap; the part behind the last one is joined to it.
+/// Makes `part` a part of the heap.
 ///
 /// # Safety
 /// It is mapped, writable RAM that nothing else uses.
 unsafe fn claim(core: &Core, part: Ram) {
-    let (start, end) = (part.0 as *mut u8, part.1 as *mut u8);
-    let bytes = (part.1 - part.0) as usize;
-    // SAFETY: the caller vouches for the range; `heap_end` is what talc returned for the range that ends where this one starts.
-    let new_end = unsafe {
-        match core.heap_end.get() {
-            Some(last) if last.as_ptr() == start => Some(core.heap.extend(last, end)),
-            _ => core.heap.claim(start, bytes),
-        }
-    };
-    if new_end.is_some() {
-        core.heap_end.set(new_end);
-    }
+    // SAFETY: the caller vouches for the range, and `trust_zeroes` for its contents.
+    unsafe { core.heap.claim(part.0 as *mut u8, (part.1 - part.0) as usize, IS_ZERO.load(Ordering::Relaxed)) };
 }
 
 /// Keeps the books: so many bytes more and less are in use. Only this core writes them.
@@ -256,6 +267,14 @@ pub fn without(ram: impl Iterator<Item = Ram>, taken: Ram) -> impl Iterator<Item
         false => [(start, end), (end, end)],
     };
     ram.flat_map(around).filter(|(start, end)| start < end)
+}
+
+/// From now on, memory that is added is taken to be zero.
+///
+/// # Safety
+/// All memory that is added later must be zero.
+pub unsafe fn trust_zeroes() {
+    IS_ZERO.store(true, Ordering::Relaxed);
 }
 
 /// Gives `ram` to the pool, and the ends that are no whole parts to the boot core, which calls this.

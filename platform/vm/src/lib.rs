@@ -15,6 +15,7 @@ mod apic;
 mod bus;
 mod clock;
 mod command_line;
+mod core_heap;
 mod cores;
 mod devices;
 mod drivers;

@@ -124,7 +124,7 @@ fn flush() {
 fn stay_stopped() -> ! {
     let core = this_core();
     core.stopped_task.set(task_of_this_core());
-    // Release: pairs with the Acquire in `print_others`.
+    // Release: pairs with the Acquire in `cores::stopped`.
     core.public.is_stopped.store(true, Ordering::Release);
     loop {
         halt();
@@ -139,23 +139,26 @@ fn task_of_this_core() -> &'static str {
 /// Stops the other cores and prints what each did.
 fn print_others() {
     let own = this_core().index();
-    let others = || (0..CORES_MAX).map_while(cores::block).filter(|core| core.index() != own && core.public.is_up());
-    for core in others() {
-        apic::interrupt_unmaskably(core.public.apic.load(Ordering::Relaxed) as u8);
+    let others = || (0..CORES_MAX).map_while(|index| Some((index, cores::public(index)?.0)));
+    let others = || others().filter(|(index, public)| *index != own && public.is_up());
+    for (_, public) in others() {
+        apic::interrupt_unmaskably(public.apic.load(Ordering::Relaxed) as u8);
     }
     let end = clock::now() + STOP_WAIT;
-    for core in others() {
-        // Acquire: pairs with the Release in `stay_stopped`.
-        while !core.public.is_stopped.load(Ordering::Acquire) && clock::now() < end {
+    for (index, _) in others() {
+        let core = loop {
+            let stopped = cores::stopped(index);
+            if stopped.is_some() || clock::now() >= end {
+                break stopped;
+            }
             spin_loop();
-        }
-        if !core.public.is_stopped.load(Ordering::Acquire) {
-            print_line(format_args!("core {} does not stop", core.index()));
+        };
+        let Some(core) = core else {
+            print_line(format_args!("core {index} does not stop"));
             continue;
-        }
-        // The core has stopped for good, so its block can be read.
+        };
         let fault = core.fault.get();
-        print_line(format_args!("core {}, task {}:", core.index(), core.stopped_task.get()));
+        print_line(format_args!("core {index}, task {}:", core.stopped_task.get()));
         print_line(format_args!("  #0 {:#018x}", fault.rip));
         print_callers(core, fault.rbp(), 1, OTHER_FRAMES_MAX);
     }

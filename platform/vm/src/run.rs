@@ -61,6 +61,7 @@ where
         name_servers: command_line.name_servers,
         console_port: command_line.console_port,
         memory_bytes: heap::total_bytes() as usize,
+        disk_timeout: command_line.disk_timeout,
         xen_disk: command_line.xen_disk,
         xen_offloads: command_line.xen_offloads,
     };
@@ -213,6 +214,10 @@ impl Loop {
         self.drivers.repair(|broken| {
             print_line(format_args!("{broken}"));
             tracing::error!("{broken}");
+        });
+        self.drivers.take_notices(|device, notice| {
+            print_line(format_args!("{device} {notice}"));
+            tracing::error!("{device} {notice}");
         });
         progress || polled > 0 || self.has_work()
     }

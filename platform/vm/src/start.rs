@@ -56,6 +56,10 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     let entry_ticks = unsafe { glass_entry_tsc };
     let ring = start_tracing(&info, entry_ticks);
     let image_end = address_of(&raw const glass_image_end);
+    if info.is_ram_zero {
+        // SAFETY: the VMM or the image's firmware has stated it, and of the memory that becomes heap nothing was written since.
+        unsafe { heap::trust_zeroes() };
+    }
     let low = heap::without(usable(info.ram(), image_end, MAPPED_AT_FIRST), ring);
     // SAFETY: boot.s has mapped this memory for reading and writing, and so will `build_page_tables`; it starts after everything
     // the image uses itself, and the ring is left out.
@@ -79,6 +83,7 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     step("boot: clock", || clock::initialize(frequency, entry_ticks));
     step("boot: local APIC", apic::initialize);
     random::initialize();
+    tracing::debug!("memory is {}", if info.is_ram_zero { "new" } else { "of unknown contents" });
     let boot = Boot { machine, command_line, further };
     // SAFETY: `entry!` defines it with this signature.
     unsafe { glass_main(boot) }

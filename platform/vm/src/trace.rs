@@ -4,7 +4,6 @@ use crate::cores::{Core, this_core};
 use crate::machine::Ram;
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::vec::Vec;
 use core::fmt;
 use core::slice;
 use core::sync::atomic::AtomicU64;
@@ -55,8 +54,9 @@ fn ring_bytes(memory: u64) -> u64 {
 
 /// Memory for the ring of a further core, of which each has `bytes` bytes of memory.
 pub fn further_ring(bytes: u64) -> &'static [AtomicU64] {
-    let words: Vec<AtomicU64> = (0..ring_bytes(bytes) / 8).map(|_| AtomicU64::new(0)).collect();
-    let words = Box::leak(words.into_boxed_slice());
+    let words = Box::new_zeroed_slice((ring_bytes(bytes) / 8) as usize);
+    // SAFETY: zero is a number.
+    let words = Box::leak(unsafe { words.assume_init() });
     glass_trace::extend(words);
     words
 }

@@ -1,10 +1,12 @@
 //! The standard streams. A reader that closes one of them is not an error, and never causes a panic.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::termios::tcgetwinsize;
 
 /// Writes a line to standard error. If that is closed, the line is lost.
 macro_rules! say {
@@ -38,9 +40,10 @@ pub(crate) fn has_screen() -> bool {
     !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Columns of the terminal.
+/// Columns of the terminal, by a stream that is open: a process in its jail opens no terminal.
 pub(crate) fn columns() -> u16 {
-    ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| columns)
+    let of = |stream: BorrowedFd<'_>| tcgetwinsize(stream).ok().map(|size| size.ws_col).filter(|columns| *columns > 0);
+    of(io::stdout().as_fd()).or_else(|| of(io::stderr().as_fd())).or_else(|| of(io::stdin().as_fd())).unwrap_or(80)
 }
 
 /// Columns of the terminal that text for standard output has to fit, if it goes to one.

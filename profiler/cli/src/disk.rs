@@ -8,6 +8,7 @@ use std::path::PathBuf;
 ///
 /// `glass run --disk PATH` does it for its VMs under KVM. Another QEMU needs `-object memory-backend-memfd,share=on`,
 /// `-chardev socket,id=disk,path=SOCKET` and `-device vhost-user-blk-pci,chardev=disk,num-queues=1`.
+/// When QEMU has connected, the process gives up all that it does not need: other files, its user if that is root, most system calls.
 #[derive(clap::Args)]
 pub struct Args {
     /// A raw file or a block device.

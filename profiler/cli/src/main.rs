@@ -10,8 +10,10 @@ mod diff;
 mod disk;
 mod export;
 mod files;
+mod holder;
 mod import;
 mod info;
+mod jail;
 mod man;
 mod new;
 mod ps;
@@ -57,6 +59,8 @@ enum Command {
     Info(info::Args),
     Completions(completions::Args),
     Man(man::Args),
+    #[command(hide = true)]
+    Holder(holder::Args),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => completions::run(args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Holder(args) => holder::run(&args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         // The whole chain in one line: what failed, and what made it fail.

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use glass_guests::files::HostFiles;
 use glass_guests::trace::{self, Live};
 use glass_session::{Session, Sources, Tracing, Wish};
 
 use crate::console::say;
+use crate::holder;
 use crate::target::{self, TargetArgs};
 use crate::trace::wanted::{Groups, parse_groups};
 use output::Output;
@@ -86,7 +88,10 @@ pub(crate) fn tell_of_command(pid: u32, title: &str) {
 
 /// Records samples, and the trace if requested.
 fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detached: &AtomicBool) -> Result<()> {
-    let mut target = target::find(&arguments.target)?;
+    // A guest's own trace is read from its memory by this process, which needs the rights for that.
+    let is_prisoner = arguments.trace.is_none();
+    let launcher = if is_prisoner { holder::launcher_of_prisoner(output.new_file()) } else { holder::launcher() };
+    let mut target = target::find(&arguments.target, launcher)?;
     let (pid, is_new) = (target.pid, !arguments.target.command.is_empty());
     let program = arguments.target.symbols.first().map(|file| file.path.as_path());
     let trace = match arguments.trace {
@@ -98,8 +103,13 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
         None => None,
     };
     let session = Session::announce(Sources { samples: Some(target.source.as_mut()), trace, guest: None })?;
-    let file = output.into_recording(session.clocks(), &target.origin)?;
-    let running = session.start(file)?;
+    // A process in its jail starts no program that would download debug information.
+    let files = if is_prisoner && target.is_remote { HostFiles::default() } else { output::host_files() };
+    // Its path may lead nowhere for this process by now.
+    let file = output.file();
+    let recording =
+        output.into_recording_with(session.clocks(), &target.origin, files.with_opened(target.opened.clone()))?;
+    let running = session.start(recording)?;
     let progress = Progress::start(&target.origin, arguments.duration);
     let ended = running.run(arguments.duration, |status| {
         progress.show(status);
@@ -109,7 +119,8 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     progress.clear();
     let (written, outcome) = ended.finish().with_context(|| output::cannot_go_on(&arguments.output))?;
     let traced = outcome.traced.as_ref().and_then(|traced| traced.as_ref().ok());
-    progress::summary(&arguments.output, outcome.status.elapsed, &written, traced);
+    let bytes = file.and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
+    progress::summary(&arguments.output, bytes, outcome.status.elapsed, &written, traced);
     if is_new {
         tell_of_command(pid, &target.origin.guest);
     }

@@ -80,6 +80,9 @@ pub struct Args {
     /// Read and write the disk past the host's page cache. VMs only.
     #[arg(long, requires = "disk")]
     disk_direct: bool,
+    /// Seconds that a request to the disk may take before it fails. VMs only.
+    #[arg(long, requires = "disk", value_name = "SECONDS", default_value_t = DISK_TIMEOUT_DEFAULT, value_parser = clap::value_parser!(u32).range(1..))]
+    disk_timeout: u32,
     /// Give the service the files of a directory; with `:ro` it cannot change them.
     #[arg(long, value_name = "PATH[:ro]", value_parser = share::parse)]
     share: Option<share::Share>,
@@ -135,14 +138,16 @@ pub struct Args {
 const MEMORY_DEFAULT: u64 = 64 << 20;
 /// The cores that an image can use.
 const CORES_MAX: i64 = glass_formats::CORES_MAX as i64;
+/// The `disk-timeout=` of an image without one on its command line.
+const DISK_TIMEOUT_DEFAULT: u32 = 30;
 /// The `log=` of an image without one on its command line.
 const LOG_DEFAULT: &str = "warn";
 
 /// The exit code of a service that could not start, as a process: to start it again would not help.
 const UNUSABLE: u8 = 2;
 
-/// The exit code of a VM that was ended because a helper had ended.
-const HELPER_ENDED: u8 = 1;
+/// The exit code of a VM that was ended because a helper had ended, and of one that could not start again.
+const FAILED: u8 = 1;
 
 /// Runs the command; the exit code is the service's.
 pub fn run(mut args: Args) -> Result<ExitCode> {
@@ -164,12 +169,23 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     }
     let signals = Signals::watch()?;
     let mut delays = Delays::new();
+    let mut has_run = false;
     loop {
         delays.started();
-        let code = match args.platform {
+        let ended = match args.platform {
             Platform::Linux => run_process(&args, &program, &name, &signals),
             Platform::Vm => run_vm(&args, &program, &name, &signals),
-        }?;
+        };
+        has_run |= ended.is_ok() || delays.has_run_well();
+        let code = match ended {
+            Ok(code) => code,
+            // It ran before, so this may pass: memory that is short, or a file that the process before still has.
+            Err(error) if args.restart && has_run && !signals.is_asked() => {
+                say!("glass: {error:#}");
+                FAILED
+            }
+            Err(error) => return Err(error),
+        };
         if !args.restart || code == 0 || code == UNUSABLE || signals.is_asked() {
             return Ok(ExitCode::from(code));
         }
@@ -253,9 +269,21 @@ fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Re
         }
         None => child.wait().with_context(|| format!("cannot wait for {}", program.display()))?,
     };
-    // What a shell makes of an end by a signal.
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(u8::try_from(code).unwrap_or(1))
+    if let Some(code) = ended_by_signal(status, name, signals) {
+        return Ok(code);
+    }
+    Ok(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
+}
+
+/// The exit code, as a shell has it, of a program that a signal ended; prints which, unless the user requested the end.
+fn ended_by_signal(status: ExitStatus, program: &str, signals: &Signals) -> Option<u8> {
+    let signal = status.signal()?;
+    let is_kill = signal == Signal::KILL.as_raw();
+    let hint = if is_kill { ": the kernel does that when memory is short (`dmesg` shows it)" } else { "" };
+    if !signals.is_asked() {
+        say!("glass: {program} was ended ({status}){hint}");
+    }
+    Some(u8::try_from(128 + signal).unwrap_or(1))
 }
 
 /// A command that setpriv ends when we die, whatever kills us. It becomes the program itself, so that its pid is the
@@ -343,11 +371,11 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     }
     let is_ended_by_us = helpers.finish();
     match printed {
-        Ok(()) if is_ended_by_us && !signals.is_asked() => Ok(HELPER_ENDED),
+        Ok(()) if is_ended_by_us && !signals.is_asked() => Ok(FAILED),
         Ok(()) if signals.is_asked() && Exit::from_qemu_status(status.code().unwrap_or(1)) != Some(Exit::Success) => {
             Ok(INTERRUPTED)
         }
-        Ok(()) => explain(status, name),
+        Ok(()) => explain(status, name, signals),
         failed => console::printed(failed).map(|()| 0),
     }
 }
@@ -365,7 +393,10 @@ fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)
 }
 
 /// The exit code of a VM that has ended by itself.
-fn explain(status: ExitStatus, name: &str) -> Result<u8> {
+fn explain(status: ExitStatus, name: &str, signals: &Signals) -> Result<u8> {
+    if let Some(code) = ended_by_signal(status, &format!("QEMU of {name}"), signals) {
+        return Ok(code);
+    }
     let code = status.code().unwrap_or(1);
     match Exit::from_qemu_status(code) {
         Some(Exit::Success) => Ok(0),

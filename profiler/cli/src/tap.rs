@@ -7,6 +7,7 @@ use std::path::PathBuf;
 ///
 /// `glass run --net tap=NAME` does it for its VMs. Another QEMU needs `-object memory-backend-memfd,share=on`,
 /// `-chardev socket,id=card,path=PATH` and `-netdev vhost-user,chardev=card`.
+/// When QEMU has connected, the process gives up all that it does not need: files, its user if that is root, most system calls.
 #[derive(clap::Args)]
 pub struct Args {
     /// An existing TAP device.

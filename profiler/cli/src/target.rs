@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use glass_guests::remote::Launcher;
 use glass_guests::{SymbolFile, parse_address};
 use glass_session::target::{self, Request, Subject, Target};
 
@@ -123,8 +124,8 @@ impl TargetArgs {
     }
 }
 
-/// Finds and attaches to what the arguments name.
-pub fn find(arguments: &TargetArgs) -> Result<Target> {
+/// Finds and attaches to what the arguments name; to a VM by a process of its own.
+pub fn find(arguments: &TargetArgs, launcher: Launcher) -> Result<Target> {
     let request = Request {
         subject: arguments.subject()?,
         symbols: arguments.symbols.clone(),
@@ -134,6 +135,7 @@ pub fn find(arguments: &TargetArgs) -> Result<Target> {
         vcpus: arguments.vcpus.clone(),
         stack_bytes: arguments.stack_bytes,
         backend: arguments.backend.into(),
+        launcher: Some(launcher),
     };
     let target = target::open(&request)?;
     target.remarks.iter().for_each(|remark| say!("glass: {remark}"));

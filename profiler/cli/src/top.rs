@@ -19,6 +19,7 @@ use glass_session::target::Target;
 use glass_session::{End, Session, Sources, Wish};
 
 use crate::console::{self, Busy, say};
+use crate::holder;
 use crate::record::{parse_seconds, tell_of_command};
 use crate::target::{self, TargetArgs};
 use work::{Counting, Shared};
@@ -64,7 +65,7 @@ pub fn run(mut arguments: Args) -> Result<()> {
     }
     let live = !arguments.once && console::has_screen();
     arguments.target.quiet_command = live;
-    let mut target = target::find(&arguments.target)?;
+    let mut target = target::find(&arguments.target, holder::launcher())?;
     let duration = if live { arguments.duration } else { Some(arguments.duration.unwrap_or(ONCE)) };
     let shared = Arc::new(Shared::new(&target, live.then_some(arguments.half_life)));
     let session = Session::announce(Sources { samples: Some(target.source.as_mut()), ..Default::default() })?;

@@ -6,6 +6,7 @@ use std::io::Read;
 use lzma_rust2::XzReader;
 use object::Object;
 
+use crate::budget::{Account, Budget};
 use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
 use crate::image::ImageError;
 use crate::recording::FileSource;
@@ -17,9 +18,13 @@ const ROOT: &str = "/usr/lib/debug";
 const CHECKED_BYTES: usize = 1 << 20;
 /// The shortest build id of which a path is made.
 const BUILD_ID_BYTES_MIN: usize = 2;
-/// The largest table of symbols that is decompressed, in bytes, and the memory that this may take, in KiB.
-const SYMBOLS_BYTES_MAX: u64 = 1 << 30;
-const DECODER_KIB_MAX: u32 = 256 << 10;
+/// The memory that decompressing a table of symbols may take, in KiB: `xz` takes a dictionary of 8 MiB by default, and of 64 MiB at
+/// most.
+const DECODER_KIB_MAX: u32 = 72 << 10;
+/// Bytes of `.gnu_debugdata` that are decompressed as one unit of work.
+const UNPACKED_PER_UNIT: u64 = 4;
+/// Bytes of a file in its checksum as one unit of work.
+const CHECKED_PER_UNIT: u64 = 8;
 
 /// The symbols of the first debug file that belongs to a program: by its build id, or by the name and checksum that the
 /// program itself gives (`.gnu_debuglink`). Of a process they are looked for in its own view of the file system first.
@@ -30,18 +35,18 @@ pub(crate) fn find(
     process: Option<u32>,
     files: &mut dyn FileSource,
 ) -> Option<Symbols> {
-    let parts = Parts::of(program);
+    let account = files.budget().account();
+    let parts = Parts::of(program, &account);
     let file = parse_elf(&parts).ok()?;
     let link = file.gnu_debuglink().ok().flatten();
     let link = link.and_then(|(name, checksum)| Some((std::str::from_utf8(name).ok()?, checksum)));
     let belongs = |symbols: &Symbols, file: &dyn ReadAt| match &symbols.build_id {
         Some(found) if !build_id.is_empty() => found == build_id,
-        _ => link.is_some_and(|(_, checksum)| crc32(file) == Some(checksum)),
+        _ => link.is_some_and(|(_, checksum)| crc32(file, &account) == Some(checksum)),
     };
     for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
-        let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
-        for place in inside.into_iter().chain([candidate.clone()]) {
-            let Some(file) = files.load(&place) else { continue };
+        for inside in process.map(Some).into_iter().chain([None]) {
+            let Some(file) = load(&candidate, inside, files) else { continue };
             let Ok(symbols) = read(&candidate, &*file, process, files) else { continue };
             if belongs(&symbols, &*file) {
                 return Some(symbols);
@@ -52,6 +57,14 @@ pub(crate) fn find(
     read("", &*file, process, files).ok().filter(|symbols| belongs(symbols, &*file))
 }
 
+/// The file at a path as a process sees it, or as we do.
+fn load(path: &str, inside: Option<u32>, files: &mut dyn FileSource) -> Option<Box<dyn ReadAt>> {
+    match inside {
+        Some(process) => files.load_inside(process, path),
+        None => files.load(path),
+    }
+}
+
 /// The symbols of a file at `path`, with the part of its debug information that it shares with other files.
 pub(crate) fn read(
     path: &str,
@@ -59,7 +72,8 @@ pub(crate) fn read(
     process: Option<u32>,
     files: &mut dyn FileSource,
 ) -> Result<Symbols, ImageError> {
-    Symbols::read_with(file, &mut |shared, build_id| shared_part(path, shared, build_id, process, files))
+    let account = files.budget().account();
+    Symbols::read_with(file, account, &mut |shared, build_id| shared_part(path, shared, build_id, process, files))
 }
 
 /// The file with the part of debug information that `dwz` has moved out of several, so that it is there once (GDB manual,
@@ -79,13 +93,13 @@ fn shared_part(
         (false, Some((folder, _))) => Some(format!("{folder}/{shared}")),
         (false, None) => None,
     };
+    let account = files.budget().account();
     let is_it = |file: &dyn ReadAt| {
-        let parts = Parts::of(file);
+        let parts = Parts::of(file, &account);
         parse_elf(&parts).is_ok_and(|file| file.build_id() == Ok(Some(build_id)))
     };
     for candidate in by_path.into_iter().chain([by_build_id(build_id)]) {
-        let inside = process.map(|process| format!("/proc/{process}/root{candidate}"));
-        let found = inside.into_iter().chain([candidate]).find_map(|place| files.load(&place));
+        let found = process.map(Some).into_iter().chain([None]).find_map(|inside| load(&candidate, inside, files));
         if let Some(file) = found.filter(|file| is_it(&**file)) {
             return Some(file);
         }
@@ -101,13 +115,23 @@ fn by_build_id(build_id: &[u8]) -> String {
 
 /// The functions that a stripped program names in a table of its own (`.gnu_debugdata`, "MiniDebugInfo"): those that are
 /// not dynamic symbols.
-pub(crate) fn embedded(program: &dyn ReadAt) -> Option<Symbols> {
-    let parts = Parts::of(program);
+pub(crate) fn embedded(program: &dyn ReadAt, budget: &Budget) -> Option<Symbols> {
+    let account = budget.account();
+    let parts = Parts::of(program, &account);
     let compressed = section_bytes(&parts, &parse_elf(&parts).ok()?, ".gnu_debugdata")?;
     let mut bytes = Vec::new();
-    let mut reader = XzReader::new_mem_limit(&compressed[..], true, DECODER_KIB_MAX).take(SYMBOLS_BYTES_MAX);
-    reader.read_to_end(&mut bytes).ok()?;
-    Symbols::parse(&bytes).ok()
+    let mut reader = XzReader::new_mem_limit(&compressed[..], true, DECODER_KIB_MAX);
+    let mut chunk = vec![0; CHECKED_BYTES];
+    loop {
+        let count = reader.read(&mut chunk).ok()?;
+        if count == 0 {
+            break;
+        }
+        account.hold(count as u64).ok()?;
+        account.work(count as u64 / UNPACKED_PER_UNIT).ok()?;
+        bytes.extend_from_slice(&chunk[..count]);
+    }
+    Symbols::read_with(&bytes, budget.account(), &mut |_, _| None).ok()
 }
 
 /// Where the debug file of a program may be, the surest first (GDB manual, "Debugging Information in Separate Files").
@@ -129,7 +153,7 @@ fn paths(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<String> {
 }
 
 /// The checksum of `.gnu_debuglink`: that of zlib and Ethernet. `None` if the file cannot be read.
-fn crc32(file: &dyn ReadAt) -> Option<u32> {
+fn crc32(file: &dyn ReadAt, account: &Account) -> Option<u32> {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
@@ -148,6 +172,7 @@ fn crc32(file: &dyn ReadAt) -> Option<u32> {
     };
     let mut chunk = vec![0; CHECKED_BYTES];
     let (mut sum, mut offset) = (!0, 0);
+    account.work(file.bytes() / CHECKED_PER_UNIT).ok()?;
     while offset < file.bytes() {
         let count = CHECKED_BYTES.min(usize::try_from(file.bytes() - offset).unwrap_or(CHECKED_BYTES));
         if !file.read_at(offset, &mut chunk[..count]) {
@@ -165,8 +190,8 @@ mod tests {
 
     #[test]
     fn the_checksum_of_the_digits() {
-        assert_eq!(crc32(&b"123456789".to_vec()), Some(0xcbf4_3926));
-        assert_eq!(crc32(&Vec::new()), Some(0));
+        assert_eq!(crc32(&b"123456789".to_vec(), &Account::alone()), Some(0xcbf4_3926));
+        assert_eq!(crc32(&Vec::new(), &Account::alone()), Some(0));
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! ELF files, of which only the parts are read that are needed: a program with its debug information can be larger than
 //! what it is good for.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use object::read::{CompressedData, CompressionFormat, ReadRef};
+use object::read::{CompressionFormat, ReadRef};
 use object::{Object, ObjectSection};
 
+use crate::budget::Account;
 use crate::image::ImageError;
 
-/// The largest section that is decompressed, in bytes.
-pub(crate) const SECTION_BYTES_MAX: u64 = 4 << 30;
-/// The largest file that is read as a whole, in bytes: a map of symbols.
-const WHOLE_BYTES_MAX: u64 = 1 << 30;
 /// The least that is read of a file at once.
 const PART_BYTES_MIN: u64 = 64 << 10;
 /// The longest text in a table of strings, in bytes.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
+const TEXT_BYTES_MAX: u64 = 128 << 10;
+/// The largest window of a decoder of Zstandard, in bytes; RFC 8878 3.1.1.1.2 recommends that files need no more than 8 MiB.
+const WINDOW_BYTES_MAX: u64 = 16 << 20;
+/// Parts that are passed, or bytes of a text, as one unit of work.
+const STEPS_PER_UNIT: usize = 8;
 /// Parts that are kept of a file. A valid one has a dozen: its headers, tables of symbols, their names, notes.
 const PARTS_MAX: usize = 1024;
 
@@ -65,10 +66,10 @@ impl ReadAt for Vec<u8> {
     }
 }
 
-/// All of a file, unless it is absurdly large or cannot be read.
-pub(crate) fn read_whole(file: &dyn ReadAt) -> Option<Vec<u8>> {
-    let bytes = usize::try_from(file.bytes()).ok().filter(|_| file.bytes() <= WHOLE_BYTES_MAX)?;
-    let mut whole = vec![0; bytes];
+/// All of a file, which its account holds from now on; `None` if that is too much, or it cannot be read.
+pub(crate) fn read_whole(file: &dyn ReadAt, account: &Account) -> Option<Vec<u8>> {
+    account.hold(file.bytes()).ok()?;
+    let mut whole = vec![0; usize::try_from(file.bytes()).ok()?];
     file.read_at(0, &mut whole).then_some(whole)
 }
 
@@ -82,6 +83,15 @@ pub(crate) fn is_elf(file: &dyn ReadAt) -> bool {
 pub(crate) struct Parts<'f> {
     file: &'f dyn ReadAt,
     first: OnceCell<Box<Part>>,
+    account: Account,
+    /// What the account holds for the parts.
+    held: Cell<u64>,
+}
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        self.account.release(self.held.get());
+    }
 }
 
 struct Part {
@@ -97,20 +107,26 @@ impl Part {
 }
 
 impl<'f> Parts<'f> {
-    /// Nothing read yet.
-    pub(crate) fn of(file: &'f dyn ReadAt) -> Parts<'f> {
-        Parts { file, first: OnceCell::new() }
+    /// Nothing read yet. What will be is charged to an account.
+    pub(crate) fn of(file: &'f dyn ReadAt, account: &Account) -> Parts<'f> {
+        Parts { file, first: OnceCell::new(), account: account.clone(), held: Cell::new(0) }
     }
 
-    /// Reads a range for itself alone; `None` if it is not all in the file.
+    /// Reads a range for itself alone, which the account holds from now on; `None` if it is not all in the file, or too much.
     pub(crate) fn read(&self, offset: u64, bytes: u64) -> Option<Arc<[u8]>> {
         if bytes == 0 {
             return Some(Arc::from([]));
         }
         offset.checked_add(bytes).filter(|end| *end <= self.file.bytes())?;
+        self.account.hold(bytes).ok()?;
         let mut data: Arc<[u8]> = std::iter::repeat_n(0, usize::try_from(bytes).ok()?).collect();
         let read = self.file.read_at(offset, Arc::get_mut(&mut data)?);
         read.then_some(data)
+    }
+
+    /// What is wrong with the file: what is too much is not there, which looks like damage.
+    pub(crate) fn error(&self, error: ImageError) -> ImageError {
+        self.account.over().map_or(error, ImageError::TooMuch)
     }
 
     /// A part with all of a range in it.
@@ -118,10 +134,12 @@ impl<'f> Parts<'f> {
         let (mut place, mut count, mut held) = (&self.first, 0, 0);
         while let Some(part) = place.get() {
             if part.start <= range.start && range.end <= part.range().end {
+                self.account.work(1 + (count / STEPS_PER_UNIT) as u64).ok()?;
                 return Some(part);
             }
             (place, count, held) = (&part.next, count + 1, held + part.bytes.len() as u64);
         }
+        self.account.work((count / STEPS_PER_UNIT) as u64).ok()?;
         let length = self.file.bytes();
         let end = range.end.max(range.start.saturating_add(PART_BYTES_MIN)).min(length);
         let size = end.checked_sub(range.start).filter(|_| range.end <= end)?;
@@ -129,6 +147,8 @@ impl<'f> Parts<'f> {
         if count >= PARTS_MAX || held + size > length.saturating_mul(2) + PART_BYTES_MIN * PARTS_MAX as u64 {
             return None;
         }
+        self.account.hold(size).ok()?;
+        self.held.set(self.held.get() + size);
         let mut bytes = vec![0; usize::try_from(size).ok()?];
         if !self.file.read_at(range.start, &mut bytes) {
             return None;
@@ -192,7 +212,10 @@ impl Parts<'_> {
                 &bytes[..bytes.len().min(usize::try_from(until - range.start).ok()?)]
             }
         };
-        Some(bytes.iter().position(|byte| *byte == delimiter).map(|length| &bytes[..length]))
+        let bytes = &bytes[..bytes.len().min(TEXT_BYTES_MAX as usize)];
+        let length = bytes.iter().position(|byte| *byte == delimiter);
+        self.account.work((length.unwrap_or(bytes.len()) / STEPS_PER_UNIT) as u64).ok()?;
+        Some(length.map(|length| &bytes[..length]))
     }
 }
 
@@ -204,7 +227,7 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
     if !is_elf(parts.file) {
         return Err(ImageError::NotElf);
     }
-    let file = object::File::parse(parts)?;
+    let file = object::File::parse(parts).map_err(|error| parts.error(error.into()))?;
     if file.architecture() != object::Architecture::X86_64 {
         return Err(ImageError::WrongMachine);
     }
@@ -217,24 +240,52 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
     Ok(file)
 }
 
-/// The bytes of a section, decompressed if it is compressed and not absurdly large. `None` if there is none, or it is not
-/// all in the file.
+/// The bytes of a section, decompressed if it is compressed. The account holds them from now on. `None` if there is none, if
+/// it is not all in the file, or if it is too much.
 pub(crate) fn section_bytes(parts: &Parts<'_>, file: &Elf<'_>, name: &str) -> Option<Arc<[u8]>> {
     let range = file.section_by_name(name)?.compressed_file_range().ok()?;
-    if range.uncompressed_size > SECTION_BYTES_MAX {
-        return None;
-    }
-    let data = parts.read(range.offset, range.compressed_size)?;
     if range.format == CompressionFormat::None {
-        return Some(data);
+        return parts.read(range.offset, range.compressed_size);
     }
-    let compressed = CompressedData { format: range.format, data: &data, uncompressed_size: range.uncompressed_size };
-    Some(Arc::from(compressed.decompress().ok()?))
+    let (compressed_bytes, bytes) = (range.compressed_size, range.uncompressed_size);
+    parts.account.decompress(bytes).ok()?;
+    let compressed = parts.read(range.offset, compressed_bytes)?;
+    let data = decompress(range.format, &compressed, usize::try_from(bytes).ok()?);
+    drop(compressed);
+    parts.account.release(compressed_bytes);
+    data
 }
 
-/// The bytes of a section of an ELF file; `None` if it has none of this name, or is damaged.
+/// Decompresses exactly so many bytes; `None` if it turns out to be more or less.
+fn decompress(format: CompressionFormat, compressed: &[u8], bytes: usize) -> Option<Arc<[u8]>> {
+    let mut data: Arc<[u8]> = std::iter::repeat_n(0, bytes).collect();
+    let into = Arc::get_mut(&mut data)?;
+    let written = match format {
+        CompressionFormat::Zlib => {
+            let mut decoder = flate2::Decompress::new(true);
+            let status = decoder.decompress(compressed, into, flate2::FlushDecompress::Finish).ok()?;
+            (status == flate2::Status::StreamEnd).then_some(usize::try_from(decoder.total_out()).ok()?)?
+        }
+        CompressionFormat::Zstandard => {
+            let mut decoder = ruzstd::decoding::FrameDecoder::new();
+            decoder.set_max_window_size(WINDOW_BYTES_MAX);
+            decoder.decode_all(compressed, into).ok()?
+        }
+        _ => return None,
+    };
+    (written == bytes).then_some(data)
+}
+
+/// How many bytes these sections have once they are decompressed, by what the file claims.
+pub(crate) fn sections_bytes<'n>(file: &Elf<'_>, names: impl Iterator<Item = &'n str>) -> u64 {
+    let bytes = |name| Some(file.section_by_name(name)?.compressed_file_range().ok()?.uncompressed_size);
+    names.filter_map(bytes).fold(0, u64::saturating_add)
+}
+
+/// The bytes of a section of an ELF file; `None` if it has none of this name, is damaged, or expands to more than what
+/// [`NAMES`](crate::budget::NAMES) may hold.
 pub fn section(file: &dyn ReadAt, name: &str) -> Option<Arc<[u8]>> {
-    let parts = Parts::of(file);
+    let parts = Parts::of(file, &Account::alone());
     section_bytes(&parts, &parse_elf(&parts).ok()?, name)
 }
 
@@ -262,7 +313,7 @@ mod tests {
         let mut bytes = vec![7; 10 << 20];
         bytes[5_000_005] = 0;
         let file = Counted(bytes, AtomicU64::new(0));
-        let parts = Parts::of(&file);
+        let parts = Parts::of(&file, &Account::alone());
         for offset in [0, 10, 60_000] {
             assert_eq!((&parts).read_bytes_at(offset, 100), Ok(&[7; 100][..]));
         }
@@ -287,7 +338,7 @@ mod tests {
     #[test]
     fn parts_that_overlap_for_ever_are_refused() {
         let file = Counted(vec![0; 2 << 20], AtomicU64::new(0));
-        let parts = Parts::of(&file);
+        let parts = Parts::of(&file, &Account::alone());
         let read = (0..1000u64).rev().take_while(|offset| (&parts).read_bytes_at(*offset, 1_000_000).is_ok()).count();
         assert!((50..100).contains(&read), "{read}");
         assert_eq!(file.1.load(Relaxed), read as u64 * 1_000_000);

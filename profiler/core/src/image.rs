@@ -9,8 +9,10 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 
 use crate::arch::x86_64::Tables;
 use crate::arch::x86_64::orc::OrcTable;
+use crate::budget::{Account, Over};
 use crate::elf::{Elf, Parts, ReadAt, parse_elf, section_bytes};
 use crate::map::SymbolMap;
+use crate::metered::Metered;
 use crate::relocatable::{self, Layout};
 
 /// Functions that no function called: where a thread, a process or a core starts. Their callers
@@ -29,6 +31,15 @@ const ROOTS: [&str; 11] = [
     // What musl starts `main` from; there are no unwind tables for its callers.
     "libc_start_main_stage2",
 ];
+
+/// The most segments of a program, and the most functions without a caller: each is compared with many addresses.
+const SEGMENTS_MAX: usize = 1024;
+const ROOTS_MAX: usize = 1024;
+/// What is kept of a function with an entry in an unwind table, here and by framehop, and of a range of them, in bytes.
+const FUNCTION_BYTES: usize = 16;
+const RANGE_BYTES: usize = 16;
+/// The longest entry of an unwind table, in bytes: it is read for each frame of a sample.
+const ENTRY_BYTES_MAX: usize = 64 << 10;
 
 /// Why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +60,10 @@ pub enum ImageError {
     HiddenMap,
     /// A map that names data at most.
     MapWithoutFunctions,
+    /// There is no such file.
+    Absent,
+    /// Reading it would take too much.
+    TooMuch(Over),
 }
 
 impl fmt::Display for ImageError {
@@ -57,6 +72,8 @@ impl fmt::Display for ImageError {
             ImageError::NotElf => write!(f, "is not an ELF file"),
             ImageError::WrongMachine => write!(f, "is an ELF file, but not for x86-64"),
             ImageError::Damaged(why) => write!(f, "is a damaged ELF file ({why})"),
+            ImageError::Absent => write!(f, "is not there"),
+            ImageError::TooMuch(over) => write!(f, "is left out: {over}"),
             ImageError::Stripped => write!(f, "has no symbols (it was stripped)"),
             ImageError::NotSymbols => {
                 write!(f, "is neither an ELF file nor a map of symbols (nm -n, System.map, /proc/kallsyms)")
@@ -103,6 +120,20 @@ enum Code {
     InFile,
 }
 
+/// The unwind tables of a file, as it has them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Frames {
+    /// `.eh_frame`, and for which addresses it was linked.
+    pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
+    pub(crate) debug_frame: Option<Arc<[u8]>>,
+    /// Starts of the functions with an entry in `eh_frame` or `debug_frame`, sorted.
+    starts: Arc<[u64]>,
+    /// Addresses in `eh_frame`, sorted, not overlapping.
+    covered: Vec<Range<u64>>,
+    /// The same of `debug_frame`: a linker mixes objects that have the one with such that have the other.
+    covered_by_debug: Vec<Range<u64>>,
+}
+
 /// What unwinding and identification need of an ELF file.
 #[derive(Debug, Clone)]
 pub struct Image {
@@ -111,15 +142,10 @@ pub struct Image {
     /// Where the loaded image keeps its build id: address and bytes. `None` if the note is not loaded.
     pub build_id_address: Option<u64>,
     segments: Vec<Segment>,
-    pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
-    pub(crate) debug_frame: Option<Arc<[u8]>>,
+    pub(crate) frames: Frames,
+    /// Why its unwind tables are not used, although it has some.
+    pub without_tables: Option<ImageError>,
     tables: OnceLock<Arc<Tables>>,
-    /// Starts of the functions with an entry in `eh_frame` or `debug_frame`, sorted.
-    starts: Arc<[u64]>,
-    /// Addresses in `eh_frame`, sorted, not overlapping.
-    covered: Vec<Range<u64>>,
-    /// The same of `debug_frame`: a linker mixes objects that have the one with such that have the other.
-    covered_by_debug: Vec<Range<u64>>,
     roots: Vec<Range<u64>>,
     symbols: Vec<(String, u64)>,
     /// The addresses of a program of which only a map is known.
@@ -127,6 +153,8 @@ pub struct Image {
     pub(crate) orc: Option<Arc<OrcTable>>,
     /// Where code is read that is not in memory.
     file: Option<OpenFile>,
+    /// Holds what the tables take.
+    _account: Option<Account>,
 }
 
 /// A file that stays open.
@@ -148,27 +176,35 @@ impl Image {
     /// Reads of an ELF file its code, its unwind tables and its symbols, and none of its debug information. `keep_symbols`
     /// names data or code symbols whose addresses are needed later.
     pub fn read(file: &dyn ReadAt, keep_symbols: &[&str]) -> Result<Image, ImageError> {
-        Image::read_parts(file, keep_symbols, true)
+        Image::read_parts(file, keep_symbols, true, Account::alone())
     }
 
     /// The same without its code, which can be most of a program and of which little is ever needed: it is read from the
     /// file where it is, which stays open if `stays_open`.
-    pub fn of_file(file: Box<dyn ReadAt>, stays_open: bool) -> Result<Image, ImageError> {
-        let image = Image::read_parts(&*file, &[], false)?;
+    ///
+    /// Its tables are charged to an account, as long as the image is there.
+    pub fn of_file(file: Box<dyn ReadAt>, stays_open: bool, account: Account) -> Result<Image, ImageError> {
+        let image = Image::read_parts(&*file, &[], false, account)?;
         Ok(Image { file: stays_open.then(|| OpenFile(Arc::from(file))), ..image })
     }
 
-    fn read_parts(file: &dyn ReadAt, keep_symbols: &[&str], with_code: bool) -> Result<Image, ImageError> {
-        let parts = Parts::of(file);
+    fn read_parts(
+        file: &dyn ReadAt,
+        keep_symbols: &[&str],
+        with_code: bool,
+        account: Account,
+    ) -> Result<Image, ImageError> {
+        let parts = Parts::of(file, &account);
         let file = parse_elf(&parts)?;
         if let Some(layout) = Layout::of(&file) {
             return Image::of_module(&file, &layout, keep_symbols);
         }
         let mut segments = Vec::new();
-        for segment in file.segments() {
+        for segment in file.segments().take(SEGMENTS_MAX) {
             let (offset, file_bytes) = segment.file_range();
             let object::SegmentFlags::Elf { p_flags, .. } = segment.flags() else { continue };
-            let whole = || parts.read(offset, file_bytes).ok_or_else(|| damaged("a segment is not all there"));
+            let damaged = || parts.error(ImageError::Damaged("a segment is not all there".to_owned()));
+            let whole = || parts.read(offset, file_bytes).ok_or_else(damaged);
             let code = match p_flags.contains(object::elf::PF_X) {
                 true if with_code => Some(Code::InMemory(whole()?)),
                 true => Some(Code::InFile),
@@ -182,16 +218,6 @@ impl Image {
             });
         }
         segments.sort_by_key(|segment| segment.address);
-        let eh_frame = file.section_by_name(".eh_frame").and_then(|section| {
-            let data = section_bytes(&parts, &file, ".eh_frame").filter(|data| !data.is_empty())?;
-            Some((section.address()..section.address().checked_add(data.len() as u64)?, data))
-        });
-        let debug_frame = section_bytes(&parts, &file, ".debug_frame").filter(|data| !data.is_empty());
-        let (of_eh, of_debug) = table_ranges(&file, &eh_frame, &debug_frame);
-        let mut starts: Vec<u64> = of_eh.iter().chain(&of_debug).map(|range| range.start).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let (covered, covered_by_debug) = (merge(of_eh), merge(of_debug));
         // An empty one distinguishes nothing.
         let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
         let build_id_address = file.section_by_name(".note.gnu.build-id").and_then(|section| {
@@ -205,28 +231,30 @@ impl Image {
         let mut symbols = Vec::new();
         for symbol in file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition()) {
             let Ok(name) = symbol.name() else { continue };
-            if ROOTS.contains(&name) {
+            if ROOTS.contains(&name) && roots.len() < ROOTS_MAX {
                 roots.push(symbol.address()..symbol.address().saturating_add(symbol.size().max(1)));
             }
             if keep_symbols.contains(&name) {
                 symbols.push((name.to_owned(), symbol.address()));
             }
         }
+        let (frames, without_tables) = match Frames::read(&parts, &file, &account) {
+            Ok(frames) => (frames, None),
+            Err(error) => (Frames::default(), Some(error)),
+        };
         Ok(Image {
             build_id,
             build_id_address,
             segments,
-            eh_frame,
-            debug_frame,
+            frames,
+            without_tables,
             tables: OnceLock::new(),
-            starts: starts.into(),
-            covered,
-            covered_by_debug,
             roots,
             symbols,
             mapped: None,
             orc: None,
             file: None,
+            _account: Some(account),
         })
     }
 
@@ -249,17 +277,15 @@ impl Image {
             build_id: None,
             build_id_address: None,
             segments: Vec::new(),
-            eh_frame: None,
-            debug_frame: None,
+            frames: Frames::default(),
+            without_tables: None,
             tables: OnceLock::new(),
-            starts: Arc::from([]),
-            covered: Vec::new(),
-            covered_by_debug: Vec::new(),
             roots: map.functions(&ROOTS),
             symbols: Vec::new(),
             mapped: Some(range),
             orc,
             file: None,
+            _account: None,
         }
     }
 
@@ -312,19 +338,20 @@ impl Image {
 
     /// Whether `.eh_frame` has an entry for a linked address.
     pub fn is_covered(&self, address: u64) -> bool {
-        find(&self.covered, address)
+        find(&self.frames.covered, address)
     }
 
     /// Whether `.debug_frame` has an entry for a linked address.
     pub fn is_covered_by_debug(&self, address: u64) -> bool {
-        find(&self.covered_by_debug, address)
+        find(&self.frames.covered_by_debug, address)
     }
 
     /// Where the function begins that a linked address is in, by the unwind tables.
     pub fn function_start(&self, address: u64) -> Option<u64> {
         let is_known = self.is_covered(address) || self.is_covered_by_debug(address);
-        let after = self.starts.partition_point(|start| *start <= address);
-        self.starts[..after].last().copied().filter(|_| is_known)
+        let starts = &self.frames.starts;
+        let after = starts.partition_point(|start| *start <= address);
+        starts[..after].last().copied().filter(|_| is_known)
     }
 
     /// Whether a linked address is in a function without a caller.
@@ -335,6 +362,15 @@ impl Image {
     /// Whether there is machine code at a linked address.
     pub fn has_code(&self, address: u64) -> bool {
         self.code_at(address).is_some()
+    }
+
+    /// The linked addresses at which there is machine code.
+    pub fn code_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let code = self.segments.iter().filter(|segment| segment.code.is_some());
+        code.map(|segment| {
+            let bytes = segment.file.end.saturating_sub(segment.file.start);
+            segment.address..segment.address.saturating_add(bytes)
+        })
     }
 
     /// The executable segment of a linked address, how far that is in it, and how much of the file follows.
@@ -368,35 +404,47 @@ impl Image {
     }
 }
 
-fn damaged(why: &str) -> ImageError {
-    ImageError::Damaged(why.to_owned())
-}
-
 fn find(sorted: &[Range<u64>], address: u64) -> bool {
     let after = sorted.partition_point(|range| range.start <= address);
     after > 0 && sorted[after - 1].contains(&address)
 }
 
-/// The ranges of the entries of both tables.
-fn table_ranges(
-    file: &Elf<'_>,
-    eh_frame: &Option<(Range<u64>, Arc<[u8]>)>,
-    debug_frame: &Option<Arc<[u8]>>,
-) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
-    let address = |name| file.section_by_name(name).map_or(0, |section| section.address());
-    let text = file.sections().find(|section| section.kind() == SectionKind::Text).map_or(0, |s| s.address());
-    let bases = gimli::BaseAddresses::default()
-        .set_eh_frame(address(".eh_frame"))
-        .set_text(text)
-        .set_got(address(".got"))
-        .set_eh_frame_hdr(address(".eh_frame_hdr"));
-    let of_eh = eh_frame.as_ref().map(|(_, data)| ranges_of(&gimli::EhFrame::new(data, gimli::LittleEndian), &bases));
-    let of_debug = debug_frame.as_ref().map(|data| {
-        let mut section = gimli::DebugFrame::new(data, gimli::LittleEndian);
-        section.set_address_size(8);
-        ranges_of(&section, &bases)
-    });
-    (of_eh.unwrap_or_default(), of_debug.unwrap_or_default())
+type Reader<'a> = Metered<gimli::EndianSlice<'a, gimli::LittleEndian>>;
+
+impl Frames {
+    /// Reads them. Fails if they are too much, or if nothing may be unwound by them.
+    fn read(parts: &Parts<'_>, file: &Elf<'_>, account: &Account) -> Result<Frames, ImageError> {
+        let eh_frame = file.section_by_name(".eh_frame").and_then(|section| {
+            let data = section_bytes(parts, file, ".eh_frame").filter(|data| !data.is_empty())?;
+            Some((section.address()..section.address().checked_add(data.len() as u64)?, data))
+        });
+        let debug_frame = section_bytes(parts, file, ".debug_frame").filter(|data| !data.is_empty());
+        let address = |name| file.section_by_name(name).map_or(0, |section| section.address());
+        let text = file.sections().find(|section| section.kind() == SectionKind::Text).map_or(0, |s| s.address());
+        let bases = gimli::BaseAddresses::default()
+            .set_eh_frame(address(".eh_frame"))
+            .set_text(text)
+            .set_got(address(".got"))
+            .set_eh_frame_hdr(address(".eh_frame_hdr"));
+        let reader = |data| Metered::new(gimli::EndianSlice::new(data, gimli::LittleEndian), account.clone());
+        let (mut of_eh, mut of_debug) = (Vec::new(), Vec::new());
+        if let Some((_, data)) = &eh_frame {
+            of_eh = ranges_of(&gimli::EhFrame::from(reader(data)), &bases)?;
+        }
+        if let Some(data) = &debug_frame {
+            let mut section = gimli::DebugFrame::from(reader(data));
+            section.set_address_size(8);
+            of_debug = ranges_of(&section, &bases)?;
+        }
+        let mut starts: Vec<u64> = of_eh.iter().chain(&of_debug).map(|range| range.start).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let (covered, covered_by_debug) = (merge(of_eh), merge(of_debug));
+        let bytes = starts.len() * FUNCTION_BYTES + (covered.len() + covered_by_debug.len()) * RANGE_BYTES;
+        // A table that was not read to its end might take framehop forever.
+        account.hold(bytes as u64).and_then(|()| account.over().map_or(Ok(()), Err)).map_err(ImageError::TooMuch)?;
+        Ok(Frames { eh_frame, debug_frame, starts: starts.into(), covered, covered_by_debug })
+    }
 }
 
 fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
@@ -408,24 +456,81 @@ fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
         }
         overlaps
     });
+    ranges.shrink_to_fit();
     ranges
 }
 
 /// The ranges of a table's entries, up to the first entry that cannot be read.
-fn ranges_of<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Vec<Range<u64>>
+fn ranges_of<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Result<Vec<Range<u64>>, ImageError>
 where
-    S: UnwindSection<gimli::EndianSlice<'a, gimli::LittleEndian>>,
+    S: UnwindSection<Reader<'a>>,
     S::Offset: gimli::UnwindOffset<usize>,
 {
     let mut ranges = Vec::new();
     let mut entries = section.entries(bases);
+    // Most entries share the one before them.
+    let mut common: Option<gimli::CommonInformationEntry<Reader<'a>>> = None;
     while let Ok(Some(entry)) = entries.next() {
         let gimli::CieOrFde::Fde(partial) = entry else { continue };
-        let Ok(entry) = partial.parse(S::cie_from_offset) else { continue };
+        let parsed = partial.parse(|section, bases, offset| match &common {
+            Some(common) if common.offset() == gimli::UnwindOffset::into(offset) => Ok(common.clone()),
+            _ => {
+                let read = section.cie_from_offset(bases, offset)?;
+                check_instructions(section, read.instructions(section, bases), read.entry_len(), read.encoding())?;
+                Ok(common.insert(read).clone())
+            }
+        });
+        let entry = match parsed {
+            Ok(entry) => entry,
+            Err(gimli::Error::TooManyIterations) => return Err(endless()),
+            Err(_) => continue,
+        };
+        let instructions = entry.instructions(section, bases);
+        match check_instructions(section, instructions, entry.entry_len(), entry.cie().encoding()) {
+            Err(gimli::Error::TooManyIterations) => return Err(endless()),
+            // It is read as far as the address that is looked up.
+            Ok(()) | Err(_) => {}
+        }
         let start = entry.initial_address();
         if entry.len() > 0 {
             ranges.push(start..start.saturating_add(entry.len()));
         }
     }
-    ranges
+    Ok(ranges)
+}
+
+fn endless() -> ImageError {
+    ImageError::Damaged("its unwind tables have an entry that takes long or forever to evaluate".to_owned())
+}
+
+/// Fails with [`gimli::Error::TooManyIterations`] if the instructions of an entry take long: they are evaluated for each
+/// frame, and their expressions may contain jumps, which no compiler writes. framehop 0.16 evaluates such an expression as long as
+/// it jumps.
+fn check_instructions<'a, S>(
+    section: &S,
+    mut instructions: gimli::CallFrameInstructionIter<'_, Reader<'a>>,
+    entry_bytes: usize,
+    encoding: gimli::Encoding,
+) -> Result<(), gimli::Error>
+where
+    S: UnwindSection<Reader<'a>>,
+{
+    use gimli::CallFrameInstruction::{DefCfaExpression, Expression, ValExpression};
+    if entry_bytes > ENTRY_BYTES_MAX {
+        return Err(gimli::Error::TooManyIterations);
+    }
+    while let Some(instruction) = instructions.next()? {
+        let (DefCfaExpression { expression } | Expression { expression, .. } | ValExpression { expression, .. }) =
+            instruction
+        else {
+            continue;
+        };
+        let mut operations = expression.get(section)?.operations(encoding);
+        while let Some(operation) = operations.next()? {
+            if matches!(operation, gimli::Operation::Bra { .. } | gimli::Operation::Skip { .. }) {
+                return Err(gimli::Error::TooManyIterations);
+            }
+        }
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::arch::x86_64::skid;
 use crate::arch::{Registers, Width};
+use crate::budget::{Budget, Meters, TABLES};
 use crate::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment, Skid};
 use crate::guest::{GuestId, GuestKind, Mode, SpaceId};
 use crate::image::Image;
@@ -85,10 +86,14 @@ pub struct Images {
     loaded: Vec<Arc<Loaded>>,
     /// By path, and by which file that was: one may have been replaced by another.
     by_file: HashMap<(String, Option<FileIdentity>), u32>,
+    /// How many images there are of a path and a build id.
+    alike: HashMap<(String, Vec<u8>), u32>,
     /// Why files have no names and break stacks, until taken; how many there were.
     warnings: Vec<String>,
     warned: usize,
     jit: jit::Sources,
+    /// What unwind tables may cost.
+    tables: Budget,
     /// What is known of generated code to unwind it by.
     nothing: Arc<Image>,
 }
@@ -135,9 +140,11 @@ impl Default for Images {
             spaces: HashMap::new(),
             loaded: STAND_INS.iter().map(|name| Arc::new(Loaded::stand_in(name))).collect(),
             by_file: HashMap::new(),
+            alike: HashMap::new(),
             warnings: Vec::new(),
             warned: 0,
             jit: jit::Sources::default(),
+            tables: Budget::new(TABLES, Meters::NONE),
             nothing: Arc::new(Image::of_map(&SymbolMap::default(), 0..u64::MAX, None)),
         }
     }
@@ -210,21 +217,27 @@ impl Images {
     }
 
     fn load(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) -> u32 {
-        let parsed = files
-            .load_mapped(process, mapping)
-            .and_then(|file| Image::of_file(file, self.loaded.len() < OPEN_MAX).map_err(|error| error.to_string()));
+        let parsed = files.load_mapped(process, mapping).and_then(|file| {
+            let read = Image::of_file(file, self.loaded.len() < OPEN_MAX, self.tables.account());
+            read.map_err(|error| error.to_string())
+        });
         let image = match parsed {
-            Ok(image) => Some(Arc::new(image)),
+            Ok(image) => {
+                if let Some(reason) = &image.without_tables {
+                    let path = &mapping.path;
+                    self.warn(format!("{path} {reason}: it is unwound without its tables, so stacks may be broken"));
+                }
+                Some(Arc::new(image))
+            }
             Err(reason) => {
                 // What has no file has no names there either.
                 let has_file = !["/memfd:", "/dev/", "/SYSV", "/anon_hugepage"]
                     .iter()
                     .any(|start| mapping.path.starts_with(start));
-                if has_file && self.warned < WARNINGS_MAX {
-                    self.warned += 1;
-                    self.warnings.push(format!(
-                        "{} {reason}: its functions have no names, and stacks through it may be broken",
-                        mapping.path
+                if has_file {
+                    let path = &mapping.path;
+                    self.warn(format!(
+                        "{path} {reason}: its functions have no names, and stacks through it may be broken"
                     ));
                 }
                 None
@@ -232,19 +245,34 @@ impl Images {
         };
         let build_id = image.as_ref().and_then(|image| image.build_id.clone()).unwrap_or_default();
         // Path and build id distinguish images in a recording.
-        let mut path = mapping.path.clone();
-        while self.loaded.iter().any(|other| other.file.path == path && other.file.build_id == build_id) {
-            path.push_str(" (another file)");
-        }
+        let path = self.unlike_others(&mapping.path, &build_id, "another file");
         let file = MappedFile { path, build_id, range: (mapping.start, mapping.end) };
         let mapped = Some((process, mapping.clone()));
         self.loaded.push(Arc::new(Loaded { image, mapped, ..Loaded::new(file) }));
         self.loaded.len() as u32 - 1
     }
 
+    fn warn(&mut self, sentence: String) {
+        if self.warned < WARNINGS_MAX {
+            self.warned += 1;
+            self.warnings.push(sentence);
+        }
+    }
+
     /// Why files could not be read, one sentence each; each is returned once.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
+    }
+
+    /// A path that no other image with this build id has: if need be with `addition`, and how many there were before.
+    fn unlike_others(&mut self, path: &str, build_id: &[u8], addition: &str) -> String {
+        let count = self.alike.entry((path.to_owned(), build_id.to_vec())).or_insert(0);
+        *count += 1;
+        match *count {
+            1 => path.to_owned(),
+            2 => format!("{path} ({addition})"),
+            count => format!("{path} ({addition}, {})", count - 1),
+        }
     }
 
     fn place(&mut self, space: SpaceId, range: Range<u64>, bias: u64, program: &Program) {
@@ -272,11 +300,8 @@ impl Images {
             return index;
         }
         let index = self.loaded.len() as u32;
-        let mut path = format!("[jit {process}]");
         // Programs that a process ran one after the other.
-        while self.loaded.iter().any(|other| other.file.path == path) {
-            path.push_str(" (another program)");
-        }
+        let path = self.unlike_others(&format!("[jit {process}]"), &[], "another program");
         let file = MappedFile { path, build_id: Vec::new(), range: (mapping.start, mapping.end) };
         self.loaded.push(Arc::new(Loaded::new(file)));
         self.jit.add(process, index);
@@ -390,6 +415,6 @@ impl Images {
     /// What an image without any name has: the addresses where its functions begin.
     pub fn nameless(&self, index: u32) -> Names {
         let image = self.loaded.get(index as usize).and_then(|loaded| loaded.image.clone());
-        Names::Symbols { symbols: Vec::new(), image }
+        Names::Symbols { symbols: Vec::new(), image, path: String::new() }
     }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arch;
+pub mod budget;
 mod debug_files;
 pub mod durations;
 pub mod elf;
@@ -18,6 +19,7 @@ pub mod jit;
 pub mod live;
 pub mod map;
 pub mod memory;
+mod metered;
 pub mod model;
 pub mod names;
 pub mod program;

@@ -42,14 +42,19 @@ impl Layout {
 
     /// The address of a symbol of code; `None` of another.
     pub(crate) fn address<'a>(&self, symbol: &impl ObjectSymbol<'a>) -> Option<u64> {
-        let section = symbol.section_index()?;
-        let (_, start, bytes) = self.sections.iter().find(|(index, ..)| *index == section)?;
-        (symbol.address() < *bytes).then(|| start + symbol.address())
+        let (_, start, bytes) = self.section(symbol.section_index()?)?;
+        (symbol.address() < bytes).then(|| start + symbol.address())
+    }
+
+    /// They are in the order of the file.
+    fn section(&self, index: SectionIndex) -> Option<(SectionIndex, u64, u64)> {
+        let found = self.sections.binary_search_by_key(&index.0, |(index, ..)| index.0);
+        found.ok().map(|place| self.sections[place])
     }
 
     /// The first address of a section of code; `None` of another.
     fn start(&self, section: SectionIndex) -> Option<u64> {
-        self.sections.iter().find(|(index, ..)| *index == section).map(|(_, start, _)| *start)
+        self.section(section).map(|(_, start, _)| start)
     }
 
     /// The code sections.

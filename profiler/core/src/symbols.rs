@@ -1,18 +1,29 @@
 //! From an address to functions, files and lines, with the calls that the compiler inlined.
 
+use std::collections::HashSet;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use gimli::{Reader as _, Section as _};
 use object::{Object, ObjectSection, ObjectSymbol};
 
-use crate::elf::{Elf, Parts, ReadAt, is_elf, parse_elf, read_whole, section_bytes};
+use crate::budget::{Account, Over};
+use crate::elf::{Elf, Parts, ReadAt, is_elf, parse_elf, read_whole, section_bytes, sections_bytes};
 use crate::image::ImageError;
 use crate::map::SymbolMap;
+use crate::metered::Metered;
 use crate::relocatable::Layout;
 
-type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
+type Reader = Metered<gimli::EndianArcSlice<gimli::LittleEndian>>;
 
 /// The longest mangled name that is demangled, in bytes.
 const NAME_BYTES_MAX: usize = 16 << 10;
+/// The longest demangled name, in bytes; a report shows 2,000 characters of it.
+const DEMANGLED_BYTES_MAX: usize = 16 << 10;
+/// How deep the parts of a C++ name may be nested, as cpp_demangle counts. It parses some parts in two ways, one in the other:
+/// with its default of 96 a name of 107 bytes takes 10 s, with 48 the worst that was found takes 20 ms. Of 40,000 names in LLVM, Clang,
+/// Boost and libstdc++, 26 are deeper and stay as they are (2026-11-25).
+const NESTING_MAX: u32 = 48;
 /// The sections with names and lines. Locations of variables are not needed, and can be half of a file.
 const SECTIONS: [gimli::SectionId; 11] = [
     gimli::SectionId::DebugAbbrev,
@@ -27,6 +38,8 @@ const SECTIONS: [gimli::SectionId; 11] = [
     gimli::SectionId::DebugRanges,
     gimli::SectionId::DebugRngLists,
 ];
+/// The most attributes of an abbreviation that have no bytes in an entry. Compilers need up to twelve.
+const EMPTY_ATTRIBUTES_MAX: u32 = 32;
 /// The most frames that one address stands for; deeper inlining is cut at the outer end.
 pub const INLINE_DEPTH_MAX: usize = 32;
 
@@ -62,6 +75,10 @@ pub struct Symbols {
     table: Vec<Symbol>,
     map: Option<Arc<SymbolMap>>,
     bytes: usize,
+    /// `None` of what is held elsewhere.
+    account: Option<Account>,
+    /// Why there is no debug information, although the file has some.
+    without_debug: Option<Over>,
 }
 
 impl Symbols {
@@ -73,42 +90,62 @@ impl Symbols {
     /// Reads the names and lines of an ELF file or a map. Fails with [`ImageError::Stripped`] if there is not one name in
     /// it.
     pub fn read(file: &dyn ReadAt) -> Result<Symbols, ImageError> {
-        Symbols::read_with(file, &mut |_, _| None)
+        Symbols::read_with(file, Account::alone(), &mut |_, _| None)
     }
 
-    /// The same for a file whose debug information may have a part in another file. Without that part it gives lines, and the
-    /// names of functions are those of the symbol table.
-    pub fn read_with(file: &dyn ReadAt, shared: &mut SharedPart<'_>) -> Result<Symbols, ImageError> {
+    /// The same, charged to an account, for a file whose debug information may have a part in another file. Without that part it
+    /// gives lines, and the names of functions are those of the symbol table.
+    ///
+    /// Debug information that is too much for the account is [left out](Symbols::left_out); the symbol table is not.
+    pub fn read_with(file: &dyn ReadAt, account: Account, shared: &mut SharedPart<'_>) -> Result<Symbols, ImageError> {
+        account.clone().timed(|| Symbols::read_charged(file, account, shared))
+    }
+
+    fn read_charged(file: &dyn ReadAt, account: Account, shared: &mut SharedPart<'_>) -> Result<Symbols, ImageError> {
+        let parts = Parts::of(file, &account);
         if !is_elf(file) {
-            let bytes = read_whole(file).ok_or(ImageError::NotSymbols)?;
+            let bytes = read_whole(file, &account).ok_or_else(|| parts.error(ImageError::NotSymbols))?;
             let symbols = Symbols::of_map(Arc::new(SymbolMap::parse(&bytes, &[])?));
-            return Ok(Symbols { bytes: bytes.len(), ..symbols });
+            return Ok(Symbols { bytes: bytes.len(), account: Some(account), ..symbols });
         }
-        let parts = Parts::of(file);
         let file = parse_elf(&parts)?;
         let has_lines = file.section_by_name(".debug_line").is_some_and(|section| section.size() > 0);
         // Before they are resolved, references in debug information lead nowhere.
         let has_debug = file.kind() != object::ObjectKind::Relocatable
             && file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
-        let mut bytes = 0;
-        let context = if has_debug {
-            let mut dwarf = dwarf(&parts, &file, &mut bytes)?;
-            if let Ok(Some((path, build_id))) = file.gnu_debugaltlink() {
-                let part = std::str::from_utf8(path).ok().and_then(|path| shared(path, build_id));
-                let part = part.and_then(|part| shared_dwarf(&*part, &mut bytes));
-                part.into_iter().for_each(|part| dwarf.set_sup(part));
-            }
-            addr2line::Context::from_dwarf(dwarf).ok()
-        } else {
-            None
-        };
-        let table = symbol_table(&file);
-        if table.is_empty() && context.is_none() {
-            return Err(ImageError::Stripped);
-        }
-        bytes += table.iter().map(|symbol| size_of::<Symbol>() + symbol.name.len()).sum::<usize>();
+        // First, since it is small and remains if the rest is too much.
+        let table = symbol_table(&file, &account).map_err(ImageError::TooMuch)?;
         let build_id = file.build_id()?.map(<[u8]>::to_vec);
-        Ok(Symbols { build_id, has_lines, context, table, map: None, bytes })
+        let mut bytes = table.iter().map(|symbol| size_of::<Symbol>() + symbol.name.len()).sum::<usize>();
+        let fits = account.fits(sections_bytes(&file, SECTIONS.iter().map(|section| section.name())));
+        let (context, without_debug) = match (has_debug, fits) {
+            (false, _) => (None, None),
+            (true, Err(over)) => (None, Some(over)),
+            (true, Ok(())) => match debug_information(&parts, &file, &account, &mut bytes, shared) {
+                Ok(context) => (context, None),
+                Err(over) => (None, Some(over)),
+            },
+        };
+        match without_debug {
+            Some(over) if table.is_empty() => return Err(ImageError::TooMuch(over)),
+            None if table.is_empty() && context.is_none() => return Err(parts.error(ImageError::Stripped)),
+            _ => {}
+        }
+        Ok(Symbols { build_id, has_lines, context, table, map: None, bytes, account: Some(account), without_debug })
+    }
+
+    /// Why names are missing that the file may have: reading them was too much, when the file was read or when an address was
+    /// looked up.
+    pub fn left_out(&self) -> Option<Over> {
+        self.without_debug.or_else(|| self.account.as_ref()?.over())
+    }
+
+    /// The same as a sentence about the file at a path.
+    pub(crate) fn left_out_of(&self, path: &str) -> Option<String> {
+        let over = self.left_out()?;
+        Some(format!(
+            "lines and inlined functions of {path} are left out, and names that are not in its symbol table: {over}"
+        ))
     }
 
     /// The memory that they take, in bytes: about, and without what is worked out of debug information when it is needed.
@@ -123,18 +160,34 @@ impl Symbols {
 
     /// The names of a map.
     pub fn of_map(map: Arc<SymbolMap>) -> Symbols {
-        Symbols { build_id: None, has_lines: false, context: None, table: Vec::new(), map: Some(map), bytes: 0 }
+        Symbols {
+            build_id: None,
+            has_lines: false,
+            context: None,
+            table: Vec::new(),
+            map: Some(map),
+            bytes: 0,
+            account: None,
+            without_debug: None,
+        }
     }
 
     /// The functions at a linked address, innermost first: all but the last were inlined into the
     /// one after them. Empty if nothing is known.
     pub fn locate(&self, address: u64) -> Vec<Location> {
+        match &self.account {
+            Some(account) => account.timed(|| self.locate_charged(address)),
+            None => self.locate_charged(address),
+        }
+    }
+
+    fn locate_charged(&self, address: u64) -> Vec<Location> {
         // No code is there, and addr2line 0.27 looks for the address after it: it overflows.
         if address == u64::MAX {
             return Vec::new();
         }
         if let Some(map) = &self.map {
-            let name = map.name(address).map(demangle);
+            let name = map.name(address).map(|name| self.demangle(name));
             return name.map(|function| Location { function, file: None, line: None }).into_iter().collect();
         }
         let symbol = self.symbol(address);
@@ -143,10 +196,10 @@ impl Symbols {
             // The symbol table has the linker's name of the function; debug
             // information of a C function or of assembly may have none.
             (Some(outermost), Some(symbol)) if outermost.function.is_empty() => {
-                outermost.function = demangle(&symbol.name);
+                outermost.function = self.demangle(&symbol.name);
             }
             (None, Some(symbol)) => {
-                let function = demangle(&symbol.name);
+                let function = self.demangle(&symbol.name);
                 let location = self.context.as_ref().and_then(|context| context.find_location(address).ok().flatten());
                 let file = location.as_ref().and_then(|location| location.file.map(str::to_owned));
                 let line = location.and_then(|location| location.line).filter(|line| *line > 0);
@@ -162,14 +215,21 @@ impl Symbols {
         locations
     }
 
+    /// The name as it is once no work is left.
+    fn demangle(&self, name: &str) -> String {
+        let is_over = self.account.as_ref().is_some_and(|account| account.over() == Some(Over::Work));
+        if is_over { name.to_owned() } else { demangle(name) }
+    }
+
     fn debug_frames(&self, address: u64) -> Vec<Location> {
         let mut locations = Vec::new();
         let Some(context) = &self.context else { return locations };
         let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return locations };
         while let Ok(Some(frame)) = frames.next() {
             let Some(function) = &frame.function else { continue };
-            let function =
-                function.raw_name().map_or_else(|_| String::new(), |name: std::borrow::Cow<'_, str>| demangle(&name));
+            let function = function
+                .raw_name()
+                .map_or_else(|_| String::new(), |name: std::borrow::Cow<'_, str>| self.demangle(&name));
             let file = frame.location.as_ref().and_then(|location| location.file.map(str::to_owned));
             let line = frame.location.and_then(|location| location.line).filter(|line| *line > 0);
             locations.push(Location { function, file, line });
@@ -186,30 +246,104 @@ impl Symbols {
     }
 }
 
-/// The debug information in a file. Adds to `bytes` what it takes.
-fn dwarf(parts: &Parts<'_>, file: &Elf<'_>, bytes: &mut usize) -> Result<gimli::Dwarf<Reader>, ImageError> {
+/// The debug information of a file, with the part that it shares with others; `None` if it is damaged. Adds to `bytes` what it
+/// takes.
+fn debug_information(
+    parts: &Parts<'_>,
+    file: &Elf<'_>,
+    account: &Account,
+    bytes: &mut usize,
+    shared: &mut SharedPart<'_>,
+) -> Result<Option<addr2line::Context<Reader>>, Over> {
+    let Some(mut dwarf) = dwarf(parts, file, account, bytes)? else { return Ok(None) };
+    if let Ok(Some((path, build_id))) = file.gnu_debugaltlink() {
+        let part = std::str::from_utf8(path).ok().and_then(|path| shared(path, build_id));
+        let part = part.map(|part| shared_dwarf(&*part, account, bytes)).transpose()?.flatten();
+        part.into_iter().for_each(|part| dwarf.set_sup(part));
+    }
+    let context = addr2line::Context::from_dwarf(dwarf).ok();
+    account.over().map_or(Ok(context), Err)
+}
+
+/// The debug information in a file; `None` if it is damaged. Adds to `bytes` what it takes.
+fn dwarf(
+    parts: &Parts<'_>,
+    file: &Elf<'_>,
+    account: &Account,
+    bytes: &mut usize,
+) -> Result<Option<gimli::Dwarf<Reader>>, Over> {
     let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
         let data = SECTIONS.contains(&id).then(|| section_bytes(parts, file, id.name())).flatten();
         let data = data.unwrap_or_else(|| Arc::from(&[][..]));
         *bytes += data.len();
-        Ok(Reader::new(data, gimli::LittleEndian))
+        Ok(Metered::new(gimli::EndianArcSlice::new(data, gimli::LittleEndian), account.clone()))
     };
-    gimli::Dwarf::load(load).map_err(|error| ImageError::Damaged(error.to_string()))
+    let Ok(dwarf) = gimli::Dwarf::load(load) else { return Ok(None) };
+    match (account.over(), check_abbreviations(&dwarf)) {
+        (Some(over), _) => Err(over),
+        (None, Err(gimli::Error::TooManyIterations)) => Err(Over::Work),
+        // What is not damaged is used.
+        (None, _) => Ok(Some(dwarf)),
+    }
 }
 
 /// The debug information in the file that several programs share.
-fn shared_dwarf(file: &dyn ReadAt, bytes: &mut usize) -> Option<gimli::Dwarf<Reader>> {
-    let parts = Parts::of(file);
-    dwarf(&parts, &parse_elf(&parts).ok()?, bytes).ok()
+fn shared_dwarf(file: &dyn ReadAt, account: &Account, bytes: &mut usize) -> Result<Option<gimli::Dwarf<Reader>>, Over> {
+    let parts = Parts::of(file, account);
+    let Ok(file) = parse_elf(&parts) else { return Ok(None) };
+    dwarf(&parts, &file, account, bytes)
+}
+
+/// Fails if an abbreviation has more attributes without any bytes in an entry than a compiler needs: one byte of an entry
+/// could stand for a million of them.
+fn check_abbreviations(dwarf: &gimli::Dwarf<Reader>) -> Result<(), gimli::Error> {
+    let mut seen = HashSet::new();
+    let mut units = dwarf.units();
+    while let Some(unit) = units.next()? {
+        let offset = unit.debug_abbrev_offset();
+        if seen.insert(offset) {
+            let mut table = dwarf.debug_abbrev.reader().clone();
+            if let Err(gimli::Error::TooManyIterations) = table.skip(offset.0).and_then(|()| check_table(table)) {
+                return Err(gimli::Error::TooManyIterations);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same for one table (DWARF 5, 7.5.3).
+fn check_table(mut table: Reader) -> Result<(), gimli::Error> {
+    while table.read_uleb128()? != 0 {
+        let (_tag, _has_children) = (table.read_uleb128()?, table.read_u8()?);
+        let mut empty = 0;
+        loop {
+            let (name, form) = (table.read_uleb128()?, table.read_uleb128_u16()?);
+            match gimli::DwForm(form) {
+                gimli::DW_FORM_null if name == 0 => break,
+                gimli::DW_FORM_implicit_const => {
+                    table.read_sleb128()?;
+                    empty += 1;
+                }
+                gimli::DW_FORM_flag_present => empty += 1,
+                _ => {}
+            }
+            if empty > EMPTY_ATTRIBUTES_MAX {
+                return Err(gimli::Error::TooManyIterations);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether there are names in an ELF file: fails with [`ImageError::Stripped`] if not. Reads none of
 /// the debug information, so it costs little.
 pub fn check_names(file: &dyn ReadAt) -> Result<(), ImageError> {
-    let parts = Parts::of(file);
+    let account = Account::alone();
+    let parts = Parts::of(file, &account);
     let file = parse_elf(&parts)?;
     let has_debug = file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
-    if has_debug || !symbol_table(&file).is_empty() { Ok(()) } else { Err(ImageError::Stripped) }
+    let has_names = has_debug || !symbol_table(&file, &account).map_err(ImageError::TooMuch)?.is_empty();
+    if has_names { Ok(()) } else { Err(parts.error(ImageError::Stripped)) }
 }
 
 /// Whether a section is code. In a file to which only debug information was moved it has addresses and no bytes.
@@ -222,56 +356,78 @@ fn is_code<'a>(section: &impl ObjectSection<'a>) -> bool {
 
 /// Functions sorted by address, one name an address. A symbol without a size (assembly) reaches to
 /// the next symbol or to the end of its section.
-fn symbol_table(file: &Elf<'_>) -> Vec<Symbol> {
+fn symbol_table(file: &Elf<'_>, account: &Account) -> Result<Vec<Symbol>, Over> {
     let layout = Layout::of(file);
-    let sections: Vec<_> = match &layout {
+    let mut sections: Vec<_> = match &layout {
         Some(layout) => layout.ranges().collect(),
         None => {
             let of_code = file.sections().filter(is_code);
             of_code.map(|section| section.address()..section.address().saturating_add(section.size())).collect()
         }
     };
-    let mut table: Vec<Symbol> = file
-        .symbols()
-        .chain(file.dynamic_symbols())
-        .filter(|symbol| symbol.is_definition() && !symbol.name().unwrap_or("").is_empty())
-        .filter(|symbol| matches!(symbol.kind(), object::SymbolKind::Text | object::SymbolKind::Unknown))
-        .filter_map(|symbol| {
-            let start = layout.as_ref().map_or(Some(symbol.address()), |layout| layout.address(&symbol))?;
-            let name = symbol.name().unwrap_or("").to_owned();
-            let is_code = sections.iter().any(|section| section.contains(&start));
-            is_code.then(|| Symbol { start, end: start.saturating_add(symbol.size()), name })
-        })
-        .collect();
+    sections.sort_by_key(|section| section.start);
+    let section_of = |address| {
+        let after = sections.partition_point(|section| section.start <= address);
+        sections[..after].last().filter(|section| section.contains(&address))
+    };
+    let mut table = Vec::new();
+    for symbol in file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition()) {
+        let is_function = matches!(symbol.kind(), object::SymbolKind::Text | object::SymbolKind::Unknown);
+        let start = layout.as_ref().map_or(Some(symbol.address()), |layout| layout.address(&symbol));
+        let Some(start) = start.filter(|start| is_function && section_of(*start).is_some()) else { continue };
+        let name = symbol.name().unwrap_or("");
+        if !name.is_empty() {
+            account.hold((size_of::<Symbol>() + name.len().next_multiple_of(16)) as u64)?;
+            table.push(Symbol { start, end: start.saturating_add(symbol.size()), name: name.to_owned() });
+        }
+    }
     // Of several names for an address the one with a size is kept, then the first by name.
     table.sort_by(|a, b| (a.start, b.end, &a.name).cmp(&(b.start, a.end, &b.name)));
     table.dedup_by_key(|symbol| symbol.start);
     for index in 0..table.len() {
         if table[index].end == table[index].start {
             let start = table[index].start;
-            let section_end = sections.iter().find(|section| section.contains(&start)).map_or(start, |s| s.end);
+            let section_end = section_of(start).map_or(start, |section| section.end);
             let next = table.get(index + 1).map_or(section_end, |next| next.start);
             table[index].end = next.min(section_end);
         }
     }
-    table
+    Ok(table)
 }
 
-/// A name as a person wrote it: Rust and C++ names demangled, others as they are.
+/// A text that ends where it is too long.
+struct Cut(String);
+
+impl fmt::Write for Cut {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = DEMANGLED_BYTES_MAX.saturating_sub(self.0.len());
+        if text.len() <= room {
+            self.0.push_str(text);
+            return Ok(());
+        }
+        self.0.push_str(&text[..text.floor_char_boundary(room)]);
+        self.0.push('…');
+        Err(fmt::Error)
+    }
+}
+
+/// A name as a person wrote it: Rust and C++ names demangled, others as they are. A hundred bytes can stand for a name of gigabytes:
+/// it is cut, and ends with `…`.
 pub fn demangle(name: &str) -> String {
     if name.len() > NAME_BYTES_MAX {
         return name.to_owned();
     }
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
-    }
-    if name.starts_with("_Z")
-        && let Ok(symbol) = cpp_demangle::Symbol::new(name)
-        && let Ok(plain) = symbol.demangle()
-    {
-        return plain;
-    }
-    name.to_owned()
+    let mut plain = Cut(String::new());
+    let is_plain = match rustc_demangle::try_demangle(name) {
+        Ok(rust) => write!(plain, "{rust:#}").is_ok(),
+        Err(_) if name.starts_with("_Z") => {
+            let options = cpp_demangle::ParseOptions::default().recursion_limit(NESTING_MAX);
+            let symbol = cpp_demangle::Symbol::new_with_options(name, &options);
+            symbol.is_ok_and(|symbol| symbol.structured_demangle(&mut plain, &Default::default()).is_ok())
+        }
+        Err(_) => false,
+    };
+    if is_plain || plain.0.ends_with('…') { plain.0 } else { name.to_owned() }
 }
 
 #[cfg(test)]
@@ -288,5 +444,28 @@ mod tests {
         );
         assert_eq!(demangle("memcpy"), "memcpy");
         assert_eq!(demangle(&"_Z".repeat(NAME_BYTES_MAX)), "_Z".repeat(NAME_BYTES_MAX));
+    }
+
+    /// A name of each kind that expands without an end, and one that took 10 s to parse (2026-11-25).
+    #[test]
+    fn names_that_expand_are_cut() {
+        let mut doubled = "_Z1f1aIiE".to_owned();
+        // Each has two numbers: `b`, and what it is with its arguments.
+        ('0'..='9').chain('A'..='Z').step_by(2).take(14).for_each(|seen| doubled += &format!("1bIS{seen}_S{seen}_E"));
+        // A tuple of two of the tuples in it, and so on: `T T T ... E B2_ E B1_ E`, where `Bn_` refers to what is at byte `n + 3`.
+        let mut tuples = "_RMC0".to_owned() + &"T".repeat(40) + "TE";
+        (3..43).rev().for_each(|place| tuples += &format!("B{}_E", base_62(place)));
+        for name in [doubled, tuples] {
+            let plain = demangle(&name);
+            let is_cut = plain.len() <= DEMANGLED_BYTES_MAX + '…'.len_utf8() && plain.ends_with('…');
+            assert!(is_cut && plain.len() > DEMANGLED_BYTES_MAX - 100, "{name}: {} bytes, {plain:.100}", plain.len());
+        }
+        let nested = "_Z".to_owned() + &"cvT_I".repeat(60);
+        (1..60).for_each(|count| assert_eq!(demangle(&nested[..2 + 5 * count]), nested[..2 + 5 * count]));
+    }
+
+    fn base_62(number: usize) -> String {
+        let digits: Vec<char> = ('0'..='9').chain('a'..='z').chain('A'..='Z').collect();
+        digits[number - 1..number].iter().collect()
     }
 }

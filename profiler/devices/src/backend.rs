@@ -1,19 +1,20 @@
 //! A device as QEMU sets it up: memory and queues (QEMU, docs/interop/vhost-user.rst), and the loop that serves it.
 
+use crate::jail;
 use crate::messages::{Connection, Message, REGIONS_MAX};
+use crate::rings::{QUEUE_SIZE_MAX, Ring};
 use anyhow::{Context, Result, bail, ensure};
+use glass_jail::SystemCalls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fstat;
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use virtio_queue::{Queue, QueueT};
+use virtio_queue::QueueT;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
-
-/// As many descriptors as QEMU allows a queue.
-pub(crate) const QUEUE_SIZE_MAX: u16 = 1024;
 
 /// Features of every device (virtio 1.2, section 6).
 pub(crate) const VERSION_1: u64 = 1 << 32;
@@ -48,11 +49,15 @@ mod request {
 /// In the payload of a message with a file: the queue's number, and that there is no file.
 const QUEUE_MASK: u64 = 0xff;
 const NO_FILE: u64 = 1 << 8;
+/// Broken rings that are reported, at most: a guest can break them as often as it likes.
+const REPORTS_MAX: u32 = 8;
 /// In front of the bytes of a message about the configuration: offset, number of bytes, flags.
 const CONFIG_HEADER_BYTES: usize = 12;
 
 /// What a device does between its queues and the host.
 pub(crate) trait Device {
+    /// What the guest has by it, in words.
+    const NAME: &'static str;
     /// How many queues it has.
     const QUEUES: usize;
 
@@ -86,42 +91,6 @@ pub(crate) enum Turn {
     Starved,
 }
 
-/// A queue, and how guest and device notify each other.
-pub(crate) struct Ring {
-    pub(crate) queue: Queue,
-    /// The guest writes to it; without one the queue is stopped.
-    kick: Option<File>,
-    /// Written to for an interrupt.
-    call: Option<File>,
-    is_enabled: bool,
-}
-
-impl Ring {
-    fn new() -> Ring {
-        let queue = Queue::new(QUEUE_SIZE_MAX).expect("the size is a power of two");
-        Ring { queue, kick: None, call: None, is_enabled: false }
-    }
-
-    /// A queue that runs, whose interrupts are written to `call`.
-    #[cfg(test)]
-    pub(crate) fn running(queue: Queue, call: File) -> Ring {
-        Ring { queue, kick: None, call: Some(call), is_enabled: true }
-    }
-
-    /// Whether its buffers may be used.
-    pub(crate) fn is_running(&self) -> bool {
-        self.is_enabled && self.queue.ready()
-    }
-
-    /// Raises an interrupt.
-    pub(crate) fn interrupt(&self) {
-        if let Some(call) = &self.call {
-            // An error: it has so many that the guest has not seen any of them.
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
-        }
-    }
-}
-
 /// Memory of the guest that QEMU has at another address.
 struct Region {
     qemu: u64,
@@ -135,34 +104,48 @@ pub(crate) struct Backend<D> {
     memory: GuestMemoryMmap,
     regions: Vec<Region>,
     rings: Vec<Ring>,
+    /// How many broken rings were reported.
+    reports: u32,
 }
 
-/// Serves a device until its QEMU ends, which connects to the unix socket `socket`, which is made here.
-pub(crate) fn serve(device: impl Device, socket: &Path) -> Result<()> {
+/// Serves a device until its QEMU ends, which connects to the unix socket `socket`, which is made here. From the connection on it is jailed,
+/// with `system_calls` beside those of messages and notifications.
+pub(crate) fn serve<D: Device>(device: D, socket: &Path, system_calls: SystemCalls) -> Result<()> {
     let listener = UnixListener::bind(socket).with_context(|| format!("cannot make {}", socket.display()))?;
     let (stream, _) = listener.accept().context("no QEMU connects")?;
     // One VM, one device.
     let _ = fs::remove_file(socket);
+    drop(listener);
+    jail::enter(D::NAME, system_calls)?;
     let connection = Connection::new(stream);
     let mut backend = Backend::new(device);
-    let mut turn = Turn::Starved;
-    loop {
-        // Even while there is something to do, so that the VM can be stopped.
-        if backend.wait(&connection, turn)? {
-            let Some(message) = connection.receive()? else { return Ok(()) };
-            let request = message.request;
-            if let Some(answer) = backend.obey(message)? {
-                connection.answer(request, &answer)?;
-            }
-        }
-        turn = backend.work()?;
+    let ended = backend.serve(&connection);
+    match backend.violations() {
+        0 => {}
+        count => eprintln!("the guest used its {} against the specification ({count} times)", D::NAME),
     }
+    ended
 }
 
 impl<D: Device> Backend<D> {
     pub(crate) fn new(device: D) -> Backend<D> {
         let rings = (0..D::QUEUES).map(|_| Ring::new()).collect();
-        Backend { device, memory: GuestMemoryMmap::new(), regions: Vec::new(), rings }
+        Backend { device, memory: GuestMemoryMmap::new(), regions: Vec::new(), rings, reports: 0 }
+    }
+
+    fn serve(&mut self, connection: &Connection) -> Result<()> {
+        let mut turn = Turn::Starved;
+        loop {
+            // Even while there is something to do, so that the VM can be stopped.
+            if self.wait(connection, turn)? {
+                let Some(message) = connection.receive()? else { return Ok(()) };
+                let request = message.request;
+                if let Some(answer) = self.obey(message)? {
+                    connection.answer(request, &answer)?;
+                }
+            }
+            turn = self.work()?;
+        }
     }
 
     /// What the guest's notifications make readable.
@@ -172,7 +155,24 @@ impl<D: Device> Backend<D> {
 
     /// Serves the queues for a moment.
     pub(crate) fn work(&mut self) -> Result<Turn> {
-        self.device.work(&self.memory, &mut self.rings)
+        let turn = self.device.work(&self.memory, &mut self.rings)?;
+        for (index, ring) in self.rings.iter_mut().enumerate() {
+            if let Some(broken) = ring.take_report()
+                && self.reports < REPORTS_MAX
+            {
+                self.reports += 1;
+                let name = D::NAME;
+                eprintln!(
+                    "the guest broke queue {index} of its {name}: {broken}; it rests until the guest's driver starts again"
+                );
+            }
+        }
+        Ok(turn)
+    }
+
+    /// What the guest may not do, and did: how often.
+    pub(crate) fn violations(&self) -> u64 {
+        self.rings.iter().map(Ring::violations).sum()
     }
 
     /// Waits until there is something to do after a turn that ended so. Whether QEMU has sent a message.
@@ -210,7 +210,7 @@ impl<D: Device> Backend<D> {
             request::GET_PROTOCOL_FEATURES => {
                 return word(self.device.config().map_or(0, |_| PROTOCOL_CONFIG));
             }
-            request::SET_OWNER | request::RESET_OWNER | request::SET_PROTOCOL_FEATURES | request::SET_VRING_ERR => {}
+            request::SET_OWNER | request::RESET_OWNER | request::SET_PROTOCOL_FEATURES => {}
             request::SET_MEM_TABLE => {
                 self.finish()?;
                 self.map(message)?;
@@ -232,8 +232,7 @@ impl<D: Device> Backend<D> {
                 let index = message.u32(0)?;
                 self.finish()?;
                 let ring = self.ring(index)?;
-                ring.queue.set_ready(false);
-                (ring.kick, ring.call) = (None, None);
+                ring.stop();
                 let state = [index, ring.queue.next_avail().into()];
                 return Ok(Some(state.into_iter().flat_map(u32::to_le_bytes).collect()));
             }
@@ -251,6 +250,10 @@ impl<D: Device> Backend<D> {
                 let ring = self.ring(queue_number(&message)?)?;
                 ring.call = file(message)?;
             }
+            request::SET_VRING_ERR => {
+                let ring = self.ring(queue_number(&message)?)?;
+                ring.error = file(message)?;
+            }
             request::SET_VRING_ENABLE => self.ring(message.u32(0)?)?.is_enabled = message.u32(4)? != 0,
             request::GET_CONFIG => return self.answer_config(&message).map(Some),
             other => bail!("QEMU sent the message {other}, which this device does not know"),
@@ -258,7 +261,8 @@ impl<D: Device> Backend<D> {
         Ok(None)
     }
 
-    fn finish(&mut self) -> Result<()> {
+    /// Returns when the device does not use the guest's memory any more.
+    pub(crate) fn finish(&mut self) -> Result<()> {
         self.device.finish(&self.memory, &mut self.rings)
     }
 
@@ -293,8 +297,11 @@ impl<D: Device> Backend<D> {
         for (index, file) in std::mem::take(&mut message.files).into_iter().enumerate() {
             let word = |word: usize| message.u64(8 + index * 32 + word * 8);
             let (guest, bytes, qemu, offset) = (word(0)?, word(1)?, word(2)?, word(3)?);
-            let end = file.metadata().ok().zip(offset.checked_add(bytes));
-            ensure!(end.is_some_and(|(file, end)| end <= file.len()), "QEMU sent a region that its file does not have");
+            let end = fstat(&file).ok().zip(offset.checked_add(bytes));
+            ensure!(
+                end.is_some_and(|(file, end)| i128::from(end) <= i128::from(file.st_size)),
+                "QEMU sent a region that its file does not have"
+            );
             let region = MmapRegion::from_file(FileOffset::new(file, offset), bytes as usize);
             let region = region.context("cannot map the guest's memory")?;
             let region = GuestRegionMmap::new(region, GuestAddress(guest));

@@ -5,8 +5,11 @@ mod backend;
 mod backend_tests;
 mod card;
 mod disk;
+mod jail;
 mod messages;
 mod rings;
+#[cfg(feature = "script")]
+pub mod script;
 #[cfg(test)]
 mod test_guest;
 
@@ -20,11 +23,11 @@ use std::path::Path;
 /// Serves the network card of one VM until its QEMU ends. `name` is an existing TAP device; QEMU connects to the unix socket `socket`,
 /// which is made here, as its `-netdev vhost-user`.
 pub fn serve_tap(name: &str, socket: &Path) -> Result<()> {
-    backend::serve(Card::new(Tap::open(name)?), socket)
+    backend::serve(Card::new(Tap::open(name)?), socket, card::system_calls())
 }
 
 /// Serves the disk of one VM, the file or block device `path`, until its QEMU ends, which connects to the unix socket `socket`, which is
 /// made here.
 pub fn serve_disk(path: &Path, options: DiskOptions, socket: &Path) -> Result<()> {
-    backend::serve(Disk::open(path, options)?, socket)
+    backend::serve(Disk::open(path, options)?, socket, disk::system_calls())
 }

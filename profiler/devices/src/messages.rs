@@ -26,6 +26,11 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    #[cfg(feature = "script")]
+    pub(crate) fn of(request: u32, payload: &[u8], files: Vec<File>) -> Message {
+        Message { request, payload: payload.to_vec(), files }
+    }
+
     /// The word of four bytes at `offset`.
     pub(crate) fn u32(&self, offset: usize) -> Result<u32> {
         Ok(u32::from_le_bytes(self.bytes(offset)?))

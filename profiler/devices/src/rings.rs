@@ -1,6 +1,12 @@
 //! The rings of a queue (virtio 1.2, section 2.7): buffers of a chain as memory of this process, and completion of several at once,
 //! which `virtio-queue` does not have. A frame in several buffers has to be completed so (section 5.1.6.4).
+//!
+//! A guest writes to its rings while they are read, and it may do so against the specification. A chain that it may not offer is given
+//! back as it is, and counted. A ring that makes no sense any more rests until the guest's driver starts it again, since no device can
+//! know what its guest meant.
 
+use std::fmt;
+use std::fs::File;
 use std::num::Wrapping;
 use std::ops::Deref;
 use std::sync::atomic::{Ordering, fence};
@@ -18,6 +24,238 @@ const AVAILABLE_BYTES: u64 = 2;
 /// In the available ring's flags: no interrupts, please.
 const NO_INTERRUPT: u16 = 1;
 
+/// As many descriptors as QEMU allows a queue.
+pub(crate) const QUEUE_SIZE_MAX: u16 = 1024;
+/// Descriptors of a chain, and pieces of memory that it has, at most: what Linux reads or writes at once (`UIO_MAXIOV`).
+pub(crate) const PIECES_MAX: usize = 1024;
+/// Descriptors that are read in a round, at most, and those of one chain: a few milliseconds.
+const ROUND_DESCRIPTORS: usize = 4 << 10;
+
+/// How a guest has made a ring useless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// It offered more chains than its queue has room for; how many.
+    Jumped(u16),
+    /// It offered chains, and changed that while they were taken.
+    Changed,
+    /// The number of a descriptor that its queue does not have.
+    Head(u16),
+    /// The ring is in no memory.
+    Outside,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Jumped(count) => write!(f, "it offered {count} chains of descriptors, more than there is room for"),
+            Broken::Changed => write!(f, "it changed what it had offered"),
+            Broken::Head(head) => write!(f, "it offered the descriptor {head}, which it does not have"),
+            Broken::Outside => write!(f, "it is outside of the guest's memory"),
+        }
+    }
+}
+
+/// A queue, and how guest and device notify each other.
+pub(crate) struct Ring {
+    pub(crate) queue: Queue,
+    /// The guest writes to it; without one the queue is stopped.
+    pub(crate) kick: Option<File>,
+    /// Written to for an interrupt.
+    pub(crate) call: Option<File>,
+    /// Written to when the ring is broken.
+    pub(crate) error: Option<File>,
+    pub(crate) is_enabled: bool,
+    /// Until the queue is stopped.
+    broken: Option<Broken>,
+    is_reported: bool,
+    /// What the guest may not do, and did: chains, and broken rings.
+    violations: u64,
+}
+
+/// What may be taken from a ring until others have their turn: what the guest had offered at the start. Without such a limit a guest that
+/// offers chains as fast as they are given back holds the device for as long as it likes.
+#[derive(Debug)]
+pub(crate) struct Round {
+    chains: u16,
+    descriptors: usize,
+}
+
+impl Round {
+    /// Whether there is more, for which there is no room in this round.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.chains > 0
+    }
+}
+
+impl Ring {
+    pub(crate) fn new() -> Ring {
+        let queue = Queue::new(QUEUE_SIZE_MAX).expect("the size is a power of two");
+        Ring {
+            queue,
+            kick: None,
+            call: None,
+            error: None,
+            is_enabled: false,
+            broken: None,
+            is_reported: false,
+            violations: 0,
+        }
+    }
+
+    /// A queue that runs, whose interrupts are written to `call`.
+    #[cfg(test)]
+    pub(crate) fn running(queue: Queue, call: File) -> Ring {
+        Ring { queue, call: Some(call), is_enabled: true, ..Ring::new() }
+    }
+
+    /// Whether its buffers may be used.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_enabled && self.queue.ready() && self.broken.is_none()
+    }
+
+    /// Stops: it is set up again before it runs.
+    pub(crate) fn stop(&mut self) {
+        self.queue.set_ready(false);
+        (self.kick, self.call, self.broken) = (None, None, None);
+        self.is_reported = false;
+    }
+
+    pub(crate) fn violations(&self) -> u64 {
+        self.violations
+    }
+
+    /// How it was broken, if that was not reported before.
+    pub(crate) fn take_report(&mut self) -> Option<Broken> {
+        self.broken.filter(|_| !std::mem::replace(&mut self.is_reported, true))
+    }
+
+    /// Raises an interrupt.
+    pub(crate) fn interrupt(&self) {
+        if let Some(call) = &self.call {
+            // An error: it has so many that the guest has not seen any of them.
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Rests from here on.
+    fn break_down(&mut self, broken: Broken) {
+        self.violations += 1;
+        self.broken = Some(broken);
+        if let Some(error) = &self.error {
+            // An error: QEMU has not read the last ones.
+            let _ = rustix::io::write(error, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Starts a round of a ring that runs.
+    pub(crate) fn round(&mut self, memory: &GuestMemoryMmap) -> Round {
+        let chains = match self.queue.avail_idx(memory, Ordering::Acquire) {
+            Ok(index) => (index - Wrapping(self.queue.next_avail())).0,
+            Err(_) => {
+                self.break_down(Broken::Outside);
+                0
+            }
+        };
+        if chains > self.queue.size() {
+            self.break_down(Broken::Jumped(chains));
+            return Round { chains: 0, descriptors: 0 };
+        }
+        Round { chains, descriptors: ROUND_DESCRIPTORS }
+    }
+
+    /// The next chain of a round.
+    fn pop<'a>(
+        &mut self,
+        memory: &'a GuestMemoryMmap,
+        round: &mut Round,
+    ) -> Option<DescriptorChain<&'a GuestMemoryMmap>> {
+        if round.chains == 0 || round.descriptors == 0 {
+            return None;
+        }
+        let chain = self.queue.pop_descriptor_chain(memory);
+        let broken = match &chain {
+            None => Broken::Changed,
+            Some(chain) if chain.head_index() >= self.queue.size() => Broken::Head(chain.head_index()),
+            Some(_) => {
+                round.chains -= 1;
+                return chain;
+            }
+        };
+        round.chains = 0;
+        self.break_down(broken);
+        None
+    }
+
+    /// The next buffer, whose pieces are appended to `pieces`; they live as long as `memory`. One that is not what the guest may offer has no
+    /// pieces.
+    pub(crate) fn next_buffer(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        round: &mut Round,
+        is_written: bool,
+        pieces: &mut Vec<libc::iovec>,
+    ) -> Option<Buffer> {
+        let chain = self.pop(memory, round)?;
+        let (head, first) = (chain.head_index(), pieces.len());
+        let mut buffer = Buffer { head, bytes: 0, pieces: 0, start: GuestAddress(0) };
+        let is_valid = walk(chain, round, |descriptor| {
+            if descriptor.is_write_only() != is_written {
+                return None;
+            }
+            if buffer.bytes == 0 {
+                buffer.start = descriptor.addr();
+            }
+            buffer.bytes += append(&descriptor, memory, pieces, first + PIECES_MAX)?;
+            Some(())
+        });
+        if is_valid.is_none() {
+            self.violations += 1;
+            pieces.truncate(first);
+            return Some(Buffer { bytes: 0, ..buffer });
+        }
+        buffer.pieces = pieces.len() - first;
+        Some(buffer)
+    }
+
+    /// The first descriptor of the next request, whose pieces replace those in `read` (by the device) and `written`; they live as long as
+    /// `memory`. One that is not what the guest may offer has none.
+    pub(crate) fn next_request(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        round: &mut Round,
+        read: &mut Vec<libc::iovec>,
+        written: &mut Vec<libc::iovec>,
+    ) -> Option<u16> {
+        let chain = self.pop(memory, round)?;
+        let head = chain.head_index();
+        read.clear();
+        written.clear();
+        let is_valid = walk(chain, round, |descriptor| {
+            // What the device reads is in front (virtio 1.2, section 2.7.4.2).
+            let is_in_order = descriptor.is_write_only() || written.is_empty();
+            let pieces = if descriptor.is_write_only() { &mut *written } else { &mut *read };
+            if is_in_order { append(&descriptor, memory, pieces, PIECES_MAX).map(|_| ()) } else { None }
+        });
+        if is_valid.is_none() {
+            self.violations += 1;
+            read.clear();
+            written.clear();
+        }
+        Some(head)
+    }
+
+    /// Gives buffers back, all at once; each with the number of bytes that were written to it. Whether the guest wants an interrupt.
+    pub(crate) fn complete(&mut self, memory: &GuestMemoryMmap, used: &[(u16, u32)]) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        complete(&mut self.queue, memory, used).unwrap_or_else(|| {
+            self.break_down(Broken::Outside);
+            false
+        })
+    }
+}
+
 /// A buffer that the guest has offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Buffer {
@@ -30,55 +268,38 @@ pub(crate) struct Buffer {
     pub(crate) start: GuestAddress,
 }
 
-/// The next buffer, whose pieces are appended to `pieces`; they live as long as `memory`. One that is not what the guest may offer has no
-/// pieces.
-pub(crate) fn next(
-    queue: &mut Queue,
-    memory: &GuestMemoryMmap,
-    is_written: bool,
-    pieces: &mut Vec<libc::iovec>,
-) -> Option<Buffer> {
-    let chain = queue.pop_descriptor_chain(memory)?;
-    let (head, first) = (chain.head_index(), pieces.len());
-    let empty = Buffer { head, bytes: 0, pieces: 0, start: GuestAddress(0) };
-    let mut buffer = empty;
-    if append(&mut buffer, chain, memory, is_written, pieces).is_none() {
-        pieces.truncate(first);
-        return Some(empty);
-    }
-    Some(buffer)
-}
-
-fn append<M: Deref<Target = GuestMemoryMmap> + Clone>(
-    buffer: &mut Buffer,
+/// Gives each descriptor of a chain to `take`. `None` if that returns it, or if the chain is too long or has no end.
+fn walk<M: Deref<Target = GuestMemoryMmap>>(
     chain: DescriptorChain<M>,
-    memory: &GuestMemoryMmap,
-    is_written: bool,
-    pieces: &mut Vec<libc::iovec>,
+    round: &mut Round,
+    mut take: impl FnMut(Descriptor) -> Option<()>,
 ) -> Option<()> {
-    let first = pieces.len();
-    for descriptor in chain {
-        if descriptor.is_write_only() != is_written {
+    // One that ends in the middle, or has nothing, has a descriptor that cannot be read.
+    let mut is_open = true;
+    for (index, descriptor) in chain.enumerate() {
+        round.descriptors = round.descriptors.saturating_sub(1);
+        if index == PIECES_MAX {
             return None;
         }
-        if buffer.bytes == 0 {
-            buffer.start = descriptor.addr();
-        }
-        buffer.bytes += append_descriptor(&descriptor, memory, pieces)?;
+        is_open = descriptor.has_next();
+        take(descriptor)?;
     }
-    buffer.pieces = pieces.len() - first;
-    Some(())
+    (!is_open).then_some(())
 }
 
-/// Appends the pieces of a descriptor: their bytes, `None` if the guest does not have that memory.
-fn append_descriptor(
+/// Appends the pieces of a descriptor: their bytes, `None` if the guest does not have that memory, or if there are more than `pieces_max`.
+fn append(
     descriptor: &Descriptor,
     memory: &GuestMemoryMmap,
     pieces: &mut Vec<libc::iovec>,
+    pieces_max: usize,
 ) -> Option<usize> {
     let mut bytes = 0;
     for slice in GuestMemoryBackend::get_slices(memory, descriptor.addr(), descriptor.len() as usize) {
         let slice = slice.ok()?;
+        if pieces.len() == pieces_max {
+            return None;
+        }
         let start = slice.ptr_guard_mut().as_ptr();
         pieces.push(libc::iovec { iov_base: start.cast(), iov_len: slice.len() });
         bytes += slice.len();
@@ -86,34 +307,8 @@ fn append_descriptor(
     Some(bytes)
 }
 
-/// The first descriptor of the next request, whose pieces replace those in `read` (by the device) and `written`; they live as long as
-/// `memory`. One that is not what the guest may offer has none.
-pub(crate) fn next_request(
-    queue: &mut Queue,
-    memory: &GuestMemoryMmap,
-    read: &mut Vec<libc::iovec>,
-    written: &mut Vec<libc::iovec>,
-) -> Option<u16> {
-    let chain = queue.pop_descriptor_chain(memory)?;
-    let head = chain.head_index();
-    read.clear();
-    written.clear();
-    for descriptor in chain {
-        // What the device reads is in front (virtio 1.2, section 2.7.4.2).
-        let is_in_order = descriptor.is_write_only() || written.is_empty();
-        let pieces = if descriptor.is_write_only() { &mut *written } else { &mut *read };
-        if !is_in_order || append_descriptor(&descriptor, memory, pieces).is_none() {
-            read.clear();
-            written.clear();
-            break;
-        }
-    }
-    Some(head)
-}
-
-/// Gives buffers back, all at once; each with the number of bytes that were written to it. Whether the guest wants an interrupt, `None`
-/// if the rings are not in its memory.
-pub(crate) fn complete(queue: &mut Queue, memory: &GuestMemoryMmap, used: &[(u16, u32)]) -> Option<bool> {
+/// [`Ring::complete`]; `None` if the rings are not in the guest's memory.
+fn complete(queue: &mut Queue, memory: &GuestMemoryMmap, used: &[(u16, u32)]) -> Option<bool> {
     let ring = GuestAddress(queue.used_ring());
     let old = Wrapping(queue.next_used());
     let mut new = old;

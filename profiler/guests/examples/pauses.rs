@@ -12,7 +12,7 @@ use glass_guests::find::{self, Found};
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::kvm::KvmVm;
 use glass_guests::paced::Paced;
-use glass_guests::{Flow, Guest, GuestError, Source, VmSettings, cpu_time_ns, read_clocks};
+use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings, cpu_time_ns, read_clocks};
 use glass_profile::event::{Event, RawSample};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     let Found::Vm(vm) = find::by_pid(pid.parse()?)? else { return Err("that process is not a VM".into()) };
     let symbols = vm.elf.clone().ok_or("the VM's image is unknown")?;
     let settings = VmSettings::new(STACK_BYTES, symbols);
-    let floor = |guest: &mut KvmVm| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
+    let floor = |guest: &mut KnownVm<KvmVm>| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
     let attach = || KvmVm::attach(&vm, settings.clone());
     match backend.as_str() {
         "kvm" => measure(attach()?, period, samples, &[Look::Bare(&floor), Look::Sample]),
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
 }
 
 /// A VM that is stopped where others are sampled.
-struct Stopped(KvmVm);
+struct Stopped(KnownVm<KvmVm>);
 
 impl Guest for Stopped {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> std::result::Result<(), GuestError> {

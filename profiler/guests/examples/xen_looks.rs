@@ -11,11 +11,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use glass_guests::xen::{self, XenDomain};
-use glass_guests::{Guest, VmSettings, cpu_time_ns, read_clocks};
+use glass_guests::{Guest, KnownVm, VmSettings, cpu_time_ns, read_clocks};
 use glass_profile::event::Event;
 
 /// One trace: what it took for each vCPU, in microseconds.
-type Look = fn(&mut XenDomain) -> Result<Vec<f64>>;
+type Look = fn(&mut KnownVm<XenDomain>) -> Result<Vec<f64>>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Stacks of this size are copied, as `glass record` does.
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     }
 }
 
-fn measure(mut domain: XenDomain, samples: usize, rate_hz: u32, row: usize) -> Result<()> {
+fn measure(mut domain: KnownVm<XenDomain>, samples: usize, rate_hz: u32, row: usize) -> Result<()> {
     let period = Duration::from_secs(1) / rate_hz.max(1);
     let mut output = BufWriter::new(stdout().lock());
     let (mut cpu_ns, mut taken) = (0, 0);
@@ -69,7 +69,7 @@ fn measure(mut domain: XenDomain, samples: usize, rate_hz: u32, row: usize) -> R
 }
 
 /// The pause of a sample, for each vCPU, in microseconds.
-fn pauses(domain: &mut XenDomain) -> Result<Vec<f64>> {
+fn pauses(domain: &mut KnownVm<XenDomain>) -> Result<Vec<f64>> {
     let events = domain.sample()?.ok_or("the domain has ended")?;
     let pause = |event: &Event| match event {
         Event::Sample(sample) => Some(sample.frozen_ns as f64 / 1e3),
@@ -78,10 +78,10 @@ fn pauses(domain: &mut XenDomain) -> Result<Vec<f64>> {
     Ok(events.iter().filter_map(pause).collect())
 }
 
-fn uniprof_sequence(domain: &mut XenDomain) -> Result<Vec<f64>> {
+fn uniprof_sequence(domain: &mut KnownVm<XenDomain>) -> Result<Vec<f64>> {
     Ok(vec![domain.uniprof_sequence()?.as_secs_f64() * 1e6])
 }
 
-fn null_hypercall(domain: &mut XenDomain) -> Result<Vec<f64>> {
+fn null_hypercall(domain: &mut KnownVm<XenDomain>) -> Result<Vec<f64>> {
     Ok(vec![domain.null_hypercall()?.as_secs_f64() * 1e6])
 }

@@ -4,11 +4,15 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 
+use glass_profile::guest::GuestKind;
+
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::find::Vm;
 use crate::gdbstub::QemuVm;
 use crate::kvm::{self, KvmVm};
 use crate::paced::Paced;
+use crate::remote::{self, Launcher, Subject};
 use crate::stream::SocketAddress;
 use crate::{Source, VmSettings};
 
@@ -83,6 +87,8 @@ pub struct Attached {
     pub rate_hz: u32,
     /// Why better backends were not used, one sentence each.
     pub passed_over: Vec<GuestError>,
+    /// The symbol files, if this process may not be able to open them again.
+    pub opened: OpenedFiles,
 }
 
 /// Determines the backends for a VM. Opens no connection and stops nothing.
@@ -120,27 +126,42 @@ pub fn plan(vm: &Vm, wanted: Wanted) -> Plan {
     plan
 }
 
-/// Attaches by the first backend that works. Without a rate, the backend's default is used.
-pub fn attach(vm: &Vm, wanted: Wanted, settings: &VmSettings, rate_hz: Option<u32>) -> Result<Attached, GuestError> {
+/// Attaches by the first backend that works: in another process, if there is a `launcher` for that, and otherwise in this one. Without a
+/// rate, the backend's default is used.
+pub fn attach(
+    vm: &Vm,
+    wanted: Wanted,
+    settings: &VmSettings,
+    rate_hz: Option<u32>,
+    launcher: Option<&Launcher>,
+) -> Result<Attached, GuestError> {
     let Plan { ways, obstacles, .. } = plan(vm, wanted);
     let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
     for way in ways {
         let rate_hz = rate_hz.unwrap_or(way.default_rate_hz());
-        let attached: Result<Box<dyn Source>, GuestError> = match way {
-            Way::Kvm => {
-                KvmVm::attach(vm, settings.clone()).map(|guest| Box::new(Paced::new(guest, rate_hz)) as Box<dyn Source>)
+        let attached = match launcher {
+            Some(launcher) => {
+                let (subject, kind) = (Subject::Vm { pid: vm.pid, way }, GuestKind::Vm { vmm: vm.pid });
+                remote::attach(launcher, subject, (kind, &vm.name), settings.clone(), rate_hz)
+                    .map(|(source, opened)| (Box::new(source) as Box<dyn Source>, opened))
             }
-            Way::Gdbstub | Way::Monitor => QemuVm::attach(vm, settings.clone())
-                .map(|guest| Box::new(Paced::new(guest, rate_hz)) as Box<dyn Source>),
+            None => attach_here(vm, way, settings, rate_hz).map(|source| (source, OpenedFiles::default())),
         };
         match attached {
-            Ok(source) => return Ok(Attached { source, way, rate_hz, passed_over }),
+            Ok((source, opened)) => return Ok(Attached { source, way, rate_hz, passed_over, opened }),
             Err(error) if error.is_of_the_backend() => passed_over.push(error),
             Err(error) => return Err(error),
         }
     }
     // The obstacle of the best backend is worth removing.
     Err(passed_over.into_iter().next().unwrap_or_else(|| GuestError::UnknownVmm(vm.vmm.clone())))
+}
+
+fn attach_here(vm: &Vm, way: Way, settings: &VmSettings, rate_hz: u32) -> Result<Box<dyn Source>, GuestError> {
+    Ok(match way {
+        Way::Kvm => Box::new(Paced::new(KvmVm::attach(vm, settings.clone())?, rate_hz)),
+        Way::Gdbstub | Way::Monitor => Box::new(Paced::new(QemuVm::attach(vm, settings.clone())?, rate_hz)),
+    })
 }
 
 fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {

@@ -86,6 +86,13 @@ pub enum GuestError {
         /// Those that there are.
         there: Vec<u32>,
     },
+    /// What the process that holds the VM reports: one sentence.
+    Held {
+        /// See [`GuestError::is_of_the_backend`].
+        is_of_the_backend: bool,
+        /// What is wrong.
+        sentence: String,
+    },
     /// No running VM has this name.
     NotFound(String),
     /// The guest has no trace that could be read: one sentence.
@@ -106,6 +113,7 @@ impl GuestError {
                 | GuestError::UnknownVmm(_)
                 | GuestError::Monitor(_)
                 | GuestError::NotFound(_)
+                | GuestError::Held { is_of_the_backend: true, .. }
         )
     }
 }
@@ -154,6 +162,7 @@ impl fmt::Display for GuestError {
                 write!(f, "the VM has no vCPU {index}: choose of {there} with --vcpu")
             }
             GuestError::NotFound(what) | GuestError::Trace(what) => write!(f, "{what}"),
+            GuestError::Held { sentence, .. } => f.write_str(sentence),
         }
     }
 }

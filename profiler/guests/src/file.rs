@@ -22,8 +22,9 @@ use object::{Endianness, ReadCache};
 use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::note::parse_state;
 use crate::error::GuestError;
+use crate::plan::{AddressSpace, CopyPlan, HeldCore, VCPUS_MAX, choose_vcpus};
 use crate::sys::monotonic_ns;
-use crate::vm::{HeldCore, VCPUS_MAX, VmImage, VmSettings};
+use crate::vm::{VmImage, VmSettings};
 use crate::{Counts, Flow, Source};
 
 /// The most segments of a file: a dump with paging has one for each piece of address space.
@@ -67,11 +68,13 @@ struct Core<'a> {
     state: CoreState,
 }
 
-impl HeldCore for Core<'_> {
+impl AddressSpace for Core<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         Ok(self.translator.read(self.ram, address, into))
     }
+}
 
+impl HeldCore for Core<'_> {
     /// The file does not contain it. A core that sleeps is after its `hlt`; one that was never started is still in
     /// real mode.
     fn is_halted(&mut self) -> Result<bool, GuestError> {
@@ -87,6 +90,7 @@ pub struct DumpedVm {
     ram: FileRam,
     cores: Vec<(usize, CoreState)>,
     image: VmImage,
+    plan: CopyPlan,
     warnings: Vec<String>,
     delivered: bool,
 }
@@ -182,26 +186,25 @@ impl DumpedVm {
         let cache = ReadCache::new(file.try_clone().map_err(failed)?);
         let parts = parse(&cache, metadata.len(), &start[..read])
             .map_err(|what| GuestError::Dump { path: path.to_owned(), what })?;
-        let wanted = settings.choose(parts.cores.len())?;
-        let cores = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
+        let wanted = choose_vcpus(&settings.vcpus, parts.cores.len())?;
+        let cores: Vec<_> = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let image = VmImage::load(GuestKind::File, &name, settings)?;
+        let mut image = VmImage::load(GuestKind::File, &name, settings)?;
         let ram = FileRam { file, pieces: parts.pieces };
-        let mut vm = DumpedVm { ram, cores, image, warnings: parts.warning.into_iter().collect(), delivered: false };
+        let mut warnings: Vec<String> = parts.warning.into_iter().collect();
         // A core that was never started has no address space in which the image could be.
-        let started = vm.cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
+        let started = cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
         if let Some(state) = started {
-            let warning = vm.image.check(&state, &mut vm.core(state))?;
-            vm.warnings.extend(warning);
-            let warning = vm.image.prepare();
-            vm.warnings.extend(warning);
+            warnings.extend(image.check(&state, &mut core(&ram, state))?);
+            warnings.extend(image.prepare());
         }
-        Ok(vm)
+        let plan = image.plan();
+        Ok(DumpedVm { ram, cores, image, plan, warnings, delivered: false })
     }
+}
 
-    fn core(&self, state: CoreState) -> Core<'_> {
-        Core { ram: &self.ram, translator: Translator::new(state.paging), state }
-    }
+fn core(ram: &FileRam, state: CoreState) -> Core<'_> {
+    Core { ram, translator: Translator::new(state.paging), state }
 }
 
 impl Source for DumpedVm {
@@ -216,7 +219,7 @@ impl Source for DumpedVm {
         if !std::mem::replace(&mut self.delivered, true) {
             let time_ns = monotonic_ns();
             for (index, state) in &self.cores {
-                let mut sample = self.image.sample(*index, *state, &mut self.core(*state), self.image.room())?;
+                let mut sample = self.plan.sample(*index, *state, &mut core(&self.ram, *state), self.plan.room())?;
                 sample.time_ns = time_ns;
                 sink(Event::Sample(sample));
             }

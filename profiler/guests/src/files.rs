@@ -6,17 +6,20 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use glass_profile::budget::{Budget, Meters, NAMES};
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{FileIdentity, Mapping, Placement};
 use glass_profile::recording::FileSource;
 
 use crate::debuginfod::Debuginfod;
 use crate::generated::open_perf_map;
+use crate::open;
 use crate::process::{living, parse_maps, without_deleted};
-use crate::sys::read_process;
+use crate::sys::{read_process, thread_cpu_time_ns};
 
 /// The largest file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 30;
@@ -30,14 +33,40 @@ const PAGE_BYTES: u64 = 4096;
 /// Pages of a mapping that are compared with a file of which only the path is the same.
 const PAGES_COMPARED: u64 = 16;
 
+/// Files that were opened before this process gave up the right to. They are found by the paths that they had then.
+#[derive(Debug, Clone, Default)]
+pub struct OpenedFiles(Arc<HashMap<PathBuf, File>>);
+
+impl OpenedFiles {
+    /// Opens the ordinary files among these.
+    pub fn open<'a>(paths: impl Iterator<Item = &'a Path>) -> OpenedFiles {
+        let open = |path: &Path| Some((path.to_owned(), open::ordinary(path).ok()?));
+        OpenedFiles(Arc::new(paths.filter_map(open).collect()))
+    }
+
+    /// The file of a path, if it is one of them.
+    pub(crate) fn get(&self, path: &Path) -> Option<File> {
+        self.0.get(path)?.try_clone().ok()
+    }
+}
+
 /// Reads files of this machine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct HostFiles {
+    opened: OpenedFiles,
     /// Files that processes have mapped, by path and by which file it was.
     held: HashMap<(String, Option<FileIdentity>), File>,
     /// The perf maps of processes.
     perf_maps: HashMap<u32, File>,
     debuginfod: Option<Debuginfod>,
+    /// What reading names may cost.
+    budget: Budget,
+}
+
+impl Default for HostFiles {
+    fn default() -> HostFiles {
+        HostFiles::with_debuginfod(None)
+    }
 }
 
 /// An open file of this machine. What is cut off it later cannot be read, and what is appended is not seen.
@@ -50,7 +79,11 @@ pub struct HostFile {
 impl HostFile {
     /// Opens an ordinary file.
     pub fn open(path: &Path) -> io::Result<HostFile> {
-        let file = open_ordinary(path)?;
+        HostFile::of_file(open::ordinary(path)?)
+    }
+
+    /// The same of one that is open.
+    pub(crate) fn of_file(file: File) -> io::Result<HostFile> {
         let bytes = file.metadata()?.len();
         match bytes <= FILE_BYTES_MAX {
             true => Ok(HostFile { file, bytes }),
@@ -79,7 +112,15 @@ impl FileSource for HostFiles {
         if path == VDSO {
             return Some(Box::new(read_vdso()?));
         }
-        HostFile::of(open(path)?)
+        HostFile::of(self.opened.get(Path::new(path)).map_or_else(|| open::ordinary(Path::new(path)).ok(), Some)?)
+    }
+
+    fn load_inside(&mut self, process: u32, path: &str) -> Option<Box<dyn ReadAt>> {
+        HostFile::of(open::in_root(living(process), path, true).ok()?)
+    }
+
+    fn budget(&self) -> Budget {
+        self.budget.clone()
     }
 
     fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
@@ -130,7 +171,19 @@ fn from_start(mut file: File) -> Result<File, String> {
 impl HostFiles {
     /// Files of this machine, and the debug information that servers have, if any are named.
     pub fn with_debuginfod(debuginfod: Option<Debuginfod>) -> HostFiles {
-        HostFiles { debuginfod, ..HostFiles::default() }
+        let budget = Budget::new(NAMES, Meters { memory: resident_bytes, cpu_ns: thread_cpu_time_ns });
+        HostFiles {
+            opened: OpenedFiles::default(),
+            held: HashMap::new(),
+            perf_maps: HashMap::new(),
+            debuginfod,
+            budget,
+        }
+    }
+
+    /// The same, with files that were opened before.
+    pub fn with_opened(self, opened: OpenedFiles) -> HostFiles {
+        HostFiles { opened, ..self }
     }
 
     /// The very file that a process has mapped, from its start.
@@ -154,21 +207,11 @@ fn is_program(file: &File) -> bool {
     file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"\x7fELF"
 }
 
-/// Opens an ordinary file; a path from a recording could name a device or a pipe that never ends.
-fn open(path: &str) -> Option<File> {
-    open_ordinary(Path::new(path)).ok()
-}
-
-fn open_ordinary(path: &Path) -> io::Result<File> {
-    let ordinary = |data: fs::Metadata| match data.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::other("not an ordinary file")),
-    };
-    ordinary(fs::metadata(path)?)?;
-    // If it has just become a pipe, the open does not wait for a writer.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    ordinary(file.metadata()?)?;
-    Ok(file)
+/// The memory of this process that is resident, in bytes.
+fn resident_bytes() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm").ok();
+    let pages: Option<u64> = pages.and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
+    pages.unwrap_or(0) * PAGE_BYTES
 }
 
 /// Opens the file that a process has mapped: through the kernel's link to it, which needs privilege, or by its path as
@@ -183,15 +226,14 @@ fn open_mapped(process: u32, mapping: &Mapping) -> Result<File, String> {
         // What is mapped there by now may be another.
         let names = fs::read_link(&link).is_ok_and(|target| without_deleted(&target.to_string_lossy()) == *path);
         if names
-            && let Some(file) = open(&link)
+            && let Ok(file) = open::ordinary(Path::new(&link))
             && is_it(&file)
         {
             return Ok(file);
         }
     }
     let mut is_there = false;
-    for path in [format!("{folder}/root{path}"), path.clone()] {
-        let Some(file) = open(&path) else { continue };
+    for file in [open::in_root(process, path, true), open::ordinary(Path::new(path))].into_iter().flatten() {
         if is_it(&file) {
             return Ok(file);
         }

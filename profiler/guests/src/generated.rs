@@ -1,8 +1,9 @@
 //! The perf map of a process: a file in its own mount namespace, named by the pid in its own namespace.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 
+use crate::open;
 use crate::process::living;
 use crate::sys::{read_clocks, ticks_per_sec};
 
@@ -16,14 +17,14 @@ pub(crate) fn open_perf_map(process: u32) -> Result<Option<File>, String> {
     // Without the process the owner of the file cannot be checked.
     let Some(status) = fs::read_to_string(format!("{folder}/status")).ok() else { return Ok(None) };
     let Some(number) = last_number(&status, "NSpid:") else { return Ok(None) };
-    let inside = format!("{folder}/root/tmp/perf-{number}.map");
-    let outside = format!("/tmp/perf-{process}.map");
+    // Without privilege over it, only one with our root may have its map where we see it.
     let may_look_inside = fs::read_link(format!("{folder}/root")).is_ok();
-    let Some(file) = open(if may_look_inside { &inside } else { &outside }) else { return Ok(None) };
+    let opened = match may_look_inside {
+        true => open::in_root(living(process), &format!("/tmp/perf-{number}.map"), false),
+        false => open::in_root(std::process::id(), &format!("/tmp/perf-{process}.map"), false),
+    };
+    let Ok(file) = opened else { return Ok(None) };
     let Ok(data) = file.metadata() else { return Ok(None) };
-    if !data.is_file() {
-        return Err("is not an ordinary file".to_owned());
-    }
     let owners = [0, user(&status).unwrap_or(0)];
     if !owners.contains(&data.uid()) {
         return Err("belongs to another user than the process".to_owned());
@@ -33,11 +34,6 @@ pub(crate) fn open_perf_map(process: u32) -> Result<Option<File>, String> {
         return Err("is older than the process, so it is of another one".to_owned());
     }
     Ok(Some(file))
-}
-
-/// Opens a file, but not the target of a link: the link's path would be another file for us. Never waits.
-fn open(path: &str) -> Option<File> {
-    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).ok()
 }
 
 /// The last number of a line of `/proc/PID/status`: that of the innermost namespace.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use glass_profile::event::Event;
 
+mod access;
 mod arch;
 mod boot_image;
 pub mod cache;
@@ -25,10 +26,13 @@ pub mod kvm;
 mod linux;
 pub mod memory;
 pub mod monitor;
+mod open;
 pub mod paced;
+mod plan;
 pub mod process;
 pub mod registry;
 mod relocated;
+pub mod remote;
 mod stack;
 mod stream;
 // The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
@@ -39,6 +43,7 @@ pub mod trace;
 mod vm;
 pub mod xen;
 
+pub use access::KnownVm;
 pub use boot_image::is_boot_image;
 pub use error::GuestError;
 pub use stream::SocketAddress;
@@ -55,6 +60,8 @@ pub struct Counts {
     pub lost: u64,
     /// Delivered more than half a period after their time.
     pub late: u64,
+    /// CPU time of other processes of ours, which sample for this one.
+    pub helpers_cpu_ns: u64,
 }
 
 /// Whether there will be more events.
@@ -100,6 +107,11 @@ pub trait Guest {
 
     /// A warning about all samples at their end, if there is one.
     fn remark(&self) -> Option<String> {
+        None
+    }
+
+    /// A warning about what could not be put back when the guest was detached from, if there is one.
+    fn left_behind(&self) -> Option<String> {
         None
     }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use glass_profile::arch::x86_64::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
 
 use crate::error::GuestError;
+use crate::plan::{AddressSpace, LinuxPlan};
 use crate::relocated::target_of_gate;
 use crate::symbols::GuestProgram;
-use crate::vm::HeldCore;
 
 const BANNER: &str = "linux_banner";
 const BANNER_TEXT: &[u8] = b"Linux version ";
@@ -78,9 +78,9 @@ struct OrcBytes {
 }
 
 impl Linux {
-    /// Reads a kernel in the memory of its VM, which is stopped: slow work is left to
-    /// [`parse`](Linux::parse).
-    pub(crate) fn find(program: &GuestProgram, core: &mut impl HeldCore) -> Result<Linux, GuestError> {
+    /// Reads a kernel in the memory of its VM. That may run meanwhile and remove the process in whose address space it is
+    /// read: then the kernel counts as not found. Slow work is left to [`parse`](Linux::parse).
+    pub(crate) fn find(program: &GuestProgram, core: &mut impl AddressSpace) -> Result<Linux, GuestError> {
         let (slide, mut warning) = slide(program, core)?;
         let copied = match copy_orc(program, slide, core)? {
             Ok(copied) => Some(copied),
@@ -89,6 +89,14 @@ impl Linux {
                 None
             }
         };
+        let banner = program.landmark(BANNER);
+        if let Some(banner) = banner.filter(|_| copied.is_some())
+            && !has_banner(banner.wrapping_add(slide), core)?
+        {
+            return Err(GuestError::KernelNotFound(
+                "the guest removed the address space in which its kernel was read: record again".to_owned(),
+            ));
+        }
         let idle = program.map.as_ref().map(|map| map.functions(&IDLE)).unwrap_or_default();
         let place = |range: &Range<u64>| range.start.wrapping_add(slide)..range.end.wrapping_add(slide);
         let (idle, range) = (idle.iter().map(place).collect(), place(&program.linked));
@@ -107,9 +115,9 @@ impl Linux {
         }
     }
 
-    /// Whether a core at this address waits for work; `None` if it is not in the kernel.
-    pub(crate) fn waits(&self, address: u64) -> Option<bool> {
-        self.range.contains(&address).then(|| self.idle.iter().any(|range| range.contains(&address)))
+    /// What a sample needs of it.
+    pub(crate) fn plan(&self) -> LinuxPlan {
+        LinuxPlan { range: self.range.clone(), idle: self.idle.clone() }
     }
 }
 
@@ -124,13 +132,13 @@ pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
     is_other.then_some(pointer)
 }
 
-fn has_banner(address: u64, core: &mut impl HeldCore) -> Result<bool, GuestError> {
+fn has_banner(address: u64, core: &mut impl AddressSpace) -> Result<bool, GuestError> {
     let mut found = [0; BANNER_TEXT.len()];
     Ok(core.read(address, &mut found)? == found.len() && found == BANNER_TEXT)
 }
 
 /// What is to be added to the addresses of a map, and a warning if that could not be checked.
-fn slide(program: &GuestProgram, core: &mut impl HeldCore) -> Result<(u64, Option<String>), GuestError> {
+fn slide(program: &GuestProgram, core: &mut impl AddressSpace) -> Result<(u64, Option<String>), GuestError> {
     let path = program.path.display();
     let banner = program.landmark(BANNER);
     let fits = |slide: u64, core: &mut _| match banner {
@@ -182,7 +190,7 @@ fn short_stacks(reason: &str) -> String {
 fn copy_orc(
     program: &GuestProgram,
     slide: u64,
-    core: &mut impl HeldCore,
+    core: &mut impl AddressSpace,
 ) -> Result<Result<OrcBytes, String>, GuestError> {
     let [Some(addresses), Some(addresses_end), Some(entries), Some(entries_end)] =
         ORC.map(|name| program.landmark(name))

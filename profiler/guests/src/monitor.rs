@@ -21,6 +21,8 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 const COMMAND_BYTES_MAX: usize = 512;
 /// Messages of QMP that are skipped in search of an answer: events are reported in between.
 const MESSAGES_SKIPPED_MAX: usize = 1000;
+/// Why a monitor does not answer, or does not accept one more client that waits.
+const BUSY: &str = "does not answer: it serves one client at a time, so end the other one (libvirt keeps it)";
 /// The prompt of HMP.
 const PROMPT: &[u8] = b"(qemu) ";
 
@@ -80,6 +82,7 @@ impl Monitor {
                 action: format!("connect to QEMU's monitor at {socket}"),
                 remedy: "run glass as the user who started the VM, or as root".to_owned(),
             },
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => GuestError::Monitor(format!("the one at {socket} {BUSY}")),
             _ => GuestError::Monitor(format!("cannot connect to {socket}: {error}")),
         })?;
         let mut monitor = Monitor { address: address.clone(), stream, received: Vec::new() };
@@ -133,9 +136,8 @@ impl Monitor {
                 return Err(self.failed("sends an answer without end"));
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let late = "does not answer: it serves one client at a time, so end the other one (libvirt keeps it)";
             if left.is_zero() {
-                return Err(self.failed(late));
+                return Err(self.failed(BUSY));
             }
             let mut bytes = [0; 4096];
             let timed = self.stream.set_read_timeout(left.max(Duration::from_millis(1)));
@@ -144,7 +146,7 @@ impl Monitor {
                 Ok(count) => self.received.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return Err(self.failed(late));
+                    return Err(self.failed(BUSY));
                 }
                 Err(error) => return Err(self.failed(&format!("broke the connection: {error}"))),
             }

@@ -210,7 +210,12 @@ impl<G: Guest> Source for Paced<G> {
     fn counts(&self) -> Counts {
         let (wanted, lost) = self.pacer.wanted_and_lost(self.ended_ns.unwrap_or_else(monotonic_ns));
         let tracks = self.guest.tracks();
-        Counts { wanted: wanted * tracks, lost: lost * tracks + self.missing, late: self.pacer.late * tracks }
+        Counts {
+            wanted: wanted * tracks,
+            lost: lost * tracks + self.missing,
+            late: self.pacer.late * tracks,
+            helpers_cpu_ns: 0,
+        }
     }
 
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
@@ -230,7 +235,9 @@ impl<G: Guest> Source for Paced<G> {
             )));
         }
         self.guest.remark().into_iter().for_each(|text| sink(Event::Warning(text)));
-        self.guest.detach()
+        self.guest.detach()?;
+        self.guest.left_behind().into_iter().for_each(|text| sink(Event::Warning(text)));
+        Ok(())
     }
 }
 

@@ -404,7 +404,7 @@ impl Source for Process {
         let lost = self.sorter.lost();
         // Without a view into the kernel, the time there is counted, but not wanted.
         let wanted = if self.exclude_kernel { taken + lost } else { (counted_ns / self.period_ns).max(taken) };
-        Counts { wanted, lost: wanted - taken, late: 0 }
+        Counts { wanted, lost: wanted - taken, ..Counts::default() }
     }
 
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {

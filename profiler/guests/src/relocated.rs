@@ -5,7 +5,7 @@ use glass_profile::image::Image;
 
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
-use crate::vm::HeldCore;
+use crate::plan::AddressSpace;
 
 /// What is compared to find where in the image some code is. References to addresses would differ: a relocation of its own.
 const CODE_BYTES: usize = 24;
@@ -24,7 +24,7 @@ const CANDIDATES_MAX: usize = 16;
 
 /// What has to be added to the addresses that an image was linked for. `None` if it runs where it was linked for, or if
 /// none of the code at hand is in it.
-pub(crate) fn slide(image: &Image, state: &CoreState, core: &mut impl HeldCore) -> Result<Option<u64>, GuestError> {
+pub(crate) fn slide(image: &Image, state: &CoreState, core: &mut impl AddressSpace) -> Result<Option<u64>, GuestError> {
     let mut entries = handlers(state.interrupt_table, core)?;
     if state.is_privileged {
         entries.insert(0, state.registers.rip);
@@ -48,7 +48,7 @@ pub(crate) fn slide(image: &Image, state: &CoreState, core: &mut impl HeldCore) 
 }
 
 /// Where the gates of an interrupt table lead.
-fn handlers(table: Option<u64>, core: &mut impl HeldCore) -> Result<Vec<u64>, GuestError> {
+fn handlers(table: Option<u64>, core: &mut impl AddressSpace) -> Result<Vec<u64>, GuestError> {
     let Some(table) = table else { return Ok(Vec::new()) };
     let mut gates = [0; GATES * GATE_BYTES];
     let read = core.read(table, &mut gates)?;
@@ -79,7 +79,7 @@ fn candidates(image: &Image, address: u64, code: &[u8]) -> Vec<u64> {
 }
 
 /// Whether the code of an image is in the guest, so far from where it was linked for.
-fn is_there(image: &Image, slide: u64, core: &mut impl HeldCore) -> Result<bool, GuestError> {
+fn is_there(image: &Image, slide: u64, core: &mut impl AddressSpace) -> Result<bool, GuestError> {
     let total: u64 = image.code_segments().map(|(_, segment)| segment.len() as u64).sum();
     let (mut same, mut different) = (0u64, 0u64);
     for (linked, segment) in image.code_segments() {
@@ -108,16 +108,12 @@ mod tests {
     /// A guest whose memory begins at an address.
     struct Guest(u64, Vec<u8>);
 
-    impl HeldCore for Guest {
+    impl AddressSpace for Guest {
         fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
             let rest = address.checked_sub(self.0).and_then(|offset| self.1.get(usize::try_from(offset).ok()?..));
             let count = rest.map_or(0, |rest| rest.len().min(into.len()));
             into[..count].copy_from_slice(&rest.unwrap_or_default()[..count]);
             Ok(count)
-        }
-
-        fn is_halted(&mut self) -> Result<bool, GuestError> {
-            Ok(false)
         }
     }
 

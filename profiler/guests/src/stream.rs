@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -91,6 +91,15 @@ impl Stream {
         match self {
             Stream::Unix(unix) => unix.set_read_timeout(Some(timeout)),
             Stream::Tcp(tcp) => tcp.set_read_timeout(Some(timeout)),
+        }
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Stream::Unix(unix) => unix.as_raw_fd(),
+            Stream::Tcp(tcp) => tcp.as_raw_fd(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! programs that they describe run.
 
 use std::cell::Cell;
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,10 +18,12 @@ use object::{Object, ObjectSegment};
 
 use crate::boot_image;
 use crate::error::GuestError;
-use crate::files::{FILE_BYTES_MAX, HostFile};
+use crate::files::{FILE_BYTES_MAX, HostFile, OpenedFiles};
 use crate::linux;
 
 const PAGE_BYTES: u64 = 4096;
+/// The largest map of symbols, in bytes; that of a kernel has some 10 MB.
+const MAP_BYTES_MAX: u64 = 256 << 20;
 
 /// A file with symbols, or with unwind tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,9 +156,10 @@ fn landmarks() -> Vec<&'static str> {
     linux::LANDMARKS.iter().copied().chain([formats::CORES_SYMBOL]).collect()
 }
 
-fn read(path: &Path) -> Result<Content, GuestError> {
+fn read(path: &Path, opened: &OpenedFiles) -> Result<Content, GuestError> {
     let file = |error| GuestError::File { path: path.to_owned(), error };
-    let metadata = fs::metadata(path).map_err(file)?;
+    let known = opened.get(path);
+    let metadata = known.as_ref().map_or_else(|| fs::metadata(path), File::metadata).map_err(file)?;
     if metadata.len() > FILE_BYTES_MAX || metadata.is_dir() {
         return Err(file(std::io::Error::other("not a file of a usual size")));
     }
@@ -167,11 +170,17 @@ fn read(path: &Path) -> Result<Content, GuestError> {
             path.display()
         )));
     }
-    let opened = HostFile::open(path).map_err(file)?;
+    let opened = known.map_or_else(|| HostFile::open(path), HostFile::of_file).map_err(file)?;
     let landmarks = landmarks();
     let mut magic = [0; 4];
     if !opened.read_at(0, &mut magic) || magic != *b"\x7fELF" {
-        let bytes = fs::read(path).map_err(file)?;
+        if metadata.len() > MAP_BYTES_MAX {
+            return Err(file(std::io::Error::other("too large for a map of symbols")));
+        }
+        let mut bytes = vec![0; opened.bytes() as usize];
+        if !opened.read_at(0, &mut bytes) {
+            return Err(file(std::io::Error::other("it became shorter")));
+        }
         if boot_image::starts_like_one(&bytes) {
             return Err(GuestError::Symbols(format!("{} {}", path.display(), ImageError::BootImage)));
         }
@@ -196,12 +205,12 @@ fn map_range(map: &SymbolMap) -> Range<u64> {
 
 /// Reads all files and finds out which belong together: an image and a map of the same addresses are
 /// one program.
-pub(crate) fn load(files: &[SymbolFile]) -> Result<Vec<GuestProgram>, GuestError> {
+pub(crate) fn load(files: &[SymbolFile], opened: &OpenedFiles) -> Result<Vec<GuestProgram>, GuestError> {
     let mut programs: Vec<GuestProgram> = Vec::new();
     let mut maps = Vec::new();
     for file in files {
         let (path, address, is_right) = (file.path.clone(), file.address, file.is_right);
-        match read(&file.path)? {
+        match read(&file.path, opened)? {
             Content::Elf { image, has_names } => {
                 let linked = image.linked_range();
                 let elf = Some(Arc::from(image));
@@ -311,7 +320,7 @@ mod tests {
         let mut bytes = vec![0; 0x202];
         bytes.extend(b"HdrS and so on");
         fs::write(&path, bytes).unwrap();
-        let error = load(&[path.clone().into()]).err().unwrap().to_string();
+        let error = load(&[path.clone().into()], &OpenedFiles::default()).err().unwrap().to_string();
         fs::remove_file(path).unwrap();
         assert!(error.contains("is a compressed kernel") && error.contains("System.map"), "{error}");
     }

@@ -105,10 +105,15 @@ impl<T: Send + 'static> Feed<T> {
             samples_wanted: counts.wanted,
             samples_lost: counts.lost + self.queue.dropped(),
             samples_late: counts.late,
-            profiler_cpu_ns: cpu_time_ns(),
+            // That of this process is added where the cost is used.
+            profiler_cpu_ns: counts.helpers_cpu_ns,
             ..Default::default()
         }
     }
+}
+
+fn with_own_time(cost: Cost) -> Cost {
+    Cost { profiler_cpu_ns: cost.profiler_cpu_ns + cpu_time_ns(), ..cost }
 }
 
 fn work<S: Sink>(mut sink: S, messages: &Consumer<Message>, progress: &Mutex<Progress>) -> io::Result<S::Output> {
@@ -122,8 +127,8 @@ fn work<S: Sink>(mut sink: S, messages: &Consumer<Message>, progress: &Mutex<Pro
                     continue;
                 }
             }
-            Message::Checkpoint(cost) => sink.checkpoint(&cost)?,
-            Message::Finish(cost, end_ns) => return sink.finish(&cost, end_ns),
+            Message::Checkpoint(cost) => sink.checkpoint(&with_own_time(cost))?,
+            Message::Finish(cost, end_ns) => return sink.finish(&with_own_time(cost), end_ns),
         }
         *progress.lock().unwrap_or_else(PoisonError::into_inner) = sink.progress();
     }

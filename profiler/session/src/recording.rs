@@ -62,7 +62,10 @@ impl<W: Write + Send + 'static, F: FileSource + Send + 'static> Sink for Recordi
 
     fn finish(mut self, cost: &Cost, end_ns: u64) -> io::Result<Written> {
         let tracks = self.recorder.tracks();
-        let (cost, mut output) = self.recorder.finish(cost, end_ns, &mut self.files, cpu_time_ns)?;
+        // Names take time too.
+        let (before, start_ns) = (cost.profiler_cpu_ns, cpu_time_ns());
+        let at_end_ns = || before + (cpu_time_ns() - start_ns);
+        let (cost, mut output) = self.recorder.finish(cost, end_ns, &mut self.files, at_end_ns)?;
         output.flush()?;
         Ok(Written { cost, tracks, warnings: self.warnings })
     }

@@ -5,19 +5,18 @@ use std::fs;
 use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use glass_guests::choose::{self, Attached, Wanted, Way};
 use glass_guests::file::DumpedVm;
+use glass_guests::files::OpenedFiles;
 use glass_guests::find::{self, Found, Vm};
 use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
+use glass_guests::remote::Launcher;
 use glass_guests::xen::{self, XenDomain};
 use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
 use glass_profile::model::Origin;
 
-/// How long after an attempt that did not find a guest's kernel the next one is made.
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(7);
 /// What is copied of a stack. The upload queue needs 17 KiB (2026-11-22), as a VM where a connection opens.
 const STACK_BYTES: u32 = 24 << 10;
 /// Samples per second of a process, which is not stopped for them.
@@ -83,6 +82,8 @@ pub struct Request {
     pub stack_bytes: Option<u32>,
     /// By which way.
     pub backend: Backend,
+    /// How to start the process that stops a VM and reads it; without it, this process does.
+    pub launcher: Option<Launcher>,
 }
 
 /// A guest that can be sampled.
@@ -97,6 +98,10 @@ pub struct Target {
     pub pid: u32,
     /// What the user should know, one sentence each: why another way was chosen.
     pub remarks: Vec<String>,
+    /// Another process holds it.
+    pub is_remote: bool,
+    /// Its symbol files, if this process may not be able to open them again.
+    pub opened: OpenedFiles,
 }
 
 /// Why nothing can be sampled.
@@ -137,6 +142,7 @@ impl Request {
             vcpus: Vec::new(),
             stack_bytes: None,
             backend: Backend::Auto,
+            launcher: None,
         }
     }
 
@@ -220,7 +226,15 @@ fn process_target(request: &Request, process: Process, name: &str) -> Target {
     let backend = "perf_event_open (cpu-clock: time on a CPU, waiting threads are not sampled)";
     let rate_hz = request.process_settings().rate_hz;
     let origin = origin(rate_hz, format!("{name} (process {pid})"), backend, String::new());
-    Target { source: Box::new(process), origin, is_guest: false, pid, remarks: Vec::new() }
+    Target {
+        source: Box::new(process),
+        origin,
+        is_guest: false,
+        pid,
+        remarks: Vec::new(),
+        is_remote: false,
+        opened: OpenedFiles::default(),
+    }
 }
 
 fn command(request: &Request, program: &str, arguments: &[String], is_quiet: bool) -> Result<Target, TargetError> {
@@ -287,19 +301,40 @@ fn dump(request: &Request, file: &Path) -> Result<Target, TargetError> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let rate_hz = request.rate_hz.unwrap_or(PROCESS_RATE_HZ);
     let origin = origin(rate_hz, format!("{name} (dump of a VM)"), "a file, one sample of each vCPU", files);
-    Ok(Target { source, origin, is_guest: true, pid: 0, remarks: Vec::new() })
+    Ok(Target {
+        source,
+        origin,
+        is_guest: true,
+        pid: 0,
+        remarks: Vec::new(),
+        is_remote: false,
+        opened: OpenedFiles::default(),
+    })
 }
 
 /// A domain of Xen.
 fn domain(request: &Request, name: &str, force: bool) -> Result<Target, TargetError> {
     let domain = xen::find(name, force)?;
     let (settings, files) = vm_settings(request, domain.kernel.as_deref(), &format!("domain {}", domain.name))?;
-    let guest = until_kernel_is_found(|| XenDomain::attach(&domain, settings.clone(), force))?;
     let rate_hz = request.rate_hz.unwrap_or(xen::DEFAULT_RATE_HZ);
+    let (source, opened): (Box<dyn Source>, _) = match &request.launcher {
+        Some(launcher) => {
+            let (source, opened) = XenDomain::attach_remotely(launcher, &domain, settings, force, rate_hz)?;
+            (Box::new(source), opened)
+        }
+        None => (Box::new(Paced::new(XenDomain::attach(&domain, settings, force)?, rate_hz)), OpenedFiles::default()),
+    };
     let title = format!("{} (domain {} of Xen, {})", domain.name, domain.id, domain.kind);
     let origin = origin(rate_hz, title, "Xen's hypercalls and mappings", files);
-    let source = Box::new(Paced::new(guest, rate_hz));
-    Ok(Target { source, origin, is_guest: true, pid: 0, remarks: Vec::new() })
+    Ok(Target {
+        source,
+        origin,
+        is_guest: true,
+        pid: 0,
+        remarks: Vec::new(),
+        is_remote: request.launcher.is_some(),
+        opened,
+    })
 }
 
 fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
@@ -308,8 +343,8 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
         return Err(error.into());
     }
     let (settings, files) = vm_settings(request, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
-    let Attached { source, way, rate_hz, passed_over } =
-        until_kernel_is_found(|| choose::attach(vm, request.wanted(), &settings, request.rate_hz))?;
+    let Attached { source, way, rate_hz, passed_over, opened } =
+        choose::attach(vm, request.wanted(), &settings, request.rate_hz, request.launcher.as_ref())?;
     let backend = match way {
         Way::Kvm => "ptrace and KVM's shared registers",
         Way::Gdbstub => "QEMU's gdbstub",
@@ -322,20 +357,7 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
     let origin = origin(rate_hz, format!("{} (VM{accel})", vm.name), backend, files);
     let remark = |error: &GuestError| format!("{error}; using QEMU's gdbstub, which holds the VM longer");
     let remarks = passed_over.iter().map(remark).collect();
-    Ok(Target { source, origin, is_guest: true, pid: vm.pid, remarks })
-}
-
-/// Attaches until a core is found in the guest's kernel: half of the attempts find a busy guest there; one that is never
-/// there has nothing to show of it.
-fn until_kernel_is_found<T>(mut attach: impl FnMut() -> Result<T, GuestError>) -> Result<T, GuestError> {
-    const ATTEMPTS_MAX: u32 = 20;
-    for _ in 1..ATTEMPTS_MAX {
-        match attach() {
-            Err(GuestError::KernelNotFound(_)) => std::thread::sleep(BETWEEN_ATTEMPTS),
-            attached => return attached,
-        }
-    }
-    attach()
+    Ok(Target { source, origin, is_guest: true, pid: vm.pid, remarks, is_remote: request.launcher.is_some(), opened })
 }
 
 #[cfg(test)]

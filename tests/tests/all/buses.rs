@@ -14,7 +14,7 @@ pub const MMIO: &[&str] = &["--machine", "microvm", "--bus", "mmio"];
 /// Each machine with each bus that it has, microvm by the image's firmware and by QEMU's. Firmware of q35 takes seconds where a host emulates its
 /// code.
 pub const MACHINES: [&[&str]; 4] = [MMIO, PCI, QEMU_FIRMWARE, Q35];
-const QEMU_FIRMWARE: &[&str] = &["--machine", "microvm", "--qemu-firmware"];
+pub const QEMU_FIRMWARE: &[&str] = &["--machine", "microvm", "--qemu-firmware"];
 const Q35: &[&str] = &["--machine", "q35"];
 
 /// The tests that run over virtio-mmio too.

@@ -5,9 +5,10 @@ use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::within;
 use glass_tests::port::free_port;
-use glass_tests::process::{Process, kill_descendants, parent};
+use glass_tests::process::{Process, parent, signal_descendants};
 use glass_tests::programs;
 use glass_tests::queue::{Options, Queue, World, answer, command};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
@@ -78,12 +79,51 @@ fn is_measured(world: World, options: &[&str]) {
 
 /// Kills the process that serves the disk. Returns false after printing why there is none.
 fn kill_disk(queue: &Queue) -> bool {
+    signal_disk(queue, Signal::KILL)
+}
+
+/// The same with another signal.
+fn signal_disk(queue: &Queue, signal: Signal) -> bool {
     let glass = parent(queue.service_pid().unwrap()).unwrap();
-    let is_killed = kill_descendants(glass, "glass") > 0;
-    if !is_killed {
+    let is_signalled = signal_descendants(glass, "glass", signal) > 0;
+    if !is_signalled {
         programs::skip("this host has no io_uring: QEMU serves the disk");
     }
-    is_killed
+    is_signalled
+}
+
+fn wait_for_output(queue: &Queue, words: &str) {
+    let begin = Instant::now();
+    while !queue.output().contains(words) {
+        assert!(begin.elapsed() < LIMIT / 2, "no {words:?}: {}", queue.output());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A host whose disk hangs: uploads are answered, and the disk is used again once it answers.
+#[test]
+fn a_disk_that_hangs_is_an_answer_and_no_wait_without_end_by_kvm() {
+    within(LIMIT, || {
+        let folder = Folder::new("disk-hangs").unwrap();
+        let options = Options { vm: vec!["--disk-timeout", "1"], ..Options::default() };
+        let Some(queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &options).unwrap() else { return };
+        let item = |seed| Content { seed, length_bytes: 100_000 };
+        assert_eq!(queue.put(item(1)).unwrap().status(), 200);
+        if !signal_disk(&queue, Signal::STOP) {
+            return;
+        }
+        // The first waits for the disk, the others do not.
+        for _ in 0..3 {
+            let refused = queue.put(item(2)).unwrap();
+            assert!(refused.status() >= 500 && refused.text().contains("has not answered a request for 1 s"));
+        }
+        wait_for_output(&queue, "disk 0 has not answered a request for 1 s");
+        assert!(signal_disk(&queue, Signal::CONT));
+        wait_for_output(&queue, "disk 0 answers again");
+        assert_eq!(queue.put(item(3)).unwrap().status(), 200);
+        queue.take(item(1)).unwrap();
+        queue.take(item(3)).unwrap();
+    });
 }
 
 /// A VM without its disk is no use.

@@ -162,7 +162,7 @@ fn random_request(random: &mut Random) -> Vec<u8> {
     let templates: [&[u8]; 4] = [
         b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
         b"PUT /uploader HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 70\r\n\r\n",
-        b"DELETE /downloader HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"DELETE /downloader HTTP/1.1\r\nHost: x\r\nIf-Match: *\r\nConnection: close\r\n\r\n",
         b"POST /nothing HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ];
     let Some(template) = templates.get(random.below(5) as usize) else { return noise };

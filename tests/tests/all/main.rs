@@ -34,6 +34,7 @@ mod ports;
 mod record;
 mod service;
 mod shutdown;
+mod suspended;
 mod trace;
 mod trace_vm;
 mod traced;

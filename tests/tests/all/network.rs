@@ -180,6 +180,32 @@ fn idle_connections_shut_nobody_out(world: World) {
     assert!(service.process.ended().is_none(), "{}", service.process.output());
 }
 
+/// A VM that cannot be reached is no use, as one without its disk.
+#[test]
+fn a_vm_ends_with_its_card_by_kvm() {
+    within(LIMIT * 2, || {
+        if let Some(reason) = World::Kvm.obstacle().or(netns::obstacle()) {
+            return programs::skip(reason);
+        }
+        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("bench-tcp")) else { return };
+        let (folder, near) = (Folder::new("network-card-lost").unwrap(), Namespace::new().unwrap());
+        near.tap("tap0", NEAR).unwrap();
+        let mut command = near.command(glass);
+        command.arg("run").arg(image).args(["--accel", "kvm", "--net", "tap=tap0"]);
+        command.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
+        let mut run = Process::spawn(&mut command, &folder.file("log")).unwrap();
+        run.wait_for_text("listens on", LIMIT, || ());
+        assert!(kill_descendants(run.pid(), "glass") > 0, "a process serves the card: {}", run.output());
+        let status = run.wait(LIMIT).expect("the VM ends");
+        let text = run.output();
+        assert_eq!(status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("glass tap has ended") && text.contains("the VM is ended, because it has no network"),
+            "{text}"
+        );
+    });
+}
+
 /// With `--restart` the VM and the process of its card start again.
 #[test]
 fn a_card_that_ends_starts_again_with_the_vm_by_kvm() {

@@ -28,7 +28,7 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 21] = [
+const PARTS: [Part; 22] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
@@ -47,6 +47,8 @@ const PARTS: [Part; 21] = [
     Part { prefix: "apps", may_use: &["glasshouse"], tests_may_use: &["formats", "lib", "platform/sim"] },
     Part { prefix: "profiler/core", may_use: &["formats"], tests_may_use: &["tests"] },
     Part { prefix: "profiler/guests", may_use: &["formats", "profiler/core"], tests_may_use: &["tests"] },
+    // Each process with a jail has to trust all of it.
+    Part { prefix: "profiler/jail", may_use: &[], tests_may_use: &[] },
     Part { prefix: "profiler/session", may_use: &["profiler/core", "profiler/guests"], tests_may_use: &["tests"] },
     Part { prefix: "profiler", may_use: &["formats", "profiler", "lib/lock"], tests_may_use: &["tests"] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
@@ -155,6 +157,7 @@ mod tests {
             ("profiler/cli", "lib/net"),
             ("profiler/guests", "profiler/session"),
             ("profiler/session", "profiler/report"),
+            ("profiler/jail", "profiler/core"),
             ("api", "lib/executor"),
             ("bench", "apps/upload-queue"),
             ("xtask", "profiler/core"),

@@ -25,12 +25,28 @@ fn every_row_of_the_table_of_answers() {
         ("PUT /uploader", "Content-Length: -5\r\n", 400, "Content-Length is not a number"),
         ("PUT /uploader", "Content-Length: 0x10\r\n", 400, "Content-Length is not a number"),
         ("PUT /uploader", "Content-Length: 1_000\r\n", 400, "Content-Length is not a number"),
+        ("PUT /uploader", "Content-Range: bytes 5-9/10\r\nContent-Length: 5\r\n", 400, "without Content-Range\n"),
+        (
+            "PUT /uploader",
+            "Content-Range: bytes 0-9/10\r\nExpect: 100-continue\r\nContent-Length: 10\r\n",
+            400,
+            "whole item",
+        ),
+        ("PUT /uploader", "Content-Type: Multipart/byteranges; boundary=x\r\nContent-Length: 5\r\n", 400, "whole item"),
+        ("PUT /uploader", "Content-Encoding: gzip\r\nContent-Length: 5\r\n", 415, "without Content-Encoding"),
+        (
+            "PUT /uploader",
+            "Content-Encoding: identity\r\nContent-Encoding: br\r\nTransfer-Encoding: chunked\r\n",
+            415,
+            "not kept",
+        ),
+        ("PUT /uploader", "If-Match: \"1-0\"\r\nContent-Length: 5\r\n", 412, "without If-Match\n"),
         ("PUT /uploader", "Content-Length: 5\r\nContent-Length: 5\r\n", 400, "two fields Content-Length"),
         ("PUT /downloader", "Content-Length: 5\r\n", 405, "Method not supported\n"),
         ("POST /downloader", "", 405, "Method not supported\n"),
         ("HEAD /downloader", "", 405, ""),
         ("OPTIONS /downloader", "", 405, "Method not supported\n"),
-        ("DELETE /downloader", "", 404, "The queue is empty\n"),
+        ("DELETE /downloader", "", 428, "the header If-Match and the ETag of the answer; the queue is empty now\n"),
         ("DELETE /downloader", "If-Match: \"1-0\"\r\n", 412, "The queue is empty\n"),
         ("GET /downloader?wait=0", "", 204, ""),
         ("GET /downloader?wait=1", "", 204, ""),
@@ -41,6 +57,9 @@ fn every_row_of_the_table_of_answers() {
         ("PUT /nowhere", "Content-Length: 5\r\n", 404, "Bad path '/nowhere'\n"),
         ("GET /healthz", "", 200, "ok\n"),
         ("HEAD /healthz", "", 200, ""),
+        ("GET /readyz", "", 200, "ready\n"),
+        ("HEAD /readyz", "", 200, ""),
+        ("PUT /readyz", "Content-Length: 0\r\n", 405, "Method not supported\n"),
         ("PUT /healthz", "Content-Length: 0\r\n", 405, "Method not supported\n"),
         ("GET /", "", 200, "items: 0 of "),
         ("DELETE /", "", 405, "Method not supported\n"),
@@ -96,7 +115,13 @@ fn a_queue_for_two_on_one_connection_each() {
             assert!(reply.body == data, "item {tag}");
             let tag = reply.header("ETag").unwrap().to_owned();
             assert!(tag.starts_with('"') && tag.ends_with('"'));
+            // That this connection has received the item does not matter: it may be a proxy's.
             down.send("DELETE /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
+            let reply = down.reply().await;
+            assert_eq!((reply.status, reply.header("ETag")), (428, Some(&*tag)));
+            assert!(reply.text().contains(&format!("If-Match: {tag}")), "{reply:?}");
+            down.send(format!("DELETE /downloader HTTP/1.1\r\nHost: q\r\nIf-Match: \"x\"\r\nIf-Match: {tag}\r\n\r\n"))
+                .await;
             assert_eq!(down.reply().await.text(), "OK\n");
         }
     });
@@ -114,7 +139,7 @@ fn pipelined_requests_are_answered_in_order() {
         }
         for _ in 0..5 {
             all.extend_from_slice(
-                b"GET /downloader HTTP/1.1\r\nHost: q\r\n\r\nDELETE /downloader HTTP/1.1\r\nHost: q\r\n\r\n",
+                b"GET /downloader HTTP/1.1\r\nHost: q\r\n\r\nDELETE /downloader HTTP/1.1\r\nHost: q\r\nIf-Match: *\r\n\r\n",
             );
         }
         all.extend_from_slice(b"GET /downloader?wait=0 HTTP/1.1\r\nHost: q\r\nConnection: close\r\n\r\n");
@@ -348,7 +373,7 @@ fn what_stops_the_service_is_said_in_one_sentence() {
     let ended = |args: &[&str], disk_bytes| Site::new(16, disk_bytes, args).server.console().last().unwrap().clone();
     assert_eq!(
         ended(&["--prot"], MIB),
-        "ended: --prot: there is no such argument (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard])"
+        "ended: --prot: there is no such argument (arguments: [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard] [--delete-by-connection])"
     );
     assert_eq!(ended(&[], 8192), "ended: the disk has 8192 bytes, and a queue needs at least 16384");
 }

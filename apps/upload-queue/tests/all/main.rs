@@ -4,12 +4,14 @@
 mod common;
 mod consumers;
 mod crash;
+mod disk;
 mod failures;
 mod format;
 mod http;
 mod power;
 mod process;
 mod properties;
+mod proxy;
 mod rude;
 mod shutdown;
 mod store;

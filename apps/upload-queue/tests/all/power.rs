@@ -71,7 +71,8 @@ async fn consume_some(client: Client, ledger: Rc<RefCell<Ledger>>) {
         let tag = tag_of(&reply.body);
         assert!(reply.body == content(tag));
         ledger.borrow_mut().removes.push((tag, false));
-        peer.send("DELETE /downloader HTTP/1.1\r\nHost: q\r\n\r\n").await;
+        let item = reply.header("ETag").expect("an item has a tag");
+        peer.send(format!("DELETE /downloader HTTP/1.1\r\nHost: q\r\nIf-Match: {item}\r\n\r\n")).await;
         match peer.try_reply().await {
             Some(reply) => assert_eq!(reply.status, 200),
             None => return,

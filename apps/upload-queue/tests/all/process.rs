@@ -257,3 +257,24 @@ fn eight_clients_at_once() {
     assert_eq!(tags, [0, 1, 2, 3, 4, 5, 6, 7]);
     let _ = std::fs::remove_file(&disk);
 }
+
+#[test]
+fn a_disk_file_that_is_cut_to_nothing_is_not_written() {
+    let disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cut-to-nothing.img");
+    let _ = std::fs::remove_file(&disk);
+    let service = Service::start(&disk);
+    let mut client = Client::connect(service.port).unwrap();
+    assert_eq!(client.put(&content(1, 100_000)), Some(200));
+    std::fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(0).unwrap();
+    assert_eq!(client.ask("GET /downloader HTTP/1.1\r\n", &[]).unwrap().status, 500);
+    let mut client = Client::connect(service.port).unwrap();
+    let mut ready = || client.ask("GET /readyz HTTP/1.1\r\n", &[]).unwrap();
+    let end = Instant::now() + IO_TIMEOUT;
+    while !String::from_utf8(ready().body).unwrap().contains("nothing is written") {
+        assert!(Instant::now() < end, "the disk was not found to be unreadable");
+    }
+    let mut client = Client::connect(service.port).unwrap();
+    assert_eq!(client.put(&content(2, 100_000)), Some(500));
+    assert_eq!(std::fs::metadata(&disk).unwrap().len(), 0, "something was written");
+    let _ = std::fs::remove_file(&disk);
+}

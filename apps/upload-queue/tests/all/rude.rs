@@ -186,7 +186,7 @@ fn uploads_beyond_the_places_are_refused_while_the_others_move() {
         let began = client.node.now();
         let reply = client.put(b"one too many").await;
         assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")), "{}", reply.text());
-        assert_eq!((client.node.now() - began).as_secs(), upload_queue::limits::PLACE_WAIT.as_secs());
+        assert_eq!((client.node.now() - began).as_secs(), upload_queue::limits::SLOT_WAIT.as_secs());
         assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
     });
 }

@@ -7,3 +7,4 @@ mod changes;
 mod listing;
 mod on_disk;
 mod site;
+mod stalled;

@@ -73,7 +73,7 @@ impl Site {
     pub fn exchange(&mut self, to: Address, text: &str) -> Result<Result<Vec<u8>, NetError>, SimError> {
         let (net, text) = (self.client.net(), text.to_owned());
         self.world.complete(&self.client.clone(), LIMIT, async move {
-            let mut stream = net.connect(to).await?;
+            let mut stream = net.connect_to(to).await?;
             stream.write_all(text.as_bytes()).await?;
             let (mut all, mut part) = (Vec::new(), vec![0; 10_000]);
             loop {

@@ -7,7 +7,7 @@ use glass_api::{Instant, Net};
 use glass_executor::{Executor, Unpark};
 use glass_net::smoltcp::phy::ChecksumCapabilities;
 use glass_net::smoltcp::wire::*;
-use glass_net::{Address, Config, Stack};
+use glass_net::{Address, Config, Notice, Stack};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,7 +31,14 @@ struct Lan {
     /// The server answers.
     answers: bool,
     given: Ipv4Address,
+    mask: Ipv4Address,
     router: Ipv4Address,
+    /// The value of option 121.
+    routes: Option<&'static [u8]>,
+    /// It answers ARP requests for its own address.
+    is_resolved: bool,
+    /// What the client sent to the server alone.
+    unicast: usize,
     /// TCP segments of the client.
     segments: usize,
     /// Targets of the client's ARP requests.
@@ -48,7 +55,11 @@ impl Lan {
             now: Instant(0),
             answers: true,
             given: GIVEN,
+            mask: Ipv4Address::new(255, 255, 255, 0),
             router: SERVER,
+            routes: None,
+            is_resolved: false,
+            unicast: 0,
             segments: 0,
             asked: Vec::new(),
         }
@@ -87,9 +98,11 @@ impl Lan {
         let frame = EthernetFrame::new_checked(bytes).unwrap();
         if frame.ethertype() == EthernetProtocol::Arp {
             let packet = ArpPacket::new_checked(frame.payload()).unwrap();
-            self.asked.push(Ipv4Address::from_octets(packet.target_protocol_addr().try_into().unwrap()));
-            return None;
+            let asked = Ipv4Address::from_octets(packet.target_protocol_addr().try_into().unwrap());
+            self.asked.push(asked);
+            return (self.is_resolved && asked == SERVER).then(|| arp_reply(asked, self.given));
         }
+        self.unicast += usize::from(frame.dst_addr() == SERVER_MAC);
         let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
         self.segments += usize::from(packet.next_header() == IpProtocol::Tcp);
         let datagram = UdpPacket::new_checked(packet.payload()).ok()?;
@@ -107,6 +120,7 @@ impl Lan {
     }
 
     fn reply(&self, message_type: DhcpMessageType, transaction_id: u32) -> Vec<u8> {
+        let routes = self.routes.map(|data| DhcpOption { kind: 121, data });
         let dhcp = DhcpRepr {
             message_type,
             transaction_id,
@@ -116,7 +130,7 @@ impl Lan {
             your_ip: self.given,
             server_ip: SERVER,
             router: Some(self.router),
-            subnet_mask: Some(Ipv4Address::new(255, 255, 255, 0)),
+            subnet_mask: Some(self.mask),
             relay_agent_ip: Ipv4Address::UNSPECIFIED,
             broadcast: true,
             requested_ip: None,
@@ -128,7 +142,7 @@ impl Lan {
             lease_duration: Some(LEASE_SECS),
             renew_duration: None,
             rebind_duration: None,
-            additional_options: &[],
+            additional_options: routes.as_slice(),
         };
         let udp = UdpRepr { src_port: 67, dst_port: 68 };
         let (source, destination) = (SERVER, Ipv4Address::BROADCAST);
@@ -215,10 +229,30 @@ fn a_server_that_is_late_is_asked_again_within_a_second() {
     assert_eq!(learned.get(), Some(GIVEN.into()));
 }
 
+/// The server's answer to an ARP request.
+fn arp_reply(server: Ipv4Address, client: Ipv4Address) -> Vec<u8> {
+    let arp = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Reply,
+        source_hardware_addr: SERVER_MAC,
+        source_protocol_addr: server,
+        target_hardware_addr: CLIENT_MAC,
+        target_protocol_addr: client,
+    };
+    let mut bytes = vec![0; 14 + arp.buffer_len()];
+    let mut frame = EthernetFrame::new_unchecked(&mut bytes[..]);
+    EthernetRepr { src_addr: SERVER_MAC, dst_addr: CLIENT_MAC, ethertype: EthernetProtocol::Arp }.emit(&mut frame);
+    arp.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
+    bytes
+}
+
 /// A network whose client connects to another one after it has got its lease.
 fn connecting_through(router: Ipv4Address) -> Lan {
     let mut net = Lan::new();
     net.router = router;
+    connect(net)
+}
+
+fn connect(mut net: Lan) -> Lan {
     net.settle();
     let sockets = net.stack.sockets();
     net.executor
@@ -234,6 +268,33 @@ fn connecting_through(router: Ipv4Address) -> Lan {
 #[test]
 fn other_networks_are_reached_through_the_router() {
     assert_eq!(connecting_through(SERVER).asked, [SERVER]);
+}
+
+#[test]
+fn a_router_outside_of_the_prefix_is_used_and_so_are_routes_instead_of_it() {
+    let other = Ipv4Address::new(198, 51, 100, 9);
+    // As Google's cloud gives them; none of them is the router of option 3.
+    let routes: &[u8] = &[32, 10, 0, 2, 2, 0, 0, 0, 0, 0, 10, 0, 2, 2];
+    for (router, routes) in [(SERVER, None), (other, Some(routes))] {
+        let mut net = Lan::new();
+        (net.router, net.routes, net.mask, net.is_resolved) = (router, routes, Ipv4Address::BROADCAST, true);
+        let net = connect(net);
+        assert_eq!((&net.asked[..], net.segments), (&[SERVER][..], 1), "{router}");
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_at_the_server_alone_although_it_is_outside_of_the_prefix() {
+    let mut net = Lan::new();
+    (net.mask, net.is_resolved) = (Ipv4Address::BROADCAST, true);
+    net.settle();
+    assert_eq!(net.unicast, 0);
+    net.advance(Duration::from_secs(u64::from(LEASE_SECS) * 10));
+    // Half of a lease's time each.
+    assert_eq!(net.unicast, 19);
+    let learned = net.up();
+    net.settle();
+    assert_eq!(learned.get(), Some(GIVEN.into()));
 }
 
 #[test]
@@ -262,6 +323,8 @@ fn a_lease_is_renewed_and_its_end_ends_the_address() {
     net.given = Ipv4Address::new(10, 0, 2, 16);
     net.advance(Duration::from_secs(10));
     assert_eq!(learned.get(), Some(net.given.into()));
+    let notices: Vec<_> = core::iter::from_fn(|| net.stack.take_notice()).collect();
+    assert_eq!(notices, [Notice::Lost(GIVEN), Notice::Regained(net.given)]);
 }
 
 #[test]

@@ -144,6 +144,22 @@ fn first_sequence_numbers_differ() {
     assert_ne!(one, other);
 }
 
+/// An attacker's own connections show nothing of the generator that makes those of others, because there is none.
+#[test]
+fn a_first_sequence_number_follows_from_the_ends_and_the_clock_and_from_no_other_handshake() {
+    let number_after = |handshakes: u16, time: Duration| {
+        let mut wire = listening(config(2), &[PORT]);
+        for port in 0..handshakes {
+            assert!(is_answered(&mut wire, &mut Peer::new(3000 + port, PORT)));
+        }
+        wire.advance(time);
+        Peer::new(4000, PORT).request(&mut wire).unwrap().seq
+    };
+    let first = number_after(0, Duration::ZERO);
+    assert_eq!([1, 2, 3].map(|handshakes| number_after(handshakes, Duration::ZERO)), [first; 3]);
+    assert_eq!(number_after(0, Duration::from_secs(1)) - first, 250_000);
+}
+
 #[test]
 fn the_end_of_a_listener_ends_its_handshakes_only() {
     let mut wire = Wire::new();

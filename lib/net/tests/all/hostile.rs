@@ -228,6 +228,32 @@ fn two_ends_can_connect_again_while_the_first_connection_rests_in_time_wait() {
 }
 
 #[test]
+fn an_old_syn_does_not_end_time_wait() {
+    let mut wire = Wire::new();
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        loop {
+            listener.accept().await.unwrap().close().await.unwrap();
+        }
+    });
+    let mut peer = Peer::new(4000, PORT);
+    assert!(peer.open(&mut wire));
+    peer.ack += 1;
+    peer.send(&mut wire, TcpControl::Fin, peer.seq, true, &[]);
+    peer.exchange(&mut wire);
+    // The end has used one number, and all before it are old.
+    let next = peer.seq + 1;
+    for old in [peer.seq, TcpSeqNumber(peer.seq.0.wrapping_sub(100_000))] {
+        peer.send(&mut wire, TcpControl::Syn, old, false, &[]);
+        let answers = peer.exchange(&mut wire);
+        assert!(answers.iter().all(|answer| answer.control == TcpControl::None && answer.ack == Some(next)));
+    }
+    peer.seq = next;
+    assert!(peer.request(&mut wire).is_some(), "a new one does");
+}
+
+#[test]
 fn two_ends_can_connect_again_before_the_owner_notices_the_reset() {
     let mut wire = Wire::new();
     let results = Rc::new(RefCell::new(Vec::new()));

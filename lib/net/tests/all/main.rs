@@ -8,6 +8,7 @@ mod handshakes;
 mod hostile;
 mod ipv6;
 mod names;
+mod neighbours;
 mod platform;
 mod recovery;
 mod trace;

@@ -3,7 +3,7 @@
 use crate::common::{Wire, config, run};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
-use glass_api::{Datagrams, Net, NetError};
+use glass_api::{Datagrams, Listener, Net, NetError, Stream};
 use glass_net::Config;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,6 +13,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SERVER: [u8; 4] = [10, 0, 0, 2];
 const NOTHING: [u8; 4] = [10, 0, 0, 77];
 const NO_ERROR: u8 = 0;
+const SERVER_FAILURE: u8 = 2;
 const NO_SUCH_NAME: u8 = 3;
 const TYPE_A: [u8; 2] = [0, 1];
 const TYPE_CNAME: [u8; 2] = [0, 5];
@@ -73,15 +74,25 @@ fn a_name_that_nobody_has_is_an_error() {
     serve(&wire, |query| match query[13] {
         b'u' => vec![answer(query, NO_SUCH_NAME, &[])],
         b'e' => vec![answer(query, NO_ERROR, &[])],
+        b'f' => vec![answer(query, SERVER_FAILURE, &[])],
+        b'g' => vec![answer(query, NO_ERROR, &[(TYPE_A, &[224, 0, 0, 1]), (TYPE_A, &[0; 4]), (TYPE_A, &[255; 4])])],
         // An alias whose own address is not in the answer.
         _ => vec![answer(query, NO_ERROR, &[(TYPE_CNAME, b"\x01x\0")])],
     });
     let left = wire.left.sockets();
     run(&mut wire, LIMIT, async move {
-        for name in
-            ["unknown.example", "empty.example", "alias.example", "", ".", "a..b", &"x".repeat(64), &"x.".repeat(200)]
-        {
-            assert_eq!(left.resolve(name).await, Err(NetError::NoSuchName), "{name}");
+        for (name, error) in [
+            ("unknown.example", NetError::NoSuchName),
+            ("empty.example", NetError::NoAddress),
+            ("alias.example", NetError::NoAddress),
+            ("group.example", NetError::NoAddress),
+            ("failed.example", NetError::NameServerFailed),
+        ] {
+            assert_eq!(left.resolve(name).await, Err(error), "{name}");
+        }
+        let (long, longer) = ("x".repeat(64), "x.".repeat(200));
+        for name in ["", ".", "a..b", ".a", "a b", "a\n", "a\0", "\u{e4}.example", "a/b", &long, &longer] {
+            assert_eq!(left.resolve(name).await, Err(NetError::InvalidName), "{name}");
         }
     });
     let mut wire = with_servers(&[]);
@@ -89,6 +100,58 @@ fn a_name_that_nobody_has_is_an_error() {
     run(&mut wire, LIMIT, async move {
         assert_eq!(left.resolve("queue.example").await, Err(NetError::NoNameServer));
     });
+}
+
+#[test]
+fn an_answer_that_is_too_long_for_a_datagram_is_requested_over_tcp() {
+    for (is_served, expected) in [
+        (true, Ok(vec![Ipv4Addr::new(192, 0, 2, 1).into(); 200])),
+        // Nothing listens there, and then a server that does not answer.
+        (false, Err(NetError::Reset)),
+    ] {
+        let mut wire = with_servers(&[SERVER]);
+        // A record is cut, as servers may do.
+        serve(&wire, |query| {
+            let mut datagram = answer(query, NO_ERROR, &[(TYPE_A, &[192, 0, 2, 9])]);
+            datagram[2] |= 2;
+            datagram.truncate(datagram.len() - 2);
+            vec![datagram]
+        });
+        let (left, right) = (wire.left.sockets(), wire.right.sockets());
+        if is_served {
+            wire.spawn(async move {
+                let mut stream = right.listen(53_u16).await.unwrap().accept().await.unwrap();
+                let mut query = vec![0; 2 + 12 + 15 + 4];
+                let mut count = 0;
+                while count < query.len() {
+                    count += stream.read(&mut query[count..]).await.unwrap();
+                }
+                let mut message = answer(&query[2..], NO_ERROR, &[(TYPE_A, &[192, 0, 2, 1][..]); 200]);
+                message.splice(0..0, (message.len() as u16).to_be_bytes());
+                stream.write_all(&message).await.unwrap();
+                stream.close().await.unwrap();
+            });
+        }
+        run(&mut wire, LIMIT, async move { assert_eq!(left.resolve("queue.example").await, expected) });
+    }
+}
+
+#[test]
+fn a_server_that_does_not_end_its_answer_over_tcp_has_ten_seconds() {
+    let mut wire = with_servers(&[SERVER]);
+    serve(&wire, |query| {
+        let mut datagram = answer(query, NO_ERROR, &[]);
+        datagram[2] |= 2;
+        vec![datagram]
+    });
+    let (left, right) = (wire.left.sockets(), wire.right.sockets());
+    wire.spawn(async move {
+        let mut stream = right.listen(53_u16).await.unwrap().accept().await.unwrap();
+        stream.write_all(&[0]).await.unwrap();
+        core::future::pending::<()>().await;
+    });
+    run(&mut wire, LIMIT, async move { assert_eq!(left.resolve("queue.example").await, Err(NetError::TimedOut)) });
+    assert_eq!(wire.now, glass_api::Instant(0) + Duration::from_secs(10));
 }
 
 #[test]

@@ -133,8 +133,8 @@ fn a_service_connects_to_a_port_of_its_host() {
     let handle = platform.clone();
     let run = async move {
         let remote = |port| VsockAddress { cid: VsockAddress::HOST, port };
-        assert_eq!(handle.net().connect(remote(8)).await.err(), Some(NetError::Reset));
-        let mut stream = handle.net().connect(remote(7)).await.unwrap();
+        assert_eq!(handle.net().connect_to(remote(8).into()).await.err(), Some(NetError::Reset));
+        let mut stream = handle.net().connect_to(remote(7).into()).await.unwrap();
         assert_eq!(stream.peer(), remote(7).into());
         stream.write_all(b"from the service").await.unwrap();
         stream.close().await.unwrap();

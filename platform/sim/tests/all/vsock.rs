@@ -43,7 +43,7 @@ fn every_byte_is_echoed_over_many_connections_at_once() {
                 node.run("transfer", async move {
                     // More than a window.
                     let sent = pattern(tag, 0..400_000);
-                    let (mut reader, mut writer) = net.connect(remote).await.unwrap().split();
+                    let (mut reader, mut writer) = net.connect_to(remote.into()).await.unwrap().split();
                     let data = sent.clone();
                     sender.run("sender", async move {
                         writer.write_all(&data).await.unwrap();
@@ -69,7 +69,7 @@ fn machines_and_ports_that_are_not_there_are_errors() {
     let (net, remote) = (client.net(), server.vsock(PORT));
     let failed = world.complete(&client, LIMIT, async move {
         let nowhere = VsockAddress { cid: 77, port: PORT };
-        (net.connect(remote).await.err(), net.connect(nowhere).await.err())
+        (net.connect_to(remote.into()).await.err(), net.connect_to(nowhere.into()).await.err())
     });
     assert_eq!(failed.unwrap(), (Some(NetError::Reset), Some(NetError::TimedOut)));
 }
@@ -89,10 +89,10 @@ fn a_stream_that_is_dropped_resets_and_what_was_sent_before_an_end_is_read() {
         drop(dropped);
     });
     let read = world.complete(&client, LIMIT, async move {
-        let mut whole = other.connect(remote).await.unwrap();
+        let mut whole = other.connect_to(remote.into()).await.unwrap();
         let first = read_to_end(&mut whole, 100).await;
         // The reset may come before the task has seen that the connection is open.
-        let cut = match other.connect(remote).await {
+        let cut = match other.connect_to(remote.into()).await {
             Ok(mut stream) => read_to_end(&mut stream, 100).await,
             Err(error) => Err(error),
         };

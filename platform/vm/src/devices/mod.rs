@@ -54,7 +54,7 @@ const KINDS: [(u32, Start); 6] = [
 const ENTROPY_WAIT: Duration = Duration::from_secs(1);
 
 fn start_rng(transport: VmTransport, _: &Settings, _: &mut Devices) -> Result<Option<Started>, SetupError> {
-    let mut rng = Rng::new(transport, IdentityDma, random::add)?;
+    let mut rng = Rng::new(transport, IdentityDma, random::add)?.repeat(random::RESEED_TIME, clock::now);
     let end = clock::now() + ENTROPY_WAIT;
     while !random::is_seeded() && rng.lie().is_none() && clock::now() < end {
         rng.poll();
@@ -74,6 +74,8 @@ pub struct Settings {
     pub console_port: u16,
     /// Memory of the machine.
     pub memory_bytes: usize,
+    /// How long a request to a disk may take.
+    pub disk_timeout: Duration,
     /// What disks of Xen use.
     pub xen_disk: BlkFeatures,
     /// Cards of Xen make checksums and segments.

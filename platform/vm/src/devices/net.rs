@@ -167,7 +167,8 @@ fn start_stack<C: DrivenCard + 'static>(
     };
     let name_servers = settings.name_servers.clone();
     let config = Config { ipv6, name_servers, ..Config::for_memory(address, settings.memory_bytes) };
-    match Stack::new(FrameDevice(card), mac, config, random::next(), clock::now()) {
+    let secret = (u128::from(random::next()) << 64) | u128::from(random::next());
+    match Stack::new(FrameDevice(card), mac, config, secret, clock::now()) {
         Ok(stack) => {
             devices.sockets = Some(stack.sockets());
             Ok(("net".to_string(), Box::new(Network { stack, now: clock::now })))
@@ -255,6 +256,10 @@ fn print(line: fmt::Arguments) {
 
 fn report(notice: Notice) {
     match notice {
+        Notice::Lost(address) => print(format_args!(
+            "this VM does not have the address {address} any more: its DHCP server has not renewed it, and connections with it end"
+        )),
+        Notice::Regained(address) => print(format_args!("this VM has the address {address} from a DHCP server again")),
         // A site-local address (deprecated by RFC 3879) is one of QEMU's user-mode network: no client outside can use it.
         Notice::Configured(address) if address.segments()[0] & 0xffc0 == 0xfec0 => {}
         Notice::Configured(address) => {

@@ -5,6 +5,9 @@ use core::ffi::{CStr, c_char};
 const MAGIC: u32 = 0x336e_c578;
 /// Type of a memory map entry that is RAM, as in an E820 map.
 const TYPE_RAM: u32 = 1;
+/// What a VMM or firmware writes to the reserved word of the start info if all RAM in the memory map is zero, except below the image's end:
+/// it was not used since the VM was started ("ZERO"). By PVH the word is 0.
+const RAM_IS_ZERO: u32 = 0x4f52_455a;
 /// More memory map entries than this are ignored.
 const MAP_ENTRIES_MAX: usize = 32;
 
@@ -40,6 +43,8 @@ pub struct StartInfo {
     pub command_line: &'static str,
     /// Address of ACPI's root pointer, 0 without ACPI.
     pub rsdp: u64,
+    /// All RAM behind the image is zero.
+    pub is_ram_zero: bool,
     ram: [Ram; MAP_ENTRIES_MAX],
     ram_count: usize,
 }
@@ -60,7 +65,9 @@ impl StartInfo {
             // SAFETY: a PVH command line is a C string that no code changes.
             unsafe { CStr::from_ptr(raw.command_line as *const c_char) }.to_str().unwrap_or("")
         };
-        let mut info = StartInfo { command_line, rsdp: raw.rsdp, ram: [(0, 0); MAP_ENTRIES_MAX], ram_count: 0 };
+        let is_ram_zero = raw.reserved == RAM_IS_ZERO;
+        let ram = [(0, 0); MAP_ENTRIES_MAX];
+        let mut info = StartInfo { command_line, rsdp: raw.rsdp, is_ram_zero, ram, ram_count: 0 };
         let entries = if raw.version >= 1 { raw.memory_map_entries as usize } else { 0 };
         for index in 0..entries.min(MAP_ENTRIES_MAX) {
             // SAFETY: the VMM has promised `entries` of them.

@@ -116,7 +116,7 @@ impl Bus<'_> {
         let blk = wait(&self.store, connect).ok_or(NoStart::TooLate)?.map_err(NoStart::Bus)?;
         watch_end(device, blk.closed());
         let label = format!("disk {}", self.devices.disks.len());
-        let disk = VmDisk::new(Box::new(blk));
+        let disk = VmDisk::with_deadline(Box::new(blk), self.settings.disk_timeout, clock::now);
         self.devices.disks.push(disk.clone());
         self.drivers.add(label, Box::new(disk));
         Ok(())

@@ -34,11 +34,29 @@ impl Output {
         Ok(Output { path: path.to_owned(), file: Some(file), is_new })
     }
 
+    /// Its path, if it was made just now.
+    pub(crate) fn new_file(&self) -> Option<&Path> {
+        self.is_new.then_some(&self.path)
+    }
+
+    /// The file itself.
+    pub(crate) fn file(&self) -> Option<File> {
+        self.file.as_ref()?.try_clone().ok()
+    }
+
     /// The recording that is written into it.
     pub(crate) fn into_recording(self, clocks: Clocks, origin: &Origin) -> Result<FileRecording> {
+        self.into_recording_with(clocks, origin, host_files())
+    }
+
+    /// The same with these files.
+    pub(crate) fn into_recording_with(
+        self,
+        clocks: Clocks,
+        origin: &Origin,
+        files: HostFiles,
+    ) -> Result<FileRecording> {
         let path = self.path.clone();
-        let debuginfod = Debuginfod::from_environment(|text| say!("glass: {text}"));
-        let files = HostFiles::with_debuginfod(debuginfod);
         let started = self.begin().and_then(|file| Recording::start(BufWriter::new(file), clocks, origin, files));
         started.with_context(|| format!("cannot write {}", path.display()))
     }
@@ -52,6 +70,11 @@ impl Output {
         }
         Ok(file)
     }
+}
+
+/// The files of this machine, and debug information from servers, if any are named.
+pub(crate) fn host_files() -> HostFiles {
+    HostFiles::with_debuginfod(Debuginfod::from_environment(|text| say!("glass: {text}")))
 }
 
 /// The error for a recording that could be started, and not completed.

@@ -83,8 +83,8 @@ pub(crate) fn fit(line: &mut String, parts: &[String], room: usize) {
 }
 
 /// What was recorded and what it cost.
-pub(super) fn summary(path: &Path, elapsed: Duration, recorded: &Written, traced: Option<&LiveCounts>) {
-    written(path, elapsed);
+pub(super) fn summary(path: &Path, bytes: u64, elapsed: Duration, recorded: &Written, traced: Option<&LiveCounts>) {
+    written_bytes(path, bytes, elapsed);
     samples(recorded, elapsed);
     if let Some(counts) = traced {
         tell::summary(counts, Some(elapsed));
@@ -94,7 +94,10 @@ pub(super) fn summary(path: &Path, elapsed: Duration, recorded: &Written, traced
 
 /// What was written.
 pub(crate) fn written(path: &Path, elapsed: Duration) {
-    let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    written_bytes(path, std::fs::metadata(path).map_or(0, |metadata| metadata.len()), elapsed);
+}
+
+fn written_bytes(path: &Path, bytes: u64, elapsed: Duration) {
     say!("glass: {} written, {} KiB, {:.1} s", path.display(), bytes.div_ceil(1024), elapsed.as_secs_f64());
 }
 

@@ -7,7 +7,8 @@ use super::qemu::escape;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// A device, and the process that serves it.
+/// A device, and the process that serves it. The VM ends with it, since QEMU connects to it only at its start: without its disk a service waits
+/// forever, and without its card it cannot be reached, while it looks as if it ran.
 pub(super) struct Device {
     role: Role,
     /// What QEMU calls it.
@@ -20,7 +21,7 @@ pub(super) struct Device {
 pub(super) fn card(args: &Args, accel: &str) -> Option<Device> {
     let Network::Tap(tap) = &args.net else { return None };
     let words = vec!["tap".to_owned(), tap.clone()];
-    let role = Role { name: "glass tap", serves: "network", is_vital: false };
+    let role = Role { name: "glass tap", serves: "network", is_vital: true };
     (accel == "kvm").then_some(Device { role, name: "card", words })
 }
 
@@ -30,7 +31,6 @@ pub(super) fn disk(args: &Args, accel: &str) -> Option<Device> {
     let mut words = vec!["disk".to_owned(), path.display().to_string()];
     words.extend(args.disk_direct.then(|| "--direct".to_owned()));
     let is_apart = accel == "kvm" && glass_devices::has_io_uring();
-    // A service would wait forever for a disk that does not answer.
     let role = Role { name: "glass disk", serves: "disk", is_vital: true };
     is_apart.then_some(Device { role, name: "disk", words })
 }

@@ -1,6 +1,6 @@
 //! What the options of `glass run` say: sizes, ports, networks, addresses; and whether the host has what they want.
 
-use super::{Args, MEMORY_DEFAULT, share};
+use super::{Args, DISK_TIMEOUT_DEFAULT, MEMORY_DEFAULT, share};
 use crate::build::Platform;
 use anyhow::{Result as Checked, bail};
 use std::fs;
@@ -59,6 +59,11 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
         (args.bus.is_some(), "--bus", "a process has no devices"),
         (args.memory != MEMORY_DEFAULT, "--memory", "a process takes the memory it needs; `ulimit -v` bounds it"),
         (args.disk_direct, "--disk-direct", "a process uses the host's page cache"),
+        (
+            args.disk_timeout != DISK_TIMEOUT_DEFAULT,
+            "--disk-timeout",
+            "a process waits as long as the host's file system does",
+        ),
         (args.net != Network::User, "--net", "a process has the host's network"),
         (args.ip.is_some(), "--ip", "a process has the host's addresses"),
         (args.ip6.is_some(), "--ip6", "a process has the host's addresses"),

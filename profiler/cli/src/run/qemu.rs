@@ -1,7 +1,7 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
 use super::options::{Accel, Bus, Machine, Network, tcp_ports};
-use super::{Args, LOG_DEFAULT, devices, disk, firmware, share, stopped, vsock};
+use super::{Args, DISK_TIMEOUT_DEFAULT, LOG_DEFAULT, devices, disk, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
 use std::net::IpAddr;
@@ -191,7 +191,15 @@ fn kernel_command_line(args: &Args) -> String {
     let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
     let cpus = args.cpus.map_or(String::new(), |cpus| format!("cpus={cpus} "));
-    format!("{trace}{log}{cpus}{ip}{ip6}{dns}{}", service_words(args))
+    format!("{trace}{log}{cpus}{}{ip}{ip6}{dns}{}", disk_words(args), service_words(args))
+}
+
+/// The words for the platform about disks.
+pub(super) fn disk_words(args: &Args) -> String {
+    match args.disk_timeout {
+        DISK_TIMEOUT_DEFAULT => String::new(),
+        seconds => format!("disk-timeout={seconds} "),
+    }
 }
 
 /// The end of the image's command line: what the service gets.

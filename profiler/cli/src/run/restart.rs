@@ -24,6 +24,11 @@ impl Delays {
         self.started = Instant::now();
     }
 
+    /// Whether it has run for so long that it can run.
+    pub(super) fn has_run_well(&self) -> bool {
+        self.started.elapsed() >= RAN_WELL
+    }
+
     /// The service has failed: how long to wait.
     pub(super) fn after_failure(&mut self) -> Duration {
         self.after(self.started.elapsed())

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context, Result};
+use glass_profile::budget::Budget;
 use glass_profile::images::{NamedImage, Names};
 use glass_profile::recording::FileSource;
 
@@ -13,6 +14,8 @@ pub(super) struct NameReader {
     read: Receiver<(u32, Result<Names, String>)>,
     pending: HashSet<u32>,
     ready: HashMap<u32, Result<Names, String>>,
+    /// What reading them may cost.
+    pub(super) budget: Budget,
 }
 
 impl NameReader {
@@ -20,6 +23,7 @@ impl NameReader {
     pub(super) fn start(mut files: Box<dyn FileSource + Send>) -> Result<NameReader> {
         let (wanted, requests) = channel::<(u32, NamedImage)>();
         let (results, read) = channel();
+        let budget = files.budget();
         let work = move || {
             for (index, image) in requests {
                 let names = image.read(&mut *files);
@@ -29,7 +33,7 @@ impl NameReader {
             }
         };
         std::thread::Builder::new().name("names".to_owned()).spawn(work).context("cannot start a thread")?;
-        Ok(NameReader { wanted, read, pending: HashSet::new(), ready: HashMap::new() })
+        Ok(NameReader { wanted, read, pending: HashSet::new(), ready: HashMap::new(), budget })
     }
 
     /// The names of an image; `None` while they are being read.

@@ -196,6 +196,7 @@ fn paint(shared: &Shared, mut reader: NameReader, queries: &Receiver<Query>, sto
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        reader.budget.renew();
         let (snapshot, now_ns) = shared.snapshot();
         let mut load = |image| reader.load(image, &snapshot.images);
         let mut picture = shared.paint(&snapshot, query.clone(), &mut names, &mut load);

@@ -1,10 +1,10 @@
 //! The requested groups of events and functions, from the command line to the guest.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use glass_formats::trace::{GROUPS, Group};
+use glass_guests::files::HostFile;
 use glass_guests::trace::{Guest, LiveSettings, Start};
 use glass_profile::symbols::Symbols;
 use glass_profile::trace::filter::Filter;
@@ -73,10 +73,10 @@ impl WantedArgs {
         if groups.0 & Group::Functions as u32 == 0 {
             return Ok(settings);
         }
-        let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+        let file = HostFile::open(program).with_context(|| format!("cannot read {}", program.display()))?;
         let about = |error: String| anyhow!("functions of {title} cannot be traced: {error}");
-        let table = sleds::functions(&bytes).map_err(|error| about(error.to_string()))?;
-        let symbols = Symbols::parse(&bytes).map_err(|error| about(format!("its program {error}")))?;
+        let table = sleds::functions(&file).map_err(|error| about(error.to_string()))?;
+        let symbols = Symbols::read(&file).map_err(|error| about(format!("its program {error}")))?;
         let named = sleds::named(&table, &symbols);
         let choice = sleds::choose(&named, &Filter::new(&self.functions, &self.exclude)).map_err(|pattern| {
             anyhow!("no function that could be traced matches `{pattern}`: there are {} of them", named.len())

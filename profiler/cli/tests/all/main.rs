@@ -1,6 +1,7 @@
 //! All tests of the command `glass` in one program, so that it is linked once.
 #![forbid(unsafe_code)]
 
+mod bombs;
 mod common;
 mod export;
 mod import;

@@ -37,7 +37,8 @@ impl NamedImage {
         let image = self.loaded.image.clone();
         if let Some((process, mapping)) = &self.loaded.mapped {
             let file = files.load_mapped(*process, mapping);
-            return Ok(Names::Symbols { symbols: names_in(path, build_id, Some(*process), file, files)?, image });
+            let (symbols, path) = (names_in(path, build_id, Some(*process), file, files)?, path.clone());
+            return Ok(Names::Symbols { symbols, image, path });
         }
         let mut symbols = Vec::new();
         for from in &self.loaded.names {
@@ -49,7 +50,7 @@ impl NamedImage {
         if self.loaded.names.is_empty() {
             symbols = names_of_file(path, build_id, files)?;
         }
-        Ok(Names::Symbols { symbols, image })
+        Ok(Names::Symbols { symbols, image, path: path.clone() })
     }
 }
 
@@ -76,7 +77,8 @@ fn names_in(
     }
     let debug = match &own {
         Ok(own) if own.has_debug_information() => None,
-        _ => debug_files::find(path, &*file, build_id, process, files).or_else(|| debug_files::embedded(&*file)),
+        _ => debug_files::find(path, &*file, build_id, process, files)
+            .or_else(|| debug_files::embedded(&*file, &files.budget())),
     };
     match (debug, own) {
         (None, Err(error)) => Err(without(&error.to_string())),
@@ -94,6 +96,8 @@ pub enum Names {
         symbols: Vec<Symbols>,
         /// The image, with its unwind tables.
         image: Option<Arc<Image>>,
+        /// Its path.
+        path: String,
     },
     /// Those that a process gave to the code that it generated.
     Generated(Box<JitNames>),
@@ -108,7 +112,7 @@ impl Names {
     /// The functions at a linked address, as [`Symbols::locate`] gives them.
     pub fn locate(&self, address: u64) -> Vec<Location> {
         match self {
-            Names::Symbols { symbols, image } => {
+            Names::Symbols { symbols, image, .. } => {
                 let mut found = symbols.iter().map(|symbols| symbols.locate(address));
                 found.find(|found| !found.is_empty()).unwrap_or_else(|| {
                     // One row for a function, and not one for each address in it.
@@ -130,6 +134,16 @@ impl Names {
 
     /// What a reader of the profile should know of the names at these addresses, one sentence each.
     pub fn warnings(&self, addresses: &BTreeSet<u64>) -> Vec<String> {
-        if let Names::Generated(names) = self { names.warnings(addresses) } else { Vec::new() }
+        match self {
+            Names::Generated(names) => names.warnings(addresses),
+            Names::Symbols { .. } => self.left_out().into_iter().collect(),
+            Names::Fixed(_) => Vec::new(),
+        }
+    }
+
+    /// Which names and lines of a file are missing because reading them was too much, in one sentence.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let Names::Symbols { symbols, path, .. } = self else { return None };
+        symbols.iter().find_map(|symbols| symbols.left_out_of(path))
     }
 }

@@ -2,14 +2,19 @@
 
 use std::collections::HashMap;
 
+use crate::budget::{Account, Over};
 use crate::symbols::{Location, demangle};
 
 /// The most functions of a file.
 const FUNCTIONS_MAX: usize = 4 << 20;
-/// All names of a file, in bytes.
-const NAMES_BYTES_MAX: usize = 256 << 20;
 /// The longest name, in bytes; longer ones are cut.
 const NAME_BYTES_MAX: usize = 4096;
+/// What is held of a function but its name and lines, and of a source file but its name, in bytes: with what a list of them grows by,
+/// and with what is needed to sort it.
+const FUNCTION_HELD_BYTES: usize = 2 * size_of::<JitFunction>() + 48;
+const FILE_HELD_BYTES: usize = 48;
+/// Bytes of a file that are read as one unit of work, after some for its part.
+const BYTES_PER_UNIT: usize = 16;
 /// The most lines of source of all functions of a file.
 const LINES_MAX: usize = 16 << 20;
 /// The largest function, in bytes. Larger entries are invalid.
@@ -41,19 +46,33 @@ struct JitFunction {
 pub(crate) type Change = (u64, Vec<Location>);
 
 /// The functions of one file, sorted by address once [`finish`](JitCode::finish) was called.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct JitCode {
     functions: Vec<JitFunction>,
     /// The largest end of the functions up to each.
     ends: Vec<u64>,
     files: Vec<Box<str>>,
     file_indices: HashMap<Box<str>, u32>,
-    names_bytes: usize,
     lines: usize,
     is_full: bool,
+    /// What they cost.
+    account: Account,
 }
 
 impl JitCode {
+    /// No functions yet.
+    pub(super) fn new(account: Account) -> JitCode {
+        JitCode {
+            functions: Vec::new(),
+            ends: Vec::new(),
+            files: Vec::new(),
+            file_indices: HashMap::new(),
+            lines: 0,
+            is_full: false,
+            account,
+        }
+    }
+
     /// Adds a function that was loaded at `from_ns`, replacing code at the same addresses. Returns `false` if
     /// the entry is invalid.
     pub(super) fn add(&mut self, start: u64, bytes: u64, from_ns: u64, name: &str, lines: Vec<JitLine>) -> bool {
@@ -62,12 +81,14 @@ impl JitCode {
             _ => return false,
         };
         let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
-        let (names_bytes, lines_count) = (self.names_bytes + name.len(), self.lines + lines.len());
-        if self.functions.len() >= FUNCTIONS_MAX || names_bytes > NAMES_BYTES_MAX || lines_count > LINES_MAX {
+        let lines_count = self.lines + lines.len();
+        let held = FUNCTION_HELD_BYTES + name.len() + lines.len() * size_of::<JitLine>();
+        let is_full = self.functions.len() >= FUNCTIONS_MAX || lines_count > LINES_MAX;
+        if is_full || self.account.hold(held as u64).is_err() {
             self.is_full = true;
             return true;
         }
-        (self.names_bytes, self.lines) = (names_bytes, lines_count);
+        self.lines = lines_count;
         let (name, lines) = (name.into(), lines.into());
         self.functions.push(JitFunction { start, end, from_ns, until_ns: u64::MAX, name, lines });
         true
@@ -84,6 +105,13 @@ impl JitCode {
         self.add(start, end - before, at_ns, &name, lines);
     }
 
+    /// Whether so many bytes more of the file may be read; if not, the functions in them are dropped.
+    pub(super) fn has_time_for(&mut self, bytes: usize) -> bool {
+        let has_time = self.account.work(4 + (bytes / BYTES_PER_UNIT) as u64).is_ok();
+        self.is_full |= !has_time;
+        has_time
+    }
+
     /// How many functions were added so far.
     pub(super) fn count(&self) -> usize {
         self.functions.len()
@@ -94,11 +122,11 @@ impl JitCode {
         if let Some(index) = self.file_indices.get(name) {
             return *index;
         }
-        if self.names_bytes + name.len() > NAMES_BYTES_MAX {
+        // Here, and in the list of those that are there.
+        if self.account.hold(2 * (FILE_HELD_BYTES + name.len()) as u64).is_err() {
             self.is_full = true;
             return u32::MAX;
         }
-        self.names_bytes += name.len();
         let index = self.files.len() as u32;
         self.files.push(name.into());
         self.file_indices.insert(name.into(), index);
@@ -144,7 +172,7 @@ impl JitCode {
         let line = function.lines[..after].last();
         let file = line.and_then(|line| self.files.get(line.file as usize)).map(|file| file.to_string());
         vec![Location {
-            function: demangle(&function.name),
+            function: self.account.timed(|| demangle(&function.name)),
             line: line.map(|line| line.line).filter(|line| file.is_some() && *line > 0),
             file,
         }]
@@ -160,6 +188,9 @@ impl JitCode {
         let mut changes: Vec<Change> = Vec::new();
         let mut gone_ns = u64::MAX;
         for function in self.at(address) {
+            if self.account.over() == Some(Over::Work) {
+                break;
+            }
             if gone_ns < function.from_ns {
                 changes.push((gone_ns, Vec::new()));
             }

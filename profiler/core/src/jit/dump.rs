@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 
 use super::code::{JitCode, JitLine};
+use crate::budget::Account;
 
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
@@ -31,12 +32,12 @@ const ELF_HEADER_BYTES: u64 = 64;
 const SAME_FILE: &[u8] = b"\xff";
 
 /// Reads a dump to its end. The second result is a problem with it, as a phrase to follow its name.
-pub(crate) fn read(input: &mut dyn Read) -> (JitCode, Option<String>) {
+pub(crate) fn read(input: &mut dyn Read, account: Account) -> (JitCode, Option<String>) {
     let mut dump = Dump {
         input: BufReader::new(input),
         offset: 0,
         are_times_ticks: false,
-        code: JitCode::default(),
+        code: JitCode::new(account),
         indices: HashMap::new(),
         lines: Vec::new(),
         foreign: 0,
@@ -97,6 +98,9 @@ impl Dump<'_> {
     fn read(&mut self) -> Result<(), String> {
         self.header()?;
         while let Some(record) = self.record()? {
+            if !self.code.has_time_for(record.bytes as usize) {
+                return Ok(());
+            }
             let (kept, dropped) = match record.kind {
                 LOAD | MOVE | DEBUG_INFO => {
                     (record.bytes.min(BODY_BYTES_MAX), record.bytes.saturating_sub(BODY_BYTES_MAX))
@@ -261,7 +265,7 @@ mod tests {
         }
 
         fn read(&self) -> (JitCode, Option<String>) {
-            read(&mut &self.0[..])
+            read(&mut &self.0[..], Account::alone())
         }
     }
 
@@ -329,7 +333,7 @@ mod tests {
         let first_bytes = whole.0.len();
         let made = whole.lines(0x2000, &[(0x2000, 3, "a.js")]).moved(2, 0x1000, 0x2000, 8, 0);
         for bytes in 0..made.0.len() {
-            let (code, problem) = read(&mut &made.0[..bytes]);
+            let (code, problem) = read(&mut &made.0[..bytes], Account::alone());
             assert_eq!(code.last(0x1000).len(), usize::from(bytes >= first_bytes), "{bytes}");
             let is_at_end =
                 bytes == HEADER_BYTES as usize || bytes == first_bytes || bytes == first_bytes + 16 + 16 + 16 + 5;

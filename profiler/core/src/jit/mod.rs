@@ -8,6 +8,7 @@ mod sources;
 
 use std::collections::BTreeSet;
 
+use crate::budget::Account;
 use crate::symbols::Location;
 pub(crate) use code::Change;
 use code::JitCode;
@@ -39,8 +40,8 @@ pub(crate) fn is_dump(path: &str) -> bool {
 /// Reads either kind of file to its end, for tests with synthetic files; returns the names at an address.
 #[doc(hidden)]
 pub fn read_any(bytes: &[u8], address: u64) -> Vec<Location> {
-    let (of_dump, _) = dump::read(&mut &bytes[..]);
-    let (of_map, _) = perf_map::read(&mut &bytes[..]);
+    let (of_dump, _) = dump::read(&mut &bytes[..], Account::alone());
+    let (of_map, _) = perf_map::read(&mut &bytes[..], Account::alone());
     let changes = of_dump.history(address).into_iter().chain(of_map.history(address));
     changes.flat_map(|(_, locations)| locations).chain(of_dump.last(address)).chain(of_map.last(address)).collect()
 }

@@ -4,14 +4,15 @@
 use std::io::{BufRead, BufReader, Read};
 
 use super::code::JitCode;
+use crate::budget::Account;
 
 /// The longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads a map to its end. The second result is a problem with it, as a phrase to follow its name.
-pub(crate) fn read(input: &mut dyn Read) -> (JitCode, Option<String>) {
+pub(crate) fn read(input: &mut dyn Read, account: Account) -> (JitCode, Option<String>) {
     let mut input = BufReader::new(input);
-    let mut code = JitCode::default();
+    let mut code = JitCode::new(account);
     let (mut lines, mut damaged) = (0u64, 0u64);
     let mut problem = None;
     let mut line = Vec::new();
@@ -35,6 +36,9 @@ pub(crate) fn read(input: &mut dyn Read) -> (JitCode, Option<String>) {
                 problem = Some(format!("cannot be read to its end ({error})"));
                 break;
             }
+        }
+        if !code.has_time_for(line.len()) {
+            break;
         }
         lines += 1;
         damaged += u64::from(
@@ -88,7 +92,7 @@ mod tests {
     use super::*;
 
     fn names(text: &[u8], addresses: &[u64]) -> (Vec<String>, Option<String>) {
-        let (code, problem) = read(&mut &text[..]);
+        let (code, problem) = read(&mut &text[..], Account::alone());
         let name = |address| code.last(address).pop().map_or_else(String::new, |location| location.function);
         (addresses.iter().map(|address| name(*address)).collect(), problem)
     }
@@ -108,7 +112,7 @@ mod tests {
         let (found, problem) = names(text, &[0x1000, 0x1040, 0x1080, 0x1090, 0x10ff]);
         assert_eq!(found, ["third", "first", "second", "first", "first"]);
         assert_eq!(problem, None);
-        let (code, _) = read(&mut &text[..]);
+        let (code, _) = read(&mut &text[..], Account::alone());
         assert_eq!(code.history(0x1000).len(), 2);
         assert_eq!(code.history(0x1060).len(), 1);
     }

@@ -98,14 +98,15 @@ impl NamedCode {
         let mut names = JitNames { dump: None, map: None, problems: Vec::new(), is_rare: self.is_rare, process };
         if let Some(mapping) = &self.dump {
             let path = &mapping.path;
-            let read = files.open_mapped(process, mapping).map(|mut input| dump::read(&mut input));
+            let read =
+                files.open_mapped(process, mapping).map(|mut input| dump::read(&mut input, files.budget().account()));
             names.dump = names.keep(path, read);
         }
         if !self.has_ended {
             let path = format!("/tmp/perf-{process}.map");
             let read = match files.open_perf_map(process) {
                 Ok(None) => None,
-                Ok(Some(mut input)) => Some(Ok(perf_map::read(&mut input))),
+                Ok(Some(mut input)) => Some(Ok(perf_map::read(&mut input, files.budget().account()))),
                 Err(reason) => Some(Err(reason)),
             };
             names.map = read.and_then(|read| names.keep(&path, read));

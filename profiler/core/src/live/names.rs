@@ -7,9 +7,9 @@ use crate::images::Names;
 use crate::names::is_unsafe;
 use crate::unwind::CallAddress;
 
-/// Names that are kept, in bytes of all images together. Beyond, those that were not needed for
-/// the longest time go; they are read again when they are needed.
-const NAMES_BYTES_MAX: usize = 256 << 20;
+/// Names that are kept, in bytes of all images together: half of what may be held, so that there is room for the next. Beyond, those
+/// that were not needed for the longest time go; they are read again when they are needed.
+const NAMES_BYTES_MAX: usize = 128 << 20;
 /// Addresses whose names are kept; beyond, all are looked up again.
 const ADDRESSES_MAX: usize = 256 << 10;
 /// Names of generated code are read again after so many views: there is more of it by then.
@@ -135,7 +135,10 @@ impl NameCache {
         if self.images.get(&image).is_none_or(|loaded| loaded.is_old) {
             let names = match load(image) {
                 None => return false,
-                Some(Ok(names)) => Some(names),
+                Some(Ok(names)) => {
+                    self.warnings.extend(names.left_out().map(|sentence| printable(&sentence)));
+                    Some(names)
+                }
                 Some(Err(warning)) => {
                     self.warnings.push(printable(&warning));
                     None

@@ -1,11 +1,12 @@
 //! Names for the addresses of a recording: from the recording itself, or from the files that it mentions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::FileSource;
 use super::changes::Changes;
 use super::recorded::{NameSource, Place, Recording};
 use crate::debug_files;
+use crate::image::ImageError;
 use crate::images::STAND_INS;
 use crate::model::{Frame, Stack, StackEnd};
 use crate::symbols::{Location, Symbols};
@@ -28,6 +29,8 @@ pub(super) struct Builder<'a> {
     pub files: &'a mut dyn FileSource,
     /// Symbols of files that had to be opened, by image.
     pub loaded: HashMap<u32, Option<Box<Symbols>>>,
+    /// What was left out of files, one sentence each.
+    pub left_out: BTreeSet<String>,
     /// Indices into the profile's frames of all functions at a place, in a version of its names, outermost first.
     pub known: HashMap<(Place, u32), Vec<u32>>,
     pub entries: usize,
@@ -116,36 +119,58 @@ impl Builder<'_> {
             return Vec::new();
         }
         if !self.loaded.contains_key(&index) {
-            let symbols = self.load(index);
+            let mut found = self.read(index);
+            // What is held of other files is read again where it is needed.
+            if found.as_ref().map_or_else(is_too_much, |symbols| symbols.left_out().is_some())
+                && !self.loaded.is_empty()
+            {
+                self.release();
+                found = self.read(index);
+            }
+            let symbols = self.take_note(index, found);
             self.loaded.insert(index, symbols);
         }
         self.loaded[&index].as_ref().map_or_else(Vec::new, |symbols| symbols.locate(place.address))
     }
 
-    /// Opens the file of an image, if it still is what was recorded.
-    fn load(&mut self, index: u32) -> Option<Box<Symbols>> {
-        let image = self.recording.images.get_mut(index as usize)?;
+    /// Drops all symbols. What was left out of them is a warning.
+    pub fn release(&mut self) {
+        for (index, symbols) in std::mem::take(&mut self.loaded) {
+            let path = self.recording.images.get(index as usize).map_or("", |image| &image.path);
+            self.left_out.extend(symbols.and_then(|symbols| symbols.left_out_of(path)));
+        }
+    }
+
+    /// Reads the file of an image, if it still is what was recorded.
+    fn read(&mut self, index: u32) -> Result<Box<Symbols>, ImageError> {
+        let image = self.recording.images.get(index as usize).ok_or(ImageError::Stripped)?;
         // What the kernel gives without a file, `[vdso]`, has a slash in front only for Perfetto.
         let path = image.path.strip_prefix('/').filter(|path| path.starts_with('[')).unwrap_or(&image.path);
-        let found = match self.files.load(path).map(|file| debug_files::read(path, &*file, None, self.files)) {
-            None => Err("is not there".to_owned()),
-            Some(Err(error)) => Err(error.to_string()),
-            Some(Ok(symbols)) if symbols.build_id.clone().unwrap_or_default() != image.build_id => {
-                Err("is another build by now".to_owned())
-            }
-            Some(Ok(symbols)) => Ok(Box::new(symbols)),
-        };
+        let file = self.files.load(path).ok_or(ImageError::Absent)?;
+        debug_files::read(path, &*file, None, self.files).map(Box::new)
+    }
+
+    fn take_note(&mut self, index: u32, found: Result<Box<Symbols>, ImageError>) -> Option<Box<Symbols>> {
+        let image = self.recording.images.get_mut(index as usize)?;
         match found {
-            Ok(symbols) => {
+            Ok(symbols) if symbols.build_id.as_deref().unwrap_or_default() == image.build_id => {
                 image.names = NameSource::File;
                 Some(symbols)
             }
-            Err(reason) => {
-                image.names = NameSource::Missing(reason);
+            Ok(_) => {
+                image.names = NameSource::Missing("is another build by now".to_owned());
+                None
+            }
+            Err(error) => {
+                image.names = NameSource::Missing(error.to_string());
                 None
             }
         }
     }
+}
+
+fn is_too_much(error: &ImageError) -> bool {
+    matches!(error, ImageError::TooMuch(_))
 }
 
 /// What to say about names that had to be looked up because the recorder was ended before it wrote them: a sentence

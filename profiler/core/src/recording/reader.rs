@@ -1,6 +1,6 @@
 //! Reads a recording back. Trusts nothing: any bytes give a profile or a sentence.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{Cursor, Read};
 
 use prost::Message;
@@ -13,6 +13,7 @@ use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
 use super::{ENDS, MODES, STATES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
 use crate::arch::{Architecture, Width};
+use crate::budget::Budget;
 use crate::elf::{ReadAt, read_whole};
 use crate::event::Mapping;
 use crate::guest::{Guest, GuestId, GuestKind, Mode};
@@ -31,6 +32,11 @@ pub trait FileSource {
     /// The file, `None` if there is no such file.
     fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>>;
 
+    /// The file at a path as a process sees it, `None` if there is no such file. No link leads out of the process's root.
+    fn load_inside(&mut self, _process: u32, _path: &str) -> Option<Box<dyn ReadAt>> {
+        None
+    }
+
     /// The very file that a process has mapped, whatever has its path by now or outside of the
     /// process's own view of the file system. Fails with what to say of the path: "was replaced".
     fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
@@ -44,8 +50,14 @@ pub trait FileSource {
 
     /// The same file from its start, to be read piece by piece; once opened it stays at hand.
     fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
-        let whole = read_whole(&*self.load_mapped(process, mapping)?).ok_or("cannot be read")?;
+        let account = self.budget().account();
+        let whole = read_whole(&*self.load_mapped(process, mapping)?, &account).ok_or("cannot be read")?;
         Ok(Box::new(Cursor::new(whole)))
+    }
+
+    /// What reading names of these files may cost together: the same for all calls, if it is to have a meaning.
+    fn budget(&self) -> Budget {
+        Budget::default()
     }
 
     /// The perf map of a process (`/tmp/perf-PID.map` as the process sees it) from its start, `None` if there is none;
@@ -409,6 +421,7 @@ impl Collected {
             callstacks: std::mem::take(&mut self.callstacks),
             files,
             loaded: HashMap::new(),
+            left_out: BTreeSet::new(),
             known: HashMap::new(),
             entries: 0,
             shortened: 0,
@@ -420,7 +433,9 @@ impl Collected {
             sample.stack = *known.entry(key).or_insert_with(|| builder.stack(callstack, end, sample.time_ns));
             finished.push(sample);
         }
-        let shortened = builder.shortened;
+        builder.release();
+        let (shortened, left_out) = (builder.shortened, std::mem::take(&mut builder.left_out));
+        left_out.into_iter().for_each(|text| self.warn(text));
         names::looked_up(&self.recording).into_iter().for_each(|text| self.warn(text));
         if shortened > 0 {
             self.warn(format!(

@@ -12,7 +12,8 @@ use object::{Object, ObjectSection};
 
 use super::filter::Filter;
 use super::raw::Function;
-use crate::elf::{Parts, SECTION_BYTES_MAX, parse_elf};
+use crate::budget::Account;
+use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
 use crate::image::ImageError;
 use crate::symbols::Symbols;
 
@@ -69,21 +70,19 @@ impl From<ImageError> for SledError {
 }
 
 /// The functions of an ELF file that can be traced, by number; those beyond [`FUNCTIONS_MAX`] cannot.
-pub fn functions(elf: &[u8]) -> Result<Vec<SledFunction>, SledError> {
-    let parts = Parts::of(&elf);
+pub fn functions(elf: &dyn ReadAt) -> Result<Vec<SledFunction>, SledError> {
+    let parts = Parts::of(elf, &Account::alone());
     let file = parse_elf(&parts)?;
     let section = file.section_by_name(SECTION).ok_or(SledError::NoSleds)?;
-    if section.size() > SECTION_BYTES_MAX {
-        return Err(SledError::Damaged(section.size()));
-    }
-    let table = section.data().map_err(ImageError::from)?;
+    let missing = || parts.error(ImageError::Damaged("its table of functions is not all there".to_owned()));
+    let table = section_bytes(&parts, &file, SECTION).ok_or_else(missing)?;
     if table.is_empty() {
         return Err(SledError::NoSleds);
     }
     if !table.len().is_multiple_of(ENTRY_BYTES) {
         return Err(SledError::Damaged(table.len() as u64));
     }
-    Ok(functions_of(table, section.address()))
+    Ok(functions_of(&table, section.address()))
 }
 
 fn functions_of(table: &[u8], table_address: u64) -> Vec<SledFunction> {
@@ -177,7 +176,7 @@ mod tests {
     fn programs_without_sleds_are_told_from_nonsense() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(functions(&own), Err(SledError::NoSleds));
-        assert_eq!(functions(b"no program"), Err(SledError::Image(ImageError::NotElf)));
+        assert_eq!(functions(&&b"no program"[..]), Err(SledError::Image(ImageError::NotElf)));
     }
 
     #[test]

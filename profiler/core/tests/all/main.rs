@@ -1,6 +1,7 @@
 //! All tests of recordings, unwinding and symbols in one program, so that it is linked once.
 #![forbid(unsafe_code)]
 
+mod bombs;
 mod common;
 mod damaged;
 mod jit;

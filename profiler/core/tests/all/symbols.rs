@@ -2,6 +2,7 @@
 
 use crate::common::compile;
 use glass_profile::arch::x86_64::Registers;
+use glass_profile::budget::Account;
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample, Segment};
 use glass_profile::guest::{GuestId, SpaceId};
@@ -77,8 +78,8 @@ fn only_what_is_needed_of_a_program_is_read() {
     assert!(image.is_covered(address) && image.function_start(address) == Some(address));
 
     // A program that runs is not kept in memory, and its code is there all the same.
-    let mapped = Image::of_file(Box::new(large()), true).unwrap();
-    let shut = Image::of_file(Box::new(large()), false).unwrap();
+    let mapped = Image::of_file(Box::new(large()), true, Account::alone()).unwrap();
+    let shut = Image::of_file(Box::new(large()), false, Account::alone()).unwrap();
     let code = |image: &Image, address| {
         let mut code = [0; 16];
         let count = image.code(address, &mut code);

@@ -10,8 +10,11 @@ mod tap;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Device, Ring, Turn, VERSION_1};
+use crate::backend::{Device, Turn, VERSION_1};
+use crate::jail;
+use crate::rings::Ring;
 use anyhow::{Context, Result};
+use glass_jail::SystemCalls;
 use moves::{Receiver, Transmitter};
 use std::os::fd::{AsFd, BorrowedFd};
 pub(crate) use tap::Tap;
@@ -48,7 +51,13 @@ impl Card {
     }
 }
 
+/// What the card needs of the kernel: what a driver agrees to reaches the TAP device.
+pub(crate) fn system_calls() -> SystemCalls {
+    jail::allow_control(SystemCalls::of_every_program(), &[libc::TUNSETVNETHDRSZ, libc::TUNSETOFFLOAD])
+}
+
 impl Device for Card {
+    const NAME: &'static str = "network card";
     /// To receive, and to transmit.
     const QUEUES: usize = 2;
 

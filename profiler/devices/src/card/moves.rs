@@ -3,8 +3,8 @@
 use super::HEADER_BYTES;
 use super::datagrams::{Datagram, Train};
 use super::tap::Tap;
-use crate::backend::{Ring, Turn};
-use crate::rings::{self, Buffer};
+use crate::backend::Turn;
+use crate::rings::{Buffer, PIECES_MAX, Ring, Round};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -64,26 +64,29 @@ impl Transmitter {
         if !ring.is_running() {
             return Turn::Starved;
         }
-        let queue = &mut ring.queue;
+        let mut round = ring.round(memory);
         let (mut pieces, mut frames) = (Vec::new(), Vec::with_capacity(TURN));
         while frames.len() < TURN
-            && let Some(buffer) = rings::next(queue, memory, false, &mut pieces)
+            && let Some(buffer) = ring.next_buffer(memory, &mut round, false, &mut pieces)
         {
             let range = pieces.len() - buffer.pieces..pieces.len();
             let joins = self.joins && header_bytes == HEADER_BYTES;
             let datagram = if joins { Datagram::parse(&pieces[range.clone()]) } else { None };
             frames.push(Frame { head: buffer.head, pieces: range, datagram });
         }
-        let mut turn = if frames.len() == TURN { Turn::Busy } else { Turn::Done };
+        let mut turn = if frames.len() == TURN || round.is_cut() { Turn::Busy } else { Turn::Done };
         let mut left = &frames[..];
         while !left.is_empty() {
             left = &left[self.send(tap, left, &pieces)..];
         }
         // All at once: a guest that waits for room then has room for many, and is woken once for them.
         let used: Vec<(u16, u32)> = frames.iter().map(|frame| (frame.head, 0)).collect();
-        let is_wanted = !used.is_empty() && rings::complete(queue, memory, &used).unwrap_or(false);
+        let is_wanted = !used.is_empty() && ring.complete(memory, &used);
+        if !ring.is_running() {
+            return Turn::Starved;
+        }
         // A notification costs the guest an exit, so it makes one only while nothing is looked for.
-        if turn == Turn::Done && queue.enable_notification(memory).unwrap_or(false) {
+        if turn == Turn::Done && ring.queue.enable_notification(memory).unwrap_or(false) {
             turn = Turn::Busy;
         }
         if is_wanted {
@@ -132,6 +135,9 @@ impl Transmitter {
                 }
             }
         }
+        if joined.len() > PIECES_MAX {
+            return false;
+        }
         // SAFETY: the guest's memory has the pieces, `headers` lives until the end, and they are only read.
         let sent = unsafe { tap.write(&joined) };
         // Linux before 6.2 does not know the kind; anything else would go wrong with each datagram, too.
@@ -156,18 +162,18 @@ impl Receiver {
         if !ring.is_running() {
             return Turn::Starved;
         }
-        let queue = &mut ring.queue;
+        let mut round = ring.round(memory);
         let mut room = Room::default();
         let mut used = Vec::new();
         let (mut turn, mut is_wanted) = (Turn::Busy, false);
         for _ in 0..TURN {
             while room.bytes < FRAME_BYTES_MAX && (self.is_merged || room.buffers.is_empty()) {
-                let Some(buffer) = rings::next(queue, memory, true, &mut room.pieces) else { break };
+                let Some(buffer) = ring.next_buffer(memory, &mut round, true, &mut room.pieces) else { break };
                 room.bytes += buffer.bytes;
                 room.buffers.push_back(buffer);
             }
             let Some(&Buffer { head, pieces, start, .. }) = room.buffers.front() else {
-                turn = Turn::Starved;
+                turn = if round.is_cut() { Turn::Busy } else { Turn::Starved };
                 break;
             };
             used.clear();
@@ -175,7 +181,7 @@ impl Receiver {
                 // It is no buffer, and goes back as it is.
                 used.push((head, 0));
             } else {
-                let mut left = match self.next_frame(tap, &mut room) {
+                let mut left = match self.next_frame(tap, &mut room, &round) {
                     Ok(Some(bytes)) => bytes,
                     Ok(None) => continue,
                     Err(end) => {
@@ -198,12 +204,16 @@ impl Receiver {
                 }
             }
             room.take(used.len());
-            is_wanted |= rings::complete(queue, memory, &used).unwrap_or(false);
+            is_wanted |= ring.complete(memory, &used);
+        }
+        if !ring.is_running() {
+            return Turn::Starved;
         }
         // Buffers without a frame for them are no reason for a notification.
-        if turn == Turn::Starved && queue.enable_notification(memory).unwrap_or(false) {
+        if turn == Turn::Starved && ring.queue.enable_notification(memory).unwrap_or(false) {
             turn = Turn::Busy;
         }
+        let queue = &mut ring.queue;
         queue.set_next_avail(queue.next_avail().wrapping_sub(room.buffers.len() as u16));
         if is_wanted {
             ring.interrupt();
@@ -212,10 +222,10 @@ impl Receiver {
     }
 
     /// Reads a frame into the room: its length, `None` if it was lost, or why there is none.
-    fn next_frame(&mut self, tap: &Tap, room: &mut Room) -> Result<Option<usize>, Turn> {
+    fn next_frame(&mut self, tap: &Tap, room: &mut Room, round: &Round) -> Result<Option<usize>, Turn> {
         if self.frame_bytes == 0 {
             let whole = [libc::iovec { iov_base: self.frame.as_mut_ptr().cast(), iov_len: self.frame.len() }];
-            let is_direct = room.bytes >= FRAME_BYTES_MAX;
+            let is_direct = room.bytes >= FRAME_BYTES_MAX && room.pieces.len() <= PIECES_MAX;
             let pieces = if is_direct { &room.pieces[..] } else { &whole };
             // SAFETY: the pieces are the guest's memory, to which there are no references, or the frame, which is not used meanwhile.
             let bytes = match unsafe { tap.read(pieces) } {
@@ -232,7 +242,8 @@ impl Receiver {
         }
         let frame = &self.frame[..self.frame_bytes];
         if room.bytes < frame.len() {
-            if self.is_merged {
+            // Buffers of so many pieces that those of a round do not have room for it never will.
+            if self.is_merged && !round.is_cut() {
                 return Err(Turn::Starved);
             }
             self.frame_bytes = 0;

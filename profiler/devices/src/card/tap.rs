@@ -1,11 +1,10 @@
 //! A TAP device: frames with the header of virtio-net in front (Linux, Documentation/networking/tuntap.rst; `linux/if_tun.h`).
 
 use anyhow::{Context, Result, bail};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 
 /// Offloads of the guest (virtio 1.2, section 5.1.3), and what `TUNSETOFFLOAD` calls them.
 const OFFLOADS: [(u64, libc::c_uint); 4] = [
@@ -16,7 +15,11 @@ const OFFLOADS: [(u64, libc::c_uint); 4] = [
 ];
 
 /// An open TAP device. All calls return at once.
-pub(crate) struct Tap(File);
+pub(crate) struct Tap {
+    file: File,
+    /// What stands in for a device has none.
+    has_offloads: bool,
+}
 
 impl Tap {
     /// Attaches to the existing device `name`.
@@ -46,27 +49,30 @@ impl Tap {
             };
             bail!("cannot open the TAP device {name} ({error}){advice}");
         }
-        Ok(Tap(file))
+        Ok(Tap { file, has_offloads: true })
     }
 
     /// Anything whose reads and writes are frames.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "script"))]
     pub(crate) fn from_file(file: File) -> Tap {
-        Tap(file)
+        Tap { file, has_offloads: false }
     }
 
     /// Sets the length of the headers, and which frames the guest can take.
     pub(crate) fn agree(&self, header_bytes: usize, features: u64) -> io::Result<()> {
+        if !self.has_offloads {
+            return Ok(());
+        }
         let bytes = header_bytes as libc::c_int;
         // SAFETY: the kernel reads one `int`, which lives until the call returns.
-        let is_set = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &bytes) };
+        let is_set = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &bytes) };
         if is_set < 0 {
             return Err(io::Error::last_os_error());
         }
         let offloads = OFFLOADS.into_iter().filter(|(feature, _)| features & feature != 0);
         let offloads = offloads.fold(0, |all, (_, offload)| all | offload);
         // SAFETY: the argument is a number.
-        match unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(offloads)) } {
+        match unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(offloads)) } {
             0.. => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -78,7 +84,7 @@ impl Tap {
     /// The pieces are memory that may be written and that no reference leads to.
     pub(crate) unsafe fn read(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
         // SAFETY: the caller's promise; the kernel checks the count.
-        length(unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
+        length(unsafe { libc::readv(self.file.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
     }
 
     /// Sends a frame.
@@ -87,24 +93,44 @@ impl Tap {
     /// The pieces are memory that may be read.
     pub(crate) unsafe fn write(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
         // SAFETY: the caller's promise; the kernel checks the count.
-        length(unsafe { libc::writev(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
+        length(unsafe { libc::writev(self.file.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
     }
 }
 
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
 /// Refuses a TAP device that does not exist.
 pub fn check(name: &str) -> Result<()> {
-    if !Path::new("/sys/class/net").join(name).exists() {
+    // Not /sys/class/net, which has the devices of the network namespace that mounted it.
+    let devices = fs::read_to_string("/proc/self/net/dev").context("cannot read /proc/self/net/dev")?;
+    if !is_listed(&devices, name) {
         bail!("there is no network device {name}: make it with `ip tuntap add mode tap {name}`");
     }
     Ok(())
 }
 
+/// Whether a device is in the kernel's table of them: two lines of headings, then a name and a colon in each line.
+fn is_listed(devices: &str, name: &str) -> bool {
+    devices.lines().skip(2).filter_map(|line| line.split_once(':')).any(|(listed, _)| listed.trim() == name)
+}
+
 fn length(returned: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_found_by_its_whole_name_in_the_network_namespace_of_this_process() {
+        let devices = "Inter-|   Receive  |  Transmit\n face |bytes    packets|bytes\n    lo:  1 2\n  tap10: 3 4\n";
+        let found = ["lo", "tap10", "tap1", "10", "face |bytes", ""].map(|name| is_listed(devices, name));
+        assert_eq!(found, [true, true, false, false, false, false]);
+        assert!(check("lo").is_ok() && check("no such device").is_err());
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::request::{Request, Status, Work};
 use anyhow::{Context, Result};
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -10,12 +11,31 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Requests on their way at the same time, at most: no more than QEMU's queue has.
 const REQUESTS_MAX: u32 = 256;
+/// Bytes of the requests on their way until no others are started, at most: a VM that is stopped has to wait for them.
+const BYTES_MAX: u64 = 64 << 20;
 /// What is written where the file system has no zeroes of its own.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Whether this process may use io_uring, of Linux 5.11 or newer.
 pub fn has_io_uring() -> bool {
     IoUring::new(REQUESTS_MAX).is_ok_and(|uring| uring.params().is_feature_ext_arg())
+}
+
+/// A ring for what disks need, and for nothing else: its requests are no system calls, so the jail does not see them.
+fn restricted() -> io::Result<IoUring> {
+    let uring = IoUring::builder().setup_r_disabled().build(REQUESTS_MAX)?;
+    let codes = [
+        opcode::Read::CODE,
+        opcode::Readv::CODE,
+        opcode::Write::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+        opcode::Nop::CODE,
+    ];
+    uring.submitter().register_restrictions(&mut codes.map(Restriction::sqe_op))?;
+    uring.submitter().register_enable_rings()?;
+    Ok(uring)
 }
 
 /// The requests that have been started and have not ended.
@@ -29,19 +49,24 @@ pub(super) struct Engine {
     write_flags: i32,
     places: Vec<Option<Place>>,
     free: Vec<usize>,
+    /// Of the requests on their way.
+    bytes: u64,
 }
 
 struct Place {
     request: Request,
+    /// How much it was at the start.
+    bytes: u64,
     is_cached: bool,
 }
 
 impl Engine {
     /// `cached` is the same file as `disk`.
     pub(super) fn new(disk: File, cached: File) -> Result<Engine> {
-        let uring = IoUring::new(REQUESTS_MAX).context("this host has no io_uring")?;
+        let uring = restricted().context("this host has no io_uring")?;
         let places = (0..REQUESTS_MAX).map(|_| None).collect();
-        Ok(Engine { uring, disk, cached, write_flags: 0, places, free: (0..REQUESTS_MAX as usize).rev().collect() })
+        let free = (0..REQUESTS_MAX as usize).rev().collect();
+        Ok(Engine { uring, disk, cached, write_flags: 0, places, free, bytes: 0 })
     }
 
     /// Sets whether writes end on stable storage.
@@ -60,7 +85,7 @@ impl Engine {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+        !self.free.is_empty() && self.bytes < BYTES_MAX
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -78,7 +103,9 @@ impl Engine {
     /// Its pieces are memory that the kernel may use until the request has ended.
     pub(super) unsafe fn start(&mut self, request: Request) {
         let index = self.free.pop().expect("there is room");
-        self.places[index] = Some(Place { request, is_cached: false });
+        let bytes = request.bytes;
+        self.bytes += bytes;
+        self.places[index] = Some(Place { request, bytes, is_cached: false });
         // SAFETY: the caller's promise.
         unsafe { self.push(index) };
     }
@@ -134,10 +161,11 @@ impl Engine {
             let Some(entry) = self.uring.completion().next() else { return Ok(()) };
             let index = entry.user_data() as usize;
             let place = self.places[index].as_mut().expect("the request is on its way");
-            match place.advance(entry.result()) {
+            match place.advance(entry.result(), self.write_flags != 0) {
                 Some(status) => {
                     self.free.push(index);
                     let place = self.places[index].take().expect("the request was on its way");
+                    self.bytes -= place.bytes;
                     end(place.request, status);
                 }
                 // SAFETY: it is a part of what was started.
@@ -155,9 +183,10 @@ impl Drop for Engine {
 }
 
 impl Place {
-    /// Notes what the kernel has returned. How the request ended, `None` if something is left.
-    fn advance(&mut self, result: i32) -> Option<Status> {
-        let Place { request, is_cached } = self;
+    /// Notes what the kernel has returned; with `is_write_through` changes have to be on stable storage before they end. How the request
+    /// ended, `None` if something is left.
+    fn advance(&mut self, result: i32, is_write_through: bool) -> Option<Status> {
+        let Place { request, is_cached, .. } = self;
         match (u64::try_from(result), request.work) {
             (Ok(count @ 1..), Work::Read | Work::Write) => {
                 request.advance(count.min(request.bytes));
@@ -165,6 +194,11 @@ impl Place {
             }
             // The file ends here: another process has made it shorter.
             (Ok(0), Work::Read | Work::Write) => Some(Status::Failed),
+            // Writes have a flag for that.
+            (Ok(_), Work::Discard | Work::Zero { .. }) if is_write_through => {
+                request.work = Work::Flush;
+                None
+            }
             (Ok(_), _) => Some(Status::Done),
             (Err(_), work) => match (-result, work) {
                 (libc::EINTR | libc::EAGAIN, _) => None,
@@ -173,9 +207,9 @@ impl Place {
                     *is_cached = true;
                     None
                 }
-                // A discard is a hint.
-                (libc::EOPNOTSUPP | libc::ENOSYS, Work::Discard) => Some(Status::Done),
-                (libc::EOPNOTSUPP | libc::ENOSYS, Work::Zero { .. }) => {
+                // A discard is a hint. A disk of the host has sectors of its own, which may be longer than the guest's: EINVAL.
+                (libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL, Work::Discard) => Some(Status::Done),
+                (libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL, Work::Zero { .. }) => {
                     request.write_zeroes(&ZEROES);
                     None
                 }
@@ -212,5 +246,53 @@ fn entry(request: &Request, file: types::Fd, write_flags: i32) -> squeue::Entry 
             opcode::Fallocate::new(file, *bytes).offset(*offset).mode(how | libc::FALLOC_FL_KEEP_SIZE).build()
         }
         (Work::Nothing(_), _) => opcode::Nop::new().build(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(work: Work) -> Place {
+        Place { request: Request::of(work), bytes: 0, is_cached: false }
+    }
+
+    /// EINVAL: a disk of the host has longer sectors than the guest's. The others: it has no such operation.
+    #[test]
+    fn a_disk_that_cannot_discard_is_written() {
+        let zero = Work::Zero { may_unmap: true };
+        for error in [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSYS] {
+            let mut zeroes = place(zero);
+            assert_eq!(zeroes.advance(-error, false), None);
+            assert_eq!((zeroes.request.work, zeroes.request.bytes), (Work::Write, 8192));
+            assert_eq!(zeroes.request.pieces.iter().map(|piece| piece.iov_len).sum::<usize>(), 8192);
+            assert_eq!(place(Work::Discard).advance(-error, false), Some(Status::Done));
+        }
+        assert_eq!(place(zero).advance(-libc::EIO, false), Some(Status::Failed));
+    }
+
+    #[test]
+    fn without_flushes_changes_end_on_stable_storage() {
+        for work in [Work::Zero { may_unmap: false }, Work::Discard] {
+            assert_eq!(place(work).advance(0, false), Some(Status::Done));
+            let mut synced = place(work);
+            assert_eq!(synced.advance(0, true), None);
+            assert_eq!(synced.request.work, Work::Flush);
+            assert_eq!(synced.advance(0, true), Some(Status::Done));
+        }
+    }
+
+    /// Its requests are no system calls, so no filter sees them.
+    #[test]
+    fn the_ring_takes_only_requests_of_disks() {
+        let Ok(mut uring) = restricted() else { return println!("skipped: this host has no io_uring") };
+        for (entry, expected) in
+            [(opcode::Nop::new().build(), 0), (opcode::Close::new(types::Fd(1000)).build(), -libc::EACCES)]
+        {
+            // SAFETY: neither has memory.
+            unsafe { uring.submission().push(&entry) }.unwrap();
+            uring.submit_and_wait(1).unwrap();
+            assert_eq!(uring.completion().next().map(|end| end.result()), Some(expected));
+        }
     }
 }

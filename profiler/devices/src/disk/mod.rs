@@ -10,11 +10,12 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Device, Ring, Turn};
-use crate::rings;
+use crate::backend::{Device, Turn};
+use crate::rings::Ring;
 use anyhow::{Context, Result, anyhow, ensure};
 use engine::Engine;
 pub use engine::has_io_uring;
+use glass_jail::SystemCalls;
 use glass_lock::{Access, Refused};
 use request::{Limits, RANGE_SECTORS_MAX, Request, SECTOR_BYTES, Work};
 use std::fs::OpenOptions;
@@ -122,11 +123,12 @@ impl Disk {
 
     /// Starts what the guest has queued, and gives back what has ended. Whether there was anything.
     fn round(&mut self, memory: &GuestMemoryMmap, ring: &mut Ring) -> Result<bool> {
+        let mut round = ring.round(memory);
         let mut is_busy = false;
         let mut bytes = 0;
         while bytes < ROUND_BYTES
             && self.engine.has_room()
-            && let Some(head) = rings::next_request(&mut ring.queue, memory, &mut self.read, &mut self.written)
+            && let Some(head) = ring.next_request(memory, &mut round, &mut self.read, &mut self.written)
         {
             is_busy = true;
             // SAFETY: the pieces are the guest's memory.
@@ -134,7 +136,7 @@ impl Disk {
             match request.work {
                 // SAFETY: the guest's memory is there.
                 Work::Nothing(status) => self.used.push(unsafe { request.end(status) }),
-                Work::Write if self.writes_at_once() => {
+                Work::Write if request.bytes <= ROUND_BYTES && self.writes_at_once() => {
                     bytes += request.bytes;
                     self.write(request);
                 }
@@ -174,7 +176,7 @@ impl Disk {
         if used.is_empty() {
             return Ok(false);
         }
-        if rings::complete(&mut ring.queue, memory, used).unwrap_or(false) {
+        if ring.complete(memory, used) {
             ring.interrupt();
         }
         used.clear();
@@ -182,7 +184,13 @@ impl Disk {
     }
 }
 
+/// What the disk needs of the kernel: requests, and writes to the page cache.
+pub(crate) fn system_calls() -> SystemCalls {
+    SystemCalls::of_every_program().allow(&[libc::SYS_io_uring_enter, libc::SYS_pwritev])
+}
+
 impl Device for Disk {
+    const NAME: &'static str = "disk";
     const QUEUES: usize = 1;
 
     fn features(&self) -> u64 {
@@ -211,6 +219,9 @@ impl Device for Disk {
         let mut busy = start;
         loop {
             let is_busy = self.round(memory, ring)?;
+            if !ring.is_running() {
+                return Ok(Turn::Starved);
+            }
             let now = Instant::now();
             if is_busy {
                 busy = now;

@@ -7,6 +7,9 @@ pub(super) const SECTOR_BYTES: u64 = 512;
 /// The longest request to discard or to write zeroes.
 pub(super) const RANGE_SECTORS_MAX: u32 = 8192;
 
+/// The longest read or write: far more than a driver makes of 126 pieces, and what a VM that is stopped may have to wait for.
+pub(super) const REQUEST_BYTES_MAX: u64 = 64 << 20;
+
 /// In front of a request: type, reserved, sector.
 const HEADER_BYTES: usize = 16;
 /// What a request to discard or to write zeroes has behind it: sector, number of sectors, flags.
@@ -131,11 +134,19 @@ impl Request {
         request
     }
 
+    /// A request for 16 sectors without memory.
+    #[cfg(test)]
+    pub(super) fn of(work: Work) -> Request {
+        let status = std::ptr::null_mut();
+        Request { head: 0, work, offset: 4096, bytes: 16 * SECTOR_BYTES, pieces: Vec::new(), written: 0, status }
+    }
+
     /// Accepts a request for `bytes` that start at `sector`, if the disk has them.
     fn take(&mut self, work: Work, limits: Limits, sector: u64, bytes: u64, pieces: &mut Vec<libc::iovec>) {
         let Some(offset) = sector.checked_mul(SECTOR_BYTES) else { return };
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= limits.bytes);
-        if !is_inside || !bytes.is_multiple_of(SECTOR_BYTES) || (limits.is_read_only && work != Work::Read) {
+        let is_whole = bytes.is_multiple_of(SECTOR_BYTES) && bytes <= REQUEST_BYTES_MAX;
+        if !is_inside || !is_whole || (limits.is_read_only && work != Work::Read) {
             return;
         }
         (self.work, self.offset, self.bytes) = (work, offset, bytes);

@@ -1,13 +1,18 @@
 //! The disk between a driver, whose rings the tests write by hand, and a file.
 
 use super::{Disk, DiskOptions, has_io_uring};
-use crate::backend::{Backend, Device, Ring, Turn};
+use crate::backend::{Backend, Device, Turn};
+use crate::rings::Ring;
 use crate::test_guest::{AVAILABLE, DATA, DESCRIPTORS, Guest, MEMORY_BYTES, NEXT, SIZE, USED, WRITE, message};
 use proptest::prelude::*;
 use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use virtio_queue::QueueT;
 use vm_memory::{Bytes, GuestAddress};
@@ -379,6 +384,121 @@ fn qemu_reads_the_configuration() {
     assert_eq!(read(1000, 4)[12..], [0; 4]);
     let error = backend.obey(message(24, &[0, 8, 0].map(u32::to_le_bytes).concat(), None)).unwrap_err();
     assert!(error.to_string().contains("without room"), "{error}");
+}
+
+/// A core of the guest offers each chain again as soon as the disk takes it, which it sees by the name that the disk writes. A round ends
+/// nevertheless: it takes no more than was offered when it started.
+#[test]
+fn a_guest_that_stays_ahead_does_not_hold_a_round() {
+    const TABLE: u16 = 4;
+    const CHAINS: u16 = 16;
+    const PIECES: u16 = 400;
+    let Some(mut host) = Host::new("ahead", DiskOptions::default()) else { return };
+    let memory = host.guest.memory.clone();
+    let name = |chain: u16| GuestAddress(DATA + 0x1000 + u64::from(chain % CHAINS) * 64);
+    memory.write_obj(GET_ID, GuestAddress(DATA)).unwrap();
+    for chain in 0..SIZE {
+        let table = 0x10_0000 + u64::from(chain) * 0x4000;
+        host.guest.descriptor(chain, table, u32::from(PIECES) * 16, TABLE, 0);
+        for index in 0..PIECES {
+            let at = table + u64::from(index) * 16;
+            let (address, bytes, flags) = match index {
+                0 => (DATA, 16, NEXT),
+                1 => (name(chain).0, 20, NEXT | WRITE),
+                399 => (DATA + 64, 1, WRITE),
+                // Nothing, for which the disk needs some time.
+                _ => (DATA, 0, NEXT | WRITE),
+            };
+            memory.write_obj(u128::from(address) | u128::from(bytes as u32) << 64, GuestAddress(at)).unwrap();
+            memory.write_obj([flags, index + 1], GuestAddress(at + 12)).unwrap();
+        }
+        memory.write_obj(chain, GuestAddress(AVAILABLE + 4 + u64::from(chain) * 2)).unwrap();
+        memory.write_obj(1_u8, name(chain)).unwrap();
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut taken = 0_u16;
+            while !is_over.load(Ordering::Relaxed) {
+                memory.store(taken.wrapping_add(CHAINS), GuestAddress(AVAILABLE + 2), Ordering::Release).unwrap();
+                if memory.read_obj::<u8>(name(taken)).unwrap() == 0 {
+                    memory.write_obj(1_u8, name(taken)).unwrap();
+                    taken = taken.wrapping_add(1);
+                }
+            }
+        });
+        let Host { guest, disk, .. } = &mut host;
+        let mut taken = 0_u32;
+        let mut most = 0;
+        while taken < 2000 && most <= CHAINS {
+            let before = guest.ring.queue.next_avail();
+            disk.round(&guest.memory, &mut guest.ring).unwrap();
+            let count = guest.ring.queue.next_avail().wrapping_sub(before);
+            most = most.max(count);
+            taken += u32::from(count);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(most <= CHAINS, "{most} chains in a round");
+    });
+}
+
+#[test]
+fn an_index_that_jumps_breaks_a_ring_until_it_is_set_up_again() {
+    let Some(mut host) = Host::new("jump", DiskOptions::default()) else { return };
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    host.guest.ring.error = Some(OwnedFd::from(theirs).into());
+    let read = |mut ours: &UnixStream| ours.read(&mut [0; 64]).unwrap_or(0);
+    host.guest.memory.write_obj(SIZE + 1, GuestAddress(AVAILABLE + 2)).unwrap();
+    assert_eq!(host.work(), Turn::Starved);
+    assert_eq!((read(&ours), host.guest.ring.violations()), (8, 1));
+    let sentence = host.guest.ring.take_report().unwrap().to_string();
+    assert_eq!(sentence, "it offered 33 chains of descriptors, more than there is room for");
+    // It rests, whatever the guest does, and is reported once.
+    host.queue(0, READ, 0, &[], 512);
+    assert_eq!(host.work(), Turn::Starved);
+    assert_eq!((host.guest.used_count(), read(&ours), host.guest.ring.take_report()), (0, 0, None));
+    host.guest.ring.stop();
+    host.guest.ring.queue.set_ready(true);
+    host.work_until(1);
+    assert_eq!(host.status(0), 0);
+}
+
+#[test]
+fn a_chain_that_is_too_long_or_has_no_end_goes_back() {
+    let Some(mut host) = Host::new("long", DiskOptions::default()) else { return };
+    let table = 0x10_0000;
+    for (pieces, last_flags) in [(1025_u32, WRITE), (1024, NEXT | WRITE), (20_000, WRITE)] {
+        host.guest = Guest::new(false);
+        for index in 0..pieces {
+            let flags = if index + 1 == pieces { last_flags } else { NEXT | WRITE };
+            let at = GuestAddress(table + u64::from(index) * 16);
+            host.guest.memory.write_obj(u128::from(DATA) | 1 << 64, at).unwrap();
+            host.guest.memory.write_obj([flags, (index + 1) as u16], GuestAddress(at.0 + 12)).unwrap();
+        }
+        host.guest.descriptor(0, table, pieces * 16, 4, 0);
+        host.guest.offer(0);
+        host.work();
+        assert_eq!((host.guest.used(), host.guest.ring.violations()), (vec![(0, 0)], 1), "{pieces}");
+    }
+    // As many as Linux reads at once.
+    host.guest = Guest::new(false);
+    host.guest.memory.write_slice(&[0; 16], GuestAddress(DATA)).unwrap();
+    for index in 0..1024_u64 {
+        let (bytes, flags) = match index {
+            0 => (16_u32, NEXT),
+            1023 => (1, WRITE),
+            // A sector in all.
+            _ => (u32::from(index <= 512), NEXT | WRITE),
+        };
+        let at = table + index * 16;
+        host.guest.memory.write_obj(u128::from(DATA + 0x1000) | u128::from(bytes) << 64, GuestAddress(at)).unwrap();
+        host.guest.memory.write_obj([flags, index as u16 + 1], GuestAddress(at + 12)).unwrap();
+    }
+    host.guest.descriptor(0, table, 1024 * 16, 4, 0);
+    host.guest.offer(0);
+    host.work_until(1);
+    assert_eq!(host.guest.ring.violations(), 0);
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! The place of each register in the answer to `g`: QEMU describes it in XML, which it requires a client to read
 //! before it answers all requests.
 
-use super::client::Client;
+use super::stub::Stub;
 use crate::arch::x86_64::gdb::Layout;
 use crate::error::GuestError;
 
@@ -12,13 +12,13 @@ const PARTS_MAX: usize = 1024;
 /// The most files of one description.
 const FILES_MAX: usize = 16;
 
-fn read_file(client: &mut Client, name: &str) -> Result<String, GuestError> {
+fn read_file(stub: &mut Stub, name: &str) -> Result<String, GuestError> {
     let mut text = String::new();
     for _ in 0..PARTS_MAX {
         if text.len() >= DESCRIPTION_BYTES_MAX {
             break;
         }
-        let answer = client.ask(&format!("qXfer:features:read:{name}:{:x},7f0", text.len()))?;
+        let answer = stub.ask_text(&format!("qXfer:features:read:{name}:{:x},7f0", text.len()))?;
         match answer.split_at_checked(1) {
             Some(("l", rest)) => {
                 text.push_str(rest);
@@ -66,14 +66,14 @@ fn registers_of(xml: &str) -> Vec<(String, usize)> {
 }
 
 /// Reads the description and finds the registers in it.
-pub(super) fn read_layout(client: &mut Client) -> Result<Layout, GuestError> {
-    let target = read_file(client, "target.xml")?;
+pub(super) fn read_layout(stub: &mut Stub) -> Result<Layout, GuestError> {
+    let target = read_file(stub, "target.xml")?;
     let target = without_comments(&target);
     let mut registers = registers_of(&target);
     let files: Vec<String> =
         tags(&target, "xi:include").filter_map(|tag| Some(attribute(tag, "href")?.to_owned())).collect();
     for file in files.into_iter().take(FILES_MAX) {
-        registers.extend(registers_of(&without_comments(&read_file(client, &file)?)));
+        registers.extend(registers_of(&without_comments(&read_file(stub, &file)?)));
     }
     Layout::of(&registers)
         .ok_or_else(|| GuestError::Protocol("its guest is not an x86-64 machine, or it does not send CR3".to_owned()))

@@ -59,9 +59,27 @@ struct Thread {
     state: State,
     /// A stop was requested and has not arrived yet.
     asked: bool,
+    /// It is on its way to stop for the main loop, and is stopped no earlier than at the end of a wait for a condition: that it is continued.
+    hurries: bool,
+    /// Reads its state.
+    call: File,
 }
 
 impl Thread {
+    /// Whether it does nothing: its vCPU is halted, and stays so for the main loop.
+    fn waits(&self) -> bool {
+        parse_call(&read_call(&self.call)) == Main::Condition
+    }
+
+    /// Whether it is as it was requested to be.
+    fn is_settled(&self) -> bool {
+        match self.state {
+            State::Held(_) | State::Ended => true,
+            State::Running => !self.asked,
+            State::Stepping => false,
+        }
+    }
+
     fn ask(&mut self) -> io::Result<()> {
         if !self.asked && !matches!(self.state, State::Held(_) | State::Ended) {
             self.tracee.interrupt()?;
@@ -84,8 +102,13 @@ impl Thread {
             Some(Stop::Signal(signal)) if self.state == State::Stepping => self.tracee.resume_to_call_with(signal)?,
             Some(Stop::Signal(signal)) => self.resume_otherwise(signal)?,
             Some(Stop::Call) if self.state != State::Stepping => self.resume_otherwise(0)?,
-            Some(Stop::Call) if is_begin_of_call(self.tracee.registers()?.rax) => self.tracee.resume_to_call()?,
-            Some(Stop::Call) => self.state = State::Held(libc::SIGTRAP),
+            Some(Stop::Call) => {
+                let registers = self.tracee.registers()?;
+                match is_begin_of_call(registers.rax) || (self.hurries && !is_end_of_wait(&registers)) {
+                    true => self.tracee.resume_to_call()?,
+                    false => self.state = State::Held(libc::SIGTRAP),
+                }
+            }
             Some(Stop::Event(signal)) => {
                 self.asked = false;
                 self.state = State::Held(signal);
@@ -121,6 +144,18 @@ impl Thread {
         Ok(())
     }
 
+    /// Resumes it, if it is stopped, up to the end of its next wait for a condition.
+    fn hurry(&mut self) -> io::Result<()> {
+        self.hurries = true;
+        self.step()
+    }
+
+    /// Stops it on its way to that wait.
+    fn end_hurry(&mut self) -> io::Result<()> {
+        let hurried = std::mem::take(&mut self.hurries);
+        if hurried && self.state == State::Stepping && !self.waits() { self.ask() } else { Ok(()) }
+    }
+
     /// Resumes it for a moment, if it is stopped: it releases a lock in a few instructions.
     fn nudge(&mut self) -> io::Result<()> {
         if self.state == State::Held(libc::SIGTRAP) {
@@ -136,6 +171,7 @@ impl Thread {
 
     /// Resumes it for good: later stops end as soon as they are processed.
     fn release(&mut self) -> io::Result<()> {
+        self.hurries = false;
         if self.state == State::Stepping {
             self.state = State::Running;
             self.ask()?;
@@ -169,6 +205,12 @@ impl Thread {
     }
 }
 
+/// Whether it has waited for a condition.
+fn is_end_of_wait(registers: &libc::user_regs_struct) -> bool {
+    registers.orig_rax == libc::SYS_futex as u64
+        && registers.rsi as i32 & libc::FUTEX_CMD_MASK == libc::FUTEX_WAIT_BITSET
+}
+
 /// Linux puts this into `rax` when a system call starts.
 fn is_begin_of_call(rax: u64) -> bool {
     rax == -i64::from(libc::ENOSYS) as u64
@@ -181,16 +223,20 @@ enum Main {
     Condition,
     /// It waits for the lock at this address.
     Lock(u64),
+    /// It waits for events.
+    Idle,
     Other,
 }
 
 /// glibc waits for a lock by FUTEX_WAIT and for a condition by FUTEX_WAIT_BITSET. (musl takes the first for
 /// both. Then no thread has the lock, each vCPU is resumed from call to call, and so stops too.)
-fn parse_main(text: &str) -> Main {
+fn parse_call(text: &str) -> Main {
     let mut words = text.split_ascii_whitespace();
     let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
-    if words.next().and_then(|call| call.parse().ok()) != Some(libc::SYS_futex) {
-        return Main::Other;
+    match words.next().and_then(|call| call.parse().ok()) {
+        Some(libc::SYS_futex) => {}
+        Some(libc::SYS_ppoll | libc::SYS_poll) => return Main::Idle,
+        _ => return Main::Other,
     }
     match (number(words.next()), number(words.next())) {
         (Some(address), Some(operation)) => match operation as i32 & libc::FUTEX_CMD_MASK {
@@ -200,6 +246,23 @@ fn parse_main(text: &str) -> Main {
         },
         _ => Main::Other,
     }
+}
+
+/// Whether the vCPUs are stopped as they have to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Frozen {
+    Yes,
+    /// No: the main loop waits for them for another reason, to stop them at the owner's request say.
+    Stopping,
+    /// No: the main loop was busy for too long.
+    Late,
+}
+
+/// What Linux says about a thread's system call.
+fn read_call(file: &File) -> String {
+    let mut bytes = [0; 256];
+    let count = file.read_at(&mut bytes, 0).unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..count]).into_owned()
 }
 
 /// The threads of a VM's vCPUs.
@@ -236,8 +299,9 @@ impl Freezer {
         let mut threads = Vec::with_capacity(ids.len());
         for id in ids {
             // In a container its threads have other ids.
-            std::fs::metadata(format!("/proc/{pid}/task/{id}"))?;
-            threads.push(Thread { id: *id, tracee: Tracee::seize(*id)?, state: State::Running, asked: false });
+            let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
+            let (tracee, state) = (Tracee::seize(*id)?, State::Running);
+            threads.push(Thread { id: *id, tracee, state, asked: false, hurries: false, call });
         }
         Ok(Freezer { pid, threads, main, signals, displaced: 0 })
     }
@@ -246,51 +310,120 @@ impl Freezer {
         self.threads.iter_mut().try_for_each(|thread| act(thread).or_else(|error| lost(error, thread)))
     }
 
-    /// Stops all threads, immediately if they run.
-    pub(super) fn freeze(&mut self) -> Result<(), GuestError> {
-        self.each(Thread::ask)
-    }
-
-    /// Keeps them stopped until the main loop waits for them to stop by themselves, then resumes them. `has_answer`
-    /// returns whether the main loop has answered already, and waits for it at most the given time.
-    pub(super) fn release(&mut self, mut has_answer: impl FnMut(Duration) -> bool) -> Result<(), GuestError> {
-        let start_ns = monotonic_ns();
-        let mut nudged_ns = start_ns;
-        loop {
-            self.each(|thread| thread.look().map(drop))?;
-            match self.main() {
-                Main::Condition => break,
-                Main::Lock(address) => {
-                    let owner = self.owner(address);
-                    // It has no owner for a moment when it is released.
-                    self.each(|thread| if owner == 0 || thread.id == owner { thread.step() } else { Ok(()) })?;
-                }
-                Main::Other if monotonic_ns() - nudged_ns > BUSY_NS_MAX => {
-                    self.each(Thread::nudge)?;
-                    nudged_ns = monotonic_ns();
-                }
-                Main::Other => {}
+    /// Helps the main thread to go on: a thread that has the lock that it waits for is resumed until it releases the lock.
+    fn help(&mut self, main: Main, nudged_ns: &mut u64) -> Result<(), GuestError> {
+        match main {
+            Main::Lock(address) => {
+                let owner = self.owner(address);
+                // It has no owner for a moment when it is released.
+                self.each(|thread| if owner == 0 || thread.id == owner { thread.step() } else { Ok(()) })?;
             }
-            if has_answer(LOOK_EVERY) {
-                break;
+            Main::Other if monotonic_ns() - *nudged_ns > BUSY_NS_MAX => {
+                self.each(Thread::nudge)?;
+                *nudged_ns = monotonic_ns();
             }
-            if monotonic_ns() - start_ns > FROZEN_NS_MAX {
-                self.displaced += 1;
-                break;
-            }
-        }
-        // A thread that stops for us now, or once more, would keep the main loop waiting.
-        self.each(Thread::release)?;
-        while !has_answer(LOOK_EVERY) && monotonic_ns() - start_ns < STOP_NS_MAX {
-            self.each(Thread::settle)?;
+            Main::Other | Main::Idle | Main::Condition => {}
         }
         Ok(())
     }
 
+    /// Stops the threads that do not wait, and the first one in any case, so that the VM cannot be stopped. Then waits until the main loop
+    /// waits for events: what it has handled before, it has reported.
+    pub(super) fn freeze(&mut self) -> Result<Frozen, GuestError> {
+        let first = self.threads.first().map(|thread| thread.id);
+        self.each(|thread| {
+            thread.hurries = false;
+            if Some(thread.id) == first || !thread.waits() { thread.ask() } else { Ok(()) }
+        })?;
+        let start_ns = monotonic_ns();
+        let mut nudged_ns = start_ns;
+        loop {
+            self.each(|thread| thread.look().map(drop))?;
+            let main = self.main();
+            match main {
+                Main::Idle if self.threads.iter().all(|thread| thread.is_settled() || thread.waits()) => {
+                    return Ok(Frozen::Yes);
+                }
+                // It stops them for the owner, or they have to do something before it continues them.
+                Main::Condition => self.each(Thread::hurry)?,
+                _ => {
+                    self.each(Thread::end_hurry)?;
+                    self.help(main, &mut nudged_ns)?;
+                }
+            }
+            if monotonic_ns() - start_ns > FROZEN_NS_MAX {
+                self.displaced += 1;
+                return Ok(Frozen::Late);
+            }
+            self.signals.wait(LOOK_EVERY);
+        }
+    }
+
+    /// Lets them stop for the main loop, which has a request to stop and to continue the VM, and stops each when it is continued,
+    /// before it runs the guest. `is_answered` returns whether the main loop has handled the request, `is_unread` whether
+    /// it has not received it.
+    pub(super) fn hold(
+        &mut self,
+        mut is_answered: impl FnMut() -> Result<bool, GuestError>,
+        is_unread: impl Fn() -> bool,
+    ) -> Result<Frozen, GuestError> {
+        let start_ns = monotonic_ns();
+        let mut nudged_ns = start_ns;
+        let mut is_done = false;
+        loop {
+            // In this order: a thread that was stopped before the main loop was seen waiting has not been continued yet.
+            self.each(|thread| thread.look().map(drop))?;
+            let main = self.main();
+            if !is_done && is_answered()? {
+                is_done = true;
+                self.threads.iter_mut().for_each(|thread| thread.hurries = false);
+            }
+            match main {
+                _ if is_done => {}
+                Main::Condition if is_unread() => return Ok(Frozen::Stopping),
+                Main::Condition => self.each(Thread::hurry)?,
+                main => self.help(main, &mut nudged_ns)?,
+            }
+            if is_done && self.threads.iter().all(Thread::is_settled) {
+                return Ok(Frozen::Yes);
+            }
+            if monotonic_ns() - start_ns > FROZEN_NS_MAX {
+                self.displaced += 1;
+                return Ok(Frozen::Late);
+            }
+            self.signals.wait(LOOK_EVERY);
+        }
+    }
+
+    /// Keeps them stopped until the main loop, which has a request to stop the VM, waits for them to stop by themselves, then resumes
+    /// them. `is_answered` returns whether the main loop has handled the request.
+    pub(super) fn stop(&mut self, mut is_answered: impl FnMut() -> Result<bool, GuestError>) -> Result<(), GuestError> {
+        let start_ns = monotonic_ns();
+        let mut nudged_ns = start_ns;
+        loop {
+            self.each(|thread| thread.look().map(drop))?;
+            let main = self.main();
+            if main == Main::Condition || is_answered()? || monotonic_ns() - start_ns > FROZEN_NS_MAX {
+                return self.go();
+            }
+            self.help(main, &mut nudged_ns)?;
+            self.signals.wait(LOOK_EVERY);
+        }
+    }
+
+    /// Resumes them. A thread that stops once more for us would keep the main loop waiting: call [`Freezer::settle`] while
+    /// waiting for it.
+    pub(super) fn go(&mut self) -> Result<(), GuestError> {
+        self.each(Thread::release)
+    }
+
+    /// Passes on what has happened to threads that run.
+    pub(super) fn settle(&mut self) -> Result<(), GuestError> {
+        self.each(Thread::settle)
+    }
+
     fn main(&self) -> Main {
-        let mut bytes = [0; 256];
-        let count = self.main.read_at(&mut bytes, 0).unwrap_or(0);
-        std::str::from_utf8(&bytes[..count]).map_or(Main::Other, parse_main)
+        parse_call(&read_call(&self.main))
     }
 
     /// The thread that holds a lock, 0 if none does or it cannot be read.
@@ -337,13 +470,13 @@ mod tests {
 
     #[test]
     fn what_the_main_thread_waits_for() {
-        assert_eq!(parse_main("running\n"), Main::Other);
-        assert_eq!(parse_main("271 0x55 0x9 0x7ff 0x0 0x8 0x0 0x7f10 0x7f20\n"), Main::Other);
-        assert_eq!(parse_main("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Lock(0x5580));
-        assert_eq!(parse_main("202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"), Main::Condition);
-        assert_eq!(parse_main("202 0x5580 0x81 0x1 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Other);
-        assert_eq!(parse_main("202 0x5580"), Main::Other);
-        assert_eq!(parse_main("202 zz 0x80"), Main::Other);
-        assert_eq!(parse_main(""), Main::Other);
+        assert_eq!(parse_call("running\n"), Main::Other);
+        assert_eq!(parse_call("271 0x55 0x9 0x7ff 0x0 0x8 0x0 0x7f10 0x7f20\n"), Main::Idle);
+        assert_eq!(parse_call("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Lock(0x5580));
+        assert_eq!(parse_call("202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"), Main::Condition);
+        assert_eq!(parse_call("202 0x5580 0x81 0x1 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Other);
+        assert_eq!(parse_call("202 0x5580"), Main::Other);
+        assert_eq!(parse_call("202 zz 0x80"), Main::Other);
+        assert_eq!(parse_call(""), Main::Other);
     }
 }

@@ -10,14 +10,19 @@
 //!
 //! In a QEMU that was started without gdbstub, one is started through its monitor.
 
+mod access;
 mod client;
+mod connection;
 mod description;
 mod freeze;
+mod holding;
+#[cfg(test)]
+mod model;
+mod stub;
 mod switch;
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use glass_profile::arch::x86_64::paging::Translator;
 use glass_profile::event::{Event, RawSample};
@@ -25,27 +30,28 @@ use glass_profile::guest::GuestKind;
 use glass_profile::model::State;
 
 use crate::Guest;
+use crate::access::KnownVm;
 use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::gdb::Layout;
 use crate::error::GuestError;
 use crate::find::Vm;
 use crate::memory::Ram;
-use crate::sys::{Watchdog, monotonic_ns};
+use crate::plan::{AddressSpace, CopyPlan, HeldCore, choose_vcpus};
+use crate::sys::monotonic_ns;
+use crate::vm::VmImage;
 pub use crate::vm::VmSettings;
-use crate::vm::{HeldCore, VCPUS_MAX, VmImage};
 pub(crate) use client::hex_byte;
-use client::{Client, Stopped};
+use client::{bytes_of, protocol};
+use connection::Connection;
 use freeze::Freezer;
+pub(crate) use holding::{LEAVE, LEAVE_HELD};
+use stub::{Hold, Stub};
 use switch::{Found, Switch};
 
 /// A VM that is attached to.
 pub struct QemuVm {
-    /// Stops the vCPUs' threads, where QEMU alone would stop them too late. Dropped first: the watchdog can only
-    /// be of use if they run.
-    freezer: Option<Freezer>,
     pid: u32,
-    client: Client,
-    watchdog: Watchdog,
+    stub: Stub,
     /// How the gdbstub was switched on, if it was off.
     switch: Option<Switch>,
     layout: Layout,
@@ -56,17 +62,21 @@ pub struct QemuVm {
     wanted: Vec<usize>,
     /// A KVM stops anywhere, an emulator only between two blocks.
     is_exact: bool,
-    image: VmImage,
-    /// Its owner had stopped it when it was looked at last.
-    is_paused: bool,
+    plan: CopyPlan,
+    /// The registers of the first vCPU at the attach, until they were used.
+    first_state: Option<CoreState>,
     /// Samples of a VM that did not run.
     paused_samples: u64,
+    /// What could not be put back when it was detached from.
+    left_behind: Option<String>,
     detached: bool,
     /// The pause of the attach.
     frozen_ns: u64,
     warnings: Vec<String>,
 }
 
+/// How often a sample is repeated because the owner has continued the VM in the middle.
+const REPEATS_MAX: u32 = 3;
 /// Bytes that are compared at each address to find out which file is the RAM.
 const BYTES_COMPARED: usize = 64;
 
@@ -87,14 +97,15 @@ impl Comparison {
 
 /// A core that the gdbstub holds.
 struct Core<'a> {
-    client: &'a mut Client,
+    stub: &'a mut Stub,
     memory: Option<&'a Ram>,
     translator: Translator,
     thread: &'a str,
+    is_halted: bool,
     is_exact: bool,
 }
 
-impl HeldCore for Core<'_> {
+impl AddressSpace for Core<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         match self.memory {
             Some(memory) => {
@@ -103,14 +114,17 @@ impl HeldCore for Core<'_> {
                     return Ok(done);
                 }
                 // Perhaps in the part of the RAM whose place in the file is not known.
-                Ok(done + self.client.read_memory(address.wrapping_add(done as u64), &mut into[done..])?)
+                let rest = address.wrapping_add(done as u64);
+                Ok(done + self.stub.read_memory(self.thread, rest, &mut into[done..])?)
             }
-            None => self.client.read_memory(address, into),
+            None => self.stub.read_memory(self.thread, address, into),
         }
     }
+}
 
+impl HeldCore for Core<'_> {
     fn is_halted(&mut self) -> Result<bool, GuestError> {
-        self.client.is_halted(self.thread)
+        Ok(self.is_halted)
     }
 
     fn is_exact(&self) -> bool {
@@ -119,10 +133,15 @@ impl HeldCore for Core<'_> {
 }
 
 impl QemuVm {
-    /// Attaches. The VM is stopped for some milliseconds; when this returns it runs.
-    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<QemuVm, GuestError> {
-        let vcpus = settings.clone();
+    /// Attaches. The VM is stopped for some milliseconds; when this returns it runs, if its owner has not stopped it.
+    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<QemuVm>, GuestError> {
+        let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
+        KnownVm::of(QemuVm::connect(vm, &vcpus)?, image)
+    }
+
+    /// Connects, for samples of these vCPUs, of all if none is given. What the VM runs is not known yet.
+    pub(crate) fn connect(vm: &Vm, vcpus: &[u32]) -> Result<QemuVm, GuestError> {
         let (address, switch) = match (&vm.gdb, &vm.monitor) {
             (Some(address), _) => (address.clone(), None),
             (None, Some(monitor)) => match Switch::find(vm.pid, monitor)? {
@@ -132,109 +151,117 @@ impl QemuVm {
             (None, None) => return Err(GuestError::NoGdbstub(vm.pid)),
         };
         let mut warnings = Vec::new();
-        let files = match Ram::candidates(vm.pid) {
-            Ok(candidates) => candidates.into_iter().filter(Ram::is_file).collect(),
-            Err(error) => {
-                warnings.push(format!("the VM's RAM cannot be mapped ({error}), so it is read through the gdbstub, which makes pauses some times longer"));
-                Vec::new()
-            }
-        };
         let start_ns = monotonic_ns();
-        let (mut client, mut watchdog) = Client::connect(&address, switch.as_ref())?;
-        // From here on the VM is stopped, even if we are killed.
-        let is_paused = client.greet()? == Stopped::Before;
-        watchdog.note_paused(is_paused);
-        let layout = description::read_layout(&mut client)?;
-        let threads = read_threads(&mut client)?;
-        let wanted = vcpus.choose(threads.len())?;
+        let mut stub = Stub::new(Connection::open(&address, switch.as_ref())?);
+        // From here on the VM is stopped, even if we are killed. A `stop` of the owner until it is continued is lost, so it is soon.
+        let vcpu_threads = stub.vcpu_threads()?;
+        let threads = stub.vcpus()?;
+        stub.go()?;
+        let is_exact = vm.accel == "kvm";
+        if let Err(error) = prepare_to_freeze(&mut stub, vm.pid, &vcpu_threads) {
+            warnings.push(without_freezer(is_exact, &error));
+        }
+        let layout = description::read_layout(&mut stub)?;
+        let wanted = choose_vcpus(vcpus, threads.len())?;
         let mut attached = QemuVm {
-            freezer: None,
             pid: vm.pid,
-            client,
-            watchdog,
+            stub,
             switch,
             layout,
             memory: None,
             threads,
             wanted,
-            is_exact: vm.accel == "kvm",
-            image,
-            is_paused,
+            is_exact,
+            plan: CopyPlan::default(),
+            first_state: None,
             paused_samples: 0,
+            left_behind: None,
             detached: false,
             frozen_ns: 0,
             warnings,
         };
-        attached.choose_memory(files)?;
-        attached.prepare_to_freeze()?;
-        let (state, mut core, image) = attached.core(attached.wanted[0])?;
-        let warning = image.check(&state, &mut core)?;
-        attached.warnings.extend(warning);
-        if is_paused {
-            attached.warnings.push("the VM is paused, and stays so until its owner starts it".to_owned());
-        } else {
-            attached.client.resume()?;
-            attached.frozen_ns = monotonic_ns() - start_ns;
+        attached.choose_memory()?;
+        let hold = attached.read_first_state()?;
+        match hold {
+            Hold::Paused => {
+                attached.warnings.push("the VM is paused, and stays so until its owner starts it".to_owned())
+            }
+            _ => attached.frozen_ns = monotonic_ns() - start_ns,
         }
-        attached.warnings.extend(attached.image.prepare());
         Ok(attached)
     }
 
-    /// Stops the VM for a sample.
-    fn stop(&mut self) -> Result<Stopped, GuestError> {
-        let may_be_paused = self.is_paused || self.client.was_stopped();
-        let stopped = match &mut self.freezer {
-            _ if may_be_paused => self.client.stop_if_it_runs()?,
-            Some(freezer) => {
-                freezer.freeze()?;
-                self.client.stop_while(|has_answer| freezer.release(has_answer))?
-            }
-            None => self.client.stop()?,
-        };
-        let is_paused = stopped == Stopped::Before;
-        if stopped != Stopped::Ended && is_paused != self.is_paused {
-            self.is_paused = is_paused;
-            self.watchdog.note_paused(is_paused);
-        }
-        Ok(stopped)
+    /// The registers of the first core, kept for the first who wants them, and how the VM was.
+    fn read_first_state(&mut self) -> Result<Hold, GuestError> {
+        let (hold, cores) = self.hold(&[self.wanted[0]])?;
+        self.stub.go()?;
+        self.first_state =
+            Some(cores.first().map(|(state, _)| *state).ok_or_else(|| protocol("ended the connection"))?);
+        Ok(hold)
     }
 
-    /// The registers of a core of the held VM, and the way to its memory.
-    fn core(&mut self, index: usize) -> Result<(CoreState, Core<'_>, &VmImage), GuestError> {
-        let thread = &self.threads[index];
-        if self.threads.len() > 1 {
-            self.client.select(thread)?;
+    /// Holds the VM, until [`Stub::go`]; the states of these cores, and whether each is halted. None if it has ended.
+    fn hold(&mut self, indices: &[usize]) -> Result<(Hold, Vec<(CoreState, bool)>), GuestError> {
+        let mut commands = Vec::with_capacity(3 * indices.len());
+        for index in indices {
+            let thread = &self.threads[*index];
+            commands.extend([format!("Hg{thread}"), "g".to_owned(), format!("qThreadExtraInfo,{thread}")]);
         }
-        let bytes = self.client.registers()?;
-        let state =
-            self.layout.registers(bytes).ok_or_else(|| GuestError::Protocol("sent too few registers".to_owned()))?;
-        let translator = Translator::new(state.paging);
+        let (hold, answers) = self.stub.hold(&commands)?;
+        if hold == Hold::Ended {
+            return Ok((hold, Vec::new()));
+        }
+        let mut cores = Vec::with_capacity(indices.len());
+        for answer in answers.chunks(3) {
+            let [selected, registers, info] = answer else { break };
+            if selected != b"OK" {
+                return Err(protocol("does not accept a vCPU that it listed"));
+            }
+            let state = self.layout.registers(registers).ok_or_else(|| protocol("sent too few registers"))?;
+            cores.push((state, is_halted(info)));
+        }
+        if cores.len() < indices.len() {
+            return Err(protocol("did not answer for each vCPU"));
+        }
+        Ok((hold, cores))
+    }
+
+    /// The way to the memory of a core of the held VM.
+    fn core(&mut self, index: usize, state: &CoreState, is_halted: bool) -> (Core<'_>, &CopyPlan) {
+        let (translator, thread) = (Translator::new(state.paging), self.threads[index].as_str());
         let (memory, is_exact) = (self.memory.as_ref(), self.is_exact);
-        let core = Core { client: &mut self.client, memory, translator, thread, is_exact };
-        Ok((state, core, &self.image))
+        (Core { stub: &mut self.stub, memory, translator, thread, is_halted, is_exact }, &self.plan)
     }
 
     /// Finds out which of the files is the RAM: the one that holds what QEMU reads there. Of several, the nodes of a
     /// NUMA machine say, nothing else shows it.
-    fn choose_memory(&mut self, mut files: Vec<Ram>) -> Result<(), GuestError> {
-        if files.is_empty() {
-            if self.warnings.is_empty() {
-                self.warnings.push("the VM's RAM is no memfd, so it is read through the gdbstub, which makes pauses some times longer: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
+    fn choose_memory(&mut self) -> Result<(), GuestError> {
+        let mut files: Vec<Ram> = match Ram::candidates(self.pid) {
+            Ok(candidates) => candidates.into_iter().filter(Ram::is_file).collect(),
+            Err(error) => {
+                self.warnings.push(format!("the VM's RAM cannot be mapped ({error}), so it is read through the gdbstub, which makes pauses some times longer"));
+                return Ok(());
             }
+        };
+        if files.is_empty() {
+            self.warnings.push("the VM's RAM is no memfd, so it is read through the gdbstub, which makes pauses some times longer: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
             return Ok(());
         }
         let mut seen = vec![Comparison::default(); files.len()];
         for index in 0..self.threads.len() {
-            let (state, core, _) = self.core(index)?;
+            let (_, cores) = self.hold(&[index])?;
+            let Some((state, _)) = cores.first() else { break };
+            let (core, _) = self.core(index, state, false);
             for address in [state.registers.rsp, state.registers.rip] {
                 let mut expected = [0; BYTES_COMPARED];
-                let bytes = core.client.read_memory(address, &mut expected)?;
+                let bytes = core.stub.read_memory(core.thread, address, &mut expected)?;
                 for (file, seen) in files.iter().zip(&mut seen) {
                     let mut found = [0; BYTES_COMPARED];
                     let read = Translator::new(state.paging).read(file, address, &mut found[..bytes]);
                     seen.compare(&expected[..read], &found[..read]);
                 }
             }
+            self.stub.go()?;
             if seen.iter().any(|seen| seen.same > 0) {
                 break;
             }
@@ -247,23 +274,19 @@ impl QemuVm {
         Ok(())
     }
 
-    /// An emulated VM is sampled at the moment of the request, if we may stop its threads.
-    fn prepare_to_freeze(&mut self) -> Result<(), GuestError> {
-        if self.is_exact {
-            return Ok(());
+    /// One sample of each wanted core, and how the VM was.
+    fn read_cores(&mut self) -> Result<(Hold, Vec<RawSample>), GuestError> {
+        let wanted = std::mem::take(&mut self.wanted);
+        let held = self.hold(&wanted);
+        self.wanted = wanted;
+        let (hold, cores) = held?;
+        let mut samples = Vec::with_capacity(cores.len());
+        for (place, (state, is_halted)) in cores.into_iter().enumerate() {
+            let index = self.wanted[place];
+            let (mut core, plan) = self.core(index, &state, is_halted);
+            samples.push(plan.sample(index, state, &mut core, plan.room())?);
         }
-        let threads = self.client.vcpu_threads()?;
-        let freezer = match threads.is_empty() {
-            true => Err(io::Error::other("QEMU does not name them")),
-            false => Freezer::new(self.pid, &threads),
-        };
-        match freezer {
-            Ok(freezer) => self.freezer = Some(freezer),
-            Err(error) => self.warnings.push(format!(
-                "the threads of the VM's vCPUs cannot be stopped at the moment of a sample ({error}), so too many samples show the guest waiting for its devices: run glass with CAP_SYS_PTRACE (as root, say)"
-            )),
-        }
-        Ok(())
+        Ok((hold, samples))
     }
 
     /// Leaves the gdbstub as it was found.
@@ -274,37 +297,33 @@ impl QemuVm {
             _ => Ok(()),
         }
     }
-
-    fn sample_core(&mut self, index: usize) -> Result<RawSample, GuestError> {
-        let (state, mut core, image) = self.core(index)?;
-        let room = image.room();
-        image.sample(index, state, &mut core, room)
-    }
 }
 
-fn read_threads(client: &mut Client) -> Result<Vec<String>, GuestError> {
-    let mut threads = Vec::new();
-    let mut answer = client.ask("qfThreadInfo")?;
-    // A stub may send one name at a time, or none.
-    for _ in 0..VCPUS_MAX {
-        let Some(list) = answer.strip_prefix('m') else { break };
-        threads.extend(list.split(',').filter(|id| !id.is_empty() && id.len() <= 64).map(str::to_owned));
-        if threads.len() >= VCPUS_MAX {
-            break;
-        }
-        answer = client.ask("qsThreadInfo")?;
-    }
+/// Lets the vCPUs be kept from running while the VM is held. An emulated VM is then sampled at the moment of the request, too.
+fn prepare_to_freeze(stub: &mut Stub, pid: u32, threads: &[u32]) -> io::Result<()> {
     if threads.is_empty() {
-        return Err(GuestError::Protocol("names no vCPU".to_owned()));
+        return Err(io::Error::other("QEMU does not name them"));
     }
-    threads.truncate(VCPUS_MAX);
-    Ok(threads)
+    stub.freeze_with(pid, Freezer::new(pid, threads)?);
+    Ok(())
+}
+
+fn without_freezer(is_exact: bool, error: &io::Error) -> String {
+    let late = if is_exact { "" } else { ", and too many samples show the guest waiting for its devices" };
+    format!(
+        "the threads of the VM's vCPUs cannot be stopped ({error}), so a `stop` of the VM's owner is lost if it arrives during a sample{late}: run glass with CAP_SYS_PTRACE (as root, say)"
+    )
+}
+
+/// Whether QEMU reports a vCPU as halted, in its text for humans ("CPU#0 [halted ]"), which has been stable for a decade.
+fn is_halted(info: &[u8]) -> bool {
+    let text: Vec<u8> = bytes_of(info).collect();
+    text.windows(6).any(|window| window == b"halted")
 }
 
 impl Guest for QemuVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        self.image.announce(self.wanted.iter().map(|vcpu| *vcpu as u32), sink);
         if self.frozen_ns > 0 {
             let frozen_ns = std::mem::take(&mut self.frozen_ns);
             sink(Event::Frozen { tracks_ns: self.wanted.iter().map(|vcpu| (*vcpu as u32, frozen_ns)).collect() });
@@ -313,30 +332,30 @@ impl Guest for QemuVm {
     }
 
     fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
-        let start_ns = monotonic_ns();
-        if self.stop()? == Stopped::Ended {
-            self.freezer = None;
-            self.switch_off()?;
-            self.watchdog.dismiss();
-            self.detached = true;
+        let mut start_ns = monotonic_ns();
+        let (mut hold, mut samples) = self.read_cores()?;
+        for _ in 0..REPEATS_MAX {
+            if !self.stub.is_torn() {
+                break;
+            }
+            self.stub.go()?;
+            start_ns = monotonic_ns();
+            (hold, samples) = self.read_cores()?;
+        }
+        if hold == Hold::Ended {
+            self.detach()?;
             return Ok(None);
         }
-        let mut samples = Vec::with_capacity(self.wanted.len());
-        for index in 0..self.wanted.len() {
-            samples.push(self.sample_core(self.wanted[index])?);
-        }
-        if self.is_paused {
-            self.paused_samples += 1;
-        } else {
-            self.client.resume()?;
-        }
+        self.stub.go()?;
+        let is_paused = hold == Hold::Paused;
+        self.paused_samples += u64::from(is_paused);
         // From before the request to stop until after the request to resume: the guest is stopped for
         // a part of this time, never for more. One that is paused loses nothing, and does not run.
-        let frozen_ns = if self.is_paused { 0 } else { monotonic_ns() - start_ns };
+        let frozen_ns = if is_paused { 0 } else { monotonic_ns() - start_ns };
         let events = samples.into_iter().map(|mut sample| {
             sample.time_ns = start_ns;
             sample.frozen_ns = frozen_ns;
-            if self.is_paused && sample.state != State::NeverStarted {
+            if is_paused && sample.state != State::NeverStarted {
                 sample.state = State::Paused;
             }
             Event::Sample(sample)
@@ -345,15 +364,11 @@ impl Guest for QemuVm {
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
-        match &mut self.freezer {
-            Some(freezer) => freezer.rest(until_ns)?,
-            None => std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))),
-        }
-        Ok(())
+        self.stub.line().rest(until_ns)
     }
 
     fn remark(&self) -> Option<String> {
-        let displaced = self.freezer.as_ref().map_or(0, Freezer::displaced);
+        let displaced = self.stub.displaced();
         let displaced = (displaced > 0).then(|| {
             format!("{displaced} samples were taken late, because QEMU was busy with a device: they may show the guest waiting for it")
         });
@@ -367,17 +382,23 @@ impl Guest for QemuVm {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
+    fn left_behind(&self) -> Option<String> {
+        self.left_behind.clone()
+    }
+
     fn tracks(&self) -> u64 {
         self.wanted.len() as u64
     }
 
     fn detach(&mut self) -> Result<(), GuestError> {
         if !self.detached {
-            self.freezer = None;
             // If this fails, the watchdog does what is left to do.
-            self.client.detach(self.is_paused)?;
-            self.switch_off()?;
-            self.watchdog.dismiss();
+            self.stub.line().let_threads_go();
+            self.stub.detach()?;
+            self.left_behind = self.switch_off().err().map(|error| {
+                format!("the gdbstub of QEMU {} stays on, for the next recording to use: {error}", self.pid)
+            });
+            self.stub.line().dismiss_watchdog();
             self.detached = true;
         }
         Ok(())

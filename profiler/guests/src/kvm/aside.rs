@@ -3,7 +3,9 @@
 //! would take the guest's time.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::parent_id;
 
 use crate::sys::Cpus;
 
@@ -14,6 +16,8 @@ const PROCESSOR_WORD: usize = 36;
 
 /// The CPUs that we were allowed, and those that we use.
 pub(super) struct Aside {
+    /// The process that started this one and works for it, if there is one.
+    reader: Option<u32>,
     allowed: Option<Cpus>,
     now: Option<Cpus>,
     rests: u32,
@@ -22,7 +26,20 @@ pub(super) struct Aside {
 impl Aside {
     pub(super) fn new() -> Aside {
         let allowed = Cpus::of_this_thread().ok();
-        Aside { allowed, now: allowed, rests: 0 }
+        Aside { reader: None, allowed, now: allowed, rests: 0 }
+    }
+
+    /// Includes the threads of the process that started this one.
+    pub(super) fn include_parent(&mut self) {
+        self.reader = Some(parent_id());
+    }
+
+    fn apply(&self, cpus: &Cpus) -> io::Result<()> {
+        // A parent that is gone is another one by now.
+        if let Some(reader) = self.reader.filter(|reader| *reader == parent_id()) {
+            cpus.apply_to(reader)?;
+        }
+        cpus.apply_to(std::process::id())
     }
 
     /// Called before each rest, with the `stat` file of each vCPU's thread.
@@ -31,7 +48,7 @@ impl Aside {
         let Some(allowed) = self.allowed.filter(|_| self.rests % EVERY == 1) else { return };
         // With a vCPU on every CPU no CPU is better.
         let wanted = vcpus.filter_map(cpu).fold(allowed, Cpus::without);
-        if self.now != Some(wanted) && wanted.apply().is_ok() {
+        if self.now != Some(wanted) && self.apply(&wanted).is_ok() {
             self.now = Some(wanted);
         }
     }
@@ -41,7 +58,7 @@ impl Drop for Aside {
     fn drop(&mut self) {
         if let Some(allowed) = self.allowed.filter(|_| self.now != self.allowed) {
             // Refused only if those CPUs are gone, and then the kernel has chosen others.
-            let _ = allowed.apply();
+            let _ = self.apply(&allowed);
         }
     }
 }

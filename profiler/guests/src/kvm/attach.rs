@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 use glass_profile::guest::GuestKind;
 
@@ -11,14 +12,16 @@ use super::inject::{self, Injector};
 use super::page::{self, RunPage};
 use super::threads::{self, Descriptor, Found, Search};
 use super::vcpu::Hold;
-use super::{Core, DETACH_TIMEOUT, KvmVm, RegistersBy, Vcpu, View, permission};
+use super::{DETACH_TIMEOUT, KvmVm, RegistersBy, Vcpu, View, permission};
 use crate::Guest;
+use crate::access::{self, KnownVm, VmAccess};
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::find::Vm;
 use crate::memory::{Ram, Translator};
+use crate::plan::{CopyPlan, is_wanted};
 use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
-use crate::vm::{HeldCore, VmImage, VmSettings};
+use crate::vm::{VmImage, VmSettings};
 
 /// How often a vCPU is stopped until one stop has ended a `KVM_RUN`.
 const FIRST_STOPS_MAX: u32 = 1000;
@@ -38,41 +41,49 @@ fn check_kvm(process: &Process, kvm: Option<i32>) -> io::Result<()> {
 }
 
 /// The vCPUs that are wanted, or an error that names those that are there.
-fn wanted(pid: u32, all: Vec<Descriptor>, settings: &VmSettings) -> Result<Vec<Descriptor>, GuestError> {
+fn wanted(pid: u32, all: Vec<Descriptor>, vcpus: &[u32]) -> Result<Vec<Descriptor>, GuestError> {
     if all.is_empty() {
         return Err(GuestError::NoVcpu(pid));
     }
-    let missing = settings.vcpus.iter().find(|wanted| all.iter().all(|vcpu| vcpu.index != **wanted));
+    let missing = vcpus.iter().find(|wanted| all.iter().all(|vcpu| vcpu.index != **wanted));
     if let Some(missing) = missing {
         return Err(GuestError::NoSuchVcpu { index: *missing, there: all.iter().map(|vcpu| vcpu.index).collect() });
     }
-    Ok(all.into_iter().filter(|vcpu| settings.wants(vcpu.index as usize)).collect())
+    Ok(all.into_iter().filter(|vcpu| is_wanted(vcpus, vcpu.index)).collect())
 }
 
 impl KvmVm {
     /// Attaches. Each vCPU's thread is stopped some times for some 10 us; when this returns it runs.
-    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KvmVm, GuestError> {
+    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
         KvmVm::attach_by(RegistersBy::Page, vm, settings)
     }
 
     /// Attaches with a certain way to the registers.
     #[doc(hidden)]
-    pub fn attach_by(by: RegistersBy, vm: &Vm, settings: VmSettings) -> Result<KvmVm, GuestError> {
-        let pid = vm.pid;
+    pub fn attach_by(by: RegistersBy, vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
+        let vcpus = settings.vcpus.clone();
+        let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
+        KnownVm::of(KvmVm::seize(by, vm.pid, &vcpus)?, image)
+    }
+
+    /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.
+    pub(crate) fn seize(by: RegistersBy, pid: u32, vcpus: &[u32]) -> Result<KvmVm, GuestError> {
         let refused = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => permission::explain(pid),
             io::ErrorKind::NotFound => GuestError::NoProcess(pid),
             _ => GuestError::System { action: format!("trace the VMM {pid}"), error },
         };
         let (descriptors, kvm) = threads::descriptors(pid).map_err(refused)?;
-        let descriptors = wanted(pid, descriptors, &settings)?;
-        let image = VmImage::load(GuestKind::Vm { vmm: pid }, &vm.name, settings)?;
+        let descriptors = wanted(pid, descriptors, vcpus)?;
         let process = Process::open(pid).map_err(refused)?;
         let shares = match by {
             RegistersBy::Calls => Err(io::Error::other("calls were requested")),
             RegistersBy::Page => check_kvm(&process, kvm),
         };
         let candidates = Ram::candidates(pid).map_err(refused)?;
+        if candidates.is_empty() {
+            return Err(GuestError::NoRamFile(pid));
+        }
         let signals =
             ChildSignals::block().map_err(|error| GuestError::System { action: "block SIGCHLD".to_owned(), error })?;
         let found = Search { pid, vcpus: &descriptors, signals: &signals, refused: &refused }.run()?;
@@ -100,34 +111,58 @@ impl KvmVm {
             let stat = File::open(format!("/proc/{pid}/task/{id}/stat")).ok();
             vcpus.push(Vcpu { index: descriptor.index, view, thread, is_synced: false, stat, is_silent: true });
         }
-        let mut attached = KvmVm { vcpus, memory: Ram::default(), image, signals, aside: Aside::new(), warnings };
-        attached.choose_memory(pid, candidates)?;
-        Ok(attached)
+        let (memory, plan) = (Ram::default(), CopyPlan::default());
+        Ok(KvmVm { vcpus, memory, candidates, plan, signals, aside: Aside::new(), warnings })
     }
 
-    /// Finds out which of the candidates is the RAM by what a vCPU sees there.
-    fn choose_memory(&mut self, pid: u32, mut candidates: Vec<Ram>) -> Result<(), GuestError> {
-        if candidates.is_empty() {
-            return Err(GuestError::NoRamFile(pid));
-        }
-        let mut chosen = None;
-        for position in 0..self.vcpus.len() {
-            let Some(choice) = self.while_held(position, |image, state| choose(pid, image, state, &candidates))? else {
-                continue;
+    /// Keeps the threads of the process that started this one off the vCPUs' CPUs too.
+    pub(crate) fn with_parent_aside(mut self) -> KvmVm {
+        self.aside.include_parent();
+        self
+    }
+
+    /// Stops a vCPU until its registers are known. `Ok(None)` if they are not available.
+    fn first_state(&mut self, position: usize) -> Result<Option<CoreState>, GuestError> {
+        for _ in 0..FIRST_STOPS_MAX {
+            let vcpu = &mut self.vcpus[position];
+            let call = match vcpu.thread.hold(&self.signals, DETACH_TIMEOUT)? {
+                Hold::Yes(call) => call,
+                Hold::Late | Hold::Ended => return Ok(None),
             };
-            let is_sure = matches!(choice, Ok((_, None)));
-            // A vCPU that has not been started yet sees nothing that could be compared; the first does.
-            if is_sure || chosen.is_none() {
-                chosen = Some(choice);
+            let state = vcpu.registers(call, &self.signals);
+            vcpu.thread.release()?;
+            if let Some(state) = state? {
+                return Ok(Some(state));
             }
-            if is_sure {
-                break;
-            }
+            self.rest(monotonic_ns() + 1_000_000)?;
         }
-        let (index, warning) = chosen.unwrap_or(Err(GuestError::NoVcpu(pid)))?;
-        self.memory = candidates.swap_remove(index);
-        self.warnings.extend(warning);
-        self.warnings.extend(self.image.prepare());
+        Ok(None)
+    }
+}
+
+impl VmAccess for KvmVm {
+    fn vcpus(&self) -> Vec<u32> {
+        self.vcpus.iter().map(|vcpu| vcpu.index).collect()
+    }
+
+    fn state(&mut self, vcpu: usize) -> Result<Option<CoreState>, GuestError> {
+        if vcpu < self.vcpus.len() { self.first_state(vcpu) } else { Ok(None) }
+    }
+
+    fn memories(&self) -> usize {
+        self.candidates.len()
+    }
+
+    fn read(&mut self, view: access::View, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        let memory = self.candidates.get(view.memory).unwrap_or(&self.memory);
+        Ok(Translator::new(view.paging).read(memory, address, into))
+    }
+
+    fn choose_memory(&mut self, memory: usize) -> Result<(), GuestError> {
+        if memory < self.candidates.len() {
+            self.memory = self.candidates.swap_remove(memory);
+            self.candidates.clear();
+        }
         if !self.memory.is_file() {
             self.warnings.push("the VM's RAM is no file that is shared, so it is read out of the VMM, which takes some microseconds longer for each sample (with QEMU, `-object memory-backend-memfd,share=on` avoids that)".to_owned());
         }
@@ -140,58 +175,17 @@ impl KvmVm {
         Ok(())
     }
 
-    /// Stops a vCPU until its registers are known, and inspects it while it is stopped. `Ok(None)` if they are
-    /// not available.
-    fn while_held<T>(
-        &mut self,
-        position: usize,
-        look: impl Fn(&VmImage, CoreState) -> T,
-    ) -> Result<Option<T>, GuestError> {
-        for _ in 0..FIRST_STOPS_MAX {
-            let vcpu = &mut self.vcpus[position];
-            let call = match vcpu.thread.hold(&self.signals, DETACH_TIMEOUT)? {
-                Hold::Yes(call) => call,
-                Hold::Late | Hold::Ended => return Ok(None),
-            };
-            let state = vcpu.registers(call, &self.signals);
-            let seen = state.map(|state| state.map(|state| look(&self.image, state)));
-            vcpu.thread.release()?;
-            if let Some(seen) = seen? {
-                return Ok(Some(seen));
-            }
-            self.rest(monotonic_ns() + 1_000_000)?;
-        }
-        Ok(None)
+    fn set_plan(&mut self, plan: CopyPlan) -> Result<(), GuestError> {
+        self.plan = plan;
+        Ok(())
     }
-}
 
-/// The candidate that holds what the guest should run, and a warning if that is not sure.
-fn choose(
-    pid: u32,
-    image: &VmImage,
-    state: CoreState,
-    candidates: &[Ram],
-) -> Result<(usize, Option<String>), GuestError> {
-    let mut possible = None;
-    let mut wrong = None;
-    for (index, memory) in candidates.iter().enumerate() {
-        let translator = Translator::new(state.paging);
-        let mut core = Core { memory, translator, is_halted: false, was_asked: false };
-        match image.check(&state, &mut core) {
-            Ok(None) => return Ok((index, None)),
-            // Other memory than RAM holds no page tables that lead anywhere.
-            Ok(Some(warning)) if core.read(state.registers.rip, &mut [0])? == 1 => {
-                possible.get_or_insert((index, Some(warning)));
-            }
-            Ok(Some(_)) => {}
-            Err(error) => {
-                wrong.get_or_insert(error);
-            }
-        }
+    fn wait(&mut self, time: Duration) -> Result<(), GuestError> {
+        self.rest(monotonic_ns() + time.as_nanos() as u64)
     }
-    match (possible, wrong) {
-        (_, Some(error)) => Err(error),
-        (Some(possible), None) => Ok(possible),
-        (None, None) => Err(GuestError::NoRamFile(pid)),
+
+    fn give_up(&mut self) {
+        // A thread that does not stop resumes when this one ends.
+        let _ = self.detach();
     }
 }

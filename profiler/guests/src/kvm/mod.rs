@@ -36,8 +36,8 @@ use crate::Guest;
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::memory::{Ram, Translator};
+use crate::plan::{AddressSpace, CopyPlan, HeldCore};
 use crate::sys::{ChildSignals, monotonic_ns};
-use crate::vm::{HeldCore, VmImage};
 use aside::Aside;
 use inject::Injector;
 use page::RunPage;
@@ -53,7 +53,9 @@ pub struct KvmVm {
     // Threads that are dropped before the detach need the signals: declared after them.
     vcpus: Vec<Vcpu>,
     memory: Ram,
-    image: VmImage,
+    /// What may be the RAM, until one is chosen.
+    candidates: Vec<Ram>,
+    plan: CopyPlan,
     signals: ChildSignals,
     aside: Aside,
     warnings: Vec<String>,
@@ -112,11 +114,13 @@ struct Core<'a> {
     was_asked: bool,
 }
 
-impl HeldCore for Core<'_> {
+impl AddressSpace for Core<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         Ok(self.translator.read(self.memory, address, into))
     }
+}
 
+impl HeldCore for Core<'_> {
     fn is_halted(&mut self) -> Result<bool, GuestError> {
         self.was_asked = true;
         Ok(self.is_halted)
@@ -138,7 +142,7 @@ impl KvmVm {
     fn sample_vcpu(&mut self, position: usize) -> Result<Option<RawSample>, GuestError> {
         let vcpu = &mut self.vcpus[position];
         // Allocated while the guest runs.
-        let room = self.image.room();
+        let room = self.plan.room();
         // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
         let sleeps = vcpu.is_silent && vcpu.stat.as_ref().is_some_and(is_asleep);
         let start_ns = monotonic_ns();
@@ -149,7 +153,7 @@ impl KvmVm {
             let translator = Translator::new(state.paging);
             let is_halted = sleeps && call.run_on.is_some();
             let mut core = Core { memory: &self.memory, translator, is_halted, was_asked: false };
-            let sample = self.image.sample(vcpu.index as usize, state, &mut core, room);
+            let sample = self.plan.sample(vcpu.index as usize, state, &mut core, room);
             vcpu.is_silent = core.was_asked;
             sample.map(Some)
         });
@@ -199,7 +203,6 @@ fn is_asleep(stat: &File) -> bool {
 impl Guest for KvmVm {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        self.image.announce(self.vcpus.iter().map(|vcpu| vcpu.index), sink);
         // Attaching has taken some stops.
         let tracks_ns = self.vcpus.iter_mut().map(|vcpu| (vcpu.index, vcpu.thread.take_frozen_ns())).collect();
         sink(Event::Frozen { tracks_ns });

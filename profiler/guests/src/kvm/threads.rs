@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::permission;
 use super::vcpu::{Hold, KVM_RUN, Thread};
 use crate::error::GuestError;
+use crate::plan::VCPUS_MAX;
 use crate::sys::ChildSignals;
-use crate::vm::VCPUS_MAX;
 
 /// The most descriptors and threads of a process that are inspected.
 const ENTRIES_MAX: usize = 65_536;

@@ -39,9 +39,9 @@ impl Cpus {
         if count == 0 { self } else { Cpus(rest) }
     }
 
-    /// Has all threads of this process run on them only.
-    pub(crate) fn apply(&self) -> io::Result<()> {
-        for thread in fs::read_dir("/proc/self/task")? {
+    /// Has all threads of a process run on them only.
+    pub(crate) fn apply_to(&self, process: u32) -> io::Result<()> {
+        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
             let Some(thread) = thread?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             // SAFETY: the set is a whole one of the size that is given, and only read.
             let result = unsafe { libc::sched_setaffinity(thread, size_of_val(&self.0), &self.0) };
@@ -66,9 +66,9 @@ mod tests {
         for cpu in 0..libc::CPU_SETSIZE as usize + 1 {
             rest = rest.without(cpu);
         }
-        rest.apply().unwrap();
+        rest.apply_to(std::process::id()).unwrap();
         assert!(Cpus::of_this_thread().unwrap() == rest);
-        all.apply().unwrap();
+        all.apply_to(std::process::id()).unwrap();
         assert!(Cpus::of_this_thread().unwrap() == all);
     }
 }

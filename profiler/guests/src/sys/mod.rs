@@ -1,8 +1,11 @@
 //! System calls without a safe form in the standard library. The only module with `unsafe`.
 
 mod affinity;
+mod awake;
 mod fork;
 mod map;
+mod other_end;
+mod packets;
 mod perf;
 mod remote;
 mod socket;
@@ -12,8 +15,11 @@ mod watchdog;
 pub(crate) mod xen;
 
 pub(crate) use affinity::Cpus;
+pub(crate) use awake::{leave_session, stay_awake};
 pub(crate) use fork::Held;
 pub(crate) use map::Map;
+pub(crate) use other_end::OtherEnd;
+pub(crate) use packets::{Packets, Received};
 pub(crate) use perf::{PerfEvent, PerfSettings};
 pub(crate) use remote::{cannot_shrink, read_process, write_process};
 pub(crate) use socket::{Endpoint, RawAddress, can_read, connect_socket, open_socket};
@@ -50,6 +56,11 @@ pub fn read_clocks() -> Clocks {
 /// CPU time of this process so far, user and system, all threads.
 pub fn cpu_time_ns() -> u64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// CPU time of this thread so far, user and system.
+pub(crate) fn thread_cpu_time_ns() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// How many steps of the clock of `/proc/PID/stat` a second has.

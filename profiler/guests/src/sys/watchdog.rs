@@ -6,15 +6,17 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
 use super::RawAddress;
+use super::awake::{resume_if_stopped, wait_for_end};
 use super::check;
 use super::fork::pipe;
+use crate::gdbstub::{LEAVE, LEAVE_HELD};
 
 /// A process that waits for this one to die and then detaches from a gdbstub on our connection,
 /// so that the guest resumes. A guest that its owner has paused stays paused.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     pid: libc::pid_t,
-    /// The watchdog reads the other end: [`DISMISSED`], [`RUNS`] and [`PAUSED`], or the end of file if we died.
+    /// The watchdog reads the other end: [`DISMISSED`], [`HELD`], [`FREE`] and [`DETACHED`], or the end of file if we died.
     alive: Option<File>,
 }
 
@@ -31,17 +33,13 @@ pub(crate) struct Cleanup {
 
 /// Detached: there is nothing left to do.
 const DISMISSED: u8 = 1;
-/// The guest runs, or would without us: it has to be resumed. This is the initial state.
-const RUNS: u8 = 2;
-/// The guest's owner has paused it: it stays paused.
-const PAUSED: u8 = 3;
+/// We may have stopped the guest: it has to be resumed. This is the initial state.
+const HELD: u8 = 2;
+/// The guest runs, or its owner has stopped it: it is resumed if it runs when the request to detach stops it.
+const FREE: u8 = 3;
+/// A request to detach was sent, or will be of no use. QEMU (7.2) does not survive a second one.
+const DETACHED: u8 = 4;
 
-/// Stop, in any state of the protocol, then detach. A stopped stub ignores 0x03; a
-/// running one drops any byte and stops.
-const STOP: &[u8] = b"\x03";
-const DETACH: &[u8] = b"$D#44";
-/// The same for a stub that answers with an error, because an earlier debugger has switched on the multiprocess mode.
-const DETACH_FIRST: &[u8] = b"$D;1#b0";
 /// The most reads of answers: a stub that sends without end does not keep the watchdog.
 const READS_MAX: usize = 64;
 /// How long a busy host may take to answer a detach. A shorter limit would leave the guest stopped.
@@ -69,9 +67,19 @@ impl Watchdog {
         self.alive = None;
     }
 
-    /// Sets whether the guest's owner has paused it: then the watchdog leaves it paused.
-    pub(crate) fn note_paused(&mut self, is_paused: bool) {
-        self.note(if is_paused { PAUSED } else { RUNS });
+    /// Sets whether we may have stopped the guest: otherwise the watchdog leaves it paused if it is.
+    pub(crate) fn note_held(&mut self, is_held: bool) {
+        self.note(if is_held { HELD } else { FREE });
+    }
+
+    /// Leaves only the cleanup to the watchdog.
+    pub(crate) fn note_detached(&mut self) {
+        self.note(DETACHED);
+    }
+
+    /// Resumes it if it was stopped: it could not act if we died now.
+    pub(crate) fn look_after(&self) {
+        resume_if_stopped(self.pid);
     }
 
     fn note(&mut self, word: u8) {
@@ -86,18 +94,17 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         // If it was not dismissed, its pipe ends now and it acts; its waits are bounded.
         drop(self.alive.take());
-        // SAFETY: waits for our own child, which ends now; a null status pointer is allowed.
-        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+        // Another process may have stopped it.
+        wait_for_end(self.pid);
     }
 }
 
-/// Reads until nothing has arrived for `quiet_ms`, or for `patience_ms` before the first packet that is `OK` or an error. Returns
-/// whether an error was among them.
+/// Reads until nothing has arrived for `quiet_ms`, or for `patience_ms` before the first packet that is `OK`, an error, or a refusal.
 ///
 /// Makes only async-signal-safe calls on numbers and a local array; where `descriptor` is not open it does nothing.
-fn read_answers(descriptor: i32, patience_ms: i32, quiet_ms: i32) -> bool {
+fn read_answers(descriptor: i32, patience_ms: i32, quiet_ms: i32) {
     let mut answers = [0u8; 8192];
-    let (mut is_error, mut is_answered) = (false, false);
+    let mut is_answered = false;
     for _ in 0..READS_MAX {
         let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
         let limit = if is_answered { quiet_ms } else { patience_ms };
@@ -110,11 +117,9 @@ fn read_answers(descriptor: i32, patience_ms: i32, quiet_ms: i32) -> bool {
         if count <= 0 {
             break;
         }
-        let has = |packet: &[u8; 2]| answers[..count as usize].windows(2).any(|pair| pair == packet);
-        is_error |= has(b"$E");
-        is_answered |= is_error || has(b"$O");
+        let received = &answers[..count as usize];
+        is_answered |= received.contains(&b'-') || received.windows(2).any(|pair| pair == b"$O" || pair == b"$E");
     }
-    is_error
 }
 
 /// The life of the watchdog. Only async-signal-safe calls: its parent may have had threads.
@@ -137,12 +142,12 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
             libc::syscall(libc::SYS_close_range, low + 1, high - 1, 0u32);
         }
         libc::syscall(libc::SYS_close_range, high + 1, u32::MAX, 0u32);
-        let mut is_paused = false;
+        let mut state = HELD;
         loop {
             let mut word = 0u8;
             match libc::read(wait, (&raw mut word).cast(), 1) {
                 1 if word == DISMISSED => libc::_exit(0),
-                1 => is_paused = word == PAUSED,
+                1 => state = word,
                 0 => break,
                 _ if *libc::__errno_location() == libc::EINTR => {}
                 _ => break,
@@ -150,14 +155,10 @@ fn watch(wait: i32, connection: i32, cleanup: Option<&Cleanup>) -> ! {
         }
         // Room in the socket: the stub's answers to our parent's requests.
         read_answers(connection, 5, 5);
-        if !is_paused {
-            libc::write(connection, STOP.as_ptr().cast(), STOP.len());
-            read_answers(connection, 50, 50);
-            libc::write(connection, DETACH.as_ptr().cast(), DETACH.len());
-            if read_answers(connection, PATIENCE_MS, QUIET_MS) {
-                libc::write(connection, DETACH_FIRST.as_ptr().cast(), DETACH_FIRST.len());
-                read_answers(connection, PATIENCE_MS, QUIET_MS);
-            }
+        if state != DETACHED {
+            let leave = if state == HELD { LEAVE_HELD } else { LEAVE };
+            libc::write(connection, leave.as_ptr().cast(), leave.len());
+            read_answers(connection, PATIENCE_MS, QUIET_MS);
         }
         if let Some(cleanup) = cleanup {
             switch_off(cleanup);

@@ -1,25 +1,31 @@
 //! How a domain is attached to: whether it can be sampled, and whether it runs what the symbol files hold.
 
+use std::time::Duration;
+
 use glass_profile::arch::Width;
 use glass_profile::arch::x86_64::paging::Translator;
 use glass_profile::guest::GuestKind;
 
 use super::domains::{self, Domain};
 use super::memory::Frames;
-use super::{Core, Vcpu, XenDomain, context_call, failed};
+use super::{Vcpu, XenDomain, context_call, failed};
+use crate::Guest;
+use crate::access::{KnownVm, View, VmAccess};
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
+use crate::plan::{CopyPlan, VCPUS_MAX, choose_vcpus};
+use crate::remote::{self, Launcher, RemoteVm, Subject};
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
-use crate::vm::{VCPUS_MAX, VmImage, VmSettings};
+use crate::vm::{VmImage, VmSettings};
 
 /// CR0's bit for paging: before it is set, a guest that ends in long mode runs code of 32 bits too.
 const CR0_PAGING: u64 = 1 << 31;
 
-fn refuse_32_bits(domain: &Domain) -> GuestError {
+fn refuse_32_bits(name: &str) -> GuestError {
     GuestError::Unsupported(format!(
-        "domain {} runs code of 32 bits, which glass cannot unwind: it samples guests of 64 bits",
-        domain.name
+        "domain {name} runs code of 32 bits, which glass cannot unwind: it samples guests of 64 bits"
     ))
 }
 
@@ -32,26 +38,45 @@ fn is_of_32_bits(calls: &mut Hypercalls) -> Result<bool, GuestError> {
 impl XenDomain {
     /// Attaches. The domain is paused for some hundred microseconds; when this returns it runs, unless others have
     /// paused it. With `force`, an unknown version of Xen is taken for the newest known one.
-    pub fn attach(domain: &Domain, settings: VmSettings, force: bool) -> Result<XenDomain, GuestError> {
+    pub fn attach(domain: &Domain, settings: VmSettings, force: bool) -> Result<KnownVm<XenDomain>, GuestError> {
+        let vcpus = settings.vcpus.clone();
+        // Its guardian is a copy of our memory, which has little in it yet.
+        let attached = XenDomain::open(domain, &vcpus, force)?;
+        KnownVm::of(attached, VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?)
+    }
+
+    /// The same by another process. Returns the symbol files, open, too.
+    pub fn attach_remotely(
+        launcher: &Launcher,
+        domain: &Domain,
+        settings: VmSettings,
+        force: bool,
+        rate_hz: u32,
+    ) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
+        let subject = Subject::Domain { id: domain.id, force };
+        remote::attach(launcher, subject, (GuestKind::XenDomain { id: domain.id }, &domain.name), settings, rate_hz)
+    }
+
+    /// Gets ready to sample these vCPUs, all if none is given. What the domain runs is not known yet.
+    pub(crate) fn open(domain: &Domain, vcpus: &[u32], force: bool) -> Result<XenDomain, GuestError> {
         let gone = || GuestError::NotFound(format!("there is no domain {} any more", domain.name));
         let id = u16::try_from(domain.id).map_err(|_| gone())?;
         let mut calls = domains::open(force)?;
         let info = domains::info(&mut calls, id)?.filter(|info| !info.has_ended).ok_or_else(gone)?;
         if !info.is_hvm && is_of_32_bits(&mut calls)? {
-            return Err(refuse_32_bits(domain));
+            return Err(refuse_32_bits(&domain.name));
         }
         let frames = Frames::new(domains::privcmd()?, id);
         // Before much is in our memory.
         let guardian = Guardian::start(&calls).map_err(|error| failed("start the guardian of the domain", error))?;
-        let wanted = settings.choose((info.vcpus as usize).min(VCPUS_MAX))?;
-        let stack_bytes = settings.stack_bytes as usize;
-        let vcpus = wanted.into_iter().map(|index| Vcpu::new(index as u32, stack_bytes)).collect();
-        let image = VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?;
+        let wanted = choose_vcpus(vcpus, (info.vcpus as usize).min(VCPUS_MAX))?;
+        let vcpus = wanted.into_iter().map(|index| Vcpu::new(index as u32, 0)).collect();
         let mut attached = XenDomain {
             guardian,
             calls,
             frames,
-            image,
+            plan: CopyPlan::default(),
+            name: domain.name.clone(),
             id,
             is_hvm: info.is_hvm,
             vcpus,
@@ -59,40 +84,55 @@ impl XenDomain {
             frozen_ns: 0,
             warnings: Vec::new(),
         };
-        let info = attached.look()?.ok_or_else(gone)?;
-        attached.check(domain, info.is_paused)?;
-        if info.is_paused {
+        if attached.look()?.ok_or_else(gone)?.is_paused {
             attached.warnings.push("the domain is paused, and stays so until its owner lets it run".to_owned());
         }
-        attached.warnings.extend(attached.image.prepare());
         Ok(attached)
     }
+}
 
-    /// Compares the symbol files with what the first vCPU that was started sees, while the domain is held.
-    fn check(&mut self, domain: &Domain, is_paused: bool) -> Result<(), GuestError> {
-        let Some(vcpu) = self.vcpus.iter().find(|vcpu| vcpu.info.is_online) else {
-            self.warnings
-                .push("no vCPU of the domain has been started yet, so its symbols could not be checked".to_owned());
-            return Ok(());
-        };
+impl VmAccess for XenDomain {
+    fn vcpus(&self) -> Vec<u32> {
+        self.vcpus.iter().map(|vcpu| vcpu.index).collect()
+    }
+
+    fn state(&mut self, vcpu: usize) -> Result<Option<CoreState>, GuestError> {
+        let Some(info) = self.look()? else { return Ok(None) };
+        let Some(vcpu) = self.vcpus.get(vcpu).filter(|vcpu| vcpu.info.is_online) else { return Ok(None) };
         let call = context_call(self.is_hvm, vcpu.index, 0);
         let start_ns = monotonic_ns();
         let held = self.calls.pause_and_make(&[call]).map_err(|error| failed("hold the domain", error));
-        let checked = held.and_then(|()| self.registers(0, 0)).and_then(|state| match state {
-            Some(state) if is_32_bit_guest(&state) => Err(refuse_32_bits(domain)),
-            Some(state) => {
-                let translator = Translator::new(state.paging);
-                self.image.check(&state, &mut Core { frames: &self.frames, translator, is_blocked: false })
-            }
-            None => Ok(None),
-        });
+        let state = held.and_then(|()| self.registers(0, 0));
         // Whatever the result is, the domain is resumed.
         let resumed = self.calls.resume().map_err(|error| failed("resume the domain", error));
-        if !is_paused {
-            self.frozen_ns = monotonic_ns() - start_ns;
+        if !info.is_paused {
+            self.frozen_ns += monotonic_ns() - start_ns;
         }
-        self.warnings.extend(checked?);
-        resumed
+        match state? {
+            Some(state) if is_32_bit_guest(&state) => Err(refuse_32_bits(&self.name)),
+            state => resumed.map(|()| state),
+        }
+    }
+
+    fn read(&mut self, view: View, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        Ok(Translator::new(view.paging).read(&self.frames, address, into))
+    }
+
+    fn set_plan(&mut self, plan: CopyPlan) -> Result<(), GuestError> {
+        for vcpu in &mut self.vcpus {
+            *vcpu = Vcpu::new(vcpu.index, plan.stack_bytes as usize);
+        }
+        self.plan = plan;
+        Ok(())
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<(), GuestError> {
+        self.rest(monotonic_ns() + time.as_nanos() as u64)
+    }
+
+    fn give_up(&mut self) {
+        // If this fails, the guardian tries once more.
+        let _ = self.detach();
     }
 }
 

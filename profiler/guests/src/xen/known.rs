@@ -11,10 +11,10 @@ use glass_profile::arch::x86_64::paging::Translator;
 
 use super::memory::{Frames, Place};
 use crate::error::GuestError;
+use crate::plan::{AddressSpace, CORE_STATE_READ, HeldCore};
 use crate::stack;
 use crate::sys::Map;
 use crate::sys::xen::PAGE_BYTES;
-use crate::vm::{CORE_STATE_READ, HeldCore};
 
 /// The most pages that are known of a vCPU: those of some stacks.
 const PAGES: usize = 16;
@@ -174,7 +174,7 @@ impl Copied<'_> {
     }
 }
 
-impl HeldCore for Copied<'_> {
+impl AddressSpace for Copied<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         let Places { start, bytes, stack, core, core_state, .. } = self.places;
         let parts = [(Some(*start), &stack[..*bytes]), (*core, &core_state[..])];
@@ -187,7 +187,9 @@ impl HeldCore for Copied<'_> {
         into.copy_from_slice(part);
         Ok(part.len())
     }
+}
 
+impl HeldCore for Copied<'_> {
     fn is_halted(&mut self) -> Result<bool, GuestError> {
         Ok(self.is_blocked)
     }

@@ -33,9 +33,9 @@ use glass_profile::model::State;
 use crate::Guest;
 use crate::arch::x86_64::{CoreState, xen};
 use crate::error::GuestError;
+use crate::plan::{AddressSpace, CORE_STATE_READ, CopyPlan, HeldCore};
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
-use crate::vm::{CORE_STATE_READ, HeldCore, VmImage};
 use known::Places;
 use layout::{DomainInfo, VcpuInfo};
 use memory::Frames;
@@ -48,7 +48,8 @@ pub struct XenDomain {
     guardian: Guardian,
     calls: Hypercalls,
     frames: Frames,
-    image: VmImage,
+    plan: CopyPlan,
+    name: String,
     id: u16,
     is_hvm: bool,
     vcpus: Vec<Vcpu>,
@@ -118,11 +119,13 @@ struct Core<'a> {
     is_blocked: bool,
 }
 
-impl HeldCore for Core<'_> {
+impl AddressSpace for Core<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         Ok(self.translator.read(self.frames, address, into))
     }
+}
 
+impl HeldCore for Core<'_> {
     fn is_halted(&mut self) -> Result<bool, GuestError> {
         Ok(self.is_blocked)
     }
@@ -182,7 +185,7 @@ impl XenDomain {
 
     /// Memory for the stacks of so many vCPUs, to be allocated while the domain runs.
     fn rooms(&self, count: usize) -> Vec<Vec<u8>> {
-        (0..count).map(|_| self.image.room()).collect()
+        (0..count).map(|_| self.plan.room()).collect()
     }
 
     /// The calls that copy the registers of the vCPUs at these positions, to places in the same order, and their number.
@@ -217,7 +220,7 @@ impl XenDomain {
                 let room = rooms.pop().unwrap_or_default();
                 let translator = Translator::new(state.paging);
                 let mut core = Core { frames: &self.frames, translator, is_blocked: vcpu.info.is_blocked };
-                samples.push(vcpu.settled(self.image.sample(vcpu.index as usize, state, &mut core, room)?));
+                samples.push(vcpu.settled(self.plan.sample(vcpu.index as usize, state, &mut core, room)?));
             }
         }
         Ok(samples)
@@ -229,7 +232,7 @@ impl XenDomain {
         positions.iter().enumerate().all(|(place, position)| {
             let Vcpu { index, places, .. } = &mut self.vcpus[*position];
             let word = |offset| self.calls.context_word(place, offset);
-            let core = self.image.core_state(*index as usize);
+            let core = self.plan.core_state(*index as usize);
             let (stack, frame) = match self.is_hvm {
                 true => {
                     let (stack, frame, is_in_ring_0) = xen::stack_of_hvm_context(word);
@@ -263,7 +266,7 @@ impl XenDomain {
             }
             let room = rooms.pop().unwrap_or_default();
             let mut core = vcpu.places.copied(vcpu.info.is_blocked);
-            let sample = self.image.sample(vcpu.index as usize, state, &mut core, room)?;
+            let sample = self.plan.sample(vcpu.index as usize, state, &mut core, room)?;
             if core.was_insufficient() {
                 vcpu.places.forget();
                 return Ok(None);
@@ -275,14 +278,14 @@ impl XenDomain {
 
     /// Learns where what these samples of the vCPUs at these positions needed can be read.
     fn learn(&mut self, positions: &[usize], samples: &[RawSample]) -> Result<(), GuestError> {
-        if positions.len() > Hypercalls::CONTEXTS_MAX || self.image.code_of_simple_guest().is_none() {
+        if positions.len() > Hypercalls::CONTEXTS_MAX || self.plan.code_of_simple_guest().is_none() {
             return Ok(());
         }
         for (place, (position, sample)) in positions.iter().zip(samples).enumerate() {
             let Some(state) = self.registers(place, place)? else { continue };
             let Vcpu { index, places, .. } = &mut self.vcpus[*position];
             let mut translator = Translator::new(state.paging);
-            let core = self.image.core_state(*index as usize);
+            let core = self.plan.core_state(*index as usize);
             let stacks = sample.segments.iter().flat_map(|segment| &segment.stack);
             let ranges = stacks.map(|(start, bytes)| *start..start.saturating_add(bytes.len() as u64));
             let core = core.map(|address| address..address.saturating_add(CORE_STATE_READ as u64));
@@ -319,7 +322,7 @@ impl XenDomain {
     fn hold_for(&mut self, positions: &[usize], from_known: bool) -> Result<(Held, u64), GuestError> {
         let mut rooms = self.rooms(positions.len());
         let code =
-            self.image.code_of_simple_guest().filter(|_| from_known && positions.len() <= Hypercalls::CONTEXTS_MAX);
+            self.plan.code_of_simple_guest().filter(|_| from_known && positions.len() <= Hypercalls::CONTEXTS_MAX);
         for position in positions {
             self.vcpus[*position].places.renew(&self.frames);
         }
@@ -408,7 +411,6 @@ fn never_started(track: u32) -> RawSample {
 impl Guest for XenDomain {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
-        self.image.announce(self.vcpus.iter().map(|vcpu| vcpu.index), sink);
         let frozen_ns = std::mem::take(&mut self.frozen_ns);
         if frozen_ns > 0 {
             sink(Event::Frozen { tracks_ns: self.vcpus.iter().map(|vcpu| (vcpu.index, frozen_ns)).collect() });
@@ -436,6 +438,7 @@ impl Guest for XenDomain {
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        self.guardian.look_after();
         self.frames.renew();
         std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns())));
         Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Fixture, PATIENCE, build, take};
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::kvm::{KvmVm, is_vmm};
-use glass_guests::{Guest, GuestError, VmSettings};
+use glass_guests::{Guest, GuestError, KnownVm, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::model::State;
 use glass_tests::programs::skip;
@@ -22,7 +22,7 @@ fn settings(fixture: &Fixture) -> VmSettings {
     VmSettings::new(2048, fixture.elf.clone())
 }
 
-fn attach(fixture: &Fixture) -> Result<KvmVm, GuestError> {
+fn attach(fixture: &Fixture) -> Result<KnownVm<KvmVm>, GuestError> {
     KvmVm::attach(&fixture.vm(), settings(fixture))
 }
 

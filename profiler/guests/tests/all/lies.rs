@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::gdb::packet;
 use glass_guests::find::{Found, Vm, by_pid};
 use glass_guests::gdbstub::QemuVm;
-use glass_guests::{Guest, GuestError, SocketAddress, VmSettings};
+use glass_guests::{Guest, GuestError, KnownVm, SocketAddress, VmSettings};
 
 /// The longest that any of these may take: one wait for an answer, two with a detach.
 const PATIENCE: Duration = Duration::from_secs(13);
@@ -22,7 +22,7 @@ const TARGET: &str = concat!(
 /// The answers of a correct stub; `None` to unknown requests.
 fn honest(request: &str) -> Option<String> {
     Some(match request {
-        "QStartNoAckMode" => "OK".to_owned(),
+        "qC" => "QC1".to_owned(),
         "qfThreadInfo" => "m01".to_owned(),
         "qsThreadInfo" => "l".to_owned(),
         "g" => "00".repeat(52),
@@ -34,7 +34,7 @@ fn honest(request: &str) -> Option<String> {
     })
 }
 
-/// The requests in what a client sends; 0x03 is one as well.
+/// The requests in what a client sends. Those that start with `$` stop a running guest.
 struct Requests {
     stream: UnixStream,
     received: Vec<u8>,
@@ -45,10 +45,6 @@ impl Iterator for Requests {
 
     fn next(&mut self) -> Option<String> {
         loop {
-            if self.received.first() == Some(&3) {
-                self.received.remove(0);
-                return Some("\u{3}".to_owned());
-            }
             if let Some(end) = self.received.iter().position(|byte| *byte == b'#')
                 && self.received.len() >= end + 3
             {
@@ -70,24 +66,27 @@ impl Iterator for Requests {
 fn attach_to(
     name: &str,
     mut lie: impl FnMut(&str, &mut UnixStream) -> bool + Send + 'static,
-) -> Result<QemuVm, GuestError> {
+) -> Result<KnownVm<QemuVm>, GuestError> {
     let path = std::env::temp_dir().join(format!("glass-lies-{name}-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let requests = Requests { stream: stream.try_clone().unwrap(), received: Vec::new() };
+        let report = packet("T02thread:01;");
+        let mut is_sent = stream.write_all(report.as_bytes()).is_ok();
         for request in requests {
-            if !lie(&request, &mut stream) {
-                let answer = match request.as_str() {
-                    "\u{3}" => Some("T02thread:01;".to_owned()),
-                    "c" => None,
-                    "D" => Some("OK".to_owned()),
-                    other => Some(honest(other).unwrap_or_default()),
+            let (stops, request) = request.strip_prefix('$').map_or((false, &request[..]), |request| (true, request));
+            if !is_sent {
+                return;
+            }
+            if !lie(request, &mut stream) {
+                let answer = match request {
+                    "c" => String::new(),
+                    "D;1" => packet("OK"),
+                    other => packet(&honest(other).unwrap_or_default()),
                 };
-                let sent = answer.is_none_or(|answer| stream.write_all(packet(&answer).as_bytes()).is_ok());
-                if !sent {
-                    return;
-                }
+                let text = format!("{}+{answer}", if stops { &report[..] } else { "" });
+                is_sent = stream.write_all(text.as_bytes()).is_ok();
             }
         }
     });
@@ -155,7 +154,7 @@ fn an_honest_one_is_believed() {
 #[test]
 fn answers_of_a_wrong_form() {
     let checksum = |stream: &mut UnixStream| drop(stream.write_all(b"$OK#00"));
-    assert!(sentence("checksum", about("QStart", checksum)).contains("wrong checksum"));
+    assert!(sentence("checksum", about("qfThread", checksum)).contains("wrong checksum"));
     assert!(sentence("short", about("g", say("00".repeat(51)))).contains("too few registers"));
     assert!(sentence("letters", about("g", say("zz".repeat(52)))).contains("too few registers"));
     assert!(sentence("nothing", about("g", say(String::new()))).contains("too few registers"));
@@ -170,14 +169,14 @@ fn what_never_ends_is_cut() {
     let part = format!("m{}", "x".repeat(2000));
     assert!(sentence("xml", about("qXfer", say(part))).contains("endless length"));
     let endless = |stream: &mut UnixStream| while stream.write_all(&[b'x'; 4096]).is_ok() {};
-    assert!(sentence("noise", about("QStart", endless)).contains("does not answer"));
+    assert!(sentence("noise", about("qfThread", endless)).contains("does not answer"));
     let packet_without_end = move |stream: &mut UnixStream| {
         let _ = stream.write_all(b"$");
         endless(stream);
     };
     assert!(sentence("packet", about("g", packet_without_end)).contains("without end"));
     let empty = |stream: &mut UnixStream| while stream.write_all(b"$T02#b6").is_ok() {};
-    assert!(sentence("stops", about("QStart", empty)).contains("reports stops without end"));
+    assert!(sentence("stops", about("qfThread", empty)).contains("does not answer"));
     // An endless list of vCPUs is cut at the limit.
     let mut guest = attach_to("threads", |request, stream| {
         let is_list = request.ends_with("ThreadInfo");

@@ -9,6 +9,7 @@ mod lies;
 mod linux;
 mod monitor;
 mod moved;
+mod owner;
 mod paused;
 mod process;
 mod ram;

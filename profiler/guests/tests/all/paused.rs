@@ -10,10 +10,10 @@ use glass_guests::{Flow, Guest, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::model::State;
 
-const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
+pub const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
 /// A guest whose QEMU has a monitor, and a gdbstub if that is wanted.
-fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool) -> Option<Fixture> {
+pub fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool) -> Option<Fixture> {
     let flags = ["-fno-omit-frame-pointer", "-DUNIT=40"];
     Fixture::start_with(accel, &format!("paused-{name}"), &flags, memfd, 1, |qemu, folder| {
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", folder.join("monitor").display()));
@@ -25,7 +25,7 @@ fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool)
 }
 
 /// Sends a command to QEMU's monitor.
-fn ask(fixture: &Fixture, command: &str) -> String {
+pub fn ask(fixture: &Fixture, command: &str) -> String {
     ask_at(&fixture.vm().monitor.unwrap(), command)
 }
 
@@ -39,7 +39,7 @@ fn ask_at(address: &MonitorAddress, command: &str) -> String {
     }
 }
 
-fn expect_paused(fixture: &Fixture, moment: &str) {
+pub fn expect_paused(fixture: &Fixture, moment: &str) {
     let status = ask(fixture, "info status");
     assert!(status.contains("paused"), "{status} {moment}");
 }
@@ -176,7 +176,7 @@ fn under_kvm() {
     let Some(fixture) = start_kvm() else { return };
     let settings = VmSettings::new(2048, fixture.elf.clone());
     let record = |moment: &str, expected: &[Way]| {
-        let mut attached = attach(&fixture.vm(), Wanted::Any, &settings, Some(200)).unwrap();
+        let mut attached = attach(&fixture.vm(), Wanted::Any, &settings, Some(200), None).unwrap();
         assert!(expected.contains(&attached.way), "{moment}: {:?}", attached.way);
         attached.source.announce(&mut |_| ()).unwrap();
         assert_eq!(attached.source.collect(Duration::from_millis(200), &mut |_| ()).unwrap(), Flow::More);
@@ -184,7 +184,7 @@ fn under_kvm() {
         attached.source.detach(&mut |_| ()).unwrap();
         expect_paused(&fixture, moment);
     };
-    let mut source = attach(&fixture.vm(), Wanted::Any, &settings, Some(200)).unwrap().source;
+    let mut source = attach(&fixture.vm(), Wanted::Any, &settings, Some(200), None).unwrap().source;
     source.announce(&mut |_| ()).unwrap();
     // QEMU waits for its vCPUs, whose signals go through our hands.
     let monitor = fixture.vm().monitor.unwrap();
@@ -204,7 +204,7 @@ fn under_kvm() {
     fixture.assert_runs("at the end");
 }
 
-fn start_kvm() -> Option<Fixture> {
+pub fn start_kvm() -> Option<Fixture> {
     if std::fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
         glass_tests::programs::skip("/dev/kvm cannot be used");
         return None;

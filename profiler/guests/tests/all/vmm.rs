@@ -8,18 +8,18 @@ use crate::common::{PATIENCE, assert_survives_kills, cores_of, take_of};
 use glass_guests::find::{self, Found};
 use glass_guests::kvm::{KvmVm, RegistersBy};
 use glass_guests::paced::Paced;
-use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
+use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 use glass_profile::event::Event;
 
-fn attach(vmm: &Vmm) -> Result<KvmVm, GuestError> {
+fn attach(vmm: &Vmm) -> Result<KnownVm<KvmVm>, GuestError> {
     KvmVm::attach(&vmm.vm(), vmm.settings())
 }
 
-fn by_calls(vmm: &Vmm) -> Result<KvmVm, GuestError> {
+fn by_calls(vmm: &Vmm) -> Result<KnownVm<KvmVm>, GuestError> {
     KvmVm::attach_by(RegistersBy::Calls, &vmm.vm(), vmm.settings())
 }
 
-fn samples(vmm: &Vmm, guest: KvmVm, count: usize) -> Duration {
+fn samples(vmm: &Vmm, guest: KnownVm<KvmVm>, count: usize) -> Duration {
     let (judges, pauses) = take_of(&vmm.elf, vmm.rounds_are_long, guest, 997, count);
     assert_eq!(judges.keys().copied().collect::<Vec<_>>(), [0]);
     vmm.assert_runs("after detaching");
@@ -136,7 +136,7 @@ fn ram_that_may_shrink_is_read_as_a_file() {
 }
 
 /// Samples until `until`, each within bounded time.
-fn sample_until(guest: &mut KvmVm, mut until: impl FnMut(Option<&[Event]>) -> bool) {
+fn sample_until(guest: &mut KnownVm<KvmVm>, mut until: impl FnMut(Option<&[Event]>) -> bool) {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < PATIENCE, "it is not noticed");

@@ -67,7 +67,7 @@ pub(in super::super) fn picture() -> Picture {
         view: View { weight: 4000.0, functions, lines, focus: Some(focus), ..Default::default() },
         tracks: vec![track(0, &idle_then_busy), track(1, &[State::Running, State::Idle])],
         progress: Progress { samples_taken: 9_000, samples_dropped: 0, stacks_broken: 20, pause },
-        status: Status { counts: glass_guests::Counts { wanted: 9_003, lost: 3, late: 0 }, dropped: 0 },
+        status: Status { counts: glass_guests::Counts { wanted: 9_003, lost: 3, ..Default::default() }, dropped: 0 },
         samples_per_sec: 1993.7,
         covered_ns: 4_600_000_000,
         warnings: Vec::new(),

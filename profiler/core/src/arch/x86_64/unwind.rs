@@ -34,7 +34,7 @@ impl Tables {
         let linked = image.linked_range();
         let module = |sections| Module::new(String::new(), linked.clone(), linked.start, sections);
         let mut tables = Tables::default();
-        if let Some((svma, data)) = &image.eh_frame {
+        if let Some((svma, data)) = &image.frames.eh_frame {
             tables.eh.add_module(module(ExplicitModuleSectionInfo {
                 base_svma: linked.start,
                 eh_frame_svma: Some(svma.clone()),
@@ -42,7 +42,7 @@ impl Tables {
                 ..Default::default()
             }));
         }
-        if let Some(data) = &image.debug_frame {
+        if let Some(data) = &image.frames.debug_frame {
             tables.debug.add_module(module(ExplicitModuleSectionInfo {
                 base_svma: linked.start,
                 debug_frame: Some(data.clone()),

@@ -15,7 +15,7 @@ const LEVEL_USER: u8 = 3;
 
 /// What a core's registers say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CoreState {
+pub struct CoreState {
     /// As addresses in memory.
     pub(crate) registers: Registers,
     pub(crate) paging: Paging,

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
+use super::super::awake::{resume_if_stopped, wait_for_end};
 use super::super::check;
 use super::super::fork::pipe;
 use super::calls::{ForGuardian, Hypercalls};
@@ -36,6 +37,11 @@ impl Guardian {
         Ok(Guardian { pid, alive: Some(write_end.into()) })
     }
 
+    /// Resumes it if it was stopped: it could not act if we died now.
+    pub(crate) fn look_after(&self) {
+        resume_if_stopped(self.pid);
+    }
+
     /// Ends it without its acting: the domain is paused no more, or gone.
     pub(crate) fn dismiss(&mut self) {
         if let Some(mut alive) = self.alive.take() {
@@ -48,8 +54,8 @@ impl Guardian {
 impl Drop for Guardian {
     fn drop(&mut self) {
         drop(self.alive.take());
-        // SAFETY: waits for our own child, which ends now; a null status pointer is allowed.
-        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+        // Another process may have stopped it.
+        wait_for_end(self.pid);
     }
 }
 

@@ -14,7 +14,7 @@ use glass_guests::find::{self, Found, Vm};
 use glass_guests::gdbstub::QemuVm;
 use glass_guests::memory::{Physical, RamFile};
 use glass_guests::paced::Paced;
-use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
+use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 use glass_profile::durations::Durations;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
 use glass_profile::guest::{GuestId, SpaceId};
@@ -49,7 +49,7 @@ pub fn is_long() -> bool {
 }
 
 /// Attaches to a guest through QEMU's gdbstub.
-pub fn attach_stub(fixture: &Fixture) -> Result<QemuVm, GuestError> {
+pub fn attach_stub(fixture: &Fixture) -> Result<KnownVm<QemuVm>, GuestError> {
     QemuVm::attach(&fixture.vm(), VmSettings::new(2048, fixture.elf.clone()))
 }
 

@@ -1,36 +1,47 @@
-//! A fair bound on concurrent operations of clients.
+//! A fair bound on concurrent transfers of clients.
 //!
-//! Waiting clients get a place in the order of their arrival. One address holds at most a part of the places, so that
-//! others get one. A client that makes too little progress while others wait loses its place: [`Place::lost`] reports it to the holder.
+//! Waiting clients get a slot in the order of their arrival. One address holds at most a part of the slots, so that
+//! others get one. A client that makes too little progress while others wait loses its slot: [`Slot::watch`] reports it to the holder.
 
-use crate::limits::{SLOW_BYTES, SLOW_TIME};
+use crate::HttpError;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use glasshouse::future::{Either, select};
-use glasshouse::sync::Notify;
-use glasshouse::trace::{Gauge, Name};
-use glasshouse::{Clock, Instant, Machine};
+use embassy_futures::select::{Either, select};
+use glass_api::{Clock, Instant, Machine};
+use glass_executor::sync::Notify;
+use glass_trace::{Gauge, Name};
 
 /// How often a waiting client checks for a slow holder.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A number of places. Clones share them.
+/// How many slots there are, and for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotLimits {
+    /// Slots.
+    pub count: usize,
+    /// Slots of one address at most, so that another one gets a slot at once.
+    pub share: usize,
+    /// While others wait for its slot, a client must transfer [`SlotLimits::slow_bytes`] in so much time that is spent waiting for it.
+    pub slow_time: Duration,
+    /// See [`SlotLimits::slow_time`].
+    pub slow_bytes: u64,
+}
+
+/// A number of slots. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Places {
+pub struct Slots {
     inner: Rc<Inner>,
 }
 
 struct Inner {
     name: &'static Name,
-    count: usize,
-    /// Places of one address at most.
-    share: usize,
+    limits: SlotLimits,
     state: RefCell<State>,
     changed: Notify,
-    /// How many wait with [`Places::wait_for`].
+    /// How many wait with [`Slots::wait_for`].
     waiting: Option<&'static Gauge>,
 }
 
@@ -43,8 +54,8 @@ struct State {
 
 struct Waiter {
     peer: Machine,
-    /// The place that it was given, until it takes it.
-    given: RefCell<Option<Place>>,
+    /// The slot that it was given, until it takes it.
+    given: RefCell<Option<Slot>>,
 }
 
 struct Holder {
@@ -62,44 +73,48 @@ struct Holder {
 
 impl Holder {
     /// Whether the client transferred too little recently, in time that was spent waiting for it.
-    fn is_slow(&self, now: Instant) -> bool {
+    fn is_slow(&self, limits: &SlotLimits, now: Instant) -> bool {
         // The open wait is for one chunk at most, so it alone is sufficient, regardless of earlier progress.
         let waiting = self.since.get().map_or(Duration::ZERO, |since| now - since);
-        if waiting >= SLOW_TIME {
+        if waiting >= limits.slow_time {
             return true;
         }
-        if self.waited.get() + waiting >= SLOW_TIME { self.bytes.get() < SLOW_BYTES } else { self.was_slow.get() }
+        if self.waited.get() + waiting >= limits.slow_time {
+            self.bytes.get() < limits.slow_bytes
+        } else {
+            self.was_slow.get()
+        }
     }
 }
 
-impl Places {
-    /// `name` is the name of the resource in traces.
-    pub(crate) fn new(count: usize, share: usize, name: &'static Name, waiting: Option<&'static Gauge>) -> Places {
+impl Slots {
+    /// `name` is the name of the resource in traces, and `waiting` counts the clients that wait for a slot.
+    pub fn new(limits: SlotLimits, name: &'static Name, waiting: Option<&'static Gauge>) -> Slots {
         let changed = Notify::of_resource(name);
-        Places { inner: Rc::new(Inner { name, count, share, state: RefCell::default(), changed, waiting }) }
+        Slots { inner: Rc::new(Inner { name, limits, state: RefCell::default(), changed, waiting }) }
     }
 
-    /// A place, if one is free now. None is while a client waits that may have it: [`Places::hand_out`] has given it away.
-    pub(crate) fn take(&self, peer: Machine) -> Option<Place> {
+    /// A slot, if one is free now. None is while a client waits that may have it: it was given that one at once.
+    pub fn take(&self, peer: Machine) -> Option<Slot> {
         let mut state = self.inner.state.borrow_mut();
         let may_have = self.is_free(&state) && self.has_share(&state, peer);
         may_have.then(|| self.seat(&mut state, peer))
     }
 
-    /// A place, if one becomes free within `time`.
-    pub(crate) async fn wait_for(&self, clock: &impl Clock, peer: Machine, time: Duration) -> Option<Place> {
-        if let Some(place) = self.take(peer) {
-            return Some(place);
+    /// A slot, if one becomes free within `time`.
+    pub async fn wait_for(&self, clock: &impl Clock, peer: Machine, time: Duration) -> Option<Slot> {
+        if let Some(slot) = self.take(peer) {
+            return Some(slot);
         }
         let _waiting = self.inner.waiting.map(Waiting::begin);
         let deadline = clock.now() + time;
         let waiter = Rc::new(Waiter { peer, given: RefCell::new(None) });
         self.inner.state.borrow_mut().waiters.push_back(waiter.clone());
-        let _queued = Queued { places: self, waiter: &waiter };
+        let _queued = Queued { slots: self, waiter: &waiter };
         loop {
             let changed = self.inner.changed.notified();
-            if let Some(place) = waiter.given.take() {
-                return Some(place);
+            if let Some(slot) = waiter.given.take() {
+                return Some(slot);
             }
             let now = clock.now();
             if now >= deadline {
@@ -112,15 +127,15 @@ impl Places {
     }
 
     fn is_free(&self, state: &State) -> bool {
-        state.holders.len() < self.inner.count
+        state.holders.len() < self.inner.limits.count
     }
 
-    /// Whether one more place may go to `peer`.
+    /// Whether one more slot may go to `peer`.
     fn has_share(&self, state: &State, peer: Machine) -> bool {
-        state.holders.iter().filter(|holder| holder.peer == peer).count() < self.inner.share
+        state.holders.iter().filter(|holder| holder.peer == peer).count() < self.inner.limits.share
     }
 
-    fn seat(&self, state: &mut State, peer: Machine) -> Place {
+    fn seat(&self, state: &mut State, peer: Machine) -> Slot {
         let holder = Rc::new(Holder {
             peer,
             waited: Cell::default(),
@@ -131,10 +146,10 @@ impl Places {
             lost: Notify::of_resource(self.inner.name),
         });
         state.holders.push(holder.clone());
-        Place { places: self.clone(), holder }
+        Slot { slots: self.clone(), holder }
     }
 
-    /// Gives free places to those that have waited longest, as far as their addresses have a share left. Clients whose
+    /// Gives free slots to those that have waited longest, as far as their addresses have a share left. Clients whose
     /// address has none do not delay others.
     fn hand_out(&self) {
         let mut state = self.inner.state.borrow_mut();
@@ -145,22 +160,25 @@ impl Places {
                 .find(|waiter| waiter.given.borrow().is_none() && self.has_share(&state, waiter.peer))
                 .cloned();
             let Some(waiter) = next else { break };
-            let place = self.seat(&mut state, waiter.peer);
-            *waiter.given.borrow_mut() = Some(place);
+            let slot = self.seat(&mut state, waiter.peer);
+            *waiter.given.borrow_mut() = Some(slot);
         }
         drop(state);
         self.inner.changed.notify_all();
     }
 
-    /// Takes the place away from the slowest client, among those whose place would help `peer`.
+    /// Takes the slot away from the slowest client, among those whose slot would help `peer`.
     fn dismiss_slowest(&self, peer: Machine, now: Instant) {
         let state = self.inner.state.borrow();
-        // One has already lost its place.
+        // One has already lost its slot.
         if state.holders.iter().any(|holder| holder.is_lost.get()) {
             return;
         }
         let has_share = self.has_share(&state, peer);
-        let slow = state.holders.iter().filter(|holder| holder.is_slow(now) && (has_share || holder.peer == peer));
+        let slow = state
+            .holders
+            .iter()
+            .filter(|holder| holder.is_slow(&self.inner.limits, now) && (has_share || holder.peer == peer));
         if let Some(slowest) = slow.min_by_key(|holder| holder.bytes.get()) {
             slowest.is_lost.set(true);
             slowest.lost.notify_all();
@@ -170,14 +188,14 @@ impl Places {
 
 /// An entry in the queue of waiting clients, until this is dropped.
 struct Queued<'a> {
-    places: &'a Places,
+    slots: &'a Slots,
     waiter: &'a Rc<Waiter>,
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        self.places.inner.state.borrow_mut().waiters.retain(|waiter| !Rc::ptr_eq(waiter, self.waiter));
-        // A place that came too late goes to the next.
+        self.slots.inner.state.borrow_mut().waiters.retain(|waiter| !Rc::ptr_eq(waiter, self.waiter));
+        // A slot that came too late goes to the next.
         drop(self.waiter.given.take());
     }
 }
@@ -198,34 +216,37 @@ impl Drop for Waiting {
     }
 }
 
-/// A place; free again when it is dropped.
-pub(crate) struct Place {
-    places: Places,
+/// A slot; free again when it is dropped.
+pub struct Slot {
+    slots: Slots,
     holder: Rc<Holder>,
 }
 
-impl Place {
-    /// Waits for the client by `transfer`, which returns how many bytes it transferred; `None` when the place was lost first,
-    /// because the client was too slow while others waited.
-    pub(crate) async fn watch<E>(
+impl Slot {
+    /// Waits for the client by `transfer`, which returns how many bytes it transferred. Fails with [`HttpError::Stalled`] when the slot
+    /// was lost first, because the client was too slow while others waited.
+    pub async fn watch(
         &self,
         clock: &impl Clock,
-        transfer: impl Future<Output = Result<usize, E>>,
-    ) -> Option<Result<usize, E>> {
+        transfer: impl Future<Output = Result<usize, HttpError>>,
+    ) -> Result<usize, HttpError> {
+        let SlotLimits { slow_time, slow_bytes, .. } = self.slots.inner.limits;
         let holder = &self.holder;
         let began = clock.now();
         holder.since.set(Some(began));
         let outcome = select(transfer, self.lost()).await;
         holder.since.set(None);
         holder.waited.set(holder.waited.get() + (clock.now() - began));
-        let Either::First(outcome) = outcome else { return None };
+        let Either::First(outcome) = outcome else {
+            return Err(HttpError::Stalled { bytes_min: slow_bytes, window: slow_time });
+        };
         holder.bytes.set(holder.bytes.get() + *outcome.as_ref().unwrap_or(&0) as u64);
-        if holder.waited.get() >= SLOW_TIME {
-            holder.was_slow.set(holder.bytes.get() < SLOW_BYTES);
+        if holder.waited.get() >= slow_time {
+            holder.was_slow.set(holder.bytes.get() < slow_bytes);
             holder.waited.set(Duration::ZERO);
             holder.bytes.set(0);
         }
-        Some(outcome)
+        outcome
     }
 
     async fn lost(&self) {
@@ -239,12 +260,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut state = self.places.inner.state.borrow_mut();
+        let mut state = self.slots.inner.state.borrow_mut();
         state.holders.retain(|holder| !Rc::ptr_eq(holder, &self.holder));
         drop(state);
-        self.places.hand_out();
+        self.slots.hand_out();
     }
 }
 
@@ -257,7 +278,14 @@ mod tests {
     use core::task::{Context, Poll, Waker};
     use embassy_futures::block_on;
 
-    static PLACE: Name = Name::new("place of a test");
+    const SLOW_TIME: Duration = Duration::from_secs(2);
+    const SLOW_BYTES: u64 = 128 * 1024;
+
+    fn limits(count: usize, share: usize) -> SlotLimits {
+        SlotLimits { count, share, slow_time: SLOW_TIME, slow_bytes: SLOW_BYTES }
+    }
+
+    static SLOT: Name = Name::new("slot of a test");
 
     fn peer(last: u8) -> Machine {
         Machine::Ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
@@ -290,45 +318,45 @@ mod tests {
     }
 
     #[test]
-    fn places_go_to_clients_in_the_order_of_their_arrival() {
-        let places = Places::new(1, 1, &PLACE, None);
-        let held = places.take(peer(1)).unwrap();
+    fn slots_go_to_clients_in_the_order_of_their_arrival() {
+        let slots = Slots::new(limits(1, 1), &SLOT, None);
+        let held = slots.take(peer(1)).unwrap();
         let mut context = Context::from_waker(Waker::noop());
-        let wait = |last| places.wait_for(&Still, peer(last), Duration::from_secs(9));
+        let wait = |last| slots.wait_for(&Still, peer(last), Duration::from_secs(9));
         let (mut first, mut second) = (pin!(wait(2)), pin!(wait(3)));
         assert!(first.as_mut().poll(&mut context).is_pending() && second.as_mut().poll(&mut context).is_pending());
         drop(held);
         // It is the first one's, although that has not run yet.
-        assert!(places.take(peer(1)).is_none() && second.as_mut().poll(&mut context).is_pending());
-        let Poll::Ready(Some(place)) = first.as_mut().poll(&mut context) else { panic!("no place") };
-        drop(place);
+        assert!(slots.take(peer(1)).is_none() && second.as_mut().poll(&mut context).is_pending());
+        let Poll::Ready(Some(slot)) = first.as_mut().poll(&mut context) else { panic!("no slot") };
+        drop(slot);
         assert!(matches!(second.as_mut().poll(&mut context), Poll::Ready(Some(_))));
     }
 
     #[test]
     fn a_client_whose_address_has_its_share_delays_no_other() {
-        let places = Places::new(3, 1, &PLACE, None);
-        let [first, _second] = [1, 2].map(|last| places.take(peer(last)).unwrap());
+        let slots = Slots::new(limits(3, 1), &SLOT, None);
+        let [first, _second] = [1, 2].map(|last| slots.take(peer(last)).unwrap());
         let mut context = Context::from_waker(Waker::noop());
-        let wait = |last| places.wait_for(&Still, peer(last), Duration::from_secs(9));
+        let wait = |last| slots.wait_for(&Still, peer(last), Duration::from_secs(9));
         let (mut greedy, mut patient) = (pin!(wait(1)), pin!(wait(4)));
         assert!(greedy.as_mut().poll(&mut context).is_pending());
-        let third = places.take(peer(3)).unwrap();
+        let third = slots.take(peer(3)).unwrap();
         assert!(patient.as_mut().poll(&mut context).is_pending());
         drop(third);
         assert!(greedy.as_mut().poll(&mut context).is_pending());
-        let Poll::Ready(Some(_fourth)) = patient.as_mut().poll(&mut context) else { panic!("no place") };
+        let Poll::Ready(Some(_fourth)) = patient.as_mut().poll(&mut context) else { panic!("no slot") };
         drop(first);
         assert!(matches!(greedy.as_mut().poll(&mut context), Poll::Ready(Some(_))));
     }
 
     #[test]
-    fn a_client_that_gives_up_leaves_its_place_to_the_next() {
+    fn a_client_that_gives_up_leaves_its_slot_to_the_next() {
         let mut context = Context::from_waker(Waker::noop());
         for gives_up_first in [true, false] {
-            let places = Places::new(1, 1, &PLACE, None);
-            let held = places.take(peer(1)).unwrap();
-            let wait = |last| alloc::boxed::Box::pin(places.wait_for(&Still, peer(last), Duration::from_secs(9)));
+            let slots = Slots::new(limits(1, 1), &SLOT, None);
+            let held = slots.take(peer(1)).unwrap();
+            let wait = |last| alloc::boxed::Box::pin(slots.wait_for(&Still, peer(last), Duration::from_secs(9)));
             let (mut first, mut second) = (wait(2), wait(3));
             assert!(first.as_mut().poll(&mut context).is_pending() && second.as_mut().poll(&mut context).is_pending());
             if gives_up_first {
@@ -338,57 +366,57 @@ mod tests {
                 drop(held);
                 drop(first);
             }
-            let Poll::Ready(Some(place)) = second.as_mut().poll(&mut context) else { panic!("no place") };
-            drop(place);
-            assert!(places.take(peer(4)).is_some());
+            let Poll::Ready(Some(slot)) = second.as_mut().poll(&mut context) else { panic!("no slot") };
+            drop(slot);
+            assert!(slots.take(peer(4)).is_some());
         }
     }
 
     #[test]
-    fn who_was_given_a_place_gets_no_second_one() {
-        let places = Places::new(2, 2, &PLACE, None);
-        let held = [1, 2].map(|last| places.take(peer(last)).unwrap());
+    fn who_was_given_a_slot_gets_no_second_one() {
+        let slots = Slots::new(limits(2, 2), &SLOT, None);
+        let held = [1, 2].map(|last| slots.take(peer(last)).unwrap());
         let mut context = Context::from_waker(Waker::noop());
-        let mut wait = pin!(places.wait_for(&Still, peer(3), Duration::from_secs(9)));
+        let mut wait = pin!(slots.wait_for(&Still, peer(3), Duration::from_secs(9)));
         assert!(wait.as_mut().poll(&mut context).is_pending());
         drop(held);
-        assert!(places.take(peer(4)).is_some());
+        assert!(slots.take(peer(4)).is_some());
         assert!(matches!(wait.as_mut().poll(&mut context), Poll::Ready(Some(_))));
     }
 
     #[test]
-    fn the_slowest_client_loses_its_place_if_that_helps_the_one_that_waits() {
-        let places = Places::new(3, 2, &PLACE, None);
-        let held = [1, 1, 2].map(|last| places.take(peer(last)).unwrap());
+    fn the_slowest_client_loses_its_slot_if_that_helps_the_one_that_waits() {
+        let slots = Slots::new(limits(3, 2), &SLOT, None);
+        let held = [1, 1, 2].map(|last| slots.take(peer(last)).unwrap());
         let now = Instant(SLOW_TIME.as_nanos() as u64);
-        for (place, bytes) in held.iter().zip([5, 3, 1]) {
-            place.holder.since.set(Some(Instant(0)));
-            place.holder.bytes.set(bytes);
+        for (slot, bytes) in held.iter().zip([5, 3, 1]) {
+            slot.holder.since.set(Some(Instant(0)));
+            slot.holder.bytes.set(bytes);
         }
-        let lost = || held.each_ref().map(|place| place.holder.is_lost.take());
-        // The first address has its share: only a place of its own helps it.
-        places.dismiss_slowest(peer(1), now);
+        let lost = || held.each_ref().map(|slot| slot.holder.is_lost.take());
+        // The first address has its share: only a slot of its own helps it.
+        slots.dismiss_slowest(peer(1), now);
         assert_eq!(lost(), [false, true, false]);
-        places.dismiss_slowest(peer(3), now);
-        places.dismiss_slowest(peer(1), now);
+        slots.dismiss_slowest(peer(3), now);
+        slots.dismiss_slowest(peer(1), now);
         assert_eq!(lost(), [false, false, true], "one at a time");
-        held.iter().for_each(|place| place.holder.since.set(Some(now)));
-        places.dismiss_slowest(peer(3), now);
-        places.dismiss_slowest(peer(1), now);
+        held.iter().for_each(|slot| slot.holder.since.set(Some(now)));
+        slots.dismiss_slowest(peer(3), now);
+        slots.dismiss_slowest(peer(1), now);
         assert_eq!(lost(), [false; 3], "none is slow");
     }
 
     #[test]
     fn each_window_is_judged_by_its_own_bytes() {
-        let place = Places::new(1, 1, &PLACE, None).take(peer(1)).unwrap();
+        let slot = Slots::new(limits(1, 1), &SLOT, None).take(peer(1)).unwrap();
         let clock = Turned(Cell::new(7));
         let is_slow_after = |time: Duration, bytes: u64| {
             let transfer = async {
                 clock.0.set(clock.0.get() + time.as_nanos() as u64);
-                Ok::<usize, ()>(bytes as usize)
+                Ok(bytes as usize)
             };
-            assert_eq!(block_on(place.watch(&clock, transfer)), Some(Ok(bytes as usize)));
-            place.holder.is_slow(clock.now())
+            assert_eq!(block_on(slot.watch(&clock, transfer)), Ok(bytes as usize));
+            slot.holder.is_slow(&limits(1, 1), clock.now())
         };
         let half = SLOW_TIME / 2;
         assert!(!is_slow_after(half, 0), "the window is not over");
@@ -401,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_client_is_slow_that_transfers_too_little_while_it_is_waited_for() {
-        let place = Places::new(1, 1, &PLACE, None).take(peer(1)).unwrap();
+        let slot = Slots::new(limits(1, 1), &SLOT, None).take(peer(1)).unwrap();
         let now = Instant(9_000_000_000);
         let nearly = SLOW_TIME - Duration::from_nanos(1);
         let half = SLOW_TIME / 2;
@@ -416,23 +444,23 @@ mod tests {
             (zero, nearly, 0, false, false),
             (zero, nearly, SLOW_BYTES, true, true),
         ] {
-            let holder = &place.holder;
+            let holder = &slot.holder;
             holder.waited.set(waited);
             holder.since.set(Some(Instant(now.0 - waits.as_nanos() as u64)));
             holder.bytes.set(bytes);
             holder.was_slow.set(was_slow);
-            assert_eq!(holder.is_slow(now), is_slow, "{waited:?} {waits:?} {bytes} {was_slow}");
+            assert_eq!(holder.is_slow(&limits(1, 1), now), is_slow, "{waited:?} {waits:?} {bytes} {was_slow}");
         }
     }
 
     #[test]
     fn clients_are_counted_while_they_wait() {
         static WAITING: Gauge = Gauge::new("waiting in a test");
-        let places = Places::new(1, 1, &PLACE, Some(&WAITING));
-        let _held = places.take(peer(1)).unwrap();
+        let slots = Slots::new(limits(1, 1), &SLOT, Some(&WAITING));
+        let _held = slots.take(peer(1)).unwrap();
         let mut context = Context::from_waker(Waker::noop());
         {
-            let mut wait = pin!(places.wait_for(&Still, peer(2), Duration::from_secs(9)));
+            let mut wait = pin!(slots.wait_for(&Still, peer(2), Duration::from_secs(9)));
             assert!(wait.as_mut().poll(&mut context).is_pending());
             assert_eq!(WAITING.value(), 1);
         }
@@ -440,14 +468,14 @@ mod tests {
     }
 
     #[test]
-    fn one_address_leaves_places_for_another() {
-        let places = Places::new(8, 6, &PLACE, None);
+    fn one_address_leaves_slots_for_another() {
+        let slots = Slots::new(limits(8, 6), &SLOT, None);
         let [first, second] = [1, 2].map(peer);
-        let mut held: Vec<Place> = (0..6).map(|_| places.take(first).unwrap()).collect();
-        assert!(places.take(first).is_none());
-        held.extend((0..2).map(|_| places.take(second).unwrap()));
-        assert!(places.take(second).is_none());
+        let mut held: Vec<Slot> = (0..6).map(|_| slots.take(first).unwrap()).collect();
+        assert!(slots.take(first).is_none());
+        held.extend((0..2).map(|_| slots.take(second).unwrap()));
+        assert!(slots.take(second).is_none());
         held.clear();
-        assert!(places.take(second).is_some());
+        assert!(slots.take(second).is_some());
     }
 }

@@ -1,19 +1,24 @@
 //! The open connections, and which of them is reset for a new one.
 //!
-//! A connection is *idle* unless its request holds a place. At the bound, an idle one is reset for each new one: the
-//! oldest of the address that has the most. So a short request is answered regardless of the number of idle connections.
+//! At the bound, a connection that does not hold a slot is reset for each new one: the oldest of the address that has the most. So a short
+//! request is answered regardless of the number of connections that are idle or whose clients neither send nor read, as long as
+//! there are fewer slots than connections.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use glasshouse::Machine;
-use glasshouse::sync::Notify;
-use glasshouse::trace::Name;
+use core::cmp::Reverse;
+use glass_api::{Machine, NetInfo};
+use glass_executor::sync::Notify;
+use glass_trace::Name;
+
+/// Connections of a network with a bound that are left for clients whose connection is being opened or closed: an eighth, at most so many.
+const SPARE_MAX: usize = 8;
 
 /// Open connections. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Connections {
+pub struct Connections {
     inner: Rc<Inner>,
 }
 
@@ -23,6 +28,8 @@ struct Inner {
     /// Oldest first.
     open: RefCell<Vec<Rc<Entry>>>,
     changed: Notify,
+    /// No request is begun any more.
+    is_finishing: Cell<bool>,
 }
 
 struct Entry {
@@ -36,9 +43,15 @@ struct Entry {
 
 impl Connections {
     /// `name` is the name of the resource in traces.
-    pub(crate) fn new(count_max: usize, name: &'static Name) -> Connections {
+    pub fn new(count_max: usize, name: &'static Name) -> Connections {
         let (open, changed) = (RefCell::default(), Notify::of_resource(name));
-        Connections { inner: Rc::new(Inner { name, count_max, open, changed }) }
+        Connections { inner: Rc::new(Inner { name, count_max, open, changed, is_finishing: Cell::new(false) }) }
+    }
+
+    /// How many connections a service may have that wants `count_max`, on this network: some are left for those that are opening or closing.
+    pub fn bound(count_max: usize, network: &NetInfo) -> usize {
+        let spare = SPARE_MAX.min(network.connections_max / 8);
+        count_max.min(network.connections_max - spare).max(1)
     }
 
     /// Adds a connection, once there is room.
@@ -49,7 +62,7 @@ impl Connections {
                 break;
             }
             self.end_one();
-            // If all hold places, one of those has to end by itself.
+            // If all hold slots, one of those has to end by itself.
             changed.await;
         }
         let ended = Notify::of_resource(self.inner.name);
@@ -64,8 +77,9 @@ impl Connections {
         Connected { connections: self.clone(), entry }
     }
 
-    /// Ends the connections without a request in flight, and completes when the others have ended.
-    pub(crate) async fn finish(&self) {
+    /// Ends the connections without a request in flight, and completes when the others have ended, each after its response.
+    pub async fn finish(&self) {
+        self.inner.is_finishing.set(true);
         for entry in self.inner.open.borrow().iter().filter(|entry| !entry.is_busy.get()) {
             entry.is_ended.set(true);
             entry.ended.notify_all();
@@ -80,7 +94,7 @@ impl Connections {
     }
 
     /// Open connections.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.inner.open.borrow().len()
     }
 
@@ -89,11 +103,11 @@ impl Connections {
         if open.iter().any(|entry| entry.is_ended.get()) {
             return;
         }
-        let mut resting: BTreeMap<Machine, (usize, &Entry)> = BTreeMap::new();
-        for entry in open.iter().filter(|entry| !entry.is_kept.get()) {
-            resting.entry(entry.peer).or_insert((0, entry)).0 += 1;
+        let mut idle: BTreeMap<Machine, (usize, Reverse<usize>, &Entry)> = BTreeMap::new();
+        for (age, entry) in open.iter().enumerate().filter(|(_, entry)| !entry.is_kept.get()) {
+            idle.entry(entry.peer).or_insert((0, Reverse(age), entry)).0 += 1;
         }
-        if let Some((_, oldest)) = resting.into_values().max_by_key(|(count, _)| *count) {
+        if let Some((.., oldest)) = idle.into_values().max_by_key(|(count, age, _)| (*count, *age)) {
             oldest.is_ended.set(true);
             oldest.ended.notify_all();
         }
@@ -101,19 +115,19 @@ impl Connections {
 }
 
 /// A connection in the table, until this is dropped.
-pub(crate) struct Connected {
+pub struct Connected {
     connections: Connections,
     entry: Rc<Entry>,
 }
 
 impl Connected {
     /// The peer.
-    pub(crate) fn peer(&self) -> Machine {
+    pub fn peer(&self) -> Machine {
         self.entry.peer
     }
 
-    /// Sets whether its request holds a place: then the connection is not reset for a new one.
-    pub(crate) fn keep(&self, is_kept: bool) {
+    /// Sets whether its request holds a slot: then the connection is not reset for a new one. The end of the request unsets it.
+    pub fn keep(&self, is_kept: bool) {
         self.entry.is_kept.set(is_kept);
         if is_kept && self.entry.is_ended.take() {
             // It was about to be reset: another one is.
@@ -121,9 +135,18 @@ impl Connected {
         }
     }
 
-    /// Sets whether it has a request in flight.
-    pub(crate) fn set_busy(&self, is_busy: bool) {
-        self.entry.is_busy.set(is_busy);
+    /// A request begins.
+    pub(crate) fn begin(&self) {
+        self.entry.is_busy.set(true);
+    }
+
+    /// The request has ended. Returns whether it is the last one.
+    pub(crate) fn end(&self) -> bool {
+        self.keep(false);
+        let is_last = self.connections.inner.is_finishing.get();
+        // Its response is still to be sent.
+        self.entry.is_busy.set(is_last);
+        is_last
     }
 
     /// Completes when the connection has to be reset.
@@ -180,7 +203,21 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_whose_request_gets_a_place_is_not_reset_and_another_one_is() {
+    fn among_addresses_with_as_many_the_oldest_connection_makes_room() {
+        let (connections, open) = full(&[2, 9, 1]);
+        assert!(poll_once(connections.add(Machine::Vsock(3))).is_pending());
+        assert_eq!(ended(&open), [true, false, false]);
+    }
+
+    #[test]
+    fn a_network_with_a_bound_keeps_some_connections_for_new_clients() {
+        let network = |connections_max| NetInfo { address: [127, 0, 0, 1].into(), connections_max };
+        let bounds = [1, 28, 64, 128, usize::MAX].map(|max| Connections::bound(100, &network(max)));
+        assert_eq!(bounds, [1, 25, 56, 100, 100]);
+    }
+
+    #[test]
+    fn a_connection_whose_request_gets_a_slot_is_not_reset_and_another_one_is() {
         let (connections, open) = full(&[1, 1, 2]);
         open[2].keep(true);
         let mut next = pin!(connections.add(Machine::Vsock(3)));
@@ -191,13 +228,13 @@ mod tests {
         assert_eq!(ended(&open), [false, true, false]);
         open[1].keep(true);
         assert!(poll_once(next.as_mut()).is_pending());
-        assert_eq!(ended(&open), [false; 3], "all have places");
+        assert_eq!(ended(&open), [false; 3], "all have slots");
     }
 
     #[test]
     fn at_the_end_connections_without_a_request_are_ended_and_the_others_waited_for() {
         let (connections, mut open) = full(&[1, 2]);
-        open[1].set_busy(true);
+        open[1].begin();
         let mut finish = pin!(connections.finish());
         assert!(poll_once(finish.as_mut()).is_pending());
         assert_eq!(ended(&open), [true, false]);

@@ -1,0 +1,68 @@
+//! The jail of the process that reads what a VM and its files contain (decisions 34 and 35). It has what it writes and the socket to the
+//! holder open when it enters.
+
+use glass_jail::{Condition, Jail, SystemCalls};
+
+/// Memory of its own: 32 MiB of samples that wait, stacks, and the names of a large program.
+const MEMORY_BYTES: u64 = 1 << 30;
+/// It opens files with debug information one after the other.
+const DESCRIPTORS: u64 = 512;
+
+/// Enters. Files that each user may read can be read; no process can be started, and no other one be seen or reached. Returns a sentence
+/// for the recording if a part is not possible here.
+pub fn enter() -> Option<String> {
+    let entered = Jail::new()
+        .read_only("/")
+        .own_user()
+        .memory_bytes(MEMORY_BYTES)
+        .descriptors(DESCRIPTORS)
+        .system_calls(system_calls())
+        .enter();
+    match entered {
+        Ok(report) => report.sentence("the process that reads the guest"),
+        Err(error) => Some(format!("the process that reads the guest has no jail: {error}")),
+    }
+}
+
+fn system_calls() -> SystemCalls {
+    let files = [
+        libc::SYS_open,
+        libc::SYS_openat,
+        libc::SYS_stat,
+        libc::SYS_newfstatat,
+        libc::SYS_statx,
+        libc::SYS_access,
+        libc::SYS_faccessat2,
+        libc::SYS_readlink,
+        libc::SYS_readlinkat,
+        libc::SYS_getdents64,
+        libc::SYS_getcwd,
+        libc::SYS_fcntl,
+        libc::SYS_dup,
+    ];
+    // Its recording, which may be a pipe.
+    let output = [libc::SYS_ftruncate, libc::SYS_pwrite64, libc::SYS_fsync, libc::SYS_fdatasync];
+    // The holder: messages, and its end.
+    let holder = [libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_wait4, libc::SYS_waitid];
+    let itself = [
+        libc::SYS_getuid,
+        libc::SYS_geteuid,
+        libc::SYS_getrusage,
+        libc::SYS_sysinfo,
+        libc::SYS_uname,
+        libc::SYS_prlimit64,
+        libc::SYS_clock_getres,
+        libc::SYS_gettimeofday,
+        libc::SYS_rt_sigpending,
+        libc::SYS_membarrier,
+    ];
+    let calls = SystemCalls::of_every_program().with_threads();
+    let calls = [&files[..], &output, &holder, &itself].into_iter().fold(calls, SystemCalls::allow);
+    // What libraries try, and do without: the file of a failed recording is removed by the holder.
+    let calls = calls.refuse(&[libc::SYS_unlink, libc::SYS_unlinkat, libc::SYS_socket, libc::SYS_sched_setaffinity]);
+    // The size and the kind of the terminal.
+    [libc::TCGETS, libc::TIOCGWINSZ].into_iter().fold(calls, |calls, command| {
+        let is_it = Condition { argument: 1, mask: u32::MAX, value: command as u32 };
+        calls.allow_where(libc::SYS_ioctl, &[is_it])
+    })
+}

@@ -1,0 +1,120 @@
+//! The way to a gdbstub and to the threads of the vCPUs of its QEMU.
+
+use std::time::{Duration, Instant};
+
+use super::client::Client;
+use super::freeze::{Freezer, Frozen};
+use super::holding::{Answer, Request};
+use super::stub::Line;
+use super::switch::Switch;
+use crate::error::GuestError;
+use crate::stream::SocketAddress;
+use crate::sys::{OtherEnd, Watchdog, monotonic_ns};
+
+/// Interval of passing on what happens to the vCPUs' threads during a request.
+const SETTLE_EVERY: Duration = Duration::from_micros(150);
+/// How long one wait for bytes may take where no threads need attention.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// A connection, and what keeps the vCPUs from running.
+pub(super) struct Connection {
+    /// Dropped first: the watchdog can only be of use if the vCPUs run.
+    freezer: Option<Freezer>,
+    client: Client,
+    watchdog: Watchdog,
+    other_end: Option<OtherEnd>,
+    /// By when the answer to the last request has to be there.
+    deadline: Instant,
+}
+
+impl Connection {
+    /// Connects, which stops the VM.
+    pub(super) fn open(address: &SocketAddress, switch: Option<&Switch>) -> Result<Connection, GuestError> {
+        let (client, watchdog) = Client::connect(address, switch)?;
+        Ok(Connection { freezer: None, client, watchdog, other_end: None, deadline: Client::deadline() })
+    }
+
+    pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) {
+        self.freezer = Some(freezer);
+        self.other_end = OtherEnd::find(pid, self.client.socket()).ok().flatten();
+    }
+
+    /// Samples for which QEMU was busy for too long.
+    pub(super) fn displaced(&self) -> u64 {
+        self.freezer.as_ref().map_or(0, Freezer::displaced)
+    }
+
+    /// Waits until `until_ns`, and passes on the signals of the vCPUs' threads.
+    pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        self.watchdog.look_after();
+        match &mut self.freezer {
+            Some(freezer) => freezer.rest(until_ns)?,
+            None => std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))),
+        }
+        Ok(())
+    }
+
+    /// Releases the threads of the vCPUs for good.
+    pub(super) fn let_threads_go(&mut self) {
+        self.freezer = None;
+    }
+
+    /// Ends the watchdog, when nothing is left to do.
+    pub(super) fn dismiss_watchdog(&mut self) {
+        self.watchdog.dismiss();
+    }
+}
+
+impl Line for Connection {
+    fn was_stopped(&mut self) -> Result<bool, GuestError> {
+        self.client.was_stopped()
+    }
+
+    fn send(&mut self, request: &Request) -> Result<(), GuestError> {
+        self.deadline = Client::deadline();
+        self.client.send(request)
+    }
+
+    fn complete(&mut self, request: &Request, answer: &mut Answer) -> Result<(), GuestError> {
+        let at_most = if self.freezer.is_some() { SETTLE_EVERY } else { WAIT };
+        while !self.client.collect(request, answer, (at_most, self.deadline))? {
+            if let Some(freezer) = &mut self.freezer {
+                freezer.settle()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self) -> Result<Frozen, GuestError> {
+        self.freezer.as_mut().map_or(Ok(Frozen::Late), Freezer::freeze)
+    }
+
+    fn hold(&mut self, batch: &Request, answer: &mut Answer) -> Result<Frozen, GuestError> {
+        let Connection { freezer: Some(freezer), client, other_end, deadline, .. } = self else {
+            return Ok(Frozen::Late);
+        };
+        let is_answered = || client.collect(batch, answer, (Duration::ZERO, *deadline));
+        freezer.hold(is_answered, || other_end.as_ref().is_some_and(OtherEnd::has_unread))
+    }
+
+    fn withdraw(&mut self) -> bool {
+        self.other_end.as_ref().is_some_and(OtherEnd::withdraw)
+    }
+
+    fn stop(&mut self, request: &Request, answer: &mut Answer) -> Result<(), GuestError> {
+        let Connection { freezer: Some(freezer), client, deadline, .. } = self else { return Ok(()) };
+        freezer.stop(|| client.collect(request, answer, (Duration::ZERO, *deadline)))
+    }
+
+    fn go(&mut self) -> Result<(), GuestError> {
+        self.freezer.as_mut().map_or(Ok(()), Freezer::go)
+    }
+
+    fn note_held(&mut self, is_held: bool) {
+        self.watchdog.note_held(is_held);
+    }
+
+    fn note_detached(&mut self) {
+        self.watchdog.note_detached();
+    }
+}
