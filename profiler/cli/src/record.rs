@@ -110,7 +110,7 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     let recording =
         output.into_recording_with(session.clocks(), &target.origin, files.with_opened(target.opened.clone()))?;
     let running = session.start(recording)?;
-    let progress = Progress::start(&target.origin, arguments.duration);
+    let progress = Progress::start(&target.origin, arguments.duration, arguments.target.post_mortem.is_some());
     let ended = running.run(arguments.duration, |status| {
         progress.show(status);
         wish(interrupted)

@@ -35,7 +35,12 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 impl Progress {
-    pub(super) fn start(origin: &Origin, duration: Option<Duration>) -> Progress {
+    /// Prints what is sampled, and how: a dump has one moment, so it has neither a rate nor an end.
+    pub(super) fn start(origin: &Origin, duration: Option<Duration>, is_dump: bool) -> Progress {
+        if is_dump {
+            say!("glass: reading one sample of each vCPU from {}", origin.guest);
+            return Progress { bar: None, duration };
+        }
         let until = duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
         say!("glass: sampling {} by {} at {} Hz, {until}", origin.guest, origin.backend, origin.rate_hz);
         Progress { bar: spinner(), duration }
