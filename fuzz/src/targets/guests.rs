@@ -69,16 +69,20 @@ const DESCRIPTION: &str = concat!(
     "<reg name=\"cr3\" bitsize=\"64\"/><reg name=\"cr4\" bitsize=\"64\"/></target>"
 );
 
+/// The report of a stop.
+const STOP: &str = "\u{3}";
+
 /// The answers of a correct stub.
 fn honest(request: &str) -> String {
     match request {
-        "QStartNoAckMode" | "D" => "OK".to_owned(),
-        "\u{3}" => "T02thread:01;".to_owned(),
+        STOP => "T02thread:01;".to_owned(),
+        "qC" => "QC01".to_owned(),
+        "T1" => "OK".to_owned(),
         "qfThreadInfo" => "m01,02".to_owned(),
         "qsThreadInfo" => "l".to_owned(),
         "g" => "10".repeat(52),
         _ if request.starts_with("qXfer") => DESCRIPTION.to_owned(),
-        _ if request.starts_with('H') => "OK".to_owned(),
+        _ if request.starts_with(['H', 'D']) || request.starts_with("qRcmd") => "OK".to_owned(),
         _ if request.starts_with('m') => {
             let bytes = request.split_once(',').and_then(|(_, bytes)| usize::from_str_radix(bytes, 16).ok());
             "20".repeat(bytes.unwrap_or(0))
@@ -87,39 +91,74 @@ fn honest(request: &str) -> String {
     }
 }
 
-/// Serves requests of a client until `answer` returns no more; `c` has no answer.
+/// Answers as a stub that sends its description in two parts.
+fn honest_in_parts(request: &str) -> String {
+    match request.strip_prefix("qXfer:features:read:target.xml:") {
+        Some(range) if range.starts_with("0,") => format!("m{}", &DESCRIPTION[1..40]),
+        Some(_) => format!("l{}", &DESCRIPTION[40..]),
+        None => honest(request),
+    }
+}
+
+/// What a stub received.
+enum Received {
+    /// A byte that stopped the VM.
+    Stop,
+    /// A packet, and whether its checksum is right.
+    Packet(String, bool),
+}
+
+/// Takes the next request out of the received bytes, as QEMU does: while the VM runs, any byte stops it and is no part of a packet.
+fn next(received: &mut Vec<u8>, is_running: bool) -> Option<Received> {
+    if is_running && !received.is_empty() {
+        received.remove(0);
+        return Some(Received::Stop);
+    }
+    let start = received.iter().position(|byte| *byte == b'$')?;
+    let end = start + received[start..].iter().position(|byte| *byte == b'#')?;
+    let digits = std::str::from_utf8(received.get(end + 1..end + 3)?).ok().map(str::to_owned);
+    let text = received[start + 1..end].to_vec();
+    received.drain(..end + 3);
+    let sum = text.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    let is_right = digits.is_some_and(|digits| digits == format!("{sum:02x}"));
+    Some(Received::Packet(String::from_utf8_lossy(&text).into_owned(), is_right))
+}
+
+/// Serves requests of a client, whose connection stops the VM, until `answer` returns no more; `c` has no answer.
 fn stub(mut stream: UnixStream, mut answer: impl FnMut(&str) -> Option<Vec<u8>>) {
     let mut received: Vec<u8> = Vec::new();
+    let mut is_running = false;
+    let mut request = Some(Received::Stop);
     loop {
-        let request = if received.first() == Some(&3) {
-            received.remove(0);
-            Some("\u{3}".to_owned())
-        } else {
-            let end = received.iter().position(|byte| *byte == b'#').filter(|end| received.len() >= end + 3);
-            end.map(|end| {
-                let packet: Vec<u8> = received.drain(..end + 3).collect();
-                let start = packet.iter().position(|byte| *byte == b'$').map_or(0, |start| start + 1);
-                String::from_utf8_lossy(&packet[start.min(end)..end]).into_owned()
-            })
-        };
-        match request.as_deref() {
-            Some("c") => {}
-            Some(request) => match answer(request) {
-                // After a detach the watchdog would wait for more.
-                Some(bytes) if stream.write_all(&bytes).is_ok() && !request.starts_with('D') => {}
-                _ => return,
-            },
+        let bytes = match request {
+            Some(Received::Stop) => {
+                is_running = false;
+                answer(STOP)
+            }
+            Some(Received::Packet(_, false)) => Some(b"-".to_vec()),
+            Some(Received::Packet(command, true)) if command == "c" => {
+                is_running = true;
+                Some(b"+".to_vec())
+            }
+            // After a detach the watchdog would wait for more.
+            Some(Received::Packet(command, true)) if command.starts_with('D') => {
+                let _ = answer(&command).map(|bytes| stream.write_all(&[b"+", &bytes[..]].concat()));
+                return;
+            }
+            Some(Received::Packet(command, true)) => answer(&command).map(|bytes| [b"+", &bytes[..]].concat()),
             None => {
-                if received.iter().all(|byte| *byte == b'+') {
-                    received.clear();
-                }
                 let mut bytes = [0; 4096];
                 match stream.read(&mut bytes) {
                     Ok(count @ 1..) => received.extend_from_slice(&bytes[..count]),
                     _ => return,
                 }
+                Some(Vec::new())
             }
+        };
+        if !bytes.is_some_and(|bytes| stream.write_all(&bytes).is_ok()) {
+            return;
         }
+        request = next(&mut received, is_running);
     }
 }
 
@@ -159,20 +198,20 @@ impl Target for Gdbstub {
     }
 
     fn corpus(&self) -> Vec<Vec<u8>> {
-        let mut said = Vec::new();
-        let serve = |stream| {
-            stub(stream, |request| {
-                let answer = honest(request);
-                said.push(answer.clone());
-                Some(packet(answer.as_bytes()))
-            })
+        let answers_of = |honest: fn(&str) -> String| {
+            let mut said = Vec::new();
+            let serve = |stream| {
+                stub(stream, |request| {
+                    let answer = honest(request);
+                    said.push(answer.clone());
+                    Some(packet(answer.as_bytes()))
+                })
+            };
+            with_server(serve, attach);
+            assert!(said.iter().any(|answer| answer.starts_with("1010")), "a correct stub is used: {said:?}");
+            said.join("\n").into_bytes()
         };
-        with_server(serve, attach);
-        assert!(said.len() > 10, "a correct stub is used: {said:?}");
-        let mut split = said.clone();
-        split.insert(2, format!("m{}", &DESCRIPTION[1..40]));
-        split[3] = format!("l{}", &DESCRIPTION[40..]);
-        vec![said.join("\n").into_bytes(), split.join("\n").into_bytes()]
+        vec![answers_of(honest), answers_of(honest_in_parts)]
     }
 
     fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {

@@ -145,7 +145,10 @@ impl fmt::Display for GuestError {
                 "glass has no backend for a VM of {vmm}: it samples VMs of QEMU and of any VMM that uses KVM (--backend process samples {vmm} itself)"
             ),
             GuestError::NoVcpu(pid) => {
-                write!(f, "process {pid} has no vCPU of KVM that runs: continue the VM if it is paused, or leave out --backend")
+                write!(
+                    f,
+                    "process {pid} has no vCPU of KVM that runs: continue the VM if it is paused, or leave out --backend"
+                )
             }
             GuestError::NoRamFile(pid) => write!(
                 f,

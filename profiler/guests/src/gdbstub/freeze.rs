@@ -63,12 +63,24 @@ struct Thread {
     hurries: bool,
     /// Reads its state.
     call: File,
+    /// Its stack pointer while it waits to be continued, if that is known: the calls that lead there are always the same.
+    parked_at: Option<u64>,
+    /// It was stopped at the end of a system call that it makes neither there nor on its way, so it may have run the guest before.
+    may_have_run: bool,
 }
 
 impl Thread {
-    /// Whether it does nothing: its vCPU is halted, and stays so for the main loop.
+    /// Whether it does nothing: its vCPU is halted, and stays so for the main loop. A vCPU that only waits until another one
+    /// has the machine for itself waits elsewhere.
     fn waits(&self) -> bool {
-        parse_call(&read_call(&self.call)) == Main::Condition
+        let call = read_call(&self.call);
+        parse_call(&call) == Main::Condition && (self.parked_at.is_none() || parse_parked(&call) == self.parked_at)
+    }
+
+    /// Whether it is at the end of that wait.
+    fn is_end_of_wait(&self, registers: &libc::user_regs_struct) -> bool {
+        futex_operation(registers) == Some(libc::FUTEX_WAIT_BITSET)
+            && self.parked_at.is_none_or(|parked_at| parked_at == registers.rsp)
     }
 
     /// Whether it is as it was requested to be.
@@ -104,13 +116,19 @@ impl Thread {
             Some(Stop::Call) if self.state != State::Stepping => self.resume_otherwise(0)?,
             Some(Stop::Call) => {
                 let registers = self.tracee.registers()?;
-                match is_begin_of_call(registers.rax) || (self.hurries && !is_end_of_wait(&registers)) {
+                match is_begin_of_call(registers.rax) || (self.hurries && !self.is_end_of_wait(&registers)) {
                     true => self.tracee.resume_to_call()?,
-                    false => self.state = State::Held(libc::SIGTRAP),
+                    false => {
+                        // On its way to the wait, and between it and the guest, it only releases locks.
+                        self.may_have_run =
+                            !self.is_end_of_wait(&registers) && futex_operation(&registers) != Some(libc::FUTEX_WAKE);
+                        self.state = State::Held(libc::SIGTRAP);
+                    }
                 }
             }
             Some(Stop::Event(signal)) => {
                 self.asked = false;
+                self.may_have_run = false;
                 self.state = State::Held(signal);
             }
         }
@@ -205,10 +223,9 @@ impl Thread {
     }
 }
 
-/// Whether it has waited for a condition.
-fn is_end_of_wait(registers: &libc::user_regs_struct) -> bool {
-    registers.orig_rax == libc::SYS_futex as u64
-        && registers.rsi as i32 & libc::FUTEX_CMD_MASK == libc::FUTEX_WAIT_BITSET
+/// What a thread has done with a futex, if that is the system call at whose end it is.
+fn futex_operation(registers: &libc::user_regs_struct) -> Option<i32> {
+    (registers.orig_rax == libc::SYS_futex as u64).then_some(registers.rsi as i32 & libc::FUTEX_CMD_MASK)
 }
 
 /// Linux puts this into `rax` when a system call starts.
@@ -248,13 +265,29 @@ fn parse_call(text: &str) -> Main {
     }
 }
 
+/// The stack pointer of a thread that waits for a condition.
+fn parse_parked(text: &str) -> Option<u64> {
+    const STACK_POINTER: usize = 7;
+    let word = text.split_ascii_whitespace().nth(STACK_POINTER).filter(|_| parse_call(text) == Main::Condition)?;
+    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
+}
+
+/// The vCPUs' threads and, of each, the stack pointer with which it waits to be continued. Call it while the VM is stopped.
+pub(super) fn parked(pid: u32, ids: &[u32]) -> Vec<(u32, Option<u64>)> {
+    let parked_at = |id: &u32| {
+        let call = std::fs::read_to_string(format!("/proc/{pid}/task/{id}/syscall")).ok()?;
+        parse_parked(&call)
+    };
+    ids.iter().map(|id| (*id, parked_at(id))).collect()
+}
+
 /// Whether the vCPUs are stopped as they have to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Frozen {
     Yes,
     /// No: the main loop waits for them for another reason, to stop them at the owner's request say.
     Stopping,
-    /// No: the main loop was busy for too long.
+    /// No: the main loop was busy for too long, or a thread was continued before it waited for that.
     Late,
 }
 
@@ -292,16 +325,26 @@ fn lost(error: io::Error, thread: &mut Thread) -> Result<(), GuestError> {
 }
 
 impl Freezer {
-    /// Traces these threads of a process.
-    pub(super) fn new(pid: u32, ids: &[u32]) -> io::Result<Freezer> {
+    /// Traces these threads of a process, which [`parked`] has returned.
+    pub(super) fn new(pid: u32, ids: &[(u32, Option<u64>)]) -> io::Result<Freezer> {
         let main = File::open(format!("/proc/{pid}/task/{pid}/syscall"))?;
         let signals = ChildSignals::block()?;
         let mut threads = Vec::with_capacity(ids.len());
-        for id in ids {
+        for (id, parked_at) in ids {
             // In a container its threads have other ids.
             let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
             let (tracee, state) = (Tracee::seize(*id)?, State::Running);
-            threads.push(Thread { id: *id, tracee, state, asked: false, hurries: false, call });
+            let parked_at = *parked_at;
+            threads.push(Thread {
+                id: *id,
+                tracee,
+                state,
+                asked: false,
+                hurries: false,
+                call,
+                parked_at,
+                may_have_run: false,
+            });
         }
         Ok(Freezer { pid, threads, main, signals, displaced: 0 })
     }
@@ -385,7 +428,8 @@ impl Freezer {
                 main => self.help(main, &mut nudged_ns)?,
             }
             if is_done && self.threads.iter().all(Thread::is_settled) {
-                return Ok(Frozen::Yes);
+                let has_run = |thread: &Thread| thread.may_have_run && matches!(thread.state, State::Held(_));
+                return Ok(if self.threads.iter().any(has_run) { Frozen::Late } else { Frozen::Yes });
             }
             if monotonic_ns() - start_ns > FROZEN_NS_MAX {
                 self.displaced += 1;
@@ -478,5 +522,14 @@ mod tests {
         assert_eq!(parse_call("202 0x5580"), Main::Other);
         assert_eq!(parse_call("202 zz 0x80"), Main::Other);
         assert_eq!(parse_call(""), Main::Other);
+    }
+
+    #[test]
+    fn where_a_thread_waits_to_be_continued() {
+        let waits = "202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n";
+        assert_eq!(parse_parked(waits), Some(0x7f10));
+        assert_eq!(parse_parked("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), None, "it waits for a lock");
+        assert_eq!(parse_parked("running\n"), None);
+        assert_eq!(parse_parked("202 0x5580 0x189"), None);
     }
 }
