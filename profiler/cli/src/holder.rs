@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use glass_guests::remote::{Launcher, Task, serve};
 
-use crate::jail;
-
 /// The name of the command.
 const NAME: &str = "holder";
 
@@ -27,9 +25,9 @@ pub fn launcher() -> Launcher {
     Launcher { program: "/proc/self/exe".into(), arguments: vec![NAME.to_owned()], before_parsing: None }
 }
 
-/// The same, for a process that enters its jail before it reads anything; `new_file` is one that it has made and could not remove then.
-pub fn launcher_of_prisoner(new_file: Option<&Path>) -> Launcher {
-    let mut launcher = Launcher { before_parsing: Some(jail::enter), ..launcher() };
+/// The same, for a process that enters this jail before it reads anything; `new_file` is one that it has made and could not remove then.
+pub fn launcher_of_prisoner(enter: fn() -> Option<String>, new_file: Option<&Path>) -> Launcher {
+    let mut launcher = Launcher { before_parsing: Some(enter), ..launcher() };
     if let Some(path) = new_file {
         launcher.arguments.push(format!("--new-file={}", path.display()));
     }

@@ -11,14 +11,20 @@ const DESCRIPTORS: u64 = 512;
 /// Enters. Files that each user may read can be read; no process can be started, and no other one be seen or reached. Returns a sentence
 /// for the recording if a part is not possible here.
 pub fn enter() -> Option<String> {
-    let entered = Jail::new()
-        .read_only("/")
-        .own_user()
-        .memory_bytes(MEMORY_BYTES)
-        .descriptors(DESCRIPTORS)
-        .system_calls(system_calls())
-        .enter();
-    match entered {
+    report(jail().system_calls(system_calls()))
+}
+
+/// The same for a process that draws on its terminal and reads keys.
+pub fn enter_with_screen() -> Option<String> {
+    report(jail().terminal().system_calls(with_screen(system_calls())))
+}
+
+fn jail() -> Jail {
+    Jail::new().read_only("/").own_user().memory_bytes(MEMORY_BYTES).descriptors(DESCRIPTORS)
+}
+
+fn report(jail: Jail) -> Option<String> {
+    match jail.enter() {
         Ok(report) => report.sentence("the process that reads the guest"),
         Err(error) => Some(format!("the process that reads the guest has no jail: {error}")),
     }
@@ -61,8 +67,23 @@ fn system_calls() -> SystemCalls {
     // What libraries try, and do without: the file of a failed recording is removed by the holder.
     let calls = calls.refuse(&[libc::SYS_unlink, libc::SYS_unlinkat, libc::SYS_socket, libc::SYS_sched_setaffinity]);
     // The size and the kind of the terminal.
-    [libc::TCGETS, libc::TIOCGWINSZ].into_iter().fold(calls, |calls, command| {
-        let is_it = Condition { argument: 1, mask: u32::MAX, value: command as u32 };
+    with_controls(calls, &[libc::TCGETS, libc::TIOCGWINSZ])
+}
+
+fn with_controls(calls: SystemCalls, commands: &[libc::Ioctl]) -> SystemCalls {
+    commands.iter().fold(calls, |calls, command| {
+        let is_it = Condition { argument: 1, mask: u32::MAX, value: *command as u32 };
         calls.allow_where(libc::SYS_ioctl, &[is_it])
     })
+}
+
+/// What crossterm does: it waits for keys and for SIGWINCH, which arrives by a pair of sockets. The mode of the terminal is set when the
+/// screen is taken over and given back.
+fn with_screen(calls: SystemCalls) -> SystemCalls {
+    let keys = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
+    let is_unix = Condition { argument: 0, mask: u32::MAX, value: libc::AF_UNIX as u32 };
+    let calls = calls.allow(&keys).allow_where(libc::SYS_socketpair, &[is_unix]);
+    // Without a terminal it would ask `tput`, beginning with a pipe.
+    let calls = calls.refuse(&[libc::SYS_pipe2]);
+    with_controls(calls, &[libc::TCSETS, libc::TCSETSW, libc::TCSETSF, libc::TCGETS2, libc::TCSETS2, libc::FIONBIO])
 }
