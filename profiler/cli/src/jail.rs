@@ -1,12 +1,15 @@
-//! The jail of the process that reads what a VM and its files contain (decisions 34 and 35). It has what it writes and the socket to the
+//! The jail of the process that reads what a VM or a process and its files contain (decisions 34 and 35). It has what it writes, its perf events and the socket to the
 //! holder open when it enters.
 
 use glass_jail::{Condition, Jail, SystemCalls};
 
 /// Memory of its own: 32 MiB of samples that wait, stacks, and the names of a large program.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// It opens files with debug information one after the other.
-const DESCRIPTORS: u64 = 512;
+/// What it opens later: files that processes have mapped are kept open.
+const DESCRIPTORS: u64 = 2048;
+/// Perf events are switched on and off (Linux, include/uapi/linux/perf_event.h).
+const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
+const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 
 /// Enters. Files that each user may read can be read; no process can be started, and no other one be seen or reached. Returns a sentence
 /// for the recording if a part is not possible here.
@@ -20,7 +23,9 @@ pub fn enter_with_screen() -> Option<String> {
 }
 
 fn jail() -> Jail {
-    Jail::new().read_only("/").own_user().memory_bytes(MEMORY_BYTES).descriptors(DESCRIPTORS)
+    // Beside those of a process that is sampled: one for each thread and CPU.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+    Jail::new().read_only("/").own_user().memory_bytes(MEMORY_BYTES).descriptors(open + DESCRIPTORS)
 }
 
 fn report(jail: Jail) -> Option<String> {
@@ -48,8 +53,9 @@ fn system_calls() -> SystemCalls {
     ];
     // Its recording, which may be a pipe.
     let output = [libc::SYS_ftruncate, libc::SYS_pwrite64, libc::SYS_fsync, libc::SYS_fdatasync];
-    // The holder: messages, and its end.
-    let holder = [libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_wait4, libc::SYS_waitid];
+    // The holder: messages, files, and its end or that of a command.
+    let holder =
+        [libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_wait4, libc::SYS_waitid];
     let itself = [
         libc::SYS_getuid,
         libc::SYS_geteuid,
@@ -67,7 +73,7 @@ fn system_calls() -> SystemCalls {
     // What libraries try, and do without: the file of a failed recording is removed by the holder.
     let calls = calls.refuse(&[libc::SYS_unlink, libc::SYS_unlinkat, libc::SYS_socket, libc::SYS_sched_setaffinity]);
     // The size and the kind of the terminal.
-    with_controls(calls, &[libc::TCGETS, libc::TIOCGWINSZ])
+    with_controls(calls, &[libc::TCGETS, libc::TIOCGWINSZ, PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE])
 }
 
 fn with_controls(calls: SystemCalls, commands: &[libc::Ioctl]) -> SystemCalls {

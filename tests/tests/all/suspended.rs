@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < PATIENCE, "{what}");
@@ -110,7 +110,7 @@ fn stops_no_guest(world: World, backend: &'static str, command: &'static str) {
 }
 
 /// The process has the walls of a reader, and another user than `holder`, which has the rights.
-fn assert_jailed(reader: u32, holder: u32) {
+pub fn assert_jailed(reader: u32, holder: u32) {
     let status = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let (reader, holder) = (status(reader), status(holder));
     for wall in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
@@ -121,7 +121,7 @@ fn assert_jailed(reader: u32, holder: u32) {
 }
 
 /// The process that holds or opens for this one.
-fn holder_of(glass: u32) -> u32 {
+pub fn holder_of(glass: u32) -> u32 {
     let is_holder = |pid: &u32| process::name(*pid).as_deref() == Some("glass-holder");
     process::descendants(glass).into_iter().find(is_holder).expect("there is a holder")
 }
