@@ -1,24 +1,25 @@
-//! `glass holder`: the process that stops a VM and reads it, for `glass record` and `glass top`. These start it by themselves.
+//! `glass holder`: the process that stops a VM and reads it, or opens the files of a process, for `glass record` and `glass top`. These start it by themselves.
 
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use glass_guests::remote::{Launcher, Task, serve};
+use glass_guests::debuginfod::Debuginfod;
+use glass_guests::remote::{FILES, Launcher, Task, serve, serve_files};
 
-use crate::jail;
+use crate::console::say;
 
 /// The name of the command.
 const NAME: &str = "holder";
 
-/// Holds a VM for another process of glass.
+/// Holds a VM or opens files for another process of glass.
 #[derive(clap::Args)]
 pub struct Args {
     /// A file that is removed if it is empty and nothing is sampled: who made it may not.
     #[arg(long)]
     new_file: Option<PathBuf>,
-    /// The VM, the rate and the vCPUs.
+    /// The VM, the rate and the vCPUs; or files.
     task: Vec<String>,
 }
 
@@ -27,9 +28,9 @@ pub fn launcher() -> Launcher {
     Launcher { program: "/proc/self/exe".into(), arguments: vec![NAME.to_owned()], before_parsing: None }
 }
 
-/// The same, for a process that enters its jail before it reads anything; `new_file` is one that it has made and could not remove then.
-pub fn launcher_of_prisoner(new_file: Option<&Path>) -> Launcher {
-    let mut launcher = Launcher { before_parsing: Some(jail::enter), ..launcher() };
+/// The same, for a process that enters this jail before it reads anything; `new_file` is one that it has made and could not remove then.
+pub fn launcher_of_prisoner(enter: fn() -> Option<String>, new_file: Option<&Path>) -> Launcher {
+    let mut launcher = Launcher { before_parsing: Some(enter), ..launcher() };
     if let Some(path) = new_file {
         launcher.arguments.push(format!("--new-file={}", path.display()));
     }
@@ -38,11 +39,16 @@ pub fn launcher_of_prisoner(new_file: Option<&Path>) -> Launcher {
 
 /// Serves until the other process wants no more, or is gone.
 pub fn run(arguments: &Args) -> Result<()> {
-    let Some(task) = Task::of_arguments(&arguments.task) else {
-        bail!("glass starts this command by itself: use glass record or glass top");
+    let socket = || std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input");
+    let was_sampled = match Task::of_arguments(&arguments.task) {
+        Some(task) => serve(socket()?, &task)?,
+        None if arguments.task == [FILES] => {
+            serve_files(socket()?, Debuginfod::from_environment(|text| say!("glass: {text}")))?;
+            // A recording that was begun is not empty.
+            false
+        }
+        None => bail!("glass starts this command by itself: use glass record or glass top"),
     };
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
-    let was_sampled = serve(socket, &task)?;
     if let Some(path) = arguments.new_file.as_ref().filter(|_| !was_sampled)
         && fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
     {

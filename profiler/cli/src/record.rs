@@ -15,6 +15,7 @@ use glass_session::{Session, Sources, Tracing, Wish};
 
 use crate::console::say;
 use crate::holder;
+use crate::jail;
 use crate::target::{self, TargetArgs};
 use crate::trace::wanted::{Groups, parse_groups};
 use output::Output;
@@ -90,7 +91,8 @@ pub(crate) fn tell_of_command(pid: u32, title: &str) {
 fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detached: &AtomicBool) -> Result<()> {
     // A guest's own trace is read from its memory by this process, which needs the rights for that.
     let is_prisoner = arguments.trace.is_none();
-    let launcher = if is_prisoner { holder::launcher_of_prisoner(output.new_file()) } else { holder::launcher() };
+    let launcher =
+        if is_prisoner { holder::launcher_of_prisoner(jail::enter, output.new_file()) } else { holder::launcher() };
     let mut target = target::find(&arguments.target, launcher)?;
     let (pid, is_new) = (target.pid, !arguments.target.command.is_empty());
     let program = arguments.target.symbols.first().map(|file| file.path.as_path());

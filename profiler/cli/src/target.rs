@@ -30,8 +30,10 @@ fn parse_pid(text: &str) -> Result<u32, String> {
 
 /// Whether a process exists and has not ended; its number may have been reused.
 pub fn is_running(pid: u32) -> bool {
-    // A program that has ended, or never was one, has no file.
-    fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+    // Each process may read it. The name in it may be no text; after that is what it does: one that has ended waits for its parent.
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit(|byte| *byte == b')').next().unwrap_or_default().trim_ascii_start();
+    after.first().is_some_and(|state| !b"ZXx".contains(state))
 }
 
 /// The guest, and how it is sampled.

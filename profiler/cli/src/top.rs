@@ -20,6 +20,7 @@ use glass_session::{End, Session, Sources, Wish};
 
 use crate::console::{self, Busy, say};
 use crate::holder;
+use crate::jail;
 use crate::record::{parse_seconds, tell_of_command};
 use crate::target::{self, TargetArgs};
 use work::{Counting, Shared};
@@ -65,7 +66,8 @@ pub fn run(mut arguments: Args) -> Result<()> {
     }
     let live = !arguments.once && console::has_screen();
     arguments.target.quiet_command = live;
-    let mut target = target::find(&arguments.target, holder::launcher())?;
+    let enter = if live { jail::enter_with_screen } else { jail::enter };
+    let mut target = target::find(&arguments.target, holder::launcher_of_prisoner(enter, None))?;
     let duration = if live { arguments.duration } else { Some(arguments.duration.unwrap_or(ONCE)) };
     let shared = Arc::new(Shared::new(&target, live.then_some(arguments.half_life)));
     let session = Session::announce(Sources { samples: Some(target.source.as_mut()), ..Default::default() })?;

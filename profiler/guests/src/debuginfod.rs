@@ -54,6 +54,11 @@ impl Debuginfod {
         (!servers.is_empty()).then_some(Debuginfod { servers, folder, timeout_s, notice, was_told: false, silent })
     }
 
+    /// How long all servers together may take.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs((self.timeout_s + CONNECT_S) * self.servers.len() as u64)
+    }
+
     /// Opens the debug information of a build: from the cache, or from the first server that has it.
     pub(crate) fn open(&mut self, build_id: &[u8]) -> Option<File> {
         let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -19,6 +19,7 @@ use crate::debuginfod::Debuginfod;
 use crate::generated::open_perf_map;
 use crate::open;
 use crate::process::{living, parse_maps, without_deleted};
+use crate::remote::Opener;
 use crate::sys::{read_process, thread_cpu_time_ns};
 
 /// The largest file that is read, in bytes.
@@ -34,19 +35,28 @@ const PAGE_BYTES: u64 = 4096;
 const PAGES_COMPARED: u64 = 16;
 
 /// Files that were opened before this process gave up the right to. They are found by the paths that they had then.
+/// Or the way to another process that opens them.
 #[derive(Debug, Clone, Default)]
-pub struct OpenedFiles(Arc<HashMap<PathBuf, File>>);
+pub struct OpenedFiles {
+    files: Arc<HashMap<PathBuf, File>>,
+    opener: Option<Arc<Opener>>,
+}
 
 impl OpenedFiles {
     /// Opens the ordinary files among these.
     pub fn open<'a>(paths: impl Iterator<Item = &'a Path>) -> OpenedFiles {
         let open = |path: &Path| Some((path.to_owned(), open::ordinary(path).ok()?));
-        OpenedFiles(Arc::new(paths.filter_map(open).collect()))
+        OpenedFiles { files: Arc::new(paths.filter_map(open).collect()), opener: None }
+    }
+
+    /// All files are opened by another process.
+    pub fn by(opener: Opener) -> OpenedFiles {
+        OpenedFiles { files: Arc::default(), opener: Some(Arc::new(opener)) }
     }
 
     /// The file of a path, if it is one of them.
     pub(crate) fn get(&self, path: &Path) -> Option<File> {
-        self.0.get(path)?.try_clone().ok()
+        self.files.get(path)?.try_clone().ok()
     }
 }
 
@@ -110,13 +120,13 @@ impl ReadAt for HostFile {
 impl FileSource for HostFiles {
     fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
         if path == VDSO {
-            return Some(Box::new(read_vdso()?));
+            return Some(Box::new(self.vdso()?));
         }
-        HostFile::of(self.opened.get(Path::new(path)).map_or_else(|| open::ordinary(Path::new(path)).ok(), Some)?)
+        HostFile::of(self.opened.get(Path::new(path)).map_or_else(|| self.found(None, path), Some)?)
     }
 
     fn load_inside(&mut self, process: u32, path: &str) -> Option<Box<dyn ReadAt>> {
-        HostFile::of(open::in_root(living(process), path, true).ok()?)
+        HostFile::of(self.found(Some(process), path)?)
     }
 
     fn budget(&self) -> Budget {
@@ -125,7 +135,7 @@ impl FileSource for HostFiles {
 
     fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
         if mapping.path == VDSO {
-            return Ok(Box::new(read_vdso().ok_or_else(cannot_be_read)?));
+            return Ok(Box::new(self.vdso().ok_or_else(cannot_be_read)?));
         }
         let file = self.mapped(process, mapping)?;
         // Such a file can be large, and hold everything but a program.
@@ -136,7 +146,11 @@ impl FileSource for HostFiles {
     }
 
     fn fetch_debug_file(&mut self, build_id: &[u8]) -> Option<Box<dyn ReadAt>> {
-        HostFile::of(self.debuginfod.as_mut()?.open(build_id)?)
+        let debuginfod = self.debuginfod.as_mut()?;
+        HostFile::of(match &self.opened.opener {
+            Some(opener) => opener.debug_file(build_id, debuginfod.patience()),
+            None => debuginfod.open(build_id),
+        }?)
     }
 
     fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
@@ -147,10 +161,12 @@ impl FileSource for HostFiles {
     fn open_perf_map(&mut self, process: u32) -> Result<Option<Box<dyn Read>>, String> {
         let file = match self.perf_maps.get(&process) {
             Some(file) => file.try_clone().map_err(|_| cannot_be_read())?,
-            None => match open_perf_map(process)? {
-                Some(file) => file,
-                None => return Ok(None),
-            },
+            None => {
+                match self.opened.opener.as_ref().map_or_else(|| open_perf_map(process), |o| o.perf_map(process))? {
+                    Some(file) => file,
+                    None => return Ok(None),
+                }
+            }
         };
         if self.perf_maps.len() < HELD_MAX && !self.perf_maps.contains_key(&process) {
             self.perf_maps.insert(process, file.try_clone().map_err(|_| cannot_be_read())?);
@@ -159,7 +175,7 @@ impl FileSource for HostFiles {
     }
 }
 
-fn cannot_be_read() -> String {
+pub(crate) fn cannot_be_read() -> String {
     "cannot be read".to_owned()
 }
 
@@ -186,13 +202,27 @@ impl HostFiles {
         HostFiles { opened, ..self }
     }
 
+    fn found(&self, process: Option<u32>, path: &str) -> Option<File> {
+        match &self.opened.opener {
+            Some(opener) => opener.path(process, path),
+            None => open_path(process, path).ok(),
+        }
+    }
+
+    fn vdso(&self) -> Option<Vec<u8>> {
+        self.opened.opener.as_ref().map_or_else(read_vdso, |opener| opener.vdso.clone())
+    }
+
     /// The very file that a process has mapped, from its start.
     fn mapped(&mut self, process: u32, mapping: &Mapping) -> Result<File, String> {
         let key = (mapping.path.clone(), mapping.file);
         if let Some(file) = self.held.get(&key) {
             return from_start(file.try_clone().map_err(|_| cannot_be_read())?);
         }
-        let file = open_mapped(process, mapping)?;
+        let file = match &self.opened.opener {
+            Some(opener) => opener.mapped(process, mapping)?,
+            None => open_mapped(process, mapping)?,
+        };
         if self.held.len() < HELD_MAX
             && let Ok(again) = file.try_clone()
         {
@@ -214,9 +244,17 @@ fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * PAGE_BYTES
 }
 
+/// Opens the file at a path as a process sees it, or as we do.
+pub(crate) fn open_path(process: Option<u32>, path: &str) -> io::Result<File> {
+    match process {
+        Some(process) => open::in_root(living(process), path, true),
+        None => open::ordinary(Path::new(path)),
+    }
+}
+
 /// Opens the file that a process has mapped: through the kernel's link to it, which needs privilege, or by its path as
 /// the process and as we see it, if that still is the same file.
-fn open_mapped(process: u32, mapping: &Mapping) -> Result<File, String> {
+pub(crate) fn open_mapped(process: u32, mapping: &Mapping) -> Result<File, String> {
     let process = living(process);
     let folder = format!("/proc/{process}");
     let Mapping { start, end, path, .. } = mapping;
@@ -273,7 +311,7 @@ fn has_same_code(process: u32, mapping: &Mapping, file: &File) -> bool {
 }
 
 /// Every process has the same vDSO, so ours serves for all.
-fn read_vdso() -> Option<Vec<u8>> {
+pub(crate) fn read_vdso() -> Option<Vec<u8>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let line = parse_maps(&maps).into_iter().find(|line| line.path == VDSO)?;
     let mut memory = File::open("/proc/self/mem").ok()?;

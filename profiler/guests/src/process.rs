@@ -10,18 +10,21 @@ mod records;
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use glass_profile::event::{Event, FileIdentity, Mapping, Placement};
 use glass_profile::jit::is_anonymous;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::GuestError;
 use crate::files::VDSO;
 use crate::sys::{Held, PerfEvent, PerfSettings, raise_descriptor_limit};
 use crate::{Counts, Flow, Source};
-use kernel::Kernel;
+use kernel::{Kernel, Texts};
 use records::{Record, Sorter};
 
 /// Buffer for each CPU, in bytes: the first that the kernel grants. The last is what it grants to
@@ -58,6 +61,26 @@ pub struct Process {
     exclude_kernel: bool,
     detached: bool,
     ended_after_ns: Option<u64>,
+    /// What was there when the events were open.
+    seen: Seen,
+    /// Can be read once the process has ended, also by a process without a view of it.
+    end: Option<OwnedFd>,
+    warning: Option<String>,
+}
+
+/// Texts of `/proc` that take rights to be read.
+#[derive(Debug)]
+struct Seen {
+    kernel: Result<Texts, String>,
+    /// The threads, with their names.
+    threads: Vec<(u32, String)>,
+    maps: String,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen { kernel: Err(String::new()), threads: Vec::new(), maps: String::new() }
+    }
 }
 
 /// A line of `/proc/PID/maps`.
@@ -222,6 +245,7 @@ impl Process {
         for event in &process.events {
             event.enable().map_err(system("start sampling"))?;
         }
+        process.look()?;
         Ok(process)
     }
 
@@ -233,6 +257,7 @@ impl Process {
         let mut process = Process::new(held.pid(), settings);
         process.open(held.pid(), &cpus(), settings, true)?;
         process.child = Some(held.release().map_err(failed)?);
+        process.look()?;
         Ok(process)
     }
 
@@ -246,7 +271,47 @@ impl Process {
             exclude_kernel: false,
             detached: false,
             ended_after_ns: None,
+            seen: Seen::default(),
+            end: None,
+            warning: None,
         }
+    }
+
+    /// Reads what is there already. Events are open by now, so nothing that comes after it is missed. From here on this process needs no
+    /// rights, except to open files.
+    fn look(&mut self) -> Result<(), GuestError> {
+        self.seen.kernel = match self.exclude_kernel {
+            true => Err("time in the kernel is not sampled: permit it with `sysctl kernel.perf_event_paranoid=1`, or run glass as root or with CAP_PERFMON".to_owned()),
+            false => Texts::read(),
+        };
+        if self.child.is_some() {
+            // Its records are complete, from exec on.
+            return Ok(());
+        }
+        self.end = i32::try_from(self.pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        for tid in threads(self.pid)? {
+            let name = fs::read(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
+            self.seen.threads.push((tid, String::from_utf8_lossy(&name).trim_end().to_owned()));
+        }
+        let path = format!("/proc/{}/maps", living(self.pid));
+        let maps = fs::read(&path).map_err(|error| match is_permission(&error) {
+            true => GuestError::NotPermitted {
+                action: format!("read which programs process {} has mapped", self.pid),
+                remedy: "it belongs to another user or is protected: run glass as root of the machine, or give it CAP_SYS_PTRACE"
+                    .to_owned(),
+            },
+            false => GuestError::NoProcess(self.pid),
+        })?;
+        self.seen.maps = String::from_utf8_lossy(&maps).into_owned();
+        Ok(())
+    }
+
+    /// A warning that comes with the first events.
+    pub fn warn(&mut self, warning: Option<String>) {
+        self.warning = warning;
     }
 
     /// Opens the events of a thread, one a CPU. A thread that has ended meanwhile is no error.
@@ -317,7 +382,10 @@ impl Process {
     fn has_ended(&mut self) -> bool {
         match &mut self.child {
             Some(child) => !matches!(child.try_wait(), Ok(None)),
-            None => has_ended(living(self.pid)),
+            None => match &self.end {
+                Some(end) => poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&Timespec::default())) == Ok(1),
+                None => has_ended(living(self.pid)),
+            },
         }
     }
 }
@@ -340,34 +408,19 @@ pub(crate) fn living(pid: u32) -> u32 {
 }
 
 impl Source for Process {
-    /// Events are open by now, so nothing that comes after this look at /proc is missed.
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        if let Some(warning) = self.warning.take() {
+            sink(Event::Warning(warning));
+        }
         let space = self.sorter.processes.space(self.pid, sink);
-        let kernel = match self.exclude_kernel {
-            true => Err("time in the kernel is not sampled: permit it with `sysctl kernel.perf_event_paranoid=1`, or run glass as root or with CAP_PERFMON".to_owned()),
-            false => Kernel::read(),
-        };
-        match kernel {
+        let Seen { kernel, threads, maps } = std::mem::take(&mut self.seen);
+        match kernel.and_then(|texts| Kernel::of(&texts)) {
             Ok(kernel) => self.sorter.processes.place_kernel(self.pid, kernel, sink),
             Err(sentence) => sink(Event::Warning(sentence)),
         }
-        if self.child.is_some() {
-            // Its records are complete, from exec on.
-            return Ok(());
+        for (tid, name) in threads {
+            self.sorter.processes.name(self.pid, tid, name, sink);
         }
-        for tid in threads(self.pid)? {
-            let name = fs::read_to_string(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
-            self.sorter.processes.name(self.pid, tid, name.trim_end().to_owned(), sink);
-        }
-        let path = format!("/proc/{}/maps", living(self.pid));
-        let maps = fs::read_to_string(&path).map_err(|error| match is_permission(&error) {
-            true => GuestError::NotPermitted {
-                action: format!("read which programs process {} has mapped", self.pid),
-                remedy: "it belongs to another user or is protected: run glass as root of the machine, or give it CAP_SYS_PTRACE"
-                    .to_owned(),
-            },
-            false => GuestError::NoProcess(self.pid),
-        })?;
         for line in parse_maps(&maps).into_iter().filter(|line| line.executable && has_code(&line.path)) {
             let mapping = Mapping {
                 start: line.start,

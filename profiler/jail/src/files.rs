@@ -17,6 +17,8 @@ const TESTED: ABI = ABI::V6;
 pub(crate) enum Access {
     Read,
     Write,
+    /// Reading, and the control of a device; `SystemCalls` limits which.
+    Terminal,
 }
 
 impl Access {
@@ -24,6 +26,7 @@ impl Access {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         match self {
             Access::Read => read,
+            Access::Terminal => AccessFs::ReadFile | AccessFs::IoctlDev,
             Access::Write => {
                 let make = AccessFs::MakeReg | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir;
                 read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::Refer | make

@@ -12,7 +12,7 @@ use rustix::thread::set_no_new_privs;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 pub use system_calls::{Condition, SystemCalls};
 
 /// What a process may do after it has entered.
@@ -43,6 +43,15 @@ impl Jail {
     /// A file, or a folder with all that is in it, which may be read and written; files may be made and removed in it.
     pub fn read_write(mut self, path: impl Into<PathBuf>) -> Jail {
         self.files.push((path.into(), files::Access::Write));
+        self
+    }
+
+    /// The terminal of this process, if there is one, may be opened to be read and to find its size.
+    pub fn terminal(mut self) -> Jail {
+        const TERMINAL: &str = "/dev/tty";
+        if Path::new(TERMINAL).exists() {
+            self.files.push((TERMINAL.into(), files::Access::Terminal));
+        }
         self
     }
 

@@ -12,7 +12,7 @@ use glass_guests::files::OpenedFiles;
 use glass_guests::find::{self, Found, Vm};
 use glass_guests::paced::Paced;
 use glass_guests::process::{Process, ProcessSettings};
-use glass_guests::remote::Launcher;
+use glass_guests::remote::{Launcher, Opener};
 use glass_guests::xen::{self, XenDomain};
 use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
 use glass_profile::model::Origin;
@@ -98,9 +98,9 @@ pub struct Target {
     pub pid: u32,
     /// What the user should know, one sentence each: why another way was chosen.
     pub remarks: Vec<String>,
-    /// Another process holds it.
+    /// It is a VM that another process holds.
     pub is_remote: bool,
-    /// Its symbol files, if this process may not be able to open them again.
+    /// Its symbol files, if this process may not be able to open them again, or who opens files for it.
     pub opened: OpenedFiles,
 }
 
@@ -221,20 +221,27 @@ pub fn open(request: &Request) -> Result<Target, TargetError> {
     }
 }
 
-fn process_target(request: &Request, process: Process, name: &str) -> Target {
+/// Attaches to a process. If this one is to enter a jail, it does so then, and another one opens the files that are read from there on.
+fn attach(
+    request: &Request,
+    open: impl FnOnce() -> Result<Process, TargetError>,
+) -> Result<(Process, OpenedFiles), TargetError> {
+    let launcher = request.launcher.as_ref();
+    let Some((launcher, enter)) = launcher.and_then(|launcher| Some((launcher, launcher.before_parsing?))) else {
+        return Ok((open()?, OpenedFiles::default()));
+    };
+    let opener = Opener::start(launcher)?;
+    let mut process = open()?;
+    process.warn(enter());
+    Ok((process, OpenedFiles::by(opener)))
+}
+
+fn process_target(request: &Request, (process, opened): (Process, OpenedFiles), name: &str) -> Target {
     let pid = process.pid();
     let backend = "perf_event_open (cpu-clock: time on a CPU, waiting threads are not sampled)";
     let rate_hz = request.process_settings().rate_hz;
     let origin = origin(rate_hz, format!("{name} (process {pid})"), backend, String::new());
-    Target {
-        source: Box::new(process),
-        origin,
-        is_guest: false,
-        pid,
-        remarks: Vec::new(),
-        is_remote: false,
-        opened: OpenedFiles::default(),
-    }
+    Target { source: Box::new(process), origin, is_guest: false, pid, remarks: Vec::new(), is_remote: false, opened }
 }
 
 fn command(request: &Request, program: &str, arguments: &[String], is_quiet: bool) -> Result<Target, TargetError> {
@@ -243,7 +250,7 @@ fn command(request: &Request, program: &str, arguments: &[String], is_quiet: boo
     if is_quiet {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
-    let process = Process::spawn(command, request.process_settings())?;
+    let process = attach(request, || Ok(Process::spawn(command, request.process_settings())?))?;
     let name = program.rsplit('/').next().unwrap_or(program);
     Ok(process_target(request, process, name))
 }
@@ -251,13 +258,16 @@ fn command(request: &Request, program: &str, arguments: &[String], is_quiet: boo
 fn process(request: &Request, pid: u32) -> Result<Target, TargetError> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let has_no_program = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.kind() == NotFound);
-    let process = Process::attach(pid, request.process_settings())?;
-    if has_no_program {
-        return Err(TargetError::Request(format!(
-            "process {pid} ({}) runs no program that could be sampled: it has ended, or is a part of the kernel",
-            name.trim_end()
-        )));
-    }
+    let process = attach(request, || {
+        let process = Process::attach(pid, request.process_settings())?;
+        match has_no_program {
+            true => Err(TargetError::Request(format!(
+                "process {pid} ({}) runs no program that could be sampled: it has ended, or is a part of the kernel",
+                name.trim_end()
+            ))),
+            false => Ok(process),
+        }
+    })?;
     Ok(process_target(request, process, name.trim_end()))
 }
 

@@ -20,6 +20,7 @@ mod glass;
 mod hostile;
 mod interrupts;
 mod ipv6;
+mod jailed;
 mod live;
 mod load;
 mod loss;

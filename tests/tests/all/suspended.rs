@@ -8,6 +8,7 @@ use glass_tests::process::{self, Process, Signal};
 use glass_tests::programs;
 use glass_tests::qmp::Qmp;
 use glass_tests::queue::{Options, Queue, World};
+use glass_tests::terminal::Terminal;
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < PATIENCE, "{what}");
@@ -108,6 +109,51 @@ fn stops_no_guest(world: World, backend: &'static str, command: &'static str) {
     });
 }
 
+/// The process has the walls of a reader, and another user than `holder`, which has the rights.
+pub fn assert_jailed(reader: u32, holder: u32) {
+    let status = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let (reader, holder) = (status(reader), status(holder));
+    for wall in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
+        assert!(reader.contains(wall), "no {wall} in {reader}");
+    }
+    let user = |status: &str| status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap().to_owned();
+    assert!(user(&holder) != user(&reader) || !user(&holder).starts_with("0\t"), "{reader}");
+}
+
+/// The process that holds or opens for this one.
+pub fn holder_of(glass: u32) -> u32 {
+    let is_holder = |pid: &u32| process::name(*pid).as_deref() == Some("glass-holder");
+    process::descendants(glass).into_iter().find(is_holder).expect("there is a holder")
+}
+
+/// The screen draws, obeys keys and a new size, and gives the terminal back, with no more rights than a table.
+#[test]
+fn what_shows_a_vm_is_jailed() {
+    let Some(glass) = programs::built("glass") else { return };
+    within(LIMIT, move || {
+        let folder = Folder::new("jailed-top").unwrap();
+        let options = Options::default();
+        let Some(queue) = Queue::start(World::Tcg, &folder.file("queue.img"), &options).unwrap() else { return };
+        let line = format!("{} top --pid {}", glass.display(), queue.service_pid().unwrap());
+        let Some(mut terminal) = Terminal::start(&line, 100, 30) else {
+            return programs::skip("there is no program `script` to give us a terminal");
+        };
+        let mut seed = 0;
+        let mut load = || {
+            seed += 1;
+            queue.put(Content { seed, length_bytes: 200_000 }).unwrap();
+        };
+        terminal.wait_for("vCPUs", &mut load, |shown| shown.contains("vcpu 0"));
+        assert_jailed(terminal.glass(), holder_of(terminal.glass()));
+        process::send(terminal.glass(), Signal::WINCH);
+        terminal.press("t");
+        terminal.wait_for("functions", &mut load, |shown| shown.contains("▼total") && shown.contains("glass_start"));
+        terminal.press("q");
+        let (status, shown) = terminal.end();
+        assert!(status.success(), "{shown:?}");
+    });
+}
+
 /// What parses a VM's files and memory may do nothing else, also on a terminal, and the recording is whole.
 #[test]
 fn what_reads_a_vm_is_jailed() {
@@ -130,14 +176,7 @@ fn what_reads_a_vm_is_jailed() {
             let is_it = |pid: &u32| process::name(*pid).as_deref() == Some(name);
             process::descendants(script.pid()).into_iter().find(is_it).expect("it runs")
         };
-        let status = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let reader = status(called("glass"));
-        for wall in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
-            assert!(reader.contains(wall), "no {wall} in {reader}");
-        }
-        let user = |status: &str| status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap().to_owned();
-        let holder = status(called("glass-holder"));
-        assert!(user(&holder) != user(&reader) || !user(&holder).starts_with("0\t"), "{reader}");
+        assert_jailed(called("glass"), called("glass-holder"));
         for seed in 0..20 {
             let item = Content { seed, length_bytes: 200_000 };
             assert_eq!(queue.put(item).unwrap().status(), 200);

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use glass_guests::files::HostFiles;
+use glass_guests::files::{HostFiles, OpenedFiles};
 use glass_guests::{Counts, read_clocks};
 use glass_profile::event::Event;
 use glass_profile::live::activity::Kind;
@@ -58,6 +58,8 @@ pub(super) struct Shared {
     live: Mutex<Live>,
     status: Mutex<Status>,
     picture: Mutex<Arc<Picture>>,
+    /// What this process may not be able to open again.
+    opened: OpenedFiles,
 }
 
 /// A thread that panicked has reported it; what it left can still be shown.
@@ -71,7 +73,7 @@ impl Shared {
             true => Kind::Core,
             false => Kind::Thread { period_ns: 1_000_000_000 / u64::from(target.origin.rate_hz.max(1)) },
         };
-        Shared::of(kind, half_life)
+        Shared { opened: target.opened.clone(), ..Shared::of(kind, half_life) }
     }
 
     fn of(kind: Kind, half_life: Option<Duration>) -> Shared {
@@ -80,11 +82,16 @@ impl Shared {
             live: Mutex::new(Live::new(Settings { half_life_ns, kind })),
             status: Mutex::default(),
             picture: Mutex::default(),
+            opened: OpenedFiles::default(),
         }
     }
 
     pub(super) fn set_status(&self, status: &glass_session::Status) {
         *lock(&self.status) = Status { counts: status.counts, dropped: status.dropped };
+    }
+
+    fn files(&self) -> HostFiles {
+        HostFiles::default().with_opened(self.opened.clone())
     }
 
     /// Forgets all samples.
@@ -102,7 +109,7 @@ impl Shared {
         let query = self.picture().view.query.clone();
         let query = Query { focus: None, ..query };
         let (snapshot, _) = self.snapshot();
-        let mut files = HostFiles::default();
+        let mut files = self.files();
         let mut load = |image: u32| Some(snapshot.images.get(image as usize)?.read(&mut files));
         let mut picture = self.paint(&snapshot, query, &mut NameCache::default(), &mut load);
         let seconds = picture.covered_ns as f64 / 1e9;
@@ -145,7 +152,8 @@ pub(super) struct Counting {
 impl Counting {
     /// Counts for those who look at what is shared.
     pub(super) fn new(shared: Arc<Shared>) -> Counting {
-        Counting { shared, unwinder: Unwinder::default(), files: Box::new(HostFiles::default()), events: 0 }
+        let files = Box::new(shared.files());
+        Counting { shared, unwinder: Unwinder::default(), files, events: 0 }
     }
 }
 
@@ -178,7 +186,7 @@ pub(super) fn start_painting(
     queries: Receiver<Query>,
     stop: Arc<AtomicBool>,
 ) -> Result<JoinHandle<()>> {
-    let names = NameReader::start(Box::new(HostFiles::default()))?;
+    let names = NameReader::start(Box::new(shared.files()))?;
     let thread =
         std::thread::Builder::new().name("paint".to_owned()).spawn(move || paint(&shared, names, &queries, &stop));
     thread.context("cannot start a thread")

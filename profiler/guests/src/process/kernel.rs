@@ -14,6 +14,24 @@ use object::read::elf::NoteIterator;
 /// The lower half of all addresses belongs to processes.
 const KERNEL_HALF: u64 = 1 << 63;
 
+const WHAT: &str = "time in the kernel is shown as [kernel]";
+
+/// What the kernel says of itself, as it is.
+#[derive(Debug)]
+pub(super) struct Texts {
+    map: Vec<u8>,
+    notes: Vec<u8>,
+}
+
+impl Texts {
+    /// Reads them, which takes rights. Fails with one sentence.
+    pub(super) fn read() -> Result<Texts, String> {
+        let map =
+            fs::read("/proc/kallsyms").map_err(|error| format!("{WHAT}: cannot read /proc/kallsyms ({error})"))?;
+        Ok(Texts { map, notes: fs::read("/sys/kernel/notes").unwrap_or_default() })
+    }
+}
+
 /// What can be known of the kernel.
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -24,17 +42,14 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Reads them from the kernel. Fails with one sentence on what would permit it.
-    pub(super) fn read() -> Result<Kernel, String> {
-        let what = "time in the kernel is shown as [kernel]";
-        let map =
-            fs::read("/proc/kallsyms").map_err(|error| format!("{what}: cannot read /proc/kallsyms ({error})"))?;
-        let notes = fs::read("/sys/kernel/notes").unwrap_or_default();
-        Kernel::parse(&map, build_id(&notes)).map_err(|error| match error {
+    /// Of the kernel's texts. Fails with one sentence on what would permit it.
+    pub(super) fn of(texts: &Texts) -> Result<Kernel, String> {
+        let Texts { map, notes } = texts;
+        Kernel::parse(map, build_id(notes)).map_err(|error| match error {
             ImageError::HiddenMap => format!(
-                "{what}: /proc/kallsyms hides the addresses of its functions; run glass as root with kernel.kptr_restrict at 0 or 1, or permit it to all users with `sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1`"
+                "{WHAT}: /proc/kallsyms hides the addresses of its functions; run glass as root with kernel.kptr_restrict at 0 or 1, or permit it to all users with `sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1`"
             ),
-            error => format!("{what}: /proc/kallsyms {error}"),
+            error => format!("{WHAT}: /proc/kallsyms {error}"),
         })
     }
 

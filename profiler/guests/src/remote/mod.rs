@@ -13,10 +13,12 @@
 mod bytes;
 mod client;
 mod messages;
+mod opener;
 mod server;
 
 pub use client::RemoteVm;
 pub(crate) use client::attach;
+pub use opener::{FILES, Opener, serve_files};
 pub use server::{Task, serve};
 
 use std::path::PathBuf;

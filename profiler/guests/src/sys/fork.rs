@@ -3,10 +3,15 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use super::check;
+
+/// How long a thread may take to end.
+const THREAD_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
@@ -21,6 +26,8 @@ pub(crate) struct Held {
     pid: u32,
     release: std::fs::File,
     started: mpsc::Receiver<io::Result<Child>>,
+    /// Its number for the kernel comes first.
+    thread: u32,
 }
 
 impl Held {
@@ -51,8 +58,10 @@ impl Held {
         // SAFETY: the closure only makes async-signal-safe calls and does not allocate.
         unsafe { command.pre_exec(before_exec) };
         let (sender, started) = mpsc::channel();
+        let (numbers, number) = mpsc::channel();
         // `spawn` returns only after exec, and exec waits for us: it needs a thread of its own.
         std::thread::spawn(move || {
+            let _ = numbers.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
             let result = command.spawn();
             drop((hold_read, pid_write));
             let _ = sender.send(result);
@@ -62,16 +71,22 @@ impl Held {
             // The fork failed: the thread's end of the pipe closed without a word.
             return Err(started.recv().ok().and_then(Result::err).unwrap_or(error));
         }
-        Ok(Held { pid: u32::from_ne_bytes(pid), release: hold_write.into(), started })
+        let thread = number.recv().map_err(io::Error::other)?;
+        Ok(Held { pid: u32::from_ne_bytes(pid), release: hold_write.into(), started, thread })
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Starts its program.
+    /// Starts its program. The thread that waited for that is gone then, as a process with threads enters no jail.
     pub(crate) fn release(mut self) -> io::Result<Child> {
         self.release.write_all(&[1])?;
-        self.started.recv().map_err(io::Error::other)?
+        let started = self.started.recv().map_err(io::Error::other)?;
+        let (thread, start) = (format!("/proc/self/task/{}", self.thread), Instant::now());
+        while Path::new(&thread).exists() && start.elapsed() < THREAD_PATIENCE {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        started
     }
 }
