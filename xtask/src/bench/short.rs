@@ -3,7 +3,7 @@
 use crate::progress::locked;
 use crate::suite::{self, Tally};
 use crate::{build, packages};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use glass_bench::Measurement;
 use glass_bench::outcome::Outcome;
 use glass_bench::run::Run;
