@@ -67,6 +67,6 @@ fn a_vm_uses_the_name_server_that_it_was_given(world: World) {
             assert!(output.contains(text), "{name}: {output}");
         };
         check("queue.example", true, "queue.example is 192.0.2.55");
-        check("nothing.example", false, "no address is known for this name");
+        check("nothing.example", false, "there is no host of this name");
     });
 }
