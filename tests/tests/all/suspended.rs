@@ -120,10 +120,12 @@ pub fn assert_jailed(reader: u32, holder: u32) {
     assert!(user(&holder) != user(&reader) || !user(&holder).starts_with("0\t"), "{reader}");
 }
 
-/// The process that holds or opens for this one.
+/// The process that holds or opens for this one. It takes its name in a moment.
 pub fn holder_of(glass: u32) -> u32 {
     let is_holder = |pid: &u32| process::name(*pid).as_deref() == Some("glass-holder");
-    process::descendants(glass).into_iter().find(is_holder).expect("there is a holder")
+    let find = || process::descendants(glass).into_iter().find(is_holder);
+    wait_until("there is no holder", || find().is_some());
+    find().expect("it does not end before its reader")
 }
 
 /// The screen draws, obeys keys and a new size, and gives the terminal back, with no more rights than a table.
