@@ -120,10 +120,12 @@ pub fn assert_jailed(reader: u32, holder: u32) {
     assert!(user(&holder) != user(&reader) || !user(&holder).starts_with("0\t"), "{reader}");
 }
 
-/// The process that holds or opens for this one.
+/// The process that holds or opens for this one. It takes its name in a moment.
 pub fn holder_of(glass: u32) -> u32 {
     let is_holder = |pid: &u32| process::name(*pid).as_deref() == Some("glass-holder");
-    process::descendants(glass).into_iter().find(is_holder).expect("there is a holder")
+    let find = || process::descendants(glass).into_iter().find(is_holder);
+    wait_until("there is no holder", || find().is_some());
+    find().expect("it does not end before its reader")
 }
 
 /// The screen draws, obeys keys and a new size, and gives the terminal back, with no more rights than a table.
@@ -141,13 +143,16 @@ fn what_shows_a_vm_is_jailed() {
         let mut seed = 0;
         let mut load = || {
             seed += 1;
-            queue.put(Content { seed, length_bytes: 200_000 }).unwrap();
+            let item = Content { seed, length_bytes: 200_000 };
+            queue.put(item).unwrap();
+            queue.take(item).unwrap();
         };
         terminal.wait_for("vCPUs", &mut load, |shown| shown.contains("vcpu 0"));
         assert_jailed(terminal.glass(), holder_of(terminal.glass()));
         process::send(terminal.glass(), Signal::WINCH);
         terminal.press("t");
-        terminal.wait_for("functions", &mut load, |shown| shown.contains("▼total") && shown.contains("glass_start"));
+        terminal.wait_for("the other order", &mut load, |shown| shown.contains("▼total"));
+        terminal.wait_for("functions", &mut load, |shown| shown.contains("glass_start"));
         terminal.press("q");
         let (status, shown) = terminal.end();
         assert!(status.success(), "{shown:?}");
