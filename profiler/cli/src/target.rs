@@ -69,7 +69,7 @@ pub struct TargetArgs {
     /// Sample only this vCPU, by its number; may be given several times.
     #[arg(long = "vcpu", value_name = "N", conflicts_with = "command")]
     pub vcpus: Vec<u32>,
-    /// Bytes of the stack to copy with a sample; deeper stacks are cut. By default 24 KiB.
+    /// Bytes of the stack to copy with a sample; deeper stacks are cut. By default 24 KiB, of a process 28 KiB.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
     pub stack_bytes: Option<u32>,
     /// How to stop and read the guest.

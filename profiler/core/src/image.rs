@@ -486,10 +486,10 @@ where
             Err(_) => continue,
         };
         let instructions = entry.instructions(section, bases);
-        match check_instructions(section, instructions, entry.entry_len(), entry.cie().encoding()) {
-            Err(gimli::Error::TooManyIterations) => return Err(endless()),
-            // It is read as far as the address that is looked up.
-            Ok(()) | Err(_) => {}
+        // After another error it is read as far as the address that is looked up.
+        let checked = check_instructions(section, instructions, entry.entry_len(), entry.cie().encoding());
+        if checked == Err(gimli::Error::TooManyIterations) {
+            return Err(endless());
         }
         let start = entry.initial_address();
         if entry.len() > 0 {

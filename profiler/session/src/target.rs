@@ -19,6 +19,8 @@ use glass_profile::model::Origin;
 
 /// What is copied of a stack. The upload queue needs 17 KiB (2026-11-22), as a VM where a connection opens.
 const STACK_BYTES: u32 = 24 << 10;
+/// The same of a process. The upload queue needs 25 KiB (2026-11-26), as a process where a body is received.
+const PROCESS_STACK_BYTES: u32 = 28 << 10;
 /// Samples per second of a process, which is not stopped for them.
 const PROCESS_RATE_HZ: u32 = 997;
 
@@ -149,7 +151,7 @@ impl Request {
     fn process_settings(&self) -> ProcessSettings {
         ProcessSettings {
             rate_hz: self.rate_hz.unwrap_or(PROCESS_RATE_HZ),
-            stack_bytes: self.stack_bytes.unwrap_or(STACK_BYTES),
+            stack_bytes: self.stack_bytes.unwrap_or(PROCESS_STACK_BYTES),
         }
     }
 
