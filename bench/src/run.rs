@@ -1,4 +1,4 @@
-//! How long a measurement runs, and what it tells meanwhile.
+//! How long a measurement runs, and what it reports meanwhile.
 
 use crate::outcome::Outcome;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ pub const MINUTES: u64 = 10;
 /// Rounds that are measured however long they take: a median of fewer is worth little.
 const ROUNDS_LEAST: usize = 5;
 
-/// What a measurement tells while it runs.
+/// What a measurement reports while it runs.
 pub enum News<'n> {
     /// Which share of it is done, from 0 to 1.
     Done(f64),
-    /// All figures that it has so far, instead of those that were told before.
+    /// All figures that it has so far, instead of those that were reported before.
     SoFar(&'n Outcome),
 }
 
-/// The time that a measurement has, its sizes, and whom it tells how far it is.
+/// The time that a measurement has, its sizes, and the receiver of its progress.
 pub struct Run<'t> {
     tell: &'t dyn Fn(News),
     is_short: bool,
@@ -73,17 +73,17 @@ impl<'t> Run<'t> {
         })
     }
 
-    /// Tells that `done` of `total` steps are done.
+    /// Reports that `done` of `total` steps are done.
     pub fn done(&self, done: usize, total: usize) {
         (self.tell)(News::Done(self.before + self.share * done as f64 / total.max(1) as f64));
     }
 
-    /// Tells the figures that there are.
+    /// Reports the figures that there are.
     pub fn figures(&self, outcome: &Outcome) {
         (self.tell)(News::SoFar(outcome));
     }
 
-    /// Tells them with those that `add` makes of what has been measured so far.
+    /// Reports them with those that `add` makes of what has been measured so far.
     pub fn so_far(&self, outcome: &Outcome, add: impl FnOnce(&mut Outcome)) {
         let mut outcome = outcome.clone();
         add(&mut outcome);

@@ -146,7 +146,7 @@ fn one_run(
     let (after, sent_after) = (used(vm.pid())?, sent(tap)?);
     let seconds = start.elapsed().as_secs_f64();
     let rate = sent_after.saturating_sub(sent_before) as f64 / seconds;
-    // A window that is short, beside other work, says only whether the VM sends.
+    // A window that is short, beside other work, shows only whether the VM sends.
     if rate < if window < WINDOW { 1.0 } else { RATE_MIN } {
         bail!("the VM sent {rate:.0} bytes/s, too few to block its card: {}", vm.output());
     }

@@ -155,7 +155,7 @@ fn stub(mut stream: UnixStream, mut answer: impl FnMut(&str) -> Option<Vec<u8>>)
                 Some(Vec::new())
             }
         };
-        if !bytes.is_some_and(|bytes| stream.write_all(&bytes).is_ok()) {
+        if bytes.is_none_or(|bytes| stream.write_all(&bytes).is_err()) {
             return;
         }
         request = next(&mut received, is_running);

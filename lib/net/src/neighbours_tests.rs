@@ -1,3 +1,5 @@
+//! Tests of the table of neighbours: requests, answers, ageing and bounds.
+
 use super::*;
 use alloc::vec;
 use core::net::Ipv4Addr;

@@ -188,6 +188,7 @@ mod tests {
         // The same memory is used when it is allocated again.
         // SAFETY: it was allocated so.
         unsafe { heap.dealloc(large, layout(32 * PAGE, PAGE)) };
+        // SAFETY: the layout's size is not zero.
         let again = unsafe { heap.alloc_zeroed(layout(40 * PAGE, 16)) };
         let bytes = bytes_of(again, 40 * PAGE);
         let used = large.addr() + 32 * PAGE - again.addr();

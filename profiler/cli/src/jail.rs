@@ -89,7 +89,7 @@ fn with_screen(calls: SystemCalls) -> SystemCalls {
     let keys = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
     let is_unix = Condition { argument: 0, mask: u32::MAX, value: libc::AF_UNIX as u32 };
     let calls = calls.allow(&keys).allow_where(libc::SYS_socketpair, &[is_unix]);
-    // Without a terminal it would ask `tput`, beginning with a pipe.
+    // Without a terminal it would run `tput`, beginning with a pipe.
     let calls = calls.refuse(&[libc::SYS_pipe2]);
     with_controls(calls, &[libc::TCSETS, libc::TCSETSW, libc::TCSETSF, libc::TCGETS2, libc::TCSETS2, libc::FIONBIO])
 }

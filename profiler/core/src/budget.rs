@@ -169,7 +169,7 @@ impl Account {
         *self.0.over.get_or_init(|| over)
     }
 
-    /// Takes note of bytes that are going to be held. Ask before they are allocated.
+    /// Takes note of bytes that are going to be held. Call it before they are allocated.
     pub(crate) fn hold(&self, bytes: u64) -> Result<(), Over> {
         let (shared, max) = (&self.0.budget.0, self.0.budget.0.limits.bytes);
         let add = |held: u64| held.checked_add(bytes).filter(|held| *held <= max);

@@ -92,7 +92,7 @@ fn what_reads_a_process_is_jailed() {
         record.arg("record").arg("--output").arg(&recording).args(["--", "sh", "-c", &line]);
         run_jailed(&mut record, &folder, "sampling");
         assert_named(&glass, &recording);
-        // A command that outlives the recording continues, and glass says so: "glass: burning (process 7) continues to run".
+        // A command that outlives the recording continues, and glass prints that: "glass: burning (process 7) continues to run".
         let mut record = Command::new(&glass);
         record.args(["record", "--duration", "1", "--output"]).arg(&recording).arg("--").arg(root.join("burning"));
         let said = run_jailed(&mut record, &folder, "sampling");

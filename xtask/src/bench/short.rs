@@ -43,7 +43,7 @@ pub(super) fn measurements(name: Option<&str>, part: Option<&str>) -> Result<Vec
     glass_bench::measurements(name, part)
 }
 
-/// Runs every measurement, as [`test`] does.
+/// Runs every measurement, as `test` does.
 pub fn test_all() -> Result<Tally> {
     test(measurements(None, None)?)
 }

@@ -121,7 +121,7 @@ fn an_answer_that_is_too_long_for_a_datagram_is_requested_over_tcp() {
         if is_served {
             wire.spawn(async move {
                 let mut stream = right.listen(53_u16).await.unwrap().accept().await.unwrap();
-                let mut query = vec![0; 2 + 12 + 15 + 4];
+                let mut query = [0; 2 + 12 + 15 + 4];
                 let mut count = 0;
                 while count < query.len() {
                     count += stream.read(&mut query[count..]).await.unwrap();

@@ -64,7 +64,7 @@ fn debug_information_that_takes_long_is_left_out() {
     let abbreviations = [1, 0x11, 0, 0x10, 0x17, 0, 0, 0];
     let unit = [&12u32.to_le_bytes()[..], &4u16.to_le_bytes(), &[0; 4], &[8, 1, 0, 0, 0, 0]].concat();
     let rows = 8u64 << 20;
-    // Its header (DWARF 4, 6.2.4) says where it ends. The byte 0x4b advances the address and the line.
+    // Its header (DWARF 4, 6.2.4) has the place of its end. The byte 0x4b advances the address and the line.
     let standard = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
     let head = [&[1u8, 1, 1, 0xfb, 14, 13][..], &standard, &[0, 0]].concat();
     let start = [&[0, 9, 2][..], &outer.to_le_bytes()].concat();

@@ -291,7 +291,7 @@ pub(super) enum Frozen {
     Late,
 }
 
-/// What Linux says about a thread's system call.
+/// A thread's system call, as Linux shows it.
 fn read_call(file: &File) -> String {
     let mut bytes = [0; 256];
     let count = file.read_at(&mut bytes, 0).unwrap_or(0);
@@ -353,7 +353,7 @@ impl Freezer {
         self.threads.iter_mut().try_for_each(|thread| act(thread).or_else(|error| lost(error, thread)))
     }
 
-    /// Helps the main thread to go on: a thread that has the lock that it waits for is resumed until it releases the lock.
+    /// Helps the main thread to continue: a thread that has the lock that it waits for is resumed until it releases the lock.
     fn help(&mut self, main: Main, nudged_ns: &mut u64) -> Result<(), GuestError> {
         match main {
             Main::Lock(address) => {

@@ -1,14 +1,14 @@
 //! Who has stopped the VM, and what may be sent to its gdbstub therefore. Does no I/O.
 //!
 //! QEMU ignores a `stop` of its owner while the VM is stopped already, and nothing shows it. So a VM that we have
-//! stopped may not be continued later: the owner may have said `stop` in between. The requests of this file use how QEMU
+//! stopped may not be continued later: the owner may have sent `stop` in between. The requests of this file use how QEMU
 //! (7.2, `gdb_read_byte`) reads, which handles all bytes of one write (up to [`REQUEST_BYTES_MAX`]) before any other event:
 //!
 //! * The first byte that it receives while the VM runs stops the VM and is no part of a packet. Thus `$` before a packet
 //!   makes it conditional: it is executed if that `$` has stopped a running VM, and refused (`-`), as its checksum is wrong, if
 //!   the owner had stopped the VM.
 //! * A packet may be made such that it is one command if the VM is stopped, and `c` if its first `$` has stopped a running VM, see
-//!   [`Request::look`]. So a VM that its owner has stopped is read, and a running one goes on.
+//!   [`Request::look`]. So a VM that its owner has stopped is read, and a running one continues.
 //! * A [batch](Request::batch) stops the VM, reads and continues it before QEMU can handle a `stop`. Only its first packet
 //!   is conditional. A `stop` that QEMU handles before it receives the batch would be undone, so the batch is withdrawn, or the vCPUs
 //!   are kept from running until the VM is stopped again, see [`Holder::Undone`].

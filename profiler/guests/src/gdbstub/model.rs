@@ -128,7 +128,7 @@ impl Qemu {
         }
     }
 
-    /// The vCPUs stop for the main loop, which goes on.
+    /// The vCPUs stop for the main loop, which continues.
     fn let_stop(&mut self) {
         let is_frozen = std::mem::replace(&mut self.is_frozen, false);
         if let Some(stopping) = self.stopping.take() {
@@ -188,7 +188,7 @@ impl Qemu {
                 _ => break,
             }
         }
-        // Not while QEMU has not received a batch: nobody could withdraw it.
+        // Not while QEMU has not received a batch: it could not be withdrawn.
         if self.calls_left == 0 && self.socket.is_empty() { Err(killed()) } else { Ok(()) }
     }
 
@@ -369,7 +369,7 @@ proptest! {
         check(&sample(connected(runs, true, chances, calls), 6))?;
     }
 
-    /// Without the rights of a debugger, what the owner says during a sample is lost; at all other moments it is not.
+    /// Without the rights of a debugger, what the owner sends during a sample is lost; at all other moments it is not.
     #[test]
     fn what_the_owner_says_between_samples_is_done_without_the_rights_of_a_debugger(
         runs: bool, chances in prop::collection::vec(any::<u8>(), 0..200), samples in 0usize..6,

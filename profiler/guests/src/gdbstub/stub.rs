@@ -58,7 +58,7 @@ pub(super) enum Hold {
 pub(super) struct Stub<L = Connection> {
     line: L,
     holding: Holding,
-    /// What the watchdog knows: the VM has to be continued in any case.
+    /// The watchdog was notified: the VM has to be continued in any case.
     noted_held: bool,
     /// Some answers of this hold were given.
     has_read: bool,

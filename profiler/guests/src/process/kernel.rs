@@ -16,7 +16,7 @@ const KERNEL_HALF: u64 = 1 << 63;
 
 const WHAT: &str = "time in the kernel is shown as [kernel]";
 
-/// What the kernel says of itself, as it is.
+/// The kernel's description of itself, unchanged.
 #[derive(Debug)]
 pub(super) struct Texts {
     map: Vec<u8>,

@@ -2,9 +2,9 @@
 //!
 //! The *holder* stops vCPUs, reads registers and copies memory. It needs the rights for that, and parses nothing that a guest could have
 //! written: no ELF file, no unwind table, no structure of the guest. The *reader* does the rest: it finds what the VM runs, unwinds,
-//! finds names, writes the recording and serves the terminal. A socket is between them ([`messages`]).
+//! finds names, writes the recording and serves the terminal. A socket is between them (`messages.rs`).
 //!
-//! * The holder is in a session of its own and resumes by itself if it is stopped ([`sys::awake`](crate::sys)), so what stops the
+//! * The holder is in a session of its own and resumes by itself if it is stopped (`sys/awake.rs`), so what stops the
 //!   reader, Ctrl-Z for example, stops no guest.
 //! * It never waits for the reader while it holds the VM, nor does it stop looking after the VM's signals while it waits: what finds no
 //!   room is dropped, and counted as lost.
