@@ -65,8 +65,6 @@ struct Thread {
     call: File,
     /// Its stack pointer while it waits to be continued, if that is known: the calls that lead there are always the same.
     parked_at: Option<u64>,
-    /// It was stopped at the end of a system call that it makes neither there nor on its way, so it may have run the guest before.
-    may_have_run: bool,
 }
 
 impl Thread {
@@ -118,17 +116,11 @@ impl Thread {
                 let registers = self.tracee.registers()?;
                 match is_begin_of_call(registers.rax) || (self.hurries && !self.is_end_of_wait(&registers)) {
                     true => self.tracee.resume_to_call()?,
-                    false => {
-                        // On its way to the wait, and between it and the guest, it only releases locks.
-                        self.may_have_run =
-                            !self.is_end_of_wait(&registers) && futex_operation(&registers) != Some(libc::FUTEX_WAKE);
-                        self.state = State::Held(libc::SIGTRAP);
-                    }
+                    false => self.state = State::Held(libc::SIGTRAP),
                 }
             }
             Some(Stop::Event(signal)) => {
                 self.asked = false;
-                self.may_have_run = false;
                 self.state = State::Held(signal);
             }
         }
@@ -287,7 +279,7 @@ pub(super) enum Frozen {
     Yes,
     /// No: the main loop waits for them for another reason, to stop them at the owner's request say.
     Stopping,
-    /// No: the main loop was busy for too long, or a thread was continued before it waited for that.
+    /// No: the main loop was busy for too long.
     Late,
 }
 
@@ -335,16 +327,7 @@ impl Freezer {
             let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
             let (tracee, state) = (Tracee::seize(*id)?, State::Running);
             let parked_at = *parked_at;
-            threads.push(Thread {
-                id: *id,
-                tracee,
-                state,
-                asked: false,
-                hurries: false,
-                call,
-                parked_at,
-                may_have_run: false,
-            });
+            threads.push(Thread { id: *id, tracee, state, asked: false, hurries: false, call, parked_at });
         }
         Ok(Freezer { pid, threads, main, signals, displaced: 0 })
     }
@@ -428,8 +411,7 @@ impl Freezer {
                 main => self.help(main, &mut nudged_ns)?,
             }
             if is_done && self.threads.iter().all(Thread::is_settled) {
-                let has_run = |thread: &Thread| thread.may_have_run && matches!(thread.state, State::Held(_));
-                return Ok(if self.threads.iter().any(has_run) { Frozen::Late } else { Frozen::Yes });
+                return Ok(Frozen::Yes);
             }
             if monotonic_ns() - start_ns > FROZEN_NS_MAX {
                 self.displaced += 1;
