@@ -63,22 +63,12 @@ struct Thread {
     hurries: bool,
     /// Reads its state.
     call: File,
-    /// Its stack pointer while it waits to be continued, if that is known: the calls that lead there are always the same.
-    parked_at: Option<u64>,
 }
 
 impl Thread {
-    /// Whether it does nothing: its vCPU is halted, and stays so for the main loop. A vCPU that only waits until another one
-    /// has the machine for itself waits elsewhere.
+    /// Whether it does nothing: its vCPU is halted, and stays so for the main loop.
     fn waits(&self) -> bool {
-        let call = read_call(&self.call);
-        parse_call(&call) == Main::Condition && (self.parked_at.is_none() || parse_parked(&call) == self.parked_at)
-    }
-
-    /// Whether it is at the end of that wait.
-    fn is_end_of_wait(&self, registers: &libc::user_regs_struct) -> bool {
-        futex_operation(registers) == Some(libc::FUTEX_WAIT_BITSET)
-            && self.parked_at.is_none_or(|parked_at| parked_at == registers.rsp)
+        parse_call(&read_call(&self.call)) == Main::Condition
     }
 
     /// Whether it is as it was requested to be.
@@ -114,7 +104,7 @@ impl Thread {
             Some(Stop::Call) if self.state != State::Stepping => self.resume_otherwise(0)?,
             Some(Stop::Call) => {
                 let registers = self.tracee.registers()?;
-                match is_begin_of_call(registers.rax) || (self.hurries && !self.is_end_of_wait(&registers)) {
+                match is_begin_of_call(registers.rax) || (self.hurries && !is_end_of_wait(&registers)) {
                     true => self.tracee.resume_to_call()?,
                     false => self.state = State::Held(libc::SIGTRAP),
                 }
@@ -215,9 +205,10 @@ impl Thread {
     }
 }
 
-/// What a thread has done with a futex, if that is the system call at whose end it is.
-fn futex_operation(registers: &libc::user_regs_struct) -> Option<i32> {
-    (registers.orig_rax == libc::SYS_futex as u64).then_some(registers.rsi as i32 & libc::FUTEX_CMD_MASK)
+/// Whether it has waited for a condition.
+fn is_end_of_wait(registers: &libc::user_regs_struct) -> bool {
+    registers.orig_rax == libc::SYS_futex as u64
+        && registers.rsi as i32 & libc::FUTEX_CMD_MASK == libc::FUTEX_WAIT_BITSET
 }
 
 /// Linux puts this into `rax` when a system call starts.
@@ -255,22 +246,6 @@ fn parse_call(text: &str) -> Main {
         },
         _ => Main::Other,
     }
-}
-
-/// The stack pointer of a thread that waits for a condition.
-fn parse_parked(text: &str) -> Option<u64> {
-    const STACK_POINTER: usize = 7;
-    let word = text.split_ascii_whitespace().nth(STACK_POINTER).filter(|_| parse_call(text) == Main::Condition)?;
-    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
-}
-
-/// The vCPUs' threads and, of each, the stack pointer with which it waits to be continued. Call it while the VM is stopped.
-pub(super) fn parked(pid: u32, ids: &[u32]) -> Vec<(u32, Option<u64>)> {
-    let parked_at = |id: &u32| {
-        let call = std::fs::read_to_string(format!("/proc/{pid}/task/{id}/syscall")).ok()?;
-        parse_parked(&call)
-    };
-    ids.iter().map(|id| (*id, parked_at(id))).collect()
 }
 
 /// Whether the vCPUs are stopped as they have to be.
@@ -317,17 +292,16 @@ fn lost(error: io::Error, thread: &mut Thread) -> Result<(), GuestError> {
 }
 
 impl Freezer {
-    /// Traces these threads of a process, which [`parked`] has returned.
-    pub(super) fn new(pid: u32, ids: &[(u32, Option<u64>)]) -> io::Result<Freezer> {
+    /// Traces these threads of a process.
+    pub(super) fn new(pid: u32, ids: &[u32]) -> io::Result<Freezer> {
         let main = File::open(format!("/proc/{pid}/task/{pid}/syscall"))?;
         let signals = ChildSignals::block()?;
         let mut threads = Vec::with_capacity(ids.len());
-        for (id, parked_at) in ids {
+        for id in ids {
             // In a container its threads have other ids.
             let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
             let (tracee, state) = (Tracee::seize(*id)?, State::Running);
-            let parked_at = *parked_at;
-            threads.push(Thread { id: *id, tracee, state, asked: false, hurries: false, call, parked_at });
+            threads.push(Thread { id: *id, tracee, state, asked: false, hurries: false, call });
         }
         Ok(Freezer { pid, threads, main, signals, displaced: 0 })
     }
@@ -471,6 +445,11 @@ impl Freezer {
         }
     }
 
+    /// Whether one thread runs all vCPUs.
+    pub(super) fn is_of_one(&self) -> bool {
+        self.threads.len() == 1
+    }
+
     /// Samples for which the guest continued before QEMU stopped it.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced
@@ -504,14 +483,5 @@ mod tests {
         assert_eq!(parse_call("202 0x5580"), Main::Other);
         assert_eq!(parse_call("202 zz 0x80"), Main::Other);
         assert_eq!(parse_call(""), Main::Other);
-    }
-
-    #[test]
-    fn where_a_thread_waits_to_be_continued() {
-        let waits = "202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n";
-        assert_eq!(parse_parked(waits), Some(0x7f10));
-        assert_eq!(parse_parked("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), None, "it waits for a lock");
-        assert_eq!(parse_parked("running\n"), None);
-        assert_eq!(parse_parked("202 0x5580 0x189"), None);
     }
 }

@@ -156,7 +156,6 @@ impl QemuVm {
         // From here on the VM is stopped, even if we are killed. A `stop` of the owner until it is continued is lost, so it is soon.
         let vcpu_threads = stub.vcpu_threads()?;
         let threads = stub.vcpus()?;
-        let vcpu_threads = freeze::parked(vm.pid, &vcpu_threads);
         stub.go()?;
         let is_exact = vm.accel == "kvm";
         if let Err(error) = prepare_to_freeze(&mut stub, vm.pid, &vcpu_threads) {
@@ -301,7 +300,7 @@ impl QemuVm {
 }
 
 /// Lets the vCPUs be kept from running while the VM is held. An emulated VM is then sampled at the moment of the request, too.
-fn prepare_to_freeze(stub: &mut Stub, pid: u32, threads: &[(u32, Option<u64>)]) -> io::Result<()> {
+fn prepare_to_freeze(stub: &mut Stub, pid: u32, threads: &[u32]) -> io::Result<()> {
     if threads.is_empty() {
         return Err(io::Error::other("QEMU does not name them"));
     }

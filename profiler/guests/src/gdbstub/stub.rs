@@ -70,8 +70,10 @@ pub(super) struct Stub<L = Connection> {
 impl Stub {
     /// Keeps the vCPUs from running during a hold from now on. Call it between holds.
     pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) {
+        // One of several vCPUs may be continued before it waits for that, and would run the guest: they are stopped by QEMU.
+        let can_freeze = freezer.is_of_one();
         self.line.freeze_with(pid, freezer);
-        self.freeze_from_now_on(true);
+        self.freeze_from_now_on(can_freeze);
     }
 
     pub(super) fn line(&mut self) -> &mut Connection {
