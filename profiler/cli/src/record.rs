@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use glass_guests::files::HostFiles;
+use glass_guests::process::has_ended;
 use glass_guests::trace::{self, Live};
 use glass_session::{Session, Sources, Tracing, Wish};
 
@@ -82,7 +83,8 @@ pub(crate) fn wish(interrupted: &AtomicBool) -> Wish {
 
 /// Prints that a started command continues, if it does.
 pub(crate) fn tell_of_command(pid: u32, title: &str) {
-    if target::is_running(pid) {
+    // Its number may have been reused.
+    if !has_ended(pid) {
         say!("glass: {title} continues to run");
     }
 }

@@ -1,6 +1,5 @@
 //! The guest and the sampling options on the command line. Shared by all commands that sample.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -26,14 +25,6 @@ pub struct GuestArgs {
 
 fn parse_pid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not the number of a process".to_owned())
-}
-
-/// Whether a process exists and has not ended; its number may have been reused.
-pub fn is_running(pid: u32) -> bool {
-    // Each process may read it. The name in it may be no text; after that is what it does: one that has ended waits for its parent.
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after = stat.rsplit(|byte| *byte == b')').next().unwrap_or_default().trim_ascii_start();
-    after.first().is_some_and(|state| !b"ZXx".contains(state))
 }
 
 /// The guest, and how it is sampled.

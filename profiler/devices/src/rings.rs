@@ -274,7 +274,7 @@ fn walk<M: Deref<Target = GuestMemoryMmap>>(
     round: &mut Round,
     mut take: impl FnMut(Descriptor) -> Option<()>,
 ) -> Option<()> {
-    // One that ends in the middle, or has nothing, has a descriptor that cannot be read.
+    // One that ends within a descriptor, or has nothing, has a descriptor that cannot be read.
     let mut is_open = true;
     for (index, descriptor) in chain.enumerate() {
         round.descriptors = round.descriptors.saturating_sub(1);

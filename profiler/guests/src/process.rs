@@ -391,7 +391,7 @@ impl Process {
 }
 
 /// Whether there is no such thread, or only what is left of it until its parent looks.
-fn has_ended(thread: u32) -> bool {
+pub fn has_ended(thread: u32) -> bool {
     // The name in it may be no text.
     let stat = fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
     let stat = String::from_utf8_lossy(&stat);

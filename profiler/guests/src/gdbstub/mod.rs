@@ -75,7 +75,7 @@ pub struct QemuVm {
     warnings: Vec<String>,
 }
 
-/// How often a sample is repeated because the owner has continued the VM in the middle.
+/// How often a sample is repeated because the owner has continued the VM between two of its requests.
 const REPEATS_MAX: u32 = 3;
 /// Bytes that are compared at each address to find out which file is the RAM.
 const BYTES_COMPARED: usize = 64;
