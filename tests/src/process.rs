@@ -107,10 +107,13 @@ pub fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
-/// Whether `pid` exists and is not a zombie.
+/// Whether `pid` exists and is not a zombie. A zombie with other threads is alive: until the last one has ended, its files stay open and
+/// locked (proc(5), a thread group leader that has ended is shown as `Z`).
 pub fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    !rest.trim_start().starts_with(['Z', 'X']) || threads > 1
 }
 
 /// A child with its output in a file. Dropping it kills it and what it started.
@@ -255,6 +258,23 @@ mod tests {
         assert!(pids.iter().all(|pid| is_alive(*pid)));
         drop(process);
         assert!(!pids.iter().any(|pid| is_alive(*pid)));
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_alive() {
+        let folder = Folder::new("leader").unwrap();
+        let mut command = Command::new("python3");
+        let program = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); ctypes.CDLL(None).syscall(60, 0)";
+        let mut process = Process::spawn(command.args(["-c", program]), &folder.file("log")).unwrap();
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !stat().contains(") Z ") {
+            assert!(Instant::now() < deadline, "the first thread does not end: {}", stat());
+            std::thread::sleep(POLL);
+        }
+        assert!(is_alive(process.pid()));
+        process.kill();
+        assert!(!is_alive(process.pid()));
     }
 
     #[test]

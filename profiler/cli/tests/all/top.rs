@@ -70,7 +70,8 @@ fn a_pipe_gets_one_table() {
         row.split_whitespace().next().unwrap().parse().unwrap()
     };
     let (heavy, light) = (self_percent("heavy_work"), self_percent("light_work"));
-    assert!((65.0..85.0).contains(&heavy) && (15.0..35.0).contains(&light), "{table}");
+    // Three to one if nothing else runs. The clock goes on while the program waits for a CPU, so a busy host shifts it either way.
+    assert!(heavy > light * 1.5 && light > 2.0 && heavy + light > 80.0, "{table}");
     assert!(table.contains("busy.c:3") && table.contains("samples"), "{table}");
 }
 
