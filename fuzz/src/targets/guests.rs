@@ -427,7 +427,7 @@ impl Target for Dumps {
     fn run(&self, input: &[u8]) {
         let path = scratch::path("dump");
         std::fs::write(&path, input).expect("our folder can be written to");
-        if let Ok(mut dump) = open_dump(&path, None) {
+        if let Ok(mut dump) = open_dump(&path, None, || ()) {
             let mut trace = RawTrace::default();
             let mut events = 0u64;
             let _ = dump.collect(Duration::ZERO, &mut |event| match event {

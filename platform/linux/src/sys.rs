@@ -1,15 +1,16 @@
-//! The unsafe code: memory that this process shares with readers of its trace, and addresses of vsock.
+//! The unsafe code: memory that this process shares with readers of its trace, an option of TCP, and addresses of vsock.
 
 use glass_api::VsockAddress;
 use glass_formats::trace::{CONTROL_BYTES, Control};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, SocketAddrAny};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::slice;
 use std::sync::OnceLock;
@@ -52,6 +53,16 @@ pub(crate) fn share(control: &'static Control, area_bytes: usize) -> io::Result<
 
 const _: () = assert!(CONTROL_BYTES == size_of::<Control>() && CONTROL_BYTES.is_multiple_of(4096));
 const _: () = assert!(align_of::<Control>() == 4096);
+
+/// Has a TCP socket take no more bytes while it has at least so many that were not sent yet (tcp(7), `TCP_NOTSENT_LOWAT`).
+pub(crate) fn set_tcp_notsent_lowat(socket: &OwnedFd, bytes: u32) -> Result<(), Errno> {
+    let length = size_of::<u32>() as libc::socklen_t;
+    let place = ptr::from_ref(&bytes).cast::<c_void>();
+    // SAFETY: the kernel reads `length` bytes of `bytes`, and only those.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, place, length) };
+    if result == 0 { Ok(()) } else { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)) }
+}
 
 /// An address of the host's vsock, for system calls.
 pub(crate) struct SocketAddress(libc::sockaddr_vm);

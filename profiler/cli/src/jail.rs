@@ -3,6 +3,8 @@
 
 use glass_jail::{Condition, Jail, SystemCalls};
 
+use crate::console::say;
+
 /// Memory of its own: 32 MiB of samples that wait, stacks, and the names of a large program.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// What it opens later: files that processes have mapped are kept open.
@@ -15,6 +17,13 @@ const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 /// for the recording if a part is not possible here.
 pub fn enter() -> Option<String> {
     report(jail().system_calls(system_calls()))
+}
+
+/// Enters, and prints the sentence.
+pub fn enter_and_say() {
+    if let Some(gap) = enter() {
+        say!("glass: warning: {gap}");
+    }
 }
 
 /// The same for a process that draws on its terminal and reads keys.

@@ -18,6 +18,7 @@ use crate::console::say;
 use crate::holder;
 use crate::jail;
 use crate::target::{self, TargetArgs};
+use crate::trace::open as open_traced;
 use crate::trace::wanted::{Groups, parse_groups};
 use output::Output;
 use progress::Progress;
@@ -91,20 +92,25 @@ pub(crate) fn tell_of_command(pid: u32, title: &str) {
 
 /// Records samples, and the trace if requested.
 fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detached: &AtomicBool) -> Result<()> {
-    // A guest's own trace is read from its memory by this process, which needs the rights for that.
-    let is_prisoner = arguments.trace.is_none();
+    let is_new = !arguments.target.command.is_empty();
+    // The trace of a guest that runs is open before this process gives up its rights. A service that was just started has its trace in
+    // a moment, and finding it needs them.
+    let is_prisoner = !(is_new && arguments.trace.is_some());
     let launcher =
         if is_prisoner { holder::launcher_of_prisoner(jail::enter, output.new_file()) } else { holder::launcher() };
-    let mut target = target::find(&arguments.target, launcher)?;
-    let (pid, is_new) = (target.pid, !arguments.target.command.is_empty());
     let program = arguments.target.symbols.first().map(|file| file.path.as_path());
-    let trace = match arguments.trace {
-        // A service that was just started has its trace in a moment; one that runs has it, or an error is due now.
-        Some(groups) if is_new => {
+    let open = match arguments.trace {
+        Some(groups) if !is_new => Some(Live::new(open_traced(&arguments.target.guest, program)?, groups.live())?),
+        _ => None,
+    };
+    let mut target = target::find(&arguments.target, launcher)?;
+    let pid = target.pid;
+    let trace = match (open, arguments.trace) {
+        (Some(open), _) => Some(Tracing::Open(Box::new(open))),
+        (None, Some(groups)) => {
             Some(Tracing::Starting { open: Box::new(move || trace::open_process(pid)), settings: groups.live() })
         }
-        Some(groups) => Some(Tracing::Open(Box::new(Live::new(trace::open(pid, program)?, groups.live())?))),
-        None => None,
+        (None, None) => None,
     };
     let session = Session::announce(Sources { samples: Some(target.source.as_mut()), trace, guest: None })?;
     // A process in its jail starts no program that would download debug information.
@@ -112,7 +118,7 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     // Its path may lead nowhere for this process by now.
     let file = output.file();
     let recording =
-        output.into_recording_with(session.clocks(), &target.origin, files.with_opened(target.opened.clone()))?;
+        output.into_recording(session.clocks(), &target.origin, files.with_opened(target.opened.clone()))?;
     let running = session.start(recording)?;
     let progress = Progress::start(&target.origin, arguments.duration, arguments.target.post_mortem.is_some());
     let ended = running.run(arguments.duration, |status| {

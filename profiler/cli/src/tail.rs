@@ -17,6 +17,7 @@ use glass_profile::names::printable;
 use glass_profile::words::{Line, Teller};
 
 use crate::console::{self, say};
+use crate::jail;
 use crate::record::{parse_seconds, tell_of_command};
 use crate::target::GuestArgs;
 use crate::trace::open_any;
@@ -79,6 +80,7 @@ pub fn run(arguments: Args) -> Result<()> {
     let (title, pid) = (guest.title.clone(), guest.pid);
     let settings = arguments.wanted.settings(&guest)?.of_command(child.is_some());
     let mut live = Live::new(guest, settings)?;
+    jail::enter_and_say();
     let columns = console::output_columns();
     let mut shown = Shown {
         start_ns,

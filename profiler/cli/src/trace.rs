@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use glass_formats::trace::Group;
+use glass_guests::files::HostFiles;
 use glass_guests::trace::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
 use glass_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
 use glass_profile::arch::Architecture;
@@ -21,6 +22,7 @@ use glass_session::target::{self, Request, Subject, Target};
 use glass_session::{Feed, Session, Sources, Tracing, Wish, Written};
 
 use crate::console::{Busy, say};
+use crate::jail;
 use crate::record::output::{self, Output};
 use crate::record::{parse_seconds, progress, tell_of_command, watch_signals, wish};
 use crate::target::GuestArgs;
@@ -165,6 +167,10 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
     let settings = arguments.wanted.settings(&guest)?.of_command(child.is_some());
     let live = Live::new(guest, settings)?;
+    if arguments.sample.is_none() {
+        // What has the memory of the trace open needs no rights to read it.
+        jail::enter_and_say();
+    }
     let mut target = match arguments.sample {
         Some(rate) => Some(sampled(arguments, pid, rate)?),
         None => None,
@@ -181,7 +187,8 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
         trace: Some(Tracing::Open(Box::new(live))),
     };
     let session = Session::announce(sources)?;
-    let file = output.into_recording(session.clocks(), &origin)?;
+    let files = if arguments.sample.is_some() { output::host_files() } else { HostFiles::default() };
+    let file = output.into_recording(session.clocks(), &origin, files)?;
     let running = session.start(file)?;
     let until =
         arguments.duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
@@ -231,6 +238,7 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
     let settings = LiveSettings { groups: None, functions: None, start: Start::Oldest, groups_after: None };
     let mut live = Live::new(guest, settings)?;
+    jail::enter_and_say();
     let mut kept = Vec::new();
     let clocks = read_clocks();
     let start = Instant::now();
@@ -251,7 +259,7 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
     let guest = traced_guest(is_vm, pid, &title);
     let origin = origin(arguments, title, "its own trace, a snapshot");
     let cannot = || output::cannot_go_on(&arguments.output);
-    let mut feed = Feed::start(output.into_recording(clocks, &origin)?)?;
+    let mut feed = Feed::start(output.into_recording(clocks, &origin, HostFiles::default())?)?;
     feed.event(Event::Guest(guest));
     kept.into_iter().for_each(|event| feed.event(event));
     let elapsed = start.elapsed();
@@ -263,13 +271,13 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
 
 /// The trace in a dump.
 fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
-    let mut dump = trace::open_dump(file, arguments.symbols.as_deref())?;
+    let mut dump = trace::open_dump(file, arguments.symbols.as_deref(), jail::enter_and_say)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let origin = origin(arguments, format!("{name} (dump)"), "its own trace, from a file");
     let guest = Guest { id: GuestId(0), kind: GuestKind::File, name, architecture: Architecture::X86_64 };
     let sources = Sources { samples: Some(&mut dump), trace: None, guest: Some(guest) };
     let session = Session::announce(sources)?;
-    let file = output.into_recording(session.clocks(), &origin)?;
+    let file = output.into_recording(session.clocks(), &origin, HostFiles::default())?;
     let ended = session.start(file)?.run(None, |_| Wish::Continue);
     let (written, outcome) = ended.finish().with_context(|| output::cannot_go_on(&arguments.output))?;
     let read = dump.read_counts();

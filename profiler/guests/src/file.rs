@@ -22,6 +22,7 @@ use object::{Endianness, ReadCache};
 use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::note::parse_state;
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::plan::{AddressSpace, CopyPlan, HeldCore, VCPUS_MAX, choose_vcpus};
 use crate::sys::monotonic_ns;
 use crate::vm::{VmImage, VmSettings};
@@ -175,8 +176,20 @@ fn registers_of(
 impl DumpedVm {
     /// Opens a file and reads its registers; RAM is read when it is needed.
     pub fn open(path: &Path, settings: VmSettings) -> Result<DumpedVm, GuestError> {
+        DumpedVm::open_and_enter(path, settings, None).map(|(dump, _)| dump)
+    }
+
+    /// The same for a process that enters a jail when the dump and the symbol files, which are returned, are open and nothing of them is
+    /// parsed. `enter` returns a warning if a part of the jail is not possible here.
+    pub fn open_and_enter(
+        path: &Path,
+        settings: VmSettings,
+        enter: Option<fn() -> Option<String>>,
+    ) -> Result<(DumpedVm, OpenedFiles), GuestError> {
         let failed = |error| GuestError::File { path: path.to_owned(), error };
         let file = File::open(path).map_err(failed)?;
+        let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+        let gap = enter.and_then(|enter| enter());
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
             return Err(failed(io::Error::other("not a file")));
@@ -189,9 +202,9 @@ impl DumpedVm {
         let wanted = choose_vcpus(&settings.vcpus, parts.cores.len())?;
         let cores: Vec<_> = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let mut image = VmImage::load(GuestKind::File, &name, settings)?;
+        let mut image = VmImage::load_of(GuestKind::File, &name, settings, &opened)?;
         let ram = FileRam { file, pieces: parts.pieces };
-        let mut warnings: Vec<String> = parts.warning.into_iter().collect();
+        let mut warnings: Vec<String> = gap.into_iter().chain(parts.warning).collect();
         // A core that was never started has no address space in which the image could be.
         let started = cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
         if let Some(state) = started {
@@ -199,7 +212,7 @@ impl DumpedVm {
             warnings.extend(image.prepare());
         }
         let plan = image.plan();
-        Ok(DumpedVm { ram, cores, image, plan, warnings, delivered: false })
+        Ok((DumpedVm { ram, cores, image, plan, warnings, delivered: false }, opened))
     }
 }
 

@@ -309,18 +309,19 @@ fn vm_settings(request: &Request, known: Option<&Path>, what: &str) -> Result<(V
 /// A guest in a file.
 fn dump(request: &Request, file: &Path) -> Result<Target, TargetError> {
     let (settings, files) = vm_settings(request, None, &format!("the guest in {}", file.display()))?;
-    let source = Box::new(DumpedVm::open(file, settings)?);
+    let enter = request.launcher.as_ref().and_then(|launcher| launcher.before_parsing);
+    let (source, opened) = DumpedVm::open_and_enter(file, settings, enter)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let rate_hz = request.rate_hz.unwrap_or(PROCESS_RATE_HZ);
     let origin = origin(rate_hz, format!("{name} (dump of a VM)"), "a file, one sample of each vCPU", files);
     Ok(Target {
-        source,
+        source: Box::new(source),
         origin,
         is_guest: true,
         pid: 0,
         remarks: Vec::new(),
         is_remote: false,
-        opened: OpenedFiles::default(),
+        opened,
     })
 }
 

@@ -1,11 +1,13 @@
 //! What parses a process's files has no rights: another process of glass opens them, also those that are mapped later, in another root, or
 //! where only root may look.
 
-use crate::suspended::{assert_jailed, holder_of, wait_until};
+use crate::record::load_until;
+use crate::suspended::{assert_jailed, assert_walls, holder_of, wait_until};
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
 use glass_tests::process::{self, Process, Signal};
 use glass_tests::programs;
+use glass_tests::queue::{Options, Queue, World};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -99,5 +101,38 @@ fn what_reads_a_process_is_jailed() {
         let line = said.lines().find(|line| line.contains("continues to run")).unwrap_or_else(|| panic!("{said}"));
         let pid = line.split_once("(process ").and_then(|(_, rest)| rest.split(')').next()?.parse().ok());
         process::send(pid.expect("it has a number"), Signal::KILL);
+    });
+}
+
+/// What reads the trace in a guest's memory has no rights either, whether the guest is a process or a VM.
+#[test]
+fn what_reads_a_trace_is_jailed() {
+    let Some(glass) = programs::built("glass") else { return };
+    within(LIMIT, move || {
+        for world in [World::Process, World::Tcg] {
+            let folder = Folder::new("jailed-trace").unwrap();
+            let Some(queue) = Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap() else {
+                continue;
+            };
+            let (pid, recording) = (queue.service_pid().unwrap().to_string(), folder.file("recording"));
+            let recording = recording.to_str().unwrap();
+            for (words, expected) in [
+                (&["trace", "--output", recording][..], "events"),
+                (&["record", "--trace", "--output", recording], "events"),
+                (&["tail"], "events shown"),
+                (&["top", "--tasks", "--once"], "main #1"),
+            ] {
+                let mut command = Command::new(&glass);
+                command.args(words).args(["--pid", &pid, "--duration", "2"]);
+                let mut reader = Process::spawn(&mut command, &folder.file("glass.log")).unwrap();
+                let status = || fs::read_to_string(format!("/proc/{}/status", reader.pid())).unwrap_or_default();
+                wait_until("it enters no jail", || status().contains("Seccomp:\t2"));
+                let walls = assert_walls(reader.pid());
+                assert!(!walls.contains("Uid:\t0\t") || !rustix::process::geteuid().is_root(), "{walls}");
+                load_until(&queue, 20_000, || reader.wait(Duration::ZERO).is_some());
+                let is_right = reader.ended().is_some_and(|status| status.success());
+                assert!(is_right && reader.output().contains(expected), "{words:?} {world}: {}", reader.output());
+            }
+        }
     });
 }

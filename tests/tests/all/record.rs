@@ -6,8 +6,10 @@ use glass_tests::folder::Folder;
 use glass_tests::limit::{say, within};
 use glass_tests::process::Process;
 use glass_tests::programs::{self, Variant};
+use glass_tests::qmp::Qmp;
 use glass_tests::queue::{Options, Queue, World};
 use glass_tests::terminal::Terminal;
+use serde_json::json;
 use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
@@ -44,6 +46,31 @@ fn a_recording_names_what_the_queue_does(world: World) {
         if world == World::Process { &["upload_queue"] } else { &["upload_queue", "smoltcp", "virtio"] };
     let broken = judge(&glass, &recording, names);
     say(&format!("record {world}: {moved} items moved meanwhile, {broken} % of the stacks broken"));
+}
+
+/// It was announced as samples at a rate, until Ctrl-C (2026-11-25).
+#[test]
+fn a_dump_is_announced_and_read_as_one_sample() {
+    within(LIVE_LIMIT, || {
+        let folder = Folder::new("dump").unwrap();
+        let Some(queue) = Queue::start(World::Tcg, &folder.file("queue.img"), &Options::default()).unwrap() else {
+            return;
+        };
+        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("upload-queue")) else { return };
+        let (dump, recording) = (folder.file("dump"), folder.file("recording"));
+        let mut qmp = Qmp::of_glass_run(queue.service_pid().unwrap()).unwrap();
+        let protocol = format!("file:{}", dump.display());
+        qmp.execute("dump-guest-memory", json!({ "paging": false, "protocol": protocol })).unwrap();
+        let mut record = Command::new(&glass);
+        record.arg("record").arg("--post-mortem").arg(&dump).arg("--symbols").arg(&image);
+        let output = record.arg("--output").arg(&recording).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("reading one sample of each vCPU"), "{text}");
+        assert!(!text.contains("Ctrl-C") && !text.contains("Hz"), "{text}");
+        let table = Command::new(&glass).arg("report").arg(&recording).arg("--text").output().unwrap();
+        let table = String::from_utf8_lossy(&table.stdout).into_owned();
+        assert!(table.contains("1 collected: 1 expected"), "{table}");
+    });
 }
 
 /// Moves items of this length through the queue until a condition holds; returns how many.

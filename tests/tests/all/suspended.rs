@@ -111,13 +111,19 @@ fn stops_no_guest(world: World, backend: &'static str, command: &'static str) {
 
 /// The process has the walls of a reader, and another user than `holder`, which has the rights.
 pub fn assert_jailed(reader: u32, holder: u32) {
-    let status = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let (reader, holder) = (status(reader), status(holder));
+    let reader = assert_walls(reader);
+    let holder = std::fs::read_to_string(format!("/proc/{holder}/status")).unwrap();
+    let user = |status: &str| status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap().to_owned();
+    assert!(user(&holder) != user(&reader) || !user(&holder).starts_with("0\t"), "{reader}");
+}
+
+/// The process has the walls of a reader. Returns what Linux shows of it.
+pub fn assert_walls(reader: u32) -> String {
+    let reader = std::fs::read_to_string(format!("/proc/{reader}/status")).unwrap();
     for wall in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
         assert!(reader.contains(wall), "no {wall} in {reader}");
     }
-    let user = |status: &str| status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap().to_owned();
-    assert!(user(&holder) != user(&reader) || !user(&holder).starts_with("0\t"), "{reader}");
+    reader
 }
 
 /// The process that holds or opens for this one. It takes its name in a moment.

@@ -44,18 +44,8 @@ impl Output {
         self.file.as_ref()?.try_clone().ok()
     }
 
-    /// The recording that is written into it.
-    pub(crate) fn into_recording(self, clocks: Clocks, origin: &Origin) -> Result<FileRecording> {
-        self.into_recording_with(clocks, origin, host_files())
-    }
-
-    /// The same with these files.
-    pub(crate) fn into_recording_with(
-        self,
-        clocks: Clocks,
-        origin: &Origin,
-        files: HostFiles,
-    ) -> Result<FileRecording> {
+    /// The recording that is written into it, with the names that these files have.
+    pub(crate) fn into_recording(self, clocks: Clocks, origin: &Origin, files: HostFiles) -> Result<FileRecording> {
         let path = self.path.clone();
         let started = self.begin().and_then(|file| Recording::start(BufWriter::new(file), clocks, origin, files));
         started.with_context(|| format!("cannot write {}", path.display()))

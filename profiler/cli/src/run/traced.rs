@@ -87,7 +87,7 @@ impl Recording {
         let trace = Tracing::Starting { open: Box::new(open), settings: self.settings };
         let guest = Some(traced_guest(is_vm, pid, title));
         let session = Session::announce(Sources { samples: None, trace: Some(trace), guest })?;
-        let file = self.output.into_recording(session.clocks(), &origin)?;
+        let file = self.output.into_recording(session.clocks(), &origin, output::host_files())?;
         let running = session.start(file)?;
         let mut failed = None;
         let mut watch = || {

@@ -18,6 +18,7 @@ use self::model::{Model, Picture};
 use super::draw::{self, Theme};
 use super::{Args, ONCE, busy};
 use crate::console::{self, say};
+use crate::jail;
 use crate::record::tell_of_command;
 use crate::tail::stream::{Item, Stream, What};
 use crate::tail::watch_signals;
@@ -52,12 +53,13 @@ pub(super) fn run(arguments: &Args) -> Result<()> {
     let (guest, child) = open_any(&target.guest, program, &target.command, groups, &stop)?;
     let (title, pid) = (guest.title.clone(), guest.pid);
     let live = Live::new(guest, groups.live().of_command(child.is_some()))?;
+    let gap = if is_live { jail::enter_with_screen() } else { jail::enter() };
     let mut followed = Followed {
         live,
         stream: Stream::default(),
         model: Model::default(),
         title: title.clone(),
-        warnings: Vec::new(),
+        warnings: gap.into_iter().collect(),
         counts: VecDeque::new(),
     };
     let duration = if is_live { arguments.duration } else { Some(arguments.duration.unwrap_or(ONCE)) };

@@ -14,7 +14,7 @@ use super::Physical;
 use super::blocks::{self, Block};
 use super::layout::{self, SAME_EVERYWHERE_BYTES, Split};
 use crate::process::MapsLine;
-use crate::sys::{Map, cannot_shrink, read_process, write_process};
+use crate::sys::{Map, cannot_shrink, read_process};
 
 /// The most blocks of a VMM's memory that are considered.
 const CANDIDATES_MAX: usize = 8;
@@ -126,20 +126,26 @@ impl Ram {
         let outside = || io::Error::other(format!("no RAM is known at {address:#x}"));
         // The kernel copies 8 aligned bytes by one move (`copy_user_generic`).
         match self.place(address, bytes.len()).filter(|_| address.is_multiple_of(8)).ok_or_else(outside)? {
-            (Backing::Mapped(_, file), offset) => writable(file)?.write_all_at(&bytes, offset),
-            (Backing::File(file, start), offset) => writable(file)?.write_all_at(&bytes, start + offset),
-            (Backing::Process { pid, host }, offset) => match write_process(*pid, host + offset, &bytes) {
-                8 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            },
+            (Backing::Mapped(_, file), offset) => file.write_all_at(&bytes, offset),
+            (Backing::File(file, start), offset) => file.write_all_at(&bytes, start + offset),
+            (Backing::Process { .. }, _) => Err(io::Error::other("it was not opened for writing")),
         }
     }
-}
 
-/// The same file, opened for writing: for sampling it is opened to be read only. Words are written some times in a
-/// trace, so it is not kept.
-fn writable(file: &File) -> io::Result<File> {
-    File::options().write(true).open(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+    /// Opens it for reading and writing, which needs the rights over the VMM; from then on neither does. For sampling it is opened to be
+    /// read only.
+    pub(crate) fn open_for_writing(&mut self) -> io::Result<()> {
+        let open = |path: String| File::options().read(true).write(true).open(path);
+        for backing in &mut self.backings {
+            match backing {
+                Backing::Mapped(_, file) | Backing::File(file, _) => {
+                    *file = open(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))?;
+                }
+                Backing::Process { pid, host } => *backing = Backing::File(open(format!("/proc/{pid}/mem"))?, *host),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Physical for Ram {

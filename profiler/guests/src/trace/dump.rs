@@ -16,7 +16,7 @@ use object::elf::{ET_CORE, FileHeader64, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};
 
-use super::find::control_address;
+use super::find::{control_address, open_program};
 use super::memory::TraceMemory;
 use super::pages::{NoPage, Page};
 use super::reader::{ReadCounts, Start, TraceReader};
@@ -131,10 +131,18 @@ pub struct DumpedTrace {
     is_delivered: bool,
 }
 
-/// Opens the trace in a file. `program` is the guest's program, whose symbol gives the address in a VM's memory.
-pub fn open_dump(path: &Path, program: Option<&Path>) -> Result<DumpedTrace, GuestError> {
+/// Opens the trace in a file. `program` is the guest's program, whose symbol gives the address in a VM's memory. `before_parsing` is
+/// called when both files are open, by a process that enters a jail then.
+pub fn open_dump(
+    path: &Path,
+    program: Option<&Path>,
+    before_parsing: impl FnOnce(),
+) -> Result<DumpedTrace, GuestError> {
     let failed = |error| GuestError::File { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
+    let program = program.map(|path| Ok((path, open_program(path)?))).transpose()?;
+    before_parsing();
+    let known = program.map(|(path, file)| control_address(path, &file)).transpose()?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(failed(io::Error::other("not a file")));
@@ -146,11 +154,7 @@ pub fn open_dump(path: &Path, program: Option<&Path>) -> Result<DumpedTrace, Gue
     let mut too_new = None;
     // In the core of a process physical addresses are all 0, so that its virtual ones come first.
     for pieces in spaces {
-        let addresses = match program {
-            Some(program) => vec![control_address(program)?],
-            None => Vec::new(),
-        };
-        let found = addresses.into_iter().chain(candidates(&file, &pieces)).take(64).find_map(|control| {
+        let found = known.into_iter().chain(candidates(&file, &pieces)).take(64).find_map(|control| {
             let memory =
                 FileOfMemory { file: file.try_clone().ok()?, pieces: pieces.clone(), control, area_follows: false };
             let page = match Page::read(&memory) {

@@ -101,15 +101,17 @@ pub fn open_process(pid: u32) -> Result<Guest, GuestError> {
 
 /// Whether a program can keep a trace; otherwise why not, in a sentence.
 pub fn check_program(program: &Path) -> Result<(), GuestError> {
-    control_address(program).map(|_| ())
+    control_address(program, &open_program(program)?).map(|_| ())
+}
+
+pub(super) fn open_program(program: &Path) -> Result<HostFile, GuestError> {
+    HostFile::open(program).map_err(|error| GuestError::File { path: program.to_owned(), error })
 }
 
 /// The address of the control pages in an image.
-pub(super) fn control_address(program: &Path) -> Result<u64, GuestError> {
-    let file = |error| GuestError::File { path: program.to_owned(), error };
-    let opened = HostFile::open(program).map_err(file)?;
+pub(super) fn control_address(program: &Path, opened: &HostFile) -> Result<u64, GuestError> {
     let image =
-        Image::read(&opened, &[TRACE_SYMBOL]).map_err(|error| GuestError::Image { path: program.to_owned(), error })?;
+        Image::read(opened, &[TRACE_SYMBOL]).map_err(|error| GuestError::Image { path: program.to_owned(), error })?;
     image.symbol(TRACE_SYMBOL).ok_or_else(|| {
         GuestError::Trace(format!(
             "{} keeps no trace: it has no symbol {TRACE_SYMBOL}, so it is no image of Glasshouse, or was built before there were traces, or was stripped",
@@ -125,14 +127,15 @@ pub fn open_vm(vm: &Vm, program: Option<&Path>) -> Result<Guest, GuestError> {
         GuestError::Symbols(format!("what the VM in process {pid} runs is unknown: give its image with --symbols"))
     })?;
     let started = started(pid);
-    let control = control_address(program)?;
+    let control = control_address(program, &open_program(program)?)?;
     let accel = if vm.accel.is_empty() { String::new() } else { format!(", {}", vm.accel.to_uppercase()) };
     let title = format!("{} (VM{accel})", vm.name);
     let mut last = None;
     for ram in Ram::candidates(pid).map_err(refused(pid, "look at the memory"))? {
-        let memory = VmMemory { ram, control };
+        let mut memory = VmMemory { ram, control };
         match Page::read(&memory) {
             Ok(_) => {
+                memory.ram.open_for_writing().map_err(refused(pid, "write into the memory"))?;
                 let memory: Option<Box<dyn TraceMemory>> = Some(Box::new(memory));
                 return Ok(Guest { pid, title, is_vm: true, program: program.to_owned(), started, memory });
             }

@@ -116,6 +116,36 @@ fn a_monitor_that_serves_somebody_else_costs_a_bounded_wait() {
     take(&fixture, attach_stub(&fixture).unwrap(), 1500, 20);
 }
 
+/// A second client of the monitor made `glass record` end with an error although its file was written (2026-11-25).
+#[test]
+fn a_stub_that_cannot_be_switched_off_is_a_warning_and_used_by_the_next_recording() {
+    let Some(fixture) = start("on", "-qmp") else { return };
+    let mut guest = attach_stub(&fixture).unwrap();
+    let other = Monitor::connect(&fixture.vm().monitor.unwrap()).unwrap();
+    assert!(guest.sample().unwrap().is_some());
+    guest.detach().unwrap();
+    let warning = guest.left_behind().unwrap();
+    assert!(warning.contains("stays on, for the next recording to use"), "{warning}");
+    fixture.assert_runs("with the gdbstub that stays on");
+    drop(other);
+    take(&fixture, attach_stub(&fixture).unwrap(), 1500, 20);
+}
+
+/// One that waits for the monitor already made the next one fail with EAGAIN.
+#[test]
+fn a_monitor_with_a_full_queue_of_clients_costs_a_bounded_wait() {
+    let path = std::env::temp_dir().join(format!("glass-monitor-full-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    let waiting: Vec<UnixStream> = (0..2).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let start = Instant::now();
+    let error = Monitor::connect(&address(Language::Qmp, &path)).err().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    assert!(error.to_string().contains("one client at a time"), "{error}");
+    drop(waiting);
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// The result of a request to a monitor that serves one connection by `serve`.
 fn asked_of(name: &str, language: Language, serve: impl FnOnce(UnixStream) + Send + 'static) -> GuestError {
     let path = std::env::temp_dir().join(format!("glass-monitor-{name}-{}", std::process::id()));

@@ -43,7 +43,7 @@ fn fake() -> Fake {
 }
 
 fn read(scrap: &Scrap) -> Result<(RawTrace, Vec<String>), String> {
-    let mut dump = open_dump(&scrap.0, None).map_err(|error| error.to_string())?;
+    let mut dump = open_dump(&scrap.0, None, || ()).map_err(|error| error.to_string())?;
     let (mut trace, mut warnings) = (RawTrace::default(), Vec::new());
     for _ in 0..2 {
         let flow = dump.collect(Duration::ZERO, &mut |event| match event {
@@ -136,5 +136,5 @@ fn what_was_cut_gives_what_is_there() {
     assert!(read(&Scrap::new("empty", b"")).is_err());
     let at_the_end = core(&[(u64::MAX - 100, u64::MAX - 10, &ram[..8192])]);
     assert!(read(&Scrap::new("at-the-end", &at_the_end)).unwrap_err().contains("holds no trace"));
-    assert!(open_dump(&std::env::temp_dir(), None).is_err());
+    assert!(open_dump(&std::env::temp_dir(), None, || ()).is_err());
 }
