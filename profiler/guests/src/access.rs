@@ -224,6 +224,10 @@ impl<V: VmAccess + Guest> Guest for KnownVm<V> {
         self.vm.remark()
     }
 
+    fn left_behind(&self) -> Option<String> {
+        self.vm.left_behind()
+    }
+
     fn tracks(&self) -> u64 {
         self.vm.tracks()
     }

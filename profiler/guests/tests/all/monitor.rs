@@ -127,6 +127,7 @@ fn a_stub_that_cannot_be_switched_off_is_a_warning_and_used_by_the_next_recordin
     let warning = guest.left_behind().unwrap();
     assert!(warning.contains("stays on, for the next recording to use"), "{warning}");
     fixture.assert_runs("with the gdbstub that stays on");
+    drop(guest);
     drop(other);
     take(&fixture, attach_stub(&fixture).unwrap(), 1500, 20);
 }
