@@ -122,9 +122,9 @@ impl Part {
         matches!(self, Part::All | Part::EndToEnd | Part::World(_))
     }
 
-    /// Only where they are named: all of them together have not been shown to hold on a busy host yet.
-    fn has_benchmarks(&self) -> bool {
-        *self == Part::Benchmarks
+    /// With `--ci`, or where they are named.
+    fn has_benchmarks(&self, options: &Options) -> bool {
+        *self == Part::Benchmarks || (*self == Part::All && options.ci && options.names.is_empty())
     }
 
     /// Whether services are built, as a step of their own.
@@ -132,14 +132,14 @@ impl Part {
         self.has_end_to_end() || *self == Part::Benchmarks
     }
 
-    fn step_count(&self) -> usize {
+    fn step_count(&self, options: &Options) -> usize {
         let on_the_host = [
             self.has_busy(),
             self.has_host(),
             self.has_docs(),
             self.has_scripts(),
             self.has_ring(),
-            self.has_benchmarks(),
+            self.has_benchmarks(options),
         ];
         usize::from(!self.selection().is_empty())
             + usize::from(self.has_services())
@@ -187,10 +187,10 @@ pub fn run(options: &Options) -> Result<()> {
         let programs: Vec<&str> = missing.iter().map(|package| package.program).collect();
         bail!("these programs are missing: {}", programs.join(", "));
     }
-    let mut steps = Steps::new(part.step_count());
+    let mut steps = Steps::new(part.step_count(options));
     // As the test of Xen has it.
     let with_xen = options.long || std::env::var_os("GLASS_XEN_CASE").is_some();
-    let programs = build_all(&part, with_xen, part.has_benchmarks(), &mut steps)?;
+    let programs = build_all(&part, with_xen, part.has_benchmarks(options), &mut steps)?;
     let steps_of_a_run = steps.left();
     let mut total = Tally::default();
     for round in 1..=options.repeat {
@@ -276,7 +276,7 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
             if part.has_ring() {
                 total.add(counted(steps, "the trace ring under every order of memory accesses", check_ring)?);
             }
-            if part.has_benchmarks() {
+            if part.has_benchmarks(options) {
                 total.add(counted(steps, "each benchmark for a moment", bench::test_all)?);
             }
             Ok(total)
