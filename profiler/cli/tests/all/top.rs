@@ -70,7 +70,7 @@ fn a_pipe_gets_one_table() {
         row.split_whitespace().next().unwrap().parse().unwrap()
     };
     let (heavy, light) = (self_percent("heavy_work"), self_percent("light_work"));
-    // Three to one if nothing else runs. The clock goes on while the program waits for a CPU, so a busy host shifts it either way.
+    // Three to one if nothing else runs. The clock continues while the program waits for a CPU, so a busy host shifts it either way.
     assert!(heavy > light * 1.5 && light > 2.0 && heavy + light > 80.0, "{table}");
     assert!(table.contains("busy.c:3") && table.contains("samples"), "{table}");
 }
