@@ -58,12 +58,14 @@ struct Loaded {
     mapped: Option<(u32, Mapping)>,
     /// The user has named it for what a guest runs.
     is_named: bool,
+    /// It is an operating system's kernel.
+    is_kernel: bool,
 }
 
 impl Loaded {
     /// A file of which nothing more is known.
     fn new(file: MappedFile) -> Loaded {
-        Loaded { file, stand_in: None, image: None, names: Vec::new(), mapped: None, is_named: false }
+        Loaded { file, stand_in: None, image: None, names: Vec::new(), mapped: None, is_named: false, is_kernel: false }
     }
 
     fn stand_in(name: &'static str) -> Loaded {
@@ -280,7 +282,8 @@ impl Images {
         let build_id = program.image.build_id.clone().unwrap_or_default();
         let file = MappedFile { path: program.name.clone(), build_id, range: (range.start, range.end) };
         let (image, names) = (Some(program.image.clone()), program.names.clone());
-        self.loaded.push(Arc::new(Loaded { image, names, is_named: program.is_whole, ..Loaded::new(file) }));
+        let (is_named, is_kernel) = (program.is_whole, program.is_kernel);
+        self.loaded.push(Arc::new(Loaded { image, names, is_named, is_kernel, ..Loaded::new(file) }));
         if let Some(space) = self.spaces.get_mut(&space) {
             Arc::make_mut(&mut space.code).add(range, bias, index, program.image.clone());
         }
@@ -375,9 +378,11 @@ impl Images {
     }
 
     /// The files that were named for what a guest runs and into which no sample falls, a sentence each.
-    /// `elsewhere` is the lowest address of samples that are in no file.
+    /// `elsewhere` is the lowest address of samples that are in no file. A kernel whose guest was in processes need not be seen.
     pub fn unseen(&self, is_seen: impl Fn(u32) -> bool, elsewhere: Option<u64>) -> Vec<String> {
-        let named = (0u32..).zip(&self.loaded).filter(|(index, loaded)| loaded.is_named && !is_seen(*index));
+        let is_in_processes = elsewhere.is_none() && is_seen(GUEST_USER);
+        let is_expected = |loaded: &Loaded| loaded.is_named && !(loaded.is_kernel && is_in_processes);
+        let named = (0u32..).zip(&self.loaded).filter(|(index, loaded)| is_expected(loaded) && !is_seen(*index));
         let sentence = |(_, loaded): (u32, &Arc<Loaded>)| {
             let MappedFile { path, range: (start, end), .. } = &loaded.file;
             let what = match elsewhere {

@@ -246,3 +246,35 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
         assert!(start.elapsed() < PATIENCE, "{samples} samples");
     }
 }
+
+/// The landmarks of the kernel, and whether it isolates page tables.
+const LANDMARKS: &str = "/busybox grep -o -w -m 1 pti /proc/cpuinfo
+/busybox grep -E ' (_text|_end|start_kernel|entry_SYSCALL_64|asm_exc_divide_error|linux_banner|__.*_orc_unwind(_ip)?)$' /proc/kallsyms
+echo DONE
+while :; do :; done
+";
+
+/// The page tables of a process lack the kernel, and the one core is almost always in a process: such a guest was refused (2026-11-25).
+#[test]
+fn a_linux_with_page_table_isolation_that_computes() {
+    let kernel = match kernel::fetch() {
+        Ok(kernel) => kernel,
+        Err(reason) => return skip(&format!("Debian's kernel cannot be had: {reason}")),
+    };
+    let Some(linux) = Linux::boot(&kernel, "isolated", "pti=on", 1, LANDMARKS) else {
+        return skip("there is no qemu-system-x86_64");
+    };
+    assert!(linux.serial().lines().any(|line| line == "pti"), "{}", linux.serial());
+    let map = linux.folder.file("System.map");
+    std::fs::write(&map, map_of(&linux)).unwrap();
+    for attempt in 0..5 {
+        let guest = QemuVm::attach(&linux.vm(), settings(&map));
+        let mut source = Paced::new(guest.unwrap_or_else(|error| panic!("attempt {attempt}: {error}")), RATE_HZ);
+        let mut warnings = Vec::new();
+        source
+            .announce(&mut |event| warnings.extend(Some(event).filter(|event| matches!(event, Event::Warning(_)))))
+            .unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        source.detach(&mut |_| ()).unwrap();
+    }
+}
