@@ -91,11 +91,6 @@ impl Thread {
         self.state == State::Held(libc::SIGTRAP)
     }
 
-    /// Whether it would wait for a condition if it was resumed: Linux shows a wait that has ended in the same way.
-    fn still_waits(&self) -> bool {
-        self.waits() && (!self.is_held() || self.tracee.registers().is_ok_and(|registers| is_restart(registers.rax)))
-    }
-
     /// Whether it is as it was requested to be.
     fn is_settled(&self) -> bool {
         match self.state {
@@ -139,10 +134,13 @@ impl Thread {
         Ok(true)
     }
 
-    /// Resumes it from a stop that is not the requested one, which has cancelled the request in the kernel.
+    /// Resumes it from a stop that is not the requested one, which has cancelled the request in the kernel. Requested while it is
+    /// stopped, the next stop precedes the next instruction.
     fn resume_otherwise(&mut self, signal: i32) -> io::Result<()> {
-        self.tracee.resume(signal)?;
-        if self.asked { self.tracee.interrupt() } else { Ok(()) }
+        if self.asked {
+            self.tracee.interrupt()?;
+        }
+        self.tracee.resume(signal)
     }
 
     /// Resumes it, if it is stopped.
@@ -212,11 +210,6 @@ impl Thread {
         }
         Ok(())
     }
-}
-
-/// Linux puts these into `rax` when a system call is interrupted that starts once more (`ERESTARTSYS` to `ERESTART_RESTARTBLOCK`).
-fn is_restart(rax: u64) -> bool {
-    (-516..=-512).contains(&(rax as i64))
 }
 
 /// Linux puts this into `rax` when a system call starts.
@@ -385,15 +378,16 @@ impl Freezer {
             }
             let main = self.main.doing();
             match turn.next(self.seen(main)) {
-                Act::HoldMain if is_unread() => return Ok(Frozen::Stopping),
-                Act::HoldMain => attempt(&mut self.main, Thread::ask)?,
+                Act::ReleaseVcpus if is_unread() => return Ok(Frozen::Stopping),
                 Act::ReleaseVcpus => {
-                    attempt(&mut self.main, Thread::step)?;
+                    attempt(&mut self.main, Thread::ask)?;
                     self.each(Thread::release)?;
                     nudged_ns = None;
                 }
-                Act::HoldVcpus => self.each(Thread::ask)?,
-                Act::ReleaseMain => attempt(&mut self.main, Thread::resume)?,
+                Act::ReleaseMain => {
+                    self.each(Thread::ask)?;
+                    attempt(&mut self.main, Thread::resume)?;
+                }
                 Act::Help => self.help(main, &mut nudged_ns)?,
                 Act::Wait => self.signals.wait(LOOK_SOON),
             }
@@ -405,12 +399,10 @@ impl Freezer {
     }
 
     fn seen(&self, main: Call) -> Seen {
-        let is_held = |vcpu: &Thread| vcpu.is_held() || vcpu.state == State::Ended;
         Seen {
-            main_waits: main == Call::Condition && self.main.still_waits(),
+            main_waits: main == Call::Condition,
             main_is_held: self.main.is_held(),
             vcpus_wait: self.vcpus.iter().all(|vcpu| vcpu.state == State::Ended || vcpu.waits()),
-            vcpus_are_held: self.vcpus.iter().all(is_held),
         }
     }
 

@@ -45,8 +45,6 @@ struct Qemu {
     vcpus: Vec<Vcpu>,
     /// The main loop is held by us, where it waits for the vCPUs.
     main_is_held: bool,
-    /// A vCPU has stopped since the main loop is held.
-    is_woken: bool,
     /// How often a vCPU has run the guest, and how often it had when its registers were read.
     guest_runs: u64,
     guest_runs_read: u64,
@@ -207,7 +205,6 @@ impl Qemu {
             }
             if self.stopping.is_some() && (vcpu.is_parked || !self.chance()) {
                 self.vcpus[index] = Vcpu { has_stopped: true, is_parked: true, ..vcpu };
-                self.is_woken = true;
             } else {
                 self.vcpus[index].is_parked = false;
                 self.guest_runs += 1;
@@ -236,25 +233,22 @@ impl Qemu {
             if turn == Turn::Main && is_done(self) {
                 return Ok(Frozen::Yes);
             }
-            let is_held = if turn == Turn::Vcpus { self.is_woken } else { self.main_is_held };
             // A vCPU may also wait for another one.
             let waits: Vec<bool> =
                 (0..self.vcpus.len()).map(|vcpu| self.vcpus[vcpu].has_stopped || self.chance()).collect();
             let seen = Seen {
                 main_waits: self.stopping.is_some() && self.vcpus.iter().any(|vcpu| !vcpu.has_stopped),
-                main_is_held: is_held,
+                main_is_held: self.main_is_held,
                 vcpus_wait: waits.iter().all(|waits| *waits),
-                vcpus_are_held: self.vcpus.iter().all(|vcpu| vcpu.is_held),
+            };
+            let mut hold_main = |is_held: bool| {
+                self.main_is_held = is_held;
+                self.vcpus.iter_mut().for_each(|vcpu| vcpu.is_held = !is_held);
             };
             match turn.next(seen) {
-                Act::HoldMain if is_batch && !self.socket.is_empty() => return Ok(Frozen::Stopping),
-                Act::HoldMain => self.main_is_held = true,
-                Act::ReleaseVcpus => {
-                    self.is_woken = false;
-                    self.vcpus.iter_mut().for_each(|vcpu| vcpu.is_held = false);
-                }
-                Act::HoldVcpus => self.vcpus.iter_mut().for_each(|vcpu| vcpu.is_held = true),
-                Act::ReleaseMain => self.main_is_held = false,
+                Act::ReleaseVcpus if is_batch && !self.socket.is_empty() => return Ok(Frozen::Stopping),
+                Act::ReleaseVcpus => hold_main(true),
+                Act::ReleaseMain => hold_main(false),
                 Act::Help | Act::Wait => {}
             }
             self.pass();
@@ -378,7 +372,6 @@ fn connected(runs: bool, vcpus: usize, can_freeze: bool, chances: Vec<u8>, calls
         runs,
         vcpus: vec![Vcpu::default(); vcpus],
         main_is_held: false,
-        is_woken: false,
         guest_runs: 0,
         guest_runs_read: 0,
         owner_wants_it_to_run: runs,

@@ -2,8 +2,10 @@
 //!
 //! The main thread executes a [batch](super::holding::Request), which stops the VM, reads it and continues it. For the first of these it
 //! waits for the vCPUs, on a condition, and they have to run for it; after the last they must not. A vCPU that is continued may run the guest before
-//! it can be held. So they are never continued while they run: the vCPUs are held whenever the main thread runs, and the main thread is held, at
-//! the wait, whenever the vCPUs run.
+//! it can be held. So they are never continued while they run: they are held whenever the main thread runs, and the main thread is held, in
+//! its wait, whenever they run.
+//!
+//! A thread that sleeps is held from the moment at which that is requested: Linux stops it before it executes another instruction.
 
 /// What the threads do.
 #[derive(Debug, Clone, Copy)]
@@ -14,8 +16,6 @@ pub(super) struct Seen {
     pub(super) main_is_held: bool,
     /// Each vCPU waits for a condition.
     pub(super) vcpus_wait: bool,
-    /// Each is held by us.
-    pub(super) vcpus_are_held: bool,
 }
 
 /// What follows.
@@ -25,13 +25,9 @@ pub(super) enum Act {
     Wait,
     /// The main thread has something else to do, and may need help with it.
     Help,
-    /// It waits for the vCPUs: stop it.
-    HoldMain,
-    /// Let the vCPUs run, and hold the main thread at the end of its wait.
+    /// The main thread waits for the vCPUs: hold it, and let them run.
     ReleaseVcpus,
-    /// Stop the vCPUs.
-    HoldVcpus,
-    /// Let the main thread run.
+    /// The vCPUs wait: hold them, and let the main thread run.
     ReleaseMain,
 }
 
@@ -41,25 +37,18 @@ pub(super) enum Turn {
     /// The main thread's. The vCPUs are held, or wait until the main thread wakes them.
     #[default]
     Main,
-    /// The main thread is about to stop.
-    HoldMain,
     /// The vCPUs'. The main thread is held.
     Vcpus,
-    /// The vCPUs are about to stop.
-    HoldVcpus,
 }
 
 impl Turn {
     pub(super) fn next(&mut self, seen: Seen) -> Act {
         let (turn, act) = match *self {
-            Turn::Main if seen.main_waits => (Turn::HoldMain, Act::HoldMain),
+            Turn::Main if seen.main_waits => (Turn::Vcpus, Act::ReleaseVcpus),
             Turn::Main => (Turn::Main, Act::Help),
-            Turn::HoldMain if seen.main_is_held && seen.main_waits => (Turn::Vcpus, Act::ReleaseVcpus),
-            // Its wait had ended before.
-            Turn::HoldMain if seen.main_is_held => (Turn::Main, Act::ReleaseMain),
-            Turn::Vcpus if seen.main_is_held && seen.vcpus_wait => (Turn::HoldVcpus, Act::HoldVcpus),
-            Turn::HoldVcpus if seen.vcpus_are_held => (Turn::Main, Act::ReleaseMain),
-            turn => (turn, Act::Wait),
+            // Not all of them have to have stopped: one may also wait for another one. Then the main thread waits once more.
+            Turn::Vcpus if seen.main_is_held && seen.vcpus_wait => (Turn::Main, Act::ReleaseMain),
+            Turn::Vcpus => (Turn::Vcpus, Act::Wait),
         };
         *self = turn;
         act
