@@ -34,8 +34,10 @@ fn memory_of_four_vcpus_through_the_socket() {
     // Nothing but samples shows when all cores have started.
     let start = Instant::now();
     let runs = |event: &Event| matches!(event, Event::Sample(sample) if sample.state == State::Running);
-    let have_started = || Ok(attach_stub(&fixture)?.sample()?.is_some_and(|events| events.iter().all(runs)));
-    while !have_started().unwrap_or_else(|_: GuestError| false) {
+    let have_started = || -> Result<bool, GuestError> {
+        Ok(attach_stub(&fixture)?.sample()?.is_some_and(|events| events.iter().all(runs)))
+    };
+    while !have_started().unwrap_or(false) {
         assert!(start.elapsed() < PATIENCE, "it does not start");
     }
     let mut guest = attach_stub(&fixture).unwrap();
