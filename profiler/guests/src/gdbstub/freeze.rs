@@ -357,8 +357,8 @@ impl Freezer {
         self.take_turns(is_done, is_unread)
     }
 
-    /// Lets the main thread run, and the vCPUs where it waits for them, never both, until `is_done`, which is polled while the main thread runs. `is_unread`
-    /// returns whether the vCPUs must not stop for it.
+    /// Lets the main thread run, and the vCPUs where it waits for them, never both, until `is_done`, which is polled while the main thread
+    /// runs. `is_unread` returns whether the vCPUs must not stop for it.
     fn take_turns(
         &mut self,
         mut is_done: impl FnMut(&mut Freezer) -> Result<bool, GuestError>,

@@ -135,6 +135,9 @@ impl HeldCore for Core<'_> {
 
 impl QemuVm {
     /// Attaches. The VM is stopped for some milliseconds; when this returns it runs, if its owner has not stopped it.
+    ///
+    /// Do not wait for a QEMU that is a child of this process until it is detached from: the kernel would report stops of its main thread, which is
+    /// traced, to any thread that waits.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<QemuVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
@@ -315,7 +318,7 @@ fn prepare_to_freeze(stub: &mut Stub, pid: u32, threads: &[u32]) -> io::Result<(
 fn without_freezer(is_exact: bool, error: &io::Error) -> String {
     let late = if is_exact { "" } else { ", and too many samples show the guest waiting for its devices" };
     format!(
-        "the threads of the VM's vCPUs cannot be stopped ({error}), so a `stop` of the VM's owner is lost if it arrives during a sample{late}: run glass with CAP_SYS_PTRACE (as root, say)"
+        "the threads of QEMU cannot be stopped ({error}), so a `stop` of the VM's owner is lost if it arrives during a sample{late}: run glass with CAP_SYS_PTRACE (as root, say)"
     )
 }
 
